@@ -33,7 +33,7 @@ def test_every_number_stands_in_one_list() -> None:
 
 
 def test_what_broke_comes_first_and_says_when() -> None:
-    seen = hardware.look([event(hardware=True, code=79)], reading(ecc_errors=0), now_s=NOW_S)
+    seen = hardware.diagnose([event(hardware=True, code=79)], reading(ecc_errors=0), now_s=NOW_S)
     assert seen.word == "hardware"
     assert seen.sentence.startswith(
         "look at the hardware first: XID 79: the GPU has fallen off the bus, at "
@@ -44,15 +44,15 @@ def test_what_broke_comes_first_and_says_when() -> None:
 
 def test_hardware_outweighs_a_later_error_of_a_program() -> None:
     events = [event(90, hardware=True, text="XID 48"), event(10, hardware=False, text="XID 43")]
-    assert hardware.look(events, reading(), now_s=NOW_S).word == "hardware"
-    seen = hardware.look(events[1:], reading(), now_s=NOW_S)
+    assert hardware.diagnose(events, reading(), now_s=NOW_S).word == "hardware"
+    seen = hardware.diagnose(events[1:], reading(), now_s=NOW_S)
     assert seen.word == "application"
     assert seen.sentence.startswith("the application's doing: XID 43, at ")
 
 
 def test_the_newest_of_several_is_told() -> None:
     events = [event(10, hardware=True, text="new"), event(90, hardware=True, text="old")]
-    assert "new" in hardware.look(events, reading(), now_s=NOW_S).sentence
+    assert "new" in hardware.diagnose(events, reading(), now_s=NOW_S).sentence
 
 
 @pytest.mark.parametrize(
@@ -70,28 +70,28 @@ def test_the_newest_of_several_is_told() -> None:
     ],
 )
 def test_without_events_the_reading_speaks(fields: dict[str, Any], word: str, part: str) -> None:
-    seen = hardware.look([], reading(**fields), now_s=NOW_S)
+    seen = hardware.diagnose([], reading(**fields), now_s=NOW_S)
     assert seen.word == word
     assert part in seen.sentence
 
 
 def test_nothing_to_look_at_is_not_clean() -> None:
-    assert hardware.look([], None, now_s=NOW_S).word == "unreadable"
+    assert hardware.diagnose([], None, now_s=NOW_S).word == "unreadable"
 
 
 def test_what_happened_days_ago_does_not_count() -> None:
     old = event(2 * hardware.RECENT_S, hardware=True)
-    assert hardware.look([old], reading(), now_s=NOW_S).word == "clean"
-    assert hardware.look([old], reading(), now_s=NOW_S, since_s=0).word == "hardware"
+    assert hardware.diagnose([old], reading(), now_s=NOW_S).word == "clean"
+    assert hardware.diagnose([old], reading(), now_s=NOW_S, since_s=0).word == "hardware"
 
 
 def test_an_event_of_neither_kind_blames_nobody() -> None:
     back = Event(at_s=NOW_S - 60, kind="gpu-back", device_uid="u", text="it is back")
-    assert hardware.look([back], reading(), now_s=NOW_S).word == "clean"
+    assert hardware.diagnose([back], reading(), now_s=NOW_S).word == "clean"
 
 
 def test_an_error_of_unknown_origin_is_not_called_none() -> None:
-    seen = hardware.look([event(hardware=None)], reading(), now_s=NOW_S)
+    seen = hardware.diagnose([event(hardware=None)], reading(), now_s=NOW_S)
     assert seen.word == "unreadable"
     assert seen.sentence.startswith("not known whose doing")
     assert "no error" not in seen.sentence
@@ -109,7 +109,7 @@ def test_a_finding_is_told_what_broke_in_its_window(ago_s: float, *, said: bool)
 def test_a_slowdown_is_mentioned_and_blames_nothing() -> None:
     slow = event(hardware=True, text="clocks held down for 60 s: hardware thermal slowdown")
     slow = msgspec.structs.replace(slow, kind="throttle")
-    seen = hardware.look([slow], reading(ecc_errors=0), now_s=NOW_S)
+    seen = hardware.diagnose([slow], reading(ecc_errors=0), now_s=NOW_S)
     assert seen.word == "clean"
     assert seen.sentence.startswith("not the hardware: no error was reported; clocks held down")
     assert hardware.advice([slow], onset_at_s=None, judged_at_s=NOW_S) == ()
@@ -129,8 +129,8 @@ def test_a_gpu_that_only_answered_late_is_not_accused(
 ) -> None:
     hung = msgspec.structs.replace(event(400, hardware=True, code=None), kind=kind)
     back = msgspec.structs.replace(event(400 - away_s, hardware=None, code=None), kind="gpu-back")
-    assert hardware.look([back, hung], reading(ecc_errors=0), now_s=NOW_S).word == word
+    assert hardware.diagnose([back, hung], reading(ecc_errors=0), now_s=NOW_S).word == word
     said = hardware.advice([hung, back], onset_at_s=NOW_S - 500, judged_at_s=NOW_S)
     assert bool(said) == (word == "hardware")
     # Without a sign that it is back it is as broken as it seems.
-    assert hardware.look([hung], reading(), now_s=NOW_S).word == "hardware"
+    assert hardware.diagnose([hung], reading(), now_s=NOW_S).word == "hardware"

@@ -47,7 +47,7 @@ def test_a_framework_says_more_than_the_script_that_starts_it() -> None:
         framework_sure=True,
     )  # fmt: skip
     assert info.label == "python vllm"
-    assert info.whose == "vLLM - pid 4711"
+    assert info.attribution == "vLLM - pid 4711"
 
 
 def test_a_pid_is_said_once() -> None:
@@ -105,7 +105,7 @@ POD = "5696ffab-ca6c-4d45-a16f-a164cdbcbf2b"
 )
 def test_whose_it_is_begins_with_what_tells_most(facts: dict[str, Any], whose: str | None) -> None:
     info = msgspec.structs.replace(ProcessInfo(key=KEY, name="python"), **facts)
-    assert info.whose == (whose or "pid 4711 (outside this container)")
+    assert info.attribution == (whose or "pid 4711 (outside this container)")
 
 
 def test_subjects_of_one_device_have_ids_of_their_own() -> None:

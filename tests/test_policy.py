@@ -137,7 +137,7 @@ def test_reminders_grow_rarer() -> None:
     state = alert(next_notice_at_s=10_000.0)
     at: list[float] = []
     for now_s in range(10_000, 10_000 + 5 * 86_400, 600):
-        booked, _, _ = alerts.announce([state], RULES, now_s=float(now_s), sent_at_s=[])
+        booked, _, _ = alerts.due_notices([state], RULES, now_s=float(now_s), sent_at_s=[])
         if booked:
             state = booked[0]
             at.append(float(now_s))
@@ -148,12 +148,12 @@ def test_reminders_grow_rarer() -> None:
 @pytest.mark.parametrize("state", ["pending", "watch"])
 def test_what_is_only_watched_is_sent_to_nobody(state: str) -> None:
     due = alert(state=state, next_notice_at_s=0.0, severity="critical")
-    assert alerts.announce([due], RULES, now_s=10_000.0, sent_at_s=[]) == ([], [], [])
+    assert alerts.due_notices([due], RULES, now_s=10_000.0, sent_at_s=[]) == ([], [], [])
 
 
 def test_every_channel_is_told() -> None:
     rules = Rules(channels=("desktop", "email"))
-    _, decisions, _ = alerts.announce(
+    _, decisions, _ = alerts.due_notices(
         [alert(next_notice_at_s=0.0)], rules, now_s=10_000.0, sent_at_s=[]
     )
     assert [(d.kind, d.target) for d in decisions] == [("notify", "desktop"), ("notify", "email")]
@@ -162,15 +162,15 @@ def test_every_channel_is_told() -> None:
 def test_beyond_the_limit_per_hour_a_notice_is_held_and_says_why() -> None:
     rules = Rules(max_per_hour=2)
     due = alert(next_notice_at_s=0.0)
-    booked, decisions, _ = alerts.announce(
+    booked, decisions, _ = alerts.due_notices(
         [due], rules, now_s=10_000.0, sent_at_s=[9_000.0, 9_500.0]
     )
     assert [d.kind for d in decisions] == ["hold"]
     assert "2 messages" in decisions[0].reason
     assert booked[0].notices == 0
-    again = alerts.announce(booked, rules, now_s=10_001.0, sent_at_s=[9_000.0, 9_500.0])
+    again = alerts.due_notices(booked, rules, now_s=10_001.0, sent_at_s=[9_000.0, 9_500.0])
     assert again == ([], [], [])
-    _, later, _ = alerts.announce(booked, rules, now_s=13_000.0, sent_at_s=[9_000.0, 9_500.0])
+    _, later, _ = alerts.due_notices(booked, rules, now_s=13_000.0, sent_at_s=[9_000.0, 9_500.0])
     assert [d.kind for d in later] == ["notify"]
 
 

@@ -193,7 +193,7 @@ def test_the_host_knows_the_program_of_a_live_process(tmp_path: Path) -> None:
                 assert child.stdout is not None
                 child.stdout.readline()
                 for host in (Host(), Host(use_psutil=True)):
-                    found.append(host.look([child.pid])[child.pid].program)
+                    found.append(host.processes([child.pid])[child.pid].program)
                     host.close()
             finally:
                 child.kill()

@@ -174,7 +174,7 @@ class Checkpoint:
         """
         executable = _found(self._argv[0]) or self._argv[0]
         try:
-            code, said = child_process.run(
+            code, value = child_process.run(
                 [executable, *self._argv[1:]],
                 data,
                 environ={k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES},
@@ -191,7 +191,7 @@ class Checkpoint:
         why = f"{self._program} refused with {code}"
         if code is None:
             why = f"{self._program} did not end within {self._timeout_s:g} s and was ended"
-        raise NotAllowed(f"{why}: {said}" if said else why, page="errors#asking-program")
+        raise NotAllowed(f"{why}: {value}" if value else why, page="errors#asking-program")
 
 
 def _number(name: str) -> signal.Signals:

@@ -46,11 +46,11 @@ def environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     own = {name: value for name, value in given.items() if name not in SECRET_VARIABLES}
     if has_display(own):
         return own
-    told = parse(_ask())
-    return own | told if has_display(told) else own
+    values = parse(_ask())
+    return own | values if has_display(values) else own
 
 
-def parse(shown: str) -> dict[str, str]:
+def parse(text: str) -> dict[str, str]:
     r"""Return what is wanted of ``systemctl --user show-environment``.
 
     Examples
@@ -58,7 +58,7 @@ def parse(shown: str) -> dict[str, str]:
     >>> parse("HOME=/home/a\nDISPLAY=:1\nXAUTHORITY=$'/run/a b'\nSECRET=x\n")
     {'DISPLAY': ':1'}
     """
-    pairs = (line.partition("=") for line in shown.splitlines())
+    pairs = (line.partition("=") for line in text.splitlines())
     # A value in quotes has odd characters; none of those that are needed has.
     return {k: v for k, _, v in pairs if k in NAMES and v and not v.startswith("$'")}
 

@@ -59,17 +59,17 @@ def candidates(chosen: Sequence[str], environ: Mapping[str, str]) -> list[list[s
     wanted = [tuple(chosen)] if chosen else []
     if environ.get("TERMINAL"):
         wanted.append((environ["TERMINAL"], *_told_by(environ["TERMINAL"])))
-    found = []
+    groups = []
     for program, *options in [*wanted, *_TERMINALS]:
         path = shutil.which(str(expanded(program)), path=environ.get("PATH"))
         if path is not None:
-            found.append([path, *options])
-    return found
+            groups.append([path, *options])
+    return groups
 
 
 def _told_by(program: str) -> tuple[str, ...]:
     name = Path(program).name
-    return next((tuple(rest) for known, *rest in _TERMINALS if known == name), ("-e",))
+    return next((tuple(rest) for value, *rest in _TERMINALS if value == name), ("-e",))
 
 
 def outside(argv: Sequence[str], environ: Mapping[str, str], *, service: bool) -> list[str]:

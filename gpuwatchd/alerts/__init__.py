@@ -4,9 +4,9 @@ Pure: the state comes in as an :class:`~gpuwatchd.core.model.Alert` and goes out
 store keeps it, so that a restart, a crash or a reboot changes nothing.
 """
 
-from gpuwatchd.alerts.alert_history import Past, matters, recalled, remembered, reopened
+from gpuwatchd.alerts.alert_history import AlertHistory, matters, recalled, remembered, reopened
 from gpuwatchd.alerts.due import group_of, notice_due
-from gpuwatchd.alerts.grouping import Announced, Around, Notice, announce
+from gpuwatchd.alerts.grouping import Notice, Notifications, SendingContext, due_notices
 from gpuwatchd.alerts.inhibition import STALE, inhibitor
 from gpuwatchd.alerts.lifecycle import (
     FAST_S,
@@ -31,20 +31,20 @@ __all__ = [
     "SLOW_S",
     "STALE",
     "STOPPED",
-    "Announced",
-    "Around",
+    "AlertHistory",
     "Effective",
     "Local",
     "Notice",
+    "Notifications",
     "Outcome",
     "Override",
-    "Past",
     "Route",
     "Rules",
+    "SendingContext",
     "Until",
     "alert_hold_s",
-    "announce",
     "clear_hold_s",
+    "due_notices",
     "ended",
     "evaluate",
     "fits",

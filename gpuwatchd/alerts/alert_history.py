@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Past(Value, frozen=True, kw_only=True):
+class AlertHistory(Value, frozen=True, kw_only=True):
     """The last times that one key was open, as far as they still matter."""
 
     last: Alert
@@ -23,7 +23,7 @@ class Past(Value, frozen=True, kw_only=True):
     """When it was over, within the last hour."""
 
 
-def remembered(past: Past | None, over: Alert, now_s: float) -> Past:
+def remembered(past: AlertHistory | None, over: Alert, now_s: float) -> AlertHistory:
     """Return the past of a key after an alert of it is over, or an owed notice of it was told."""
     ends = () if past is None else past.ends_s
     at_s = over.resolved_at_s
@@ -31,25 +31,25 @@ def remembered(past: Past | None, over: Alert, now_s: float) -> Past:
         ends = (*ends, at_s)
     ends = tuple(end for end in ends if now_s - end < HOUR_S)
     last = over if past is None or over.notices > 0 or past.last.notices == 0 else past.last
-    return Past(last=last, ends_s=ends)
+    return AlertHistory(last=last, ends_s=ends)
 
 
-def recalled(alerts: Iterable[Alert], now_s: float) -> dict[str, Past]:
+def recalled(alerts: Iterable[Alert], now_s: float) -> dict[str, AlertHistory]:
     """Return key -> its past, from alerts that are over; those in the future end now."""
-    pasts: dict[str, Past] = {}
-    for over in sorted(alerts, key=lambda one: one.resolved_at_s or 0.0):
+    pasts: dict[str, AlertHistory] = {}
+    for over in sorted(alerts, key=lambda alert: alert.resolved_at_s or 0.0):
         pasts[over.key] = remembered(pasts.get(over.key), over, now_s)
     return pasts
 
 
-def matters(past: Past, rules: Rules, now_s: float) -> bool:
+def matters(past: AlertHistory, rules: Rules, now_s: float) -> bool:
     """Say whether a past can still change what people are told."""
     ends_s = max((past.last.resolved_at_s or 0.0, past.last.last_notice_at_s or 0.0))
     owes = past.last.next_notice_at_s is not None
     return owes or now_s - ends_s < max(HOUR_S, rules.cooldown_s, rules.group_interval_s)
 
 
-def reopened(alert: Alert, past: Past | None, rules: Rules, now_s: float) -> Alert:
+def reopened(alert: Alert, past: AlertHistory | None, rules: Rules, now_s: float) -> Alert:
     """Return an alert that has just fired, with what people know of it from before.
 
     Where they still believe that it goes on (its end has not been told yet), or know that it comes

@@ -79,8 +79,8 @@ def notice_due(alert: Alert, now_s: float) -> NoticeKind | None:
 
 def together(due: Iterable[Due]) -> list[list[Due]]:
     """Return the messages, the most urgent first."""
-    found: dict[tuple[str, bool, Signature], list[Due]] = {}
-    for one in due:
-        found.setdefault(one.together, []).append(one)
-    batches = [sorted(batch, key=lambda one: one.order) for batch in found.values()]
+    groups: dict[tuple[str, bool, Signature], list[Due]] = {}
+    for due_notice in due:
+        groups.setdefault(due_notice.together, []).append(due_notice)
+    batches = [sorted(batch, key=lambda notice: notice.order) for batch in groups.values()]
     return sorted(batches, key=lambda batch: (not batch[0].urgent, batch[0].order))

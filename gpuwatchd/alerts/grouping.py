@@ -8,7 +8,7 @@ import msgspec
 
 from gpuwatchd.alerts.alert_history import ladder_s
 from gpuwatchd.alerts.due import Due, Signature, group_of, notice_due, together
-from gpuwatchd.alerts.inhibition import STALE, Above, inhibitor
+from gpuwatchd.alerts.inhibition import STALE, InhibitingAlerts, inhibitor
 from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.routing import routes as routes_of
 from gpuwatchd.alerts.routing import told_as
@@ -41,7 +41,7 @@ class Notice(Value, frozen=True, kw_only=True):
     """Channels that it leaves by, now or later."""
 
 
-class Announced(NamedTuple):
+class Notifications(NamedTuple):
     """What :func:`announce` found."""
 
     alerts: list[Alert]
@@ -50,7 +50,7 @@ class Announced(NamedTuple):
     notices: list[Notice]
 
 
-class Around(Value, frozen=True, kw_only=True):
+class SendingContext(Value, frozen=True, kw_only=True):
     """What counts beside the alerts that are announced."""
 
     local: Local | None = None
@@ -65,17 +65,17 @@ class Around(Value, frozen=True, kw_only=True):
     """Alert key -> bytes that its subject holds now, where that is known."""
 
 
-ALONE = Around()
+ALONE = SendingContext()
 
 
-def announce(
+def due_notices(
     alerts: Iterable[Alert],
     rules: Rules,
     *,
     now_s: float,
     sent_at_s: Sequence[float],
-    around: Around = ALONE,
-) -> Announced:
+    around: SendingContext = ALONE,
+) -> Notifications:
     """Return what is to be told now of these alerts, and what is held back and why.
 
     Parameters
@@ -86,32 +86,36 @@ def announce(
         When messages went out lately, for the limit per hour.
     """
     mine = list(alerts)
-    teller = _Teller(rules, now_s, around, [*mine, *around.others])
-    due = [found for alert in mine if (found := teller.look(alert)) is not None]
+    teller = _NoticeCollector(rules, now_s, around, [*mine, *around.others])
+    due = [due_notice for alert in mine if (due_notice := teller.collect(alert)) is not None]
     if due:
         due = teller.grouped(due, [*mine, *around.others, *around.past])
         teller.send(together(due + teller.joining(mine, due)), sent_at_s)
-    return Announced(list(teller.changed.values()), teller.decisions, teller.notices)
+    return Notifications(list(teller.changed.values()), teller.decisions, teller.notices)
 
 
 def _has_waited(batch: Iterable[Due]) -> bool:
-    return any(one.alert.held_back.endswith(_LIMITED) for one in batch)
+    return any(due_notice.alert.held_back.endswith(_LIMITED) for due_notice in batch)
 
 
-class _Teller:
+class _NoticeCollector:
     """Looks at alerts one after the other and keeps what comes of it."""
 
-    def __init__(self, rules: Rules, now_s: float, around: Around, beside: Iterable[Alert]) -> None:
+    def __init__(
+        self, rules: Rules, now_s: float, around: SendingContext, beside: Iterable[Alert]
+    ) -> None:
         self.rules = rules
         self.now_s = now_s
         self.around = around
-        self.above = Above(beside)
-        self.reminds = bool(rules.repeat_s) or any(one.repeat_s for one in rules.overrides)
+        self.above = InhibitingAlerts(beside)
+        self.reminds = bool(rules.repeat_s) or any(
+            override.repeat_s for override in rules.overrides
+        )
         self.changed: dict[tuple[str, float], Alert] = {}
         self.decisions: list[Decision] = []
         self.notices: list[Notice] = []
 
-    def look(self, alert: Alert) -> Due | None:
+    def collect(self, alert: Alert) -> Due | None:
         """Return what is due of an alert and may leave; note why it may not."""
         if alert.next_notice_at_s is None and self.reminds:
             alert = self._planned(alert)
@@ -121,20 +125,20 @@ class _Teller:
         alert = self._inhibited(alert, due=notice is not None)
         if alert.held_back == STALE and alert.notices and alert.state == "firing":
             return None  # Nobody is reminded of what nobody has heard of.
-        found = None if notice is None else self._due(alert)
-        if found is None:
+        due_notice = None if notice is None else self._due(alert)
+        if due_notice is None:
             if alert.held_back and alert.held_back != STALE:
                 self._change(alert, held_back="")
             return None
-        held = next((one for one in found.routes if one.kind == "hold"), None)
-        if found.signature or held is None:
-            return found
+        held = next((route for route in due_notice.routes if route.kind == "hold"), None)
+        if due_notice.signature or held is None:
+            return due_notice
         over = alert.resolved_at_s
         late = over is not None and self.now_s - over > LATE_S
         if notice == "resolved" and (late or held.until_at_s is None):
-            self._drop(found, held.reason)
+            self._drop(due_notice, held.reason)
         else:
-            self._hold(found, held.reason)
+            self._hold(due_notice, held.reason)
         return None
 
     def _planned(self, alert: Alert) -> Alert:
@@ -153,7 +157,7 @@ class _Teller:
         notice = notice_due(capped, self.now_s)
         if notice is None:
             return None
-        found = routes_of(
+        routes = routes_of(
             alert,
             notice,
             self.rules,
@@ -162,7 +166,7 @@ class _Teller:
             others=self.above.near(alert),
             level_bytes=self.around.levels.get(alert.key),
         )
-        return Due(alert, notice, severity, effective, found)
+        return Due(alert, notice, severity, effective, routes)
 
     def _inhibited(self, alert: Alert, *, due: bool) -> Alert:
         """Note which alert makes this one no news, or that none does any more."""
@@ -183,7 +187,7 @@ class _Teller:
 
         They leave with the next notice of their group, or after its pause.
         """
-        fresh = {one.group for one in due if one.notice == "firing"}
+        fresh = {due_notice.group for due_notice in due if due_notice.notice == "firing"}
         if not fresh:
             return due
         told_s: dict[str, float] = {}
@@ -193,27 +197,29 @@ class _Teller:
                 told_s[group] = max(told_s.get(group, at_s), min(at_s, self.now_s))
         pause_s = self.rules.group_interval_s
         soon = {
-            one.group
-            for one in due
-            if one.notice in {"escalated", "repeat"}
-            or (one.notice == "firing" and self._cannot_wait(one))
+            due_notice.group
+            for due_notice in due
+            if due_notice.notice in {"escalated", "repeat"}
+            or (due_notice.notice == "firing" and self._cannot_wait(due_notice))
         }
         out: list[Due] = []
-        for one in due:
-            last_s = told_s.get(one.group)
+        for due_notice in due:
+            last_s = told_s.get(due_notice.group)
             early = last_s is not None and self.now_s - last_s < pause_s
-            if one.notice == "firing" and early and one.group not in soon:
+            if due_notice.notice == "firing" and early and due_notice.group not in soon:
                 pause = units.duration(pause_s)
-                self._hold(one, f"its group was told of lately; new alerts of it after {pause}")
+                self._hold(
+                    due_notice, f"its group was told of lately; new alerts of it after {pause}"
+                )
             else:
-                out.append(one)
+                out.append(due_notice)
         return out
 
-    def _cannot_wait(self, one: Due) -> bool:
+    def _cannot_wait(self, due_notice: Due) -> bool:
         """Say whether the pause of its group would cost an alert a quarter of the time left."""
-        eta = one.alert.finding.eta
+        eta = due_notice.alert.finding.eta
         soon = eta is None or eta.low_s < _URGENT_SHARE * self.rules.group_interval_s
-        return one.severity == "critical" and soon
+        return due_notice.severity == "critical" and soon
 
     def joining(self, alerts: Iterable[Alert], due: list[Due]) -> list[Due]:
         """Return those that are not due and leave with others of their group all the same.
@@ -221,16 +227,16 @@ class _Teller:
         Somebody who is told of one alert is told of the others that have fired meanwhile, and is
         reminded of all at once.
         """
-        wanted = {one.together for one in due if one.notice != "resolved"}
-        known = {one.alert.key for one in due}
+        wanted = {due_notice.together for due_notice in due if due_notice.notice != "resolved"}
+        names = {due_notice.alert.key for due_notice in due}
         out: list[Due] = []
         for old in alerts if wanted else ():
             alert = self.changed.get((old.key, old.opened_at_s), old)
-            if alert.key in known or not self._may_join(alert):
+            if alert.key in names or not self._may_join(alert):
                 continue
-            found = self._due(_as_due(alert, self.now_s))
-            if found is not None and found.together in wanted:
-                out.append(found._replace(alert=alert, joins=True))
+            due_notice = self._due(_as_due(alert, self.now_s))
+            if due_notice is not None and due_notice.together in wanted:
+                out.append(due_notice._replace(alert=alert, joins=True))
         return out
 
     def _may_join(self, alert: Alert) -> bool:
@@ -263,42 +269,46 @@ class _Teller:
         if not beyond:
             return
         if self.now_s - last_s < SUMMARY_S and not crowded:
-            for one in beyond:
-                self._hold(one, f"{limit}{_LIMITED}")
+            for due_notice in beyond:
+                self._hold(due_notice, f"{limit}{_LIMITED}")
             return
         summaries: dict[tuple[bool, Signature], list[Due]] = {}
-        for one in beyond:
-            summaries.setdefault((one.notice == "resolved", one.signature), []).append(one)
+        for due_notice in beyond:
+            summaries.setdefault(
+                (due_notice.notice == "resolved", due_notice.signature), []
+            ).append(due_notice)
         for batch in summaries.values():
-            self._book(sorted(batch, key=lambda one: one.order))
+            self._book(sorted(batch, key=lambda notice: notice.order))
 
     def _book(self, batch: list[Due]) -> None:
         booked = []
-        for one in batch:
-            alert = self._change(one.alert, **self._booked(one))
-            booked.append(_as(alert, one.severity))
-            for route in one.routes:
+        for due_notice in batch:
+            alert = self._change(due_notice.alert, **self._booked(due_notice))
+            booked.append(_as(alert, due_notice.severity))
+            for route in due_notice.routes:
                 held = route.kind == "hold"
-                self._decide(one, "hold" if held else "notify", route.reason, route.channel)
+                self._decide(due_notice, "hold" if held else "notify", route.reason, route.channel)
         first = batch[0]
         leaving = tuple(route for route in first.routes if route.kind != "hold")
         self.notices.append(
             Notice(kind=first.notice, alert=booked[0], also=tuple(booked[1:]), routes=leaving)
         )
 
-    def _booked(self, one: Due) -> dict[str, object]:
+    def _booked(self, due_notice: Due) -> dict[str, object]:
         """Return what changes of an alert whose notice leaves."""
-        alert, rules = one.alert, self.rules
+        alert, rules = due_notice.alert, self.rules
         changes: dict[str, object] = {
             "notices": alert.notices + 1,
             "held_back": "",
-            "told_severity": one.severity,
-            "told_on": tuple(dict.fromkeys((*alert.told_on, *(s[0] for s in one.signature)))),
+            "told_severity": due_notice.severity,
+            "told_on": tuple(
+                dict.fromkeys((*alert.told_on, *(s[0] for s in due_notice.signature)))
+            ),
         }
-        if one.notice == "resolved":
+        if due_notice.notice == "resolved":
             return {**changes, "next_notice_at_s": None, "told_over": True}
-        flapping = one.notice == "firing" and alert.flaps + 1 >= rules.flaps
-        steps_s = one.effective.repeat_s
+        flapping = due_notice.notice == "firing" and alert.flaps + 1 >= rules.flaps
+        steps_s = due_notice.effective.repeat_s
         return {
             **changes,
             "last_notice_at_s": self.now_s,
@@ -306,25 +316,25 @@ class _Teller:
             "told_flapping": alert.told_flapping or flapping,
         }
 
-    def _hold(self, one: Due, why: str) -> None:
+    def _hold(self, due_notice: Due, why: str) -> None:
         """Note why a notice that is due stays due: once, not at every look."""
-        if one.alert.held_back != why and not one.joins:
-            self._decide(one, "hold", why)
-            self._change(one.alert, held_back=why)
+        if due_notice.alert.held_back != why and not due_notice.joins:
+            self._decide(due_notice, "hold", why)
+            self._change(due_notice.alert, held_back=why)
 
-    def _drop(self, one: Due, why: str) -> None:
+    def _drop(self, due_notice: Due, why: str) -> None:
         """Note why nobody is told that something is over."""
-        self._decide(one, "hold", why)
-        self._change(one.alert, held_back=why, next_notice_at_s=None)
+        self._decide(due_notice, "hold", why)
+        self._change(due_notice.alert, held_back=why, next_notice_at_s=None)
 
-    def _decide(self, one: Due, kind: str, reason: str, target: str = "") -> None:
+    def _decide(self, due_notice: Due, kind: str, reason: str, target: str = "") -> None:
         self.decisions.append(
             Decision(
-                finding_id=one.alert.finding.id,
-                alert_key=one.alert.key,
+                finding_id=due_notice.alert.finding.id,
+                alert_key=due_notice.alert.key,
                 kind="hold" if kind == "hold" else "notify",
                 target=target,
-                notice=one.notice,
+                notice=due_notice.notice,
                 reason=reason,
                 at_s=self.now_s,
             )

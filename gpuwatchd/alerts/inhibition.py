@@ -15,7 +15,7 @@ STALE = "nothing has been heard of it for 10 minutes"
 """Why nobody is reminded of an alert: no data is neither good news nor bad."""
 
 
-class Above:
+class InhibitingAlerts:
     """Open alerts that may make others no news.
 
     Looking at each of hundreds for each of hundreds would take a tick longer than its interval.
@@ -25,14 +25,14 @@ class Above:
         self.lost: list[Alert] = []
         """Those on GPUs and drivers."""
         self._near: dict[ProcessKey | str, list[Alert]] = {}
-        for one in alerts:
-            if one.state != "firing":
+        for alert in alerts:
+            if alert.state != "firing":
                 continue
-            if one.kind == "gpu":
-                self.lost.append(one)
-            elif one.subject.process is not None and one.held_back != STALE:
-                self._near.setdefault(one.subject.process, []).append(one)
-                self._near.setdefault(one.subject.device_uid, []).append(one)
+            if alert.kind == "gpu":
+                self.lost.append(alert)
+            elif alert.subject.process is not None and alert.held_back != STALE:
+                self._near.setdefault(alert.subject.process, []).append(alert)
+                self._near.setdefault(alert.subject.device_uid, []).append(alert)
 
     def near(self, alert: Alert) -> list[Alert]:
         """Return those among which is any that makes an alert no news."""
@@ -49,7 +49,7 @@ def inhibitor(alert: Alert, others: Iterable[Alert]) -> Alert | None:
     memory is told of once, by its worst alert. A device as a whole only echoes what one of its
     processes does.
     """
-    return next((one for one in others if one.key != alert.key and _over(one, alert)), None)
+    return next((other for other in others if other.key != alert.key and _over(other, alert)), None)
 
 
 def _over(one: Alert, alert: Alert) -> bool:

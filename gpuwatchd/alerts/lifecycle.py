@@ -115,7 +115,7 @@ def evaluate(
     if finding.tier == "none":
         return _without_evidence(finding, alert, rules, now_s)
     if alert is None:
-        alert = _begun(finding, now_s, title)
+        alert = _opened(finding, now_s, title)
     strong = finding.tier == "alert"
     grown = msgspec.structs.replace(
         alert,
@@ -141,7 +141,7 @@ def evaluate(
     return msgspec.structs.replace(outcome, alert=alert)
 
 
-def _begun(finding: Finding, now_s: float, title: str) -> Alert:
+def _opened(finding: Finding, now_s: float, title: str) -> Alert:
     return Alert(
         key=f"leak:{finding.subject.id}",
         kind="leak",

@@ -65,23 +65,23 @@ def rules_for(alert: Alert, rules: Rules) -> Effective:
     """Return the rules for one alert: of the overrides that fit, the last to set a key wins."""
     values: dict[str, Any] = {"channels": rules.channels, "repeat_s": rules.repeat_s}
     applied: dict[str, str] = {}
-    for one in rules.overrides:
-        if not matches(one.matcher, alert):
+    for override in rules.overrides:
+        if not matches(override.matcher, alert):
             continue
-        for key, value in _set_by(one).items():
-            values[key], applied[key] = value, one.name
+        for key, value in _set_by(override).items():
+            values[key], applied[key] = value, override.name
     return Effective(**values, applied=tuple(applied.items()))
 
 
-def _set_by(one: Override) -> dict[str, Any]:
+def _set_by(override: Override) -> dict[str, Any]:
     """Return what an override sets."""
-    said = f"{one.name}: {one.why}" if one.why else one.name
+    text = f"{override.name}: {override.why}" if override.why else override.name
     found: dict[str, Any] = {
-        "severity": one.severity,
-        "channels": one.channels,
-        "repeat_s": one.repeat_s,
-        "grows_to_bytes": one.grows_to_bytes,
-        "mute": said if one.mute else None,
-        "grows": said if one.grows or one.grows_to_bytes is not None else None,
+        "severity": override.severity,
+        "channels": override.channels,
+        "repeat_s": override.repeat_s,
+        "grows_to_bytes": override.grows_to_bytes,
+        "mute": text if override.mute else None,
+        "grows": text if override.grows or override.grows_to_bytes is not None else None,
     }
     return {key: value for key, value in found.items() if value is not None}

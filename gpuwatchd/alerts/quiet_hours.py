@@ -39,18 +39,18 @@ def quiet_until(ranges: Iterable[Hours], local: Local) -> Until | None:
     Until(at_s=111600.0, clock='07:00')
     """
     spans = sorted(
-        (local.epoch(day, one.begin), local.epoch(day + over, one.end), day + over, one.end)
-        for one in ranges
+        (local.epoch(day, hours.begin), local.epoch(day + over, hours.end), day + over, hours.end)
+        for hours in ranges
         for day in range(-1, _AHEAD_DAYS)
-        if (local.weekday + day) % 7 in one.days
-        for over in (int(one.end <= one.begin),)
+        if (local.weekday + day) % 7 in hours.days
+        for over in (int(hours.end <= hours.begin),)
     )
-    end_s, found = local.now_s, None
+    end_s, pair = local.now_s, None
     for begin_s, until_s, day, minute in spans:
         if begin_s <= end_s < until_s:
-            end_s, found = until_s, (day, minute)
-    if found is None:
+            end_s, pair = until_s, (day, minute)
+    if pair is None:
         return None
-    day, minute = found[0] + found[1] // 1440, found[1] % 1440
+    day, minute = pair[0] + pair[1] // 1440, pair[1] % 1440
     named = "" if day <= 1 else f"{DAYS[(local.weekday + day) % 7]} "
     return Until(end_s, f"{named}{minute // 60:02d}:{minute % 60:02d}")

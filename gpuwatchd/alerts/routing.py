@@ -72,15 +72,15 @@ def silenced(
     """
     urgent = (severity or alert.severity) == "critical"
     found = [
-        one
-        for one in silences
-        if one.cleared_at_s is None
-        and (now_s is None or now_s < one.until_at_s)
-        and (one.even_critical or not urgent)
-        and not (one.until_resolved and alert.state == "resolved")
-        and matches(one.matcher, alert)
+        silence
+        for silence in silences
+        if silence.cleared_at_s is None
+        and (now_s is None or now_s < silence.until_at_s)
+        and (silence.even_critical or not urgent)
+        and not (silence.until_resolved and alert.state == "resolved")
+        and matches(silence.matcher, alert)
     ]
-    return max(found, key=lambda one: one.until_at_s, default=None)
+    return max(found, key=lambda silence: silence.until_at_s, default=None)
 
 
 def routes(
@@ -111,7 +111,7 @@ def routes(
         What its subject holds now, where that is known better than by its judgement.
     """
     effective = rules_for(alert, rules)
-    case = _Case(alert, notice, effective, told_as(alert, effective), local)
+    case = _RoutingCase(alert, notice, effective, told_as(alert, effective), local)
     held, until_s = _held(case, silences, others, level_bytes)
     if held:
         return tuple(
@@ -121,7 +121,7 @@ def routes(
     return tuple(_route(name, case, rules) for name in effective.channels)
 
 
-class _Case(NamedTuple):
+class _RoutingCase(NamedTuple):
     """One notice, and what holds for it."""
 
     alert: Alert
@@ -132,7 +132,7 @@ class _Case(NamedTuple):
 
 
 def _held(
-    case: _Case,
+    case: _RoutingCase,
     silences: Sequence[Silence],
     others: Iterable[Alert],
     level_bytes: float | None,
@@ -147,7 +147,7 @@ def _held(
             return grows, None
         above = inhibitor(alert, others)
         if above is not None:
-            return _said(above), None
+            return _inhibition_reason(above), None
     silence = silenced(alert, silences, now_s, case.severity)
     if silence is None:
         return "", None
@@ -157,7 +157,7 @@ def _held(
     return f"silenced{who} until {until}{why}", silence.until_at_s
 
 
-def _said(above: Alert) -> str:
+def _inhibition_reason(above: Alert) -> str:
     """Return why another alert makes one no news."""
     who, what = above.title or above.key, above.finding.reason.partition(";")[0]
     if above.kind == "gpu" and what:
@@ -165,7 +165,7 @@ def _said(above: Alert) -> str:
     return f"the alert on {who} says it all"
 
 
-def _route(channel: str, case: _Case, rules: Rules) -> Route:
+def _route(channel: str, case: _RoutingCase, rules: Rules) -> Route:
     over = case.notice == "resolved"
     if over and case.alert.told_on and channel not in case.alert.told_on:
         return Route(channel=channel, kind="hold", reason="it was not told of its beginning")

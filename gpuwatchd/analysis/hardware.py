@@ -103,7 +103,7 @@ _BROKEN: Final[dict[DeviceState, str]] = {
 }
 
 
-class Look(Value, frozen=True, kw_only=True):
+class Diagnosis(Value, frozen=True, kw_only=True):
     """Where to look first."""
 
     word: LookWord
@@ -137,13 +137,13 @@ def xid_words(number: int) -> str:
     return f"XID {number}: {words}" if words else f"XID {number}"
 
 
-def look(
+def diagnose(
     events: Iterable[Event],
     reading: DeviceReading | None,
     *,
     now_s: float,
     since_s: float | None = None,
-) -> Look:
+) -> Diagnosis:
     """Return where to look first.
 
     Parameters
@@ -166,33 +166,33 @@ def look(
     recent = sorted((e for e in events if e.at_s >= since_s), key=lambda e: e.at_s)
     broken = next((e for e in reversed(recent) if _breaks(e) and not _passed(e, recent)), None)
     if broken is not None:
-        return Look(word="hardware", sentence=_first(broken, now_s), event=broken)
+        return Diagnosis(word="hardware", sentence=_first(broken, now_s), event=broken)
     if reading is not None and reading.state in _BROKEN:
         why = _BROKEN[reading.state]
-        return Look(word="hardware", sentence=f"{FIRST}: {why}")
+        return Diagnosis(word="hardware", sentence=f"{FIRST}: {why}")
     if reading is not None and reading.ecc_errors:
         count = reading.ecc_errors
         errors = (
             "1 uncorrected memory error" if count == 1 else f"{count} uncorrected memory errors"
         )
         sentence = f"{FIRST}: {errors} since the driver was loaded"
-        return Look(word="hardware", sentence=sentence)
+        return Diagnosis(word="hardware", sentence=sentence)
     program = next((e for e in reversed(recent) if e.hardware is False), None)
     if program is not None:
         when = units.clock(program.at_s, now_s=now_s)
         sentence = f"the application's doing: {program.text}, at {when}"
-        return Look(word="application", sentence=sentence, event=program)
+        return Diagnosis(word="application", sentence=sentence, event=program)
     either = next((e for e in reversed(recent) if e.kind == "xid" and e.hardware is None), None)
     if either is not None:
         when = units.clock(either.at_s, now_s=now_s)
         sentence = f"not known whose doing, the hardware's or a program's: {either.text}, at {when}"
-        return Look(word="unreadable", sentence=sentence, event=either)
+        return Diagnosis(word="unreadable", sentence=sentence, event=either)
     if reading is None or reading.state in _UNREADABLE:
         why = "no reading" if reading is None else _UNREADABLE[reading.state]
-        return Look(word="unreadable", sentence=f"not readable: {why}")
+        return Diagnosis(word="unreadable", sentence=f"not readable: {why}")
     slow = next((e for e in reversed(recent) if e.kind == "throttle"), None)
     beside = "" if slow is None else f"; {slow.text}, at {units.clock(slow.at_s, now_s=now_s)}"
-    return Look(word="clean", sentence=_clean(reading) + beside, event=slow)
+    return Diagnosis(word="clean", sentence=_clean(reading) + beside, event=slow)
 
 
 def _breaks(event: Event) -> bool:

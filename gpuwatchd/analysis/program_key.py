@@ -213,7 +213,7 @@ def settled_arguments(words: Iterable[str]) -> tuple[str, ...]:
     >>> settled_arguments(["--lr", "0.1", "--seed", "7", "--output-dir=/x/1", "optim.lr=3"])
     ('--lr', '0.1', 'optim.lr=3')
     """
-    kept: list[str] = []
+    texts: list[str] = []
     skip = False
     for word in words:
         is_option = word.startswith("-") and not re.fullmatch(r"-\d+(?:\.\d*)?", word)
@@ -227,8 +227,8 @@ def settled_arguments(words: Iterable[str]) -> tuple[str, ...]:
             # With "=" the value goes with it, otherwise it is the next word.
             skip = not mark
             continue
-        kept.append(settled(word))
-    return tuple(kept)
+        texts.append(settled(word))
+    return tuple(texts)
 
 
 def program_key(

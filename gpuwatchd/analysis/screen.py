@@ -190,9 +190,9 @@ def _quieter(
     return out
 
 
-def _settled(one: Series, settings: DetectionSection) -> bool:
+def _settled(series: Series, settings: DetectionSection) -> bool:
     """Say whether there is enough of it to call it stable."""
     return bool(
-        one.t_s.size >= settings.minimum_samples
-        and float(one.t_s[-1] - one.t_s[0]) >= settings.minimum_duration
+        series.t_s.size >= settings.minimum_samples
+        and float(series.t_s[-1] - series.t_s[0]) >= settings.minimum_duration
     )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def to_json(picture: Picture) -> dict[str, Any]:
     """Return a picture with RFC 3339 instants; curves are arrays of epoch seconds and bytes."""
-    told = picture.forecast
+    forecast = picture.forecast
     return {
         "key": picture.key,
         "title": picture.title,
@@ -24,15 +24,15 @@ def to_json(picture: Picture) -> dict[str, Any]:
         "curve": _curve(picture.curve),
         "floor": None if picture.floor is None else _curve(picture.floor),
         "limit_bytes": picture.limit_bytes,
-        "forecast": None if told is None else {
-            "judged_at": units.instant(told.judged_at_s),
-            "level_bytes": told.level_bytes,
-            "rate_bytes_per_s": told.rate_bytes_per_s,
-            "onset_at": units.instant(told.onset_at_s),
-            "limit_bytes": told.limit_bytes,
-            "low_s": told.low_s,
-            "mid_s": told.mid_s,
-            "high_s": told.high_s,
+        "forecast": None if forecast is None else {
+            "judged_at": units.instant(forecast.judged_at_s),
+            "level_bytes": forecast.level_bytes,
+            "rate_bytes_per_s": forecast.rate_bytes_per_s,
+            "onset_at": units.instant(forecast.onset_at_s),
+            "limit_bytes": forecast.limit_bytes,
+            "low_s": forecast.low_s,
+            "mid_s": forecast.mid_s,
+            "high_s": forecast.high_s,
         },
         "marks": [
             {"at": units.instant(m.at_s), "kind": m.kind, "text": m.text, "severity": m.severity}

@@ -61,8 +61,8 @@ def script() -> str:
         "weights": _WEIGHTS,
     }
     terms = "".join(f" * {line}".rstrip() + "\n" for line in _read(LICENCE).splitlines())
-    said = json.dumps(design, ensure_ascii=True, separators=(",", ":"))
-    head = f'/* Contains uPlot:\n{terms} */\n"use strict";\nconst GPUWATCHD_DESIGN = {said};\n'
+    text = json.dumps(design, ensure_ascii=True, separators=(",", ":"))
+    head = f'/* Contains uPlot:\n{terms} */\n"use strict";\nconst GPUWATCHD_DESIGN = {text};\n'
     return head + "\n".join(_read(name) for name in SCRIPTS)
 
 
@@ -87,13 +87,13 @@ def made() -> dict[str, str]:
 
 
 def _variables(ground: str, *, dark: bool) -> str:
-    found = {"paper": ground, "badge-ink": BADGE_INK, "band-opacity": str(BAND_OPACITY)}
-    found |= {name: paint.dark if dark else paint.light for name, paint in PARTS.items()}
-    found |= {kind: look.dark if dark else look.light for kind, look in LOOKS.items()}
-    found |= {"curve-text": found["curve"], "edge": found["gap"]}
+    values = {"paper": ground, "badge-ink": BADGE_INK, "band-opacity": str(BAND_OPACITY)}
+    values |= {name: paint.dark if dark else paint.light for name, paint in PARTS.items()}
+    values |= {kind: look.dark if dark else look.light for kind, look in LOOKS.items()}
+    values |= {"curve-text": values["curve"], "edge": values["gap"]}
     scheme = "dark" if dark else "light"
-    said = "".join(f"--{name}:{value};" for name, value in found.items())
-    return f"{{color-scheme:{scheme};{said}}}"
+    text = "".join(f"--{name}:{value};" for name, value in values.items())
+    return f"{{color-scheme:{scheme};{text}}}"
 
 
 def _colours() -> str:
@@ -102,7 +102,7 @@ def _colours() -> str:
         f".badge-{kind}{{background:{look.fill}}}.ink-{kind}{{color:var(--{kind})}}"
         for kind, look in LOOKS.items()
     )
-    drawn = "".join(
+    text = "".join(
         f"svg.drawn .s-{name}{{stroke:var(--{name})}}svg.drawn .f-{name}{{fill:var(--{name})}}"
         for name in (*PARTS, *LOOKS)
     )
@@ -111,5 +111,5 @@ def _colours() -> str:
         f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){dark}}}\n"
         f":root[data-theme=dark]{dark}\n"
         f"@media print{{:root,:root:not([data-theme=light]),:root[data-theme=dark]{light}}}\n"
-        f"{badges}.ink-faint{{color:var(--faint)}}\n{drawn}"
+        f"{badges}.ink-faint{{color:var(--faint)}}\n{text}"
     )

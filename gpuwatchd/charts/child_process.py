@@ -96,8 +96,8 @@ def ask(
 
 def environment(base: Mapping[str, str], folder: str) -> dict[str, str]:
     """Return the environment of the child; ``folder`` takes what Matplotlib writes."""
-    kept = {k: v for k, v in base.items() if k in _KEPT or k.startswith("LC_")}
-    return kept | {"MPLCONFIGDIR": folder, "MPLBACKEND": "Agg", "OPENBLAS_NUM_THREADS": "1"}
+    values = {k: v for k, v in base.items() if k in _KEPT or k.startswith("LC_")}
+    return values | {"MPLCONFIGDIR": folder, "MPLBACKEND": "Agg", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def _run(

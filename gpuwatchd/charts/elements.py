@@ -83,8 +83,8 @@ def _attribute(key: str, value: Attribute) -> str:
     return f' {key}="{_escaped(said)}"'
 
 
-def _escaped(said: str) -> str:
-    return text.for_html(said.replace("\x00", "\ufffd"))
+def _escaped(value: str) -> str:
+    return text.for_html(value.replace("\x00", "\ufffd"))
 
 
 def join(nodes: Node) -> Markup:

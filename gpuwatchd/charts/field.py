@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.charts.marks import full
+from gpuwatchd.charts.mark_groups import limit_texts
 from gpuwatchd.charts.raster import CHECKED, FAINT, SPARSE
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LEGEND
@@ -27,13 +27,13 @@ _ROWS_WITH_WORDS: Final = 5
 class Field:
     """Everything between the scales."""
 
-    def __init__(self, picture: Picture, canvas: Canvas, shown: Frame) -> None:
+    def __init__(self, picture: Picture, canvas: Canvas, frame: Frame) -> None:
         limit, rows = picture.limit_bytes, canvas.rows
-        if limit is not None and limit <= shown.top_bytes and rows >= _ROWS_WITH_WORDS:
-            shown = shown._replace(top_bytes=max(shown.top_bytes, limit * rows / (rows - 1.2)))
-        self._picture, self._canvas, self._shown = picture, canvas, shown
-        self._per_s = canvas.wide / (shown.end_s - shown.begin_s)
-        self._per_byte = canvas.high / shown.top_bytes
+        if limit is not None and limit <= frame.top_bytes and rows >= _ROWS_WITH_WORDS:
+            frame = frame._replace(top_bytes=max(frame.top_bytes, limit * rows / (rows - 1.2)))
+        self._picture, self._canvas, self._shown = picture, canvas, frame
+        self._per_s = canvas.wide / (frame.end_s - frame.begin_s)
+        self._per_byte = canvas.high / frame.top_bytes
 
     def draw(self) -> None:
         """Draw all of it."""
@@ -90,11 +90,11 @@ class Field:
             for row in range(canvas.rows):
                 if last > first:
                     canvas.under(first, row, self._shade(first, last, row), "gap")
-            told = (f" {words} " for words in (gap.why, LEGEND["gap"]) if words)
-            words = next((one for one in told if len(one) <= last - first), "")
+            texts = (f" {words} " for words in (gap.why, LEGEND["gap"]) if words)
+            words = next((text for text in texts if len(text) <= last - first), "")
             if words and not self._picture.empty:
                 middle = first + (last - first - len(words)) // 2
-                canvas.over(middle, canvas.rows // 2, words, "faint")
+                canvas.write(middle, canvas.rows // 2, words, "faint")
 
     def _shade(self, first: int, last: int, row: int) -> str:
         if not self._canvas.ascii:
@@ -109,7 +109,7 @@ class Field:
         canvas.under(0, row, ("=" if canvas.ascii else "─") * canvas.columns, "limit")
         words = self._words(limit_bytes)
         if len(words) + 2 <= canvas.columns:
-            canvas.over(1, max(0, row - 1), words, "limit")
+            canvas.write(1, max(0, row - 1), words, "limit")
 
     def _words(self, limit_bytes: float) -> str:
         return f"{LEGEND['limit']} {units.size(limit_bytes)}"
@@ -122,19 +122,21 @@ class Field:
             for row in range(canvas.rows):
                 canvas.under(column, row, ":" if canvas.ascii else "┊", "now")
 
-    def _forecast(self, told: Forecast) -> None:
-        canvas, shown = self._canvas, self._shown
-        begin_s = max(told.onset_at_s or told.judged_at_s, self._picture.begin_s)
-        before = told.level_bytes - told.rate_bytes_per_s * (told.judged_at_s - begin_s)
-        at, level = self._x(told.judged_at_s), self._y(told.level_bytes)
+    def _forecast(self, forecast: Forecast) -> None:
+        canvas, frame = self._canvas, self._shown
+        begin_s = max(forecast.onset_at_s or forecast.judged_at_s, self._picture.begin_s)
+        before = forecast.level_bytes - forecast.rate_bytes_per_s * (forecast.judged_at_s - begin_s)
+        at, level = self._x(forecast.judged_at_s), self._y(forecast.level_bytes)
         canvas.line("fit", [(self._x(begin_s), self._y(before)), (at, level)], _FIT_DASH)
-        if told.limit_bytes is None or told.mid_s is None:
+        if forecast.limit_bytes is None or forecast.mid_s is None:
             return
-        top = self._y(told.limit_bytes)
+        top = self._y(forecast.limit_bytes)
         edge = (canvas.row_of(top) + 1) * canvas.high / canvas.rows  # the line itself stays visible
-        low = self._x(told.judged_at_s + (told.mid_s if told.low_s is None else told.low_s))
-        high = None if told.high_s is None else self._x(told.judged_at_s + told.high_s)
-        full_s = told.judged_at_s + told.mid_s
+        low = self._x(
+            forecast.judged_at_s + (forecast.mid_s if forecast.low_s is None else forecast.low_s)
+        )
+        high = None if forecast.high_s is None else self._x(forecast.judged_at_s + forecast.high_s)
+        full_s = forecast.judged_at_s + forecast.mid_s
         if level > edge:
             self._cone((at, level), (low, high), edge)
             canvas.line("fit", [(at, level), (self._x(full_s), edge)], _FIT_DASH)
@@ -143,12 +145,15 @@ class Field:
         last = canvas.columns if high is None else canvas.column_of(high) + 1
         if high is not None:
             canvas.under(first, row, ("#" if canvas.ascii else "━") * (last - first), "band")
-        room = canvas.columns - len(self._words(told.limit_bytes)) - 3
-        words = next((words for words in full(told, self._picture.now_s) if len(words) <= room), "")
+        room = canvas.columns - len(self._words(forecast.limit_bytes)) - 3
+        words = next(
+            (words for words in limit_texts(forecast, self._picture.now_s) if len(words) <= room),
+            "",
+        )
         if row > 0:  # in the line itself it would be in the way
-            canvas.over(canvas.columns - len(words) - 1, row - 1, words, "ink")
-        if full_s <= shown.end_s:
-            canvas.over(
+            canvas.write(canvas.columns - len(words) - 1, row - 1, words, "ink")
+        if full_s <= frame.end_s:
+            canvas.write(
                 canvas.column_of(self._x(full_s)), row, "X" if canvas.ascii else "╳", "limit"
             )
 
@@ -173,19 +178,19 @@ class Field:
         canvas = self._canvas
         words = LEGEND["gap"]
         middle = max(0, (canvas.columns - len(words)) // 2)
-        canvas.over(max(0, middle - 1), canvas.rows // 2, f" {words} ", "faint")
+        canvas.write(max(0, middle - 1), canvas.rows // 2, f" {words} ", "faint")
 
 
 def _pieces(curve: Curve) -> list[list[tuple[float, float]]]:
     """Return a curve without its gaps: (instant, bytes) of each piece."""
-    found: list[list[tuple[float, float]]] = []
+    groups: list[list[tuple[float, float]]] = []
     piece: list[tuple[float, float]] = []
     for at_s, used in zip(curve.at_s, curve.used_bytes, strict=True):
         if used is not None:
             piece.append((at_s, used))
         elif piece:
-            found.append(piece)
+            groups.append(piece)
             piece = []
     if piece:
-        found.append(piece)
-    return found
+        groups.append(piece)
+    return groups

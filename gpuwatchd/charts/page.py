@@ -56,13 +56,13 @@ def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:
 
 def _numbers(picture: Picture) -> Markup | None:
     """Return what a chart shows as tables, folded: for those who cannot see it."""
-    said, marks = text_description.rows(picture), text_description.marks(picture)
-    if not said and not marks:
+    groups, marks = text_description.rows(picture), text_description.mark_rows(picture)
+    if not groups and not marks:
         return None
     return element(
         "details", None, element("summary", None, "The numbers"),
-        table(text_description.heads(picture), said, caption=f"Memory of {picture.title}",
-              numbers=(1, 2, 3), stack=False) if said else None,
+        table(text_description.heads(picture), groups, caption=f"Memory of {picture.title}",
+              numbers=(1, 2, 3), stack=False) if groups else None,
         table(("time", "what", "happened"), marks, caption=f"Marks of {picture.title}",
               stack=False) if marks else None,
     )  # fmt: skip
@@ -148,5 +148,5 @@ def json_for_html(value: Any) -> str:
     >>> json_for_html("</script><!--")
     '"\\u003c/script\\u003e\\u003c!--"'
     """
-    said = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

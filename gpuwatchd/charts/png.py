@@ -13,7 +13,7 @@ import warnings
 from typing import Any, Final, Literal
 
 from gpuwatchd import __version__
-from gpuwatchd.charts import mail_chart, marks, png_panel, scales
+from gpuwatchd.charts import mail_chart, mark_groups, png_panel, scales
 from gpuwatchd.charts.drawing import Picture
 from gpuwatchd.charts.text_description import sentence
 from gpuwatchd.core import text, units
@@ -68,10 +68,10 @@ def draw(order: Order) -> bytes:
     }  # fmt: skip
     with warnings.catch_warnings(), mpl.rc_context(settings):
         warnings.simplefilter("ignore")  # a name may be in letters that no font here has
-        return _drawn(order, Figure, FigureCanvasAgg)
+        return _rendered(order, Figure, FigureCanvasAgg)
 
 
-def _drawn(order: Order, figure_of: Any, canvas_of: Any) -> bytes:
+def _rendered(order: Order, figure_of: Any, canvas_of: Any) -> bytes:
     ground = NIGHT if order.dark else PAPER
     rows = [_rows(picture, order) for picture in order.pictures]
     width_in, height_in, dpi = size_in(order)
@@ -90,7 +90,7 @@ def _drawn(order: Order, figure_of: Any, canvas_of: Any) -> bytes:
         sheet.draw(picture, own)
         top_in -= own_in + spare_in
     out = io.BytesIO()
-    figure.savefig(out, format=order.form, dpi=dpi, facecolor=ground, metadata=_told(order))
+    figure.savefig(out, format=order.form, dpi=dpi, facecolor=ground, metadata=_metadata(order))
     return out.getvalue() if order.form == "png" else _named(out.getvalue(), order)
 
 
@@ -106,7 +106,7 @@ def description(order: Order) -> str:
     return "\n".join(sentence(picture) for picture in order.pictures)
 
 
-def _told(order: Order) -> dict[str, str | None]:
+def _metadata(order: Order) -> dict[str, str | None]:
     if order.form == "svg":
         return {"Date": None, "Creator": _NAME, "Title": title(order)}
     return {
@@ -121,12 +121,12 @@ def _named(svg: bytes, order: Order) -> bytes:
     whole = svg.decode("utf-8")
     begin = whole.index("<svg ")
     end = whole.index(">", begin)
-    said = (
+    value = (
         f'\n <title id="title">{text.for_html(title(order))}</title>'
         f'\n <desc id="desc">{text.for_html(description(order))}</desc>'
     )
     head = f'{whole[:end]} role="img" aria-labelledby="title desc">'
-    return f"{head}{said}{whole[end + 1 :]}".encode()
+    return f"{head}{value}{whole[end + 1 :]}".encode()
 
 
 def size_in(order: Order) -> tuple[float, float | None, float]:
@@ -158,11 +158,11 @@ def _panel_in(rows: list[Row], width_in: float) -> float:
 
 def _rows(picture: Picture, order: Order) -> list[Row]:
     """Return the list of marks, then what has to be known."""
-    found = marks.groups(picture, png_panel.PLACES, scales.frame(picture, order.window))
-    kept, left_out = marks.told(found, MOST_ROWS)
+    groups = mark_groups.groups(picture, png_panel.PLACES, scales.frame(picture, order.window))
+    pairs, left_out = mark_groups.numbered(groups, MOST_ROWS)
     rows = []
-    for number, mark in kept:
-        shape, part = marks.sign((mark,), ascii_only=False)
+    for number, mark in pairs:
+        shape, part = mark_groups.sign((mark,), ascii_only=False)
         at = units.moment(mark.at_s, now_s=picture.now_s)
         rows.append((f"{shape}{number}", part, f"{at}  {text.clean(mark.text)}"))
     if left_out:
@@ -192,15 +192,15 @@ class _Sheet:
         axes = self._figure.add_axes((
             *self._at(_LEFT_IN, bottom_in), within_in / self._width_in, axes_in / self._height_in
         ))  # fmt: skip
-        drawn = png_panel.Panel(
+        panel = png_panel.Panel(
             axes, picture, scales.frame(picture, self._order.window), self._paint
         )
-        drawn.draw()
-        drawn.legend(self._figure, self._at(_LEFT_IN, bottom_in - 0.33), within_in)
-        for at, (shape, part, told) in enumerate(rows):
+        panel.draw()
+        panel.legend(self._figure, self._at(_LEFT_IN, bottom_in - 0.33), within_in)
+        for at, (shape, part, value) in enumerate(rows):
             y_in = bottom_in - foot_in + 0.14 + _ROW_IN * (len(rows) - 1 - at)
             self._write(_LEFT_IN, y_in, shape, part, fontsize=8.5)
-            told_ = text.cut(told, self._letters - 12)
+            told_ = text.cut(value, self._letters - 12)
             self._write(_LEFT_IN + (0.32 if shape else 0), y_in, told_, "faint", fontsize=8.5)
 
     def _at(self, x_in: float, y_in: float) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.charts import marks, scales
+from gpuwatchd.charts import mark_groups, scales
 from gpuwatchd.core import units
 from gpuwatchd.core.design import BAND_OPACITY, FIT_DASH, FLOOR_DASH, LEGEND
 
@@ -40,17 +40,17 @@ class Panel:
     """
 
     def __init__(
-        self, axes: Any, picture: Picture, shown: Frame, paint: Callable[[str], str]
+        self, axes: Any, picture: Picture, frame: Frame, paint: Callable[[str], str]
     ) -> None:
-        self._axes, self._picture, self._shown, self._paint = axes, picture, shown, paint
+        self._axes, self._picture, self._shown, self._paint = axes, picture, frame, paint
         self._keys: dict[str, Any] = {}
 
     def draw(self) -> None:
         """Draw all of it."""
-        axes, picture, shown = self._axes, self._picture, self._shown
+        axes, picture, frame = self._axes, self._picture, self._shown
         axes.set_facecolor("none")
-        axes.set_xlim(shown.begin_s, shown.end_s)
-        axes.set_ylim(0.0, shown.top_bytes)
+        axes.set_xlim(frame.begin_s, frame.end_s)
+        axes.set_ylim(0.0, frame.top_bytes)
         axes.set_autoscale_on(False)
         self._scales()
         self._gaps()
@@ -81,27 +81,27 @@ class Panel:
     # ---- scales
 
     def _scales(self) -> None:
-        axes, shown, paint = self._axes, self._shown, self._paint
+        axes, frame, paint = self._axes, self._shown, self._paint
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color(paint("now"))
         axes.tick_params(colors=paint("faint"), labelsize=_SMALL_PT + 0.5, color=paint("now"))
         axes.grid(axis="y", color=paint("grid"), linewidth=0.7)
         axes.set_axisbelow(True)
-        levels = scales.levels(shown.top_bytes)
+        levels = scales.levels(frame.top_bytes)
         axes.set_yticks(levels, [scales.level(level) for level in levels])
         width_in = axes.get_position().width * axes.figure.get_size_inches()[0]
-        places, step_s = scales.instants(shown.begin_s, shown.end_s, max(2, int(width_in)))
-        today, day = (units.clock(at_s)[:10] for at_s in (self._picture.now_s, shown.begin_s))
+        places, step_s = scales.instants(frame.begin_s, frame.end_s, max(2, int(width_in)))
+        today, day = (units.clock(at_s)[:10] for at_s in (self._picture.now_s, frame.begin_s))
         # The last one leaves its room to the time zone, the first one to the day.
-        per_in = (shown.end_s - shown.begin_s) / width_in
-        first_s = shown.begin_s + (_DAY_IN * per_in if today != day else 0.0)
-        last_s = shown.end_s - 0.6 * per_in
+        per_in = (frame.end_s - frame.begin_s) / width_in
+        first_s = frame.begin_s + (_DAY_IN * per_in if today != day else 0.0)
+        last_s = frame.end_s - 0.6 * per_in
         axes.set_xticks(
             places,
             [units.tick(at, step_s=step_s) if first_s <= at < last_s else "" for at in places],
         )
         axes.annotate(
-            units.zone(shown.end_s), (1.0, 0.0), (0, -5), xycoords="axes fraction",
+            units.zone(frame.end_s), (1.0, 0.0), (0, -5), xycoords="axes fraction",
             textcoords="offset points", ha="right", va="top", fontsize=_SMALL_PT,
             color=paint("faint"),
         )  # fmt: skip
@@ -147,9 +147,9 @@ class Panel:
             )  # fmt: skip
 
     def _gaps(self) -> None:
-        shown = self._shown
+        frame = self._shown
         for gap in self._picture.gaps:
-            begin_s, end_s = max(gap.begin_s, shown.begin_s), min(gap.end_s, shown.end_s)
+            begin_s, end_s = max(gap.begin_s, frame.begin_s), min(gap.end_s, frame.end_s)
             if end_s <= begin_s:
                 continue
             self._keys["gap"] = self._axes.axvspan(
@@ -157,15 +157,15 @@ class Panel:
                 linewidth=0, zorder=1,
             )  # fmt: skip
             words = gap.why or LEGEND["gap"]
-            if self._share(words) < (end_s - begin_s) / (shown.end_s - shown.begin_s):
-                self._say(
-                    (begin_s + end_s) / 2, 0.06 * shown.top_bytes, words, "faint", ha="center"
+            if self._share(words) < (end_s - begin_s) / (frame.end_s - frame.begin_s):
+                self._write(
+                    (begin_s + end_s) / 2, 0.06 * frame.top_bytes, words, "faint", ha="center"
                 )
         if self._picture.empty:
-            middle_s = (shown.begin_s + shown.end_s) / 2
-            self._say(middle_s, 0.45 * shown.top_bytes, LEGEND["gap"], "faint", ha="center")
+            middle_s = (frame.begin_s + frame.end_s) / 2
+            self._write(middle_s, 0.45 * frame.top_bytes, LEGEND["gap"], "faint", ha="center")
 
-    def _say(self, at_s: float, at_bytes: float, words: str, part: str, **more: Any) -> None:
+    def _write(self, at_s: float, at_bytes: float, words: str, part: str, **more: Any) -> None:
         self._axes.text(
             at_s, at_bytes, words, color=self._paint(part), fontsize=_SMALL_PT, zorder=7,
             clip_on=False, **more,
@@ -174,37 +174,41 @@ class Panel:
     # ---- the future
 
     def _now(self) -> None:
-        now_s, shown = self._picture.now_s, self._shown
-        if not shown.begin_s <= now_s < shown.end_s:
+        now_s, frame = self._picture.now_s, self._shown
+        if not frame.begin_s <= now_s < frame.end_s:
             return
         self._keys["now"] = self._axes.axvline(
             now_s, color=self._paint("now"), linewidth=1.0, linestyle=(0, (1, 2)), zorder=2
         )
 
-    def _future(self, told: Forecast) -> None:
-        axes, shown = self._axes, self._shown
-        begun_s = max(told.onset_at_s or told.judged_at_s, self._picture.begin_s)
-        before = told.level_bytes - told.rate_bytes_per_s * (told.judged_at_s - begun_s)
-        xs, ys = [begun_s, told.judged_at_s], [before, told.level_bytes]
-        if told.limit_bytes is not None and told.mid_s is not None:
-            xs.append(told.judged_at_s + told.mid_s)
-            ys.append(told.limit_bytes)
-            self._cone(told, told.limit_bytes)
+    def _future(self, forecast: Forecast) -> None:
+        axes, frame = self._axes, self._shown
+        begun_s = max(forecast.onset_at_s or forecast.judged_at_s, self._picture.begin_s)
+        before = forecast.level_bytes - forecast.rate_bytes_per_s * (forecast.judged_at_s - begun_s)
+        xs, ys = [begun_s, forecast.judged_at_s], [before, forecast.level_bytes]
+        if forecast.limit_bytes is not None and forecast.mid_s is not None:
+            xs.append(forecast.judged_at_s + forecast.mid_s)
+            ys.append(forecast.limit_bytes)
+            self._cone(forecast, forecast.limit_bytes)
         self._keys["fit"] = axes.plot(
             xs, ys, color=self._paint("fit"), linewidth=1.2, linestyle=(0, FIT_DASH), zorder=5
         )[0]
-        if told.limit_bytes is not None and told.mid_s is not None and xs[-1] <= shown.end_s:
+        if (
+            forecast.limit_bytes is not None
+            and forecast.mid_s is not None
+            and xs[-1] <= frame.end_s
+        ):
             axes.plot(
-                [xs[-1]], [told.limit_bytes], marker="X", markersize=9, zorder=6, clip_on=False,
+                [xs[-1]], [forecast.limit_bytes], marker="X", markersize=9, zorder=6, clip_on=False,
                 color=self._paint("limit"), markeredgecolor=self._paint("surface"),
             )  # fmt: skip
 
-    def _cone(self, told: Forecast, limit: float) -> None:
-        start_s, level = told.judged_at_s, told.level_bytes
-        low_s = start_s + (told.low_s if told.low_s is not None else told.mid_s or 0.0)
+    def _cone(self, forecast: Forecast, limit: float) -> None:
+        start_s, level = forecast.judged_at_s, forecast.level_bytes
+        low_s = start_s + (forecast.low_s if forecast.low_s is not None else forecast.mid_s or 0.0)
         look = {"facecolor": self._paint("band"), "edgecolor": "none", "linewidth": 0, "zorder": 2}
-        if told.high_s is not None:
-            high_s = start_s + told.high_s
+        if forecast.high_s is not None:
+            high_s = start_s + forecast.high_s
             self._keys["band"] = self._axes.fill(
                 [start_s, low_s, high_s], [level, limit, limit], alpha=BAND_OPACITY, **look
             )[0]
@@ -225,37 +229,44 @@ class Panel:
             self._keys.setdefault("band", shade)
 
     def _limit(self) -> None:
-        picture, shown = self._picture, self._shown
+        picture, frame = self._picture, self._shown
         limit = picture.limit_bytes
-        if limit is None or limit > shown.top_bytes:
+        if limit is None or limit > frame.top_bytes:
             return
         self._axes.axhline(limit, color=self._paint("limit"), linewidth=1.8, zorder=4)
-        above = limit + 0.03 * shown.top_bytes
+        above = limit + 0.03 * frame.top_bytes
         label = f"{LEGEND['limit']} {units.size(limit)}"
-        span_s = shown.end_s - shown.begin_s
-        self._say(shown.begin_s + 0.006 * span_s, above, label, "limit", weight="bold")
-        told = picture.forecast
-        if told is not None and told.mid_s is not None:
+        span_s = frame.end_s - frame.begin_s
+        self._write(frame.begin_s + 0.006 * span_s, above, label, "limit", weight="bold")
+        forecast = picture.forecast
+        if forecast is not None and forecast.mid_s is not None:
             room = 0.97 - self._share(label)
-            words = next((w for w in marks.full(told, picture.now_s) if self._share(w) < room), "")
-            self._say(shown.end_s, above, words, "ink", ha="right", weight="bold")
+            words = next(
+                (
+                    w
+                    for w in mark_groups.limit_texts(forecast, picture.now_s)
+                    if self._share(w) < room
+                ),
+                "",
+            )
+            self._write(frame.end_s, above, words, "ink", ha="right", weight="bold")
 
     def _marks(self) -> None:
-        shown, limit = self._shown, self._picture.limit_bytes
-        top = min(limit or shown.top_bytes, 0.92 * shown.top_bytes)  # above it there are words
-        for group in marks.groups(self._picture, PLACES, shown):
-            shape, part = marks.sign(group.marks, ascii_only=False)
+        frame, limit = self._shown, self._picture.limit_bytes
+        top = min(limit or frame.top_bytes, 0.92 * frame.top_bytes)  # above it there are words
+        for group in mark_groups.groups(self._picture, PLACES, frame):
+            shape, part = mark_groups.sign(group.marks, ascii_only=False)
             at_s = group.marks[0].at_s
             self._axes.plot(
                 [at_s, at_s], [0.0, top], color=self._paint(part), linewidth=0.8, alpha=0.55,
                 zorder=1,
             )  # fmt: skip
-            self._say(
-                at_s, 0.012 * shown.top_bytes, f"{shape}{group.number}", part, ha="left",
+            self._write(
+                at_s, 0.012 * frame.top_bytes, f"{shape}{group.number}", part, ha="left",
                 va="bottom",
             )  # fmt: skip
 
 
-def _between(at_s: float, one: tuple[float, float], other: tuple[float, float]) -> float:
-    share = (at_s - one[0]) / max(other[0] - one[0], 1e-9)
-    return one[1] + (other[1] - one[1]) * min(1.0, max(0.0, share))
+def _between(at_s: float, pair: tuple[float, float], other: tuple[float, float]) -> float:
+    share = (at_s - pair[0]) / max(other[0] - pair[0], 1e-9)
+    return pair[1] + (other[1] - pair[1]) * min(1.0, max(0.0, share))

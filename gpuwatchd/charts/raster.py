@@ -146,12 +146,12 @@ class Canvas:
 
     def under(self, column: int, row: int, text: str, part: str) -> None:
         """Write text below the dots."""
-        for at, one in enumerate(text, column):
+        for at, value in enumerate(text, column):
             if 0 <= at < self.columns and 0 <= row < self.rows:
-                self._under[row][at] = one
+                self._under[row][at] = value
                 self._parts[row][at] = part
 
-    def over(self, column: int, row: int, text: str, part: str) -> None:
+    def write(self, column: int, row: int, text: str, part: str) -> None:
         """Write text above everything."""
         self._over.append((column, row, text, part))
 
@@ -163,9 +163,9 @@ class Canvas:
                 self._lay(part, dots)
         for column, row, text, part in self._over:
             if 0 <= row < self.rows:
-                for at, one in enumerate(text, column):
+                for at, value in enumerate(text, column):
                     if 0 <= at < self.columns:
-                        signs[row][at], parts[row][at] = one, part
+                        signs[row][at], parts[row][at] = value, part
         return [runs("".join(row), of) for row, of in zip(signs, parts, strict=True)]
 
     def _lay(self, part: str, dots: list[int]) -> None:

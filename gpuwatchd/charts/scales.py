@@ -47,15 +47,15 @@ def frame(picture: Picture, window: tuple[float, float] | None = None) -> Frame:
 def span(picture: Picture) -> tuple[float, float]:
     """Return from when until when a chart reaches, epoch seconds: the past, and its forecast."""
     begin_s, end_s = picture.begin_s, max(picture.end_s, picture.begin_s + _LEAST_S)
-    told = picture.forecast
-    if told is None or told.mid_s is None:
+    forecast = picture.forecast
+    if forecast is None or forecast.mid_s is None:
         return begin_s, end_s
-    wanted_s = 1.35 * told.mid_s
-    if told.high_s is not None and told.high_s < 2.5 * told.mid_s:
-        wanted_s = 1.06 * told.high_s
+    wanted_s = 1.35 * forecast.mid_s
+    if forecast.high_s is not None and forecast.high_s < 2.5 * forecast.mid_s:
+        wanted_s = 1.06 * forecast.high_s
     past_s = end_s - begin_s
     ahead_s = min(max(wanted_s, _LEAST_AHEAD * past_s), _MOST_AHEAD * past_s)
-    return begin_s, max(end_s, told.judged_at_s + ahead_s)
+    return begin_s, max(end_s, forecast.judged_at_s + ahead_s)
 
 
 def top_bytes(picture: Picture) -> float:

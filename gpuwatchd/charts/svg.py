@@ -54,7 +54,7 @@ def draw(picture: Picture) -> Markup:
         "width": "100%", "height": HEIGHT, "role": "img", "aria-label": sentence(picture),
         "class": "drawn",
     }  # fmt: skip
-    texts = [drawing.scales(), drawing.marks(), drawing.words()]
+    texts = [drawing.scales(), drawing.mark_elements(), drawing.words()]
     return element("svg", head, element("svg", inner, *map(list, parts)), *map(list, texts))
 
 
@@ -98,7 +98,7 @@ def _dot(part: str, x: float, y: float) -> Markup:
 
 
 def _text(
-    said: str, x: float, y: float, part: str = "faint", anchor: str = "start",
+    text: str, x: float, y: float, part: str = "faint", anchor: str = "start",
     *, right: float = 0, slim: bool = True,
 ) -> Markup:  # fmt: skip
     """Return text at a share of the width and a height in pixels, moved ``right`` by pixels.
@@ -110,7 +110,7 @@ def _text(
         {"class": f"f-{part}" + ("" if slim else " roomy"), "x": f"{round(x / _WIDE * 100, 2)}%",
          "y": round(y, 1), "dx": right or None, "fill": _colour(part), "text-anchor": anchor,
          "font-size": 12, "font-family": "system-ui, sans-serif"},
-        said,
+        text,
     )  # fmt: skip
 
 
@@ -174,30 +174,32 @@ class _Drawing:
                 "class": "f-gap", "fill": _colour("gap"), "fill-opacity": 0.55,
                 "x": left, "y": 0, "width": round(max(right - left, 1.0), 1), "height": _HIGH,
             }  # fmt: skip
-            said = gap.why or LEGEND["gap"]
-            yield element("rect", box, element("title", None, said))
+            text = gap.why or LEGEND["gap"]
+            yield element("rect", box, element("title", None, text))
 
     def cone(self) -> Iterator[Markup]:
         """Draw where memory will be, between the fastest and the slowest growth."""
-        told = self._picture.forecast
-        if told is None or told.limit_bytes is None or told.low_s is None:
+        forecast = self._picture.forecast
+        if forecast is None or forecast.limit_bytes is None or forecast.low_s is None:
             return
-        judged = (told.judged_at_s, told.level_bytes)
-        top = self._y(told.limit_bytes)
-        early = self._toward(judged, (told.judged_at_s + told.low_s, told.limit_bytes))
+        judged = (forecast.judged_at_s, forecast.level_bytes)
+        top = self._y(forecast.limit_bytes)
+        early = self._toward(judged, (forecast.judged_at_s + forecast.low_s, forecast.limit_bytes))
         points = [(self._x(judged[0]), self._y(judged[1])), early]
         fill = _colour("band")
-        if told.high_s is None:  # it may level off before it gets there: an end that fades
+        if forecast.high_s is None:  # it may level off before it gets there: an end that fades
             late = (_FAR * _WIDE, points[0][1])
             name = f"fade-{sha256(self._picture.key.encode()).hexdigest()[:12]}"
             yield _fade(name, points[0][0])
             fill = f"url(#{name})"
         else:
-            late = self._toward(judged, (told.judged_at_s + told.high_s, told.limit_bytes))
+            late = self._toward(
+                judged, (forecast.judged_at_s + forecast.high_s, forecast.limit_bytes)
+            )
         if early[1] == top != late[1]:
             points.append((late[0], top))
-        drawn = _points(*zip(*[*points, late], strict=True)) + "Z"
-        yield element("path", {"fill": fill, "fill-opacity": BAND_OPACITY, "d": drawn})
+        text = _points(*zip(*[*points, late], strict=True)) + "Z"
+        yield element("path", {"fill": fill, "fill-opacity": BAND_OPACITY, "d": text})
 
     def curve(self) -> Iterator[Markup]:
         """Draw the memory used, with its lowest and highest."""
@@ -217,23 +219,27 @@ class _Drawing:
 
     def lines(self) -> Iterator[Markup]:
         """Draw floor, fit, limit and now."""
-        picture, told = self._picture, self._picture.forecast
+        picture, forecast = self._picture, self._picture.forecast
         if picture.floor is not None:
             floor = picture.floor
             for run in _runs(floor):
                 levels_at = [self._y(floor.used_bytes[n] or 0.0) for n in run]
                 points = _points([self._x(floor.at_s[n]) for n in run], levels_at)
                 yield _line("floor", points, 1.75, FLOOR_DASH)
-        if told is not None:
-            onset_s = told.judged_at_s if told.onset_at_s is None else told.onset_at_s
-            before = told.level_bytes - told.rate_bytes_per_s * (told.judged_at_s - onset_s)
-            judged = (told.judged_at_s, told.level_bytes)
+        if forecast is not None:
+            onset_s = forecast.judged_at_s if forecast.onset_at_s is None else forecast.onset_at_s
+            before = forecast.level_bytes - forecast.rate_bytes_per_s * (
+                forecast.judged_at_s - onset_s
+            )
+            judged = (forecast.judged_at_s, forecast.level_bytes)
             places = [
                 self._toward(judged, (onset_s, before)),
                 (self._x(judged[0]), self._y(judged[1])),
             ]
-            if told.mid_s is not None and told.limit_bytes is not None:
-                places.append(self._toward(judged, (judged[0] + told.mid_s, told.limit_bytes)))
+            if forecast.mid_s is not None and forecast.limit_bytes is not None:
+                places.append(
+                    self._toward(judged, (judged[0] + forecast.mid_s, forecast.limit_bytes))
+                )
             points = _points(*zip(*places, strict=True))
             yield _line("fit", points, 1.5, FIT_DASH)
             if len(places) > 2:
@@ -245,7 +251,7 @@ class _Drawing:
         for mark in picture.marks:
             yield _line(_flag(mark), f"M{self._x(mark.at_s)} 0v{_HIGH}", 1, (2, 2))
 
-    def marks(self) -> Iterator[Markup]:
+    def mark_elements(self) -> Iterator[Markup]:
         """Mark what happened, above the chart; what is close together is one, with its number."""
         rows: list[list[Mark]] = []
         last = -_APART
@@ -260,27 +266,29 @@ class _Drawing:
             last = x
         for row in rows:
             x = sum(self._x(mark.at_s) for mark in row) / len(row)
-            said = FLAGS[row[0].kind].mark + (str(len(row)) if len(row) > 1 else "")
-            yield _text(said, x, _TOP - 7, _flag(row[0]), "middle")
+            text = FLAGS[row[0].kind].mark + (str(len(row)) if len(row) > 1 else "")
+            yield _text(text, x, _TOP - 7, _flag(row[0]), "middle")
 
     def words(self) -> Iterator[Markup]:
         """Write beside the lines what they are."""
-        picture, told = self._picture, self._picture.forecast
+        picture, forecast = self._picture, self._picture.forecast
         for gap in picture.gaps:
             left, right = max(self._x(gap.begin_s), 0.0), min(self._x(gap.end_s), float(_WIDE))
-            said = gap.why or LEGEND["gap"]
-            wide = (_CHAR * len(said) + 12) / max(right - left, 1.0) * _WIDE
+            text = gap.why or LEGEND["gap"]
+            wide = (_CHAR * len(text) + 12) / max(right - left, 1.0) * _WIDE
             if wide < _BROAD:
                 middle = (left + right) / 2
-                yield _text(said, middle, _TOP + _HIGH / 2, anchor="middle", slim=wide < _SLIM)
+                yield _text(text, middle, _TOP + _HIGH / 2, anchor="middle", slim=wide < _SLIM)
         if picture.empty:
             yield _text(NOTHING, _WIDE / 2, _TOP + _HIGH / 2, anchor="middle")
         if picture.limit_bytes is not None:
             y = self._y(picture.limit_bytes)
-            said = f"{LEGEND['limit']} {units.size(picture.limit_bytes)}" + (" ↑" if y < 0 else "")
-            yield _text(said, 0, _TOP + (max(y, 0) + 15 if y < 14 else y - 6), "limit", right=64)
-        if told is not None and told.mid_s is not None and told.limit_bytes is not None:
-            yield from self._end(told.judged_at_s + told.mid_s, self._y(told.limit_bytes))
+            text = f"{LEGEND['limit']} {units.size(picture.limit_bytes)}" + (" ↑" if y < 0 else "")
+            yield _text(text, 0, _TOP + (max(y, 0) + 15 if y < 14 else y - 6), "limit", right=64)
+        if forecast is not None and forecast.mid_s is not None and forecast.limit_bytes is not None:
+            yield from self._end(
+                forecast.judged_at_s + forecast.mid_s, self._y(forecast.limit_bytes)
+            )
         now = self._x(picture.now_s)
         if 0 < now < 0.92 * _WIDE:
             yield _text(LEGEND["now"], now, _TOP + _HIGH - 6, right=4)
@@ -289,13 +297,13 @@ class _Drawing:
         end = self._x(full_s)
         if end <= 0 or y < 0:
             return
-        said = f"full {units.moment(full_s, now_s=self._picture.now_s)}"
-        said += " →" if end > _WIDE else ""
+        text = f"full {units.moment(full_s, now_s=self._picture.now_s)}"
+        text += " →" if end > _WIDE else ""
         # Where it has room beside the label of the limit, on a phone too.
-        half = _CHAR * len(said) / 2 / _SLIM * _WIDE
+        half = _CHAR * len(text) / 2 / _SLIM * _WIDE
         beside = 0.5 * _WIDE + half < end < _WIDE - half
         at = (end, "middle") if beside else (_WIDE, "end")
-        yield _text(said, at[0], _TOP + (y + 17 if y < 14 else y - 7), "ink", at[1])
+        yield _text(text, at[0], _TOP + (y + 17 if y < 14 else y - 7), "ink", at[1])
 
 
 def _flag(mark: Mark) -> str:

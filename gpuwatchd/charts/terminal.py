@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.charts import scales
 from gpuwatchd.charts.field import LAYERS, Field
-from gpuwatchd.charts.marks import groups, sign, told
+from gpuwatchd.charts.mark_groups import groups, numbered, sign
 from gpuwatchd.charts.raster import Canvas, Cell, runs
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LEGEND
@@ -61,18 +61,18 @@ def plot(
     return _place(width, height, scales.frame(picture, window))
 
 
-def _place(width: int, height: int, shown: scales.Frame) -> Plot:
+def _place(width: int, height: int, frame: scales.Frame) -> Plot:
     bare = width < _LEAST_WIDTH or height < _LEAST_HEIGHT
-    left = 0 if bare else _gutter(shown) + 1
+    left = 0 if bare else _gutter(frame) + 1
     bottom = height if bare else height - 2
-    return Plot(left, max(width, left + 1), 0, max(bottom, 1), shown.begin_s, shown.end_s)
+    return Plot(left, max(width, left + 1), 0, max(bottom, 1), frame.begin_s, frame.end_s)
 
 
-def _gutter(shown: scales.Frame) -> int:
+def _gutter(frame: scales.Frame) -> int:
     # Whatever the height is, so that the legend knows it too.
     counts = range(1, _MOST_LEVELS + 1)
     return max(
-        len(scales.level(v)) for count in counts for v in scales.levels(shown.top_bytes, count)
+        len(scales.level(v)) for count in counts for v in scales.levels(frame.top_bytes, count)
     )
 
 
@@ -102,15 +102,15 @@ def draw(
     """
     if width < 1 or height < 1:
         return [[] for _ in range(max(0, height))]
-    shown = scales.frame(picture, window)
-    place = _place(width, height, shown)
+    frame = scales.frame(picture, window)
+    place = _place(width, height, frame)
     canvas = Canvas(place.right - place.left, place.bottom, LAYERS, ascii_only=ascii_only)
-    field = Field(picture, canvas, shown)
+    field = Field(picture, canvas, frame)
     field.draw()
     rows = canvas.cells()
     if place.left == 0:
         return rows[:height]
-    levels = scales.levels(shown.top_bytes, max(1, min(_MOST_LEVELS, place.bottom // 2)))
+    levels = scales.levels(frame.top_bytes, max(1, min(_MOST_LEVELS, place.bottom // 2)))
     heights = {field.row(level): scales.level(level) for level in levels}
     stem, notch = ("|", "+") if ascii_only else ("│", "┤")
     found: list[list[Cell]] = []
@@ -118,46 +118,46 @@ def draw(
         words = heights.get(at)
         label = f"{words or '':>{place.left - 1}}{notch if words else stem}"
         found.append([(label, "faint"), *cells])
-    return [*found, *_times(picture, shown, place, ascii_only=ascii_only, numbered=numbered)]
+    return [*found, *_times(picture, frame, place, ascii_only=ascii_only, numbered=numbered)]
 
 
 def _times(
-    picture: Picture, shown: scales.Frame, place: Plot, *, ascii_only: bool, numbered: bool
+    picture: Picture, frame: scales.Frame, place: Plot, *, ascii_only: bool, numbered: bool
 ) -> list[list[Cell]]:
     """Return the axis with the marks on it, and the labels below."""
     width = place.right - place.left
     line, notch, corner = ("-", "+", "+") if ascii_only else ("─", "┬", "└")
     signs, parts = [line] * width, ["faint"] * width
     labels = [" "] * width
-    per_s = width / (shown.end_s - shown.begin_s)
-    places, step_s = scales.instants(shown.begin_s, shown.end_s, max(1, width // _COLUMNS_PER_TICK))
-    zone = units.zone(shown.end_s)
+    per_s = width / (frame.end_s - frame.begin_s)
+    places, step_s = scales.instants(frame.begin_s, frame.end_s, max(1, width // _COLUMNS_PER_TICK))
+    zone = units.zone(frame.end_s)
     labels[max(0, width - len(zone)) :] = zone[:width]
     free, last = 0, width - len(zone) - 1
     for at_s in places:
-        column = min(width - 1, int((at_s - shown.begin_s) * per_s))
+        column = min(width - 1, int((at_s - frame.begin_s) * per_s))
         signs[column] = notch
         words = units.tick(at_s, step_s=step_s)
         begin = max(free, min(column - len(words) // 2, last - len(words)))
         if begin <= column < begin + len(words) <= last:
             labels[begin : begin + len(words)] = words
             free = begin + len(words) + 1
-    for group in groups(picture, width, shown, numbered=numbered):
+    for group in groups(picture, width, frame, numbered=numbered):
         mark, part = sign(group.marks, ascii_only=ascii_only)
-        for at, one in enumerate(mark + (str(group.number) if numbered else ""), group.column):
+        for at, text in enumerate(mark + (str(group.number) if numbered else ""), group.column):
             if at < width:
-                signs[at], parts[at] = one, part
+                signs[at], parts[at] = text, part
     axis = runs("".join(signs), parts)
-    day = _day(picture, shown, place.left)
+    day = _day(picture, frame, place.left)
     return [
         [(" " * (place.left - 1) + corner, "faint"), *axis],
         [(f"{day:<{place.left}}" + "".join(labels), "faint")],
     ]
 
 
-def _day(picture: Picture, shown: scales.Frame, room: int) -> str:
+def _day(picture: Picture, frame: scales.Frame, room: int) -> str:
     """Return the day on which a chart begins, where that is another one than today."""
-    today, day = (units.clock(at_s)[:10] for at_s in (picture.now_s, shown.begin_s))
+    today, day = (units.clock(at_s)[:10] for at_s in (picture.now_s, frame.begin_s))
     if today == day:
         return ""
     return next((words for words in (day, day[5:]) if len(words) < room), "")
@@ -178,11 +178,11 @@ def legend(
     most
         Rows; of what is left out there is a count.
     """
-    shown = scales.frame(picture, window)
-    place = _place(width, _LEAST_HEIGHT, shown)
-    kept, left_out = told(groups(picture, place.right - place.left, shown), most)
+    frame = scales.frame(picture, window)
+    place = _place(width, _LEAST_HEIGHT, frame)
+    pairs, left_out = numbered(groups(picture, place.right - place.left, frame), most)
     rows: list[list[Cell]] = []
-    for number, mark in kept:
+    for number, mark in pairs:
         shape, part = sign((mark,), ascii_only=ascii_only)
         at = units.moment(mark.at_s, now_s=picture.now_s)
         rows.append([(f"{shape}{number}", part), (f" {at}  ", "faint"), (mark.text, "")])
@@ -202,17 +202,17 @@ def keys(pictures: Sequence[Picture], *, ascii_only: bool = False) -> list[tuple
 
 
 def _parts(picture: Picture) -> set[str]:
-    curve, told = picture.curve, picture.forecast
+    curve, forecast = picture.curve, picture.forecast
     ranged = any(low != high for low, high in zip(curve.low_bytes, curve.high_bytes, strict=True))
-    ends = told is not None and told.mid_s is not None and told.limit_bytes is not None
+    ends = forecast is not None and forecast.mid_s is not None and forecast.limit_bytes is not None
     have = {
         "curve": not picture.empty,
         "range": ranged,
         "floor": picture.floor is not None,
-        "fit": told is not None,
+        "fit": forecast is not None,
         "band": ends,
         "limit": picture.limit_bytes is not None,
         "gap": bool(picture.gaps),
-        "now": told is not None,
+        "now": forecast is not None,
     }
     return {part for part, there in have.items() if there}

@@ -70,25 +70,25 @@ def words(chart: Chart) -> str:
     newest = chart.used_bytes[-1]
     moved = "grew" if newest >= first else "went"
     zone = units.zone(last_s)
-    said = (
+    text = (
         f"Memory {moved} from {units.size(first)} at {units.moment(begin_s, now_s=last_s)} to "
         f"{units.size(newest)} at {units.moment(last_s, now_s=last_s)} ({zone})"
     )
     if chart.rate_bytes_per_s:
-        said += f", by {units.rate(chart.rate_bytes_per_s)}"
+        text += f", by {units.rate(chart.rate_bytes_per_s)}"
     if chart.limit_bytes is None:
-        return f"{said}. Its limit is not known."
+        return f"{text}. Its limit is not known."
     if chart.mid_s is None:
-        return f"{said}. Its limit is {units.size(chart.limit_bytes)}."
+        return f"{text}. Its limit is {units.size(chart.limit_bytes)}."
     full = units.moment(last_s + chart.mid_s, now_s=last_s)
-    said += f". It reaches its limit of {units.size(chart.limit_bytes)} at {full}"
+    text += f". It reaches its limit of {units.size(chart.limit_bytes)} at {full}"
     if chart.low_s is None:
-        return f"{said}."
+        return f"{text}."
     low = units.moment(last_s + chart.low_s, now_s=last_s)
     if chart.high_s is None:
-        return f"{said}, hardly before {low}; it may also level off."
+        return f"{text}, hardly before {low}; it may also level off."
     high = units.moment(last_s + chart.high_s, now_s=last_s)
-    return f"{said}, in nine of ten cases between {low} and {high}."
+    return f"{text}, in nine of ten cases between {low} and {high}."
 
 
 def _near(chart: Chart, at_s: float) -> float:

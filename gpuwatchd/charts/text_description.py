@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.charts.marks import since_judged
+from gpuwatchd.charts.mark_groups import since_judged
 from gpuwatchd.core import units
 from gpuwatchd.core.design import FLAGS, LEGEND
 
@@ -29,16 +29,16 @@ def sentence(picture: Picture) -> str:
     >>> sentence(empty).startswith("GPU 0: no verdict yet. Nothing is recorded from ")
     True
     """
-    said = [f"{_stop(f'{picture.title}: {picture.verdict}')} {_past(picture)}"]
+    texts = [f"{_stop(f'{picture.title}: {picture.verdict}')} {_history_text(picture)}"]
     if picture.limit_bytes is not None and not picture.empty:
-        said.append(f"The limit is {units.size(picture.limit_bytes)}.")
+        texts.append(f"The limit is {units.size(picture.limit_bytes)}.")
     if picture.forecast is not None:
-        said.append(_future(picture.forecast, picture.now_s))
+        texts.append(_future(picture.forecast, picture.now_s))
     if picture.gaps:
-        said.append(_count(len(picture.gaps), "gap") + ".")
+        texts.append(_count(len(picture.gaps), "gap") + ".")
     if picture.marks:
-        said.append(_count(len(picture.marks), "mark") + ".")
-    return " ".join(part for part in said if part)
+        texts.append(_count(len(picture.marks), "mark") + ".")
+    return " ".join(part for part in texts if part)
 
 
 def _stop(text: str) -> str:
@@ -49,7 +49,7 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}" + ("" if number == 1 else "s")
 
 
-def _past(picture: Picture) -> str:
+def _history_text(picture: Picture) -> str:
     now_s = picture.now_s
     begin = units.moment(picture.begin_s, now_s=now_s)
     span = f"from {begin} to {units.moment(picture.end_s, now_s=now_s, zone=True)}"
@@ -68,19 +68,19 @@ def _past(picture: Picture) -> str:
     )
 
 
-def _future(told: Forecast, now_s: float) -> str:
-    rate = f"The fit grows {units.rate(told.rate_bytes_per_s)}"
-    if told.mid_s is None:
+def _future(forecast: Forecast, now_s: float) -> str:
+    rate = f"The fit grows {units.rate(forecast.rate_bytes_per_s)}"
+    if forecast.mid_s is None:
         return f"{rate}; no time is foreseen at which memory is full."
-    passed_s = since_judged(told, now_s)
-    left_s = max(0.0, told.mid_s - passed_s)
+    passed_s = since_judged(forecast, now_s)
+    left_s = max(0.0, forecast.mid_s - passed_s)
     full = f"full in {units.duration(left_s)}"
-    if told.low_s is None:
+    if forecast.low_s is None:
         return f"{rate}: {full}."
-    early = units.duration(max(0.0, told.low_s - passed_s))
+    early = units.duration(max(0.0, forecast.low_s - passed_s))
     late = "open"
-    if told.high_s is not None:
-        late = units.duration(max(0.0, told.high_s - passed_s))
+    if forecast.high_s is not None:
+        late = units.duration(max(0.0, forecast.high_s - passed_s))
     return f"{rate}: {full} ({early} - {late})."
 
 
@@ -93,13 +93,13 @@ def extremes(curve: Curve) -> tuple[float | None, float | None]:
 
 def parts(picture: Picture) -> list[str]:
     """Return the keys of :data:`gpuwatchd.core.design.LEGEND` that a chart shows."""
-    curve, told = picture.curve, picture.forecast
-    band = told is not None and told.low_s is not None and told.limit_bytes is not None
+    curve, forecast = picture.curve, picture.forecast
+    band = forecast is not None and forecast.low_s is not None and forecast.limit_bytes is not None
     shown = {
         "curve": not picture.empty,
         "range": curve.low_bytes != curve.high_bytes,
         "floor": picture.floor is not None and bool(picture.floor.at_s),
-        "fit": told is not None,
+        "fit": forecast is not None,
         "band": band,
         "limit": picture.limit_bytes is not None,
         "gap": bool(picture.gaps),
@@ -109,8 +109,8 @@ def parts(picture: Picture) -> list[str]:
 
 def heads(picture: Picture) -> tuple[str, ...]:
     """Return the titles of the columns of :func:`rows`."""
-    found = ("time", LEGEND["curve"])
-    return (*found, "lowest", "highest") if _ranged(picture) else found
+    pair = ("time", LEGEND["curve"])
+    return (*pair, "lowest", "highest") if _ranged(picture) else pair
 
 
 def _ranged(picture: Picture) -> bool:
@@ -155,7 +155,7 @@ def _runs(curve: Curve, size: int) -> Iterator[tuple[int, int]]:
     yield from pairwise([*edges, len(curve.at_s)]) if curve.at_s else ()
 
 
-def marks(picture: Picture) -> list[tuple[str, str, str]]:
+def mark_rows(picture: Picture) -> list[tuple[str, str, str]]:
     """Return time, kind and text of everything that is marked on the chart."""
     return [
         (units.moment(mark.at_s, now_s=picture.now_s), FLAGS[mark.kind].word, mark.text)

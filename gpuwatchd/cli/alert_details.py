@@ -14,7 +14,7 @@ from gpuwatchd.core.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.cli.incidents import Incidents
     from gpuwatchd.cli.output import Out, Part
     from gpuwatchd.core.model import Alert, Cost, Decision, Delivery
 
@@ -28,13 +28,13 @@ class Story(NamedTuple):
     """One alert with what is on record of it."""
 
     alert: Alert
-    found: Found
+    found: Incidents
     deliveries: Sequence[Delivery] | None
     """Of this opening, oldest first; None where the history cannot be read."""
     decisions: Sequence[Decision] | None
 
 
-def quiet(alert: Alert, found: Found, now_s: float) -> list[Part]:
+def quiet(alert: Alert, found: Incidents, now_s: float) -> list[Part]:
     """Return why nobody is told of it now; [] where somebody is."""
     parts: list[Part] = []
     silence = found.silence(alert, now_s)
@@ -47,21 +47,27 @@ def quiet(alert: Alert, found: Found, now_s: float) -> list[Part]:
     return parts
 
 
-def _named(key: str, found: Found) -> str:
+def _named(key: str, found: Incidents) -> str:
     """Return the alert that makes another one no news: its code and whom it is about."""
-    other = next((one for one in found.alerts if one.key == key), None)
+    other = next((alert for alert in found.alerts if alert.key == key), None)
     return key if other is None else f"{other.code} ({other.title or other.key})"
 
 
-def load(alert: Alert, found: Found) -> Story:
+def load(alert: Alert, found: Incidents) -> Story:
     """Return an alert with what was decided and delivered of this opening of its key."""
     from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite comes with it
 
     try:
         with history_query.reader() as history:
             mine = found.opening(alert)
-            deliveries = [one for one in history.deliveries(alert.key) if mine(one.created_at_s)]
-            decisions = [one for one in history.decisions(alert.key) if mine(one.at_s)]
+            deliveries = [
+                delivery
+                for delivery in history.deliveries(alert.key)
+                if mine(delivery.created_at_s)
+            ]
+            decisions = [
+                decision for decision in history.decisions(alert.key) if mine(decision.at_s)
+            ]
     except StoreError:  # already said by gather
         return Story(alert, found, None, None)
     return Story(alert, found, deliveries, decisions)
@@ -83,7 +89,7 @@ def lines(story: Story) -> Iterator[Line]:
     for label, value, style in (
         *_facts(story, now_s),
         *_decided(story, now_s),
-        *_told(story, now_s),
+        *_notification_lines(story, now_s),
     ):
         if value:
             yield "" if label == before else label, value, style
@@ -120,7 +126,7 @@ def _facts(story: Story, now_s: float) -> list[Line]:
             f"{verdict_text.times(alert.flaps)} within the hour before" if alert.flaps else "",
         ),
         ("ended", alert.ended),
-        ("feedback", verdict_text.said(found.said(alert))),
+        ("feedback", verdict_text.user_label(found.user_label(alert))),
         ("silent", _silent(alert, found, now_s)),
         ("no news", f"beside {_named(alert.inhibited_by, found)}" if alert.inhibited_by else ""),
         ("held back", alert.held_back or _why_quiet(alert)),
@@ -128,7 +134,7 @@ def _facts(story: Story, now_s: float) -> list[Line]:
     return [(label, value, "") for label, value in facts]
 
 
-def _group(alert: Alert, found: Found) -> str:
+def _group(alert: Alert, found: Incidents) -> str:
     """Return what its notices leave together with, and which open alerts are of it."""
     if not alert.group:
         return ""
@@ -141,7 +147,7 @@ def _group(alert: Alert, found: Found) -> str:
     return f"{of}, with {', '.join(others)}" if others else of
 
 
-def _silent(alert: Alert, found: Found, now_s: float) -> str:
+def _silent(alert: Alert, found: Incidents, now_s: float) -> str:
     silence = found.silence(alert, now_s)
     if silence is None:
         return ""
@@ -161,25 +167,28 @@ def _why_quiet(alert: Alert) -> str:
 
 def _decided(story: Story, now_s: float) -> list[Line]:
     made = story.decisions or ()
-    said = delivery_text.decisions(made, now_s=now_s)
-    style = ["yellow" if " held back: " in one or " waits: " in one else "" for one in said]
-    more = len(said) - _MOST
+    texts = delivery_text.decisions(made, now_s=now_s)
+    style = ["yellow" if " held back: " in value or " waits: " in value else "" for value in texts]
+    more = len(texts) - _MOST
     earlier = [("decided", f"{more} earlier ones are left out (--json has all)", "dim")]
-    kept = list(zip(["decided"] * len(said), said, style, strict=True))[-_MOST:]
+    kept = list(zip(["decided"] * len(texts), texts, style, strict=True))[-_MOST:]
     return [*(earlier if more > 0 else []), *kept]
 
 
-def _told(story: Story, now_s: float) -> list[Line]:
+def _notification_lines(story: Story, now_s: float) -> list[Line]:
     if story.deliveries is None:
         return [("delivered", "? (the history cannot be read)", "")]
     if not story.deliveries:
         return [("delivered", "nowhere", "")]
     found = []
-    for one in story.deliveries:
-        at = units.moment(one.sent_at_s or one.created_at_s, now_s=now_s)
-        said = f"{at} {delivery_text.notice(one)}: {delivery_text.delivery(one, now_s=now_s)}"
-        found.append(("delivered", said, delivery_text.style(one)))
-    also = {key for one in story.deliveries for key in (one.alert_key, *one.message.also)}
+    for delivery in story.deliveries:
+        at = units.moment(delivery.sent_at_s or delivery.created_at_s, now_s=now_s)
+        notice = delivery_text.notice(delivery)
+        value = f"{at} {notice}: {delivery_text.delivery(delivery, now_s=now_s)}"
+        found.append(("delivered", value, delivery_text.style(delivery)))
+    also = {
+        key for delivery in story.deliveries for key in (delivery.alert_key, *delivery.message.also)
+    }
     also -= {story.alert.key, ""}
     if also:
         named = sorted(_named(key, story.found) for key in also)
@@ -187,7 +196,7 @@ def _told(story: Story, now_s: float) -> list[Line]:
     return found
 
 
-def as_json(alert: Alert, found: Found, story: Story | None = None) -> dict[str, Any]:
+def as_json(alert: Alert, found: Incidents, story: Story | None = None) -> dict[str, Any]:
     """Return one alert; without ``story`` what was decided and delivered was not asked for."""
     process = alert.subject.process
     now_s = time.time()
@@ -222,11 +231,15 @@ def as_json(alert: Alert, found: Found, story: Story | None = None) -> dict[str,
         "silence": None if silence is None else payload.silence_json(silence),
         "reached_nobody": alert.key in found.untold,
         "ended": text.clean(alert.ended) or None,
-        "feedback": None if (word := found.said(alert)) is None else envelope.word_json(word),
+        "feedback": None if (word := found.user_label(alert)) is None else envelope.word_json(word),
         "cost": None if alert.cost is None else _cost_json(alert.cost),
         "verdict": envelope.verdict_json(alert.finding),
-        "decisions": None if decided is None else [_decision_json(one) for one in decided],
-        "deliveries": None if deliveries is None else [_delivery_json(one) for one in deliveries],
+        "decisions": None
+        if decided is None
+        else [_decision_json(decision) for decision in decided],
+        "deliveries": None
+        if deliveries is None
+        else [_delivery_json(delivery) for delivery in deliveries],
     }
 
 
@@ -243,31 +256,31 @@ def _cost_json(of: Cost) -> dict[str, Any]:
     }
 
 
-def _decision_json(one: Decision) -> dict[str, Any]:
+def _decision_json(decision: Decision) -> dict[str, Any]:
     return {
-        "at": units.instant(one.at_s),
-        "kind": one.kind,
-        "notice": one.notice,
-        "channel": text.clean(one.target) or None,
-        "reason": text.clean(one.reason),
+        "at": units.instant(decision.at_s),
+        "kind": decision.kind,
+        "notice": decision.notice,
+        "channel": text.clean(decision.target) or None,
+        "reason": text.clean(decision.reason),
     }
 
 
-def _delivery_json(one: Delivery) -> dict[str, Any]:
+def _delivery_json(delivery: Delivery) -> dict[str, Any]:
     return {
-        "channel": text.clean(one.channel),
-        "notice": one.message.notice,
-        "state": one.state,
-        "attempts": one.attempts,
-        "created_at": units.instant(one.created_at_s),
-        "sent_at": units.instant(one.sent_at_s),
-        "next_try_at": units.instant(one.next_try_at_s),
-        "error": text.clean(one.error) if one.error else None,
-        "known": text.clean(one.known) or None,
-        "held": text.clean(one.held) or None,
-        "fallback_of": text.clean(one.fallback_of) or None,
-        "message_id": text.clean(one.message.id),
-        "subject": text.clean(one.message.subject),
-        "also": [text.clean(key) for key in one.message.also],
-        "dry_run": one.dry_run,
+        "channel": text.clean(delivery.channel),
+        "notice": delivery.message.notice,
+        "state": delivery.state,
+        "attempts": delivery.attempts,
+        "created_at": units.instant(delivery.created_at_s),
+        "sent_at": units.instant(delivery.sent_at_s),
+        "next_try_at": units.instant(delivery.next_try_at_s),
+        "error": text.clean(delivery.error) if delivery.error else None,
+        "known": text.clean(delivery.known) or None,
+        "held": text.clean(delivery.held) or None,
+        "fallback_of": text.clean(delivery.fallback_of) or None,
+        "message_id": text.clean(delivery.message.id),
+        "subject": text.clean(delivery.message.subject),
+        "also": [text.clean(key) for key in delivery.message.also],
+        "dry_run": delivery.dry_run,
     }

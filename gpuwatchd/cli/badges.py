@@ -129,11 +129,11 @@ def device(item: LiveDevice) -> Badge:
     return of(item.finding, samples=item.samples)
 
 
-def process(one: LiveProcess) -> Badge:
+def process(item: LiveProcess) -> Badge:
     """Return the badge of a process; one that is calm but leaks on the host says so."""
-    own = of(one.finding)
-    if not is_leak(one.finding) and is_leak(one.host_finding):
-        return of(one.host_finding)
+    own = of(item.finding)
+    if not is_leak(item.finding) and is_leak(item.host_finding):
+        return of(item.host_finding)
     return own
 
 
@@ -154,16 +154,16 @@ def raised(one: Alert) -> Badge:
 
     A suspicion is one, however severe it would be.
     """
-    said = _stage(one)
+    text = _stage(one)
     if one.kind == "held":
-        return Badge("held", LOOKS["held"].word, said)
+        return Badge("held", LOOKS["held"].word, text)
     if one.firing_at_s is None and one.state != "firing":
-        return Badge("watch", "watch", said)
+        return Badge("watch", "watch", text)
     critical = one.severity == "critical"
     if one.kind == "gpu":
-        return Badge("trouble", LOOKS["critical" if critical else "trouble"].word, said)
+        return Badge("trouble", LOOKS["critical" if critical else "trouble"].word, text)
     found: Kind = "critical" if critical else "leak"
-    return Badge(found, LOOKS[found].word, said)
+    return Badge(found, LOOKS[found].word, text)
 
 
 def _stage(one: Alert) -> str:
@@ -173,19 +173,19 @@ def _stage(one: Alert) -> str:
 
 def of(finding: Finding | None, *, samples: int = 0) -> Badge:
     """Return the badge of a judgement; ``samples`` as in :func:`.verdict_text.verdict`."""
-    said = words.verdict(finding, samples=samples)[0]
+    text = words.verdict(finding, samples=samples)[0]
     found = kind(finding)
     if finding is None or finding.pattern == "unknown":
-        collecting = said.startswith("collecting")
-        return Badge(found, "collecting" if collecting else "no verdict", said)
+        collecting = text.startswith("collecting")
+        return Badge(found, "collecting" if collecting else "no verdict", text)
     if is_leak(finding):
         loud = {"critical": "CRITICAL", "leak": "LEAK"}
-        return Badge(found, loud.get(found, "watch"), said)
+        return Badge(found, loud.get(found, "watch"), text)
     if finding.pattern in LEAK_PATTERNS:
-        return Badge(found, "normal" if found == "calm" else "growing", said)
+        return Badge(found, "normal" if found == "calm" else "growing", text)
     if finding.tier == "watch":
-        return Badge(found, "watch", said)
-    return Badge(found, _PATTERNS.get(finding.pattern, finding.pattern), said)
+        return Badge(found, "watch", text)
+    return Badge(found, _PATTERNS.get(finding.pattern, finding.pattern), text)
 
 
 def _state(item: LiveDevice) -> str:

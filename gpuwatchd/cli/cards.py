@@ -58,14 +58,14 @@ def show(
             "bold",
         )
     ]
-    shown = bar(used, total, _BAR_CELLS, ascii_only=out.ascii)
-    if shown:
-        first.append(shown)
+    text = bar(used, total, _BAR_CELLS, ascii_only=out.ascii)
+    if text:
+        first.append(text)
     first.append(f"{amount(used)}/{units.size(total)}{share_of(used, total)}")
     note = device_facts.memory_note(item.device)
     if note:
         first.append((note, "dim"))
-    marks = _spark(item, total, room=_room(out, first), ascii_only=out.ascii)
+    marks = _spark(item, total, room=_columns_left(out, first), ascii_only=out.ascii)
     if marks:
         first.append((marks, "cyan"))
     if verbose and reading is not None:
@@ -117,7 +117,7 @@ def _hardware(out: Out, view: View, item: LiveDevice) -> None:
     if device.parent_uid is not None:
         facts.append(f"on card {device.parent_uid}")
     if reading is not None:
-        facts += health(reading)
+        facts += hardware_state(reading)
     out.flow([(fact, "dim") for fact in facts], first=_INDENT, rest=_INDENT)
     means = device_facts.memory_means(device)
     if means:
@@ -134,7 +134,7 @@ def _hardware(out: Out, view: View, item: LiveDevice) -> None:
         )
 
 
-def health(reading: DeviceReading) -> list[str]:
+def hardware_state(reading: DeviceReading) -> list[str]:
     """Return what the hardware says of itself beside its memory."""
     facts = [] if reading.memory_api is None else [f"memory by {reading.memory_api}"]
     if reading.throttle is not None:
@@ -157,7 +157,7 @@ def share_of(used: int | None, total: int | None) -> str:
     return f"  {units.percent(used / total)}" if used is not None and total else ""
 
 
-def _room(out: Out, parts: Sequence[Part]) -> int:
+def _columns_left(out: Out, parts: Sequence[Part]) -> int:
     """Return the columns that are left on the first line."""
     taken = sum(width_of(p if isinstance(p, str) else p[0]) + 2 for p in parts)
     return out.width - len(_INDENT) - taken
@@ -229,7 +229,7 @@ def suspect(item: LiveDevice, finding: Finding) -> str:
     """Return whose growth it is: the judged process, else the one that explains most of it."""
     if finding.subject.unattributed:
         return "memory that no process owns"
-    known = {process.info.key: process.info for process in item.processes or ()}
+    processes = {process.info.key: process.info for process in item.processes or ()}
     key, share = finding.subject.process, None
     if key is None and finding.blame:
         worst = max(finding.blame, key=lambda b: b.share)
@@ -238,7 +238,7 @@ def suspect(item: LiveDevice, finding: Finding) -> str:
             return f"{worst.name}, {units.percent(share)}"
     if key is None:
         return ""
-    info = known.get(key)
+    info = processes.get(key)
     named = verdict_text.who(info) if info is not None else f"pid {key.pid}"
     kind = f" ({info.framework})" if info is not None and info.framework else ""
     return f"{named}{kind}" + (f", {units.percent(share)}" if share is not None else "")
@@ -254,10 +254,10 @@ def _processes(
         out.flow(output.sentence(unknown, "yellow"), first=_INDENT, rest=inner, gap=" ")
     ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
     if whole and not verbose:
-        ordered = [p for p in ordered if _told(p) or p in ordered[:_LARGEST]]
-    told = item.finding.subject if whole and item.finding is not None else None
+        ordered = [p for p in ordered if _is_listed(p) or p in ordered[:_LARGEST]]
+    subject = item.finding.subject if whole and item.finding is not None else None
     for process in ordered:
-        parts = _process(process, in_full=not whole, told=told)
+        parts = _process(process, in_full=not whole, subject=subject)
         out.flow(parts, first=inner, rest=inner + "  ")
         if wide_at_s is not None:
             more = process_facts.wide(process, now_s=wide_at_s)
@@ -280,21 +280,21 @@ def _beside(process: LiveProcess) -> KnownRuns | None:
     return msgspec.structs.replace(history, siblings=0)
 
 
-def _told(process: LiveProcess) -> bool:
+def _is_listed(process: LiveProcess) -> bool:
     """Say whether a process is shown however little it holds."""
     return is_leak(process.finding) or is_leak(process.host_finding)
 
 
-def _process(process: LiveProcess, *, in_full: bool, told: Subject | None) -> list[Part]:
-    """Return the line of a process; the verdict on ``told`` is that of its device, just above."""
+def _process(process: LiveProcess, *, in_full: bool, subject: Subject | None) -> list[Part]:
+    """Return the line of a process; the verdict on ``subject`` is its device's, just above."""
     parts: list[Part] = [verdict_text.who(process.info), units.size(process.used_bytes)]
     parts.append((process_facts.runs(process.info), "dim"))
     finding = process.finding
-    if finding is not None and finding.subject != told and (in_full or is_leak(finding)):
+    if finding is not None and finding.subject != subject and (in_full or is_leak(finding)):
         parts.append(verdict_text.verdict(finding))
         if in_full and finding.pattern in LEAK_PATTERNS:
             parts += verdict_text.pace(finding)
     if finding is not None and finding.pattern in LEAK_PATTERNS:
-        parts.append((verdict_text.known(_beside(process)), "dim"))
+        parts.append((verdict_text.baseline_text(_beside(process)), "dim"))
     parts.append((process_facts.host_growth(process), "yellow"))
     return parts

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.core.model import Alert, Device, Event, ProcessInfo, ProcessKey, Subject
-    from gpuwatchd.store.action_events import Deed
+    from gpuwatchd.store.action_events import ActionEvent
     from gpuwatchd.store.reader import Reader, Segment
 
 TIME_SAYS: Final = {
@@ -52,42 +52,44 @@ def live(view: View, subject: Subject, events: Sequence[Event]) -> list[Mark]:
 
     The history has them too, but later, or not at all.
     """
-    found = [_opened(one) for one in view.alerts if one.state in _OPEN and _on(one, subject)]
-    return found + [_event(one.at_s, one.kind, one.text) for one in events]
+    marks = [
+        _opened(alert) for alert in view.alerts if alert.state in _OPEN and _on(alert, subject)
+    ]
+    return marks + [_event(event.at_s, event.kind, event.text) for event in events]
 
 
 def of_device(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Mark]:
     """Return what is recorded of a device, of time, of its alerts, its jobs and large processes."""
     here = {device.uid, device.parent_uid, None}
     marks = [
-        _event(one.at_s, one.kind, one.detail)
-        for one in history.events(begin_s)
-        if one.device_uid in here
+        _event(event.at_s, event.kind, event.detail)
+        for event in history.events(begin_s)
+        if event.device_uid in here
     ]
-    marks += [_segment(one) for one in history.segments(begin_s)]
+    marks += [_segment(segment) for segment in history.segments(begin_s)]
     marks += _alerts(history, begin_s, device.uid, None)
     marks += [
-        _deed(one)
-        for one in history.deeds(begin_s)
-        if not one.device_uids or device.uid in one.device_uids
+        _deed(deed)
+        for deed in history.action_events(begin_s)
+        if not deed.device_uids or device.uid in deed.device_uids
     ]
     return _unique(marks + _processes(history, device, begin_s, end_s))
 
 
 def of_process(history: Reader, device: Device, info: ProcessInfo, begin_s: float) -> list[Mark]:
     """Return what is recorded of a process: its alerts, its checkpoints, its begin and end."""
-    marks = [_segment(one) for one in history.segments(begin_s)]
+    marks = [_segment(segment) for segment in history.segments(begin_s)]
     here = {device.uid, device.parent_uid, None}
     marks += [
-        _event(one.at_s, one.kind, one.detail)
-        for one in history.events(begin_s)
-        if one.device_uid in here
+        _event(event.at_s, event.kind, event.detail)
+        for event in history.events(begin_s)
+        if event.device_uid in here
     ]
     marks += _alerts(history, begin_s, device.uid, info.key)
     marks += [
-        _deed(one)
-        for one in history.deeds(begin_s)
-        if one.process is not None and same(one.process, info.key)
+        _deed(deed)
+        for deed in history.action_events(begin_s)
+        if deed.process is not None and same(deed.process, info.key)
     ]
     marks += began(info)
     span = history.ask(lambda connection: curves.lived(connection, info.key))
@@ -109,14 +111,14 @@ def began(info: ProcessInfo) -> list[Mark]:
 def reasons(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Reason]:
     """Return why time is missing, as far as the history says."""
     found: list[Reason] = [
-        (one.at_s, one.gap_s, _WHY.get(one.reason, "nothing was recorded"))
-        for one in history.segments(begin_s)
-        if one.at_s <= end_s
+        (segment.at_s, segment.gap_s, _WHY.get(segment.reason, "nothing was recorded"))
+        for segment in history.segments(begin_s)
+        if segment.at_s <= end_s
     ]
     found += [
-        (one.at_s, None, _GONE[one.kind])
-        for one in history.events(begin_s - 60.0)
-        if one.kind in _GONE and one.device_uid in {device.uid, device.parent_uid, None}
+        (event.at_s, None, _GONE[event.kind])
+        for event in history.events(begin_s - 60.0)
+        if event.kind in _GONE and event.device_uid in {device.uid, device.parent_uid, None}
     ]
     return found
 
@@ -132,35 +134,35 @@ def _who(info: ProcessInfo) -> str:
     return text.clean(verdict_text.who(info))
 
 
-def _event(at_s: float, kind: str, said: str) -> Mark:
-    shown = f"{device_facts.sort_of(text.clean(kind), text.clean(said))} {text.clean(said)}"
+def _event(at_s: float, kind: str, value: str) -> Mark:
+    shown = f"{device_facts.sort_of(text.clean(kind), text.clean(value))} {text.clean(value)}"
     return Mark(at_s=round(at_s, 3), kind="event", text=shown.strip())
 
 
-def segment_words(one: Segment) -> str:
+def segment_words(segment: Segment) -> str:
     """Return why time went on differently, and by how much."""
-    said = TIME_SAYS.get(one.reason, text.clean(one.reason))
-    if one.wall_step_s is not None:
-        said += f" by {one.wall_step_s:+.0f} s"
-    if one.gap_s is not None:
-        said += f", {units.duration(one.gap_s)} are missing"
-    return said
+    value = TIME_SAYS.get(segment.reason, text.clean(segment.reason))
+    if segment.wall_step_s is not None:
+        value += f" by {segment.wall_step_s:+.0f} s"
+    if segment.gap_s is not None:
+        value += f", {units.duration(segment.gap_s)} are missing"
+    return value
 
 
-def _segment(one: Segment) -> Mark:
-    return Mark(at_s=one.at_s, kind="restart", text=segment_words(one))
+def _segment(segment: Segment) -> Mark:
+    return Mark(at_s=segment.at_s, kind="restart", text=segment_words(segment))
 
 
-def _deed(one: Deed) -> Mark:
-    key, name = one.process, text.clean(one.name)
+def _deed(event: ActionEvent) -> Mark:
+    key, name = event.process, text.clean(event.name)
     whom = "a process" if key is None else f"{name}[{key.pid}]" if name else f"pid {key.pid}"
-    by = f" by {text.clean(one.who)}" if one.who else ""
-    said = f": {text.clean(one.result)}" if one.result else ""
-    kind = one.kind.replace("-", " ")
+    by = f" by {text.clean(event.who)}" if event.who else ""
+    value = f": {text.clean(event.result)}" if event.result else ""
+    kind = event.kind.replace("-", " ")
     return Mark(
-        at_s=one.at_s,
-        kind="saved" if one.kind == SAVED else "asked",
-        text=f"{kind}: {whom}{by}{said}",
+        at_s=event.at_s,
+        kind="saved" if event.kind == SAVED else "asked",
+        text=f"{kind}: {whom}{by}{value}",
     )
 
 
@@ -172,53 +174,63 @@ def _on(alert: Alert, subject: Subject) -> bool:
 
 def _alerts(history: Reader, since_s: float, uid: str, key: ProcessKey | None) -> list[Mark]:
     marks = []
-    for one in history.alerts(since_s):
-        if one.subject.device_uid != uid or (key is not None and one.subject.process != key):
+    for alert in history.alerts(since_s):
+        if alert.subject.device_uid != uid or (key is not None and alert.subject.process != key):
             continue
-        if one.state in _OPEN or one.firing_at_s is not None or one.watch_at_s is not None:
-            marks.append(_opened(one))
-        if one.resolved_at_s is not None and (one.firing_at_s or one.watch_at_s):
-            why = f": {text.clean(one.ended)}" if one.ended else ""
+        if alert.state in _OPEN or alert.firing_at_s is not None or alert.watch_at_s is not None:
+            marks.append(_opened(alert))
+        if alert.resolved_at_s is not None and (alert.firing_at_s or alert.watch_at_s):
+            why = f": {text.clean(alert.ended)}" if alert.ended else ""
             marks.append(
                 Mark(
-                    at_s=one.resolved_at_s,
+                    at_s=alert.resolved_at_s,
                     kind="resolved",
-                    text=f"over: {_title(one)}{why}",
-                    severity=one.severity,
+                    text=f"over: {_title(alert)}{why}",
+                    severity=alert.severity,
                 )
             )
     return marks
 
 
-def _opened(one: Alert) -> Mark:
-    at_s = min(at for at in (one.watch_at_s, one.firing_at_s, one.opened_at_s) if at is not None)
-    state = "watch" if one.firing_at_s is None else one.severity
-    said = f"{state}: {_title(one)}"
+def _opened(alert: Alert) -> Mark:
+    at_s = min(
+        at for at in (alert.watch_at_s, alert.firing_at_s, alert.opened_at_s) if at is not None
+    )
+    state = "watch" if alert.firing_at_s is None else alert.severity
+    value = f"{state}: {_title(alert)}"
     # The history keeps milliseconds: the same alert is to be the same mark.
-    return Mark(at_s=round(at_s, 3), kind="alert", text=said, severity=one.severity)
+    return Mark(at_s=round(at_s, 3), kind="alert", text=value, severity=alert.severity)
 
 
-def _title(one: Alert) -> str:
-    return text.clean(one.title or one.key)
+def _title(alert: Alert) -> str:
+    return text.clean(alert.title or alert.key)
 
 
 def _processes(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Mark]:
     """Return when the largest processes of a device began and were seen last."""
-    found = history.ask(lambda connection: curves.present(connection, device.uid, (begin_s, end_s)))
+    presences = history.ask(
+        lambda connection: curves.present(connection, device.uid, (begin_s, end_s))
+    )
     least = _MATTERS * (device.memory_total_bytes or 0)
     large = sorted(
-        (one for one in found if one.peak_bytes is not None and one.peak_bytes >= least),
-        key=lambda one: -(one.peak_bytes or 0),
+        (
+            presence
+            for presence in presences
+            if presence.peak_bytes is not None and presence.peak_bytes >= least
+        ),
+        key=lambda presence: -(presence.peak_bytes or 0),
     )[:_MOST_PROCESSES]
-    keys = {one.process for one in large}
+    keys = {presence.process for presence in large}
     infos = history.ask(lambda connection: curves.who(connection, keys))
-    newest_s = max((one.last_s for one in found), default=0.0)
+    newest_s = max((presence.last_s for presence in presences), default=0.0)
     marks: list[Mark] = []
-    for one in large:
-        info = infos.get(one.process)
+    for presence in large:
+        info = infos.get(presence.process)
         if info is None:
             continue
-        marks.append(Mark(at_s=one.first_s, kind="began", text=f"{_who(info)} began"))
-        if one.last_s < newest_s - curves.PROCESS_GAP_S:
-            marks.append(Mark(at_s=one.last_s, kind="ended", text=f"{_who(info)} was seen last"))
+        marks.append(Mark(at_s=presence.first_s, kind="began", text=f"{_who(info)} began"))
+        if presence.last_s < newest_s - curves.PROCESS_GAP_S:
+            marks.append(
+                Mark(at_s=presence.last_s, kind="ended", text=f"{_who(info)} was seen last")
+            )
     return marks

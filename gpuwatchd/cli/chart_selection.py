@@ -59,13 +59,15 @@ def chosen(
     """
     asked = Asked(*span, _POINTS)
     drawn = _asked_for(flags, pids, asked)
-    found = drawn.pictures
-    first_s = min((one.curve.at_s[0] for one in found if not one.empty), default=None)
+    pictures = drawn.pictures
+    first_s = min(
+        (picture.curve.at_s[0] for picture in pictures if not picture.empty), default=None
+    )
     # One look of now is no curve: without a history there will be no more than that.
-    alone = all(len(one.curve.at_s) < 2 for one in found)
+    alone = all(len(picture.curve.at_s) < 2 for picture in pictures)
     if first_s is None or (alone and not locations.recorded(locations.state_dir())):
         raise _nothing(span)
-    shorter = charts.since_record(found, asked)
+    shorter = charts.since_record(pictures, asked)
     if tight and shorter != asked:
         return _asked_for(flags, pids, shorter)
     return drawn
@@ -111,25 +113,25 @@ def _processes(flags: Globals, history: Reader | None, pids: Sequence[int], aske
         for process in item.processes or ()
         if not pids or process.info.key.pid in pids
     ]
-    running.sort(key=lambda one: -(one[1].used_bytes or 0))
-    known = {(item.device.uid, process.info.key) for item, process in running}
-    ended = [] if history is None else _ended(flags, history, pids, asked, known)
+    running.sort(key=lambda pair: -(pair[1].used_bytes or 0))
+    pairs = {(item.device.uid, process.info.key) for item, process in running}
+    ended = [] if history is None else _ended(flags, history, pids, asked, pairs)
     count = len(running) + len(ended)
-    found = [
+    pictures = [
         charts.of_process(history, view, item, process, asked) for item, process in running[:_MOST]
     ]
     if history is not None:
-        room = _MOST - len(found)
-        drawn = [charts.past_process(history, *one, asked) for one in ended[:room]]
-        found += [picture for picture in drawn if not picture.empty]
+        room = _MOST - len(pictures)
+        drawn = [charts.past_process(history, *pair, asked) for pair in ended[:room]]
+        pictures += [picture for picture in drawn if not picture.empty]
         count -= sum(picture.empty for picture in drawn)
-    if not found:
+    if not pictures:
         raise _nobody(flags, pids)
-    return Chosen(found, count - len(found), _nobody_there(view))
+    return Chosen(pictures, count - len(pictures), _nobody_there(view))
 
 
 def _nobody_there(view: View) -> str:
-    return next((said for code, said in view.warnings if code == "no-such-gpu"), "")
+    return next((text for code, text in view.warnings if code == "no-such-gpu"), "")
 
 
 def _nobody(flags: Globals, pids: Sequence[int]) -> GpuwatchdError:
@@ -146,7 +148,7 @@ def _ended(
     history: Reader,
     pids: Sequence[int],
     asked: Asked,
-    known: Container[tuple[str, ProcessKey]],
+    container: Container[tuple[str, ProcessKey]],
 ) -> list[tuple[Device, ProcessInfo]]:
     """Return the others that were on a GPU in that time, the largest first."""
     people = user_filter.People(flags.user) if flags.user else None
@@ -161,15 +163,15 @@ def _ended(
         if not flags.wants(device):
             continue
         there = {
-            one.process: one.peak_bytes or 0
-            for one in history.ask(partial(curves.present, uid=device.uid, span=span))
+            presence.process: presence.peak_bytes or 0
+            for presence in history.ask(partial(curves.present, uid=device.uid, span=span))
         }
         # What was not rolled up yet, or not any more, can be asked for by its pid.
         keys = infos.keys() if pids else infos.keys() & there.keys()
         found += [
             (there.get(key, 0), device, infos[key])
             for key in keys
-            if (device.uid, key) not in known
+            if (device.uid, key) not in container
         ]
     found.sort(key=lambda one: -one[0])
     return [(device, info) for _, device, info in found]

@@ -86,7 +86,9 @@ def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked
     marks = chart_marks.live(view, about.id, item.events)
     if history is None:
         few = recorded_chart.sparse(item.recent_bytes, item.recent_step_s, view.taken_at_s)
-        return _picture(about, asked, _Past(_within(few, about, asked), curves.NOTHING, marks, []))
+        return _picture(
+            about, asked, _RecordedCurve(_within(few, about, asked), curves.NOTHING, marks, [])
+        )
     recorded = history.ask(
         lambda connection: curves.of_device(
             connection, item.device.uid, (asked.begin_s, asked.end_s), asked.points
@@ -95,7 +97,7 @@ def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked
     marks += chart_marks.of_device(history, item.device, asked.begin_s, asked.end_s)
     reasons = chart_marks.reasons(history, item.device, asked.begin_s, asked.end_s)
     few = recorded_chart.sparse(item.recent_bytes, item.recent_step_s, view.taken_at_s)
-    return _recorded(about, asked, _Past(few, recorded, marks, reasons))
+    return _recorded(about, asked, _RecordedCurve(few, recorded, marks, reasons))
 
 
 def of_process(
@@ -116,9 +118,9 @@ def of_process(
     )
     about = about._replace(marks=tuple(chart_marks.live(view, about.id, ())))
     if history is None:
-        drawn = _within(Curve(), about, asked)
+        curve = _within(Curve(), about, asked)
         marks = [*about.marks, *chart_marks.began(info)]
-        return _picture(about, asked, _Past(drawn, curves.NOTHING, marks, []))
+        return _picture(about, asked, _RecordedCurve(curve, curves.NOTHING, marks, []))
     return _of_process(history, item.device, info, about, asked)
 
 
@@ -156,7 +158,7 @@ def all_devices(flags: Globals, asked: Asked) -> tuple[list[Picture], View]:
         return [of_device(history, view, item, asked) for item in view.devices], view
 
 
-def since_record(found: Sequence[Picture], asked: Asked) -> Asked:
+def since_record(pictures: Sequence[Picture], asked: Asked) -> Asked:
     """Return what is asked for without the empty time before any of these pictures begins.
 
     Parameters
@@ -167,7 +169,9 @@ def since_record(found: Sequence[Picture], asked: Asked) -> Asked:
         Returned as it is where less than a tenth of it is empty, or nothing is drawn at all.
     """
     # Of a bucket, which may stand for an hour, only its middle is known.
-    begun = (one.curve.at_s[0] - one.curve.width_s for one in found if not one.empty)
+    begun = (
+        picture.curve.at_s[0] - picture.curve.width_s for picture in pictures if not picture.empty
+    )
     first_s = min(begun, default=None)
     if first_s is None:
         return asked
@@ -181,11 +185,11 @@ def since_record(found: Sequence[Picture], asked: Asked) -> Asked:
 # ---- inside -------------------------------------------------------------------------------------
 
 
-class _Past(NamedTuple):
+class _RecordedCurve(NamedTuple):
     """What is recorded of a subject."""
 
     drawn: Curve
-    recorded: curves.Drawn
+    recorded: curves.RecordedCurve
     marks: list[Mark]
     reasons: list[chart_marks.Reason]
 
@@ -202,32 +206,32 @@ def _of_process(
     if about.live is not None:
         marks = [mark for mark in marks if mark.kind != "ended"]
     reasons = chart_marks.reasons(history, device, asked.begin_s, asked.end_s)
-    return _recorded(about, asked, _Past(Curve(), recorded, marks, reasons))
+    return _recorded(about, asked, _RecordedCurve(Curve(), recorded, marks, reasons))
 
 
-def _recorded(about: _Subject, asked: Asked, known: _Past) -> Picture:
+def _recorded(about: _Subject, asked: Asked, curve: _RecordedCurve) -> Picture:
     """Return the picture of what is recorded, on to the newest look.
 
-    ``known.drawn`` is what the live state remembers: it fills in what is not written yet.
+    ``curve.drawn`` is what the live state remembers: it fills in what is not written yet.
     """
-    live, recorded, reasons = _live(about, asked), known.recorded, known.reasons
+    live, recorded, reasons = _live(about, asked), curve.recorded, curve.reasons
     if live is not None:
         late_s = max(_UNWRITTEN_S, recorded.limit_s)
         late_s += curves.HOUR_S if recorded.level == "hour" else 0.0
         written = len(recorded.holes)
-        recorded = recorded_chart.joined(recorded, known.drawn, live[0], late_s)
+        recorded = recorded_chart.joined(recorded, curve.drawn, live[0], late_s)
         reasons = [*reasons, *((end_s, None, _NOT_YET) for _, end_s in recorded.holes[written:])]
     drawn = recorded_chart.curve(recorded, live)
-    return _picture(about, asked, _Past(drawn, recorded, known.marks, reasons))
+    return _picture(about, asked, _RecordedCurve(drawn, recorded, curve.marks, reasons))
 
 
-def _picture(about: _Subject, asked: Asked, known: _Past) -> Picture:
-    holes = list(known.recorded.holes)
-    tail = _tail(about, asked, known)
+def _picture(about: _Subject, asked: Asked, curve: _RecordedCurve) -> Picture:
+    holes = list(curve.recorded.holes)
+    tail = _tail(about, asked, curve)
     if tail is not None:
         holes.append(tail)
-    missing = recorded_chart.gaps(holes, known.reasons)
-    kept, left_out = recorded_chart.ordered(known.marks, asked.begin_s, asked.end_s)
+    missing = recorded_chart.gaps(holes, curve.reasons)
+    marks, left_out = recorded_chart.ordered(curve.marks, asked.begin_s, asked.end_s)
     return Picture(
         key=about.id.id,
         title=about.title,
@@ -236,13 +240,13 @@ def _picture(about: _Subject, asked: Asked, known: _Past) -> Picture:
         begin_s=asked.begin_s,
         end_s=asked.end_s,
         now_s=about.now_s,
-        curve=known.drawn,
-        floor=recorded_chart.floor(known.drawn),
+        curve=curve.drawn,
+        floor=recorded_chart.floor(curve.drawn),
         limit_bytes=about.limit_bytes,
-        forecast=recorded_chart.forecast(about.finding, known.drawn, about.limit_bytes),
-        marks=kept,
+        forecast=recorded_chart.forecast(about.finding, curve.drawn, about.limit_bytes),
+        marks=marks,
         gaps=missing,
-        notes=recorded_chart.notes(known.drawn, missing, left_out=left_out),
+        notes=recorded_chart.notes(curve.drawn, missing, left_out=left_out),
     )
 
 
@@ -253,21 +257,21 @@ def _live(about: _Subject, asked: Asked) -> tuple[float, int] | None:
     return about.live
 
 
-def _within(drawn: Curve, about: _Subject, asked: Asked) -> Curve:
+def _within(curve: Curve, about: _Subject, asked: Asked) -> Curve:
     """Return what the live state has, as far as it is in the span."""
-    inside = [n for n, at_s in enumerate(drawn.at_s) if at_s >= asked.begin_s]
-    while inside and drawn.used_bytes[inside[0]] is None:
+    inside = [n for n, at_s in enumerate(curve.at_s) if at_s >= asked.begin_s]
+    while inside and curve.used_bytes[inside[0]] is None:
         del inside[0]
     if not inside:
         return recorded_chart.curve(curves.NOTHING, _live(about, asked))
-    used = tuple(drawn.used_bytes[n] for n in inside)
-    at_s = tuple(drawn.at_s[n] for n in inside)
+    used = tuple(curve.used_bytes[n] for n in inside)
+    at_s = tuple(curve.at_s[n] for n in inside)
     return Curve(at_s=at_s, used_bytes=used, low_bytes=used, high_bytes=used)
 
 
-def _tail(about: _Subject, asked: Asked, known: _Past) -> curves.Span | None:
+def _tail(about: _Subject, asked: Asked, curve: _RecordedCurve) -> curves.Span | None:
     """Return the time after the last sample of a device, where that is a gap."""
-    recorded, drawn = known.recorded, known.drawn
+    recorded, drawn = curve.recorded, curve.drawn
     if about.id.process is not None or not recorded.points or not drawn.at_s:
         return None
     last_s = max(recorded.points[-1].last_s, drawn.at_s[-1])

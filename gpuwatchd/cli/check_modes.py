@@ -103,7 +103,7 @@ def leak(case: Case) -> Answer:
         state = plugin.worst(_SEVERITY[alert.severity] for alert in firing)
     else:
         state = plugin.judge(float(len(firing)), case.warn, case.crit)
-    found = Perf("findings", float(len(firing)), "", case.warn or _SOME, case.crit, 0)
+    perf = Perf("findings", float(len(firing)), "", case.warn or _SOME, case.crit, 0)
     lines = [f"{alert.severity}: {_words(alert, case.now_s)}" for alert in firing]
     watched = [alert for alert in case.alerts if alert.state == "watch"]
     lines += [f"watched: {_words(alert, case.now_s)}" for alert in watched]
@@ -118,7 +118,7 @@ def leak(case: Case) -> Answer:
             head += f", {len(watched)} watched"
         if case.silenced:
             head += f", {len(case.silenced)} silenced"
-    return Answer(state, head, (found, *_used(case)), tuple(lines))
+    return Answer(state, head, (perf, *_used(case)), tuple(lines))
 
 
 def eta(case: Case, *, watched_too: bool = True) -> Answer:
@@ -136,14 +136,14 @@ def eta(case: Case, *, watched_too: bool = True) -> Answer:
     told: list[tuple[int, float, str]] = []
     silenced = {alert.finding.subject.id for alert in case.silenced}
     for item in case.devices:
-        left, seen = _soonest(item, case, silenced)
+        left, text = _soonest(item, case, silenced)
         perf.append(Perf(f"{label_of(item.device)}_eta", left, "s", warn, crit, 0))
         if left is None:
             continue
-        state = OK if seen == _SILENCED else plugin.judge(left, warn, crit)
-        if seen:
+        state = OK if text == _SILENCED else plugin.judge(left, warn, crit)
+        if text:
             state = min(state, WARNING if watched_too else OK)
-        told.append((state, left, f"{item.device.label} full in {units.duration(left)}{seen}"))
+        told.append((state, left, f"{item.device.label} full in {units.duration(left)}{text}"))
     told.sort(key=lambda one: (-one[0], one[1]))
     state = plugin.worst(one[0] for one in told)
     head = told[0][2] if told else f"nothing grows on {_count(len(case.devices), 'GPU')}"
@@ -160,12 +160,12 @@ def _soonest(
     """
     if open_s := _left_of(case.alerts, item, case.now_s):
         return min(open_s), ""
-    found = [item.finding, *(process.finding for process in item.processes or ())]
+    findings = [item.finding, *(process.finding for process in item.processes or ())]
     seen = [
         left
-        for one in found
-        if one is not None and one.subject.id not in silenced
-        if (left := left_s(one, case.now_s)) is not None
+        for finding in findings
+        if finding is not None and finding.subject.id not in silenced
+        if (left := left_s(finding, case.now_s)) is not None
     ]
     if seen:
         return min(seen), _WATCHED
@@ -206,18 +206,18 @@ def used(case: Case) -> Answer:
     return Answer(state, lines[0] if lines else "no GPU", tuple(perf), tuple(lines))
 
 
-def zombies(case: Case) -> Answer:
+def idle_memory(case: Case) -> Answer:
     """Check memory that is held without work; by default any of it warns."""
     warn = case.warn if case.warn is not None or case.crit is not None else _SOME
     number = float(len(case.holdings))
-    held = [one.held_bytes for one in case.holdings if one.held_bytes is not None]
+    held = [holding.held_bytes for holding in case.holdings if holding.held_bytes is not None]
     total = float(sum(held)) if held or not case.holdings else None
     labels = {item.device.uid: item.device.label for item in case.devices}
     lines = []
-    for one in case.holdings:
-        who = one.process.name_and_pid if one.process else "nobody known"
-        where = labels.get(one.device_uid, "a GPU")
-        lines.append(f"{where} {who} holds {units.size(one.held_bytes)}: {one.kind}")
+    for holding in case.holdings:
+        who = holding.process.name_and_pid if holding.process else "nobody known"
+        where = labels.get(holding.device_uid, "a GPU")
+        lines.append(f"{where} {who} holds {units.size(holding.held_bytes)}: {holding.kind}")
     head = "no memory is held without work"
     if case.holdings:
         head = f"{_count(len(case.holdings), 'holding')} without work"
@@ -251,7 +251,7 @@ def daemon(case: Case) -> Answer:
         state = plugin.worst([state, WARNING])
         lines.append(f"{_count(len(case.state.untold), 'alert')} reached nobody")
     # What keeps a channel from delivering is a problem of the daemon too: once is enough.
-    lines += [one for one in case.state.problems if one not in lines]
+    lines += [problem for problem in case.state.problems if problem not in lines]
     head = f"daemon {case.state.version} (pid {case.state.pid}), last sample {age_s:.0f} s ago"
     if lines:
         head = f"{lines[0]}; {head}" if state != OK else head
@@ -269,8 +269,8 @@ def all_of_it(case: Case) -> Answer:
     state = plugin.worst(part.state for part in parts)
     # An alert says who and how fast; of the time alone it need not be said again.
     lines = list(dict.fromkeys(line for part in parts for line in part.more))
-    told = parts[0] if parts[0].state != OK else parts[1]
-    heads = [part.line for part in (parts[2], told) if part.state != OK]
+    answer = parts[0] if parts[0].state != OK else parts[1]
+    heads = [part.line for part in (parts[2], answer) if part.state != OK]
     head = "; ".join(heads) or parts[0].line
     findings, *amounts = parts[0].perf
     return Answer(state, head, (*amounts, *parts[1].perf, findings), tuple(lines))
@@ -307,7 +307,9 @@ def case_of(
         devices=devices,
         alerts=tuple(alert for alert in alerts if not quiet(alert)),
         silenced=tuple(alert for alert in alerts if quiet(alert)),
-        holdings=tuple(one for one in state.holdings if every or one.device_uid in uids),
+        holdings=tuple(
+            holding for holding in state.holdings if every or holding.device_uid in uids
+        ),
         now_s=time.time(),
         warn=warn,
         crit=crit,
@@ -319,6 +321,6 @@ MODES: Final[dict[str, Callable[[Case], Answer]]] = {
     "leak": leak,
     "eta": eta,
     "used": used,
-    "zombies": zombies,
+    "zombies": idle_memory,
     "daemon": daemon,
 }

@@ -56,12 +56,12 @@ def _state() -> LiveState | None:
 
 
 def _offer(pairs: Iterable[tuple[str, str]], incomplete: str) -> list[CompletionItem]:
-    seen: dict[str, str] = {}
+    values: dict[str, str] = {}
     for value, help_text in pairs:
         if value.startswith(incomplete):
             # zsh separates value and help by a colon and a newline: neither may come from outside.
-            seen.setdefault(value, text.clean(help_text).replace(":", " "))
-    return [CompletionItem(value, help=help_text) for value, help_text in seen.items()]
+            values.setdefault(value, text.clean(help_text).replace(":", " "))
+    return [CompletionItem(value, help=help_text) for value, help_text in values.items()]
 
 
 def gpus(incomplete: str) -> list[CompletionItem]:
@@ -92,7 +92,7 @@ def alert_keys(incomplete: str) -> list[CompletionItem]:
     alerts = state.alerts if state is not None else ()
     keys = alerts if incomplete else ()
     return _offer(
-        (*((one.code, one.title) for one in alerts), *((one.key, one.title) for one in keys)),
+        (*((alert.code, alert.title) for alert in alerts), *((key.key, key.title) for key in keys)),
         incomplete,
     )
 
@@ -100,13 +100,13 @@ def alert_keys(incomplete: str) -> list[CompletionItem]:
 def users(incomplete: str) -> list[CompletionItem]:
     """Return the users who have processes on a GPU, and "me"."""
     state = _state()
-    found = (
+    pairs = (
         (process.info.user, "")
         for item in (state.devices if state is not None else ())
         for process in item.processes or ()
         if process.info.user
     )
-    return _offer([("me", "your own"), *sorted(set(found))], incomplete)
+    return _offer([("me", "your own"), *sorted(set(pairs))], incomplete)
 
 
 def settings(incomplete: str, sections: Sequence[str] = ()) -> list[CompletionItem]:

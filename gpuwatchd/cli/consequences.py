@@ -37,7 +37,7 @@ _KEEPS = {
 _UNEVEN, _RUNS = 0.3, 5
 
 
-def full(case: Case) -> Iterator[str]:
+def limit_lines(case: Case) -> Iterator[str]:
     """Yield when it will be full, what that rests on, and what limits it."""
     finding = case.finding
     if finding is None:
@@ -65,22 +65,22 @@ def full(case: Case) -> Iterator[str]:
         line = units.duration((limit - held) / rate)
         yield f"a straight line at {units.rate(rate)} would take {line}"
     yield from _pace(case, finding)
-    if case.alert is not None and (said := cost.line(case.alert.cost)):
-        yield f"it has cost {said}, when people were last told"
+    if case.alert is not None and (text := cost.line(case.alert.cost)):
+        yield f"it has cost {text}, when people were last told"
 
 
 def _pace(case: Case, finding: Finding) -> Iterator[str]:
-    found = case.measured
-    if found is None or finding.pattern not in LEAK_PATTERNS:
+    evidence = case.measured
+    if evidence is None or finding.pattern not in LEAK_PATTERNS:
         return
-    if found.pace is not None:
-        proven = found.pace.proven
+    if evidence.pace is not None:
+        proven = evidence.pace.proven
         if abs(proven) >= _UNEVEN:
             yield f"its pace provably {'quickens' if proven > 0 else 'slows down'}"
         else:
-            loose = " but uneven: hence the wide interval" if found.pace.error > _UNEVEN else ""
+            loose = " but uneven: hence the wide interval" if evidence.pace.error > _UNEVEN else ""
             yield f"its pace is steady{loose}"
-    others = found.series.others_bytes_per_s
+    others = evidence.series.others_bytes_per_s
     if others > 0.0:
         own = (finding.rate_bytes_per_s or 0.0) / ((finding.rate_bytes_per_s or 0.0) + others)
         yield (
@@ -95,10 +95,10 @@ def who(case: Case) -> Iterator[str]:
         yield from _identity(case, case.process)
     finding = case.finding
     if finding is not None and finding.blame:
-        ranked = sorted(finding.blame, key=lambda one: -one.share)
+        ranked = sorted(finding.blame, key=lambda blame: -blame.share)
         parts = (
-            f"{verdict_text.share(one)} ({verdict_text.growth(one.rate_bytes_per_s)})"
-            for one in ranked
+            f"{verdict_text.share(blame)} ({verdict_text.growth(blame.rate_bytes_per_s)})"
+            for blame in ranked
         )
         yield f"of the growth since then: {', '.join(parts)}"
     yield from _others(case)
@@ -131,7 +131,9 @@ def _identity(case: Case, process: LiveProcess) -> Iterator[str]:
     ]
     if not ranks:
         return
-    growing = sum(one.finding is not None and one.finding.pattern in LEAK_PATTERNS for one in ranks)
+    growing = sum(
+        rank.finding is not None and rank.finding.pattern in LEAK_PATTERNS for rank in ranks
+    )
     here = f"{len(ranks)} other rank{'s' if len(ranks) > 1 else ''} of {info.group}"
     look = "look at what all ranks do" if growing else "look at what this rank does alone"
     yield f"{here} seen on these GPUs, growing too: {growing}; {look}"
@@ -139,14 +141,14 @@ def _identity(case: Case, process: LiveProcess) -> Iterator[str]:
 
 def _others(case: Case) -> Iterator[str]:
     others = [
-        one
-        for one in case.item.processes or ()
-        if (case.process is None or one.info.key != case.process.info.key)
+        process
+        for process in case.item.processes or ()
+        if (case.process is None or process.info.key != case.process.info.key)
     ]
-    growing = [one for one in others if is_leak(one.finding)]
-    for one in growing:
-        rate = one.finding.rate_bytes_per_s if one.finding is not None else None
-        yield f"also growing: {verdict_text.who(one.info)}, {verdict_text.growth(rate)}"
+    growing = [other for other in others if is_leak(other.finding)]
+    for item in growing:
+        rate = item.finding.rate_bytes_per_s if item.finding is not None else None
+        yield f"also growing: {verdict_text.who(item.info)}, {verdict_text.growth(rate)}"
     if others and not growing:
         all_of = (
             f"none of the {len(others)} other processes" if len(others) > 1 else "the other process"
@@ -154,35 +156,35 @@ def _others(case: Case) -> Iterator[str]:
         yield f"{all_of} on the device {'grows' if len(others) > 1 else 'does not grow'}"
 
 
-def known(case: Case) -> Iterator[str]:
+def baseline_lines(case: Case) -> Iterator[str]:
     """Yield what earlier runs and the user say."""
     if case.process is None:
         yield "earlier runs are kept for processes, not for a device"
     elif case.process.history is None:
         yield "this program cannot be known again (a notebook, a shell, code on the command line)"
     else:
-        said = verdict_text.known(case.process.history)
-        yield f"{said}; they count in the verdict" if said else "this is its first run"
-    found = case.measured
-    for run in found.series.history[-_RUNS:] if found is not None else ():
+        text = verdict_text.baseline_text(case.process.history)
+        yield f"{text}; they count in the verdict" if text else "this is its first run"
+    evidence = case.measured
+    for run in evidence.series.history[-_RUNS:] if evidence is not None else ():
         yield _run(run, now_s=case.now_s)
-    if found is not None and found.growth is not None:
-        compared = found.growth.compared()
+    if evidence is not None and evidence.growth is not None:
+        compared = evidence.growth.compared()
         if compared:
             yield f"compared with them: {compared}"
     if case.word is not None:
-        yield verdict_text.said(case.word)
+        yield verdict_text.user_label(case.word)
 
 
 def _run(run: Profile, *, now_s: float) -> str:
     """Return one earlier run in a line: when, how long, how high, what was said of it."""
     what = {"run": "a run that ended", "sibling": "a sibling, at", "yesterday": "yesterday, at"}
-    said = f", said to be {'normal' if run.word == 'normal' else 'a leak'}" if run.word else ""
+    text = f", said to be {'normal' if run.word == 'normal' else 'a leak'}" if run.word else ""
     ended = ", ended near the limit" if run.near_limit else ""
     return (
         f"{what[run.kind]} {units.clock(run.ended_at_s, now_s=now_s)}: "
         f"{units.duration(run.run_s)} long, from {units.size(run.base_bytes)} up to "
-        f"{units.size(run.top_bytes)}{ended}{said}"
+        f"{units.size(run.top_bytes)}{ended}{text}"
     )
 
 
@@ -224,7 +226,7 @@ def _server(server: ServerReading) -> str:
         return f"{server.kind} does not answer: {server.why or 'no reason is known'}"
     facts = []
     if server.models is not None:
-        facts.append(f"loaded: {', '.join(one.name for one in server.models) or 'nothing'}")
+        facts.append(f"loaded: {', '.join(model.name for model in server.models) or 'nothing'}")
     if server.kv_share is not None:
         facts.append(f"KV cache {units.percent(server.kv_share)} in use")
     if server.running is not None:
@@ -236,11 +238,11 @@ def _host(case: Case) -> Iterator[str]:
     if case.process is None or case.process.host_bytes is None or case.subject.host:
         return
     finding = case.process.host_finding
-    said = f"; {verdict_text.verdict(finding)[0]}" if finding is not None else ""
-    yield f"on the host it holds {units.size(case.process.host_bytes)}{said}"
+    text = f"; {verdict_text.verdict(finding)[0]}" if finding is not None else ""
+    yield f"on the host it holds {units.size(case.process.host_bytes)}{text}"
 
 
-def told(case: Case) -> Iterator[str]:
+def policy_lines(case: Case) -> Iterator[str]:
     """Yield what policy has made of it: confirmations, notices, what was held back."""
     alert, rules = case.alert, case.config.policy
     if alert is None:
@@ -257,7 +259,11 @@ def told(case: Case) -> Iterator[str]:
         yield from _watched(case, alert)
     if alert.state == "firing":
         # Those that it went to; the rules of today, or of this user, may name others.
-        sent = tuple(dict.fromkeys(one.channel for one in case.deliveries if one.state == "sent"))
+        sent = tuple(
+            dict.fromkeys(
+                delivery.channel for delivery in case.deliveries if delivery.state == "sent"
+            )
+        )
         to = ", ".join(sent or alert.told_on or rules.channels) or "nobody: channels is empty"
         yield _notices(alert.notices, case.deliveries, to)
         if alert.notices == 0 and not alert.held_back:
@@ -265,9 +271,10 @@ def told(case: Case) -> Iterator[str]:
             yield f"the first waits {wait} (flap-hold), in case it ends at once"
         if alert.next_notice_at_s is not None:
             yield f"next reminder {units.clock(alert.next_notice_at_s, now_s=case.now_s)}"
-    for one in case.deliveries[-_RUNS:]:
-        at = units.moment(one.sent_at_s or one.created_at_s, now_s=case.now_s)
-        yield f"{at} {delivery_text.notice(one)}: {delivery_text.delivery(one, now_s=case.now_s)}"
+    for delivery in case.deliveries[-_RUNS:]:
+        at = units.moment(delivery.sent_at_s or delivery.created_at_s, now_s=case.now_s)
+        notice = delivery_text.notice(delivery)
+        yield f"{at} {notice}: {delivery_text.delivery(delivery, now_s=case.now_s)}"
     yield from _unheard(case, alert)
     if alert.held_back:
         yield f"held back: {alert.held_back}"
@@ -286,33 +293,33 @@ def _unheard(case: Case, alert: Alert) -> Iterator[str]:
     held = delivery_text.in_force(case.view.silences)
     silence = alerts.silenced(alert, held, None) if held else None
     if silence is not None:
-        said = delivery_text.silence(silence, now_s=case.now_s, alerts=case.view.alerts)
-        yield f"nobody is told of it for now: {said}"
+        text = delivery_text.silence(silence, now_s=case.now_s, alerts=case.view.alerts)
+        yield f"nobody is told of it for now: {text}"
 
 
 def _notices(count: int, deliveries: Sequence[Delivery], to: str) -> str:
     """Return how many notices there were; those that reached nobody were not told."""
     text = "1 notice" if count == 1 else f"{count} notices"
-    late = [one for one in deliveries if one.state != "sent"]
+    late = [delivery for delivery in deliveries if delivery.state != "sent"]
     if not late or len(late) < len(deliveries):
         return f"{text} so far, to {to}"
     why = late[-1].error or late[-1].held or f"on its way to {late[-1].channel}"
-    if all(one.state == "failed" for one in late):
+    if all(delivery.state == "failed" for delivery in late):
         return f"{text} reached nobody: {why}"
     return f"{text} {'waits' if count == 1 else 'wait'}: {why}"
 
 
 def _not_open(case: Case) -> Iterator[str]:
     confirm = case.config.policy.confirm
-    found = case.measured.finding if case.measured is not None else case.finding
-    if found is None or found.tier == "none":
+    finding = case.measured.finding if case.measured is not None else case.finding
+    if finding is None or finding.tier == "none":
         yield "no watch and no alert is open"
         return
     chief = verdict_text.part_of(case.finding, None if case.process is None else case.process.info)
     if chief:
         yield f"one alert is told for its job: {chief}"
         return
-    hold = alerts.alert_hold_s(found) if found.tier == "alert" else alerts.watch_hold_s(found)
+    hold = alerts.alert_hold_s(finding) if finding.tier == "alert" else alerts.watch_hold_s(finding)
     if case.view.source != "state-file":
         yield "what the daemon has opened is not known; this is judged from the history"
         return
@@ -333,7 +340,7 @@ def _watched(case: Case, alert: Alert) -> Iterator[str]:
 
 def change(case: Case) -> Iterator[str]:
     """Yield what would make it another verdict."""
-    finding, found = case.finding, case.measured
+    finding, evidence = case.finding, case.measured
     section, rules = case.config.detection, case.config.policy
     if finding is None or finding.pattern == "unknown":
         yield (
@@ -357,7 +364,7 @@ def change(case: Case) -> Iterator[str]:
         yield "it stops being one when it gives back half of what it has grown, or its process ends"
         yield "your word that it is normal: gpuwatchctl feedback"
         return
-    amount = f" of {units.size(found.least_bytes)} or more" if found is not None else ""
+    amount = f" of {units.size(evidence.least_bytes)} or more" if evidence is not None else ""
     yield f"growth{amount} that is kept, in three or more rises, is watched within minutes"
     if finding.pattern == "preallocated":
         yield "growth above its pool; what happens inside it only the framework's figures tell"

@@ -43,7 +43,7 @@ class Bill:
 
     def of(self, what: str) -> list[Entry]:
         """Return the entries of one kind."""
-        return [one for one in self.entries if one.what == what]
+        return [entry for entry in self.entries if entry.what == what]
 
 
 class _Ask(NamedTuple):
@@ -71,7 +71,7 @@ def gather(flags: Globals, since_s: float) -> Bill:
         bill.devices.update({item.device.uid: item.device for item in state.devices})
     try:
         with history_query.reader() as history:
-            bill.devices = {one.uid: one for one in history.devices()} | bill.devices
+            bill.devices = {device.uid: device for device in history.devices()} | bill.devices
             _Counter(flags, bill, state if running else None, history).count(state)
     except StoreError as error:
         if state is None:
@@ -129,22 +129,26 @@ class _Counter:
                 self._holding(holding, until_s)
         # A job may be on devices that were asked for and on others.
         bill = self._bill
-        bill.entries = [one for one in bill.entries if self._wanted(one.device_uid)]
+        bill.entries = [entry for entry in bill.entries if self._wanted(entry.device_uid)]
         bill.used = {uid: price for uid, price in bill.used.items() if self._wanted(uid)}
 
     def _alerts(self, state: LiveState | None) -> list[Alert]:
         """Return the alerts of the period; the live state has the open ones as they are now."""
         history, bill = self._history, self._bill
-        found: dict[tuple[str, float], Alert] = {}
+        alerts: dict[tuple[str, float], Alert] = {}
         if history is not None:
             self._checkpoints = history.checkpoints()
             self._infos = {info.key: info for info in history.processes(bill.since_s)}
-            found = {(one.key, one.opened_at_s): one for one in history.alerts(bill.since_s)}
+            alerts = {
+                (alert.key, alert.opened_at_s): alert for alert in history.alerts(bill.since_s)
+            }
         if state is not None:
             for item in state.devices:
-                self._infos.update({one.info.key: one.info for one in item.processes or ()})
-            found.update({(one.key, one.opened_at_s): one for one in state.alerts})
-        return list(found.values())
+                self._infos.update(
+                    {process.info.key: process.info for process in item.processes or ()}
+                )
+            alerts.update({(alert.key, alert.opened_at_s): alert for alert in state.alerts})
+        return list(alerts.values())
 
     def _wanted(self, uid: str) -> bool:
         device = self._bill.devices.get(uid)
@@ -168,8 +172,8 @@ class _Counter:
             return
         eta = finding.eta
         left_s = None if eta is None else finding.judged_at_s + eta.mid_s - until_s
-        said = "" if eta is not None else "no time is foreseen at which memory is full"
-        like = self._like("at-risk", alert, until_s, said)
+        text = "" if eta is not None else "no time is foreseen at which memory is full"
+        like = self._like("at-risk", alert, until_s, text)
         self._add(account.entries_of(had, like, left_s=left_s))
 
     def _lost(self, alert: Alert, end_s: float) -> None:
@@ -183,10 +187,10 @@ class _Counter:
         if eta is None or history is None or alert.subject.process is None:
             return
         told = [
-            one.sent_at_s
-            for one in history.deliveries(alert.key)
-            if one.state == "sent" and not one.dry_run and one.sent_at_s is not None
-            and one.sent_at_s >= alert.opened_at_s
+            delivery.sent_at_s
+            for delivery in history.deliveries(alert.key)
+            if delivery.state == "sent" and not delivery.dry_run and delivery.sent_at_s is not None
+            and delivery.sent_at_s >= alert.opened_at_s
         ]  # fmt: skip
         if not told:
             return
@@ -194,8 +198,8 @@ class _Counter:
         if had is None:
             return
         low_at_s = alert.finding.judged_at_s + eta.low_s
-        said = "it was told of, ended before memory was full, and did not go on until then"
-        like = self._like("saved", alert, end_s, said)
+        text = "it was told of, ended before memory was full, and did not go on until then"
+        like = self._like("saved", alert, end_s, text)
         self._add(account.saved(had, like, told_at_s=told, low_at_s=low_at_s))
 
     def _stint(
@@ -254,9 +258,10 @@ class _Counter:
         from gpuwatchd.store.checkpoints import same  # noqa: PLC0415 - SQLite comes with it
 
         found = [
-            one.saved_at_s
-            for one in self._checkpoints
-            if one.saved_at_s <= until_s and any(same(one.process, key) for key in keys)
+            checkpoint.saved_at_s
+            for checkpoint in self._checkpoints
+            if checkpoint.saved_at_s <= until_s
+            and any(same(checkpoint.process, key) for key in keys)
         ]
         return max(found, default=None)
 
@@ -279,7 +284,7 @@ class _Counter:
         like = cost.Entry(
             what="held",
             key=holding.id,
-            title=f"{holding.kind}: {'nobody' if info is None else info.whose}",
+            title=f"{holding.kind}: {'nobody' if info is None else info.attribution}",
             device_uid=uid,
             gpu="",
             user="" if info is None else info.user or "",
@@ -324,7 +329,7 @@ class _Counter:
 
     # ---- what all of them need ------------------------------------------------------------------
 
-    def _like(self, what: account.What, alert: Alert, until_s: float, said: str) -> Entry:
+    def _like(self, what: account.What, alert: Alert, until_s: float, text: str) -> Entry:
         about, key = alert.about, alert.subject.process
         info = None if key is None else self._infos.get(key)
         user = about.user if about is not None else (info.user if info else "")
@@ -332,14 +337,14 @@ class _Counter:
         return cost.Entry(
             what=what, key=alert.key, title=alert.title or alert.key,
             device_uid=alert.subject.device_uid, gpu="", user=user or "", job=job or "",
-            until_at_s=until_s, gpu_hours=None, usd=None, said=said,
+            until_at_s=until_s, gpu_hours=None, usd=None, said=text,
         )  # fmt: skip
 
     def _add(self, entries: list[Entry]) -> None:
         import msgspec  # noqa: PLC0415
 
         self._bill.entries += [
-            msgspec.structs.replace(one, gpu=self._label(one.device_uid)) for one in entries
+            msgspec.structs.replace(entry, gpu=self._label(entry.device_uid)) for entry in entries
         ]
 
     def _label(self, uid: str) -> str:
@@ -349,8 +354,8 @@ class _Counter:
     def _held(self, uid: str, since_s: float, until_s: float) -> list[Held]:
         at = (uid, since_s, until_s)
         if at not in self._rows:
-            known = self._history
-            self._rows[at] = [] if known is None else known.occupied(uid, since_s, until_s)
+            reader = self._history
+            self._rows[at] = [] if reader is None else reader.occupancy(uid, since_s, until_s)
         return self._rows[at]
 
     def _shared(self, uid: str, since_s: float, until_s: float) -> list[Held]:
@@ -384,6 +389,6 @@ class _Counter:
         power_w = None
         if section.mode == "owned" and section.electricity_per_kwh is not None and history:
             power_w = history.power_w(device.parent_uid or uid, since_s, until_s)
-        found = bill.prices.of(device, bill.devices, now_s=bill.now_s, power_w=power_w)
-        bill.used[uid] = found
-        return found
+        price = bill.prices.of(device, bill.devices, now_s=bill.now_s, power_w=power_w)
+        bill.used[uid] = price
+        return price

@@ -47,27 +47,27 @@ def money_json(name: str, usd: float | None, prices: Prices) -> dict[str, float 
     return {f"{name}_usd": known, name: own}
 
 
-def entry_json(one: Entry, prices: Prices) -> dict[str, Any]:
+def entry_json(entry: Entry, prices: Prices) -> dict[str, Any]:
     """Return one thing that costs."""
     return {
-        "what": one.what,
-        "key": text.clean(one.key),
-        "title": text.clean(one.title),
-        "device_uid": text.clean(one.device_uid),
-        "user": text.clean(one.user) or None,
-        "job": text.clean(one.job) or None,
-        "since": one.since,
-        "since_at": units.instant(one.since_at_s),
-        "until_at": units.instant(one.until_at_s),
-        "gpu_hours": finite(one.gpu_hours),
-        **money_json("cost", one.usd, prices),
-        **money_json("electricity", one.electricity_usd, prices),
-        "whole_gpu_hours": finite(one.whole_gpu_hours),
-        **money_json("whole", one.whole_usd, prices),
-        "ahead_gpu_hours": finite(one.ahead_gpu_hours),
-        **money_json("ahead", one.ahead_usd, prices),
-        "basis": text.clean(one.basis) or None,
-        "reason": text.clean(one.said, limit=1024),
+        "what": entry.what,
+        "key": text.clean(entry.key),
+        "title": text.clean(entry.title),
+        "device_uid": text.clean(entry.device_uid),
+        "user": text.clean(entry.user) or None,
+        "job": text.clean(entry.job) or None,
+        "since": entry.since,
+        "since_at": units.instant(entry.since_at_s),
+        "until_at": units.instant(entry.until_at_s),
+        "gpu_hours": finite(entry.gpu_hours),
+        **money_json("cost", entry.usd, prices),
+        **money_json("electricity", entry.electricity_usd, prices),
+        "whole_gpu_hours": finite(entry.whole_gpu_hours),
+        **money_json("whole", entry.whole_usd, prices),
+        "ahead_gpu_hours": finite(entry.ahead_gpu_hours),
+        **money_json("ahead", entry.ahead_usd, prices),
+        "basis": text.clean(entry.basis) or None,
+        "reason": text.clean(entry.said, limit=1024),
     }
 
 
@@ -89,7 +89,7 @@ def sums_json(entries: Sequence[Entry], prices: Prices) -> dict[str, Any]:
     """Return a sum for each sort of cost."""
     return {
         what.replace("-", "_"): sum_json(
-            cost.summed(one for one in entries if one.what == what), prices
+            cost.summed(entry for entry in entries if entry.what == what), prices
         )
         for what in cost.WHATS
     }
@@ -139,7 +139,7 @@ def engineer(bill: Bill) -> tuple[int | None, float | None]:
     rate = bill.prices.section.engineer_per_hour
     if rate is None:
         return None, None
-    runs = len({(one.key, one.until_at_s) for one in bill.of("lost")})
+    runs = len({(entry.key, entry.until_at_s) for entry in bill.of("lost")})
     return runs, runs * rate
 
 
@@ -173,19 +173,19 @@ def partly(bill: Bill, usd: float | None, known_usd: float, *, ascii_only: bool 
 def prices(bill: Bill, *, ascii_only: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the devices and the price that they were counted with, one sentence per model."""
     by_model: dict[tuple[str, str], tuple[Price | None, list[str]]] = {}
-    for uid, price in sorted(bill.used.items(), key=lambda one: bill.devices[one[0]].label):
+    for uid, price in sorted(bill.used.items(), key=lambda pair: bill.devices[pair[0]].label):
         device = bill.devices[uid]
         at = (device.name, "" if price is None else price.basis)
         by_model.setdefault(at, (price, []))[1].append(device.label)
     for (name, basis), (price, labels) in by_model.items():
         if price is None:
-            said = f"no price is known of {name}: [cost] prices takes yours"
+            value = f"no price is known of {name}: [cost] prices takes yours"
         else:
             hourly = money(bill, price.running_usd_per_hour, ascii_only=ascii_only)
-            said = f"{hourly}/h ({basis})"
+            value = f"{hourly}/h ({basis})"
             if price.usd_per_hour != price.whole_usd_per_hour:
                 whole = money(bill, price.whole_usd_per_hour, ascii_only=ascii_only)
-                said += f", of {whole}/h for the whole card"
+                value += f", of {whole}/h for the whole card"
             if price.source:
-                said += f"; {price.source}"
-        yield ", ".join(labels), said
+                value += f"; {price.source}"
+        yield ", ".join(labels), value

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
 def told_of(alert: Alert) -> list[Who]:
     """Return each device and process that an alert is about; of a job, those of its ranks."""
-    told = alert.cost.members if alert.cost is not None else ()
-    return list(dict.fromkeys((one.device_uid, one.process) for one in told or (alert.subject,)))
+    subjects = alert.cost.members if alert.cost is not None else ()
+    return list(
+        dict.fromkeys(
+            (subject.device_uid, subject.process) for subject in subjects or (alert.subject,)
+        )
+    )
 
 
 class Counted:
@@ -36,14 +40,14 @@ class Counted:
 
         A leak on a device as a whole counts where nothing else on it does in that time.
         """
-        found = [
+        pairs = [
             who
             for who in told_of(alert)
             if who not in self._leaks
             and not (who[1] is None and self._is_counted(who[0], begun_s, until_s))
         ]
-        self._leaks.update(who for who in found if who[1] is not None)
-        return found
+        self._leaks.update(who for who in pairs if who[1] is not None)
+        return pairs
 
     def left(self, who: Who, begun_s: float, until_s: float) -> tuple[float, float] | None:
         """Return what of a time is not counted yet of who holds memory; None for nothing."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         ServerReading,
         Silence,
     )
-    from gpuwatchd.store.live import LiveState, Lost
+    from gpuwatchd.store.live import LiveState, UndeliveredAlert
 
 FRESH_INTERVALS = 3
 """A state older than this many sampling intervals is not live any more."""
@@ -93,7 +93,7 @@ class View:
         self.servers: tuple[ServerReading, ...] = ()
         self.channels: tuple[ChannelHealth, ...] = ()
         self.untold: tuple[str, ...] = ()
-        self.lost: tuple[Lost, ...] = ()
+        self.lost: tuple[UndeliveredAlert, ...] = ()
         self.silences: tuple[Silence, ...] = ()
         self.daemon = Daemon()
         self.released_until_s: float | None = None
@@ -129,25 +129,25 @@ def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
     directory = place.runtime_dir
     state = live.read(directory)
     file = directory / live.FILE_NAME
-    told = [locations.NOTE] if place.scope == "system" else []
+    pairs = [locations.NOTE] if place.scope == "system" else []
     if place.scope == "user" and (refused := locations.refused()) is not None:
-        told.append(refused)
+        pairs.append(refused)
     if state is not None and state.format > live.FORMAT:
         return None, [
-            *told, ("state-newer", f"{file} was written by a later version; upgrade gpuwatchctl"),
+            *pairs, ("state-newer", f"{file} was written by a later version; upgrade gpuwatchctl"),
         ]  # fmt: skip
     if state is None and os.path.lexists(file):
         broken = f"{file} cannot be understood; the daemon will replace it"
-        return None, [*told, ("state-broken", broken)]
-    return state, told
+        return None, [*pairs, ("state-broken", broken)]
+    return state, pairs
 
 
 def released_until_s() -> float | None:
     """Return until when (epoch seconds) the GPUs are to be let go; None when they are not."""
-    from gpuwatchd.store import release  # noqa: PLC0415 - rare
+    from gpuwatchd.store import driver_release  # noqa: PLC0415 - rare
 
     with contextlib.suppress(GpuwatchdError):  # the daemon says what is wrong with it
-        request = release.read(locations.runtime_dir(), time.time())
+        request = driver_release.read(locations.runtime_dir(), time.time())
         return None if request is None else request.until_at_s
     return None
 
@@ -198,28 +198,28 @@ def see(flags: Globals, *, want_trend: bool = False, everybody: bool = False) ->
     view = _best(flags, state, daemon, want_trend=want_trend)
     view.warnings[:0] = warnings
     if not view.devices:
-        said = "; ".join(daemon.problems) or "no source has one"
-        why = said if said.startswith("no GPU found") else f"no GPU found: {said}"
+        text = "; ".join(daemon.problems) or "no source has one"
+        why = text if text.startswith("no GPU found") else f"no GPU found: {text}"
         raise SourceUnavailable(why, hint="gpuwatchctl doctor")
-    kept = tuple(d for d in view.devices if flags.wants(d.device))
-    if not kept:
-        known = ", ".join(
+    items = tuple(d for d in view.devices if flags.wants(d.device))
+    if not items:
+        value = ", ".join(
             d.device.uid if d.device.index is None else d.device.label.partition(" ")[2]
             for d in view.devices
         )
         raise GpuwatchdError(
             f"no GPU matches {', '.join(flags.gpu)}",
-            hint=f"GPUs here: {known}",
+            hint=f"GPUs here: {value}",
             page="errors#no-such-gpu",
         )
     if flags.gpu:
-        nobody = flags.unmatched(d.device for d in kept)
+        nobody = flags.unmatched(d.device for d in items)
         if nobody:
             view.warnings.append(("no-such-gpu", f"no GPU matches {', '.join(nobody)}"))
-        uids = {d.device.uid for d in kept}
+        uids = {d.device.uid for d in items}
         view.alerts = tuple(a for a in view.alerts if a.subject.device_uid in uids)
         view.holdings = tuple(h for h in view.holdings if h.device_uid in uids)
-    view.devices = kept
+    view.devices = items
     if not everybody:
         of_users(view, flags)
     return view
@@ -278,7 +278,7 @@ def direct(flags: Globals) -> View:
     from gpuwatchd.collect import selection  # noqa: PLC0415 - only where there is no live state
 
     settings = flags.load_config().config
-    found: list[LiveDevice] = []
+    items: list[LiveDevice] = []
     reasons: list[str] = []
     quiet: list[str] = []
     hint = "gpuwatchctl doctor"
@@ -290,19 +290,19 @@ def direct(flags: Globals) -> View:
             reasons.append(_let_go(until_s))
             hint = TAKE_BACK
             continue
-        told: list[str] = []
+        texts: list[str] = []
         try:
-            found += (seen := _look_once(name, settings, told))
+            items += (seen := _look_once(name, settings, texts))
         except GpuwatchdError as error:
-            told.append(error.message)
+            texts.append(error.message)
             seen = []
-        (reasons if seen or not optional else quiet).extend(told)
-    if not found:
+        (reasons if seen or not optional else quiet).extend(texts)
+    if not items:
         # What was merely tried is told in short; what somebody must mend, as it is.
-        said = "; ".join(reasons) or ("" if quiet else "no source is enabled")
-        why = f"{selection.NONE}: {said}" if said else selection.none_found(quiet)
+        text = "; ".join(reasons) or ("" if quiet else "no source is enabled")
+        why = f"{selection.NONE}: {text}" if text else selection.none_found(quiet)
         raise SourceUnavailable(why, hint=hint)
-    view = View("direct", time.time(), found)
+    view = View("direct", time.time(), items)
     view.trend = False
     view.warnings.append(("no-trend", "one direct look: no trend and no verdict"))
     view.warnings += [("source", reason) for reason in reasons]
@@ -338,9 +338,9 @@ def _look_once(name: str, settings: Config, reasons: list[str]) -> list[LiveDevi
 
 def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
     """Return who the processes of a sample are; a host that cannot say costs the names only."""
-    known = {info.key: info for info in sample.processes}
+    processes = {info.key: info for info in sample.processes}
     uses = [use for reading in sample.readings for use in reading.uses or ()]
-    missing = [use.key for use in uses if use.key not in known]
+    missing = [use.key for use in uses if use.key not in processes]
     seen: dict[int, ProcessInfo] = {}
     if missing and "gpuwatchd.collect.host" not in sys.modules:
         with contextlib.suppress(ImportError):
@@ -349,14 +349,14 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
     if missing and module is not None:
         host = module.Host(anchor=locations.state_dir() / BOOT, writes_anchor=False)
         try:
-            seen = host.look([key.pid for key in missing])
+            seen = host.processes([key.pid for key in missing])
         finally:
             host.close()
     # Whom the host does not see has ended: those of elsewhere, and hidden ones, it does tell.
     state = "gone" if module is not None else None
     for key in missing:
-        known[key] = seen.get(key.pid) or ProcessInfo(key=key, name="?", state=state)
-    return known
+        processes[key] = seen.get(key.pid) or ProcessInfo(key=key, name="?", state=state)
+    return processes
 
 
 def _live_device(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, Delivery, Finding, ProcessInfo, Signal, Subject
-    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 NOT_SEEN = {
@@ -46,7 +46,7 @@ class Case(NamedTuple):
     """The recorded series measured again, or why that cannot be done."""
     config: Config
     now_s: float
-    word: Word | None = None
+    word: UserLabel | None = None
     """What the user said of the alert."""
     deliveries: tuple[Delivery, ...] = ()
     """Where notices of the alert went, oldest first."""
@@ -121,34 +121,35 @@ def judged(case: Case) -> Iterator[str]:
 
 def looked(case: Case) -> Iterator[str]:
     """Yield what was looked at: samples, window, noise, floor."""
-    found = case.measured
-    if found is None:
+    evidence = case.measured
+    if evidence is None:
         count = case.finding.samples if case.finding is not None else case.item.samples
         yield f"{count} samples; {case.evidence}"
         return
-    view, section = found.view, case.config.detection
+    view, section = evidence.view, case.config.detection
     yield (
         f"{view.samples} recorded samples over {units.duration(view.span_s)}, one every "
         f"{units.duration(view.interval_s)}, until {units.clock(view.now_s, now_s=case.now_s)}"
     )
-    if view.samples < found.series.t_s.size:
+    if view.samples < evidence.series.t_s.size:
         yield "what is older lies before a gap or a restart and is not joined to it"
     window = f"{section.analysis_window_hours:g}h"
     yield f"never further back than {window} (analysis-window-hours)"
     yield (
         f"noise from one look to the next: {units.size(view.noise_bytes)}; growth of less than "
-        f"{units.size(found.least_bytes)} counts as none (minimum-growth-mib, or 0.15 % of the "
+        f"{units.size(evidence.least_bytes)} counts as none (minimum-growth-mib, or 0.15 % of the "
         "device)"
     )
     low, high = float(view.low.min()), float(view.high.max())
     yield f"it moved between {units.size(low)} and {units.size(high)}"
-    grown = found.growth
+    grown = evidence.growth
     if grown is not None:
-        seen, k = grown.found, grown.best
+        windows, k = grown.found, grown.best
         yield (
-            f"what was never given back (the floor) grew by {units.size(float(seen.growth[k]))} in "
-            f"the {units.duration(float(seen.age_s[k]))} that deserve a verdict most, in "
-            f"{_rises(float(seen.events[k]))}"
+            f"what was never given back (the floor) grew by "
+            f"{units.size(float(windows.growth[k]))} in the "
+            f"{units.duration(float(windows.age_s[k]))} that deserve a verdict most, in "
+            f"{_rises(float(windows.events[k]))}"
         )
 
 
@@ -160,18 +161,20 @@ def _rises(events: float) -> str:
 
 def detectors(case: Case) -> Iterator[str]:
     """Yield what each detector says."""
-    told = {one.detector: one for one in (case.finding.signals if case.finding else ())}
-    found = case.measured
-    asked = dict(found.signals) if found is not None else {}
+    signals = {one.detector: one for one in (case.finding.signals if case.finding else ())}
+    evidence = case.measured
+    asked = dict(evidence.signals) if evidence is not None else {}
     for name, nothing in NOT_SEEN.items():
-        signal = told.get(name) or asked.get(name)
+        signal = signals.get(name) or asked.get(name)
         if signal is not None:
-            swing = name == "trend" and _is_swing(signal, told.get("cycle") or asked.get("cycle"))
+            swing = name == "trend" and _is_swing(
+                signal, signals.get("cycle") or asked.get("cycle")
+            )
             part = "; that is the present swing" if swing else ""
             yield f"{name}: {signal_words(signal, now_s=case.now_s)}{part}"
-        elif found is not None:
+        elif evidence is not None:
             yield f"{name}: {nothing}"
-    if found is None and not told:
+    if evidence is None and not signals:
         yield "none of them has anything to show; without the recorded series they cannot be asked"
 
 
@@ -186,10 +189,10 @@ def signal_words(signal: Signal, *, now_s: float) -> str:
     """Return what one detector says, in words with its numbers."""
     facts = signal.facts
     try:
-        said = _SAID[signal.detector](signal, facts, now_s)
+        text = _SAID[signal.detector](signal, facts, now_s)
     except (KeyError, ValueError, OverflowError):
-        said = f"{signal.pattern}, {verdict_text.growth(signal.rate_bytes_per_s)}"
-    return f"{said}; {units.percent(signal.confidence)} sure of that shape"
+        text = f"{signal.pattern}, {verdict_text.growth(signal.rate_bytes_per_s)}"
+    return f"{text}; {units.percent(signal.confidence)} sure of that shape"
 
 
 def _trend(signal: Signal, facts: dict[str, float], now_s: float) -> str:
@@ -243,7 +246,7 @@ _SAID = {"trend": _trend, "step": _step, "cycle": _cycle, "spike": _spike, "plat
 
 def pattern(case: Case) -> Iterator[str]:
     """Yield why it is this pattern, and why none of the others."""
-    finding, found = case.finding, case.measured
+    finding, evidence = case.finding, case.measured
     if finding is None:
         yield verdict_text.verdict(None, samples=case.item.samples)[0]
         return
@@ -251,32 +254,32 @@ def pattern(case: Case) -> Iterator[str]:
         yield finding.reason
     if finding.pattern in LEAK_PATTERNS:
         yield from _against(case, finding)
-    elif found is not None:
-        yield from _no_leak(finding, found)
+    elif evidence is not None:
+        yield from _no_leak(finding, evidence)
 
 
 def _against(case: Case, finding: Finding) -> Iterator[str]:
     """Yield what speaks against each harmless reading of a growth."""
-    found = case.measured
-    if found is None:
+    evidence = case.measured
+    if evidence is None:
         return
-    grown = found.growth
+    grown = evidence.growth
     if grown is not None:
-        seen, k = grown.found, grown.best
-        rest_s = -float(seen.end_s[k])
-        if found.pace is not None:
-            ratio = math.exp(min(max(found.pace.half, -3.0), 3.0))
+        windows, k = grown.found, grown.best
+        rest_s = -float(windows.end_s[k])
+        if evidence.pace is not None:
+            ratio = math.exp(min(max(evidence.pace.half, -3.0), 3.0))
             yield (
                 f"not a warm-up that ends: the second half of the growth went at {ratio:.2f} times "
                 "the pace of the whole; a warm-up gets slower"
             )
         yield (
             f"not a plateau: it last rose {units.duration(rest_s)} ago, "
-            f"{'after' if seen.stall[k] > 1.0 else 'within'} its longest pause so far"
-            f"{'; it does slow down' if slows(found) else ''}"
+            f"{'after' if windows.stall[k] > 1.0 else 'within'} its longest pause so far"
+            f"{'; it does slow down' if slows(evidence) else ''}"
         )
-    since_s = finding.onset_at_s if finding.onset_at_s is not None else found.view.now_s
-    before, now, fall = kept(found, since_s)
+    since_s = finding.onset_at_s if finding.onset_at_s is not None else evidence.view.now_s
+    before, now, fall = kept(evidence, since_s)
     of = f"of {units.size(max(now - before, finding.growth_bytes or 0.0))} grown"
     if finding.pattern == "cyclic":
         yield f"no harmless sawtooth: it gives back {units.size(fall)} each time, but never all"
@@ -287,27 +290,27 @@ def _against(case: Case, finding: Finding) -> Iterator[str]:
         yield f"not one jump: {_rises(events)}; one or two prove nothing"
 
 
-def _no_leak(finding: Finding, found: Evidence) -> Iterator[str]:
+def _no_leak(finding: Finding, evidence: Evidence) -> Iterator[str]:
     """Yield why it is no leak, or not yet."""
-    grown = found.growth
-    least = units.size(found.least_bytes)
+    grown = evidence.growth
+    least = units.size(evidence.least_bytes)
     if finding.pattern == "preallocated":
         yield "a pool that was taken at once says nothing about what happens inside it"
         return
     if grown is None:
-        span_s = found.view.span_s
+        span_s = evidence.view.span_s
         back = f" from 30 s to {units.duration(span_s)}" if span_s > _SHORTEST_S else ""
         yield f"no look-back{back} shows {least} or more that was taken and not given back"
         return
-    seen, k = grown.found, grown.best
+    windows, k = grown.found, grown.best
     yield (
-        f"what comes closest to a leak, {units.size(float(seen.growth[k]))} in "
-        f"{units.duration(float(seen.age_s[k]))}, gets {units.percent(grown.confidence)}; "
+        f"what comes closest to a leak, {units.size(float(windows.growth[k]))} in "
+        f"{units.duration(float(windows.age_s[k]))}, gets {units.percent(grown.confidence)}; "
         f"a watch needs {units.percent(WATCH_CONFIDENCE)}, or growth that is plain to see"
     )
     if grown.expected:
         yield f"earlier runs of this program did the same: {grown.compared()}"
-    if slows(found):
+    if slows(evidence):
         yield "it provably slows down before the limit"
 
 

@@ -36,19 +36,19 @@ def delivery(one: Delivery, *, now_s: float) -> str:
     now_s
         For clock times and for what is under way.
     """
-    said = f"{one.channel}{f' in place of {one.fallback_of}' if one.fallback_of else ''}: "
+    value = f"{one.channel}{f' in place of {one.fallback_of}' if one.fallback_of else ''}: "
     tries = "1 try" if one.attempts == 1 else f"{one.attempts} tries"
     if one.state == "sent":
-        said += "delivered"
-        said += f" ({one.known})" if one.known else ""
-        said += f" at try {one.attempts}" if one.attempts > 1 else ""
+        value += "delivered"
+        value += f" ({one.known})" if one.known else ""
+        value += f" at try {one.attempts}" if one.attempts > 1 else ""
     elif _dropped(one):
-        said += one.error or "not sent"
+        value += one.error or "not sent"
     elif one.state == "failed":
-        said += f"given up after {tries}: {one.error or 'no reason is known'}"
+        value += f"given up after {tries}: {one.error or 'no reason is known'}"
     else:
-        said += _pending(one, tries, now_s)
-    return text.clean(said + (" (dry run: nothing was sent)" if one.dry_run else ""), limit=400)
+        value += _pending(one, tries, now_s)
+    return text.clean(value + (" (dry run: nothing was sent)" if one.dry_run else ""), limit=400)
 
 
 def _dropped(one: Delivery) -> bool:
@@ -80,22 +80,26 @@ def notice(one: Delivery) -> str:
 def decisions(made: Iterable[Decision], *, now_s: float) -> list[str]:
     """Return what policy decided, one line each; what was decided of several channels is one."""
     lines: list[tuple[str, str, list[str], int]] = []
-    for one in made:
-        said = _decided(one)
-        at = units.moment(one.at_s, now_s=now_s)
-        if lines and lines[-1][1] == said and (not one.target or one.target not in lines[-1][2]):
+    for decision in made:
+        value = _decided(decision)
+        at = units.moment(decision.at_s, now_s=now_s)
+        if (
+            lines
+            and lines[-1][1] == value
+            and (not decision.target or decision.target not in lines[-1][2])
+        ):
             before = lines.pop()
-            targets = [*before[2], *([one.target] if one.target else [])]
-            lines.append((before[0], said, targets, before[3] + (0 if one.target else 1)))
+            targets = [*before[2], *([decision.target] if decision.target else [])]
+            lines.append((before[0], value, targets, before[3] + (0 if decision.target else 1)))
         else:
-            lines.append((at, said, [one.target] if one.target else [], 1))
+            lines.append((at, value, [decision.target] if decision.target else [], 1))
     return [
         text.clean(
-            f"{at} {said}{f' ({_listed(targets)})' if targets else ''}"
+            f"{at} {value}{f' ({_listed(targets)})' if targets else ''}"
             f"{f', {times} times' if times > 1 else ''}",
             limit=400,
         )
-        for at, said, targets, times in lines
+        for at, value, targets, times in lines
     ]
 
 
@@ -103,15 +107,15 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def _decided(one: Decision) -> str:
-    if one.kind == "hold":
-        return f"{one.notice} held back: {one.reason}"
-    if one.kind == "act":
-        return f"asked to act: {one.reason}"
+def _decided(decision: Decision) -> str:
+    if decision.kind == "hold":
+        return f"{decision.notice} held back: {decision.reason}"
+    if decision.kind == "act":
+        return f"asked to act: {decision.reason}"
     return (
-        f"{one.notice} is to be told"
-        if one.reason in {one.notice, ""}
-        else f"{one.notice} waits: {one.reason}"
+        f"{decision.notice} is to be told"
+        if decision.reason in {decision.notice, ""}
+        else f"{decision.notice} waits: {decision.reason}"
     )
 
 
@@ -171,13 +175,13 @@ def in_force(silences: Iterable[Silence], now_s: float | None = None) -> tuple[S
 def failing(channels: Iterable[ChannelHealth], *, now_s: float) -> list[str]:
     """Return one sentence per channel that does not deliver: since when, why, how much waits."""
     lines = []
-    for one in channels:
-        if one.ok is not False:
+    for channel in channels:
+        if channel.ok is not False:
             continue
         since = ""
-        if one.failing_since_s is not None:
-            since = f" since {units.moment(one.failing_since_s, now_s=now_s)}"
-        waits = f"; {one.waiting} waiting" if one.waiting else ""
-        why = text.clean(one.why, limit=300) or "no reason is known"
-        lines.append(f"{one.name} fails{since}: {why}{waits}")
+        if channel.failing_since_s is not None:
+            since = f" since {units.moment(channel.failing_since_s, now_s=now_s)}"
+        waits = f"; {channel.waiting} waiting" if channel.waiting else ""
+        why = text.clean(channel.why, limit=300) or "no reason is known"
+        lines.append(f"{channel.name} fails{since}: {why}{waits}")
     return lines

@@ -77,11 +77,11 @@ class Ledger:
         for planted in truth:
             programs.setdefault(planted.program, []).append(planted)
         rows = [self._row(program, runs) for program, runs in programs.items()]
-        known = {planted.subject.id for runs in programs.values() for planted in runs}
+        names = {planted.subject.id for runs in programs.values() for planted in runs}
         leaky = {p.subject.device_uid for runs in programs.values() for p in runs if p.leak}
         for key, story in self._stories.items():
             # The memory of a whole card grows with its leaking process: that is no false alarm.
-            if key not in known and story.firing and story.subject.device_uid not in leaky:
+            if key not in names and story.firing and story.subject.device_uid not in leaky:
                 rows.append(self._unplanted(story, story.firing))
         return rows
 
@@ -149,18 +149,18 @@ WRONG = "NO"
 
 def cells(row: Row, *, wide: bool) -> list[str]:
     """Return the row as people read it; ``wide`` has room for the interval of the prediction."""
-    said = "-"
+    text = "-"
     if row.eta is not None:
-        said = units.duration(row.eta.mid_s)
+        text = units.duration(row.eta.mid_s)
         if wide:
             high = units.duration(row.eta.high_s) if row.eta.high_s is not None else "open"
-            said = f"{said} ({units.duration(row.eta.low_s)} - {high})"
+            text = f"{text} ({units.duration(row.eta.low_s)} - {high})"
     return [
         row.program.removeprefix("GPU "),
         row.planted,
         row.found,
         "-" if row.alert_s is None else f"+{units.duration(row.alert_s)}",
-        said,
+        text,
         "-" if row.true_eta_s is None else units.duration(row.true_eta_s),
         "yes" if row.right else WRONG,
     ]

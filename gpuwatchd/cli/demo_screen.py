@@ -106,11 +106,11 @@ class Screen(Lines):
         table = self._table(state, everybody=full <= room)
         below = [line for event in self._events[-height:] for line in self.lines_of(event)]
         left = max(_LEAST_EVENTS, height - len(lines) - table.row_count - 2)
-        shown = (
+        texts = (
             Text.assemble(*((self.out.safe(w), self._style(s)) for w, s in map(_pair, line)))
             for line in below[-left:]
         )
-        return Group(*lines, table, *shown)
+        return Group(*lines, table, *texts)
 
     def _height(self) -> int:
         return self._live.console.size.height if self._live is not None else 24

@@ -56,13 +56,13 @@ def state(item: LiveDevice, *, now_s: float, released_until_s: float | None = No
         return [(f"not readable{why}", "yellow")]
     if reading.state == "ok":
         return []
-    kind, said, todo = _STATES[reading.state]
+    kind, text, todo = _STATES[reading.state]
     event = newest(item.events, kind) if kind is not None else None
     since = f" since {units.clock(event.at_s, now_s=now_s)}" if event is not None else ""
     if reading.state == "released" and released_until_s is not None:
         since = f" until {units.clock(released_until_s, now_s=now_s)}"
     style = "dim" if reading.state in {"asleep", "released"} else "yellow"
-    words, mark, rest = said.partition(":") if ":" in said else said.partition(",")
+    words, mark, rest = text.partition(":") if ":" in text else text.partition(",")
     why = event.text if event is not None else item.faults[0] if item.faults else ""
     return [(f"{words}{since}{mark}{rest}", style), why, (f"-> {todo}", "cyan")]
 
@@ -125,8 +125,8 @@ def unowned(item: LiveDevice) -> str:
     if amount - usual < max(_MATTERS_BYTES, _MATTERS_SHARE * total):
         return ""
     bound = "<= " if ledger is not None and ledger.state == "partial" else ""
-    known = f" ({units.size(usual)} is usual)" if usual else ""
-    return f"{bound}{units.size(amount)} {UNOWNED}{known}"
+    text = f" ({units.size(usual)} is usual)" if usual else ""
+    return f"{bound}{units.size(amount)} {UNOWNED}{text}"
 
 
 def balance(ledger: Ledger) -> str:
@@ -168,7 +168,7 @@ def balance(ledger: Ledger) -> str:
     return text
 
 
-def sort_of(kind: str, said: str) -> str:
+def sort_of(kind: str, text: str) -> str:
     """Return what goes before the words on an event: "" where they say it themselves.
 
     Examples
@@ -176,9 +176,9 @@ def sort_of(kind: str, said: str) -> str:
     >>> sort_of("xid", "XID 31"), sort_of("throttle", "clocks held down"), sort_of("start", "")
     ('', 'throttle:', 'start')
     """
-    if said and kind in _SELF_EVIDENT:
+    if text and kind in _SELF_EVIDENT:
         return ""
-    return f"{kind}:" if said else kind
+    return f"{kind}:" if text else kind
 
 
 def happened(event: Event, *, now_s: float) -> list[Part]:
@@ -188,22 +188,22 @@ def happened(event: Event, *, now_s: float) -> list[Part]:
     if event.hardware is not None:
         look = "look at the hardware first" if event.hardware else "the application's doing"
     sort = sort_of(event.kind, event.text)
-    said = f"{sort} {event.text}".strip()
-    return [units.clock(event.at_s, now_s=now_s), (said, style), (look, "dim")]
+    text = f"{sort} {event.text}".strip()
+    return [units.clock(event.at_s, now_s=now_s), (text, style), (look, "dim")]
 
 
 def broken(item: LiveDevice, *, now_s: float) -> list[Part]:
     """Return the last thing of the hardware that broke within a day; [] when nothing did."""
-    found = [e for e in item.events if e.hardware and now_s - e.at_s < _DAY_S]
-    if not found:
+    events = [e for e in item.events if e.hardware and now_s - e.at_s < _DAY_S]
+    if not events:
         return []
-    last = found[-1]
-    at, said = units.clock(last.at_s, now_s=now_s), last.text
+    last = events[-1]
+    at, text = units.clock(last.at_s, now_s=now_s), last.text
     back = newest(item.events, "gpu-back")
     if last.kind in _ABSENT and back is not None and back.at_s >= last.at_s:
         # Its text is of that moment: "does not answer any more".
-        said = f"{_ABSENT[last.kind]}, back since {units.clock(back.at_s, now_s=now_s)}"
-    return [(f"{at} {said}", "yellow"), ("look at the hardware first", "dim")]
+        text = f"{_ABSENT[last.kind]}, back since {units.clock(back.at_s, now_s=now_s)}"
+    return [(f"{at} {text}", "yellow"), ("look at the hardware first", "dim")]
 
 
 def judged_instead(item: LiveDevice, others: Sequence[LiveDevice]) -> str:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from gpuwatchd.analysis import attribution
-from gpuwatchd.analysis.idle import DAEMONS, Board, Held, Limits, glimpse
+from gpuwatchd.analysis.idle import DAEMONS, Board, Held, Limits, snapshot
 from gpuwatchd.cli import locations
 from gpuwatchd.cli.current_state import BOOT
 from gpuwatchd.collect.host import Host, holders
 from gpuwatchd.collect.host.files import inside_container
-from gpuwatchd.collect.host.process_probe import absent, glance
+from gpuwatchd.collect.host.process_probe import absent, probe
 from gpuwatchd.core.model import Value
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Loose(Value, frozen=True, kw_only=True):
     possible: bool = True
 
 
-def found(view: View, config: Config, before: LiveState | None) -> tuple[Holding, ...]:
+def idle_holdings(view: View, config: Config, before: LiveState | None) -> tuple[Holding, ...]:
     """Return what one look can prove to be held without work.
 
     Parameters
@@ -64,7 +64,7 @@ def found(view: View, config: Config, before: LiveState | None) -> tuple[Holding
     for holding in before.holdings if before is not None else ():
         if holding.process is not None:
             was[holding.process.key.pid] = holding.process
-    return glimpse([_board(item, view, was) for item in view.devices], limits)
+    return snapshot([_board(item, view, was) for item in view.devices], limits)
 
 
 def _board(item: LiveDevice, view: View, was: Mapping[int, ProcessInfo]) -> Board:
@@ -95,18 +95,18 @@ def _held(use: LiveProcess, was: Mapping[int, ProcessInfo], *, local: bool) -> H
     if info.key.started_at_s is None and absent(pid):
         info = structs.replace(was.get(pid, info), state="gone")
         return Held(info=info, used_bytes=use.used_bytes, kind=use.kind, exists=False)
-    now = glance(pid)
+    now = probe(pid)
     if now is None:
         return Held(info=info, used_bytes=use.used_bytes, kind=use.kind, exempt=exempt)
     cpu_pct, parent = None, None
     if now.state == "D":
         time.sleep(_AGAIN_S)
-        again = glance(pid)
+        again = probe(pid)
         if again is not None:
             cpu_pct = 100.0 * (again.cpu_s - now.cpu_s) / _AGAIN_S
             now = again
     elif now.state in {"Z", "X"}:
-        above = glance(now.parent_pid)
+        above = probe(now.parent_pid)
         parent = None if above is None else f"{above.name}[{now.parent_pid}]"
     return Held(
         info=info,
@@ -128,20 +128,20 @@ def loose(view: View) -> Loose:
     seen = holders.scan()
     listed = {use.info.key.pid for item in view.devices for use in item.processes or ()}
     own = {os.getpid(), view.daemon.pid}
-    others = [one for one in seen.found if one.pid not in listed and one.pid not in own]
+    others = [holder for holder in seen.found if holder.pid not in listed and holder.pid not in own]
     infos: dict[int, ProcessInfo] = {}
     if others:
         boot = locations.state_dir() / BOOT
         host = Host(maps_per_look=len(others), anchor=boot, writes_anchor=False)
         try:
-            infos = host.look([one.pid for one in others])
+            infos = host.processes([other.pid for other in others])
         finally:
             host.close()
     return Loose(
         found=tuple(
-            (info, one)
-            for one in others
-            if (info := infos.get(one.pid)) is not None
+            (info, other)
+            for other in others
+            if (info := infos.get(other.pid)) is not None
             and info.framework not in SCREEN
             and info.name not in DAEMONS
         ),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.current_state import Daemon, View
     from gpuwatchd.core.model import Device, EtaRange, Finding
-    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.live import KnownRuns
 
 SCHEMA_VERSION = 1
@@ -150,7 +150,7 @@ def verdict_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def word_json(word: Word) -> dict[str, Any]:
+def word_json(word: UserLabel) -> dict[str, Any]:
     """Return what the user said of an alert."""
     return {
         "word": word.word,

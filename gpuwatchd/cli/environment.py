@@ -54,13 +54,13 @@ def every(settings: Config, state: LiveState | None, *, alive: bool) -> Iterator
 
 def device_files(root: Path) -> Iterator[Answer]:
     """Yield whether the files of GPUs may be opened; nothing where there are none."""
-    found = sorted(node for pattern in _NODES for node in root.glob(pattern))
-    closed = [node for node in found if not os.access(node, os.R_OK | os.W_OK)]
-    if not found:
+    paths = sorted(node for pattern in _NODES for node in root.glob(pattern))
+    closed = [node for node in paths if not os.access(node, os.R_OK | os.W_OK)]
+    if not paths:
         return
     if not closed:
-        names = ", ".join(str(node) for node in found[:4])
-        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+        names = ", ".join(str(node) for node in paths[:4])
+        more = f" and {len(paths) - 4} more" if len(paths) > 4 else ""
         yield "device files", "ok", f"may be opened: {names}{more}", ""
         return
     group = _group(closed[0])
@@ -138,8 +138,8 @@ def device(item: LiveDevice, *, now_s: float) -> Iterator[Answer]:
     parts = device_facts.state(item, now_s=now_s)
     reading = item.reading
     if parts:
-        said = [part if isinstance(part, str) else part[0] for part in parts]
-        *words, todo = said if len(said) > 1 else [*said, "-> gpuwatchctl doctor"]
+        texts = [part if isinstance(part, str) else part[0] for part in parts]
+        *words, todo = texts if len(texts) > 1 else [*texts, "-> gpuwatchctl doctor"]
         calm = reading is not None and reading.state in {"asleep", "released"}
         sentence = "; ".join(word for word in words if word)
         yield (

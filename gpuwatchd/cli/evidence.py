@@ -82,18 +82,18 @@ def measure(series: Series, settings: DetectionSection) -> Evidence:
     """Return what one series gives."""
     view = numerics.prepare(series, settings.analysis_window_hours * 3600.0)
     least = verdict.minimum_growth(series, settings)
-    found = verdict.judge(series, settings)
+    finding = verdict.judge(series, settings)
     growth = growing.find(series, view, least) if view.samples >= LEAST_POINTS else None
     onset_s = 0.0
     if growth is not None:
         onset_s = growth.onset_s
-        if found.onset_at_s is not None and found.growth_bytes is not None:
-            onset_s = min(onset_s, found.onset_at_s - view.now_s)
+        if finding.onset_at_s is not None and finding.growth_bytes is not None:
+            onset_s = min(onset_s, finding.onset_at_s - view.now_s)
     enough = growth is not None and onset_s < -4.0 * view.step_s
     return Evidence(
         series=series,
         view=view,
-        finding=found,
+        finding=finding,
         signals=_signals(view, growth, settings) if view.samples >= LEAST_POINTS else (),
         growth=growth,
         pace=pace(growth.found.view, onset_s) if enough and growth is not None else None,
@@ -119,8 +119,8 @@ def _signals(
 
 def slows(evidence: Evidence) -> bool:
     """Say whether the growth provably slows down before the limit."""
-    found = evidence.growth
-    return found is not None and naming.decelerates(evidence.view, found) is not None
+    growth = evidence.growth
+    return growth is not None and naming.decelerates(evidence.view, growth) is not None
 
 
 def kept(evidence: Evidence, onset_at_s: float) -> tuple[float, float, float]:
@@ -159,7 +159,9 @@ def _series(history: Reader, wanted: Wanted) -> Series | None:
     if wanted.info is None or subject.process is None:
         return series
     infos = {subject.process: wanted.info}
-    runs, _ = history_query.Known(history, device, infos, history.words()).of(wanted.info)
+    runs, _ = history_query.DeviceContext(history, device, infos, history.user_labels()).of(
+        wanted.info
+    )
     begun_s = subject.process.started_at_s
     age_s = None if begun_s is None else float(series.t_s[-1]) - begun_s
     return msgspec.structs.replace(series, history=runs, age_s=age_s)

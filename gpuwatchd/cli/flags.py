@@ -53,7 +53,7 @@ class Globals:
     def unmatched(self, devices: Iterable[Device]) -> list[str]:
         """Return what of ``--gpu`` lets none of these devices through, as it was written."""
         known = list(devices)
-        return [wish for wish in self.gpu if not any(self._means(wish, one) for one in known)]
+        return [wish for wish in self.gpu if not any(self._means(wish, device) for device in known)]
 
     @staticmethod
     def _means(wish: str, device: Device) -> bool:

@@ -11,7 +11,7 @@ from gpuwatchd.core import units
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.analysis.hardware import Look
+    from gpuwatchd.analysis.hardware import Diagnosis
     from gpuwatchd.cli.curve_reasons import Case
     from gpuwatchd.core.model import DeviceReading, Event
 
@@ -41,9 +41,9 @@ def _since_s(case: Case) -> float:
     return recent_s if onset_s is None else min(onset_s - hardware.BEFORE_S, case.now_s)
 
 
-def look(case: Case) -> Look:
+def diagnose(case: Case) -> Diagnosis:
     """Return where to look first."""
-    return hardware.look(events(case), _reading(case), now_s=case.now_s, since_s=_since_s(case))
+    return hardware.diagnose(events(case), _reading(case), now_s=case.now_s, since_s=_since_s(case))
 
 
 def _reading(case: Case) -> DeviceReading | None:
@@ -53,18 +53,18 @@ def _reading(case: Case) -> DeviceReading | None:
 
 def first(case: Case) -> bool:
     """Say whether the hardware or its driver is to be looked at before the program."""
-    return look(case).word == "hardware"
+    return diagnose(case).word == "hardware"
 
 
-def told(case: Case) -> Iterator[str]:
+def hardware_lines(case: Case) -> Iterator[str]:
     """Yield what is known of the hardware."""
-    found = look(case)
-    yield f"clean, {found.sentence}" if found.word == "clean" else found.sentence
+    diagnosis = diagnose(case)
+    yield f"clean, {diagnosis.sentence}" if diagnosis.word == "clean" else diagnosis.sentence
     means = device_facts.memory_means(case.item.device)
     if means:
         yield means
     for event in events(case)[-_MOST:]:
-        if event is not found.event:
+        if event is not diagnosis.event:
             yield f"{units.clock(event.at_s, now_s=case.now_s)} {event.text}"
     reading = _reading(case)
     if reading is None:
@@ -76,9 +76,9 @@ def told(case: Case) -> Iterator[str]:
         ("retired pages", reading.retired_pages),
         ("why clocks are held down", None if reading.throttle is None else 0),
     )
-    known = [f"{name}: {value}" for name, value in counts[:2] if value is not None]
-    if known:
-        yield ", ".join(known)
+    names = [f"{name}: {value}" for name, value in counts[:2] if value is not None]
+    if names:
+        yield ", ".join(names)
     unknown = [name for name, value in counts if value is None]
     if unknown:
         yield f"not readable here: {', '.join(unknown)}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import Device, Finding, FloatArray, ProcessKey, Profile
-    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
 
 __all__ = [
@@ -85,28 +85,28 @@ def judged(
             since_s = begun_s(history)
             infos = {info.key: info for info in history.processes()}
             happened = _events(history, now_s)
-            words = history.words()
-            seen = [
+            words = history.user_labels()
+            pairs = [
                 (device, rows)
                 for device in history.devices()
                 if (rows := last_rows(history, device, now_s, since_s))
                 and (max_age_s is None or now_s - rows[-1].at_s <= max_age_s)
             ]
-            newest_s = max((rows[-1].at_s for _, rows in seen), default=0.0)
+            newest_s = max((rows[-1].at_s for _, rows in pairs), default=0.0)
             # A card that was cut into instances once may be whole again.
             parents = {
-                device.parent_uid for device, rows in seen if rows[-1].at_s >= newest_s - _ALIVE_S
+                device.parent_uid for device, rows in pairs if rows[-1].at_s >= newest_s - _ALIVE_S
             }
             # To judge is what takes time: only what is asked for, unless nothing there is.
-            for device, rows in [one for one in seen if flags.wants(one[0])] or seen:
+            for device, rows in [pair for pair in pairs if flags.wants(pair[0])] or pairs:
                 span = (rows[0].at_s, rows[-1].at_s + max(rows[-1].width_s, 1.0))
                 used = history.process_rows(device.uid, *span)
-                known = Known(history, device, infos, words)
+                context = DeviceContext(history, device, infos, words)
                 alone = device.memory_kind != "coherent" or not used
                 whole = alone and device.uid not in parents
-                found = _live(device, rows, used, known, settings, whole=whole)
-                mine = tuple(one for one in happened if one.device_uid == device.uid)
-                devices.append(msgspec.structs.replace(found, events=mine))
+                item = _live(device, rows, used, context, settings, whole=whole)
+                mine = tuple(event for event in happened if event.device_uid == device.uid)
+                devices.append(msgspec.structs.replace(item, events=mine))
     except StoreError as error:
         if warnings is None:
             raise
@@ -125,29 +125,29 @@ def _events(history: Reader, now_s: float) -> list[Event]:
     """Return what happened to devices within the last day, as far as its kind is still known."""
     return [
         Event(
-            at_s=one.at_s,
-            kind=cast("EventKind", one.kind),
-            device_uid=one.device_uid,
-            text=one.detail,
-            hardware=_by_hardware(one.kind, one.detail),
+            at_s=event.at_s,
+            kind=cast("EventKind", event.kind),
+            device_uid=event.device_uid,
+            text=event.detail,
+            hardware=_by_hardware(event.kind, event.detail),
         )
-        for one in history.events(now_s - _DAY_S)
-        if one.kind in get_args(EventKind)
+        for event in history.events(now_s - _DAY_S)
+        if event.kind in get_args(EventKind)
     ]
 
 
-def _by_hardware(kind: str, said: str) -> bool | None:
+def _by_hardware(kind: str, text: str) -> bool | None:
     """Return whose doing an event was; the history does not keep that."""
     if kind != "xid":
         return True if kind in _BROKEN else None
     from gpuwatchd.analysis.hardware import application_xid  # noqa: PLC0415 - only where there is one
 
-    number = "".join(c for c in said.partition("XID ")[2].partition(":")[0] if c.isdigit())
+    number = "".join(c for c in text.partition("XID ")[2].partition(":")[0] if c.isdigit())
     by_application = application_xid(int(number)) if number else None
     return None if by_application is None else not by_application
 
 
-class Known:
+class DeviceContext:
     """Who is on one device, what is known of their earlier runs, what the user said of them."""
 
     def __init__(
@@ -155,7 +155,7 @@ class Known:
         history: Reader,
         device: Device,
         infos: dict[ProcessKey, ProcessInfo],
-        words: Sequence[Word],
+        words: Sequence[UserLabel],
     ) -> None:
         self._history = history
         self._device = device
@@ -174,14 +174,14 @@ class Known:
         # What the user said of this very process is no earlier run.
         mine = {w.row for w in self._words if w.subject.process == info.key}
         own = sum(run.word is not None and run.word in mine for run in runs)
-        found = chosen(
+        profiles = chosen(
             runs,
             self._words,
             device_uid=self._device.uid,
             process=info.key,
         )
-        said = [run.word for run in found if run.word is not None]
-        return found, KnownRuns(runs=len(found) - own, word=said[-1] if said else None)
+        said = [run.word for run in profiles if run.word is not None]
+        return profiles, KnownRuns(runs=len(profiles) - own, word=said[-1] if said else None)
 
 
 def begun_s(history: Reader) -> float:
@@ -218,7 +218,7 @@ def _live(
     device: Device,
     rows: Sequence[DeviceRow],
     used: Sequence[ProcessRow],
-    known: Known,
+    context: DeviceContext,
     settings: DetectionSection,
     *,
     whole: bool,
@@ -237,10 +237,10 @@ def _live(
     on_host = _on_host(device, present, ticks, settings)
     processes = []
     for key, own in points.items():
-        info = known.infos.get(key) or ProcessInfo(key=key, name="?")
+        info = context.infos.get(key) or ProcessInfo(key=key, name="?")
         filled_up = filled(own, ticks)
         subject = Subject(device_uid=device.uid, process=key)
-        runs, shown = known.of(info)
+        runs, shown = context.of(info)
         begun_s = key.started_at_s
         series = msgspec.structs.replace(
             series_of(subject, filled_up, free, total, info.framework),
@@ -291,14 +291,14 @@ def _on_host(
 
     What is free there now stands for what was free then.
     """
-    from gpuwatchd.collect.host.memory import room  # noqa: PLC0415 - only where the history is judged
+    from gpuwatchd.collect.host.memory import headroom  # noqa: PLC0415 - only where the history is judged
     from gpuwatchd.pipeline.titles import of_host  # noqa: PLC0415
 
     points: dict[ProcessKey, list[tuple[float, int]]] = {}
     for row in used:
         if row.host_last_bytes is not None:
             points.setdefault(row.process, []).append((row.at_s, row.host_last_bytes))
-    space = room() if points else None
+    space = headroom() if points else None
     free, total = (None, None) if space is None else (space.free_bytes, space.total_bytes)
     out = {}
     for key, own in points.items():
@@ -381,7 +381,7 @@ def _worst(whole: Finding | None, processes: Sequence[Finding | None]) -> Findin
     from gpuwatchd.pipeline.live_state import worst  # noqa: PLC0415
 
     blamed = worst(processes)
-    shown = worst([whole, *processes])
-    if blamed is not None and shown is not None and "none" != blamed.tier == shown.tier:
+    finding = worst([whole, *processes])
+    if blamed is not None and finding is not None and "none" != blamed.tier == finding.tier:
         return blamed
-    return shown
+    return finding

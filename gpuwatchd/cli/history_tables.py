@@ -30,7 +30,7 @@ _MARK_CHARS, _TEXT_CHARS = 28, 256
 Record = dict[str, Any]
 
 
-class Found(NamedTuple):
+class RecordedDevice(NamedTuple):
     """What is recorded of one device."""
 
     device: Device
@@ -41,13 +41,15 @@ class Found(NamedTuple):
     """Who the processes are, where it is about processes."""
 
 
-def stream(form: str, found: Sequence[Found], *, events: bool, of_processes: bool) -> None:
+def stream(
+    form: str, devices: Sequence[RecordedDevice], *, events: bool, of_processes: bool
+) -> None:
     """Write CSV or NDJSON to stdout."""
     columns = _EVENT_COLUMNS if events else _PROCESS_COLUMNS if of_processes else _DEVICE_COLUMNS
     records: Iterator[Record] = (
-        {"gpu": one.device.index, "uid": one.device.uid, **record}
-        for one in found
-        for record in (one.events if events else one.records)
+        {"gpu": device.device.index, "uid": device.device.uid, **record}
+        for device in devices
+        for record in (device.events if events else device.records)
     )
     if form == "ndjson":
         for record in records:
@@ -60,14 +62,14 @@ def stream(form: str, found: Sequence[Found], *, events: bool, of_processes: boo
         writer.writerow([text.for_csv(c) if isinstance(c, str) else c for c in cells])
 
 
-def events(out: output.Out, found: Sequence[Found]) -> None:
+def events(out: output.Out, devices: Sequence[RecordedDevice]) -> None:
     """List what happened: once what happened to every device, then device by device."""
-    first, *others = found
-    common = [e for e in first.events if others and all(e in one.events for one in others)]
+    first, *others = devices
+    common = [e for e in first.events if others and all(e in other.events for other in others)]
     _list(out, "every GPU", common)
-    for one in found:
-        own = [event for event in one.events if event not in common]
-        _list(out, f"{one.device.label}  {one.device.name}", own)
+    for device in devices:
+        own = [event for event in device.events if event not in common]
+        _list(out, f"{device.device.label}  {device.device.name}", own)
 
 
 def _list(out: output.Out, title: str, happened: Sequence[Record]) -> None:
@@ -80,23 +82,25 @@ def _list(out: output.Out, title: str, happened: Sequence[Record]) -> None:
         out.flow(parts, first=f"  {at}  ", rest=" " * 23, gap=" ")
 
 
-def show(out: output.Out, found: Sequence[Found], *, of_processes: bool, wide: bool) -> None:
+def show(
+    out: output.Out, devices: Sequence[RecordedDevice], *, of_processes: bool, wide: bool
+) -> None:
     """Write a table per device; what happened stands beside the time at which it did."""
-    for one in found:
-        if one.records:
-            _table(out, one, of_processes=of_processes, wide=wide)
+    for device in devices:
+        if device.records:
+            _table(out, device, of_processes=of_processes, wide=wide)
 
 
-def _table(out: output.Out, one: Found, *, of_processes: bool, wide: bool) -> None:
-    values = [record["used_last_bytes"] for record in one.records]
+def _table(out: output.Out, device: RecordedDevice, *, of_processes: bool, wide: bool) -> None:
+    values = [record["used_last_bytes"] for record in device.records]
     known = [value for value in values if value is not None]
     marks = ""
     if not of_processes and known:
         low, high = float(min(known)), float(max(known))
         marks = units.spark(values[-MOST_ROWS:], low=low, high=high, ascii_only=out.ascii)
-    out.flow([(f"{one.device.label}  {one.device.name}", "bold"), (marks, "cyan")], rest="  ")
-    here = {(record["pid"], record["started_at"]) for record in one.records if of_processes}
-    infos = [i for i in one.infos if (i.key.pid, units.instant(i.key.started_at_s)) in here]
+    out.flow([(f"{device.device.label}  {device.device.name}", "bold"), (marks, "cyan")], rest="  ")
+    here = {(record["pid"], record["started_at"]) for record in device.records if of_processes}
+    infos = [i for i in device.infos if (i.key.pid, units.instant(i.key.started_at_s)) in here]
     for info in infos:
         facts = [process_facts.runs(info), *process_facts.where(info)]
         more = [f"from {' < '.join(info.parents)}"] if wide and info.parents else []
@@ -107,16 +111,16 @@ def _table(out: output.Out, one: Found, *, of_processes: bool, wide: bool) -> No
         if of_processes
         else ["time", "used", "lowest", "highest", "change", "util"]
     )
-    columns = [_process_cells(one) if of_processes else _device_cells(one)]
+    columns = [_process_cells(device) if of_processes else _device_cells(device)]
     if of_processes and len({row[1] for row in columns[0]}) == 1 and len(infos) == 1:
         headers.remove("process")  # It is named above the table.
         columns = [[[row[0], *row[2:]] for row in columns[0]]]
     numbers = frozenset(range(1 + headers.count("process"), len(headers)))
-    if of_processes and (wide or any(r["host_last_bytes"] is not None for r in one.records)):
+    if of_processes and (wide or any(r["host_last_bytes"] is not None for r in device.records)):
         headers.append("host")
         numbers |= {len(headers) - 1}
-        columns.append([[units.size(r["host_last_bytes"])] for r in one.records])
-    happened = _marks(one, whole=wide)
+        columns.append([[units.size(r["host_last_bytes"])] for r in device.records])
+    happened = _marks(device, whole=wide)
     if any(happened):
         headers.append("what happened")
         columns.append([[mark] for mark in happened])
@@ -124,16 +128,16 @@ def _table(out: output.Out, one: Found, *, of_processes: bool, wide: bool) -> No
     out.table(headers, rows, right=numbers)
 
 
-def _marks(one: Found, *, whole: bool) -> list[str]:
+def _marks(device: RecordedDevice, *, whole: bool) -> list[str]:
     """Return for each row what happened in its time."""
-    starts = [_at_s(record) for record in one.records]
+    starts = [_at_s(record) for record in device.records]
     out = []
     for position, begun_s in enumerate(starts):
         end_s = starts[position + 1] if position + 1 < len(starts) else float("inf")
-        if one.records[position]["width_s"]:
-            end_s = begun_s + one.records[position]["width_s"]
+        if device.records[position]["width_s"]:
+            end_s = begun_s + device.records[position]["width_s"]
         # A process has rows of its own beside those of others: what is earlier is not its.
-        own = [e for e in one.events if begun_s <= _at_s(e) < end_s]
+        own = [e for e in device.events if begun_s <= _at_s(e) < end_s]
         said = dict.fromkeys(e["text" if whole else "kind"] for e in own)
         out.append(
             text.cut(("; " if whole else ", ").join(said), _TEXT_CHARS if whole else _MARK_CHARS)
@@ -150,10 +154,10 @@ def _time(record: Record) -> str:
     return units.clock(_at_s(record), seconds=record["width_s"] < _MINUTE_S)
 
 
-def _device_cells(one: Found) -> list[list[str]]:
+def _device_cells(device: RecordedDevice) -> list[list[str]]:
     rows: list[list[str]] = []
     before: int | None = None
-    for record in one.records:
+    for record in device.records:
         last = record["used_last_bytes"]
         change = last - before if last is not None and before is not None else None
         util = record["util_pct"]
@@ -171,17 +175,17 @@ def _device_cells(one: Found) -> list[list[str]]:
     return rows
 
 
-def _process_cells(one: Found) -> list[list[str]]:
-    known = {
+def _process_cells(device: RecordedDevice) -> list[list[str]]:
+    values = {
         (info.key.pid, units.instant(info.key.started_at_s)): verdict_text.who(info)
-        for info in one.infos
+        for info in device.infos
     }
     return [
         [
             _time(record),
-            known.get((record["pid"], record["started_at"]), f"pid {record['pid']}"),
+            values.get((record["pid"], record["started_at"]), f"pid {record['pid']}"),
             units.size(record["used_last_bytes"]),
             units.size(record["used_max_bytes"]),
         ]
-        for record in one.records
+        for record in device.records
     ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.cli.user_filter import People
     from gpuwatchd.core.model import Alert, ChannelHealth, Device, ProcessInfo, ProcessKey, Silence
-    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.live import LiveState
 
 OPEN = {"pending", "watch", "firing"}
@@ -25,13 +25,13 @@ _ROUNDING_S = 1.0
 _STAGES = {"pending": 1, "watch": 2, "firing": 3}
 
 
-class Found:
+class Incidents:
     """Alerts, open ones first and the worst of them first, with what is missing."""
 
     def __init__(self) -> None:
         self.alerts: list[Alert] = []
         self.devices: dict[str, Device] = {}
-        self.words: list[Word] = []
+        self.words: list[UserLabel] = []
         """What the user said of alerts and did not take back, oldest first."""
         self.known: set[ProcessKey] = set()
         """Processes whose program would be known again."""
@@ -67,13 +67,13 @@ class Found:
         """Leave alerts about these users' processes, the GPUs they are on, and their silences."""
         here = {uid for uid, info in self.holders if people.own(info)}
         self.alerts = [
-            one for one in self.alerts if user_filter.concerns(one, people, self.infos, here)
+            alert for alert in self.alerts if user_filter.concerns(alert, people, self.infos, here)
         ]
-        keys = {one.key for one in self.alerts}
+        keys = {alert.key for alert in self.alerts}
         self.silences = tuple(
-            one
-            for one in self.silences
-            if one.matcher.key in keys or people.has(one.matcher.user or None)
+            silence
+            for silence in self.silences
+            if silence.matcher.key in keys or people.has(silence.matcher.user or None)
         )
 
     def opening(self, alert: Alert) -> Callable[[float], bool]:
@@ -95,7 +95,7 @@ class Found:
 
         return policy.silenced(alert, self.silences, now_s)
 
-    def said(self, alert: Alert) -> Word | None:
+    def user_label(self, alert: Alert) -> UserLabel | None:
         """Return what the user said of an alert."""
         meant = [
             word
@@ -105,7 +105,7 @@ class Found:
         return meant[-1] if meant else None
 
 
-def gather(since_s: float, *, only_open: bool) -> Found:
+def gather(since_s: float, *, only_open: bool) -> Incidents:
     """Return the alerts that were open at or after an instant.
 
     The history has all of them; the live state has the open ones with their newest numbers.
@@ -117,22 +117,22 @@ def gather(since_s: float, *, only_open: bool) -> Found:
     """
     from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite comes with it
 
-    found = Found()
-    state, found.warnings = current_state.read_state()
+    incidents = Incidents()
+    state, incidents.warnings = current_state.read_state()
     merged: dict[tuple[str, float], Alert] = {}
     try:
         with history_query.reader() as history:
             for alert in history.alerts(since_s, open_only=only_open):
                 merged[alert.key, alert.opened_at_s] = alert
-            found.devices = {device.uid: device for device in history.devices()}
-            found.words = history.words()
+            incidents.devices = {device.uid: device for device in history.devices()}
+            incidents.words = history.user_labels()
             people = history.processes()
-            found.known = {info.key for info in people if info.program is not None}
-            found.infos = {info.key: info for info in people}
-            found.silences = tuple(history.silences())
-        found.source = "database"
+            incidents.known = {info.key for info in people if info.program is not None}
+            incidents.infos = {info.key: info for info in people}
+            incidents.silences = tuple(history.silences())
+        incidents.source = "database"
     except StoreError as error:
-        found.trouble = error
+        incidents.trouble = error
         if state is None:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
@@ -142,28 +142,28 @@ def gather(since_s: float, *, only_open: bool) -> Found:
                 page="errors#no-history",
             ) from error
         words = f"only the open alerts are known: {error.message}"
-        found.warnings.append(("no-history", words))
-    found.warnings += _source(state)
+        incidents.warnings.append(("no-history", words))
+    incidents.warnings += _source(state)
     if state is not None:
-        found.devices |= {item.device.uid: item.device for item in state.devices}
-        found.holders = [
+        incidents.devices |= {item.device.uid: item.device for item in state.devices}
+        incidents.holders = [
             (item.device.uid, process.info)
             for item in state.devices
             for process in item.processes or ()
         ]
-        found.infos |= {info.key: info for _, info in found.holders}
+        incidents.infos |= {info.key: info for _, info in incidents.holders}
         merged |= {(alert.key, alert.opened_at_s): alert for alert in state.alerts}
         if current_state.alive(state):
-            found.untold, found.channels = frozenset(state.untold), state.channels
-            if found.trouble is not None:
-                found.silences = state.silences
-    found.silences = delivery_text.in_force(found.silences)
+            incidents.untold, incidents.channels = frozenset(state.untold), state.channels
+            if incidents.trouble is not None:
+                incidents.silences = state.silences
+    incidents.silences = delivery_text.in_force(incidents.silences)
     alerts = [a for a in merged.values() if not only_open or a.state in OPEN]
-    found.alerts = ranking.ordered(alerts)
-    return found
+    incidents.alerts = ranking.ordered(alerts)
+    return incidents
 
 
-def kept(done: str) -> Found:
+def kept(done: str) -> Incidents:
     """Return all alerts, which must be in the history: something is to be kept beside them.
 
     Parameters
@@ -176,14 +176,14 @@ def kept(done: str) -> Found:
     StoreError
         When there is no usable history.
     """
-    found = gather(0.0, only_open=False)
-    if found.trouble is not None:
+    incidents = gather(0.0, only_open=False)
+    if incidents.trouble is not None:
         raise StoreError(
-            f"nothing can be {done} without the history: {found.trouble.message}",
-            hint=found.trouble.hint,
-            page=found.trouble.page,
-        ) from found.trouble
-    return found
+            f"nothing can be {done} without the history: {incidents.trouble.message}",
+            hint=incidents.trouble.hint,
+            page=incidents.trouble.page,
+        ) from incidents.trouble
+    return incidents
 
 
 def _source(state: LiveState | None) -> list[tuple[str, str]]:

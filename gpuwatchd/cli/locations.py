@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.output import Out
 
-    class Told(Protocol):
+    class DaemonIdentity(Protocol):
         """What a live state says of the daemon that wrote it."""
 
         @property
@@ -78,14 +78,14 @@ def chosen() -> Place:
     return own if runs(own.runtime_dir) else _system()
 
 
-def told() -> list[tuple[str, str]]:
+def service_warnings() -> list[tuple[str, str]]:
     """Return code and sentence where what is shown is of the service of this machine."""
     return [NOTE] if chosen().scope == "system" else []
 
 
 def head(out: Out) -> None:
     """Write that sentence, where it is so, above a table."""
-    for _, sentence in told():
+    for _, sentence in service_warnings():
         out.line((sentence, "dim"))
 
 
@@ -124,11 +124,11 @@ def denied() -> bool:
     """Say whether a service of this machine runs whose state this user may not read."""
     directory = directories.SYSTEM_RUNTIME_DIR
     try:
-        found = os.stat(directory)  # noqa: PTH116 - status must start quickly
+        stat_result = os.stat(directory)  # noqa: PTH116 - status must start quickly
     except OSError:
         return False
     closed = not os.access(directory, os.R_OK | os.X_OK)
-    return closed and found.st_mode & 0o050 == 0o050 and _has_processes(found.st_uid)
+    return closed and stat_result.st_mode & 0o050 == 0o050 and _has_processes(stat_result.st_uid)
 
 
 def _has_processes(user: int) -> bool:
@@ -197,7 +197,7 @@ def runs(directory: Path) -> bool:
         return False
 
 
-def alive(state: Told) -> bool:
+def alive(state: DaemonIdentity) -> bool:
     """Return whether the daemon that wrote this state still runs."""
     if state.stopped:
         return False
@@ -246,16 +246,16 @@ def writing() -> Iterator[Place]:
     if not recorded(place.state_dir):
         let_in()
     try:
-        found = os.stat(place.state_dir)  # noqa: PTH116
+        stat_result = os.stat(place.state_dir)  # noqa: PTH116
     except OSError:
-        found = None  # whoever opens it says what is wrong
+        stat_result = None  # whoever opens it says what is wrong
     mine = os.geteuid()
-    if found is None or found.st_uid == mine:
+    if stat_result is None or stat_result.st_uid == mine:
         yield place
         return
     if mine != 0:
-        raise _not_yours(place, found.st_uid)
-    with _acting_as(found, place.state_dir):
+        raise _not_yours(place, stat_result.st_uid)
+    with _acting_as(stat_result, place.state_dir):
         yield place
 
 

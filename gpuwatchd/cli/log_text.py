@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.replay import Event, SubjectResult
 
 
-def show(out: output.Out, log: LogFile, found: list[SubjectResult], *, show_all: bool) -> None:
+def show(out: output.Out, log: LogFile, results: list[SubjectResult], *, show_all: bool) -> None:
     """Write what one log has in it."""
     facts = [log.format or "", rows(log)]
     if out.terminal and output.width_of(f"{log.path}  {'  '.join(facts)}") > out.width:
@@ -28,49 +28,53 @@ def show(out: output.Out, log: LogFile, found: list[SubjectResult], *, show_all:
     if log.error is not None:
         out.line("  ", (f"no verdict: {log.error}", "yellow"))
         return
-    found = subjects(found)
-    shown = [one for one in found if show_all or notable(one)]
-    for one in shown:
-        _show_subject(out, one, epoch=log.epoch)
+    results = subjects(results)
+    subject_results = [
+        subject_result for subject_result in results if show_all or notable(subject_result)
+    ]
+    for subject_result in subject_results:
+        _show_subject(out, subject_result, epoch=log.epoch)
     quiet: dict[str, int] = {}
-    for one in found:
-        if one not in shown:
-            why = in_short(one)
+    for subject_result in results:
+        if subject_result not in subject_results:
+            why = in_short(subject_result)
             quiet[why] = quiet.get(why, 0) + 1
     for why, count in quiet.items():
         out.line(f"  {count} {'subject' if count == 1 else 'subjects'} without a finding: {why}")
-    if not found:
+    if not results:
         out.line("  nothing to judge in this log")
 
 
-def notable(found: SubjectResult) -> bool:
+def notable(subject_result: SubjectResult) -> bool:
     """Say whether a subject is worth more than a count."""
-    finding = found.finding
+    finding = subject_result.finding
     growing = finding is not None and finding.pattern in LEAK_PATTERNS
-    return bool(found.alerts or found.watches) or growing
+    return bool(subject_result.alerts or subject_result.watches) or growing
 
 
-def in_short(found: SubjectResult) -> str:
+def in_short(subject_result: SubjectResult) -> str:
     """Return why there is nothing to tell of a subject."""
-    finding = found.finding
+    finding = subject_result.finding
     if finding is None:
         return "not judged"
     return finding.reason if finding.pattern == "unknown" else finding.pattern
 
 
-def title(found: SubjectResult) -> str:
+def title(subject_result: SubjectResult) -> str:
     """Return what a subject is called."""
     from gpuwatchd.pipeline.titles import device_title, process_title  # noqa: PLC0415
 
-    if found.process is not None:
-        return process_title(found.device, found.process)
-    return device_title(found.device)
+    if subject_result.process is not None:
+        return process_title(subject_result.device, subject_result.process)
+    return device_title(subject_result.device)
 
 
-def _show_subject(out: output.Out, found: SubjectResult, *, epoch: bool) -> None:
-    finding = found.finding
-    span = units.duration(found.ended_at_s - found.started_at_s)
-    out.line("  ", (title(found), "bold"), f"  {found.samples:,} samples over {span}")
+def _show_subject(out: output.Out, subject_result: SubjectResult, *, epoch: bool) -> None:
+    finding = subject_result.finding
+    span = units.duration(subject_result.ended_at_s - subject_result.started_at_s)
+    out.line(
+        "  ", (title(subject_result), "bold"), f"  {subject_result.samples:,} samples over {span}"
+    )
     if finding is not None:
         verdict = verdict_text.verdict(finding, samples=finding.samples)
         tail = "" if finding.reason == verdict[0] else f" - {finding.reason}"
@@ -79,7 +83,7 @@ def _show_subject(out: output.Out, found: SubjectResult, *, epoch: bool) -> None
             out.flow(parts, first="    ", rest="      ", gap=" ")
         else:
             out.line("    at the end: ", verdict, tail)
-    for kind, event in events(found):
+    for kind, event in events(subject_result):
         line = f"{kind} {event.state}: {what(event)}"
         when = instant(event.at_s, epoch=epoch)
         if out.terminal:
@@ -88,12 +92,12 @@ def _show_subject(out: output.Out, found: SubjectResult, *, epoch: bool) -> None
             out.line(f"    {when}  {line}")
 
 
-def events(found: SubjectResult) -> list[tuple[str, Event]]:
+def events(subject_result: SubjectResult) -> list[tuple[str, Event]]:
     """Return watches and alerts of a subject in order, each with what it is."""
     # What ends an alert ends its watch too: one line says it.
-    ends = {event.at_s for event in found.alerts if event.state == "resolved"}
-    watches = [e for e in found.watches if e.state != "resolved" or e.at_s not in ends]
-    every = [("watch", e) for e in watches] + [("alert", e) for e in found.alerts]
+    ends = {event.at_s for event in subject_result.alerts if event.state == "resolved"}
+    watches = [e for e in subject_result.watches if e.state != "resolved" or e.at_s not in ends]
+    every = [("watch", e) for e in watches] + [("alert", e) for e in subject_result.alerts]
     return sorted(every, key=lambda pair: pair[1].at_s)
 
 
@@ -113,14 +117,22 @@ def instant(at_s: float, *, epoch: bool) -> str:
 def rows(log: LogFile) -> str:
     """Return how much of a log was read and what was skipped."""
     skipped = ", ".join(f"{count} {why}" for why, count in log.skipped.items())
-    said = f"rows: {log.rows - log.bad_rows:,} read, {log.bad_rows:,} skipped"
-    return f"{said} ({skipped})" if skipped else said
+    text = f"rows: {log.rows - log.bad_rows:,} read, {log.bad_rows:,} skipped"
+    return f"{text} ({skipped})" if skipped else text
 
 
-def subjects(found: Sequence[SubjectResult]) -> list[SubjectResult]:
+def subjects(results: Sequence[SubjectResult]) -> list[SubjectResult]:
     """Return the subjects that are told of.
 
     A device whose processes are judged has the verdict of one of them: that says it.
     """
-    told = [one.finding for one in found if one.process is not None and one.finding is not None]
-    return [one for one in found if one.process is not None or one.finding not in told]
+    findings = [
+        subject_result.finding
+        for subject_result in results
+        if subject_result.process is not None and subject_result.finding is not None
+    ]
+    return [
+        subject_result
+        for subject_result in results
+        if subject_result.process is not None or subject_result.finding not in findings
+    ]

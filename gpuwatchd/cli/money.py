@@ -60,12 +60,12 @@ class Book:
             yield False, prices.problem, "gpuwatchctl config path"
             return
         own = "[cost] prices in the configuration takes yours"
-        told = set()
+        names = set()
         for uid, device in self._devices.items():
             price = self.of(uid)
-            if device.name in told:
+            if device.name in names:
                 continue
-            told.add(device.name)
+            names.add(device.name)
             if price is None:
                 # Not worth a warning: hours are counted all the same.
                 yield True, f"no price is known of {device.name}: GPU-hours are counted alone", own

@@ -170,7 +170,7 @@ def _inside(case: Case, info: ProcessInfo) -> Iterator[Step]:
 
 
 def _profile(case: Case, info: ProcessInfo) -> Iterator[Step]:
-    server = next((one for one in case.view.servers if one.pid == info.key.pid), None)
+    server = next((reading for reading in case.view.servers if reading.pid == info.key.pid), None)
     if server is not None and server.kind in _METRICS:
         command = f"curl -s {shlex.quote(server.url.rstrip('/'))}/{_METRICS[server.kind]}"
         yield Step("profiler: ask the server itself", command)

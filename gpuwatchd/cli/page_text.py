@@ -43,12 +43,12 @@ def linked(words: str) -> str:
     Those to a section of the same page are left out.
     """
 
-    def told(match: re.Match[str]) -> str:
+    def link_text(match: re.Match[str]) -> str:
         label, target = match[1], local(match[2])
         known = target.startswith("#") or target == label.strip("`")
         return label if known else f"{label} ({target})"
 
-    return _LINK.sub(told, _IMAGE.sub(r"[picture: \1]", words))
+    return _LINK.sub(link_text, _IMAGE.sub(r"[picture: \1]", words))
 
 
 def inline(words: str) -> str:
@@ -115,25 +115,25 @@ def _padded(words: str, width: int) -> str:
 
 def _groups(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yield blocks as (kind, lines): code, table, heading, item, text."""
-    kept: list[str] = []
+    texts: list[str] = []
     kind = ""
     for line in [*text.splitlines(), ""]:
         if kind == "code":
             if line.lstrip().startswith("```"):
-                yield kind, kept
-                kept, kind = [], ""
+                yield kind, texts
+                texts, kind = [], ""
             else:
-                kept.append(line)
+                texts.append(line)
             continue
         fresh = _kind(line, kind)
-        if kept and (fresh != kind or fresh in {"heading", "item"}):
-            yield kind, kept
-            kept = []
+        if texts and (fresh != kind or fresh in {"heading", "item"}):
+            yield kind, texts
+            texts = []
         kind = fresh
         if fresh and fresh != "code":
-            kept.append(line)
-    if kept:
-        yield kind, kept
+            texts.append(line)
+    if texts:
+        yield kind, texts
 
 
 def _kind(line: str, before: str) -> str:
@@ -153,21 +153,21 @@ def _kind(line: str, before: str) -> str:
 
 
 def _item(lines: list[str], width: int) -> list[str]:
-    found = _ITEM.match(lines[0])
-    if found is None:
+    match = _ITEM.match(lines[0])
+    if match is None:
         return []
-    indent, mark, words = found.groups()
+    indent, mark, words = match.groups()
     mark = "-" if mark in "*+-" else mark
     head = f"{indent}{mark} "
     return _wrapped(" ".join([words, *map(str.strip, lines[1:])]), width, head, " " * len(head))
 
 
 def _heading(line: str) -> list[str]:
-    found = _HEADING.match(line)
-    if found is None:
+    match = _HEADING.match(line)
+    if match is None:
         return []
-    title = inline(found[2])
-    under = _UNDER.get(len(found[1]))
+    title = inline(match[2])
+    under = _UNDER.get(len(match[1]))
     return [title, under * width_of(title)] if under else [title]
 
 
@@ -189,17 +189,17 @@ def _joined(text: str) -> Iterator[tuple[str, list[str]]]:
 
 def parted(text: str) -> Iterator[tuple[bool, str]]:
     """Yield the Markdown of a page in parts: (whether it is a table, its lines)."""
-    kept: list[str] = []
+    texts: list[str] = []
     in_table = in_code = False
     for line in text.splitlines():
         in_code ^= line.lstrip().startswith("```")
         row = not in_code and line.lstrip().startswith("|")
-        if row != in_table and kept:
-            yield in_table, "\n".join(kept)
-            kept = []
+        if row != in_table and texts:
+            yield in_table, "\n".join(texts)
+            texts = []
         in_table = row
-        kept.append(line)
-    yield in_table, "\n".join(kept)
+        texts.append(line)
+    yield in_table, "\n".join(texts)
 
 
 def render(text: str, width: int) -> str:

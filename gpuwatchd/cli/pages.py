@@ -63,9 +63,9 @@ class Page:
         for number, line in enumerate(lines):
             if line.lstrip().startswith("```"):
                 fenced = not fenced
-            found = None if fenced else _HEADING.match(line)
-            if found:
-                heads.append((number, len(found[1]), plain(found[2])))
+            match = None if fenced else _HEADING.match(line)
+            if match:
+                heads.append((number, len(match[1]), plain(match[2])))
         taken: dict[str, int] = {}
         out = []
         for (number, level, title), following in zip(
@@ -89,11 +89,13 @@ class Page:
             When there is no such section.
         """
         sections = self.sections()
-        at = next((n for n, one in enumerate(sections) if one.anchor == anchor), None)
+        at = next((n for n, section in enumerate(sections) if section.anchor == anchor), None)
         if at is None:
             raise KeyError(anchor)
         level = sections[at].level
-        end = next((one.begins for one in sections[at + 1 :] if one.level <= level), None)
+        end = next(
+            (section.begins for section in sections[at + 1 :] if section.level <= level), None
+        )
         lines = self.text.splitlines()[sections[at].begins : end]
         return "\n".join(lines).rstrip() + "\n"
 
@@ -154,10 +156,10 @@ def folder() -> Path:
 
 def files(place: Path) -> dict[str, Path]:
     """Return name -> file of every page, in the order in which they are listed."""
-    found = [place / f"{FRONT}.md"]
+    paths = [place / f"{FRONT}.md"]
     for kind in KINDS:
-        found += sorted((place / kind).glob("*.md"))
-    return {file.stem: file for file in found if file.is_file()}
+        paths += sorted((place / kind).glob("*.md"))
+    return {file.stem: file for file in paths if file.is_file()}
 
 
 def read(file: Path) -> Page:
@@ -199,12 +201,12 @@ def search(pages: list[Page], words: list[str]) -> list[Hit]:
     Case and hyphens do not count: "popup" finds "pop-up", "e-mail" finds "email".
     """
     needles = [_folded(word) or word for word in words]
-    found = sorted(
+    hits = sorted(
         (hit for page in pages for hit in _hits(page, needles)), key=lambda hit: -hit.score
     )
     counts: dict[str, int] = {}
     kept = []
-    for hit in found:
+    for hit in hits:
         counts[hit.page] = counts.get(hit.page, 0) + 1
         if counts[hit.page] <= _HITS_OF_A_PAGE:
             kept.append(hit)
@@ -222,7 +224,7 @@ def _hits(page: Page, needles: list[str]) -> Iterator[Hit]:
         title, text = _folded(section.title), _folded("\n".join(body))
         if not all(needle in title or needle in text for needle in needles):
             continue
-        line = next((one for one in body if any(n in _folded(one) for n in needles)), "")
+        line = next((value for value in body if any(n in _folded(value) for n in needles)), "")
         in_title = sum(needle in title for needle in needles)
         yield Hit(
             page=page.name, anchor=section.anchor, title=section.title, line=line[:_SHOWN],

@@ -43,17 +43,17 @@ def narrow(view: View, pids: Sequence[int]) -> None:
     """
     if not pids:
         return
-    kept = []
+    items = []
     for item in view.devices:
         processes = tuple(p for p in item.processes or () if p.info.key.pid in pids)
         if processes:
-            kept.append(structs.replace(item, processes=processes))
-    if not kept:
+            items.append(structs.replace(item, processes=processes))
+    if not items:
         named = ", ".join(map(str, pids))
         unknown = all(item.processes is None for item in view.devices)
         why = "the processes are unknown here" if unknown else f"pid {named} is on no GPU here"
         raise GpuwatchdError(why, hint="gpuwatchctl status -v", page="errors#no-such-process")
-    view.devices = tuple(kept)
+    view.devices = tuple(items)
     view.alerts = tuple(
         a for a in view.alerts if a.subject.process is not None and a.subject.process.pid in pids
     )
@@ -132,7 +132,7 @@ def _problems(view: View) -> Sequence[str]:
         return view.daemon.problems
     from gpuwatchd.cli import undelivered  # noqa: PLC0415
 
-    return [one for one in view.daemon.problems if not undelivered.is_said(one, view)]
+    return [problem for problem in view.daemon.problems if not undelivered.is_said(problem, view)]
 
 
 def holdings(out: Out, view: View) -> None:
@@ -176,7 +176,7 @@ def alert_line(alert: Alert, view: View) -> list[Part]:
     if alert.inhibited_by or view.untold or view.silences:
         from gpuwatchd.cli import undelivered  # noqa: PLC0415 - only where somebody was not told
 
-        marks = undelivered.marks(alert, view)
+        marks = undelivered.delivery_marks(alert, view)
     return [
         (
             f"{state} since {verdict_text.since(alert, now_s=now_s)}:",
@@ -192,8 +192,8 @@ def alert_line(alert: Alert, view: View) -> list[Part]:
 
 
 def _alerts(out: Out, view: View) -> None:
-    shown = ranking.shown(view.alerts)
-    for alert in shown:
+    alerts = ranking.shown(view.alerts)
+    for alert in alerts:
         out.flow(alert_line(alert, view), rest="  ")
-    if shown:
+    if alerts:
         out.flow([("gpuwatchctl explain says why, and what to do", "dim")])

@@ -73,7 +73,7 @@ class Bar:
         if self._progress is not None:
             self._progress.stop()
 
-    def tell(self, share: float, what: str = "") -> None:
+    def show(self, share: float, what: str = "") -> None:
         """Show a share (0-1) and what is being worked on."""
         now_s = time.monotonic()
         if self._progress is None or now_s - self._told_s < _POLL_S:
@@ -107,7 +107,7 @@ class Spread(Generic[T, R]):
         self._name = name
         self._cores = cores or usable_cores()
 
-    def over(self, items: Sequence[T], bar: Bar, *, weights: Sequence[float]) -> list[R | Lost]:
+    def map(self, items: Sequence[T], bar: Bar, *, weights: Sequence[float]) -> list[R | Lost]:
         """Return one result per item, in their order; what fails costs no other item its result.
 
         Parameters
@@ -127,11 +127,11 @@ class Spread(Generic[T, R]):
         done = 0.0
         for item, cost in zip(items, costs, strict=True):
             name, begun = self._name(item), done
-            bar.tell(done, name)
+            bar.show(done, name)
             yield _tried(
                 self._work,
                 item,
-                lambda share, b=begun, c=cost, n=name: bar.tell(b + c * share, n),  # type: ignore[misc]
+                lambda share, b=begun, c=cost, n=name: bar.show(b + c * share, n),  # type: ignore[misc]
             )
             done += cost
 
@@ -155,7 +155,7 @@ class Spread(Generic[T, R]):
                 _, open_jobs = wait(open_jobs, timeout=_POLL_S, return_when=FIRST_COMPLETED)
                 shown = next((k for k in order if not jobs[k].done()), order[-1])
                 done = sum(cost * share for cost, share in zip(costs, shares, strict=True))
-                bar.tell(done, self._name(items[shown]))
+                bar.show(done, self._name(items[shown]))
             pool.shutdown()
         except BaseException:
             # Ctrl-C: whatever they are at, nobody waits for it any more.
@@ -223,12 +223,12 @@ def _leave_after(ended: Callable[[], None]) -> None:
 
 
 def _run(work: Callable[[T, Callable[[float], None]], R], item: T, position: int) -> R | Lost:
-    def tell(share: float) -> None:
+    def report(share: float) -> None:
         if _shares is not None:
             _shares[position] = share
 
-    result = _tried(work, item, tell)
-    tell(1.0)
+    result = _tried(work, item, report)
+    report(1.0)
     return result
 
 

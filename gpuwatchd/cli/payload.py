@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         ServerReading,
         Silence,
     )
-    from gpuwatchd.store.live import LiveDevice, LiveProcess, Lost
+    from gpuwatchd.store.live import LiveDevice, LiveProcess, UndeliveredAlert
 
 
 def live_device_json(item: LiveDevice) -> dict[str, Any]:
@@ -219,29 +219,29 @@ def server_json(server: ServerReading, started: Mapping[int, str | None]) -> dic
 def beside(view: View) -> dict[str, Any]:
     """Return what ``status`` answers beside its devices."""
     started = {
-        one.info.key.pid: units.instant(one.info.key.started_at_s)
+        process.info.key.pid: units.instant(process.info.key.started_at_s)
         for item in view.devices
-        for one in item.processes or ()
+        for process in item.processes or ()
     }
     return {
         "holdings": [holding_json(holding) for holding in view.holdings],
         "servers": [server_json(server, started) for server in view.servers],
         "channels": [channel_json(channel) for channel in view.channels],
         "untold": [text.clean(key) for key in view.untold],
-        "lost": [lost_json(one) for one in view.lost],
-        "silences": [silence_json(one) for one in view.silences],
+        "lost": [lost_json(alert) for alert in view.lost],
+        "silences": [silence_json(silence) for silence in view.silences],
     }
 
 
-def lost_json(one: Lost) -> dict[str, Any]:
+def lost_json(alert: UndeliveredAlert) -> dict[str, Any]:
     """Return an alert that was over before anybody could be told."""
     return {
-        "key": text.clean(one.key),
-        "id": one.code,
-        "title": text.clean(one.title),
-        "severity": one.severity,
-        "ended": text.clean(one.ended),
-        "ended_at": units.instant(one.ended_at_s),
+        "key": text.clean(alert.key),
+        "id": alert.code,
+        "title": text.clean(alert.title),
+        "severity": alert.severity,
+        "ended": text.clean(alert.ended),
+        "ended_at": units.instant(alert.ended_at_s),
     }
 
 
@@ -257,13 +257,13 @@ def channel_json(channel: ChannelHealth) -> dict[str, Any]:
     }
 
 
-def silence_json(one: Silence) -> dict[str, Any]:
+def silence_json(silence: Silence) -> dict[str, Any]:
     """Return a silence."""
     return {
-        "about": delivery_text.conditions(one.matcher),
-        "from_at": units.instant(one.from_at_s),
-        "until_at": units.instant(one.until_at_s),
-        "until_resolved": one.until_resolved,
-        "who": text.clean(one.who) or None,
-        "why": text.clean(one.why) or None,
+        "about": delivery_text.conditions(silence.matcher),
+        "from_at": units.instant(silence.from_at_s),
+        "until_at": units.instant(silence.until_at_s),
+        "until_resolved": silence.until_resolved,
+        "who": text.clean(silence.who) or None,
+        "why": text.clean(silence.why) or None,
     }

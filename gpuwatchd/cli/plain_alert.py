@@ -40,14 +40,14 @@ def sections(case: Case) -> list[Section]:
     if alert is None:
         return []
     return [
-        Section("What is told", tuple(_told(case, alert))),
-        Section("Hardware", tuple(hardware_notes.told(case))),
-        Section("Who was told", tuple(consequences.told(case))),
+        Section("What is told", tuple(_notification_lines(case, alert))),
+        Section("Hardware", tuple(hardware_notes.hardware_lines(case))),
+        Section("Who was told", tuple(consequences.policy_lines(case))),
         Section("What would end it", () if alert.state == "resolved" else _ENDS[alert.kind]),
     ]
 
 
-def _told(case: Case, alert: Alert) -> Iterator[str]:
+def _notification_lines(case: Case, alert: Alert) -> Iterator[str]:
     yield f"{_ABOUT[alert.kind]}: {text.clean(alert.title)}"
     for part in alert.finding.reason.split("; "):
         yield text.clean(part, limit=_LINE)
@@ -60,9 +60,9 @@ def steps(case: Case) -> list[Step]:
         return []
     found = []
     for line in case.alert.finding.advice:
-        said, colon, command = text.clean(line, limit=_LINE).partition(": ")
+        value, colon, command = text.clean(line, limit=_LINE).partition(": ")
         typed = command.split(" ", 1)[0] in {"sudo", "gpuwatchctl", "py-spy"}
-        found.append(Step(said, command) if colon and typed else Step(said + colon + command))
+        found.append(Step(value, command) if colon and typed else Step(value + colon + command))
     if case.alert.kind == "held":
         found.append(Step("see everything that is held", "gpuwatchctl zombies"))
     elif case.alert.state != "resolved":

@@ -183,7 +183,7 @@ def render(answer: Answer) -> str:
     """
     first = f"GPUWATCHD {STATES[answer.state]} - {safe(answer.line)}"
     if answer.perf:
-        first = f"{first} | {' '.join(str(one) for one in answer.perf)}"
+        first = f"{first} | {' '.join(str(perf) for perf in answer.perf)}"
     more = [line for line in (safe(words) for words in answer.more) if line]
     if len(more) > _MOST_LINES:
         more = [*more[: _MOST_LINES - 1], f"and {len(more) - _MOST_LINES + 1} more"]

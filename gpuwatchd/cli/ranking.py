@@ -20,7 +20,7 @@ _SEVERITIES: Final = {"critical": 0, "warning": 1, "info": 2}
 
 def shown(alerts: Iterable[Alert]) -> list[Alert]:
     """Return what is open, without what nobody is to hear of yet, in order."""
-    return ordered(one for one in alerts if one.state in SHOWN)
+    return ordered(alert for alert in alerts if alert.state in SHOWN)
 
 
 def ordered(alerts: Iterable[Alert]) -> list[Alert]:
@@ -38,9 +38,9 @@ def _place(alert: Alert) -> tuple[int, int, float, float]:
 
 def counted(alerts: Iterable[Alert]) -> str:
     """Return how many alerts and watches are open: "1 alert, 2 watches"; "" where none is."""
-    states = [one.state for one in alerts]
+    states = [alert.state for alert in alerts]
     parts = []
-    for state, one, many in _NAMES:
+    for state, text, many in _NAMES:
         count = sum(found == state for found in states)
-        parts += [f"{count} {one if count == 1 else many}"] if count else []
+        parts += [f"{count} {text if count == 1 else many}"] if count else []
     return ", ".join(parts)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.cli.next_steps import Step
-    from gpuwatchd.cli.subjects import Meant
+    from gpuwatchd.cli.subjects import NamedSubject
     from gpuwatchd.core.model import Delivery, Signal
 
 _LINE = 1024
@@ -43,7 +43,9 @@ def case_of(flags: Globals, target: str | None) -> tuple[Case, list[tuple[str, s
     return case_about(flags, view, subjects.pick(view, target))
 
 
-def case_about(flags: Globals, view: View, meant: Meant) -> tuple[Case, list[tuple[str, str]]]:
+def case_about(
+    flags: Globals, view: View, meant: NamedSubject
+) -> tuple[Case, list[tuple[str, str]]]:
     """Return the same about a subject that is known already."""
     loaded = flags.load_config()
     over = meant.alert is not None and meant.alert.state == "resolved"
@@ -68,27 +70,29 @@ def case_about(flags: Globals, view: View, meant: Meant) -> tuple[Case, list[tup
     ), warnings
 
 
-def _deliveries(meant: Meant) -> tuple[Delivery, ...]:
+def _deliveries(meant: NamedSubject) -> tuple[Delivery, ...]:
     """Return where the notices of an alert went; () where that is not recorded."""
     if meant.alert is None:
         return ()
     try:
         with history_query.reader() as history:
-            found = history.deliveries(meant.alert.key)
+            deliveries = history.deliveries(meant.alert.key)
     except StoreError:
         return ()
     # A key comes again with the next growth of the same process.
-    return tuple(one for one in found if one.created_at_s >= meant.alert.opened_at_s)
+    return tuple(
+        delivery for delivery in deliveries if delivery.created_at_s >= meant.alert.opened_at_s
+    )
 
 
-def _wanted(meant: Meant, until_s: float) -> evidence.Wanted:
+def _wanted(meant: NamedSubject, until_s: float) -> evidence.Wanted:
     finding = meant.finding
     others = sum(
-        one.finding.rate_bytes_per_s or 0.0
-        for one in meant.item.processes or ()
-        if one.finding is not None
-        and envelope.is_leak(one.finding)
-        and one.info.key != meant.subject.process
+        process.finding.rate_bytes_per_s or 0.0
+        for process in meant.item.processes or ()
+        if process.finding is not None
+        and envelope.is_leak(process.finding)
+        and process.info.key != meant.subject.process
     )
     return evidence.Wanted(
         subject=meant.subject,
@@ -111,12 +115,12 @@ def sections(case: Case) -> list[Section]:
         Section("What the detectors say", tuple(curve_reasons.detectors(case))),
         Section(f"Why {pattern}", tuple(curve_reasons.pattern(case))),
         Section("How sure", tuple(curve_reasons.sure(case))),
-        Section("When it is full", tuple(consequences.full(case))),
+        Section("When it is full", tuple(consequences.limit_lines(case))),
         Section("Who", tuple(consequences.who(case))),
-        Section("What is known of the program", tuple(consequences.known(case))),
+        Section("What is known of the program", tuple(consequences.baseline_lines(case))),
         Section("Framework", tuple(consequences.framework(case))),
-        Section("Hardware", tuple(hardware_notes.told(case))),
-        Section("Who was told", tuple(consequences.told(case))),
+        Section("Hardware", tuple(hardware_notes.hardware_lines(case))),
+        Section("Who was told", tuple(consequences.policy_lines(case))),
         Section("What would change it", tuple(consequences.change(case))),
     ]
 
@@ -130,7 +134,7 @@ def steps(case: Case) -> list[Step]:
 
 def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any]:
     """Return the explanation with its numbers."""
-    section, found = case.config.detection, hardware_notes.look(case)
+    section, diagnosis = case.config.detection, hardware_notes.diagnose(case)
     return {
         "device": payload.device_json(case.item.device),
         "process": None if case.process is None else payload.process_json(case.process),
@@ -141,7 +145,7 @@ def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any
         "blame": payload.blame_json(() if case.finding is None else case.finding.blame),
         "ledger": payload.ledger_json(case.item.ledger),
         "measured": _looked(case),
-        "signals": [_signal(one) for one in _signals(case)],
+        "signals": [_signal(signal) for signal in _signals(case)],
         "levels": {
             "watch_confidence": min(WATCH_CONFIDENCE, section.confidence_threshold),
             "alert_confidence": section.confidence_threshold,
@@ -158,12 +162,12 @@ def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any
             "alert_confirmations": case.alert.alert_confirmations,
             "notices": case.alert.notices,
             "held_back": text.clean(case.alert.held_back) or None,
-            "deliveries": [_delivery(one) for one in case.deliveries],
+            "deliveries": [_delivery(delivery) for delivery in case.deliveries],
         },
         "hardware": {
-            "word": found.word,
-            "sentence": text.clean(found.sentence, limit=_LINE),
-            "look_first": found.word == "hardware",
+            "word": diagnosis.word,
+            "sentence": text.clean(diagnosis.sentence, limit=_LINE),
+            "look_first": diagnosis.word == "hardware",
             "events": [payload.event_json(event) for event in hardware_notes.events(case)],
         },
         "sections": [
@@ -184,13 +188,13 @@ def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any
     }
 
 
-def _delivery(one: Delivery) -> dict[str, Any]:
+def _delivery(delivery: Delivery) -> dict[str, Any]:
     return {
-        "at": units.instant(one.sent_at_s or one.created_at_s),
-        "channel": text.clean(one.channel),
-        "notice": one.message.notice,
-        "state": one.state,
-        "error": None if one.error is None else text.clean(one.error),
+        "at": units.instant(delivery.sent_at_s or delivery.created_at_s),
+        "channel": text.clean(delivery.channel),
+        "notice": delivery.message.notice,
+        "state": delivery.state,
+        "error": None if delivery.error is None else text.clean(delivery.error),
     }
 
 
@@ -215,20 +219,22 @@ def _looked(case: Case) -> dict[str, Any] | None:
 
 
 def _signals(case: Case) -> list[Signal]:
-    told = list(case.finding.signals) if case.finding is not None else []
-    names = {one.detector for one in told}
+    signals = list(case.finding.signals) if case.finding is not None else []
+    names = {signal.detector for signal in signals}
     found = case.measured
-    asked = [one for _, one in (found.signals if found is not None else ()) if one is not None]
-    return [*told, *(one for one in asked if one.detector not in names)]
+    asked = [
+        signal for _, signal in (found.signals if found is not None else ()) if signal is not None
+    ]
+    return [*signals, *(signal for signal in asked if signal.detector not in names)]
 
 
-def _signal(one: Signal) -> dict[str, Any]:
+def _signal(signal: Signal) -> dict[str, Any]:
     return {
-        "detector": one.detector,
-        "pattern": one.pattern,
-        "rate_bytes_per_s": envelope.finite(one.rate_bytes_per_s),
-        "confidence": envelope.finite(one.confidence),
-        "since_at": units.instant(one.since_s),
-        "n": one.n,
-        "facts": {name: envelope.finite(value) for name, value in one.facts.items()},
+        "detector": signal.detector,
+        "pattern": signal.pattern,
+        "rate_bytes_per_s": envelope.finite(signal.rate_bytes_per_s),
+        "confidence": envelope.finite(signal.confidence),
+        "since_at": units.instant(signal.since_s),
+        "n": signal.n,
+        "facts": {name: envelope.finite(value) for name, value in signal.facts.items()},
     }

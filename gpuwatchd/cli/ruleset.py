@@ -40,8 +40,10 @@ def _uses(settings: Config) -> Iterator[_Part]:
     yield from (_Part(name, "[policy] fallback") for name in policy.fallback)
     if policy.digest != "off":
         yield from (_Part(name, "[policy] digest-channels") for name in policy.digest_channels)
-    for number, one in enumerate(settings.override, start=1):
-        yield from (_Part(name, f"[[override]] {number} channels") for name in one.channels or ())
+    for number, section in enumerate(settings.override, start=1):
+        yield from (
+            _Part(name, f"[[override]] {number} channels") for name in section.channels or ()
+        )
 
 
 def used_channels(settings: Config) -> set[str]:
@@ -68,11 +70,11 @@ def problems(settings: Config) -> Iterator[str]:
     tables += [_Part(name, "[policy] quiet-hours") for name in policy.quiet_hours if name != ALL]
     for part in dict.fromkeys([*_uses(settings), *tables]):
         if part.channel not in NOTIFIERS:
-            known = ", ".join(NOTIFIERS)
-            yield f'{part.key}: no channel is called "{part.channel}"; known: {known}'
-    for number, one in enumerate(settings.override, start=1):
+            value = ", ".join(NOTIFIERS)
+            yield f'{part.key}: no channel is called "{part.channel}"; known: {value}'
+    for number, section in enumerate(settings.override, start=1):
         for key, words in (("kind", KINDS), ("pattern", PATTERNS)):
-            wanted = getattr(one, key)
+            wanted = getattr(section, key)
             if wanted and not any(fnmatchcase(word, wanted.lower()) for word in words):
                 yield f'[[override]] {number} {key}: nothing is "{wanted}"; {", ".join(words)} are'
 
@@ -140,21 +142,21 @@ def _reserves(settings: Config) -> Iterator[str]:
         )
 
 
-def _overrides(found: Sequence[OverrideSection]) -> Iterator[str]:
-    for number, one in enumerate(found, start=1):
-        name, conditions, effects = f"override {number}", _conditions(one), _effects(one)
+def _overrides(sections: Sequence[OverrideSection]) -> Iterator[str]:
+    for number, section in enumerate(sections, start=1):
+        name, conditions, effects = f"override {number}", _conditions(section), _effects(section)
         if not effects:
             yield f"{name}: sets nothing"
-        elif not conditions and one.mute:
+        elif not conditions and section.mute:
             yield f"{name}: without a condition it fits everything: nobody is told of anything"
         elif not conditions:
             yield f"{name}: without a condition it fits everything; [policy] is the place for that"
         asked = [key for key in (*_OF_PROCESS, "pattern") if key in conditions]
         if asked and conditions.get("kind") == "gpu":
             yield f"{name}: alerts of kind gpu have no {asked[0]}, so it fits nothing"
-        if one.grows and one.grows_to is not None:
+        if section.grows and section.grows_to is not None:
             yield f"{name}: grows-to says up to where, so grows adds nothing"
-        above = _covered(conditions, effects, found[number:], number)
+        above = _covered(conditions, effects, sections[number:], number)
         if above:
             yield f"{name}: override {above} fits all of the same and sets the same, later wins"
 
@@ -167,24 +169,24 @@ def _covered(
 ) -> int:
     """Return the number of the last override that leaves nothing of an earlier one; 0 for none."""
     left, last = set(effects), 0
-    for offset, one in enumerate(later, start=1):
-        wider = all(conditions.get(key) == value for key, value in _conditions(one).items())
-        if wider and left & _effects(one):
-            left -= _effects(one)
+    for offset, section in enumerate(later, start=1):
+        wider = all(conditions.get(key) == value for key, value in _conditions(section).items())
+        if wider and left & _effects(section):
+            left -= _effects(section)
             last = number + offset
     return last if effects and not left else 0
 
 
-def _conditions(one: OverrideSection) -> dict[str, str]:
-    return {key: found for key in _CONDITIONS if (found := getattr(one, key)) and found != "*"}
+def _conditions(section: OverrideSection) -> dict[str, str]:
+    return {key: found for key in _CONDITIONS if (found := getattr(section, key)) and found != "*"}
 
 
-def _effects(one: OverrideSection) -> set[str]:
+def _effects(section: OverrideSection) -> set[str]:
     """Return the keys that an override sets; one that lets it grow is one whatever its bound."""
-    fields = {field.name: field.default for field in msgspec.structs.fields(one)}
-    found = {name for name, default in fields.items() if getattr(one, name) != default}
-    found -= {*_CONDITIONS, "why"}
-    return {"grows" if name == "grows_to" else name for name in found}
+    fields = {field.name: field.default for field in msgspec.structs.fields(section)}
+    names = {name for name, default in fields.items() if getattr(section, name) != default}
+    names -= {*_CONDITIONS, "why"}
+    return {"grows" if name == "grows_to" else name for name in names}
 
 
 def _money(settings: Config) -> Iterator[str]:
@@ -202,27 +204,27 @@ def explain(settings: Config) -> list[str]:
     """Return the rules in plain sentences."""
     policy = settings.policy
     if not policy.channels:
-        told = ["Nobody is told of alerts: no channel is in use; status and check show them."]
+        texts = ["Nobody is told of alerts: no channel is in use; status and check show them."]
     else:
-        told = [*_told(settings), *_per_channel(settings)]
+        texts = [*_notification_lines(settings), *_per_channel(settings)]
     if policy.fallback and policy.channels:
         wait = units.short_duration(policy.fallback_after)
-        told.append(
+        texts.append(
             f"If none of them could deliver within {wait}: {_listed(policy.fallback, 'then')}."
         )
     if policy.digest != "off":
         when = f"{policy.digest} at {policy.digest_at}"
         when += " (Mondays)" if policy.digest == "weekly" else ""
-        told.append(f"A summary leaves {when} by {_listed(policy.digest_channels)}.")
-    told += _kinds(settings)
-    told += [
-        f"Override {number} ({_who(one)}): {_what(one)}."
-        for number, one in enumerate(settings.override, start=1)
+        texts.append(f"A summary leaves {when} by {_listed(policy.digest_channels)}.")
+    texts += _kinds(settings)
+    texts += [
+        f"Override {number} ({_who(section)}): {_what(section)}."
+        for number, section in enumerate(settings.override, start=1)
     ]
-    return told
+    return texts
 
 
-def _told(settings: Config) -> Iterator[str]:
+def _notification_lines(settings: Config) -> Iterator[str]:
     policy = settings.policy
     hold = (
         f"{units.short_duration(policy.flap_hold)} after it fires"
@@ -284,25 +286,25 @@ def _listed(words: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(front)} {last} {end}" if front else end
 
 
-def _who(one: OverrideSection) -> str:
-    found = {key: text.mask_argv([value])[0] for key, value in _conditions(one).items()}
-    return ", ".join(f"{key} {value}" for key, value in found.items()) or "everything"
+def _who(section: OverrideSection) -> str:
+    values = {key: text.mask_argv([value])[0] for key, value in _conditions(section).items()}
+    return ", ".join(f"{key} {value}" for key, value in values.items()) or "everything"
 
 
-def _what(one: OverrideSection) -> str:
+def _what(section: OverrideSection) -> str:
     parts = []
-    if one.mute:
+    if section.mute:
         parts.append("nobody is told")
-    if one.grows_to is not None:
-        parts.append(f"it may grow to {units.size(one.grows_to)}, nobody is told below that")
-    elif one.grows:
+    if section.grows_to is not None:
+        parts.append(f"it may grow to {units.size(section.grows_to)}, nobody is told below that")
+    elif section.grows:
         parts.append("it may grow, nobody is told before the last hour")
-    if one.severity is not None:
-        parts.append(f"told as {one.severity} at most")
-    if one.channels is not None:
-        parts.append(f"told by {_listed(one.channels)}")
-    if one.repeat is not None:
-        steps = [units.short_duration(step) for step in one.repeat]
+    if section.severity is not None:
+        parts.append(f"told as {section.severity} at most")
+    if section.channels is not None:
+        parts.append(f"told by {_listed(section.channels)}")
+    if section.repeat is not None:
+        steps = [units.short_duration(step) for step in section.repeat]
         parts.append(f"reminders after {', '.join(steps)}" if steps else "no reminders")
-    said = "; ".join(parts) or "nothing is different"
-    return f"{said} ({one.why})" if one.why else said
+    value = "; ".join(parts) or "nothing is different"
+    return f"{value} ({section.why})" if section.why else value

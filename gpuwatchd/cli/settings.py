@@ -162,8 +162,8 @@ def default_file() -> str:
             else:
                 default = field.default
             lines += [f"# {line}" for line in docs[kind.__name__].get(field.name, "").splitlines()]
-            shown = "" if default is None else f" {toml(default)}"
-            lines.append(f"#{field.encode_name} ={shown}")
+            value = "" if default is None else f" {toml(default)}"
+            lines.append(f"#{field.encode_name} ={value}")
         lines.append("")
     return "\n".join([*lines, *_example(docs)])
 
@@ -241,25 +241,25 @@ def problems(settings: Config) -> list[str]:
     from gpuwatchd.analysis.frameworks import addresses  # noqa: PLC0415
     from gpuwatchd.collect import SOURCES, selection  # noqa: PLC0415
 
-    found = [
+    texts = [
         f'[sources] enabled: no source is called "{name}"; known: {", ".join(SOURCES)}'
         for name in settings.sources.enabled
         if name not in SOURCES and not selection.is_known(name)
     ]
     if "replay" in settings.sources.enabled and not settings.sources.replay.file:
-        found.append("[sources.replay] file: not set, and the source replay is enabled")
-    found += ruleset.problems(settings)
+        texts.append("[sources.replay] file: not set, and the source replay is enabled")
+    texts += ruleset.problems(settings)
     used = ruleset.used_channels(settings)
     if "email" in used:
-        found += _email(settings)
+        texts += _email(settings)
     if "command" in used and not settings.notify.command.argv:
         place = ruleset.place_of(settings, "command")
-        found.append(f"[notify.command] argv: empty, and the channel command is in use{place}")
+        texts.append(f"[notify.command] argv: empty, and the channel command is in use{place}")
     if "chat" in used and settings.notify.chat.urls_file:
-        found += _chat(settings)
+        texts += _chat(settings)
     if settings.act.checkpoint == "command" and not settings.act.argv:
-        found.append('[act] argv: empty, and checkpoint is "command"')
-    return [*found, *addresses.misread(settings.endpoints.urls)]
+        texts.append('[act] argv: empty, and checkpoint is "command"')
+    return [*texts, *addresses.misread(settings.endpoints.urls)]
 
 
 def _chat(settings: Config) -> Iterator[str]:

@@ -125,7 +125,7 @@ def take_back(standing: Sequence[Silence], now_s: float) -> int:
     """
     from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
 
-    rows = tuple(one.row for one in standing if one.row is not None)
+    rows = tuple(silence.row for silence in standing if silence.row is not None)
     with locations.writing() as place:
         return store.clear(place.state_dir, rows, now_s) if rows else 0
 

@@ -50,9 +50,9 @@ def state_of(silence: Silence, now_s: float, alerts: Sequence[Alert] = ()) -> st
     ended = silence.cleared_at_s
     if ended is not None:
         # The daemon strikes those whose time is over, too.
-        of_it = [one for one in alerts if one.key == silence.matcher.key]
+        of_it = [alert for alert in alerts if alert.key == silence.matcher.key]
         was_open = any(
-            one.opened_at_s <= ended < (one.resolved_at_s or float("inf")) for one in of_it
+            alert.opened_at_s <= ended < (alert.resolved_at_s or float("inf")) for alert in of_it
         )
         timely = ended >= silence.until_at_s or (silence.until_resolved and not was_open)
         return "over" if timely else "cleared"
@@ -69,7 +69,7 @@ def rule_of(matcher: Matcher) -> str:
 
 def called(matcher: Matcher, alerts: Sequence[Alert]) -> str:
     """Return what a silence is about: the title of its alert where it is known, else its rule."""
-    titles = (one.title for one in reversed(alerts) if one.key == matcher.key and one.title)
+    titles = (alert.title for alert in reversed(alerts) if alert.key == matcher.key and alert.title)
     return next(titles, "") or rule_of(matcher)
 
 
@@ -98,25 +98,25 @@ def entry(
 
 
 def show(
-    out: Out, one: Silence, alerts: Sequence[Alert], fits: Sequence[Alert], now_s: float
+    out: Out, silence: Silence, alerts: Sequence[Alert], fits: Sequence[Alert], now_s: float
 ) -> None:
     """Show one silence in a line or two."""
-    state = state_of(one, now_s, alerts)
-    ended = one.until_at_s if one.cleared_at_s is None else one.cleared_at_s
+    state = state_of(silence, now_s, alerts)
+    ended = silence.until_at_s if silence.cleared_at_s is None else silence.cleared_at_s
     when = (
-        until(one, now_s)
+        until(silence, now_s)
         if state == "in-force"
         else f"{'taken back' if state == 'cleared' else 'over'} {units.moment(ended, now_s=now_s)}"
     )
     parts: list[Part] = [
-        f"{one.row}",
-        (called(one.matcher, alerts), "bold"),
+        f"{silence.row}",
+        (called(silence.matcher, alerts), "bold"),
         (when, "" if state == "in-force" else "dim"),
-        "also of what is critical" if one.even_critical else "",
-        f"by {one.who}" if one.who else "",
-        one.why,
+        "also of what is critical" if silence.even_critical else "",
+        f"by {silence.who}" if silence.who else "",
+        silence.why,
     ]
     out.flow([part for part in parts if part], rest="  ")
-    if state == "in-force" and not one.matcher.key:
+    if state == "in-force" and not silence.matcher.key:
         count = len(fits)
         out.flow([(f"fits {count} open alert{'' if count == 1 else 's'}", "dim")], first="  ")

@@ -22,7 +22,7 @@ _SWITCHES = {
 _COLOURS = {"auto", "always", "never"}
 
 
-class Wish:
+class StatusRequest:
     """One understood command line."""
 
     __slots__ = ("exit_code", "flags", "pids")
@@ -34,7 +34,7 @@ class Wish:
         self.exit_code = False
 
 
-def read(arguments: list[str]) -> Wish | None:
+def read(arguments: list[str]) -> StatusRequest | None:
     """Return what a plain ``status`` line wants, None when it is not one.
 
     Examples
@@ -47,7 +47,7 @@ def read(arguments: list[str]) -> Wish | None:
     """
     if "status" not in arguments:
         return None
-    wish = Wish()
+    wish = StatusRequest()
     words = iter(arguments)
     verbs = 0
     for word in words:
@@ -64,7 +64,7 @@ def read(arguments: list[str]) -> Wish | None:
     return wish if verbs == 1 else None
 
 
-def _valued(wish: Wish, word: str, value: str, *, after_verb: bool) -> bool:
+def _valued(wish: StatusRequest, word: str, value: str, *, after_verb: bool) -> bool:
     if not value or value.startswith("-"):
         return False
     if word == "--gpu":
@@ -80,7 +80,7 @@ def _valued(wish: Wish, word: str, value: str, *, after_verb: bool) -> bool:
     return True
 
 
-def run(wish: Wish) -> int:
+def run(wish: StatusRequest) -> int:
     """Do it, and return the exit code."""
     gc.disable()  # one look makes many objects and no garbage: collecting is 10 % of it
     try:

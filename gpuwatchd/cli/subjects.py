@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo
-    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.labels import UserLabel
 
 _DIGITS = 10
 """Of a pid at most."""
 _TIERS = {"none": 0, "watch": 1, "alert": 2}
 
 
-class Meant(NamedTuple):
+class NamedSubject(NamedTuple):
     """One subject, with what is shown of it."""
 
     item: LiveDevice
@@ -30,7 +30,7 @@ class Meant(NamedTuple):
     subject: Subject
     finding: Finding | None
     alert: Alert | None = None
-    word: Word | None = None
+    word: UserLabel | None = None
     """What the user said of the alert."""
     known: ProcessInfo | None = None
     """Who the process was, where it has ended."""
@@ -62,19 +62,19 @@ def judged_view(flags: Globals) -> View:
     return view
 
 
-def every(view: View) -> Iterator[Meant]:
+def every(view: View) -> Iterator[NamedSubject]:
     """Yield every subject that has a verdict: devices and their processes, host memory too."""
     for item in view.devices:
         finding = item.finding
         if finding is not None and finding.subject.process is None:
-            yield _meant(view, item, None, finding.subject, finding)
+            yield _named_subject(view, item, None, finding.subject, finding)
         for process in item.processes or ():
             for one in (process.finding, process.host_finding):
                 if one is not None:
-                    yield _meant(view, item, process, one.subject, one)
+                    yield _named_subject(view, item, process, one.subject, one)
 
 
-def pick(view: View, target: str | None) -> Meant:
+def pick(view: View, target: str | None) -> NamedSubject:
     """Return the subject that is meant.
 
     Parameters
@@ -111,78 +111,84 @@ def pick(view: View, target: str | None) -> Meant:
             )
         return _device(view, devices[0])
     if target.isdecimal() and len(target) <= _DIGITS:
-        found = _process(view, int(target))
-        if found is not None:
-            return found
+        subject = _process(view, int(target))
+        if subject is not None:
+            return subject
     return _alert(view, target)
 
 
-def of_process(view: View, item: LiveDevice, process: LiveProcess) -> Meant:
+def of_process(view: View, item: LiveDevice, process: LiveProcess) -> NamedSubject:
     """Return what is judged of one process on one device."""
     finding = process.finding
     subject = None if finding is None else finding.subject
-    return _meant(view, item, process, subject, finding)
+    return _named_subject(view, item, process, subject, finding)
 
 
-def _worst(view: View) -> Meant:
-    found = max(
+def _worst(view: View) -> NamedSubject:
+    subject = max(
         every(view),
-        key=lambda one: (
-            (_TIERS[one.finding.tier], one.finding.confidence, one.finding.pattern != "unknown")
-            if one.finding is not None
+        key=lambda named_subject: (
+            (
+                _TIERS[named_subject.finding.tier],
+                named_subject.finding.confidence,
+                named_subject.finding.pattern != "unknown",
+            )
+            if named_subject.finding is not None
             else (0, 0.0, False)
         ),
         default=None,
     )
-    return found if found is not None else _device(view, view.devices[0])
+    return subject if subject is not None else _device(view, view.devices[0])
 
 
-def _device(view: View, item: LiveDevice) -> Meant:
+def _device(view: View, item: LiveDevice) -> NamedSubject:
     """Return what a device is shown with: its own verdict, or that of its worst process."""
     finding = item.finding
     subject = Subject(device_uid=item.device.uid) if finding is None else finding.subject
     process = next((one for one in item.processes or () if one.info.key == subject.process), None)
-    return _meant(view, item, process, subject, finding)
+    return _named_subject(view, item, process, subject, finding)
 
 
-def _process(view: View, pid: int) -> Meant | None:
+def _process(view: View, pid: int) -> NamedSubject | None:
     """Return the worse of what is judged of a process, wherever it is."""
-    found = [
-        _meant(view, item, process, one.subject if one is not None else None, one)
+    subjects = [
+        _named_subject(
+            view, item, process, finding.subject if finding is not None else None, finding
+        )
         for item in view.devices
         for process in item.processes or ()
         if process.info.key.pid == pid
-        for one in (process.finding, process.host_finding)
-        if one is not None or process.host_finding is None
+        for finding in (process.finding, process.host_finding)
+        if finding is not None or process.host_finding is None
     ]
     return max(
-        found,
-        key=lambda one: (
-            (_TIERS[one.finding.tier], one.finding.confidence)
-            if one.finding is not None
+        subjects,
+        key=lambda subject: (
+            (_TIERS[subject.finding.tier], subject.finding.confidence)
+            if subject.finding is not None
             else (-1, 0)
         ),
         default=None,
     )
 
 
-def _meant(
+def _named_subject(
     view: View,
     item: LiveDevice,
     process: LiveProcess | None,
     subject: Subject | None,
     finding: Finding | None,
-) -> Meant:
+) -> NamedSubject:
     if subject is None:
         key = None if process is None else process.info.key
         subject = Subject(device_uid=item.device.uid, process=key)
     # Of the same subject there may be another kind of alert: it is explained by its key.
     leaks = (one for one in view.alerts if one.kind == "leak" and one.subject == subject)
     alert = next(leaks, None)
-    return Meant(item, process, subject, finding, alert)
+    return NamedSubject(item, process, subject, finding, alert)
 
 
-def _alert(view: View, target: str) -> Meant:
+def _alert(view: View, target: str) -> NamedSubject:
     try:
         found = incidents.gather(0.0, only_open=False)
         alert = incidents.pick(found.alerts, target)
@@ -192,8 +198,8 @@ def _alert(view: View, target: str) -> Meant:
             hint="gpuwatchctl status; gpuwatchctl alerts --all",
             page="errors#no-such-alert",
         ) from error
-    live = next((one for one in every(view) if one.subject == alert.subject), None)
-    word = found.said(alert)
+    live = next((subject for subject in every(view) if subject.subject == alert.subject), None)
+    word = found.user_label(alert)
     if live is not None and alert.kind == "leak" and alert.state in incidents.OPEN:
         return live._replace(alert=alert, word=word)
     uid = alert.subject.device_uid
@@ -209,9 +215,11 @@ def _alert(view: View, target: str) -> Meant:
     process = next(
         (one for one in item.processes or () if one.info.key == alert.subject.process), None
     )
-    return Meant(item, process, alert.subject, alert.finding, alert, word, _known(found, alert))
+    return NamedSubject(
+        item, process, alert.subject, alert.finding, alert, word, _process_of(found, alert)
+    )
 
 
-def _known(found: incidents.Found, alert: Alert) -> ProcessInfo | None:
+def _process_of(found: incidents.Incidents, alert: Alert) -> ProcessInfo | None:
     process = alert.subject.process
     return None if process is None else found.infos.get(process)

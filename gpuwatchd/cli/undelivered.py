@@ -23,11 +23,11 @@ def banner(out: Out, view: View) -> None:
     if not view.untold:
         return
     now_s = time.time()
-    shown = [alert for alert in view.alerts if alert.key in view.untold]
+    alerts = [alert for alert in view.alerts if alert.key in view.untold]
     count = len(view.untold)
     what = "1 alert has" if count == 1 else f"{count} alerts have"
-    named = ", ".join(alert.code for alert in shown[:_NAMED])
-    more = ", ..." if named and count > min(len(shown), _NAMED) else ""
+    named = ", ".join(alert.code for alert in alerts[:_NAMED])
+    more = ", ..." if named and count > min(len(alerts), _NAMED) else ""
     who = f" ({named}{more})" if named else ""
     parts = output.sentence(f"! {what} reached nobody{who}", "red-bold")
     out.flow(parts, rest="  ", gap=" ")
@@ -48,12 +48,12 @@ def _lost(out: Out, view: View) -> None:
     what = "1 alert was" if count == 1 else f"{count} alerts were"
     head = f"! {what} over before anybody could be told"
     out.flow(output.sentence(head, "red-bold"), rest="  ", gap=" ")
-    for one in view.lost[-_NAMED:][::-1]:
-        ended = text.clean(one.ended) or "it is over"
-        said = f"{text.clean(one.title)} ({one.code}): {ended};"
-        at = units.clock(one.ended_at_s, now_s=now_s)
-        parts = [(at, ""), *output.sentence(said, "yellow")]
-        parts.append((f"gpuwatchctl alerts show {one.code}", "cyan"))
+    for alert in view.lost[-_NAMED:][::-1]:
+        ended = text.clean(alert.ended) or "it is over"
+        value = f"{text.clean(alert.title)} ({alert.code}): {ended};"
+        at = units.clock(alert.ended_at_s, now_s=now_s)
+        parts = [(at, ""), *output.sentence(value, "yellow")]
+        parts.append((f"gpuwatchctl alerts show {alert.code}", "cyan"))
         out.flow(parts, first="  ", rest="    ", gap=" ")
     if count > _NAMED:
         more = [(f"and {count - _NAMED} more:", ""), ("gpuwatchctl alerts --all", "cyan")]
@@ -82,7 +82,7 @@ def silent(out: Out, view: View) -> None:
     out.flow(output.sentence(f"silent: {first}{more}", "dim"), rest="  ", gap=" ")
 
 
-def marks(alert: Alert, view: View) -> list[Part]:
+def delivery_marks(alert: Alert, view: View) -> list[Part]:
     """Return why nobody hears of an alert: it could not be told, is silent or no news."""
     found: list[Part] = []
     if alert.key in view.untold:

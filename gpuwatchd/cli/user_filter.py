@@ -57,7 +57,7 @@ class Others:
     __slots__ = ("count", "held_bytes", "named", "whole")
 
     def __init__(self, rest: Sequence[LiveProcess], named: str) -> None:
-        known = [one.used_bytes for one in rest if one.used_bytes is not None]
+        known = [item.used_bytes for item in rest if item.used_bytes is not None]
         self.count = len(rest)
         self.held_bytes = sum(known)
         self.whole = len(known) == len(rest)
@@ -85,7 +85,11 @@ def only(view: View, wishes: Sequence[str]) -> None:
     people = People(wishes)
     infos = {
         process.info.key: process.info for item in view.devices for process in item.processes or ()
-    } | {one.process.key: one.process for one in view.holdings if one.process is not None}
+    } | {
+        holding.process.key: holding.process
+        for holding in view.holdings
+        if holding.process is not None
+    }
     here = {
         item.device.uid
         for item in view.devices
@@ -100,22 +104,23 @@ def only(view: View, wishes: Sequence[str]) -> None:
     }
     view.devices = tuple(_device(item, people) for item in view.devices)
     view.alerts = tuple(one for one in view.alerts if concerns(one, people, infos, here))
-    view.holdings = tuple(one for one in view.holdings if held_by(one, people))
+    view.holdings = tuple(holding for holding in view.holdings if held_by(holding, people))
     pids = {key.pid for key, info in infos.items() if people.own(info)}
-    view.servers = tuple(one for one in view.servers if one.pid in pids)
+    view.servers = tuple(server for server in view.servers if server.pid in pids)
     keys = {alert.key for alert in view.alerts}
     view.untold = tuple(key for key in view.untold if key in keys)
     # Of what is over only the title is left, which may name anybody.
     view.lost = ()
     view.silences = tuple(
-        one
-        for one in view.silences
-        if one.matcher.key in keys or (one.matcher.user and people.has(one.matcher.user))
+        silence
+        for silence in view.silences
+        if silence.matcher.key in keys
+        or (silence.matcher.user and people.has(silence.matcher.user))
     )
 
 
 def _device(item: LiveDevice, people: People) -> LiveDevice:
-    mine = tuple(one for one in item.processes or () if people.own(one.info))
+    mine = tuple(process for process in item.processes or () if people.own(process.info))
     keys = {one.info.key for one in mine}
     return msgspec.structs.replace(
         item,
@@ -130,7 +135,7 @@ def _about(finding: Finding | None, keys: set[ProcessKey]) -> bool:
         return False
     if finding.subject.process is not None or not finding.blame:
         return finding.subject.process in keys
-    return max(finding.blame, key=lambda one: one.share).process in keys
+    return max(finding.blame, key=lambda blame: blame.share).process in keys
 
 
 def concerns(

@@ -11,7 +11,7 @@ from gpuwatchd.core.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Blame, EtaRange, Finding, ProcessInfo
-    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.live import KnownRuns
 
 SAID_NORMAL = "said that this is normal"
@@ -184,7 +184,7 @@ def who(info: ProcessInfo) -> str:
     return f"{info.label}[{info.key.pid}]{owner}{ended}"
 
 
-def share(one: Blame) -> str:
+def share(blame: Blame) -> str:
     """Return whose growth it is, with its part: "slurm 42.0 - alice - vLLM - pid 4711 87%".
 
     Examples
@@ -194,10 +194,10 @@ def share(one: Blame) -> str:
     >>> share(Blame(process=key, name="rank 1 on GPU 0", share=0.5, rate_bytes_per_s=1.0))
     'rank 1[7] on GPU 0 50%'
     """
-    pid = "" if one.process is None else one.process.pid
-    said = pid == "" or f"pid {pid}" in one.name
-    name, on, device = one.name.partition(" on ")
-    return f"{name}{'' if said else f'[{pid}]'}{on}{device} {units.percent(one.share)}"
+    pid = "" if blame.process is None else blame.process.pid
+    said = pid == "" or f"pid {pid}" in blame.name
+    name, on, device = blame.name.partition(" on ")
+    return f"{name}{'' if said else f'[{pid}]'}{on}{device} {units.percent(blame.share)}"
 
 
 def since(alert: Alert, *, now_s: float) -> str:
@@ -206,14 +206,14 @@ def since(alert: Alert, *, now_s: float) -> str:
     return units.clock(alert.opened_at_s if onset_s is None else onset_s, now_s=now_s)
 
 
-def said(word: Word | None) -> str:
+def user_label(word: UserLabel | None) -> str:
     """Return "alice said: normal (a cache)"; "" when nothing was said."""
     if word is None:
         return ""
     return f"{word.who or 'you'} said: {word.word}" + (f" ({word.why})" if word.why else "")
 
 
-def known(history: KnownRuns | None) -> str:
+def baseline_text(history: KnownRuns | None) -> str:
     """Return what is known beside the curve; "" when nothing is.
 
     Examples

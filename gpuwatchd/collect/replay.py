@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
 
-__all__ = ["LogFile", "LogOptions", "LogSeries", "ReplaySource", "glance", "read_log"]
+__all__ = ["LogFile", "LogOptions", "LogSeries", "ReplaySource", "preview", "read_log"]
 
 _GLANCE_BYTES = 64 << 10
 _GIVE_UP_BYTES = 4 << 20
@@ -71,7 +71,7 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
     return log
 
 
-def glance(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  # noqa: B008 - frozen
+def preview(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  # noqa: B008 - frozen
     """Read the beginning of a log: enough to tell what it is about. Never raises."""
     log = LogFile(path=str(path))
     sink = Collector(options)
@@ -130,12 +130,12 @@ def _read_snapshot(raw: io.BufferedReader, sink: Collector, log: LogFile) -> Non
 def _unknown(stream: Stream, dispatcher: Dispatcher) -> tuple[str, str]:
     if not stream.bytes:
         return "the file is empty", ""
-    known = f"known formats: {', '.join(FORMATS)}"
-    if dispatcher.ignored == 1 and not math.isnan(Clock().one(dispatcher.first_line)):
+    value = f"known formats: {', '.join(FORMATS)}"
+    if dispatcher.ignored == 1 and not math.isnan(Clock().parse(dispatcher.first_line)):
         return "the log holds a date and no readings: the tool may have failed", ""
     if not dispatcher.first_line:
-        return "the file holds no text", known
-    return f"no known log format; the file begins with {dispatcher.first_line!r}", known
+        return "the file holds no text", value
+    return f"no known log format; the file begins with {dispatcher.first_line!r}", value
 
 
 class ReplaySource:

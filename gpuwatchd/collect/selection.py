@@ -107,11 +107,11 @@ def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[str]:
     ['no GPU found: no driver; no card']
     """
     all_of_them = list(reasons)
-    told = [why for choice, why in all_of_them if why is not None and not choice.optional]
+    texts = [why for choice, why in all_of_them if why is not None and not choice.optional]
     quiet = [why for choice, why in all_of_them if why is not None and choice.optional]
-    if quiet and len(told) + len(quiet) == len(all_of_them):
-        told.append(none_found(quiet))
-    return told
+    if quiet and len(texts) + len(quiet) == len(all_of_them):
+        texts.append(none_found(quiet))
+    return texts
 
 
 def none_found(reasons: Iterable[str]) -> str:

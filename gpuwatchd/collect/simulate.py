@@ -12,7 +12,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.scenarios.shapes import unit
+from gpuwatchd.collect.scenarios.curves import unit
 from gpuwatchd.collect.scenarios.worlds import SCENARIOS, Actor, Card, World
 from gpuwatchd.core.errors import ConfigError
 from gpuwatchd.core.model import (
@@ -281,7 +281,7 @@ class SimulateSource:
         faults: list[Fault] = []
         processes: list[ProcessInfo] = []
         for stage, device in zip(self._stages, self._devices, strict=True):
-            reading = self._look(stage, device.uid, faults)
+            reading = self._reading(stage, device.uid, faults)
             readings.append(reading)
             if reading.uses is not None:
                 processes.extend(life.info for _, life in stage.alive())
@@ -311,7 +311,7 @@ class SimulateSource:
         born = [max(1, len(lives)) for lives in stage.lives]
         ahead = copy.deepcopy(stage)
         moment_s = math.floor(self._elapsed_s / STEP_S) * STEP_S
-        while moment_s < TRUTH_HORIZON_S and not _told(ahead, born):
+        while moment_s < TRUTH_HORIZON_S and not _ends_known(ahead, born):
             moment_s += STEP_S
             ahead.step(moment_s)
         rows: list[Planted] = []
@@ -346,7 +346,7 @@ class SimulateSource:
                 stage.step(tick * STEP_S)
         self._elapsed_s = elapsed_s
 
-    def _look(self, stage: _Stage, uid: str, faults: list[Fault]) -> DeviceReading:
+    def _reading(self, stage: _Stage, uid: str, faults: list[Fault]) -> DeviceReading:
         card, now_s = stage.card, self._elapsed_s
         if _within(card.lost, now_s):
             why = "GPU is lost (simulated)"
@@ -386,7 +386,7 @@ class SimulateSource:
         )
 
 
-def _told(stage: _Stage, born: list[int]) -> bool:
+def _ends_known(stage: _Stage, born: list[int]) -> bool:
     """Say whether the end of every leak that has begun is known."""
     for actor, lives, count in zip(stage.card.actors, stage.lives, born, strict=True):
         if len(lives) < count or (actor.leak and lives[count - 1].ended_s is None):

@@ -15,7 +15,7 @@ Kind = Literal["critical", "leak", "watch", "calm", "unknown", "trouble", "held"
 that cannot be read or is broken, ``held`` memory that is held without work."""
 
 
-class Look(NamedTuple):
+class VerdictStyle(NamedTuple):
     """How one kind of verdict looks everywhere."""
 
     word: str
@@ -33,14 +33,14 @@ class Look(NamedTuple):
     """On a terminal with few: a style of ``gpuwatchctl``."""
 
 
-LOOKS: Final[dict[Kind, Look]] = {
-    "critical": Look("CRITICAL", "▲", "!", "#d55e00", "#a84300", "#ff8c42", "red-bold"),
-    "leak": Look("LEAK", "▲", "!", "#e69f00", "#855700", "#f5b12e", "yellow-bold"),
-    "watch": Look("watch", "◆", "~", "#f0e442", "#6a6200", "#f0e442", "yellow"),
-    "calm": Look("stable", "●", "=", "#009e73", "#006b4e", "#3cc99e", "green"),
-    "unknown": Look("no verdict", "○", "?", "#c3c9d1", "#59616b", "#a3acb7", "dim"),
-    "trouble": Look("trouble", "✕", "x", "#cc79a7", "#8f3c6b", "#e59cc4", "yellow"),
-    "held": Look("held idle", "■", "#", "#56b4e9", "#00609a", "#6cbef0", "cyan"),
+LOOKS: Final[dict[Kind, VerdictStyle]] = {
+    "critical": VerdictStyle("CRITICAL", "▲", "!", "#d55e00", "#a84300", "#ff8c42", "red-bold"),
+    "leak": VerdictStyle("LEAK", "▲", "!", "#e69f00", "#855700", "#f5b12e", "yellow-bold"),
+    "watch": VerdictStyle("watch", "◆", "~", "#f0e442", "#6a6200", "#f0e442", "yellow"),
+    "calm": VerdictStyle("stable", "●", "=", "#009e73", "#006b4e", "#3cc99e", "green"),
+    "unknown": VerdictStyle("no verdict", "○", "?", "#c3c9d1", "#59616b", "#a3acb7", "dim"),
+    "trouble": VerdictStyle("trouble", "✕", "x", "#cc79a7", "#8f3c6b", "#e59cc4", "yellow"),
+    "held": VerdictStyle("held idle", "■", "#", "#56b4e9", "#00609a", "#6cbef0", "cyan"),
 }
 BADGE_INK: Final = "#000000"
 """Of the text on a :attr:`Look.fill`."""

@@ -48,7 +48,7 @@ class Detector(Protocol):
 
     name: str
 
-    def look(self, series: Series) -> Signal | None:
+    def detect(self, series: Series) -> Signal | None:
         """Say what is seen in the series, or None. Pure: same series, same answer."""
 
 

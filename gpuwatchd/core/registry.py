@@ -31,9 +31,9 @@ def load(table: Mapping[str, str], name: str) -> Any:
     try:
         target = table[name]
     except KeyError:
-        known = ", ".join(sorted(table))
+        text = ", ".join(sorted(table))
         raise GpuwatchdError(
-            f"{name!r} is not known here", hint=f"known: {known}", page="errors#unknown-name"
+            f"{name!r} is not known here", hint=f"known: {text}", page="errors#unknown-name"
         ) from None
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)

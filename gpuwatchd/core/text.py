@@ -124,7 +124,7 @@ def _looks_random(word: str) -> bool:
     if "/" in word or "+" in word:
         # A path of that length has words in it; in random letters every other is of another kind.
         kinds = ["a" if c.islower() else "A" if c.isupper() else "0" for c in word]
-        changes = sum(one != other for one, other in pairwise(kinds))
+        changes = sum(text != other for text, other in pairwise(kinds))
         return bool(_BASE64.fullmatch(word)) and changes > 0.45 * len(word)
     if not _LONG_WORD.fullmatch(word):
         return False
@@ -144,14 +144,14 @@ def _is_secret(name: str) -> bool:
 def _mask_pairs(text: str) -> str:
     parts: list[str] = []
     begin = 0
-    while found := _PAIR_NAME.search(text, begin):
-        parts.append(text[begin : found.end()])
-        begin = found.end()
-        name = _NAME_BEFORE.search(text, max(0, found.start() - 32), found.start())
-        start = name.start() if name else found.start()
+    while match := _PAIR_NAME.search(text, begin):
+        parts.append(text[begin : match.end()])
+        begin = match.end()
+        name = _NAME_BEFORE.search(text, max(0, match.start() - 32), match.start())
+        start = name.start() if name else match.start()
         in_query = text[start - 1 : start] in {"?", "&"}
         value = (_QUERY_VALUE if in_query else _PAIR_VALUE).match(text, begin)
-        if value and _is_secret(text[start : found.end()]):
+        if value and _is_secret(text[start : match.end()]):
             parts.append(MASK)
             begin = value.end()
     return "".join((*parts, text[begin:]))

@@ -30,10 +30,10 @@ from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.notify import credentials, dispatcher
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.driver_release import LettingGo
+from gpuwatchd.pipeline.driver_release import DriverRelease
 from gpuwatchd.service import installed, process
-from gpuwatchd.service.sd_notify import Ear, watchdog_s
-from gpuwatchd.service.wakeup import Bell
+from gpuwatchd.service.sd_notify import NotifySocket, watchdog_s
+from gpuwatchd.service.wakeup import Wakeup
 from gpuwatchd.store.directories import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
 
@@ -130,14 +130,14 @@ class Daemon:
     def __init__(self, loaded: config.Loaded, *, reload: Any, file: Path | None = None) -> None:
         self.config = self._begun = loaded.config
         self._reload = reload
-        self._bell = Bell()
+        self._bell = Wakeup()
         self._stop = self._reload_asked = self._anew = False
         self._stuck_since_s: float | None = None
         self._problems: dict[str, str] = {}
         self._problem_log = StateLog()
         self._warnings = tuple(loaded.warnings)
         self._socket = os.environ.pop("NOTIFY_SOCKET", "")
-        self.manager = Ear(self._socket)
+        self.manager = NotifySocket(self._socket)
         self._feed_every_s = watchdog_s(os.environ) / 2
         self.chores = Chores()
         self._code = installed.Installed()
@@ -150,7 +150,7 @@ class Daemon:
         self._chosen = selection.choices(self._begun.sources)
         self.pipeline = Pipeline(
             config=self.config,
-            sources=[selection.make(one.word, self._begun.sources) for one in self._chosen],
+            sources=[selection.make(choice.word, self._begun.sources) for choice in self._chosen],
             host=self.host,
             history=self.history,
             runtime_dir=self.runtime_dir,
@@ -159,13 +159,13 @@ class Daemon:
             absences=lambda whys: selection.absences(zip(self._chosen, whys, strict=True)),
         )
         self.pipeline.pressed.file = None if file is None else file.absolute()
-        self.letting_go = LettingGo(self.runtime_dir, self.pipeline.workers.values())
+        self.letting_go = DriverRelease(self.runtime_dir, self.pipeline.workers.values())
         self.pipeline.extra_problems = self._warnings
 
-    def _new_courier(self, settings: Config) -> dispatcher.Courier:
+    def _new_courier(self, settings: Config) -> dispatcher.MessageDispatcher:
         channels = dispatcher.build(settings.notify, dispatcher.used(settings))
         put = lambda *press: self.pipeline.pressed.put(*press)  # noqa: E731, PLW0108 - comes later
-        return dispatcher.Courier(channels, pressed=put)
+        return dispatcher.MessageDispatcher(channels, pressed=put)
 
     def run(self, *, once: bool = False) -> int:
         """Sample until told to stop; return the exit code."""
@@ -181,10 +181,10 @@ class Daemon:
             ",".join(choice.word for choice in self._chosen),
         )  # fmt: skip
         try:
-            self.letting_go.look(time.time())
+            self.letting_go.update(time.time())
             tick = self.pipeline.tick()
             self._after(tick)
-            self.manager.tell("READY=1")
+            self.manager.send("READY=1")
             if once:
                 return 0 if tick.state.devices else 1
             self.chores.start(self.history.check)
@@ -207,7 +207,7 @@ class Daemon:
                 self._take_over()
                 following_s = min(following_s, time.monotonic() + self.config.daemon.interval)
             now_s = time.monotonic()
-            if self.letting_go.look(time.time()):
+            if self.letting_go.update(time.time()):
                 following_s = min(following_s, now_s)
             if now_s < following_s:
                 self._feed()
@@ -257,8 +257,8 @@ class Daemon:
         own = self.history.problems  # the history logs its own
         # Figures that count on are no news.
         present = {_NUMBER.sub("#", problem): problem for problem in problems if problem not in own}
-        known = {**self._problems, **present}
-        for shape, problem in known.items():
+        values = {**self._problems, **present}
+        for shape, problem in values.items():
             there = shape in present
             change = self._problem_log.change(shape, "there" if there else "over", first="over")
             if change is not None and there:
@@ -268,13 +268,13 @@ class Daemon:
         logged = self._problem_log.logged
         self._problems = {
             shape: problem
-            for shape, problem in known.items()
+            for shape, problem in values.items()
             if shape in present or logged(shape) == "there"
         }
 
     def _feed(self) -> None:
         if self._alive():
-            self.manager.tell("WATCHDOG=1")
+            self.manager.send("WATCHDOG=1")
 
     def _alive(self) -> bool:
         stuck = self.pipeline.answered == 0 and any(
@@ -312,9 +312,9 @@ class Daemon:
                 "configuration kept, the new one is bad: %s; see: gpuwatchctl docs %s",
                 error, error.page,
             )  # fmt: skip
-            kept = f"the configuration was not reloaded: {error}"
-            self.pipeline.extra_problems = (*self._warnings, kept)
-            self.manager.status(kept)
+            text = f"the configuration was not reloaded: {error}"
+            self.pipeline.extra_problems = (*self._warnings, text)
+            self.manager.status(text)
             return
         logging.getLogger().setLevel(fresh.daemon.log_level.upper())
         self.config = fresh
@@ -332,7 +332,7 @@ class Daemon:
 
     def _leave(self) -> None:
         if not self._anew:
-            self.manager.tell("STOPPING=1")
+            self.manager.send("STOPPING=1")
         code = process.EXIT_AGAIN if self._anew else 0
         # A thread that is stuck in a driver must not keep us: the last resort ends the process.
         last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, args=[code])

@@ -112,27 +112,27 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     for delivery in waiting:
         message = delivery.message
         incidents[delivery.channel, message.thread or message.id].append(delivery)
-    kept: list[Delivery] = []
+    deliveries: list[Delivery] = []
     drop: list[Delivery] = []
     for (_, incident), group in incidents.items():
         older, newer = _overtaken(group)
         drop += [dropped(one, _OVERTAKEN) for one in older]
         untold = any(one.message.id == incident for one in older)
         untold = untold and not any(is_held(one) for one in group)
-        told = [_keys(one) for one in newer if one.message.notice != "resolved"]
+        groups = [_keys(one) for one in newer if one.message.notice != "resolved"]
         for one in newer:
             # What probably ran out of memory keeps its severity: it is told, however late.
             harmless = one.message.notice == "resolved" and one.message.severity == "info"
             over = harmless and untold
-            if over and not any(_keys(one) & keys for keys in told):
+            if over and not any(_keys(one) & keys for keys in groups):
                 drop.append(dropped(one, _OVER))
             else:
-                kept.append(one)
-    due = [one for one in kept if _is_due(one, now_s)]
+                deliveries.append(one)
+    due = [one for one in deliveries if _is_due(one, now_s)]
     reopened = {one.channel for one in due if is_late(one, now_s)}
     late = [
         one
-        for one in kept
+        for one in deliveries
         if one.channel in reopened
         and is_late(one, now_s)
         and not is_held(one)
@@ -148,14 +148,14 @@ def _overtaken(group: Iterable[Delivery]) -> tuple[list[Delivery], list[Delivery
     """
     older: list[Delivery] = []
     newer: list[Delivery] = []
-    told: set[str] = set()
+    names: set[str] = set()
     # Reversed after sorting: of two made in the same instant the one made later is the newer one.
-    for one in sorted(group, key=lambda one: (one.created_at_s, one.row or 0))[::-1]:
-        if newer and _keys(one) <= told:
-            older.append(one)
+    for delivery in sorted(group, key=lambda one: (one.created_at_s, one.row or 0))[::-1]:
+        if newer and _keys(delivery) <= names:
+            older.append(delivery)
         else:
-            newer.append(one)
-            told |= _keys(one)
+            newer.append(delivery)
+            names |= _keys(delivery)
     return older[::-1], newer[::-1]
 
 
@@ -182,20 +182,20 @@ def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
     """
     import hashlib  # noqa: PLC0415 - brings the whole of OpenSSL into a daemon with nothing to tell
 
-    ordered = sorted(deliveries, key=lambda one: one.created_at_s)
-    names = "|".join(sorted(one.message.id for one in ordered))
-    worst = max((one.message.severity for one in ordered), key=_RANK.__getitem__)
+    ordered = sorted(deliveries, key=lambda delivery: delivery.created_at_s)
+    names = "|".join(sorted(delivery.message.id for delivery in ordered))
+    worst = max((delivery.message.severity for delivery in ordered), key=_RANK.__getitem__)
     shown = ordered[-MAX_LINES:]
     lines = [
-        f"{units.clock(one.created_at_s, now_s=now_s)}  {_word(one.message)}: "
-        f"{text.clean(one.message.subject)}"
-        for one in shown
+        f"{units.clock(delivery.created_at_s, now_s=now_s)}  {_word(delivery.message)}: "
+        f"{text.clean(delivery.message.subject)}"
+        for delivery in shown
     ]
     if len(shown) < len(ordered):
         lines.insert(0, f"({len(ordered) - len(shown)} older ones are left out.)")
     count = f"{len(ordered)} message{'s' if len(ordered) > 1 else ''}"
-    reasons = sorted({text.clean(one.held, limit=60) for one in ordered if one.held})
-    if all(one.held for one in ordered):
+    reasons = sorted({text.clean(delivery.held, limit=60) for delivery in ordered if delivery.held})
+    if all(delivery.held for delivery in ordered):
         what, why = "were held back", f"Held back until now ({', '.join(reasons)}):"
     else:
         what, why = "could not be delivered earlier", "While this channel could not be reached:"

@@ -112,7 +112,7 @@ def read_secret(path: Path, *, guarded: bool, what: str = "password") -> str:
     NotifyError
         Permanent: missing, no regular file, readable by group or others, empty, not UTF-8.
     """
-    shown = text.clean(str(path))
+    value = text.clean(str(path))
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
@@ -120,16 +120,16 @@ def read_secret(path: Path, *, guarded: bool, what: str = "password") -> str:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "no path"
         raise NotifyError(
-            f"{what} file {shown}: {why}",
+            f"{what} file {value}: {why}",
             permanent=True,
             hint=f"write the {what} into it and chmod 600",
             page="errors#secret-file",
         ) from None
     if not guarded and status.st_mode & 0o077:
         raise NotifyError(
-            f"{what} file {shown}: others can read it (mode {status.st_mode & 0o777:04o})",
+            f"{what} file {value}: others can read it (mode {status.st_mode & 0o777:04o})",
             permanent=True,
-            hint=f"chmod 600 {shown}",
+            hint=f"chmod 600 {value}",
             page="errors#secret-file",
         )
     try:
@@ -138,7 +138,7 @@ def read_secret(path: Path, *, guarded: bool, what: str = "password") -> str:
         secret = ""
     if not secret:
         raise NotifyError(
-            f"{what} file {shown}: no {what} in it",
+            f"{what} file {value}: no {what} in it",
             permanent=True,
             hint=f"the {what} is its first line, as plain text",
             page="errors#secret-file",

@@ -19,7 +19,7 @@ from gpuwatchd.core.model import Availability
 from gpuwatchd.core.registry import load
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.notify.backlog import TAKEN_OUT, digest, leaves_with_others
-from gpuwatchd.notify.worker import Lane
+from gpuwatchd.notify.worker import ChannelWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -130,7 +130,7 @@ def _build_one(section: NotifySection, name: str) -> Notifier:
     return notifier
 
 
-class Courier:
+class MessageDispatcher:
     """Delivers without ever keeping its caller waiting.
 
     Parameters
@@ -171,7 +171,7 @@ class Courier:
         self._closed = False
         self._late: dict[Key, Delivery] = {}
         self._lanes = {
-            name: Lane(
+            name: ChannelWorker(
                 notifier,
                 limit_s=max(deadline_s, float(getattr(notifier, "timeout_s", 0.0))) + GRACE_S,
                 size=queue_size,
@@ -263,7 +263,7 @@ class Courier:
         for lane in self._lanes.values():
             busy, waiting = lane.join(max(0.0, deadline - time.monotonic()))
             leased = {"lease_until_s": now_s + lane.limit_s}
-            unfinished += [msgspec.structs.replace(one, **leased) for one in busy]
+            unfinished += [msgspec.structs.replace(delivery, **leased) for delivery in busy]
             unfinished += waiting
         return unfinished
 
@@ -271,14 +271,14 @@ class Courier:
         """Send once; several late ones as one message. Never raises."""
         with self._lock:
             done = [self._late[key] for key in map(_key, deliveries) if key in self._late]
-            rest = [one for one in deliveries if _key(one) not in self._late]
+            rest = [delivery for delivery in deliveries if _key(delivery) not in self._late]
         if not rest:
             return done
-        known, failure = "", None
+        value, failure = "", None
         try:
             message = rest[0].message if len(rest) == 1 else digest(rest, self._clock())
-            known = text.clean(notifier.send(message))
-            log.info("%s: %s", rest[0].channel, known)
+            value = text.clean(notifier.send(message))
+            log.info("%s: %s", rest[0].channel, value)
         except NotifyError as error:
             failure = error
         except Exception as error:
@@ -288,9 +288,9 @@ class Courier:
         now_s = self._clock()
         if failure is None:
             if len(rest) > 1:
-                known = f"{known} (one of {len(rest)} messages in one)"
-            return done + [_sent(one, now_s, known) for one in rest]
-        return done + [self._unless_late(_failed(one, failure, now_s)) for one in rest]
+                value = f"{value} (one of {len(rest)} messages in one)"
+            return done + [_sent(delivery, now_s, value) for delivery in rest]
+        return done + [self._unless_late(_failed(delivery, failure, now_s)) for delivery in rest]
 
     def _unless_late(self, failure: Delivery) -> Delivery:
         """Return the success that an abandoned worker had after all, else the failure."""
@@ -307,7 +307,7 @@ class Courier:
                 self._late[_key(delivery)] = delivery
             self._done.append(delivery)
 
-    def _look_after(self, lane: Lane) -> None:
+    def _look_after(self, lane: ChannelWorker) -> None:
         for stuck in lane.check():
             self._report(_failed(stuck, _hanging(lane), self._clock()))
 
@@ -340,11 +340,11 @@ def _key(delivery: Delivery) -> Key:
     return delivery.channel, delivery.message.id
 
 
-def _hanging(lane: Lane) -> NotifyError:
+def _hanging(lane: ChannelWorker) -> NotifyError:
     return NotifyError(f"no answer within {lane.limit_s:g} s", permanent=False)
 
 
-def _sent(delivery: Delivery, now_s: float, known: str) -> Delivery:
+def _sent(delivery: Delivery, now_s: float, value: str) -> Delivery:
     return msgspec.structs.replace(
         delivery,
         state="sent",
@@ -353,7 +353,7 @@ def _sent(delivery: Delivery, now_s: float, known: str) -> Delivery:
         next_try_at_s=None,
         lease_until_s=None,
         error=None,
-        known=known,
+        known=value,
     )
 
 

@@ -72,12 +72,12 @@ def commands(message: Message) -> list[tuple[str, str]]:
     ...                  buttons=(press,)))
     [('Snooze 1 h', 'gpuwatchctl snooze 4711 1h')]
     """
-    said = {message.command, *message.facts.values()}
+    names = {message.command, *message.facts.values()}
     return [
-        (text.clean(one.label, limit=60), text.clean(one.command, limit=LINE_CHARS))
-        for one in message.buttons
+        (text.clean(button.label, limit=60), text.clean(button.command, limit=LINE_CHARS))
+        for button in message.buttons
         # What the button "show" shows is what to do next.
-        if one.name != "show" and one.command and one.command not in said
+        if button.name != "show" and button.command and button.command not in names
     ]
 
 
@@ -144,9 +144,9 @@ def popup(message: Message, *, markup: bool) -> str:
         True when the server reads the body as Pango markup: then it is escaped.
     """
     wanted = [line for line in lines(message.body) if line][:POPUP_LINES]
-    kept = text.cut("\n".join(wanted), POPUP_CHARS)
+    value = text.cut("\n".join(wanted), POPUP_CHARS)
     if message.command:
-        kept = f"{kept}\n{text.clean(message.command)}" if kept else text.clean(message.command)
+        value = f"{value}\n{text.clean(message.command)}" if value else text.clean(message.command)
     if not markup:
-        return kept
-    return "\n".join(text.for_pango(line) for line in kept.split("\n"))
+        return value
+    return "\n".join(text.for_pango(line) for line in value.split("\n"))

@@ -29,7 +29,7 @@ _GATHER_S = 0.1
 """What was late already can wait so long for company, to leave as one message."""
 
 
-class Lane:
+class ChannelWorker:
     """The queue of one channel.
 
     Parameters
@@ -204,8 +204,8 @@ class Lane:
                 if self._stopped:
                     return False
                 waiting = [*worker.aside, *self._drain()]
-                worker.job += [one for one in waiting if self._late(one)]
-                worker.aside = deque(one for one in waiting if not self._late(one))
+                worker.job += [delivery for delivery in waiting if self._late(delivery)]
+                worker.aside = deque(delivery for delivery in waiting if not self._late(delivery))
             worker.since_s, worker.trying = self._monotonic(), True
             return True
 
@@ -213,7 +213,7 @@ class Lane:
 class _Worker(threading.Thread):
     """The thread, since when it has been busy with what, and what it has set aside."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: ChannelWorker) -> None:
         super().__init__(name="notify", daemon=True)
         self._lane = lane
         self.job: list[Delivery] = []

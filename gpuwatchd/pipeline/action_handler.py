@@ -24,7 +24,7 @@ from gpuwatchd.core.errors import ActionError, GpuwatchdError
 from gpuwatchd.core.model import Button
 from gpuwatchd.core.registry import load
 from gpuwatchd.pipeline import messages
-from gpuwatchd.pipeline.action_replies import Speaker, reply, sentence
+from gpuwatchd.pipeline.action_replies import ActionReply, reply, sentence
 from gpuwatchd.store import actions, silences
 from gpuwatchd.store.actions import Action
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from gpuwatchd.act.checkpoint import Checkpoint as Asking
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, ButtonName, Message, ProcessInfo, ProcessKey, Silence
-    from gpuwatchd.pipeline.active_silences import Silencing
+    from gpuwatchd.pipeline.active_silences import ActiveSilences
     from gpuwatchd.store.actions import Phase
     from gpuwatchd.store.checkpoints import Checkpoint
-    from gpuwatchd.store.profiles import Shelf
+    from gpuwatchd.store.profiles import ProfileStore
 
 log = logging.getLogger("gpuwatchd")
 
@@ -58,7 +58,7 @@ _AT_ONCE: Final = 4
 _OPEN: Final = frozenset({"watch", "firing"})
 
 
-class Pressing(NamedTuple):
+class ButtonPress(NamedTuple):
     """One press of a button."""
 
     name: ButtonName
@@ -112,8 +112,8 @@ def buttons_for(
     process = alert.subject.process
     # To be typed by people: a pid is shorter than a key, and means the same while it runs.
     name = alert.code if process is None or alert.state == "resolved" else str(process.pid)
-    shown = show_command(msgspec.structs.replace(alert, key=name))
-    show = Button(name="show", label="Show", command=shlex.join(shown))
+    texts = show_command(msgspec.structs.replace(alert, key=name))
+    show = Button(name="show", label="Show", command=shlex.join(texts))
     if alert.state == "resolved":
         return (show,)
     snoozed = shlex.join(["gpuwatchctl", "snooze", name, "1h"])
@@ -137,7 +137,7 @@ def _ask(config: Config, booted_at_s: float | None) -> Asking:
     return made
 
 
-class Pressed:
+class ActionHandler:
     """Carries out what was pressed.
 
     Parameters
@@ -162,8 +162,8 @@ class Pressed:
         self,
         config: Config,
         *,
-        silencing: Silencing,
-        shelf: Shelf | None = None,
+        silencing: ActiveSilences,
+        shelf: ProfileStore | None = None,
         booted_at_s: float | None = None,
         saved: Callable[[ProcessKey], Checkpoint | None] = lambda _: None,
         say: Callable[[Message], object] | None = None,
@@ -172,11 +172,11 @@ class Pressed:
         self.config = config
         self.file: Path | None = None
         """The only file that settings are read from, where there is one: absolute."""
-        self._waiting: queue.Queue[Pressing] = queue.Queue(maxsize=_WAITING)
+        self._waiting: queue.Queue[ButtonPress] = queue.Queue(maxsize=_WAITING)
         self._silencing = silencing
         self._shelf = shelf
         self._booted_at_s = booted_at_s
-        self._speaker = Speaker(say)
+        self._speaker = ActionReply(say)
         self._mono = mono
         self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         self._running: list[threading.Thread] = []
@@ -189,7 +189,7 @@ class Pressed:
     def put(self, name: ButtonName, message: Message) -> None:
         """Take a press, for the next tick. Any thread may call it; of very many some are lost."""
         try:
-            self._waiting.put_nowait(Pressing(name, message))
+            self._waiting.put_nowait(ButtonPress(name, message))
         except queue.Full:
             # Once for each flood, which may be of thousands in a second.
             if not self._flooded:
@@ -232,13 +232,13 @@ class Pressed:
             thread.join(max(0.0, end_s - self._mono()))
         self._speaker.close()
 
-    def _begin(self, press: Pressing, known: dict[str, Alert], now_s: float) -> None:
+    def _begin(self, press: ButtonPress, alerts: dict[str, Alert], now_s: float) -> None:
         mono_s = self._mono()
         self._recent = {at: s for at, s in self._recent.items() if mono_s - s < TWICE_S}
         if self._recent.setdefault((press.name, press.message.id), mono_s) != mono_s:
             return
         log.info("pressed button=%s alert=%s", press.name, press.message.alert_key)
-        alert = known.get(press.message.alert_key)
+        alert = alerts.get(press.message.alert_key)
         if alert is not None and not _same(alert, press.message):
             alert = None
         if press.name == "show":
@@ -247,16 +247,16 @@ class Pressed:
             done = "Nothing was snoozed" if press.name == "snooze" else "Nobody was asked"
             self._answer(press.message, done, "It is over already.")
         elif press.name == "snooze":
-            self._snooze(alert, press.message, known, now_s)
+            self._snooze(alert, press.message, alerts, now_s)
         else:
-            others = [known[key] for key in press.message.also if key in known]
+            others = [alerts[key] for key in press.message.also if key in alerts]
             self._checkpoint([alert, *others], press.message, now_s)
 
     def _snooze(
-        self, alert: Alert, message: Message, known: dict[str, Alert], now_s: float
+        self, alert: Alert, message: Message, alerts: dict[str, Alert], now_s: float
     ) -> None:
         """Silence the alert, and those that the same notice was about."""
-        others = [known[key] for key in message.also if key in known]
+        others = [alerts[key] for key in message.also if key in alerts]
         kept: list[Silence] = []
         for one in (alert, *others):
             made = silences.of_alert(
@@ -264,11 +264,11 @@ class Pressed:
             )
             kept.append(self._silencing.add(made, now_s))
         head = f"Snoozed until {units.clock(kept[0].until_at_s, now_s=now_s)}"
-        said = "You are told all the same when it becomes critical."
+        value = "You are told all the same when it becomes critical."
         if alert.severity == "critical":
-            said = "You are not told of it until then."
+            value = "You are not told of it until then."
         row = kept[0].row
-        self._answer(message, head, said, "" if row is None else f"gpuwatchctl snooze clear {row}")
+        self._answer(message, head, value, "" if row is None else f"gpuwatchctl snooze clear {row}")
 
     def _show(self, alert: Alert | None, message: Message) -> None:
         key = message.alert_key
@@ -283,9 +283,9 @@ class Pressed:
             try:
                 self._windows.append(terminal.show([command[0], *given, *command[1:]], chosen))
             except GpuwatchdError as error:
-                said = f"{sentence(error.message)} Type this in a terminal:"
+                value = f"{sentence(error.message)} Type this in a terminal:"
                 head = "No window could be opened"
-                self._speaker.say(reply(message, head, said, shlex.join(command)))
+                self._speaker.send(reply(message, head, value, shlex.join(command)))
 
         self._start(work, message)
 
@@ -297,7 +297,7 @@ class Pressed:
             self._write(process, "asked", "by the button on its pop-up", now_s)
 
         def work() -> None:
-            said: list[_Ended] = []
+            endeds: list[_Ended] = []
             for process, finding in asked.items():
                 phase: Phase = "done"
                 try:
@@ -305,13 +305,13 @@ class Pressed:
                 except ActionError as error:
                     result, phase = error.message, "refused"
                 log.info("checkpoint %s: %s", phase, result)
-                said.append(_Ended(process, phase, result, now_s, message))
-                self._ended.put(said[-1])
+                endeds.append(_Ended(process, phase, result, now_s, message))
+                self._ended.put(endeds[-1])
             head = "Asked to save"
-            if all(one.phase != "done" for one in said):
+            if all(ended.phase != "done" for ended in endeds):
                 head = "Not asked to save"
-            told = "\n".join(sentence(one.result) for one in said[:_TOLD])
-            self._speaker.say(reply(message, head, told))
+            value = "\n".join(sentence(ended.result) for ended in endeds[:_TOLD])
+            self._speaker.send(reply(message, head, value))
 
         if not self._start(work, message):
             for process in asked:
@@ -329,8 +329,8 @@ class Pressed:
         elif not 0 <= now_s - asked.at_s < CONFIRM_S:
             del self._unconfirmed[process]
 
-    def _answer(self, message: Message, head: str, said: str, command: str = "") -> None:
-        self._start(lambda: self._speaker.say(reply(message, head, said, command)), message)
+    def _answer(self, message: Message, head: str, value: str, command: str = "") -> None:
+        self._start(lambda: self._speaker.send(reply(message, head, value, command)), message)
 
     def _start(self, work: Callable[[], None], message: Message) -> bool:
         """Do something in a thread of its own; False when too much is being done already."""

@@ -20,7 +20,7 @@ _CLOSE_S: Final = 0.2
 """What a desktop that answers has to let go."""
 
 
-class Speaker:
+class ActionReply:
     """Says what came of a press.
 
     Parameters
@@ -35,7 +35,7 @@ class Speaker:
         self._lock = threading.Lock()
         self._close: Callable[[], None] | None = None
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Show an answer; a desktop that has gone away meanwhile is no reason to fail."""
         with self._lock:
             if self._say is None:
@@ -65,7 +65,7 @@ def _guarded(close: Callable[[], None]) -> None:
         log.debug("the desktop cannot be let go of", exc_info=True)
 
 
-def reply(message: Message, head: str, said: str, command: str = "") -> Message:
+def reply(message: Message, head: str, text: str, command: str = "") -> Message:
     """Return an answer: what was done stands above, whom it is about below."""
     incident = message.thread or message.id
     about = message.subject.removeprefix("Now ").removeprefix("CRITICAL: ")
@@ -74,12 +74,12 @@ def reply(message: Message, head: str, said: str, command: str = "") -> Message:
         notice="test",
         severity="info",
         subject=head,
-        body=f"{about}\n{said}",
+        body=f"{about}\n{text}",
         command=command,
         alert_key=message.alert_key,
     )
 
 
-def sentence(said: str) -> str:
+def sentence(text: str) -> str:
     """Return a clause as a sentence."""
-    return f"{said[:1].upper()}{said[1:]}."
+    return f"{text[:1].upper()}{text[1:]}."

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gpuwatchd.core.model import Alert, Silence
-    from gpuwatchd.store.profiles import Shelf
+    from gpuwatchd.store.profiles import ProfileStore
 
 STEP_S: Final = 2.0
 """A smaller difference is the drift of two clocks."""
@@ -29,7 +29,7 @@ class _Held(NamedTuple):
     latest_mono_s: float
 
 
-class Silencing:
+class ActiveSilences:
     """What the user does not want to hear of.
 
     A silence ends at the clock time that its user was told, and never lasts longer than it was
@@ -43,7 +43,9 @@ class Silencing:
         A clock in seconds that is never set.
     """
 
-    def __init__(self, shelf: Shelf | None, mono: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, shelf: ProfileStore | None, mono: Callable[[], float] = time.monotonic
+    ) -> None:
         self._shelf = shelf
         self._mono = mono
         self.active: tuple[Silence, ...] = ()
@@ -55,7 +57,7 @@ class Silencing:
         self._over: set[int] = set()
         """Rows that have ended here, whatever the file says of them."""
 
-    def look(self, now_s: float) -> None:
+    def refresh(self, now_s: float) -> None:
         """Read again what has changed, and drop what is over; some microseconds otherwise."""
         if self._held:
             mono_s = self._mono()
@@ -63,9 +65,9 @@ class Silencing:
                 self._set_back(now_s, mono_s)
             self._offset_s = now_s - mono_s
             over = [
-                one
-                for one in self._held
-                if now_s >= one.silence.until_at_s or mono_s >= one.latest_mono_s
+                held
+                for held in self._held
+                if now_s >= held.silence.until_at_s or mono_s >= held.latest_mono_s
             ]
             if over:
                 self._end(over, now_s)
@@ -80,8 +82,8 @@ class Silencing:
         """Take over a silence that was asked for here; it holds even where it cannot be kept."""
         kept = self._shelf and self._shelf.write_now(lambda it: silences.insert(it, silence))
         silence = kept or silence
-        others = [one for one in self._held if one.silence.matcher != silence.matcher]
-        self._hold([*others, self._begun(silence, now_s)], now_s)
+        others = [held for held in self._held if held.silence.matcher != silence.matcher]
+        self._hold([*others, self._with_end(silence, now_s)], now_s)
         return silence
 
     def follow(self, changes: Sequence[Alert], now_s: float) -> None:
@@ -93,31 +95,31 @@ class Silencing:
         if not self._held:
             return
         for alert in changes:
-            mine = [one for one in self._held if one.silence.matcher.key == alert.key]
+            mine = [held for held in self._held if held.silence.matcher.key == alert.key]
             if alert.state != "resolved" or not mine:
                 continue
             heir = _heir(alert, changes)
             if heir is None:
-                mine = [one for one in mine if one.silence.until_resolved]
+                mine = [held for held in mine if held.silence.until_resolved]
             else:
-                for one in mine:
+                for held in mine:
                     moved = msgspec.structs.replace(
-                        one.silence, matcher=Matcher(key=heir.key), row=None
+                        held.silence, matcher=Matcher(key=heir.key), row=None
                     )
                     self.add(moved, now_s)
             self._end(mine, now_s)
 
     def _take(self, found: Iterable[Silence], now_s: float) -> None:
         """Take over what the file says; those that could not be kept there stay."""
-        known = {one.silence.row: one for one in self._held if one.silence.row is not None}
+        helds = {held.silence.row: held for held in self._held if held.silence.row is not None}
         fresh = [
-            known.get(one.row or 0) or self._begun(one, now_s)
-            for one in found
-            if one.row not in self._over
+            helds.get(silence.row or 0) or self._with_end(silence, now_s)
+            for silence in found
+            if silence.row not in self._over
         ]
-        self._hold([*(one for one in self._held if one.silence.row is None), *fresh], now_s)
+        self._hold([*(held for held in self._held if held.silence.row is None), *fresh], now_s)
 
-    def _begun(self, silence: Silence, now_s: float) -> _Held:
+    def _with_end(self, silence: Silence, now_s: float) -> _Held:
         meant_s = min(silence.until_at_s - silence.from_at_s, silences.LONGEST_S)
         left_s = min(silence.until_at_s - now_s, meant_s)
         return _Held(silence, self._mono() + max(left_s, 0.0))
@@ -131,36 +133,40 @@ class Silencing:
     def _set_back(self, now_s: float, mono_s: float) -> None:
         """Move the ends of silences with a clock that was set back, in the file, too."""
         moved = []
-        for one in self._held:
-            until_s = min(one.silence.until_at_s, now_s + one.latest_mono_s - mono_s)
-            by_s = until_s - one.silence.until_at_s
+        for held in self._held:
+            until_s = min(held.silence.until_at_s, now_s + held.latest_mono_s - mono_s)
+            by_s = until_s - held.silence.until_at_s
             silence = msgspec.structs.replace(
-                one.silence, from_at_s=one.silence.from_at_s + by_s, until_at_s=until_s
+                held.silence, from_at_s=held.silence.from_at_s + by_s, until_at_s=until_s
             )
-            moved.append(_Held(silence, one.latest_mono_s))
+            moved.append(_Held(silence, held.latest_mono_s))
         if self._shelf is not None:
-            kept = [one.silence for one in moved if one.silence.row is not None]
+            kept = [held.silence for held in moved if held.silence.row is not None]
             self._shelf.write_now(lambda it: [silences.move(it, one) for one in kept])
         self._hold(moved, now_s)
 
     def _end(self, over: list[_Held], now_s: float) -> None:
-        rows = [one.silence.row for one in over if one.silence.row is not None]
+        rows = [held.silence.row for held in over if held.silence.row is not None]
         self._over.update(rows)
         if rows and self._shelf is not None:
             self._shelf.write_now(lambda it: [silences.strike(it, row, now_s) for row in rows])
-        self._hold([one for one in self._held if one not in over], now_s)
+        self._hold([held for held in self._held if held not in over], now_s)
 
 
 def _heir(alert: Alert, changes: Iterable[Alert]) -> Alert | None:
     """Return the alert that another goes on with; None where it is just over."""
     if alert.ended not in {KNOWN, UNKNOWN, GOES_ON}:
         return None
-    others = [one for one in changes if one.state != "resolved" and one.kind == alert.kind]
+    others = [
+        change for change in changes if change.state != "resolved" and change.kind == alert.kind
+    ]
     if alert.ended == GOES_ON:
         # The same alert with another rank, perhaps on another device: it began when this one did.
         begun_s = alert.opened_at_s
-        return next((one for one in others if one.opened_at_s == begun_s), None)
+        return next((other for other in others if other.opened_at_s == begun_s), None)
     uid = alert.subject.device_uid
-    fired = [one for one in others if one.state == "firing" and one.subject.device_uid == uid]
+    fired = [
+        other for other in others if other.state == "firing" and other.subject.device_uid == uid
+    ]
     # What a process holds on the host is another memory.
     return next((one for one in fired if one.subject.host == alert.subject.host), None)

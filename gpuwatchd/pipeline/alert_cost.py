@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gpuwatchd.analysis.cost import Held, Price, Prices
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, Cost, ProcessInfo, ProcessKey
-    from gpuwatchd.pipeline.device_state import Seen
-    from gpuwatchd.pipeline.idle_memory import Holdings
+    from gpuwatchd.pipeline.device_state import TrackedDevice
+    from gpuwatchd.pipeline.idle_memory import IdleMemory
     from gpuwatchd.pipeline.track import Track
     from gpuwatchd.pipeline.tracker import Intake
     from gpuwatchd.store.checkpoints import Checkpoint
@@ -52,7 +52,7 @@ class Costing:
         self, config: Config, intake: Intake, history: History | None, saves: Saves | None = None
     ) -> None:
         self.config = config
-        self.holdings: Holdings | None = None
+        self.holdings: IdleMemory | None = None
         """What is held without work now; None: nothing is known of it."""
         self._intake = intake
         self._shelf = None if history is None else history.shelf
@@ -86,8 +86,8 @@ class Costing:
             found = shelf.checkpoints()
             if found is not None:
                 self._checkpoints, self._outside = found, shelf.outside
-        for one in self._saves.collect():
-            self._note(one)
+        for checkpoint in self._saves.collect():
+            self._note(checkpoint)
         self._feel(now_s)
         section = self.config.checkpoints
         if not section.paths or self._saves.busy:
@@ -100,29 +100,33 @@ class Costing:
 
     def saved(self, process: ProcessKey) -> Checkpoint | None:
         """Return the newest checkpoint of a process; None where none is known."""
-        found = [one for one in self._checkpoints if checkpoints.same(one.process, process)]
-        return max(found, key=lambda one: one.saved_at_s, default=None)
+        found = [
+            checkpoint
+            for checkpoint in self._checkpoints
+            if checkpoints.same(checkpoint.process, process)
+        ]
+        return max(found, key=lambda checkpoint: checkpoint.saved_at_s, default=None)
 
-    def _note(self, one: Checkpoint) -> None:
-        known = self.saved(one.process)
-        if known is not None and known.saved_at_s >= one.saved_at_s:
+    def _note(self, checkpoint: Checkpoint) -> None:
+        known = self.saved(checkpoint.process)
+        if known is not None and known.saved_at_s >= checkpoint.saved_at_s:
             return
-        self._checkpoints.append(one)
+        self._checkpoints.append(checkpoint)
         del self._checkpoints[:-_KEPT]
         if self._shelf is not None:
-            self._shelf.keep_checkpoint(one)
+            self._shelf.keep_checkpoint(checkpoint)
 
     def _wanted(self) -> Iterator[ProcessInfo]:
         """Yield the processes of this machine that an open alert is about, ranks included."""
-        told: set[ProcessKey] = set()
+        keys: set[ProcessKey] = set()
         for track in list(self._intake.watcher.tracks.values()):
             alert = track.alert
             if alert is None or alert.state not in _OPEN or track.device.source in _RECORDED:
                 continue
             for _, key in self._members(alert):
                 info = None if key is None else self._intake.infos.get(key)
-                if info is not None and info.key not in told:
-                    told.add(info.key)
+                if info is not None and info.key not in keys:
+                    keys.add(info.key)
                     yield info
 
     # ---- money ----------------------------------------------------------------------------------
@@ -140,7 +144,9 @@ class Costing:
         keys = [key for _, key in members if key is not None]
         started = [key.started_at_s for key in keys]
         known = [at_s for at_s in started if at_s is not None]
-        saved = [one.saved_at_s for key in keys if (one := self.saved(key)) is not None]
+        saved = [
+            checkpoint.saved_at_s for key in keys if (checkpoint := self.saved(key)) is not None
+        ]
         finding = alert.finding
         left_s = None
         if finding.eta is not None and alert.state != "resolved":
@@ -181,8 +187,8 @@ class Costing:
         if found is None:
             # Of who has gone without having been written down, what was known before counts.
             return None if self.prices.off else alert.cost
-        told = tuple(Subject(device_uid=uid, process=key) for uid, key in members)
-        return msgspec.structs.replace(found, members=told)
+        subjects = tuple(Subject(device_uid=uid, process=key) for uid, key in members)
+        return msgspec.structs.replace(found, members=subjects)
 
     def _priced(self, now_s: float) -> Callable[[str, float, float], Price | None]:
         return lambda uid, _since_s, _until_s: self.price(uid, now_s)
@@ -194,8 +200,8 @@ class Costing:
         members = self._holders(alert)
 
         def rows(uid: str, since_s: float, until_s: float) -> list[Held]:
-            seen = self._intake.devices.get(uid)
-            total = None if seen is None else seen.room.total_bytes
+            device = self._intake.devices.get(uid)
+            total = None if device is None else device.room.total_bytes
             return cost.with_rest(self._rows(uid, since_s, until_s), total)
 
         had = cost.stint(
@@ -210,19 +216,23 @@ class Costing:
     def _holders(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
         """Return each device on which an alert's process holds memory without work, or has."""
         subject, kinds = alert.subject, self.config.policy.tell_held
-        told = () if alert.cost is None else alert.cost.members
-        found = [(one.device_uid, one.process) for one in (subject, *told)]
+        subjects = () if alert.cost is None else alert.cost.members
+        pairs = [(one.device_uid, one.process) for one in (subject, *subjects)]
         if alert.resolved_at_s is None and self.holdings is not None:
-            found += [
-                (one.device_uid, one.process.key)
-                for one in self.holdings.found
-                if one.kind in kinds and one.process and one.process.key == subject.process
+            pairs += [
+                (holding.device_uid, holding.process.key)
+                for holding in self.holdings.found
+                if holding.kind in kinds
+                and holding.process
+                and holding.process.key == subject.process
             ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(pairs))
 
     def price(self, uid: str, now_s: float) -> Price | None:
         """Return what a device costs; None where that is unknown."""
-        devices = {key: seen.device for key, seen in self._intake.devices.items()}
+        devices = {
+            key: tracked_device.device for key, tracked_device in self._intake.devices.items()
+        }
         device = devices.get(uid)
         if device is None:
             return None
@@ -239,40 +249,40 @@ class Costing:
         info = infos.get(subject.process)
         track = self._intake.watcher.tracks.get(subject.id)
         team = info.team if info is not None and track is not None and track.leads else None
-        found: list[tuple[str, ProcessKey | None]] = [(subject.device_uid, subject.process)]
+        pairs: list[tuple[str, ProcessKey | None]] = [(subject.device_uid, subject.process)]
         if alert.resolved_at_s is not None and alert.cost is not None:
             # They have gone: who they were is what was known last.
-            found += [(one.device_uid, one.process) for one in alert.cost.members]
-            return list(dict.fromkeys(found))
-        for uid, seen in self._intake.devices.items():
-            for key in seen.processes:
+            pairs += [(member.device_uid, member.process) for member in alert.cost.members]
+            return list(dict.fromkeys(pairs))
+        for uid, device in self._intake.devices.items():
+            for key in device.processes:
                 other = infos.get(key)
                 mine = key == subject.process or (
                     team is not None and other is not None and other.team == team
                 )
-                if mine and (uid, key) not in found:
-                    found.append((uid, key))
-        return found
+                if mine and (uid, key) not in pairs:
+                    pairs.append((uid, key))
+        return pairs
 
     def _rows(self, uid: str, since_s: float, until_s: float) -> list[Held]:
         """Return who held what on a device: as written down, and since then as remembered."""
-        kept = None if self._shelf is None else self._shelf.occupied(uid, since_s, until_s)
-        rows = list(kept or ())
+        helds = None if self._shelf is None else self._shelf.occupancy(uid, since_s, until_s)
+        rows = list(helds or ())
         end_s = max((row.at_s + row.width_s for row in rows), default=float("-inf"))
-        seen = self._intake.devices.get(uid)
-        if seen is None:
+        device = self._intake.devices.get(uid)
+        if device is None:
             return rows
-        rows += [row for row in _remembered(seen, since_s, until_s) if row.at_s >= end_s]
+        rows += [row for row in _remembered(device, since_s, until_s) if row.at_s >= end_s]
         return rows
 
     def _watched(self, uid: str, since_s: float, until_s: float) -> list[Held]:
         """Return the minutes in which a device was watched, as those of one that is alone."""
         shelf = self._shelf
-        kept = [] if shelf is None else shelf.minutes(uid, None, since_s, until_s)
-        minutes = {end_s - WIDTH_S for end_s, _ in kept}
-        seen = self._intake.devices.get(uid)
-        if seen is not None and seen.others:
-            minutes |= _minutes(seen.others[0], since_s, until_s).keys()
+        pairs = [] if shelf is None else shelf.minutes(uid, None, since_s, until_s)
+        minutes = {end_s - WIDTH_S for end_s, _ in pairs}
+        device = self._intake.devices.get(uid)
+        if device is not None and device.others:
+            minutes |= _minutes(device.others[0], since_s, until_s).keys()
         return [cost.Held(at_s, None, None) for at_s in minutes]
 
     def _feel(self, now_s: float) -> None:
@@ -284,8 +294,8 @@ class Costing:
         step_s = 0.0 if before_s is None else now_s - before_s
         if not 0.0 < step_s < WIDTH_S:
             return
-        for uid, seen in self._intake.devices.items():
-            power_w = None if seen.reading is None else seen.reading.power_w
+        for uid, device in self._intake.devices.items():
+            power_w = None if device.reading is None else device.reading.power_w
             if power_w is not None:
                 energy, watched_s = self._power.get(uid, (0.0, 0.0))
                 self._power[uid] = (energy + power_w * step_s, watched_s + step_s)
@@ -298,9 +308,9 @@ class _Ask(NamedTuple):
     price: Callable[[str, float, float], Price | None]
 
 
-def _remembered(seen: Seen, since_s: float, until_s: float) -> Iterator[Held]:
+def _remembered(device: TrackedDevice, since_s: float, until_s: float) -> Iterator[Held]:
     """Yield what the windows of a device's processes say, minute by minute."""
-    for key, track in seen.processes.items():
+    for key, track in device.processes.items():
         for at_s, held_bytes in _minutes(track, since_s, until_s).items():
             yield cost.Held(at_s, key, held_bytes)
 

@@ -10,17 +10,17 @@ import msgspec
 
 from gpuwatchd import alerts as policy
 from gpuwatchd.core.model import Alert, Decision, Delivery
-from gpuwatchd.pipeline.resolved_alerts import BACK, Bygone
+from gpuwatchd.pipeline.resolved_alerts import BACK, ResolvedAlerts
 from gpuwatchd.pipeline.rule_settings import local
 from gpuwatchd.pipeline.track import Track
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.alerts import Announced, Notice
-    from gpuwatchd.pipeline.active_silences import Silencing
-    from gpuwatchd.pipeline.message_builder import Dresser
-    from gpuwatchd.pipeline.outbox import Post
+    from gpuwatchd.alerts import Notice, Notifications
+    from gpuwatchd.pipeline.active_silences import ActiveSilences
+    from gpuwatchd.pipeline.message_builder import MessageBuilder
+    from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.pipeline.watcher import Watcher
     from gpuwatchd.store.writer import History
 
@@ -39,13 +39,13 @@ Opening = tuple[str, float]
 """Key of an alert, and when it opened."""
 
 
-class Bearer(Protocol):
+class AlertHolder(Protocol):
     """What an alert is kept with: a track, or an alarm."""
 
     alert: Alert | None
 
 
-def _heard_at_s(bearer: Bearer) -> float | None:
+def _heard_at_s(bearer: AlertHolder) -> float | None:
     """Return when something was last known of a subject."""
     if isinstance(bearer, Track):
         newest = bearer.window.last
@@ -54,7 +54,7 @@ def _heard_at_s(bearer: Bearer) -> float | None:
     return at_s
 
 
-def _aged(bearer: Bearer, now_s: float) -> Alert | None:
+def _aged(bearer: AlertHolder, now_s: float) -> Alert | None:
     """Mark an alert as stale, or take that back; return it when that is news."""
     alert, heard_s = bearer.alert, _heard_at_s(bearer)
     fresh = heard_s is not None and now_s - heard_s <= STALE_S
@@ -67,7 +67,7 @@ def _aged(bearer: Bearer, now_s: float) -> Alert | None:
     return bearer.alert
 
 
-class Herald:
+class AlertNotifier:
     """Announces alerts.
 
     Parameters
@@ -89,11 +89,11 @@ class Herald:
     def __init__(
         self,
         watcher: Watcher,
-        post: Post,
+        post: Outbox,
         history: History | None,
         *,
-        dresser: Dresser,
-        silencing: Silencing,
+        dresser: MessageBuilder,
+        silencing: ActiveSilences,
         wall: Callable[[], float],
         mono: Callable[[], float],
     ) -> None:
@@ -105,7 +105,7 @@ class Herald:
         self._wall = wall
         self._mono = mono
         self._sent_mono_s: deque[float] = deque(maxlen=1000)
-        self._bygone = Bygone()
+        self._bygone = ResolvedAlerts()
         self._open: dict[str, tuple[Alert, ...]] = {}
         """Source -> its alerts that are open."""
         self.failing: dict[str, str] = {}
@@ -142,8 +142,8 @@ class Herald:
         if self._history is not None and alerts:
             self._history.apply(alerts, [])
 
-    def announce(
-        self, source: str, bearers: Iterable[Bearer], changes: list[Alert], now_s: float
+    def notify(
+        self, source: str, bearers: Iterable[AlertHolder], changes: list[Alert], now_s: float
     ) -> list[Decision]:
         """Book the notices that are due for one source's alerts, and send them.
 
@@ -158,30 +158,32 @@ class Herald:
         """
         if changes:
             self._silencing.follow(changes, self._wall())
-        told = {
-            one.alert.key: one
-            for one in bearers
-            if one.alert is not None and one.alert.state != "pending"
+        holders = {
+            bearer.alert.key: bearer
+            for bearer in bearers
+            if bearer.alert is not None and bearer.alert.state != "pending"
         }
-        news = self._news(source, told, changes, now_s)
+        news = self._news(source, holders, changes, now_s)
         owed = self._bygone.owed(source)
-        if not (told or news or owed):
+        if not (holders or news or owed):
             self._open.pop(source, None)
             return []
-        for one in told.values():
-            aged = _aged(one, now_s)
+        for holder in holders.values():
+            aged = _aged(holder, now_s)
             if aged is not None:
                 news[aged.key, aged.opened_at_s] = aged
-        self._open[source] = _alerts(told)
-        found = self._announced(source, told, owed, now_s)
-        deliveries, unmade, priced = self._messages(found, told, now_s)
-        decisions = [one for one in found.decisions if one.alert_key not in unmade]
-        for alert in found.alerts:
+        self._open[source] = _alerts(holders)
+        notifications = self._announced(source, holders, owed, now_s)
+        deliveries, unmade, priced = self._messages(notifications, holders, now_s)
+        decisions = [
+            decision for decision in notifications.decisions if decision.alert_key not in unmade
+        ]
+        for alert in notifications.alerts:
             if alert.key not in unmade:
                 alert = priced.get(alert.key, alert)  # noqa: PLW2901
-                self._book(source, alert, told, now_s)
+                self._book(source, alert, holders, now_s)
                 news[alert.key, alert.opened_at_s] = alert
-        self._open[source] = _alerts(told)
+        self._open[source] = _alerts(holders)
         if self._history is not None and (news or deliveries or decisions):
             self._history.decide(decisions)
             deliveries = self._history.apply(list(news.values()), deliveries)
@@ -189,21 +191,21 @@ class Herald:
         return decisions
 
     def _news(
-        self, source: str, told: dict[str, Bearer], changes: list[Alert], now_s: float
+        self, source: str, holders: dict[str, AlertHolder], changes: list[Alert], now_s: float
     ) -> dict[Opening, Alert]:
         """Take in alerts whose state changed; return them as they stand now."""
         rules, news = self._watcher.rules, {}
         for alert in changes:
             log.info("alert %s key=%s title=%r", alert.state, alert.key, alert.title)
             now = alert
-            bearer = told.get(alert.key)
+            bearer = holders.get(alert.key)
             if alert.state == "resolved":
                 if alert.next_notice_at_s is not None and self._is_unheard(alert.key):
                     now = msgspec.structs.replace(alert, next_notice_at_s=None, held_back=UNHEARD)
                     self._explain(now, UNHEARD, now_s)
                 if now.next_notice_at_s is None:
                     self.failing.pop(now.key, None)
-                self._bygone.over(source, now, rules, now_s)
+                self._bygone.add(source, now, rules, now_s)
             elif bearer is not None and bearer.alert is not None:
                 now = self._dresser.introduced(bearer.alert)
                 now = msgspec.structs.replace(now, group=now.group or policy.group_of(now))
@@ -222,7 +224,8 @@ class Herald:
             return False
         # What still waits is dropped by the post, with the end of what it tells.
         return not any(
-            key in {one.alert_key, *one.message.also} for one in self._history.pending_deliveries()
+            key in {pending_delivery.alert_key, *pending_delivery.message.also}
+            for pending_delivery in self._history.pending_deliveries()
         )
 
     def _explain(self, alert: Alert, why: str, now_s: float) -> None:
@@ -240,27 +243,27 @@ class Herald:
             self._history.decide([decision])
 
     def _announced(
-        self, source: str, told: dict[str, Bearer], owed: list[Alert], now_s: float
-    ) -> Announced:
+        self, source: str, holders: dict[str, AlertHolder], owed: list[Alert], now_s: float
+    ) -> Notifications:
         """Ask policy what is to be told."""
         rules = self._watcher.rules
-        alerts = list(_alerts(told))
+        alerts = list(_alerts(holders))
         # One that has fired again is not over.
         alerts += [
             one
             for one in owed
-            if (same := told.get(one.key)) is None
+            if (same := holders.get(one.key)) is None
             or same.alert is None
             or same.alert.state != "firing"
         ]
         levels = {}
         if rules.overrides:
-            for key, one in told.items():
-                newest = one.window.last if isinstance(one, Track) else None
+            for key, holder in holders.items():
+                newest = holder.window.last if isinstance(holder, Track) else None
                 if newest is not None:
                     levels[key] = newest[1]
         silences = self._silencing.active
-        around = policy.Around(
+        around = policy.SendingContext(
             local=local(self._wall()) if silences or rules.quiet else None,
             silences=tuple(silences),
             others=tuple(
@@ -271,15 +274,17 @@ class Herald:
         )
         return self._asked(alerts, around, now_s)
 
-    def _asked(self, alerts: list[Alert], around: policy.Around, now_s: float) -> Announced:
+    def _asked(
+        self, alerts: list[Alert], around: policy.SendingContext, now_s: float
+    ) -> Notifications:
         """Ask policy; an alert that it cannot judge costs no other its notice."""
         rules, sent_s = self._watcher.rules, self._sent_at_s(now_s)
         try:
-            return policy.announce(alerts, rules, now_s=now_s, sent_at_s=sent_s, around=around)
+            return policy.due_notices(alerts, rules, now_s=now_s, sent_at_s=sent_s, around=around)
         except Exception as error:
             if len(alerts) != 1:
                 parts = [self._asked([one], around, now_s) for one in alerts]
-                return policy.Announced(
+                return policy.Notifications(
                     [alert for part in parts for alert in part.alerts],
                     [decision for part in parts for decision in part.decisions],
                     [notice for part in parts for notice in part.notices],
@@ -288,7 +293,7 @@ class Herald:
             if key not in self.failing:
                 log.exception("failed part=policy key=%s", key)
             self.failing[key] = f"nobody can be told of {key}: {error!r}"
-            return policy.Announced([], [], [])
+            return policy.Notifications([], [], [])
 
     def _sent_at_s(self, now_s: float) -> list[float]:
         """Return when messages went out, on the clock of ``now_s``: an hour is one of people's."""
@@ -297,28 +302,30 @@ class Herald:
             self._sent_mono_s.popleft()
         return [now_s - (mono_s - at_s) for at_s in self._sent_mono_s]
 
-    def _book(self, source: str, alert: Alert, told: dict[str, Bearer], now_s: float) -> None:
+    def _book(
+        self, source: str, alert: Alert, holders: dict[str, AlertHolder], now_s: float
+    ) -> None:
         """Keep an alert as policy left it, where it is kept."""
         if alert.state == "resolved":
-            self._bygone.over(source, alert, self._watcher.rules, now_s)
+            self._bygone.add(source, alert, self._watcher.rules, now_s)
         else:
-            told[alert.key].alert = alert
+            holders[alert.key].alert = alert
 
     def _messages(
-        self, found: Announced, told: dict[str, Bearer], now_s: float
+        self, notifications: Notifications, holders: dict[str, AlertHolder], now_s: float
     ) -> tuple[list[Delivery], set[str], dict[str, Alert]]:
         """Return the messages; the alerts of which none could be made; and what the others cost.
 
         Those of which none could be made stay due.
         """
-        for one in found.decisions:
-            if one.kind == "hold":
-                log.info("held back key=%s reason=%r", one.alert_key, one.reason)
-        booked = {alert.key: alert for alert in found.alerts}
+        for decision in notifications.decisions:
+            if decision.kind == "hold":
+                log.info("held back key=%s reason=%r", decision.alert_key, decision.reason)
+        booked = {alert.key: alert for alert in notifications.alerts}
         out: list[Delivery] = []
         unmade: set[str] = set()
         priced: dict[str, Alert] = {}
-        for notice in found.notices:
+        for notice in notifications.notices:
             keys = [notice.alert.key, *(one.key for one in notice.also)]
             try:
                 first, *others = (booked[key] for key in keys)
@@ -328,7 +335,7 @@ class Herald:
                     one.key: self._dresser.priced(one, now_s, thread, counted=number < PRICED)
                     for number, one in enumerate(others, start=1)
                 }
-                out += self._deliveries(_priced(notice, costs), told, now_s)
+                out += self._deliveries(_priced(notice, costs), holders, now_s)
             except Exception as error:
                 if not unmade.union(self.failing).issuperset(keys):
                     log.exception("failed part=message key=%s", keys[0])
@@ -343,8 +350,10 @@ class Herald:
             self.sent()
         return out, unmade, priced
 
-    def _deliveries(self, notice: Notice, told: dict[str, Bearer], now_s: float) -> list[Delivery]:
-        bearer = told.get(notice.alert.key)
+    def _deliveries(
+        self, notice: Notice, holders: dict[str, AlertHolder], now_s: float
+    ) -> list[Delivery]:
+        bearer = holders.get(notice.alert.key)
         curve = bearer if isinstance(bearer, Track) else None
         message = self._dresser.message(notice, curve, now_s)
         if notice.kind == "resolved" and self._goes_on(notice):
@@ -368,14 +377,14 @@ class Herald:
         """Say whether others are open of which people were told in the same thread."""
         thread = notice.alert.first_message
         return any(
-            one.state == "firing" and one.first_message == thread
+            alert.state == "firing" and alert.first_message == thread
             for some in self._open.values()
-            for one in some
+            for alert in some
         )
 
 
-def _alerts(told: dict[str, Bearer]) -> tuple[Alert, ...]:
-    return tuple(one.alert for one in told.values() if one.alert is not None)
+def _alerts(holders: dict[str, AlertHolder]) -> tuple[Alert, ...]:
+    return tuple(holder.alert for holder in holders.values() if holder.alert is not None)
 
 
 def _priced(notice: Notice, costs: dict[str, Alert]) -> Notice:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpuwatchd.core.model import Alert
-    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.device_state import TrackedDevice
     from gpuwatchd.pipeline.track import Track
     from gpuwatchd.pipeline.watcher import Watcher
 
@@ -28,53 +28,53 @@ GRACE_S = 300.0
 """A device is judged as a whole only when its processes have been unknown for this long."""
 
 
-def beside(seen: Seen, now_s: float) -> list[Track]:
+def beside(device: TrackedDevice, now_s: float) -> list[Track]:
     """Return the tracks to be judged at present beside those of processes on the device."""
-    found = list(seen.hosts.values()) if seen.hosts_s == seen.taken_s else []
-    owned, explained = is_owned(seen, now_s), _is_explained(seen)
-    if owned and seen.device.memory_kind == "coherent":
-        return found  # Pages stay taken after a process has ended: its series is no evidence.
-    for track in seen.others:
+    tracks = list(device.hosts.values()) if device.hosts_s == device.taken_s else []
+    owned, explained = is_owned(device, now_s), _is_explained(device)
+    if owned and device.device.memory_kind == "coherent":
+        return tracks  # Pages stay taken after a process has ended: its series is no evidence.
+    for track in device.others:
         # An alert on the whole device that people were told of is followed to its end.
         told = track.alert is not None and track.alert.state == "firing"
         if owned if track.subject.unattributed else told or not (owned or explained):
-            found.append(track)
-    return found
+            tracks.append(track)
+    return tracks
 
 
-def _is_explained(seen: Seen) -> bool:
+def _is_explained(device: TrackedDevice) -> bool:
     """Say whether one of a list that lacks some is told of: the device would only be an echo."""
-    reading = seen.reading
+    reading = device.reading
     lacks = reading is not None and reading.uses is not None and reading.uses_reason is not None
     return lacks and any(
         track.alert is not None and track.alert.state == "firing"
-        for track in seen.processes.values()
+        for track in device.processes.values()
     )
 
 
-def is_owned(seen: Seen, now_s: float) -> bool:
+def is_owned(device: TrackedDevice, now_s: float) -> bool:
     """Say whether it is known, or was until a moment ago, who holds the device's memory."""
-    known = seen.room.attributed_at_s
+    known = device.room.attributed_at_s
     return known is not None and now_s - known < GRACE_S
 
 
-def drop_whole(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
+def drop_whole(watcher: Watcher, device: TrackedDevice, now_s: float) -> list[Alert]:
     """End what was only suspected of the whole device, once its processes are known."""
-    if seen.device.memory_kind == "coherent" and is_owned(seen, now_s):
-        return _unjudged(watcher, seen, now_s)
-    if not seen.others or not (is_owned(seen, now_s) or _is_explained(seen)):
+    if device.device.memory_kind == "coherent" and is_owned(device, now_s):
+        return _unjudged(watcher, device, now_s)
+    if not device.others or not (is_owned(device, now_s) or _is_explained(device)):
         return []
-    alert = seen.others[0].alert
+    alert = device.others[0].alert
     if alert is None or alert.state == "firing":
         return []
-    ended = watcher.end(seen.others[0], KNOWN, now_s, quietly=True)
+    ended = watcher.end(device.others[0], KNOWN, now_s, quietly=True)
     return [] if ended is None else [ended]
 
 
-def _unjudged(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
+def _unjudged(watcher: Watcher, device: TrackedDevice, now_s: float) -> list[Alert]:
     """Say of a device whose pages the kernel keeps why it is not judged as a whole."""
     ended = []
-    for track in seen.others:
+    for track in device.others:
         if track.finding is None or track.finding.reason != KEPT:
             track.finding = unjudged(track.subject, KEPT, now_s)
             track.room.note(track.finding)
@@ -86,23 +86,25 @@ def _unjudged(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
 
 
 def take_over(
-    watcher: Watcher, devices: Mapping[str, Seen], changes: Iterable[Alert], now_s: float
+    watcher: Watcher, devices: Mapping[str, TrackedDevice], changes: Iterable[Alert], now_s: float
 ) -> list[Alert]:
     """Return the changes, with alerts that have just fired in the place of those they replace."""
     out: list[Alert] = []
     for alert in changes:
         track = watcher.tracks.get(alert.subject.id)
-        seen = devices.get(alert.subject.device_uid)
+        device = devices.get(alert.subject.device_uid)
         # What a process holds on the host is another memory: it stands for nothing of the device.
         fired = alert.state == "firing" and alert.firing_at_s == now_s and not alert.subject.host
         if fired and track is not None and track.alert is None:
             continue  # taken over in this very tick
-        if not fired or track is None or track.alert is None or seen is None or not seen.others:
+        if not fired or track is None or track.alert is None or device is None or not device.others:
             out.append(alert)
             continue
-        whole = track is seen.others[0]
+        whole = track is device.others[0]
         why = UNKNOWN if whole else KNOWN
-        for rival in [*seen.processes.values(), *seen.others[1:]] if whole else seen.others[:1]:
+        for rival in (
+            [*device.processes.values(), *device.others[1:]] if whole else device.others[:1]
+        ):
             before = rival.alert
             if before is None or (whole and before.state != "firing"):
                 continue

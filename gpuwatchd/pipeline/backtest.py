@@ -61,7 +61,7 @@ class Case(Value, frozen=True, kw_only=True):
     confidence: float
     eta: EtaRange | None
     """As it was told."""
-    fate: later_outcome.Fate
+    fate: later_outcome.LaterOutcome
     word: str | None = None
     """What the user said of it: "normal" or "leak"."""
     band_held: bool | None = None
@@ -182,7 +182,7 @@ def play(
         return DeviceReport(
             device=device, subjects=0, samples=0, begun_at_s=None, ended_at_s=None, played=()
         )
-    words = spoken(history)
+    words = user_labels(history)
     stirred = _stirred(log, tried, _share_of(tell, _READ_SHARE, _SCOUT_SHARE))
     died = later_outcome.deaths(log)
     played = []
@@ -204,9 +204,9 @@ def play(
     return DeviceReport(
         device=device,
         subjects=len(log.series),
-        samples=sum(int(one.t_s.size) for one in log.series),
-        begun_at_s=min(float(one.t_s[0]) for one in log.series),
-        ended_at_s=max(float(one.t_s[-1]) for one in log.series),
+        samples=sum(int(log_series.t_s.size) for log_series in log.series),
+        begun_at_s=min(float(log_series.t_s[0]) for log_series in log.series),
+        ended_at_s=max(float(log_series.t_s[-1]) for log_series in log.series),
         played=tuple(played),
     )
 
@@ -217,10 +217,10 @@ def tally(reports: Iterable[DeviceReport], tried: Sequence[Trial]) -> list[Tally
     return [_tally(trial.name, [p for p in played if p.trial == trial.name]) for trial in tried]
 
 
-def spoken(history: Reader) -> dict[str, list[tuple[float, str]]]:
+def user_labels(history: Reader) -> dict[str, list[tuple[float, str]]]:
     """Return what the user said: subject id -> when its alert had opened, and the word."""
     out: dict[str, list[tuple[float, str]]] = {}
-    for word in history.words():
+    for word in history.user_labels():
         out.setdefault(word.subject.id, []).append((word.opened_at_s, word.word))
     return out
 
@@ -246,8 +246,12 @@ def _stirred(log: LogFile, tried: Sequence[Trial], tell: Callable[[float], None]
         detection=msgspec.structs.replace(first.detection, confidence_threshold=lowest),
         policy=msgspec.structs.replace(first.policy, confirm=1),
     )
-    found = replay.analyze(log, scout, passed=tell)
-    return {one.subject.id for one in found if one.watches or one.alerts}
+    results = replay.analyze(log, scout, passed=tell)
+    return {
+        subject_result.subject.id
+        for subject_result in results
+        if subject_result.watches or subject_result.alerts
+    }
 
 
 class _Recalling(Watcher):
@@ -268,8 +272,13 @@ class _Recalling(Watcher):
 
     def _findings(self, batch: list[Series]) -> list[Finding | None]:
         keys = [
-            (one.subject.id, float(one.t_s[-1]), one.limit_bytes, one.others_bytes_per_s)
-            for one in batch
+            (
+                series.subject.id,
+                float(series.t_s[-1]),
+                series.limit_bytes,
+                series.others_bytes_per_s,
+            )
+            for series in batch
         ]
         new = [k for k, key in enumerate(keys) if key not in self._recall]
         judged = super()._findings([batch[k] for k in new]) if new else []
@@ -289,19 +298,19 @@ class _Recalling(Watcher):
 def _cases(
     results: Iterable[SubjectResult], log: LogFile, words: dict[str, list[tuple[float, str]]]
 ) -> Iterable[Case]:
-    device = next((one for one in log.series if one.process is None), None)
-    series = {one.subject.id: one for one in log.series}
+    device = next((log_series for log_series in log.series if log_series.process is None), None)
+    series = {log_series.subject.id: log_series for log_series in log.series}
     for result in results:
         lives: dict[float, list[Event]] = {}
         for event in (*result.watches, *result.alerts):
             lives.setdefault(event.alert.opened_at_s, []).append(event)
         for opened_s, events in sorted(lives.items()):
             own = series[result.subject.id]
-            said = _said(words.get(result.subject.id, ()), opened_s)
-            yield _case(result, events, own, device, said)
+            text = _user_label(words.get(result.subject.id, ()), opened_s)
+            yield _case(result, events, own, device, text)
 
 
-def _said(words: Sequence[tuple[float, str]], opened_s: float) -> str | None:
+def _user_label(words: Sequence[tuple[float, str]], opened_s: float) -> str | None:
     """Return the word on the alert that the daemon opened nearest to this one, if near at all."""
     near = [(abs(at_s - opened_s), word) for at_s, word in words]
     return min(near)[1] if near and min(near)[0] <= _NEAR_S else None
@@ -318,7 +327,7 @@ def _case(
     first = told or min(events, key=lambda event: event.at_s)
     over = next((e.at_s for e in events if e.state == "resolved"), None)
     finding = first.alert.finding
-    lived = later_outcome.fate(
+    lived = later_outcome.later_outcome(
         own,
         device if own.process is not None else None,
         from_s=first.at_s,

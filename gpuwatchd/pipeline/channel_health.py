@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MOST = 2000
 
 
-class _Word:
+class _DeliveryRecord:
     """Whether anybody was told of one alert, and whether somebody could not be."""
 
     __slots__ = ("failed", "opened_at_s", "told")
@@ -39,7 +39,7 @@ class Reach:
         self._opened = opened
         self.changes = 0
         """Counts what may change whom nobody was told of."""
-        self._words: dict[str, _Word] = {}
+        self._words: dict[str, _DeliveryRecord] = {}
 
     def note(self, delivery: Delivery) -> None:
         """Take in how a delivery stands now."""
@@ -58,7 +58,7 @@ class Reach:
             return
         word = self._words.get(key)
         if word is None or word.opened_at_s != opened_at_s:
-            word = self._words[key] = _Word(opened_at_s)
+            word = self._words[key] = _DeliveryRecord(opened_at_s)
             if len(self._words) > _MOST:
                 del self._words[next(iter(self._words))]
         word.told |= delivery.state == "sent"
@@ -66,14 +66,14 @@ class Reach:
 
     def untold(self) -> tuple[str, ...]:
         """Return the keys of open alerts that were to be told and have reached nobody."""
-        found: list[str] = []
+        texts: list[str] = []
         for key, word in list(self._words.items()):
             if self._opened is not None and self._opened(key) != word.opened_at_s:
                 del self._words[key]
                 self.changes += 1
             elif word.failed and not word.told:
-                found.append(key)
-        return tuple(found)
+                texts.append(key)
+        return tuple(texts)
 
 
 class _Channel:
@@ -151,7 +151,7 @@ class Channels:
             if channel.ok is False
         ]
 
-    def health(
+    def channel_health(
         self, configured: Iterable[str], waiting: Iterable[Delivery]
     ) -> tuple[ChannelHealth, ...]:
         """Return how the channels do: those in use, and others that are failing or have work."""
@@ -159,10 +159,10 @@ class Channels:
         for delivery in waiting:
             counts[delivery.channel] = counts.get(delivery.channel, 0) + 1
         failing = [name for name, channel in self._channels.items() if channel.ok is False]
-        found = []
+        healths = []
         for name in dict.fromkeys((*configured, *failing, *counts)):
             channel = self._channels.get(name) or _Channel()
-            found.append(
+            healths.append(
                 ChannelHealth(
                     name=name,
                     ok=channel.ok,
@@ -172,4 +172,4 @@ class Channels:
                     waiting=counts.get(name, 0),
                 )
             )
-        return tuple(found)
+        return tuple(healths)

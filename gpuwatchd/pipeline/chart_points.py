@@ -66,10 +66,10 @@ def _chart(t_s: FloatArray, used: FloatArray, alert: Alert) -> Chart | None:
     over = alert.state == "resolved"
     rate = None if over else finding.rate_bytes_per_s
     eta = None if over or not rate or rate < 0 else finding.eta
-    kept = thinned(used, MOST_POINTS)
+    values = thinned(used, MOST_POINTS)
     return Chart(
-        at_s=tuple(_ascending(t_s[kept]).tolist()),
-        used_bytes=tuple(float(round(value)) for value in used[kept]),
+        at_s=tuple(_ascending(t_s[values]).tolist()),
+        used_bytes=tuple(float(round(value)) for value in used[values]),
         limit_bytes=_whole(finding.limit_bytes),
         onset_at_s=_whole(finding.onset_at_s),
         judged_at_s=_whole(finding.judged_at_s),

@@ -23,7 +23,7 @@ DEADLINE_S: Final = 30.0
 """A look that takes longer is stuck, as a rule in a file server that does not answer."""
 
 
-def _look(patterns: Sequence[str], info: ProcessInfo, now_s: float) -> Saved | None:
+def _newest(patterns: Sequence[str], info: ProcessInfo, now_s: float) -> Saved | None:
     return checkpoint_files.newest(patterns, info, now_s=now_s)
 
 
@@ -40,7 +40,7 @@ class Saves:
 
     def __init__(
         self,
-        look: Callable[[Sequence[str], ProcessInfo, float], Saved | None] = _look,
+        look: Callable[[Sequence[str], ProcessInfo, float], Saved | None] = _newest,
         *,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -83,11 +83,11 @@ class Saves:
     def collect(self) -> list[Checkpoint]:
         """Return what the last look found, once it is back."""
         try:
-            found = self._found.get_nowait()
+            checkpoints = self._found.get_nowait()
         except queue.Empty:
             return []
         self._asked_s = None
-        return found
+        return checkpoints
 
     def close(self) -> None:
         """Let the thread end when it comes back."""
@@ -97,7 +97,7 @@ class Saves:
     def _run(self) -> None:
         while (wish := self._wishes.get()) is not None:
             patterns, infos, now_s = wish
-            found = []
+            checkpoints = []
             for info in infos:
                 try:
                     saved = self._look(patterns, info, now_s)
@@ -106,7 +106,7 @@ class Saves:
                     log.debug("failed part=checkpoints pid=%d", info.key.pid, exc_info=True)
                     continue
                 if saved is not None:
-                    found.append(
+                    checkpoints.append(
                         Checkpoint(
                             process=info.key,
                             saved_at_s=saved.at_s,
@@ -114,4 +114,4 @@ class Saves:
                             detail=saved.path,
                         )
                     )
-            self._found.put(found)
+            self._found.put(checkpoints)

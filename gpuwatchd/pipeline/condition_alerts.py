@@ -14,13 +14,13 @@ import msgspec
 from gpuwatchd import alerts
 from gpuwatchd.core.model import Alert, Finding
 from gpuwatchd.pipeline.clock import moved_alert
-from gpuwatchd.pipeline.device_health import Health
-from gpuwatchd.pipeline.idle_alerts import Waste
+from gpuwatchd.pipeline.device_health import DeviceHealth
+from gpuwatchd.pipeline.idle_alerts import IdleAlerts
 
 if TYPE_CHECKING:
     from gpuwatchd.core.config import Config
-    from gpuwatchd.pipeline.device_health import Ail
-    from gpuwatchd.pipeline.idle_memory import Holdings
+    from gpuwatchd.pipeline.device_health import Ailment
+    from gpuwatchd.pipeline.idle_memory import IdleMemory
     from gpuwatchd.pipeline.tracker import Intake
 
 SOURCE: Final = "alarms"
@@ -36,7 +36,7 @@ FORGET_S: Final = 86_400.0
 """One whose device has not been seen for so long is over."""
 
 
-class Alarm:
+class ConditionAlert:
     """One subject that such an alert is about."""
 
     def __init__(self, alert: Alert | None = None) -> None:
@@ -47,7 +47,7 @@ class Alarm:
         """Since when it has been well again."""
 
 
-class Alarms:
+class ConditionAlerts:
     """Opens, keeps and ends them.
 
     Parameters
@@ -60,12 +60,12 @@ class Alarms:
         Has what is held without work.
     """
 
-    def __init__(self, config: Config, intake: Intake, holdings: Holdings) -> None:
+    def __init__(self, config: Config, intake: Intake, holdings: IdleMemory) -> None:
         self.config = config
         self._intake = intake
-        self._health = Health(intake)
-        self._waste = Waste(intake, holdings)
-        self.alarms: dict[str, Alarm] = {}
+        self._health = DeviceHealth(intake)
+        self._waste = IdleAlerts(intake, holdings)
+        self.alarms: dict[str, ConditionAlert] = {}
         """Alert key -> its alarm."""
         self._told_s: dict[str, float] = {}
         """Alert key -> when an earlier one was last told, for the cool-down."""
@@ -73,7 +73,7 @@ class Alarms:
 
     def adopt(self, alert: Alert, now_s: float) -> None:
         """Take over an alert of an earlier run."""
-        alarm = self.alarms[alert.key] = Alarm(alert)
+        alarm = self.alarms[alert.key] = ConditionAlert(alert)
         alarm.heard_at_s = now_s
         if alert.kind == "gpu":
             self._health.recall(alert.subject.device_uid, alert.opened_at_s)
@@ -98,51 +98,51 @@ class Alarms:
         """Take in what is so now; return the alerts whose state changed."""
         self._keep_time(now_s)
         config, changed = self.config.policy, list[Alert]()
-        found = self._health.look(now_s) if config.tell_hardware else {}
+        ailments = self._health.conditions(now_s) if config.tell_hardware else {}
         if config.tell_held:
-            found = found | self._waste.look(config.tell_held, now_s)
-        if not found and not self.alarms:
+            ailments = ailments | self._waste.conditions(config.tell_held, now_s)
+        if not ailments and not self.alarms:
             return changed
-        for key, told in found.items():
+        for key, ailment in ailments.items():
             alarm = self.alarms.get(key)
             if alarm is None:
-                alarm = self.alarms[key] = Alarm()
+                alarm = self.alarms[key] = ConditionAlert()
             alarm.heard_at_s, alarm.well_since_s = now_s, None
             if alarm.alert is None:
-                alarm.alert, news = self._opened(told, now_s), True
+                alarm.alert, news = self._opened(ailment, now_s), True
             else:
-                alarm.alert, news = _again(alarm.alert, told, now_s)
+                alarm.alert, news = _again(alarm.alert, ailment, now_s)
             if news:
                 changed.append(alarm.alert)
-        for key in [key for key in self.alarms if key not in found]:
+        for key in [key for key in self.alarms if key not in ailments]:
             over = self._missing(key, self.alarms[key], now_s)
             if over is not None:
                 changed.append(over)
         return changed
 
-    def _opened(self, told: Ail, now_s: float) -> Alert:
+    def _opened(self, ailment: Ailment, now_s: float) -> Alert:
         rules = self._intake.watcher.rules
-        since_s = now_s if told.since_s is None else min(told.since_s, now_s)
-        last_s = self._told_s.get(told.key)
+        since_s = now_s if ailment.since_s is None else min(ailment.since_s, now_s)
+        last_s = self._told_s.get(ailment.key)
         first_s = now_s + rules.flap_hold_s
         return Alert(
-            key=told.key,
-            kind=told.kind,
-            subject=told.subject,
+            key=ailment.key,
+            kind=ailment.kind,
+            subject=ailment.subject,
             state="firing",
-            severity=told.severity,
-            finding=_finding(told, since_s, now_s),
+            severity=ailment.severity,
+            finding=_finding(ailment, since_s, now_s),
             opened_at_s=since_s,
             changed_at_s=now_s,
             watch_at_s=now_s,
             firing_at_s=now_s,
             last_notice_at_s=last_s,
             next_notice_at_s=first_s if last_s is None else max(first_s, last_s + rules.cooldown_s),
-            title=told.title,
-            group=told.group,
+            title=ailment.title,
+            group=ailment.group,
         )
 
-    def _missing(self, key: str, alarm: Alarm, now_s: float) -> Alert | None:
+    def _missing(self, key: str, alarm: ConditionAlert, now_s: float) -> Alert | None:
         """Take in that nothing bad was seen of an alert's subject; return the alert if it ends."""
         alert = alarm.alert
         if alert is None:
@@ -158,20 +158,20 @@ class Alarms:
         del self.alarms[key]
         return alerts.ended(alert, why, self._intake.watcher.rules, now_s=now_s).alert
 
-    def _over(self, alarm: Alarm, alert: Alert, now_s: float) -> str | None:
+    def _over(self, alarm: ConditionAlert, alert: Alert, now_s: float) -> str | None:
         """Return why an alert is over; None while it is not, or nobody knows."""
         if alert.kind == "gpu":
-            found = self._health.is_well(alert.subject)
+            pair = self._health.is_well(alert.subject)
         else:
-            found = self._waste.is_over(alert.subject, float(self.config.zombies.idle_after))
+            pair = self._waste.is_over(alert.subject, float(self.config.zombies.idle_after))
         heard_s = now_s if alarm.heard_at_s is None else alarm.heard_at_s
-        if found is None:
+        if pair is None:
             alarm.well_since_s = None
             return "nothing has been seen of it for a day" if now_s - heard_s >= FORGET_S else None
         alarm.heard_at_s = now_s
         if alarm.well_since_s is None:
             alarm.well_since_s = now_s
-        return found[0] if now_s - alarm.well_since_s >= found[1] else None
+        return pair[0] if now_s - alarm.well_since_s >= pair[1] else None
 
     def _unwanted(self, alert: Alert) -> str | None:
         """Return why an alert is over that nobody wants to be told of any more."""
@@ -187,7 +187,7 @@ class Alarms:
             return
         by_s = now_s - last_s
         self._health.move(by_s)
-        self._waste.doubt(one.alert.subject for one in self.alarms.values() if one.alert)
+        self._waste.doubt(alert.alert.subject for alert in self.alarms.values() if alert.alert)
         for alarm in self.alarms.values():
             alarm.well_since_s = None
             if by_s < 0.0 and alarm.alert is not None:
@@ -195,34 +195,34 @@ class Alarms:
         self._told_s = {key: min(at_s, now_s) for key, at_s in self._told_s.items()}
 
 
-def _finding(told: Ail, since_s: float, now_s: float) -> Finding:
+def _finding(ailment: Ailment, since_s: float, now_s: float) -> Finding:
     return Finding(
-        id=f"{told.key}@{since_s:.0f}",
-        subject=told.subject,
+        id=f"{ailment.key}@{since_s:.0f}",
+        subject=ailment.subject,
         judged_at_s=now_s,
         pattern="unknown",
         tier="alert",
-        severity=told.severity,
+        severity=ailment.severity,
         confidence=1.0,
         rate_bytes_per_s=None,
         eta=None,
         onset_at_s=since_s,
-        reason=told.reason,
-        advice=told.advice,
-        framework=told.framework,
+        reason=ailment.reason,
+        advice=ailment.advice,
+        framework=ailment.framework,
     )
 
 
-def _again(before: Alert, told: Ail, now_s: float) -> tuple[Alert, bool]:
+def _again(before: Alert, ailment: Ailment, now_s: float) -> tuple[Alert, bool]:
     """Return an open alert with what is so now, and whether that is news."""
-    worse = _RANK.index(told.severity) > _RANK.index(before.severity)
+    worse = _RANK.index(ailment.severity) > _RANK.index(before.severity)
     if now_s - before.finding.judged_at_s < FRESH_S and not worse:
         return before, False
     since_s = before.finding.onset_at_s
     alert = msgspec.structs.replace(
         before,
-        title=told.title,
-        finding=_finding(told, before.opened_at_s if since_s is None else since_s, now_s),
+        title=ailment.title,
+        finding=_finding(ailment, before.opened_at_s if since_s is None else since_s, now_s),
     )
     if not worse:
         return alert, False
@@ -231,7 +231,7 @@ def _again(before: Alert, told: Ail, now_s: float) -> tuple[Alert, bool]:
     return (
         msgspec.structs.replace(
             alert,
-            severity=told.severity,
+            severity=ailment.severity,
             changed_at_s=now_s,
             next_notice_at_s=now_s if told_before else before.next_notice_at_s,
         ),

@@ -11,7 +11,7 @@ from gpuwatchd.pipeline.titles import device_title
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Severity
-    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.device_state import TrackedDevice
     from gpuwatchd.pipeline.tracker import Intake
 
 ALONE_S: Final = 60.0
@@ -51,7 +51,7 @@ _ADVICE: Final = {
 }
 
 
-class Ail(msgspec.Struct, frozen=True, kw_only=True):
+class Ailment(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong with one subject now."""
 
     kind: str
@@ -72,7 +72,7 @@ class Ail(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind}:{self.subject.id}"
 
 
-class Health:
+class DeviceHealth:
     """How each GPU is.
 
     Parameters
@@ -97,57 +97,60 @@ class Health:
         """Let what has lasted last no longer for a step of the clock, or a time without looks."""
         self._since_s = {uid: since_s + by_s for uid, since_s in self._since_s.items()}
 
-    def look(self, now_s: float) -> dict[str, Ail]:
+    def conditions(self, now_s: float) -> dict[str, Ailment]:
         """Return what is wrong, by the key of its alert; some microseconds when all is well."""
-        bad: list[tuple[Seen, str]] = []
-        for uid, seen in self._intake.devices.items():
-            state = _state(seen)
+        bad: list[tuple[TrackedDevice, str]] = []
+        for uid, device in self._intake.devices.items():
+            state = _state(device)
             if state == "ok":
                 self._well.add(uid)
                 self._since_s.pop(uid, None)
             elif state in _ON_PURPOSE:
                 self._since_s.pop(uid, None)
-            elif state in _WORDS and seen.device.parent_uid not in self._intake.devices:
-                bad.append((seen, state))
-        found: dict[str, Ail] = {}
-        for seen, state in bad:
-            uid = seen.device.uid
+            elif state in _WORDS and device.device.parent_uid not in self._intake.devices:
+                bad.append((device, state))
+        ailments: dict[str, Ailment] = {}
+        for device, state in bad:
+            uid = device.device.uid
             if uid not in self._well and state != "reset-required":
                 continue
             since_s = self._since_s.setdefault(uid, now_s)
-            if now_s - since_s >= self._hold_s(seen, state):
-                ail = self._ail(seen, state, since_s)
-                found[ail.key] = ail
-        return found
+            if now_s - since_s >= self._hold_s(device, state):
+                ail = self._ail(device, state, since_s)
+                ailments[ail.key] = ail
+        return ailments
 
     def is_well(self, subject: Subject) -> tuple[str, float] | None:
         """Return that a GPU answers again, and for how long it must; None where it does not."""
-        seen = self._intake.devices.get(subject.device_uid)
-        return ("the GPU answers again", 60.0) if seen and _state(seen) == "ok" else None
+        device = self._intake.devices.get(subject.device_uid)
+        return ("the GPU answers again", 60.0) if device and _state(device) == "ok" else None
 
-    def _hold_s(self, seen: Seen, state: str) -> float:
+    def _hold_s(self, device: TrackedDevice, state: str) -> float:
         if state == "reset-required":
             return RESET_S
         if state == "hung":
             return HUNG_S
-        return ALONE_S if state == "lost" and self._others(seen)[0] else DRIVER_S
+        return ALONE_S if state == "lost" and self._others(device)[0] else DRIVER_S
 
-    def _others(self, seen: Seen) -> tuple[int, int]:
+    def _others(self, device: TrackedDevice) -> tuple[int, int]:
         """Return how many other GPUs of the same source answer, and how many there are."""
         others = [
             other
             for other in self._intake.devices.values()
-            if other.source == seen.source and other is not seen and not other.device.parent_uid
+            if other.source == device.source and other is not device and not other.device.parent_uid
         ]
         return sum(_state(other) == "ok" for other in others), len(others)
 
-    def _ail(self, seen: Seen, state: str, since_s: float) -> Ail:
-        device = seen.device
-        answer, others = self._others(seen)
+    def _ail(self, tracked_device: TrackedDevice, state: str, since_s: float) -> Ailment:
+        device = tracked_device.device
+        answer, others = self._others(tracked_device)
         # Of "where: why" people are told why: where it is says the title.
-        said = [_WORDS[state], *(why.partition(": ")[2] or why for why in seen.faults[:1])]
+        texts = [
+            _WORDS[state],
+            *(why.partition(": ")[2] or why for why in tracked_device.faults[:1]),
+        ]
         if others and not answer:
-            said.append(
+            texts.append(
                 f"nor do the other {others} of its driver"
                 if others > 1
                 else "nor does the other one"
@@ -159,21 +162,21 @@ class Health:
                 *advice,
                 f"end what runs on it, then: gpuwatchctl release --for 5m && {reset}",
             )
-        return Ail(
+        return Ailment(
             kind="gpu",
             subject=Subject(device_uid=device.uid),
             severity="critical" if state in {"lost", "hung"} else "warning",
             title=device_title(device),
-            reason="; ".join(said),
+            reason="; ".join(texts),
             advice=advice,
-            group=f"gpu:{seen.source}",
+            group=f"gpu:{tracked_device.source}",
             since_s=since_s,
         )
 
 
-def _state(seen: Seen) -> str | None:
+def _state(device: TrackedDevice) -> str | None:
     """Return a device's state as far as it is known."""
-    reading = seen.reading
+    reading = device.reading
     if reading is not None and reading.state != "no-permission":
         return reading.state
-    return _SILENT if seen.source in _BLIND else None
+    return _SILENT if device.source in _BLIND else None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gpuwatchd.core.model import Device
-    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.device_state import TrackedDevice
 
 log = logging.getLogger("gpuwatchd")
 
@@ -40,7 +40,7 @@ class DeviceLog:
         self._here: dict[str, tuple[str, Device]] = {}
         """UUID -> source and device, until it is logged that it has gone."""
 
-    def look(self, source: str, devices: Mapping[str, Seen]) -> None:
+    def update(self, source: str, devices: Mapping[str, TrackedDevice]) -> None:
         """Log what has changed of the GPUs of a source that has just answered.
 
         Parameters
@@ -50,12 +50,12 @@ class DeviceLog:
         devices
             UUID -> device as last seen, of all sources.
         """
-        for uid, seen in devices.items():
-            if seen.source == source:
-                self._here[uid] = (source, seen.device)
-                reading = seen.reading
+        for uid, tracked_device in devices.items():
+            if tracked_device.source == source:
+                self._here[uid] = (source, tracked_device.device)
+                reading = tracked_device.reading
                 state = UNREAD if reading is None else reading.state
-                self._note(source, seen.device, state, seen.faults)
+                self._note(source, tracked_device.device, state, tracked_device.faults)
         for uid, (of, device) in list(self._here.items()):
             if of == source and uid not in devices and self._note(source, device, GONE):
                 del self._here[uid]

@@ -11,15 +11,15 @@ from gpuwatchd.pipeline.ring_feed import Feeder
 if TYPE_CHECKING:
     from gpuwatchd.analysis.attribution import Baseline
     from gpuwatchd.core.model import Device, DeviceReading, Ledger, ProcessKey, ProcessUse
-    from gpuwatchd.pipeline.track import Room, Track
+    from gpuwatchd.pipeline.track import Headroom, Track
 
 
-class Seen(msgspec.Struct, kw_only=True):
+class TrackedDevice(msgspec.Struct, kw_only=True):
     """One device as last seen."""
 
     device: Device
     reading: DeviceReading | None
-    room: Room
+    room: Headroom
     processes: dict[ProcessKey, Track]
     others: list[Track]
     """The device's own track, then that of its unattributed memory."""
@@ -55,7 +55,7 @@ class Seen(msgspec.Struct, kw_only=True):
         return (*self.processes.values(), *self.others, *self.hosts.values())
 
 
-class Leaver(msgspec.Struct, kw_only=True):
+class EndedProcess(msgspec.Struct, kw_only=True):
     """A process that has ended, on one device."""
 
     track: Track

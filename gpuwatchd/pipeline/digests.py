@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.config import PolicySection
     from gpuwatchd.core.model import Alert, Cost, Decision, Holding, Message
-    from gpuwatchd.pipeline.idle_memory import Holdings
-    from gpuwatchd.pipeline.outbox import Post
+    from gpuwatchd.pipeline.idle_memory import IdleMemory
+    from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.store.writer import History
 
 log = logging.getLogger("gpuwatchd")
@@ -44,7 +44,7 @@ _MOST: Final = 3
 _WHY: Final = {"daily": "of the day", "weekly": "of the week"}
 
 
-class News(NamedTuple):
+class DigestContent(NamedTuple):
     """What a digest tells."""
 
     alerts: tuple[Alert, ...] = ()
@@ -67,7 +67,7 @@ def news(
     holdings: Iterable[Holding],
     *,
     from_s: float,
-) -> News:
+) -> DigestContent:
     """Choose what belongs into a digest.
 
     Parameters
@@ -83,24 +83,27 @@ def news(
     """
     known = list(alerts)
     fired = [
-        one
-        for one in known
-        if one.firing_at_s is not None and (one.resolved_at_s is None or one.resolved_at_s > from_s)
+        alert
+        for alert in known
+        if alert.firing_at_s is not None
+        and (alert.resolved_at_s is None or alert.resolved_at_s > from_s)
     ]
     held = {}
-    for one in decisions:
-        if one.kind == "hold" and one.at_s > from_s:
+    for decision in decisions:
+        if decision.kind == "hold" and decision.at_s > from_s:
             # The same notice held back by two channels, or again, is one that people did not get.
-            held[one.alert_key, one.notice, one.reason] = one
-    return News(
+            held[decision.alert_key, decision.notice, decision.reason] = decision
+    return DigestContent(
         alerts=tuple(fired),
-        watched=tuple(one for one in known if one.state == "watch"),
+        watched=tuple(alert for alert in known if alert.state == "watch"),
         held_back=tuple(held.values()),
         holdings=tuple(holdings),
     )
 
 
-def compose(told: News, *, number: str, why: str, from_s: float, now_s: float) -> Message:
+def compose(
+    content: DigestContent, *, number: str, why: str, from_s: float, now_s: float
+) -> Message:
     """Return the digest as a message.
 
     Parameters
@@ -114,14 +117,14 @@ def compose(told: News, *, number: str, why: str, from_s: float, now_s: float) -
     from_s, now_s
         Its time, epoch seconds.
     """
-    message = messages.digest(told.alerts, number=number, why=why, from_s=from_s, now_s=now_s)
+    message = messages.digest(content.alerts, number=number, why=why, from_s=from_s, now_s=now_s)
     beside = {
-        "Cost": _cost(told.alerts),
-        "Growing": _watched(told.watched),
-        "Held without work": _holdings(told.holdings),
-        "Not told": _held_back(told.held_back),
+        "Cost": _cost(content.alerts),
+        "Growing": _watched(content.watched),
+        "Held without work": _holdings(content.holdings),
+        "Not told": _held_back(content.held_back),
     }
-    facts = message.facts | {label: said for label, said in beside.items() if said}
+    facts = message.facts | {label: value for label, value in beside.items() if value}
     return msgspec.structs.replace(message, facts=facts)
 
 
@@ -130,16 +133,20 @@ def _cost(alerts: Sequence[Alert]) -> str:
 
     In the words of ``gpuwatchctl cost``: at risk is what a crash now would lose.
     """
-    still = [one for one in alerts if one.state != "resolved"]
-    leaks = [one for one in still if one.kind == "leak"]
+    still = [alert for alert in alerts if alert.state != "resolved"]
+    leaks = [alert for alert in still if alert.kind == "leak"]
     parts = []
     for label, those, name in (
         ("at risk by what leaks", leaks, "spent_usd"),
         ("more until memory is full", leaks, "at_risk_usd"),
-        ("spent on memory without work", [one for one in still if one.kind == "held"], "spent_usd"),
+        (
+            "spent on memory without work",
+            [alert for alert in still if alert.kind == "held"],
+            "spent_usd",
+        ),
         (
             "lost where memory ran out",
-            [one for one in alerts if sentences.crashed(one)],
+            [alert for alert in alerts if sentences.crashed(alert)],
             "spent_usd",
         ),
     ):
@@ -152,50 +159,53 @@ def _cost(alerts: Sequence[Alert]) -> str:
 
 def _once(alerts: Iterable[Alert]) -> list[Cost]:
     """Return what alerts cost; of several about the same process, one."""
-    seen = set[tuple[str, object]]()
-    found = []
-    for one in alerts:
-        if one.cost is None:
+    pairs = set[tuple[str, object]]()
+    costs = []
+    for alert in alerts:
+        if alert.cost is None:
             continue
-        whose = {(it.device_uid, it.process) for it in one.cost.members or (one.subject,)}
-        if not whose & seen:
-            found.append(one.cost)
-        seen |= whose
-    return found
+        whose = {(it.device_uid, it.process) for it in alert.cost.members or (alert.subject,)}
+        if not whose & pairs:
+            costs.append(alert.cost)
+        pairs |= whose
+    return costs
 
 
 def _watched(alerts: Sequence[Alert]) -> str:
     return _listed(
-        [f"{text.clean(one.title)} {units.rate(one.finding.rate_bytes_per_s)}" for one in alerts],
+        [
+            f"{text.clean(alert.title)} {units.rate(alert.finding.rate_bytes_per_s)}"
+            for alert in alerts
+        ],
         "no warning yet",
     )
 
 
 def _holdings(holdings: Sequence[Holding]) -> str:
-    ordered = sorted(holdings, key=lambda one: -(one.held_bytes or 0))
-    known = [one.held_bytes for one in ordered if one.held_bytes is not None]
-    said = [
-        f"{'nobody' if one.process is None else text.clean(one.process.whose)} "
-        f"{units.size(one.held_bytes)} ({one.kind})"
-        for one in ordered
+    ordered = sorted(holdings, key=lambda holding: -(holding.held_bytes or 0))
+    known = [holding.held_bytes for holding in ordered if holding.held_bytes is not None]
+    texts = [
+        f"{'nobody' if holding.process is None else text.clean(holding.process.attribution)} "
+        f"{units.size(holding.held_bytes)} ({holding.kind})"
+        for holding in ordered
     ]
-    return _listed(said, units.size(sum(known)) if known else "")
+    return _listed(texts, units.size(sum(known)) if known else "")
 
 
 def _held_back(decisions: Sequence[Decision]) -> str:
-    reasons = Counter(text.clean(one.reason) for one in decisions)
-    said = [f"{count} x {reason}" for reason, count in reasons.most_common()]
-    one = "1 notice" if len(decisions) == 1 else f"{len(decisions)} notices"
-    return _listed(said, one)
+    reasons = Counter(text.clean(decision.reason) for decision in decisions)
+    texts = [f"{count} x {reason}" for reason, count in reasons.most_common()]
+    value = "1 notice" if len(decisions) == 1 else f"{len(decisions)} notices"
+    return _listed(texts, value)
 
 
-def _listed(said: Sequence[str], lead: str) -> str:
+def _listed(texts: Sequence[str], lead: str) -> str:
     """Return "lead: the first; the second; 4 more"."""
-    if not said:
+    if not texts:
         return ""
-    named = [text.cut(one, 100) for one in said[:_MOST]]
-    if len(said) > _MOST:
-        named.append(f"{len(said) - _MOST} more")
+    named = [text.cut(value, 100) for value in texts[:_MOST]]
+    if len(texts) > _MOST:
+        named.append(f"{len(texts) - _MOST} more")
     return f"{lead}: {'; '.join(named)}" if lead else "; ".join(named)
 
 
@@ -234,9 +244,9 @@ class Digests:
 
     def __init__(
         self,
-        post: Post,
+        post: Outbox,
         history: History | None,
-        holdings: Holdings,
+        holdings: IdleMemory,
         price: Callable[[Alert, float], Cost | None] = lambda alert, _: alert.cost,
         sent: Callable[[], None] = lambda: None,
     ) -> None:
@@ -286,26 +296,26 @@ class Digests:
 
     def _send(self, history: History, section: PolicySection, from_s: float, now_s: float) -> None:
         alerts = {
-            (one.key, one.opened_at_s): one
-            for one in (
+            (alert.key, alert.opened_at_s): alert
+            for alert in (
                 *history.over_since(from_s),
-                *(self._as_of(now_s, one) for one in history.open_alerts()),
+                *(self._as_of(now_s, open_alert) for open_alert in history.open_alerts()),
             )
         }
         decisions = history.shelf.read(lambda it: decided.load(it, None, from_s)) or []
-        told = news(alerts.values(), decisions, self._holdings.found, from_s=from_s)
-        if told.is_empty and section.digest == "daily":
+        content = news(alerts.values(), decisions, self._holdings.found, from_s=from_s)
+        if content.is_empty and section.digest == "daily":
             log.info("no digest: nothing happened")
             return
         day = time.strftime("%Y-%m-%d", time.localtime(now_s))
         message = compose(
-            told,
+            content,
             number=f"{section.digest}|{day}",
             why=_WHY[section.digest],
             from_s=from_s,
             now_s=now_s,
         )
-        self._post.send(history.apply([], letters(message, section.digest_channels, now_s)))
+        self._post.send(history.apply([], deliveries(message, section.digest_channels, now_s)))
         self._sent()
 
     def _as_of(self, now_s: float, alert: Alert) -> Alert:
@@ -319,7 +329,7 @@ class Digests:
         return alert if now is None else msgspec.structs.replace(alert, cost=now)
 
 
-def letters(message: Message, channels: Iterable[str], now_s: float) -> list[Delivery]:
+def deliveries(message: Message, channels: Iterable[str], now_s: float) -> list[Delivery]:
     """Return a message on its way by each of some channels."""
     return [
         Delivery(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import StoreError
-from gpuwatchd.store import release
+from gpuwatchd.store import driver_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuwatchd")
 
 
-class LettingGo:
+class DriverRelease:
     """Looks for a request at every tick and passes it on.
 
     Parameters
@@ -46,7 +46,7 @@ class LettingGo:
         self._until_mono_s = 0.0
         self._monotonic = monotonic
 
-    def look(self, now_s: float) -> bool:
+    def update(self, now_s: float) -> bool:
         """Take over what has changed; return whether a tick should follow at once.
 
         Parameters
@@ -54,12 +54,12 @@ class LettingGo:
         now_s
             Epoch seconds.
         """
-        stamp = release.stamp(self._directory)
+        stamp = driver_release.stamp(self._directory)
         if stamp == self._stamp:
             return self._is_over(now_s) and self._end()
         self._stamp = stamp
         try:
-            request = release.read(self._directory, now_s)
+            request = driver_release.read(self._directory, now_s)
         except StoreError as error:
             log.warning(
                 "release request ignored: %s; see: gpuwatchctl docs %s", error.message, error.page
@@ -72,7 +72,7 @@ class LettingGo:
         left_s = request.left_s(now_s)
         self._until_mono_s = self._monotonic() + left_s
         for worker in self._workers:
-            worker.release(left_s)
+            worker.release_driver(left_s)
         until = units.clock(now_s + left_s, now_s=now_s, seconds=True)
         log.info("release asked until=%s for=%s", until, units.duration(left_s))
         return True
@@ -86,9 +86,9 @@ class LettingGo:
     def _end(self) -> bool:
         self._until_s = None
         with contextlib.suppress(StoreError):
-            release.end(self._directory)
-        self._stamp = release.stamp(self._directory)
+            driver_release.end(self._directory)
+        self._stamp = driver_release.stamp(self._directory)
         for worker in self._workers:
-            worker.release(0.0)
+            worker.release_driver(0.0)
         log.info("release has ended")
         return True

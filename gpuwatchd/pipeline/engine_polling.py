@@ -41,7 +41,7 @@ class Ask(NamedTuple):
     timeout_s: float
 
 
-class Found(NamedTuple):
+class EngineAddress(NamedTuple):
     """Where an engine listens; None: nowhere."""
 
     find: Find
@@ -68,7 +68,7 @@ class Asker:
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
         self._jobs: queue.SimpleQueue[Find | Ask | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Found | Answer] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[EngineAddress | Answer] = queue.SimpleQueue()
         self._engines: dict[tuple[str, str], Endpoint] = {}
         self._thread: threading.Thread | None = None
 
@@ -79,9 +79,9 @@ class Asker:
             self._thread.start()
         self._jobs.put(job)
 
-    def take(self) -> list[Found | Answer]:
+    def take(self) -> list[EngineAddress | Answer]:
         """Return what has been done since; never waits."""
-        done: list[Found | Answer] = []
+        done: list[EngineAddress | Answer] = []
         while not self._done.empty():
             done.append(self._done.get_nowait())
         return done
@@ -94,16 +94,16 @@ class Asker:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._done.put(self._found(job) if isinstance(job, Find) else self._answer(job))
+            self._done.put(self._address(job) if isinstance(job, Find) else self._answer(job))
 
     @staticmethod
-    def _found(job: Find) -> Found:
+    def _address(job: Find) -> EngineAddress:
         try:
-            return Found(
+            return EngineAddress(
                 job, addresses.address(job.kind, servers.launches(job.key, job.booted_at_s))
             )
         except Exception:  # noqa: BLE001 - a process may do anything to its own command line
-            return Found(job, None)
+            return EngineAddress(job, None)
 
     def _answer(self, job: Ask) -> Answer:
         questions = 0

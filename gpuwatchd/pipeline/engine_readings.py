@@ -12,7 +12,7 @@ from gpuwatchd.analysis.frameworks import addresses
 from gpuwatchd.analysis.frameworks.addresses import PORTS
 from gpuwatchd.analysis.frameworks.serving import only_model
 from gpuwatchd.core.model import ProcessKey, ServedModel, ServerReading
-from gpuwatchd.pipeline.engine_polling import Answer, Ask, Asker, Find, Found
+from gpuwatchd.pipeline.engine_polling import Answer, Ask, Asker, EngineAddress, Find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -123,7 +123,7 @@ class Serving:
         changed = False
         for done in self._asker.take():
             changed = True
-            if isinstance(done, Found):
+            if isinstance(done, EngineAddress):
                 if (sought := self._sought.get(done.find.key)) is not None:
                     sought.pending, sought.where = False, done.address
             else:
@@ -139,7 +139,7 @@ class Serving:
                 server.pending = True
                 self._asker.put(Ask(server.kind, server.url, section.timeout))
 
-    def past(self, url: str) -> tuple[ServerReading, ...]:
+    def recent(self, url: str) -> tuple[ServerReading, ...]:
         """Return the remembered answers of a server, oldest first, failures among them."""
         server = self._servers.get(url)
         return tuple(server.past) if server is not None else ()
@@ -156,7 +156,9 @@ class Serving:
         server = self._servers.get(url)
         return tuple(server.members) if server is not None else ()
 
-    def told(self, infos: Mapping[ProcessKey, ProcessInfo]) -> Mapping[ProcessKey, ProcessInfo]:
+    def with_models(
+        self, infos: Mapping[ProcessKey, ProcessInfo]
+    ) -> Mapping[ProcessKey, ProcessInfo]:
         """Return who processes are, with the models that they serve."""
         if not self.named:
             return infos
@@ -165,10 +167,10 @@ class Serving:
             info = infos.get(key)
             if info is None or info.model is not None:
                 continue
-            kept = self._told.get(key)
-            if kept is None or kept[0] is not info or kept[1].model != model:
-                kept = self._told[key] = (info, msgspec.structs.replace(info, model=model))
-            with_models[key] = kept[1]
+            pair = self._told.get(key)
+            if pair is None or pair[0] is not info or pair[1].model != model:
+                pair = self._told[key] = (info, msgspec.structs.replace(info, model=model))
+            with_models[key] = pair[1]
         return with_models
 
     def close(self) -> None:
@@ -182,7 +184,7 @@ class Serving:
         self._urls = urls
         read = [addresses.configured(text) for text in urls]
         self._misread = addresses.misread(urls)
-        wanted = {found[1]: found[0] for found in read if found is not None}
+        wanted = {pair[1]: pair[0] for pair in read if pair is not None}
         for server in self._servers.values():
             server.configured = server.url in wanted
         for url, kind in wanted.items():
@@ -251,7 +253,7 @@ class Serving:
             if not server.configured and now - server.seen_s > GONE_S:
                 del self._servers[server.url]
                 lost = True
-        for key in [key for key, one in self._sought.items() if now - one.seen_s > GONE_S]:
+        for key in [key for key, sought in self._sought.items() if now - sought.seen_s > GONE_S]:
             del self._sought[key]
         return lost
 
@@ -302,4 +304,4 @@ class Serving:
             for key in server.members
             if (model := server.model_of(key)) is not None
         }
-        self._told = {key: kept for key, kept in self._told.items() if key in self.named}
+        self._told = {key: pair for key, pair in self._told.items() if key in self.named}

@@ -24,7 +24,7 @@ may many that end push out that one failed."""
 MOST_PER_DEVICE = sum(_SHARES.values())
 
 
-class Happenings:
+class EventLog:
     """The newest events of every device.
 
     Parameters
@@ -60,7 +60,7 @@ class Happenings:
         if sort not in recent:
             recent[sort] = deque(maxlen=_SHARES[sort])
         recent[sort].append(event)
-        every = (event for kept in recent.values() for event in kept)
+        every = (event for events in recent.values() for event in events)
         self._shown[uid] = tuple(sorted(every, key=lambda event: event.at_s))
 
     def recent(self, uid: str) -> tuple[Event, ...]:

@@ -36,7 +36,7 @@ class Turn(NamedTuple):
     """No longer wanted: state "failed" and why; to be written down."""
 
 
-class Letters:
+class Fallbacks:
     """Messages that are under way, until nothing of them waits any more."""
 
     def __init__(self) -> None:
@@ -86,12 +86,14 @@ class Letters:
         new: list[Delivery] = []
         spare: list[Delivery] = []
         for name, letter in list(self._letters.items()):
-            pending = [one for one in letter.values() if one.state == "pending"]
-            arrived = [one for one in letter.values() if one.state == "sent"]
+            pending = [delivery for delivery in letter.values() if delivery.state == "pending"]
+            arrived = [delivery for delivery in letter.values() if delivery.state == "sent"]
             if arrived:
-                spare += _needless(arrived, [one for one in pending if waits(one)])
-            elif all(_given_up(one, waits, lost) for one in letter.values()):
-                meant = next((one for one in letter.values() if not one.fallback_of), None)
+                spare += _needless(arrived, [delivery for delivery in pending if waits(delivery)])
+            elif all(_given_up(delivery, waits, lost) for delivery in letter.values()):
+                meant = next(
+                    (delivery for delivery in letter.values() if not delivery.fallback_of), None
+                )
                 meant = meant or next(iter(letter.values()))
                 following = next(
                     (
@@ -112,21 +114,21 @@ class Letters:
 def _needless(arrived: Sequence[Delivery], waiting: Sequence[Delivery]) -> list[Delivery]:
     """Return what nobody needs any more: its own channels, or its fallbacks, have delivered."""
     by = arrived[0].channel
-    instead = all(one.fallback_of for one in arrived)
+    instead = all(delivery.fallback_of for delivery in arrived)
     return [
-        backlog.dropped(one, f"told by {by} instead" if instead else f"told by {by} after all")
-        for one in waiting
-        if (instead or one.fallback_of) and not backlog.is_held(one)
+        backlog.dropped(delivery, f"told by {by} instead" if instead else f"told by {by} after all")
+        for delivery in waiting
+        if (instead or delivery.fallback_of) and not backlog.is_held(delivery)
     ]
 
 
 def _given_up(
-    one: Delivery, waits: Callable[[Delivery], bool], lost: Callable[[Delivery], bool]
+    delivery: Delivery, waits: Callable[[Delivery], bool], lost: Callable[[Delivery], bool]
 ) -> bool:
-    if one.state == "failed":
+    if delivery.state == "failed":
         return True
-    tried = one.error is not None and not backlog.is_held(one)
-    return tried and waits(one) and lost(one)
+    tried = delivery.error is not None and not backlog.is_held(delivery)
+    return tried and waits(delivery) and lost(delivery)
 
 
 def _next(letter: Collection[Delivery], section: PolicySection) -> tuple[str, ...]:
@@ -134,7 +136,7 @@ def _next(letter: Collection[Delivery], section: PolicySection) -> tuple[str, ..
 
     The regular ones, too, where its own were taken out of the settings while it waited.
     """
-    gone = all((one.error or "").endswith(backlog.TAKEN_OUT) for one in letter)
+    gone = all((delivery.error or "").endswith(backlog.TAKEN_OUT) for delivery in letter)
     return (*section.channels, *section.fallback) if gone else section.fallback
 
 
@@ -187,4 +189,4 @@ def _quiet_until(
     urgent = message.severity == "critical" and message.notice != "resolved"
     if urgent or not ranges:
         return None
-    return alerts.quiet_until([hours.parse(one) for one in ranges], local)
+    return alerts.quiet_until([hours.parse(text) for text in ranges], local)

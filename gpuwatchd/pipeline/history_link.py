@@ -10,15 +10,15 @@ from gpuwatchd.analysis.attribution import Baseline
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline.clock import STEP_S, moved_alert, resumed
 from gpuwatchd.pipeline.condition_alerts import KINDS
-from gpuwatchd.store.idle_levels import Norm
+from gpuwatchd.store.idle_levels import IdleLevel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.core.model import Alert, Device, Sample
-    from gpuwatchd.pipeline.alert_notifier import Herald
-    from gpuwatchd.pipeline.condition_alerts import Alarms
-    from gpuwatchd.pipeline.outbox import Post
+    from gpuwatchd.pipeline.alert_notifier import AlertNotifier
+    from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
+    from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.pipeline.tracker import Intake
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.writer import History
@@ -69,13 +69,13 @@ class Last(NamedTuple):
     def newest(self) -> Iterator[tuple[Subject, int | None]]:
         """Yield what each subject on a device held; what was not known at that instant is None."""
         # What a daemon leaves behind that stops in order is dated at its end, and written before.
-        for one in () if self.state.stopped else self.state.devices:
-            uid, reading = one.device.uid, one.reading
+        for item in () if self.state.stopped else self.state.devices:
+            uid, reading = item.device.uid, item.reading
             if reading is None:
                 continue
             yield Subject(device_uid=uid), _amount(reading.used_bytes)
-            yield Subject(device_uid=uid, unattributed=True), _amount(one.unattributed_bytes)
-            for process in one.processes or () if one.processes_age_s is None else ():
+            yield Subject(device_uid=uid, unattributed=True), _amount(item.unattributed_bytes)
+            for process in item.processes or () if item.processes_age_s is None else ():
                 key = process.info.key
                 yield Subject(device_uid=uid, process=key), _amount(process.used_bytes)
 
@@ -89,7 +89,7 @@ class Last(NamedTuple):
         return alert
 
 
-class Keeping:
+class HistoryLink:
     """Between the tick and the history.
 
     Parameters
@@ -105,7 +105,12 @@ class Keeping:
         self._intake = intake
 
     def resume(
-        self, post: Post, alarms: Alarms, herald: Herald, now_s: float, last: Last | None = None
+        self,
+        post: Outbox,
+        alarms: ConditionAlerts,
+        herald: AlertNotifier,
+        now_s: float,
+        last: Last | None = None,
     ) -> None:
         """Take up what the history knows: points, alerts, baselines, unsent messages.
 
@@ -133,7 +138,7 @@ class Keeping:
                 alarms.adopt(known, now_s)
             else:
                 intake.adopt(known)
-        for uid, norm in self._history.shelf.norms().items():
+        for uid, norm in self._history.shelf.idle_levels().items():
             intake.baselines[uid] = Baseline(least_bytes=norm.least_bytes, boot_id=norm.boot_id)
         rules = intake.watcher.rules
         since_s = now_s - max(_HOUR_S, rules.cooldown_s, rules.group_interval_s)
@@ -153,11 +158,15 @@ class Keeping:
         readings = []
         unattributed: dict[str, int] = {}
         for device in devices:
-            seen = intake.devices.get(device.uid)
-            if seen is None or seen.reading is None or device.uid not in sampled:
+            tracked_device = intake.devices.get(device.uid)
+            if (
+                tracked_device is None
+                or tracked_device.reading is None
+                or device.uid not in sampled
+            ):
                 continue
-            readings.append(seen.reading)
-            ledger = seen.ledger
+            readings.append(tracked_device.reading)
+            ledger = tracked_device.ledger
             if ledger is not None and ledger.state in {"whole", "overlap"}:
                 rest = ledger.unattributed_bytes
                 if rest is not None:
@@ -165,7 +174,7 @@ class Keeping:
         resolved = msgspec.structs.replace(sample, readings=tuple(readings))
         self._history.record(resolved, devices, intake.infos, unattributed)
         while intake.learned:
-            uid, found = intake.learned.popitem()
-            if found.least_bytes is not None:
-                norm = Norm(found.least_bytes, found.boot_id)
+            uid, baseline = intake.learned.popitem()
+            if baseline.least_bytes is not None:
+                norm = IdleLevel(baseline.least_bytes, baseline.boot_id)
                 self._history.shelf.learn(uid, norm, sample.taken_at_s)

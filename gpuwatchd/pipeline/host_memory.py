@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.analysis import frameworks
-from gpuwatchd.collect.host.memory import room
+from gpuwatchd.collect.host.memory import headroom
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline import end_reasons
 from gpuwatchd.pipeline.titles import host_title
-from gpuwatchd.pipeline.track import Room
+from gpuwatchd.pipeline.track import Headroom
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect import host
     from gpuwatchd.core.model import Alert, ProcessKey
-    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.device_state import TrackedDevice
     from gpuwatchd.pipeline.tracker import Intake
 
 EVERY_TICKS = 6
@@ -41,14 +41,16 @@ class HostMemory:
         Returns how much memory the host has and how much is free; None where nobody knows.
     """
 
-    def __init__(self, intake: Intake, look: Callable[[], host.memory.Room | None] = room) -> None:
-        self.room = Room()
+    def __init__(
+        self, intake: Intake, look: Callable[[], host.memory.Headroom | None] = headroom
+    ) -> None:
+        self.room = Headroom()
         self._intake = intake
         self._look = look
         self._ticks: dict[str, int] = {}
         self._missing: dict[str, set[ProcessKey]] = {}
 
-    def feed(self, source: str, devices: Iterable[Seen], now_s: float) -> list[Alert]:
+    def feed(self, source: str, devices: Iterable[TrackedDevice], now_s: float) -> list[Alert]:
         """Take in what the processes of a source's devices hold; in most ticks do nothing.
 
         Returns
@@ -59,43 +61,51 @@ class HostMemory:
         tick = self._ticks[source] = self._ticks.get(source, -1) + 1
         if tick % EVERY_TICKS:
             return []
-        ranked = sorted(devices, key=lambda seen: seen.device.uid)
-        listed = [seen for seen in ranked if seen.uses is not None and seen.uses_s == seen.taken_s]
+        ranked = sorted(devices, key=lambda device: device.device.uid)
+        listed = [
+            device
+            for device in ranked
+            if device.uses is not None and device.uses_s == device.taken_s
+        ]
         # One that is on several devices stays with the one where it was seen first, even while the
         # list of that one cannot be read.
-        homes = {key: seen for seen in ranked for key in seen.hosts}
+        homes = {key: device for device in ranked for key in device.hosts}
         noted: set[ProcessKey] = set()
-        for seen in listed:
-            seen.hosts_s = seen.taken_s
-            for use in seen.uses or ():
+        for device in listed:
+            device.hosts_s = device.taken_s
+            for use in device.uses or ():
                 held, key = use.host_bytes, use.key
                 if held is None or key in noted:
                     continue
                 if not noted:
                     self._measure(now_s)
                 noted.add(key)
-                home = homes.setdefault(key, seen)
+                home = homes.setdefault(key, device)
                 home.hosts_s = home.taken_s
                 self._note(home, key, held, now_s)
-        present = {use.key for seen in listed for use in seen.uses or ()}
-        return [alert for seen in listed for alert in self._part(seen, present, now_s)]
+        present = {use.key for tracked_device in listed for use in tracked_device.uses or ()}
+        return [
+            alert
+            for tracked_device in listed
+            for alert in self._part(tracked_device, present, now_s)
+        ]
 
     def _measure(self, now_s: float) -> None:
-        found = self._look()
-        self.room.total_bytes = None if found is None else found.total_bytes
-        self.room.free_bytes = None if found is None else found.free_bytes
+        headroom = self._look()
+        self.room.total_bytes = None if headroom is None else headroom.total_bytes
+        self.room.free_bytes = None if headroom is None else headroom.free_bytes
         self.room.note_free(now_s)
 
-    def _note(self, seen: Seen, key: ProcessKey, held: int, now_s: float) -> None:
+    def _note(self, device: TrackedDevice, key: ProcessKey, held: int, now_s: float) -> None:
         info = self._intake.infos.get(key)
-        track = seen.hosts.get(key)
+        track = device.hosts.get(key)
         if info is None or info.framework in frameworks.GRAPHICS:
             # What draws grows with the windows that people open.
             return
         if track is None:
-            subject = Subject(device_uid=seen.device.uid, process=key, host=True)
-            track = self._intake.track(seen, subject, host_title(info), self.room)
-            seen.hosts[key] = track
+            subject = Subject(device_uid=device.device.uid, process=key, host=True)
+            track = self._intake.track(device, subject, host_title(info), self.room)
+            device.hosts[key] = track
         if track.info is not info:
             self._intake.watcher.ranks.place(track, info)
         last = track.window.last
@@ -103,16 +113,16 @@ class HostMemory:
             assert isinstance(track.window, Ring)  # noqa: S101 - live tracks have rings
             track.window.add(now_s, held)
 
-    def _part(self, seen: Seen, present: set[ProcessKey], now_s: float) -> list[Alert]:
+    def _part(self, device: TrackedDevice, present: set[ProcessKey], now_s: float) -> list[Alert]:
         """Watch those no more that two looks in a row did not find there."""
-        uid = seen.device.uid
-        here = {use.key for use in seen.uses or ()}
-        missing = {key for key in seen.hosts if key not in here}
+        uid = device.device.uid
+        here = {use.key for use in device.uses or ()}
+        missing = {key for key in device.hosts if key not in here}
         before = self._missing.get(uid, set())
         self._missing[uid] = missing
         changed: list[Alert] = []
         for key in missing & before:
-            track = seen.hosts.pop(key)
+            track = device.hosts.pop(key)
             left = key in present
             why = LEFT if left else end_reasons.of_process(track)
             alert = self._intake.watcher.end(track, why, now_s, quietly=left)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Subject
-from gpuwatchd.pipeline.device_health import Ail
+from gpuwatchd.pipeline.device_health import Ailment
 from gpuwatchd.pipeline.titles import device_title, process_title
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from gpuwatchd.core.model import Holding, HoldingKind, ProcessKey
-    from gpuwatchd.pipeline.idle_memory import Holdings
+    from gpuwatchd.pipeline.idle_memory import IdleMemory
     from gpuwatchd.pipeline.tracker import Intake
 
 HOLD_S: Final = 300.0
@@ -35,7 +35,7 @@ _WORDS: Final[dict[HoldingKind, str]] = {
 }
 
 
-class Waste:
+class IdleAlerts:
     """What is held without work, process by process.
 
     Parameters
@@ -46,7 +46,7 @@ class Waste:
         Has what is held without work.
     """
 
-    def __init__(self, intake: Intake, holdings: Holdings) -> None:
+    def __init__(self, intake: Intake, holdings: IdleMemory) -> None:
         self._intake = intake
         self._holdings = holdings
         self._homes: dict[ProcessKey, str] = {}
@@ -54,7 +54,7 @@ class Waste:
         self._doubted: set[ProcessKey] = set()
         """Those of which nobody knows what they did while nobody looked."""
         self._seen: tuple[object, object] = (None, None)
-        self._found: dict[str, Ail] = {}
+        self._found: dict[str, Ailment] = {}
 
     def recall(self, subject: Subject) -> None:
         """Take over what an earlier run knew."""
@@ -70,25 +70,29 @@ class Waste:
         subjects
             Of the alerts that are open.
         """
-        self._doubted = {one.process for one in subjects if one.process is not None}
+        self._doubted = {subject.process for subject in subjects if subject.process is not None}
 
-    def look(self, kinds: Collection[HoldingKind], now_s: float) -> dict[str, Ail]:
+    def conditions(self, kinds: Collection[HoldingKind], now_s: float) -> dict[str, Ailment]:
         """Return what is to be told, by the key of its alert; the same until there is news."""
-        seen = (self._holdings.found, kinds)
-        if seen[0] is self._seen[0] and seen[1] == self._seen[1]:
+        pair = (self._holdings.found, kinds)
+        if pair[0] is self._seen[0] and pair[1] == self._seen[1]:
             return self._found
-        self._seen = seen
+        self._seen = pair
         meant = [
-            one
-            for one in self._holdings.found
-            if one.kind in kinds and one.since_s is not None and now_s - one.since_s >= HOLD_S
+            holding
+            for holding in self._holdings.found
+            if holding.kind in kinds
+            and holding.since_s is not None
+            and now_s - holding.since_s >= HOLD_S
         ]
         whose: dict[object, list[Holding]] = {}
-        for one in meant:
-            whose.setdefault(one.process.key if one.process else one.device_uid, []).append(one)
+        for holding in meant:
+            whose.setdefault(
+                holding.process.key if holding.process else holding.device_uid, []
+            ).append(holding)
         ails = [self._ail(those) for those in whose.values()]
         self._found = {ail.key: ail for ail in ails}
-        keys = {one.process.key for one in meant if one.process is not None}
+        keys = {holding.process.key for holding in meant if holding.process is not None}
         self._doubted -= keys
         self._homes = {key: uid for key, uid in self._homes.items() if key in keys}
         return self._found
@@ -101,8 +105,8 @@ class Waste:
         patience_s
             How long it takes until what does nothing is listed.
         """
-        seen = self._intake.devices.get(subject.device_uid)
-        reading = None if seen is None else seen.reading
+        device = self._intake.devices.get(subject.device_uid)
+        reading = None if device is None else device.reading
         if reading is None or reading.state != "ok" or reading.uses is None:
             return None
         if subject.process is None:
@@ -116,24 +120,24 @@ class Waste:
             self._doubted.discard(subject.process)
         return "it is at work again, or has given the memory back", BUSY_S
 
-    def _ail(self, those: list[Holding]) -> Ail:
+    def _ail(self, those: list[Holding]) -> Ailment:
         """Return what is told of one process; ``those`` begin with the surest."""
         first = those[0]
         info = first.process
-        uids = [one.device_uid for one in those]
+        uids = [holding.device_uid for holding in those]
         uid = uids[0]
         if info is not None:
             home = self._homes.get(info.key)
             uid = home if home in uids else uid
             self._homes[info.key] = uid
-        since_s = min(one.since_s for one in those if one.since_s is not None)
-        seen = self._intake.devices.get(uid)
-        title = uid if seen is None else device_title(seen.device)
-        if info is not None and seen is not None:
+        since_s = min(holding.since_s for holding in those if holding.since_s is not None)
+        device = self._intake.devices.get(uid)
+        title = uid if device is None else device_title(device.device)
+        if info is not None and device is not None:
             named = info.name not in {"", "?"}
             gone = f"{title}: pid {info.key.pid} (gone)"
-            title = process_title(seen.device, info) if named else gone
-        return Ail(
+            title = process_title(device.device, info) if named else gone
+        return Ailment(
             kind="held",
             subject=Subject(
                 device_uid=uid,
@@ -151,7 +155,7 @@ class Waste:
 
 
 def _amount(those: list[Holding], kind: HoldingKind) -> str:
-    known = [one.held_bytes for one in those if one.held_bytes is not None]
+    known = [holding.held_bytes for holding in those if holding.held_bytes is not None]
     size = units.size(sum(known)) if known else "memory"
     where = f" on {len(those)} GPUs" if len(those) > 1 else ""
     return f"{size}{where} {_WORDS[kind]}"
@@ -159,11 +163,11 @@ def _amount(those: list[Holding], kind: HoldingKind) -> str:
 
 def _beside(those: list[Holding]) -> list[str]:
     """Return the facts, and for how much and how long; the alert's own line says the money."""
-    said = [those[0].evidence] if those[0].evidence else []
-    hours = [one.gib_hours for one in those if one.gib_hours is not None]
+    texts = [those[0].evidence] if those[0].evidence else []
+    hours = [holding.gib_hours for holding in those if holding.gib_hours is not None]
     if hours:
-        said.append(f"{sum(hours):.1f} GiB-hours so far")
-    return said
+        texts.append(f"{sum(hours):.1f} GiB-hours so far")
+    return texts
 
 
 def _owner(first: Holding) -> tuple[str, ...]:
@@ -171,4 +175,4 @@ def _owner(first: Holding) -> tuple[str, ...]:
     info = first.process
     if info is None or info.foreign or info.name in {"", "?"}:
         return ()
-    return (f"it belongs to {info.whose}",)
+    return (f"it belongs to {info.attribution}",)

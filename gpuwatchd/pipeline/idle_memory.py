@@ -9,18 +9,18 @@ from msgspec import structs
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.analysis.frameworks.serving import idle_kv
-from gpuwatchd.analysis.idle import DAEMONS, STOPPED, Board, Held, Limits, Server, Vigil
-from gpuwatchd.collect.host.process_probe import absent, glance
+from gpuwatchd.analysis.idle import DAEMONS, STOPPED, Board, Held, Limits, PersistenceCheck, Server
+from gpuwatchd.collect.host.process_probe import absent, probe
 from gpuwatchd.core.config import prices as table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuwatchd.collect.host import Host
-    from gpuwatchd.collect.host.process_probe import Glance
+    from gpuwatchd.collect.host.process_probe import ProcessStat
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
-    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.device_state import TrackedDevice
     from gpuwatchd.pipeline.engine_readings import Serving
     from gpuwatchd.pipeline.tracker import Intake
     from gpuwatchd.store.live import LiveState
@@ -38,7 +38,7 @@ _SAME_S: Final = 2.0
 _STUCK: Final = frozenset({"D", "Z", "X"})
 
 
-class _Past:
+class _ProcessProbe:
     """What the last glance at a process said."""
 
     __slots__ = ("at_s", "born_of", "cpu_pct", "cpu_s", "now")
@@ -48,10 +48,10 @@ class _Past:
         self.at_s = 0.0
         self.cpu_s: float | None = None
         self.cpu_pct: float | None = None
-        self.now: Glance | None = None
+        self.now: ProcessStat | None = None
 
 
-class Holdings:
+class IdleMemory:
     """What ``gpuwatchctl zombies`` lists.
 
     Looked at every :data:`EVERY_TICKS` ticks, at least every :data:`AT_LEAST_EVERY_S`; in between
@@ -79,7 +79,7 @@ class Holdings:
         serving: Serving,
         host: Host | None = None,
         *,
-        look: Callable[[int], Glance | None] = glance,
+        look: Callable[[int], ProcessStat | None] = probe,
         is_absent: Callable[[int], bool] = absent,
     ) -> None:
         self.config = config
@@ -92,7 +92,7 @@ class Holdings:
         self._glance = look
         self._is_absent = is_absent
         self._pid = os.getpid()
-        self._vigil = Vigil()
+        self._vigil = PersistenceCheck()
         self._ticks = 0
         self._looked_s: float | None = None
         self._util: dict[str, float] = {}
@@ -101,7 +101,7 @@ class Holdings:
         """Devices with processes that did nothing at the last look."""
         self._bursts: dict[tuple[str, ProcessKey], float] = {}
         """What processes on these have done since."""
-        self._past: dict[ProcessKey, _Past] = {}
+        self._past: dict[ProcessKey, _ProcessProbe] = {}
         self._turn = 0
         self._kept: dict[str, dict[ProcessKey, tuple[ProcessUse, ProcessInfo, Held]]] = {}
         """What is known of each process, as long as nothing is new."""
@@ -118,11 +118,11 @@ class Holdings:
             self._host.recall(infos)
         self._vigil.resume(before.holdings, infos, before.taken_at_s)
 
-    def look(self, now_s: float) -> None:
+    def update(self, now_s: float) -> None:
         """Look once at what is held now: in most ticks only at how busy the devices are."""
         util = self._util
-        for uid, seen in self._intake.devices.items():
-            reading = seen.reading
+        for uid, device in self._intake.devices.items():
+            reading = device.reading
             if reading is not None and reading.util_pct is not None:
                 util[uid] = max(reading.util_pct, util.get(uid, 0.0))
             if uid in self._resting and reading is not None:
@@ -149,25 +149,30 @@ class Holdings:
         )
         fresh = self._glances(now_s, limits.minimum_bytes)
         devices = self._intake.devices.values()
-        cut = {seen.device.parent_uid for seen in devices if seen.device.parent_uid is not None}
-        boards = [self._board(seen, fresh, cut) for seen in devices]
+        cut = {
+            device.device.parent_uid for device in devices if device.device.parent_uid is not None
+        }
+        boards = [self._board(device, fresh, cut) for device in devices]
         for uid in self._kept.keys() - self._intake.devices.keys():
             del self._kept[uid]
         self._resting = {
             board.uid for board in boards if any(held.busy_pct == 0 for held in board.uses or ())
         }
-        found = self._vigil.look(boards, self._servers(), now_s, limits)
+        holdings = self._vigil.update(boards, self._servers(), now_s, limits)
         totals = {board.uid: board.total_bytes for board in boards}
-        book = cost.Prices(self.config.cost, table.builtin()) if found else None
+        book = cost.Prices(self.config.cost, table.builtin()) if holdings else None
         self.found = tuple(
-            self._priced(one, totals.get(one.device_uid), now_s, book) for one in found
+            self._priced(holding, totals.get(holding.device_uid), now_s, book)
+            for holding in holdings
         )
 
     def _priced(
         self, holding: Holding, total_bytes: int | None, now_s: float, book: cost.Prices | None
     ) -> Holding:
         held_s = None if holding.since_s is None else now_s - holding.since_s
-        devices = {uid: seen.device for uid, seen in self._intake.devices.items()}
+        devices = {
+            uid: tracked_device.device for uid, tracked_device in self._intake.devices.items()
+        }
         device = devices.get(holding.device_uid)
         price = None
         if self.price is not None:
@@ -187,28 +192,28 @@ class Holdings:
 
     # ---- processes ------------------------------------------------------------------------------
 
-    def _is_local(self, seen: Seen) -> bool:
+    def _is_local(self, device: TrackedDevice) -> bool:
         """Say whether a device's pids are those of this machine."""
-        return self._host is not None and seen.device.source not in _RECORDED
+        return self._host is not None and device.device.source not in _RECORDED
 
-    def _look_at(self, key: ProcessKey) -> Glance | None:
+    def _look_at(self, key: ProcessKey) -> ProcessStat | None:
         """Return the state of a process; None when the pid is another's by now."""
-        found = self._glance(key.pid)
+        stat = self._glance(key.pid)
         # The kernel tells another time of boot once the clock has been set; identities keep theirs.
         booted_at_s = None if self._host is None else self._host.booted_at_s
-        if found is None or key.started_at_s is None or booted_at_s is None:
+        if stat is None or key.started_at_s is None or booted_at_s is None:
             return None
-        begun_s = booted_at_s + found.started_s
-        return found if abs(begun_s - key.started_at_s) < _SAME_S else None
+        begun_s = booted_at_s + stat.started_s
+        return stat if abs(begun_s - key.started_at_s) < _SAME_S else None
 
-    def _glances(self, now_s: float, least_bytes: float) -> dict[ProcessKey, Glance]:
+    def _glances(self, now_s: float, least_bytes: float) -> dict[ProcessKey, ProcessStat]:
         """Read the state of some processes: those in question, and some others in turn."""
         infos = self._intake.infos
         here: dict[ProcessKey, ProcessInfo] = {}
-        for seen in self._intake.devices.values():
-            if seen.reading is None or not self._is_local(seen):
+        for device in self._intake.devices.values():
+            if device.reading is None or not self._is_local(device):
                 continue
-            for use in seen.reading.uses or ():
+            for use in device.reading.uses or ():
                 key, used = use.key, use.used_bytes
                 if use.sm_pct or key.started_at_s is None:
                     continue  # at work, or nobody who could be looked at
@@ -222,35 +227,39 @@ class Holdings:
         begin = self._turn % len(keys) if keys else 0
         turn = (keys[begin:] + keys[:begin])[:GLANCES]
         self._turn = begin + len(turn)
-        fresh: dict[ProcessKey, Glance] = {}
+        fresh: dict[ProcessKey, ProcessStat] = {}
         for key in dict.fromkeys((*turn, *(key for key in self._suspects if key in here))):
-            found = self._look_at(key)
-            if found is not None:
-                fresh[key] = found
-                self._note(here[key], found, now_s)
-        self._suspects = {key for key, found in fresh.items() if found.state in _STUCK}
+            stat = self._look_at(key)
+            if stat is not None:
+                fresh[key] = stat
+                self._note(here[key], stat, now_s)
+        self._suspects = {
+            key for key, process_stat in fresh.items() if process_stat.state in _STUCK
+        }
         return fresh
 
-    def _note(self, info: ProcessInfo, found: Glance, now_s: float) -> None:
+    def _note(self, info: ProcessInfo, stat: ProcessStat, now_s: float) -> None:
         """Remember what one glance said."""
-        known = self._past.get(info.key)
-        if known is None:
-            known = self._past[info.key] = _Past(info.parent_pid)
-        if known.cpu_s is not None and now_s > known.at_s:
-            known.cpu_pct = 100.0 * max(0.0, found.cpu_s - known.cpu_s) / (now_s - known.at_s)
-        known.now, known.cpu_s, known.at_s = found, found.cpu_s, now_s
-        changed = found.parent_pid != info.parent_pid
-        if self._host is not None and (changed or found.state in _STUCK or info.state in _STUCK):
+        probe = self._past.get(info.key)
+        if probe is None:
+            probe = self._past[info.key] = _ProcessProbe(info.parent_pid)
+        if probe.cpu_s is not None and now_s > probe.at_s:
+            probe.cpu_pct = 100.0 * max(0.0, stat.cpu_s - probe.cpu_s) / (now_s - probe.at_s)
+        probe.now, probe.cpu_s, probe.at_s = stat, stat.cpu_s, now_s
+        changed = stat.parent_pid != info.parent_pid
+        if self._host is not None and (changed or stat.state in _STUCK or info.state in _STUCK):
             self._host.states((info.key.pid,))
 
-    def _board(self, seen: Seen, fresh: dict[ProcessKey, Glance], cut: set[str]) -> Board:
-        reading = seen.reading
-        uid = seen.device.uid
+    def _board(
+        self, device: TrackedDevice, fresh: dict[ProcessKey, ProcessStat], cut: set[str]
+    ) -> Board:
+        reading = device.reading
+        uid = device.device.uid
         if reading is None or reading.uses is None or reading.state != "ok":
             return Board(uid=uid)
         if uid in cut:
             return Board(uid=uid, uses=())  # what is held there, its instances hold
-        local = self._is_local(seen)
+        local = self._is_local(device)
         infos = self._intake.infos
         kept = self._kept.get(uid, {})
         now: dict[ProcessKey, tuple[ProcessUse, ProcessInfo, Held]] = {}
@@ -265,10 +274,10 @@ class Holdings:
         self._kept[uid] = now
         return Board(
             uid=uid,
-            total_bytes=reading.total_bytes or seen.device.memory_total_bytes,
+            total_bytes=reading.total_bytes or device.device.memory_total_bytes,
             util_pct=self._util.get(uid),
             memory_util_pct=reading.memory_util_pct,
-            ledger=seen.ledger,
+            ledger=device.ledger,
             uses=tuple([held for _, _, held in now.values()]),
             complete=reading.uses_reason is None,
             contained=local and self._host is not None and self._host.is_contained,
@@ -280,7 +289,7 @@ class Holdings:
         return bool(burst or not held.exists or held.state in _STUCK)
 
     def _held(
-        self, uid: str, use: ProcessUse, info: ProcessInfo, now: Glance | None, *, local: bool
+        self, uid: str, use: ProcessUse, info: ProcessInfo, now: ProcessStat | None, *, local: bool
     ) -> Held:
         busy_pct = use.sm_pct
         if busy_pct == 0 and self._bursts:
@@ -294,7 +303,7 @@ class Holdings:
         exists = True if use.key.started_at_s is not None else None
         if exists is None and not info.foreign and self._is_absent(use.key.pid):
             exists, info = False, self._who_was(info)
-        known = self._past.get(use.key)
+        probe = self._past.get(use.key)
         parent = None
         if now is not None and now.state in _STUCK:
             above = self._glance(now.parent_pid)
@@ -304,8 +313,8 @@ class Holdings:
         state = info.state if info.state != "D" else None
         if now is not None:
             state = now.state
-        elif known is not None and known.now is not None and known.now.state in STOPPED:
-            state = known.now.state
+        elif probe is not None and probe.now is not None and probe.now.state in STOPPED:
+            state = probe.now.state
         return Held(
             info=info,
             used_bytes=use.used_bytes,
@@ -313,9 +322,9 @@ class Holdings:
             busy_pct=busy_pct,
             exists=exists,
             state=state,
-            cpu_pct=None if known is None else known.cpu_pct,
+            cpu_pct=None if probe is None else probe.cpu_pct,
             parent=parent,
-            orphan=known is not None and _orphaned(info, known),
+            orphan=probe is not None and _orphaned(info, probe),
             exempt=exempt or use.key.pid == self._pid,
         )
 
@@ -330,10 +339,10 @@ class Holdings:
     # ---- servers --------------------------------------------------------------------------------
 
     def _servers(self) -> list[Server]:
-        found = []
+        servers = []
         for reading in self._serving.readings:
-            left = idle_kv(self._serving.past(reading.url))
-            found.append(
+            left = idle_kv(self._serving.recent(reading.url))
+            servers.append(
                 Server(
                     reading=reading,
                     members=frozenset(self._serving.members(reading.url)),
@@ -341,17 +350,17 @@ class Holdings:
                     kv_idle_s=None if left is None else left.for_s,
                 )
             )
-        return found
+        return servers
 
 
-def _orphaned(info: ProcessInfo, known: _Past) -> bool:
+def _orphaned(info: ProcessInfo, probe: _ProcessProbe) -> bool:
     """Say whether whoever started a process has ended: it has got another parent since.
 
     One that has been a child of init from the start is a daemon, unless it is in a user's session.
     """
-    if known.now is None:
+    if probe.now is None:
         return False
-    if known.born_of is not None and known.now.parent_pid != known.born_of:
+    if probe.born_of is not None and probe.now.parent_pid != probe.born_of:
         return True
     session = info.unit is not None and info.unit.endswith(".scope")
-    return known.now.parent_pid == 1 and session
+    return probe.now.parent_pid == 1 and session

@@ -60,22 +60,26 @@ class Ranks:
         if members is None or len(members) < 2 or not jobs.leaks(finding):
             return finding
         own = _rank(track, finding)
-        others = [_rank(one, None) for one in members.values() if one is not track]
-        for one in members.values():
-            if one.hush is not None and one.hush.job and track.peak <= one.hush.level_bytes:
+        others = [_rank(member, None) for member in members.values() if member is not track]
+        for member in members.values():
+            if (
+                member.hush is not None
+                and member.hush.job
+                and track.peak <= member.hush.level_bytes
+            ):
                 # What the user said of the alert was meant for all that it stood for.
-                return _quiet(finding, one.hush.why)
+                return _quiet(finding, member.hush.why)
         alike = jobs.together(own, others)
         if not alike:
-            said = jobs.alone(own, others)
-            return _with(finding, said) if said else finding
+            text = jobs.alone(own, others)
+            return _with(finding, text) if text else finding
         # One for whom a rank stands that does not leak as this one does cannot speak for it.
-        named = {one.subject for one in alike}
+        named = {rank.subject for rank in alike}
         chief = jobs.lead(
             [
-                one
-                for one in alike
-                if (lead := members.get(one.subject, track).lead) is None
+                rank
+                for rank in alike
+                if (lead := members.get(rank.subject, track).lead) is None
                 or lead.subject.id in named
             ]
         )
@@ -83,7 +87,7 @@ class Ranks:
             track.lead = members[chief.subject]
             return _with(finding, f"{jobs.SEE}{chief.name}")
         track.leads = jobs.title(alike, host=track.subject.host)
-        return jobs.joined(own, alike, len({own.process, *(one.process for one in others)}))
+        return jobs.joined(own, alike, len({own.process, *(other.process for other in others)}))
 
     def heir(self, track: Track) -> Track | None:
         """Return who goes on with the alert of a lead that is going; None without any."""
@@ -177,8 +181,8 @@ def _rank(track: Track, finding: Finding | None) -> jobs.Rank:
     )
 
 
-def _with(finding: Finding, said: str) -> Finding:
-    return msgspec.structs.replace(finding, reason=f"{finding.reason}; {said}")
+def _with(finding: Finding, text: str) -> Finding:
+    return msgspec.structs.replace(finding, reason=f"{finding.reason}; {text}")
 
 
 def _quiet(finding: Finding, why: str) -> Finding:

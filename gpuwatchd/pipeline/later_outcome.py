@@ -32,7 +32,7 @@ GREW_SHARE = 0.05
 _MIB = float(1 << 20)
 
 
-class Fate(Value, frozen=True, kw_only=True):
+class LaterOutcome(Value, frozen=True, kw_only=True):
     """What came of one alert."""
 
     came: Came
@@ -49,9 +49,9 @@ class Fate(Value, frozen=True, kw_only=True):
         return {"filled": True, "given-back": False, "plateaued": False}.get(self.came)
 
 
-def fate(
+def later_outcome(
     own: LogSeries, device: LogSeries | None, *, from_s: float, onset_s: float, growth: float
-) -> Fate:
+) -> LaterOutcome:
     """Return what came of growth that was told at ``from_s``.
 
     Parameters
@@ -79,18 +79,20 @@ def fate(
     grew_on = float(after[: max(int(after_t.searchsorted(when, side="right")), 1)].max()) - level
     news = (_share_at(own, device, from_s) or 0.0) < FULL or ended
     if share is not None and share >= FULL and grew_on >= 0.1 * growth and news:
-        return Fate(came="filled", at_s=when, share=share, ended=ended)
+        return LaterOutcome(came="filled", at_s=when, share=share, ended=ended)
     at_end = _share_at(own, device, end_s)
     if back_s is not None:
-        return Fate(came="given-back", at_s=back_s, share=at_end, ended=ended)
+        return LaterOutcome(came="given-back", at_s=back_s, share=at_end, ended=ended)
     stood_s = _stands_since(t[begin:], x[begin:], growth, end_s)
     grew_s = max(stood_s - onset_s, 0.0)
     if end_s - stood_s >= max(STAND_S, 0.5 * grew_s):
-        return Fate(came="plateaued", at_s=max(stood_s, from_s), share=at_end, ended=ended)
-    return Fate(came="ended" if ended else "open", at_s=end_s, share=at_end, ended=ended)
+        return LaterOutcome(came="plateaued", at_s=max(stood_s, from_s), share=at_end, ended=ended)
+    return LaterOutcome(came="ended" if ended else "open", at_s=end_s, share=at_end, ended=ended)
 
 
-def band_held(eta: EtaRange | None, lived: Fate, *, from_s: float, end_s: float) -> bool | None:
+def band_held(
+    eta: EtaRange | None, lived: LaterOutcome, *, from_s: float, end_s: float
+) -> bool | None:
     """Say whether the limit was reached when the forecast said; None when it cannot be known."""
     if eta is None:
         return None
@@ -105,7 +107,7 @@ def deaths(log: LogFile) -> dict[str, float]:
 
     Of its own growth, and not at once: what allocates the whole card when it starts is no death.
     """
-    device = next((one for one in log.series if one.process is None), None)
+    device = next((log_series for log_series in log.series if log_series.process is None), None)
     out = {}
     for own in log.series:
         if own.process is None or not _ended(own, device):
@@ -132,24 +134,28 @@ def _fullness(
     own: LogSeries, device: LogSeries | None, from_s: float, until_s: float
 ) -> tuple[float, float | None]:
     """Return when the device was fullest (or full) in a span, and to which share of it."""
-    seen = own if device is None else device
-    total = _total(seen)
-    first, last = seen.t_s.searchsorted((from_s, until_s + TEARDOWN_S)).tolist()
+    log_series = own if device is None else device
+    total = _total(log_series)
+    first, last = log_series.t_s.searchsorted((from_s, until_s + TEARDOWN_S)).tolist()
     if total is None or first >= last:
         return until_s, None
-    share = seen.used_bytes[first:last] / total
+    share = log_series.used_bytes[first:last] / total
     top = float(share.max())
     at = int(np.argmax(share >= min(BRIM, top)))
-    return min(float(seen.t_s[first + at]), until_s), top
+    return min(float(log_series.t_s[first + at]), until_s), top
 
 
 def _share_at(own: LogSeries, device: LogSeries | None, at_s: float) -> float | None:
     """Return the most that the device held in the minute before."""
-    seen = own if device is None else device
-    total = _total(seen)
-    last = int(seen.t_s.searchsorted(at_s, side="right"))
-    first = min(int(seen.t_s.searchsorted(at_s - TEARDOWN_S)), last - 1)
-    return None if total is None or last < 1 else float(seen.used_bytes[first:last].max()) / total
+    log_series = own if device is None else device
+    total = _total(log_series)
+    last = int(log_series.t_s.searchsorted(at_s, side="right"))
+    first = min(int(log_series.t_s.searchsorted(at_s - TEARDOWN_S)), last - 1)
+    return (
+        None
+        if total is None or last < 1
+        else float(log_series.used_bytes[first:last].max()) / total
+    )
 
 
 def _since_below(t: FloatArray, x: FloatArray, level: float) -> float | None:

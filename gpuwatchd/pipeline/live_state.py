@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         ProcessKey,
         ProcessUse,
     )
-    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.device_state import TrackedDevice
 
 SPARK_POINTS = 32
 _EVERY_TICKS = 6
@@ -54,20 +54,20 @@ class Sparks:
 
     def of(self, uid: str, position: int, tick: int, tracks: Mapping[str, Track]) -> Spark:
         """Return the sparkline of the device at a position of the list."""
-        kept = self._kept.get(uid)
-        if kept is None or tick < _EVERY_TICKS or tick % _EVERY_TICKS == position % _EVERY_TICKS:
+        pair = self._kept.get(uid)
+        if pair is None or tick < _EVERY_TICKS or tick % _EVERY_TICKS == position % _EVERY_TICKS:
             track = tracks.get(uid)
             ring = track.window if track is not None and isinstance(track.window, Ring) else None
             newest = ring.last if ring is not None else None
             # A column of the sparkline is minutes wide: a look back per tick would be waste.
-            if ring is not None and newest is not None and _is_due(kept, newest[0]):
-                kept = self._kept[uid] = (spark_of(ring), newest[0])
-        return _NOTHING if kept is None else kept[0]
+            if ring is not None and newest is not None and _is_due(pair, newest[0]):
+                pair = self._kept[uid] = (spark_of(ring), newest[0])
+        return _NOTHING if pair is None else pair[0]
 
 
-def _is_due(kept: tuple[Spark, float] | None, now_s: float) -> bool:
+def _is_due(pair: tuple[Spark, float] | None, now_s: float) -> bool:
     """Say whether a quarter of a column has passed since a sparkline was drawn."""
-    return kept is None or abs(now_s - kept[1]) >= 0.25 * kept[0].step_s
+    return pair is None or abs(now_s - pair[1]) >= 0.25 * pair[0].step_s
 
 
 def worst(findings: Iterable[Finding | None]) -> Finding | None:
@@ -98,7 +98,7 @@ class Scene:
 
     def device(
         self,
-        seen: Seen,
+        tracked_device: TrackedDevice,
         *,
         spark: Spark,
         infos: Mapping[ProcessKey, ProcessInfo],
@@ -120,18 +120,18 @@ class Scene:
         events
             What happened to it lately.
         """
-        reading, uses = seen.reading, seen.uses
+        reading, uses = tracked_device.reading, tracked_device.uses
         processes: tuple[LiveProcess, ...] | None = None
         age_s: float | None = None
-        shown = self._shown(seen, uses or (), infos, known)
+        shown = self._shown(tracked_device, uses or (), infos, known)
         if reading is not None and uses is not None:
             if reading.uses is None:
-                age_s = max(0.0, seen.taken_s - seen.uses_s)
+                age_s = max(0.0, tracked_device.taken_s - tracked_device.uses_s)
             processes = shown.processes
-        ledger = seen.ledger
+        ledger = tracked_device.ledger
         whole = ledger is not None and ledger.state in {"whole", "overlap"}
         return LiveDevice(
-            device=seen.device,
+            device=tracked_device.device,
             reading=None if reading is None else _without_uses(reading),
             unattributed_bytes=ledger.unattributed_bytes if ledger is not None and whole else None,
             finding=shown.finding,
@@ -141,25 +141,25 @@ class Scene:
             recent_bytes=spark.values,
             recent_step_s=spark.step_s,
             samples=spark.samples,
-            faults=seen.faults,
+            faults=tracked_device.faults,
             events=events,
         )
 
     def _shown(
         self,
-        seen: Seen,
+        device: TrackedDevice,
         uses: tuple[ProcessUse, ...],
         infos: Mapping[ProcessKey, ProcessInfo],
         known: tuple[object, ...],
     ) -> _Shown:
-        uid, processes = seen.device.uid, seen.processes.values()
+        uid, processes = device.device.uid, device.processes.values()
         kept = self._kept.get(uid)
         # What is the very same object is not looked into: values are never changed in place.
-        now: list[object] = [uses, known, Track.changes, len(processes), len(seen.hosts)]
-        now.append(seen.others[:])
+        now: list[object] = [uses, known, Track.changes, len(processes), len(device.hosts)]
+        now.append(device.others[:])
         if kept is not None and kept.now == now:
             return kept
-        tracks = [*processes, *seen.others, *seen.hosts.values()]
+        tracks = [*processes, *device.others, *device.hosts.values()]
         # Of these is made all that a track shows.
         parts: list[object] = [uses, known]
         parts += [track.finding for track in tracks]
@@ -168,26 +168,26 @@ class Scene:
         if kept is not None and kept.parts == parts:
             kept.now = now
             return kept
-        before = {} if kept is None else {one.info.key: one for one in kept.processes}
-        shown = {key: track.shown() for key, track in seen.processes.items()}
-        found = [
-            _process(use, info, seen, shown.get(use.key))
+        before = {} if kept is None else {process.info.key: process for process in kept.processes}
+        findings = {key: track.shown() for key, track in device.processes.items()}
+        items = [
+            _process(use, info, device, findings.get(use.key))
             for use in uses
             if (info := infos.get(use.key)) is not None
         ]
         made = self._kept[uid] = _Shown(
             now=now,
             parts=parts,
-            processes=tuple([_again(one, before.get(one.info.key)) for one in found]),
-            finding=worst([*shown.values(), *[track.shown() for track in seen.others]]),
+            processes=tuple([_again(item, before.get(item.info.key)) for item in items]),
+            finding=worst([*findings.values(), *[track.shown() for track in device.others]]),
         )
         return made
 
 
 def _process(
-    use: ProcessUse, info: ProcessInfo, seen: Seen, finding: Finding | None
+    use: ProcessUse, info: ProcessInfo, device: TrackedDevice, finding: Finding | None
 ) -> LiveProcess:
-    track, host = seen.processes.get(use.key), seen.hosts.get(use.key)
+    track, host = device.processes.get(use.key), device.hosts.get(use.key)
     return LiveProcess(
         info=info,
         used_bytes=use.used_bytes,

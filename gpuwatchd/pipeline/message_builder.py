@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.pipeline import action_handler, messages
-from gpuwatchd.pipeline.subject_facts import about
+from gpuwatchd.pipeline.subject_facts import subject_facts
 
 if TYPE_CHECKING:
     from gpuwatchd.alerts import Notice
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.tracker import Intake
 
 
-class Dresser:
+class MessageBuilder:
     """Makes messages of notices.
 
     Parameters
@@ -43,7 +43,7 @@ class Dresser:
 
     def introduced(self, alert: Alert) -> Alert:
         """Return an alert with what is known now of whom it is about."""
-        found = about(self._device(alert), self._info(alert), alert.finding)
+        found = subject_facts(self._device(alert), self._info(alert), alert.finding)
         before = alert.about
         if before == found or (before is not None and before.process and not found.process):
             return alert  # Who has ended is not forgotten.
@@ -93,8 +93,8 @@ class Dresser:
         )
 
     def _device(self, alert: Alert) -> Device | None:
-        seen = self._intake.devices.get(alert.subject.device_uid)
-        return None if seen is None else seen.device
+        device = self._intake.devices.get(alert.subject.device_uid)
+        return None if device is None else device.device
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
         process = alert.subject.process

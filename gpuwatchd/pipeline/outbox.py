@@ -18,9 +18,9 @@ from gpuwatchd.core.config import PolicySection
 from gpuwatchd.notify import backlog
 from gpuwatchd.notify.dispatcher import RETRY_S, made_at, retry_at
 from gpuwatchd.pipeline.channel_health import Channels, Reach
-from gpuwatchd.pipeline.fallbacks import Letters, quieted
+from gpuwatchd.pipeline.fallbacks import Fallbacks, quieted
 from gpuwatchd.pipeline.rule_settings import local
-from gpuwatchd.pipeline.undelivered_alerts import Losses
+from gpuwatchd.pipeline.undelivered_alerts import UndeliveredAlerts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -39,7 +39,7 @@ _RETRIED_AT_ONCE = 2
 Key = tuple[str, str]
 
 
-class Courier(Protocol):
+class Dispatcher(Protocol):
     """Who carries messages to the channels, in threads of its own."""
 
     def submit(self, delivery: Delivery) -> bool:
@@ -52,15 +52,15 @@ class Courier(Protocol):
         """Stop, and return what was taken and has not ended; leased: what is being tried."""
 
 
-class _Former(NamedTuple):
+class _FormerDispatcher(NamedTuple):
     """A courier of before a reload, and what it was still busy with."""
 
-    courier: Courier
+    courier: Dispatcher
     busy: dict[Key, tuple[Delivery, float]]
     """Each with the monotonic second from which on it is tried by another."""
 
 
-class Post:
+class Outbox:
     """What has been decided to tell, until it is known to have arrived.
 
     Parameters
@@ -77,7 +77,7 @@ class Post:
 
     def __init__(
         self,
-        courier: Courier | None,
+        courier: Dispatcher | None,
         history: History | None,
         *,
         policy: PolicySection | None = None,
@@ -93,11 +93,11 @@ class Post:
         self._waiting: dict[Key, Delivery] = {}
         self._in_hand: dict[Key, Delivery] = {}
         self._tried: set[Key] = set()
-        self._former: list[_Former] = []
+        self._former: list[_FormerDispatcher] = []
         self._changed: list[Delivery] = []
-        self._letters = Letters()
+        self._letters = Fallbacks()
         self._reach = Reach(None if history is None else history.opened_at_s)
-        self.losses = Losses(history, self._reach)
+        self.losses = UndeliveredAlerts(history, self._reach)
         self._channels = Channels()
         self._health: tuple[ChannelHealth, ...] | None = None
 
@@ -112,9 +112,9 @@ class Post:
         if before.quiet_hours == section.quiet_hours:
             return
         here = local(self._wall())
-        for key, one in self._waiting.items():
-            if backlog.is_held(one):
-                self._waiting[key] = quieted(one, section, here)
+        for key, delivery in self._waiting.items():
+            if backlog.is_held(delivery):
+                self._waiting[key] = quieted(delivery, section, here)
                 self._changed.append(self._waiting[key])
 
     def resume(self, now_s: float) -> None:
@@ -124,11 +124,11 @@ class Post:
             return
         self._channels.remember(self._history.last_delivered())
         pending = self._history.pending_deliveries()
-        under_way = {one.message.id for one in pending}
-        for told in self._history.told_of_open():
-            self._reach.note(told)
-            if told.message.id in under_way:
-                self._letters.note(told)
+        under_way = {delivery.message.id for delivery in pending}
+        for delivery in self._history.told_of_open():
+            self._reach.note(delivery)
+            if delivery.message.id in under_way:
+                self._letters.note(delivery)
         mono_s = self._mono()
         for one in pending:
             if one.error is not None and one.created_at_s <= now_s:
@@ -162,7 +162,7 @@ class Post:
             self._note(delivery)
             self._waiting[_key(delivery)] = delivery
 
-    def replace(self, courier: Courier) -> None:
+    def replace(self, courier: Dispatcher) -> None:
         """Go on with another courier; what the old one has in hand is not lost, nor sent again."""
         old, self.courier = self.courier, courier
         # A channel that failed may have been mended, or taken out: the next attempt tells.
@@ -178,14 +178,16 @@ class Post:
                 else:
                     until_s = mono_s + min(max(0.0, left.lease_until_s - now_s), LEASE_S)
                     busy[_key(left)] = (msgspec.structs.replace(left, lease_until_s=None), until_s)
-            self._former.append(_Former(old, busy))
+            self._former.append(_FormerDispatcher(old, busy))
             self._look_after_former()
         now_s = self._wall()
         self._waiting = {
-            key: one
-            if backlog.is_held(one)
-            else msgspec.structs.replace(one, next_try_at_s=min(one.next_try_at_s or now_s, now_s))
-            for key, one in self._waiting.items()
+            key: delivery
+            if backlog.is_held(delivery)
+            else msgspec.structs.replace(
+                delivery, next_try_at_s=min(delivery.next_try_at_s or now_s, now_s)
+            )
+            for key, delivery in self._waiting.items()
         }
         self._written([])  # what has just failed is revived by its row
         self._revive(now_s)
@@ -196,7 +198,7 @@ class Post:
             return
         unfinished = self.courier.close(timeout_s=timeout_s)
         # What was not even begun is in nobody's hands; what was may have arrived.
-        self._changed += [one for one in unfinished if one.lease_until_s is None]
+        self._changed += [delivery for delivery in unfinished if delivery.lease_until_s is None]
         self._take_in(self.courier)
         self._look_after_former()
         self._written([])
@@ -213,20 +215,22 @@ class Post:
         if self._letters:
             self._fall_back(now_s)
         if self._waiting:
-            busy = {_incident(one) for one in self._in_hand.values()}
-            ready = (one for one in self._waiting.values() if _incident(one) not in busy)
+            busy = {_incident(delivery) for delivery in self._in_hand.values()}
+            ready = (
+                delivery for delivery in self._waiting.values() if _incident(delivery) not in busy
+            )
             planned = backlog.plan(ready, now_s)
             for old in planned.drop:
                 self._drop(old)
             due = planned.submit
         self._submit(due, now_s)
 
-    def health(self) -> tuple[ChannelHealth, ...]:
+    def channel_health(self) -> tuple[ChannelHealth, ...]:
         """Return how each channel does; the same object until something has changed."""
         if self._health is None:
             configured = (*self.policy.channels, *self.policy.fallback)
             under_way = [*self._waiting.values(), *self._in_hand.values()]
-            self._health = self._channels.health(configured, under_way)
+            self._health = self._channels.channel_health(configured, under_way)
         return self._health
 
     def untold(self) -> tuple[str, ...]:
@@ -263,14 +267,17 @@ class Post:
         changed, self._changed = self._changed, []
         if self._history is None or not (deliveries or changed):
             return deliveries
-        leased = [msgspec.structs.replace(one, lease_until_s=lease_until_s) for one in deliveries]
+        leased = [
+            msgspec.structs.replace(delivery, lease_until_s=lease_until_s)
+            for delivery in deliveries
+        ]
         rows = self._history.apply((), [*changed, *leased])[len(changed) :]
         return [
-            msgspec.structs.replace(one, row=written.row)
-            for one, written in zip(deliveries, rows, strict=True)
+            msgspec.structs.replace(delivery, row=written.row)
+            for delivery, written in zip(deliveries, rows, strict=True)
         ]
 
-    def _take_in(self, courier: Courier) -> None:
+    def _take_in(self, courier: Dispatcher) -> None:
         for done in courier.results():
             self._ended(done)
 
@@ -296,9 +303,9 @@ class Post:
 
     def _ended(self, done: Delivery) -> None:
         key = _key(done)
-        known = self._in_hand.pop(key, None)
-        if known is not None and known.created_at_s != done.created_at_s:
-            done = made_at(done, known.created_at_s, self._wall())
+        delivery = self._in_hand.pop(key, None)
+        if delivery is not None and delivery.created_at_s != done.created_at_s:
+            done = made_at(done, delivery.created_at_s, self._wall())
         self._waiting.pop(key, None)
         self._tried.discard(key)
         self._note(done)
@@ -357,10 +364,12 @@ class Post:
         untold = set(self._reach.untold())
         if self._history is None or not untold:
             return
-        for one in self._history.told_of_open():
-            given_up = one.state == "failed" and not backlog.is_dropped(one)
-            if given_up and untold & {one.alert_key, *one.message.also}:
-                self.later([msgspec.structs.replace(one, state="pending", next_try_at_s=now_s)])
+        for delivery in self._history.told_of_open():
+            given_up = delivery.state == "failed" and not backlog.is_dropped(delivery)
+            if given_up and untold & {delivery.alert_key, *delivery.message.also}:
+                self.later(
+                    [msgspec.structs.replace(delivery, state="pending", next_try_at_s=now_s)]
+                )
 
     def _follow_clock(self, now_s: float) -> None:
         """Keep waits as long as they were when the wall clock is set."""
@@ -370,7 +379,9 @@ class Post:
             return
         by_s = offset_s - before_s
         for some in (self._waiting, self._in_hand):
-            some.update({key: backlog.moved(one, by_s, now_s) for key, one in some.items()})
+            some.update(
+                {key: backlog.moved(delivery, by_s, now_s) for key, delivery in some.items()}
+            )
 
 
 def _key(delivery: Delivery) -> Key:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuwatchd.core.model import Event, ProcessInfo, ProcessKey, Sample
-    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.device_state import TrackedDevice
 
 KIND = "process-peak"
 
 
-def told(
-    sample: Sample, devices: Mapping[str, Seen], infos: Mapping[ProcessKey, ProcessInfo]
+def with_process_names(
+    sample: Sample, devices: Mapping[str, TrackedDevice], infos: Mapping[ProcessKey, ProcessInfo]
 ) -> Sample:
     """Return a sample whose events name the process that they are about.
 
@@ -44,10 +44,12 @@ def told(
     return msgspec.structs.replace(sample, events=events)
 
 
-def _named(event: Event, seen: Seen | None, infos: Mapping[ProcessKey, ProcessInfo]) -> Event:
-    if event.pid is None or seen is None:
+def _named(
+    event: Event, device: TrackedDevice | None, infos: Mapping[ProcessKey, ProcessInfo]
+) -> Event:
+    if event.pid is None or device is None:
         return event
-    tracks = {key: track for key, track in seen.processes.items() if key.pid == event.pid}
+    tracks = {key: track for key, track in device.processes.items() if key.pid == event.pid}
     for track in tracks.values():
         if event.peak_bytes is not None:
             track.most_bytes = float(event.peak_bytes)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.model import DeviceReading, ProcessKey, Sample
-    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.device_state import TrackedDevice
 _Uses = tuple[ProcessUse, ...]
 MEMORY_EVERY_TICKS = 2
 """Every so many ticks the host is asked for its next few figures."""
@@ -35,13 +35,13 @@ class _Book(dict["ProcessKey", ProcessInfo]):
         super().__delitem__(key)
 
     def setdefault(self, key: ProcessKey, default: ProcessInfo) -> ProcessInfo:
-        known = self.get(key)
-        if known is None:
-            self[key] = known = default
-        return known
+        process = self.get(key)
+        if process is None:
+            self[key] = process = default
+        return process
 
 
-class People:
+class ProcessNames:
     """Everybody who was lately on a device.
 
     Parameters
@@ -87,22 +87,22 @@ class People:
         pids = self._asked(sample)
         if not pids:
             return {}
-        found = self._host.look(pids)
-        self._same = found is self._found or found == self._found
-        self._found = found
+        processes = self._host.processes(pids)
+        self._same = processes is self._found or processes == self._found
+        self._found = processes
         self._ticks += 1
         self._stirred.clear()
         if self._ticks % MEMORY_EVERY_TICKS == 0:
             kept = self.host_bytes
-            known, self._measured = self._measured is found, found
-            for pid, held in self._host.memory(found, newest=known).items():
+            known, self._measured = self._measured is processes, processes
+            for pid, held in self._host.memory(processes, newest=known).items():
                 if held != kept.get(pid):
                     self._stirred.add(pid)
                     if held is None:
                         del kept[pid]
                     else:
                         kept[pid] = held
-        return found
+        return processes
 
     def _asked(self, sample: Sample) -> frozenset[int]:
         """Return whom the host is asked about, the same set until there is anybody else."""
@@ -122,13 +122,13 @@ class People:
             self._pids = known = frozenset().union(*[pids for _, pids in self._lists.values()])
         return known
 
-    def resolve(self, reading: DeviceReading, known: dict[int, ProcessInfo]) -> DeviceReading:
+    def resolve(self, reading: DeviceReading, processes: dict[int, ProcessInfo]) -> DeviceReading:
         """Return a reading whose processes have their identity, and what they hold on the host.
 
         While nothing changes, its processes are the very same as in the reading before.
         """
         raw = reading.uses
-        if not raw or (not known and self._host is None):
+        if not raw or (not processes and self._host is None):
             for use in raw or ():
                 self.infos.setdefault(use.key, ProcessInfo(key=use.key, name=""))
             return reading
@@ -137,19 +137,19 @@ class People:
         uses: _Uses | None = None
         if before is not None and before[0] == raw:
             stirred = self._stirred
-            if (self._same or before[2] == [known.get(use.key.pid) for use in raw]) and (
+            if (self._same or before[2] == [processes.get(use.key.pid) for use in raw]) and (
                 not stirred or stirred.isdisjoint([use.key.pid for use in raw])
             ):
                 uses = before[1]
         if uses is None:
-            uses = tuple([self._named(use, known) for use in raw])
-            self._resolved[uid] = (raw, uses, [known.get(use.key.pid) for use in raw])
+            uses = tuple([self._named(use, processes) for use in raw])
+            self._resolved[uid] = (raw, uses, [processes.get(use.key.pid) for use in raw])
         return msgspec.structs.replace(reading, uses=uses)
 
-    def _named(self, use: ProcessUse, known: dict[int, ProcessInfo]) -> ProcessUse:
+    def _named(self, use: ProcessUse, processes: dict[int, ProcessInfo]) -> ProcessUse:
         key = use.key
         pid = key.pid
-        info = known.get(pid)
+        info = processes.get(pid)
         if info is None:
             if key not in self.infos:
                 gone = self._host.gone(pid) if self._host is not None else None
@@ -174,17 +174,17 @@ class People:
             host_bytes=host_bytes,
         )
 
-    def present(self, devices: Iterable[Seen]) -> tuple[ProcessInfo, ...]:
+    def present(self, devices: Iterable[TrackedDevice]) -> tuple[ProcessInfo, ...]:
         """Return who is on a device now, the same tuple until there is anybody else.
 
         ``infos`` remembers those that have left, too.
         """
         infos, before = self.infos, self._here
         self._here = {}
-        for seen in devices:
-            if seen.reading is None:
+        for device in devices:
+            if device.reading is None:
                 continue
-            uid, uses = seen.device.uid, seen.reading.uses
+            uid, uses = device.device.uid, device.reading.uses
             here = before.get(uid)
             if here is None or here[0] is not uses:
                 keys = [use.key for use in uses or ()]

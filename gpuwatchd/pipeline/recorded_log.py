@@ -79,22 +79,22 @@ def _chunks(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
 
 
 def _device_points(rows: Sequence[DeviceRow]) -> Points:
-    known = [row for row in rows if row.used_last_bytes is not None]
+    device_rows = [row for row in rows if row.used_last_bytes is not None]
     return _spread(
-        np.array([row.at_s for row in known], dtype=np.float64),
-        np.array([row.width_s for row in known], dtype=np.float64),
-        np.array([row.used_min_bytes for row in known], dtype=np.float64),
-        np.array([row.used_max_bytes for row in known], dtype=np.float64),
-        np.array([row.used_last_bytes for row in known], dtype=np.float64),
+        np.array([row.at_s for row in device_rows], dtype=np.float64),
+        np.array([row.width_s for row in device_rows], dtype=np.float64),
+        np.array([row.used_min_bytes for row in device_rows], dtype=np.float64),
+        np.array([row.used_max_bytes for row in device_rows], dtype=np.float64),
+        np.array([row.used_last_bytes for row in device_rows], dtype=np.float64),
     )
 
 
 def _by_process(rows: Sequence[ProcessRow]) -> Iterator[tuple[ProcessKey, Points]]:
-    known: dict[ProcessKey, list[ProcessRow]] = {}
+    groups: dict[ProcessKey, list[ProcessRow]] = {}
     for row in rows:
         if row.used_last_bytes is not None:
-            known.setdefault(row.process, []).append(row)
-    for key, own in known.items():
+            groups.setdefault(row.process, []).append(row)
+    for key, own in groups.items():
         last = np.array([row.used_last_bytes for row in own], dtype=np.float64)
         yield (
             key,

@@ -16,7 +16,7 @@ import numpy as np
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.pipeline.live_state import worst
 from gpuwatchd.pipeline.titles import device_title, process_title
-from gpuwatchd.pipeline.watcher import Room, Track, Watcher
+from gpuwatchd.pipeline.watcher import Headroom, Track, Watcher
 from gpuwatchd.store.ring import thin
 
 if TYPE_CHECKING:
@@ -130,14 +130,14 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
     watches: list[Event] = []
     alerts: list[Event] = []
 
-    def known(self, position: int) -> int:
+    def points_known(self, position: int) -> int:
         """Return how many points are known at an instant."""
         passed = position - self.begins
         if passed < 0:
             return 0
         return int(self.known_at[min(passed, self.known_at.size - 1)])
 
-    def over(self, position: int) -> bool:
+    def done(self, position: int) -> bool:
         """Say whether there is nothing left to do: it has ended, or all of it has been judged."""
         if self.ended or self.track.subject.process is not None:
             return self.ended
@@ -145,7 +145,7 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
         return whole and self.recorded.judged == self.recorded.known
 
 
-class _Rooms:
+class _Headrooms:
     """What is free on each device at an instant, from its own series or from its processes."""
 
     def __init__(self, replays: list[_Replay]) -> None:
@@ -162,13 +162,15 @@ class _Rooms:
         """Return bytes, None when the device's total is unknown."""
         device = self._devices.get(uid)
         if device is not None and device.track.room.total_bytes is not None:
-            used = device.recorded.value(device.known(position))
+            used = device.recorded.value(device.points_known(position))
             return max(0.0, device.track.room.total_bytes - (used or 0.0))
         processes = self._processes.get(uid, [])
         total = next((p.track.room.total_bytes for p in processes), None)
         if total is None:
             return None
-        held = sum(p.recorded.value(p.known(position)) or 0.0 for p in processes if not p.ended)
+        held = sum(
+            p.recorded.value(p.points_known(position)) or 0.0 for p in processes if not p.ended
+        )
         return max(0.0, total - held)
 
 
@@ -212,7 +214,7 @@ def analyze(
     judged = _judged(replays)
     if only is not None:
         judged = [replay for replay in judged if replay.track.subject.id in only]
-    _play(watcher, judged, _Rooms(replays), instants, passed)
+    _play(watcher, judged, _Headrooms(replays), instants, passed)
     finals: dict[str, list[Finding | None]] = {}
     for replay in replays:
         finals.setdefault(replay.track.subject.device_uid, []).append(_final(replay))
@@ -222,7 +224,7 @@ def analyze(
 def _play(
     watcher: Watcher,
     replays: list[_Replay],
-    rooms: _Rooms,
+    rooms: _Headrooms,
     instants: FloatArray,
     passed: Callable[[float], None] | None,
 ) -> None:
@@ -234,7 +236,7 @@ def _play(
             bisect.insort(present, waiting.pop())
         _step(watcher, [replays[k] for k in present], rooms, position, instant)
         if position % _TELL_EVERY == 0:
-            present = [k for k in present if not replays[k].over(position)]
+            present = [k for k in present if not replays[k].done(position)]
             if passed is not None:
                 passed(position / instants.size)
 
@@ -262,7 +264,7 @@ def _replay(
         subject=series.subject,
         device=device,
         window=recorded,
-        room=Room(total_bytes=None if total is None else float(total), growing=growing),
+        room=Headroom(total_bytes=None if total is None else float(total), growing=growing),
         title=title,
         framework=process.framework if process is not None else None,
     )
@@ -300,7 +302,7 @@ def _judged(replays: list[_Replay]) -> list[_Replay]:
 
 
 def _step(
-    watcher: Watcher, replays: list[_Replay], rooms: _Rooms, position: int, instant: float
+    watcher: Watcher, replays: list[_Replay], rooms: _Headrooms, position: int, instant: float
 ) -> None:
     due = _due(watcher, replays, position, instant)
     for replay in due:
@@ -321,7 +323,7 @@ def _due(watcher: Watcher, replays: list[_Replay], position: int, instant: float
     """Move every window to the instant; return those to judge; end processes that have gone."""
     due = []
     for replay in replays:
-        known = replay.known(position)
+        known = replay.points_known(position)
         recorded = replay.recorded
         if known == 0 or replay.ended:
             continue

@@ -18,13 +18,13 @@ BACK = "it was back before that could be told"
 """Why nobody is told that something is over."""
 
 
-class Bygone:
+class ResolvedAlerts:
     """Remembers by key; times are on the clock of the source that an alert is of."""
 
     def __init__(self) -> None:
         self.owing: dict[str, Alert] = {}
         """Alert key -> the alert whose end is still to be told."""
-        self.pasts: dict[str, policy.Past] = {}
+        self.pasts: dict[str, policy.AlertHistory] = {}
         self._sources: dict[str, str] = {}
         """Alert key -> its source, once that is known."""
 
@@ -32,9 +32,11 @@ class Bygone:
         """Take over what an earlier run left."""
         found = list(alerts)
         self.pasts.update(policy.recalled(found, now_s))
-        self.owing.update({one.key: one for one in found if one.next_notice_at_s is not None})
+        self.owing.update(
+            {alert.key: alert for alert in found if alert.next_notice_at_s is not None}
+        )
 
-    def over(self, source: str, alert: Alert, rules: policy.Rules, now_s: float) -> None:
+    def add(self, source: str, alert: Alert, rules: policy.Rules, now_s: float) -> None:
         """Take in an alert that is over, or of which that was told."""
         key = alert.key
         self._sources[key] = source
@@ -43,7 +45,9 @@ class Bygone:
             self.owing[key] = alert
         elif key in self.owing and self.owing[key].opened_at_s == alert.opened_at_s:
             del self.owing[key]
-        for old in [k for k, one in self.pasts.items() if not policy.matters(one, rules, now_s)]:
+        for old in [
+            k for k, history in self.pasts.items() if not policy.matters(history, rules, now_s)
+        ]:
             del self.pasts[old]
             self._sources.pop(old, None)
 
@@ -63,7 +67,7 @@ class Bygone:
 
     def owed(self, source: str) -> list[Alert]:
         """Return what a source's alerts still owe; what nobody has claimed is everybody's."""
-        return [one for key, one in self.owing.items() if self._is_of(key, source)]
+        return [alert for key, alert in self.owing.items() if self._is_of(key, source)]
 
     def lately(self) -> tuple[Alert, ...]:
         """Return alerts that are over and still matter."""
@@ -81,7 +85,7 @@ class Bygone:
             past = self.pasts.get(key)
             if past is not None:
                 ends_s = tuple(end + by_s for end in past.ends_s)
-                self.pasts[key] = policy.Past(last=_moved(past.last, by_s), ends_s=ends_s)
+                self.pasts[key] = policy.AlertHistory(last=_moved(past.last, by_s), ends_s=ends_s)
         return moved
 
     def _is_of(self, key: str, source: str) -> bool:

@@ -41,7 +41,7 @@ class Unseen:
             self._alerts[self._key] = alert
 
 
-class Estate:
+class RestoredState:
     """Waits for the subjects that it belongs to."""
 
     def __init__(self) -> None:
@@ -68,11 +68,11 @@ class Estate:
 
     def move(self, by_s: float) -> list[Alert]:
         """Move all of it in time: the wall clock was stepped; return the open alerts."""
-        self.pending = {key: moved_alert(one, by_s) for key, one in self.pending.items()}
+        self.pending = {key: moved_alert(alert, by_s) for key, alert in self.pending.items()}
         for rings in self._rings.values():
             for ring in rings.values():
                 ring.shift(by_s)
-        self.alerts = {key: moved_alert(one, by_s) for key, one in self.alerts.items()}
+        self.alerts = {key: moved_alert(alert, by_s) for key, alert in self.alerts.items()}
         return list(self.alerts.values())
 
     def ring(self, subject: Subject) -> Ring | None:

@@ -38,7 +38,8 @@ def rules_of(config: Config) -> alerts.Rules:
             for name, ranges in section.quiet_hours.items()
         },
         overrides=tuple(
-            override_of(one, number) for number, one in enumerate(config.override, start=1)
+            override_of(override_section, number)
+            for number, override_section in enumerate(config.override, start=1)
         ),
     )
 

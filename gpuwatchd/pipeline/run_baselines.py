@@ -15,7 +15,7 @@ import msgspec
 
 from gpuwatchd.analysis import program_key
 from gpuwatchd.core.model import LEAK_PATTERNS, Profile
-from gpuwatchd.pipeline.track_baseline import MARGIN, Hush, chosen, level_of, of_job
+from gpuwatchd.pipeline.track_baseline import MARGIN, Suppression, chosen, level_of, of_job
 from gpuwatchd.pipeline.whole_run import before, profile_of, whole
 from gpuwatchd.store.live import KnownRuns
 from gpuwatchd.store.profiles import Run
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.core.model import Alert, ProcessInfo, ProcessKey
-    from gpuwatchd.pipeline.tracker import Intake, Leaver
+    from gpuwatchd.pipeline.tracker import EndedProcess, Intake
     from gpuwatchd.pipeline.watcher import Track, Watcher
-    from gpuwatchd.store.labels import Word
-    from gpuwatchd.store.profiles import Shelf
+    from gpuwatchd.store.labels import UserLabel
+    from gpuwatchd.store.profiles import ProfileStore
 
 SIBLINGS_EVERY_S = 300.0
 YESTERDAY_EVERY_S = 3600.0
@@ -44,7 +44,7 @@ _LEAVE_AT_MOST = 64
 """Profiles that the end of the daemon takes time for."""
 
 
-class Knowledge:
+class RunBaselines:
     """Gives tracks their history and makes history of them.
 
     Parameters
@@ -57,11 +57,11 @@ class Knowledge:
         Where runs and words are kept; None: nothing is known, nothing learned.
     """
 
-    def __init__(self, watcher: Watcher, intake: Intake, shelf: Shelf | None) -> None:
+    def __init__(self, watcher: Watcher, intake: Intake, shelf: ProfileStore | None) -> None:
         self._watcher = watcher
         self._intake = intake
         self._shelf = shelf
-        self._words: dict[str, Word] = {}
+        self._words: dict[str, UserLabel] = {}
         self._followed: set[str] = set()
         self._unheard = self._missed = False
         self._served = -1
@@ -74,8 +74,8 @@ class Knowledge:
         """Notice that the user has spoken since the last tick; costs some microseconds."""
         if self._shelf is None:
             return
-        if self._shelf.spoken() or self._missed:
-            words = self._shelf.words()
+        if self._shelf.changed_elsewhere() or self._missed:
+            words = self._shelf.user_labels()
             self._missed = words is None
             if words is not None:
                 self._words = {word.subject.id: word for word in words}
@@ -102,7 +102,7 @@ class Knowledge:
                 changed.append(ended)
         return changed
 
-    def _follow(self, track: Track, word: Word | None, now_s: float) -> Alert | None:
+    def _follow(self, track: Track, word: UserLabel | None, now_s: float) -> Alert | None:
         """Take a word over (None: it was taken back); return the alert that it ended."""
         if track.memo.asked != (track.program or ""):
             self._look_up(track)
@@ -118,7 +118,7 @@ class Knowledge:
         level = level_of(then) if then is not None else _level_then(track, word)
         if word.word == "normal" and level is not None:
             job = of_job(word, track.info)
-            track.hush = Hush(level_bytes=level, why=said_to_be(word), job=job)
+            track.hush = Suppression(level_bytes=level, why=said_to_be(word), job=job)
         self._look_up(track)
         alert = track.alert
         if track.hush is None or alert is None:
@@ -129,7 +129,7 @@ class Knowledge:
             return None
         return self._watcher.end(track, track.hush.why, now_s, quietly=True)
 
-    def _what_it_had_done(self, track: Track, word: Word) -> Profile | None:
+    def _what_it_had_done(self, track: Track, word: UserLabel) -> Profile | None:
         """Return the profile of a run at the time of the word, made now if it is not yet kept."""
         if self._shelf is None:
             return None
@@ -138,12 +138,12 @@ class Knowledge:
             if run.word == word.row:
                 return run.profile
         at_s = word.given_at_s
-        found = profile_of(track, self._shelf, at_s, until_s=at_s + _SLACK_S)
-        if found is None:
+        profile = profile_of(track, self._shelf, at_s, until_s=at_s + _SLACK_S)
+        if profile is None:
             return None
-        found = msgspec.structs.replace(found, word=word.word)
-        self._shelf.keep(self._run(track, key, found, word=word.row))
-        return found
+        profile = msgspec.structs.replace(profile, word=word.word)
+        self._shelf.keep(self._run(track, key, profile, word=word.row))
+        return profile
 
     # ---- at the end of a tick -------------------------------------------------------------------
 
@@ -180,9 +180,9 @@ class Knowledge:
         going = [t for t in self._watcher.tracks.values() if t.memo.key is not None]
         for track in going[:_LEAVE_AT_MOST]:
             newest = track.window.last
-            found = newest and profile_of(track, self._shelf, newest[0])
-            if found and track.memo.key is not None:
-                self._shelf.keep(self._run(track, track.memo.key, found))
+            profile = newest and profile_of(track, self._shelf, newest[0])
+            if profile and track.memo.key is not None:
+                self._shelf.keep(self._run(track, track.memo.key, profile))
 
     def _serve_next(self) -> None:
         """Look up tracks that are new, or whose program has become known; who grows goes first."""
@@ -225,7 +225,7 @@ class Knowledge:
 
     @staticmethod
     def _show(track: Track) -> None:
-        memo, known = track.memo, track.memo.history
+        memo, profiles = track.memo, track.memo.history
         words = [run.word for run in memo.runs if run.word is not None]
         memo.shown = KnownRuns(
             runs=len(memo.runs) - int(memo.own),
@@ -233,9 +233,9 @@ class Knowledge:
             siblings=len(memo.siblings),
             yesterday=bool(memo.yesterday),
         )
-        track.told()
-        if known != track.history:
-            track.history = known
+        track.mark_changed()
+        if profiles != track.history:
+            track.history = profiles
             track.due_s = 0.0
 
     @staticmethod
@@ -244,7 +244,7 @@ class Knowledge:
 
     # ---- runs -----------------------------------------------------------------------------------
 
-    def _learn(self, leaver: Leaver) -> bool:
+    def _learn(self, leaver: EndedProcess) -> bool:
         """Keep the profile of a run that has ended; say whether that took any time."""
         if self._shelf is None:
             return False
@@ -263,16 +263,16 @@ class Knowledge:
         ):
             # What ended before the last stop of the daemon, or was kept by it, is known better.
             return False
-        found = profile_of(leaver.track, self._shelf, newest[0], over=not leaver.unseen)
-        if found is not None:
-            self._shelf.keep(self._run(leaver.track, key, found, label=label))
+        profile = profile_of(leaver.track, self._shelf, newest[0], over=not leaver.unseen)
+        if profile is not None:
+            self._shelf.keep(self._run(leaver.track, key, profile, label=label))
         return True
 
     @staticmethod
     def _run(
         track: Track,
         key: str,
-        found: Profile,
+        profile: Profile,
         *,
         word: int | None = None,
         label: str | None = None,
@@ -282,8 +282,8 @@ class Knowledge:
             device_uid=track.subject.device_uid,
             process=track.subject.process,
             label=track.title.rpartition(": ")[2] if label is None else label,
-            begun_at_s=found.ended_at_s - found.run_s,
-            profile=found,
+            begun_at_s=profile.ended_at_s - profile.run_s,
+            profile=profile,
             word=word,
         )
 
@@ -291,7 +291,7 @@ class Knowledge:
 
     def _scan(self) -> None:
         """Note who grows and could do with more knowledge."""
-        newest = max((seen.taken_s for seen in self._intake.devices.values()), default=0.0)
+        newest = max((device.taken_s for device in self._intake.devices.values()), default=0.0)
         if abs(newest - self._scanned_s) < _SCAN_EVERY_S:
             return
         self._scanned_s = newest
@@ -333,7 +333,7 @@ class Knowledge:
     def _siblings(self, track: Track) -> list[Track]:
         """Return tracks of the same program, in the same job or from the same parent."""
         mine = self._info(track)
-        found = [
+        tracks = [
             other
             for other in self._watcher.tracks.values()
             if other is not track
@@ -341,7 +341,7 @@ class Knowledge:
             and other.subject.process != track.subject.process
             and _together(mine, self._info(other))
         ]
-        return sorted(found, key=lambda other: other.subject.id)[:MOST_SIBLINGS]
+        return sorted(tracks, key=lambda other: other.subject.id)[:MOST_SIBLINGS]
 
     def _info(self, track: Track) -> ProcessInfo | None:
         key: ProcessKey | None = track.subject.process
@@ -355,23 +355,23 @@ class Knowledge:
         series = whole(track, self._shelf, now_s - _BACK_S)
         if not series.t_s.size or now_s - float(series.t_s[0]) < _DAY_S:
             return ()
-        found = forecast.yesterday(series, now_s=now_s)
-        return () if found is None else (found,)
+        profile = forecast.yesterday(series, now_s=now_s)
+        return () if profile is None else (profile,)
 
 
-def said_to_be(word: Word | None) -> str:
+def said_to_be(word: UserLabel | None) -> str:
     """Return the reason of what is quiet because the user said so."""
     who = word.who if word is not None and word.who else "you"
     why = f": {word.why}" if word is not None and word.why else ""
     return f"{who} said that this is normal{why}"
 
 
-def _level_then(track: Track, word: Word) -> float | None:
+def _level_then(track: Track, word: UserLabel) -> float | None:
     """Return up to where a run that is too short for a profile is what the user saw of it."""
-    seen = before(track.series(), word.given_at_s + _SLACK_S)
-    if not seen.t_s.size:
+    series = before(track.series(), word.given_at_s + _SLACK_S)
+    if not series.t_s.size:
         return None
-    low, high = float(seen.used_bytes.min()), float(seen.used_bytes.max())
+    low, high = float(series.used_bytes.min()), float(series.used_bytes.max())
     return low + (1.0 + MARGIN) * (high - low)
 
 
@@ -389,12 +389,12 @@ def _is_old(track: Track) -> bool:
     return process is None or (begun_s is not None and last[0] - begun_s > _DAY_S)
 
 
-def _together(one: ProcessInfo | None, other: ProcessInfo | None) -> bool:
+def _together(process: ProcessInfo | None, other: ProcessInfo | None) -> bool:
     """Say whether two processes belong to one job, as far as that is known."""
-    if one is None or other is None:
+    if process is None or other is None:
         return False
-    if one.job is not None or other.job is not None:
-        return one.job == other.job
-    if one.parent_pid is not None and other.parent_pid is not None:
-        return one.parent_pid == other.parent_pid
+    if process.job is not None or other.job is not None:
+        return process.job == other.job
+    if process.parent_pid is not None and other.parent_pid is not None:
+        return process.parent_pid == other.parent_pid
     return True

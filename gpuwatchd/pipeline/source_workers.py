@@ -116,7 +116,7 @@ class SourceWorker:
         """Whether only a new process can read this source again."""
         return bool(getattr(self.source, "needs_restart", False))
 
-    def release(self, duration_s: float) -> None:
+    def release_driver(self, duration_s: float) -> None:
         """Let go of the driver for so long with the next read, where the source holds one."""
         let_go = getattr(self.source, "release", None)
         if let_go is not None:

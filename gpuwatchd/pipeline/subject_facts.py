@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Device, Finding, ProcessInfo
 
 
-def about(device: Device | None, info: ProcessInfo | None, finding: Finding) -> About:
+def subject_facts(device: Device | None, info: ProcessInfo | None, finding: Finding) -> About:
     """Return whom a judgement is about, in the words that rules are written in.
 
     Parameters
@@ -50,7 +50,7 @@ def about(device: Device | None, info: ProcessInfo | None, finding: Finding) -> 
     )
 
 
-def meant(
+def expected(
     finding: Finding,
     rules: alerts.Rules,
     device: Device,
@@ -67,7 +67,7 @@ def meant(
         What the subject holds.
     """
     if finding.tier != "alert" or not any(
-        one.grows or one.grows_to_bytes for one in rules.overrides
+        override.grows or override.grows_to_bytes for override in rules.overrides
     ):
         return finding
     as_alert = Alert(
@@ -79,7 +79,7 @@ def meant(
         finding=finding,
         opened_at_s=finding.judged_at_s,
         changed_at_s=finding.judged_at_s,
-        about=about(device, info, finding),
+        about=subject_facts(device, info, finding),
     )
     why = alerts.may_grow(as_alert, alerts.rules_for(as_alert, rules), level_bytes)
     if not why:

@@ -13,25 +13,25 @@ import msgspec
 from gpuwatchd import __version__
 from gpuwatchd.core.model import Alert, Decision, Fault, Finding, Sample
 from gpuwatchd.pipeline import alert_transfer, peak_notes, with_attribution
-from gpuwatchd.pipeline.action_handler import Pressed
-from gpuwatchd.pipeline.active_silences import Silencing
+from gpuwatchd.pipeline.action_handler import ActionHandler
+from gpuwatchd.pipeline.active_silences import ActiveSilences
 from gpuwatchd.pipeline.alert_cost import Costing
-from gpuwatchd.pipeline.alert_notifier import Herald
+from gpuwatchd.pipeline.alert_notifier import AlertNotifier
 from gpuwatchd.pipeline.clock import Clock
 from gpuwatchd.pipeline.condition_alerts import SOURCE as ALARMS
-from gpuwatchd.pipeline.condition_alerts import Alarms
+from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
 from gpuwatchd.pipeline.device_log import DeviceLog
 from gpuwatchd.pipeline.digests import Digests
 from gpuwatchd.pipeline.engine_readings import Serving
-from gpuwatchd.pipeline.event_log import Happenings
+from gpuwatchd.pipeline.event_log import EventLog
 from gpuwatchd.pipeline.guard import Guard
-from gpuwatchd.pipeline.history_link import Keeping, Last
-from gpuwatchd.pipeline.idle_memory import Holdings
+from gpuwatchd.pipeline.history_link import HistoryLink, Last
+from gpuwatchd.pipeline.idle_memory import IdleMemory
 from gpuwatchd.pipeline.live_state import Scene, Sparks
-from gpuwatchd.pipeline.message_builder import Dresser
-from gpuwatchd.pipeline.outbox import Courier, Post
+from gpuwatchd.pipeline.message_builder import MessageBuilder
+from gpuwatchd.pipeline.outbox import Dispatcher, Outbox
 from gpuwatchd.pipeline.restored import EARLIER
-from gpuwatchd.pipeline.run_baselines import Knowledge
+from gpuwatchd.pipeline.run_baselines import RunBaselines
 from gpuwatchd.pipeline.source_workers import SourceWorker, labelled
 from gpuwatchd.pipeline.tracker import Intake
 from gpuwatchd.pipeline.watcher import Watcher, rules_of
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.ports import Source
-    from gpuwatchd.pipeline.alert_notifier import Bearer
+    from gpuwatchd.pipeline.alert_notifier import AlertHolder
     from gpuwatchd.store.writer import History
 
 log = logging.getLogger("gpuwatchd")
@@ -107,7 +107,7 @@ class Pipeline:
         host: Host | None = None,
         history: History | None = None,
         runtime_dir: Path | None = None,
-        courier: Courier | None = None,
+        courier: Dispatcher | None = None,
         fresh: Callable[[int], Source] | None = None,
         absences: Callable[[list[str | None]], list[str]] | None = None,
         wall: Callable[[], float] = time.time,
@@ -118,7 +118,7 @@ class Pipeline:
         self.intake = Intake(self.watcher, host)
         self._guard = Guard(mono)
         self._device_log = DeviceLog(mono)
-        self._keeping = None if history is None else Keeping(history, self.intake)
+        self._keeping = None if history is None else HistoryLink(history, self.intake)
         self._absences = absences
         self.workers = {
             label: SourceWorker(
@@ -130,24 +130,24 @@ class Pipeline:
         }
         self.history = history
         self.runtime_dir = runtime_dir
-        self.knowledge = Knowledge(
+        self.knowledge = RunBaselines(
             self.watcher, self.intake, None if history is None else history.shelf
         )
-        self.post = Post(courier, history, policy=config.policy, wall=wall, mono=mono)
-        self.happenings = Happenings(history)
+        self.post = Outbox(courier, history, policy=config.policy, wall=wall, mono=mono)
+        self.happenings = EventLog(history)
         self.serving = Serving(config, host)
-        self.holdings = Holdings(config, self.intake, self.serving, host)
-        self.silencing = Silencing(None if history is None else history.shelf, mono)
-        self.alarms = Alarms(config, self.intake, self.holdings)
+        self.holdings = IdleMemory(config, self.intake, self.serving, host)
+        self.silencing = ActiveSilences(None if history is None else history.shelf, mono)
+        self.alarms = ConditionAlerts(config, self.intake, self.holdings)
         self.costing = Costing(config, self.intake, history)
         self.holdings.price, self.costing.holdings = self.costing.price, self.holdings
         booted_at_s = None if host is None else host.booted_at_s
-        self.pressed = Pressed(
+        self.pressed = ActionHandler(
             config, silencing=self.silencing, shelf=None if history is None else history.shelf,
             booted_at_s=booted_at_s, saved=self.costing.saved,
         )  # fmt: skip
-        self.dresser = Dresser(config, self.intake, self.costing, booted_at_s=booted_at_s)
-        self.herald = Herald(
+        self.dresser = MessageBuilder(config, self.intake, self.costing, booted_at_s=booted_at_s)
+        self.herald = AlertNotifier(
             self.watcher, self.post, history,
             dresser=self.dresser, silencing=self.silencing, wall=wall, mono=mono,
         )  # fmt: skip
@@ -206,7 +206,7 @@ class Pipeline:
         decisions: list[Decision] = []
         taken_at_s: float | None = None
         self._guard("feedback", self.knowledge.listen)
-        self._guard("silences", lambda: self.silencing.look(self._wall()))
+        self._guard("silences", lambda: self.silencing.refresh(self._wall()))
         self._guard("buttons", lambda: self.pressed.step(self._open_alerts, self._wall()))
         for label, worker in self.workers.items():
             answer = self._ask(label, worker)
@@ -223,7 +223,7 @@ class Pipeline:
                 if silent_s is None:
                     continue
                 now_s = silent_s
-            decisions += self._tell(label, self.intake.alerted(label), changed, now_s)
+            decisions += self._notify(label, self.intake.alerted(label), changed, now_s)
             changes += changed
         self.answered = len(samples)
         self._faults = (*faults, *(f for sample in samples for f in sample.faults))
@@ -249,23 +249,25 @@ class Pipeline:
         """Look at what no curve tells; return the alerts that changed, and who is told."""
         present = self.intake.people.present(self.intake.devices.values())
         self._guard("endpoints", lambda: self.serving.step(present, now_s))
-        self._guard("holdings", lambda: self.holdings.look(now_s))
+        self._guard("holdings", lambda: self.holdings.update(now_s))
         self._guard("checkpoints", lambda: self.costing.step(self._wall()))
         changed = self._guard("alarms", lambda: self.alarms.step(now_s)) or []
-        told = self._tell(ALARMS, list(self.alarms.alarms.values()), changed, now_s)
-        return changed, told + self._tell(EARLIER, self.intake.estate.unseen(now_s), [], now_s)
+        decisions = self._notify(ALARMS, list(self.alarms.alarms.values()), changed, now_s)
+        return changed, decisions + self._notify(
+            EARLIER, self.intake.estate.unseen(now_s), [], now_s
+        )
 
     def _findings(self) -> dict[str, Finding]:
         """Return every newest judgement; the same dictionary until there is a newer one."""
-        looks, found = self._judged
+        looks, findings = self._judged
         if looks != self.watcher.looks:
-            found = {
+            findings = {
                 key: track.finding
                 for key, track in self.watcher.tracks.items()
                 if track.finding is not None
             }
-            self._judged = (self.watcher.looks, found)
-        return found
+            self._judged = (self.watcher.looks, findings)
+        return findings
 
     def _ask(self, label: str, worker: SourceWorker) -> Sample | Fault | None:
         try:
@@ -288,8 +290,10 @@ class Pipeline:
         ended = self._guard(
             f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)
         )
-        self._guard("device log", lambda: self._device_log.look(label, self.intake.devices))
-        named = partial(peak_notes.told, sample, self.intake.devices, self.intake.infos)
+        self._guard("device log", lambda: self._device_log.update(label, self.intake.devices))
+        named = partial(
+            peak_notes.with_process_names, sample, self.intake.devices, self.intake.infos
+        )
         self._guard("events", lambda: self.happenings.take(named()))
         if self._keeping is not None:
             keeping = self._keeping
@@ -313,25 +317,27 @@ class Pipeline:
         def work() -> list[Alert]:
             changed = self.watcher.judge(due, now_s)
             changed = alert_transfer.take_over(self.watcher, self.intake.devices, changed, now_s)
-            told = [self._blame(alert) for alert in changed]
+            alerts = [self._blame(alert) for alert in changed]
             self.happenings.accompany(due, self.watcher.tracks)
-            return told
+            return alerts
 
         return self._guard("detectors", work) or []
 
     def _blame(self, alert: Alert) -> Alert:
-        seen = self.intake.devices.get(alert.subject.device_uid)
-        if seen is None:
+        device = self.intake.devices.get(alert.subject.device_uid)
+        if device is None:
             return alert
-        told = with_attribution.blamed(alert, seen, self.intake.infos, self.watcher.tracks)
-        return self.happenings.advised(told, seen.device, self.watcher.tracks)
+        told = with_attribution.with_attribution(
+            alert, device, self.intake.infos, self.watcher.tracks
+        )
+        return self.happenings.advised(told, device.device, self.watcher.tracks)
 
-    def _tell(
-        self, label: str, bearers: Sequence[Bearer], changed: list[Alert], now_s: float
+    def _notify(
+        self, label: str, bearers: Sequence[AlertHolder], changed: list[Alert], now_s: float
     ) -> list[Decision]:
         if not (bearers or changed or self.herald.is_busy(label)):
             return []  # As in most ticks.
-        told = partial(self.herald.announce, label, bearers, changed, now_s)
+        told = partial(self.herald.notify, label, bearers, changed, now_s)
         return self._guard("policy", told) or []
 
     def _flush(self) -> None:
@@ -341,18 +347,18 @@ class Pipeline:
     def problems(self) -> tuple[str, ...]:
         """Return what is missing or broken now, one sentence each."""
         reasons = [worker.why_absent for worker in self.workers.values()]
-        found = self._absences(reasons) if self._absences else [why for why in reasons if why]
-        found += self._guard.whys
-        found += [*self.watcher.unjudged.values(), *self.herald.failing.values()]
+        texts = self._absences(reasons) if self._absences else [why for why in reasons if why]
+        texts += self._guard.whys
+        texts += [*self.watcher.unjudged.values(), *self.herald.failing.values()]
         if self.history is not None:
-            found += self.history.problems
-        found += [*self.serving.problems, *self.costing.problems, *self.post.problems()]
-        return (*found, *self.extra_problems)
+            texts += self.history.problems
+        texts += [*self.serving.problems, *self.costing.problems, *self.post.problems()]
+        return (*texts, *self.extra_problems)
 
     def _open_alerts(self) -> list[Alert]:
-        known = [track.alert for track in self.watcher.tracks.values()]
-        known += [alarm.alert for alarm in self.alarms.alarms.values()]
-        return [alert for alert in known if alert and alert.state in {"watch", "firing"}]
+        alerts = [track.alert for track in self.watcher.tracks.values()]
+        alerts += [alarm.alert for alarm in self.alarms.alarms.values()]
+        return [alert for alert in alerts if alert and alert.state in {"watch", "firing"}]
 
     def _pending(self) -> Iterator[Alert]:
         """Yield the alerts that are not open yet; those of a rank that another stands for never."""
@@ -367,17 +373,17 @@ class Pipeline:
     def _state(self, now_s: float) -> LiveState:
         if self._host is not None and self._ticks % _RSS_EVERY_TICKS == 1:
             self._rss_bytes = self._host.own_rss_bytes()
-        infos = self.serving.told(self.intake.infos)
-        known = (self.intake.infos.changes, self.serving.named)
+        infos = self.serving.with_models(self.intake.infos)
+        pair = (self.intake.infos.changes, self.serving.named)
         devices = [
             self._scene.device(
-                seen,
+                device,
                 spark=self._sparks.of(uid, position, self._ticks, self.watcher.tracks),
                 infos=infos,
-                known=known,
+                known=pair,
                 events=self.happenings.recent(uid),
             )
-            for position, (uid, seen) in enumerate(self.intake.devices.items())
+            for position, (uid, device) in enumerate(self.intake.devices.items())
         ]
         return LiveState(
             pid=os.getpid(),
@@ -395,7 +401,7 @@ class Pipeline:
             rss_bytes=self._rss_bytes,
             holdings=self.holdings.found,
             silences=self.silencing.active,
-            channels=self.post.health(),
+            channels=self.post.channel_health(),
             untold=self.post.untold(), lost=self.post.losses.lost(now_s),
             servers=self.serving.readings,
         )  # fmt: skip

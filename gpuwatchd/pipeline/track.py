@@ -11,11 +11,11 @@ from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, Alert, Device, Finding, ProcessInfo, Series, Subject
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 from gpuwatchd.pipeline.end_reasons import FULL_SHARE
-from gpuwatchd.pipeline.track_baseline import Memo
+from gpuwatchd.pipeline.track_baseline import TrackBaseline
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray, Profile
-    from gpuwatchd.pipeline.track_baseline import Hush
+    from gpuwatchd.pipeline.track_baseline import Suppression
 
 
 JobKey = tuple[tuple[str, int | str | None], bool]
@@ -41,7 +41,7 @@ class Window(Protocol):
         """Return times and values, (n,) each."""
 
 
-class Room(msgspec.Struct, kw_only=True):
+class Headroom(msgspec.Struct, kw_only=True):
     """What is left on one device, as last read."""
 
     total_bytes: float | None = None
@@ -128,7 +128,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     subject: Subject
     device: Device
     window: Window
-    room: Room
+    room: Headroom
     title: str
     framework: str | None = None
     info: ProcessInfo | None = None
@@ -160,8 +160,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """Key of the program, where it has one."""
     history: tuple[Profile, ...] = ()
     """Earlier runs of it, siblings, yesterday."""
-    hush: Hush | None = None
-    memo: Memo = msgspec.field(default_factory=Memo)
+    hush: Suppression | None = None
+    memo: TrackBaseline = msgspec.field(default_factory=TrackBaseline)
 
     changes: ClassVar[int] = 0
     """How often what is shown of any track has changed: as long as it has not, nobody looks."""
@@ -171,7 +171,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             Track.changes += 1
         super().__setattr__(name, value)
 
-    def told(self) -> None:
+    def mark_changed(self) -> None:
         """Say that what is shown beside the judgement has changed: what is known of its past."""
         Track.changes += 1
 

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpuwatchd.core.model import ProcessInfo, ProcessKey
-    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.labels import UserLabel
 
 MARGIN = 0.25
 """What was normal once may be so much more the next time: the spread of a benign program's runs."""
 _SLACK_S = 1.0
 
 
-class Hush(Value, frozen=True, kw_only=True):
+class Suppression(Value, frozen=True, kw_only=True):
     """Up to which level a subject stays quiet because the user said that it is normal."""
 
     level_bytes: float
@@ -30,12 +30,12 @@ class Hush(Value, frozen=True, kw_only=True):
     """Whether that was said of an alert that stood for several ranks of its job."""
 
 
-def of_job(word: Word, info: ProcessInfo | None) -> bool:
+def of_job(word: UserLabel, info: ProcessInfo | None) -> bool:
     """Say whether what the user said was of several ranks: the title of the alert tells."""
     return info is not None and info.group is not None and f" ranks of {info.group}" in word.title
 
 
-class Memo(msgspec.Struct, kw_only=True, eq=False):
+class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
     """The memory of one track."""
 
     asked: str | None = None
@@ -73,7 +73,7 @@ def level_of(profile: Profile) -> float:
 
 def chosen(
     runs: Sequence[Run],
-    words: Iterable[Word],
+    words: Iterable[UserLabel],
     *,
     device_uid: str,
     process: ProcessKey | None,
@@ -93,7 +93,7 @@ def chosen(
     device_uid, process
         The subject.
     """
-    said = {(word.subject.device_uid, word.subject.process): word for word in words}
+    labels = {(word.subject.device_uid, word.subject.process): word for word in words}
     spoken: dict[int | None, Profile] = {
         run.word: run.profile for run in runs if run.word is not None
     }
@@ -106,7 +106,7 @@ def chosen(
         if begun_s is not None and abs(run.begun_at_s - begun_s) <= LAUNCH_S:
             # Another rank of the same launch is a sibling, though it may have been let go before.
             continue
-        word = said.get((run.device_uid, run.process))
+        word = labels.get((run.device_uid, run.process))
         profile = run.profile
         if word is not None and _holds(word, profile, spoken.get(word.row)):
             profile = msgspec.structs.replace(profile, word=word.word)
@@ -117,7 +117,7 @@ def chosen(
     return tuple(sorted(counted, key=lambda profile: profile.ended_at_s))
 
 
-def _holds(word: Word, profile: Profile, then: Profile | None) -> bool:
+def _holds(word: UserLabel, profile: Profile, then: Profile | None) -> bool:
     """Say whether a word holds for a whole run, not only for what it had done by then."""
     if word.word == "leak" or word.given_at_s >= profile.ended_at_s - _SLACK_S:
         return True

@@ -9,12 +9,12 @@ from gpuwatchd import alerts as policy
 from gpuwatchd.analysis import attribution
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import alert_transfer, end_reasons
-from gpuwatchd.pipeline.device_state import Leaver, Seen
+from gpuwatchd.pipeline.device_state import EndedProcess, TrackedDevice
 from gpuwatchd.pipeline.host_memory import HostMemory
-from gpuwatchd.pipeline.process_names import People
-from gpuwatchd.pipeline.restored import Estate
+from gpuwatchd.pipeline.process_names import ProcessNames
+from gpuwatchd.pipeline.restored import RestoredState
 from gpuwatchd.pipeline.titles import device_title, process_title
-from gpuwatchd.pipeline.track import Room, Track
+from gpuwatchd.pipeline.track import Headroom, Track
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.restored import Past
     from gpuwatchd.pipeline.watcher import Watcher
 
-__all__ = ["Intake", "Leaver", "Seen"]
+__all__ = ["EndedProcess", "Intake", "TrackedDevice"]
 
 FORGET_DEVICE_S = 86_400.0
 """An alert whose device or process has not been seen for this long is over."""
@@ -48,16 +48,16 @@ class Intake:
 
     def __init__(self, watcher: Watcher, host: Host | None) -> None:
         self.watcher = watcher
-        self.devices: dict[str, Seen] = {}
-        self.people = People(host)
+        self.devices: dict[str, TrackedDevice] = {}
+        self.people = ProcessNames(host)
         self.infos = self.people.infos
-        self.leavers: deque[Leaver] = deque(maxlen=_MOST_LEAVERS)
+        self.leavers: deque[EndedProcess] = deque(maxlen=_MOST_LEAVERS)
         """Who has ended and has not been learned from."""
         self.created = 0
         """Tracks ever made."""
         self.renamed = False
         """Whether what a process runs has become known since."""
-        self.estate = Estate()
+        self.estate = RestoredState()
         self.hosts = HostMemory(self)
         self.baselines: dict[str, attribution.Baseline] = {}
         """What nobody owns on idle devices, by UUID, as far as it was learned before."""
@@ -84,24 +84,24 @@ class Intake:
         """Move a source's past in time after a step of the wall clock; return its open alerts."""
         alerts: list[Alert] = []
         self._begun_s = None
-        for seen in self._of(source):
-            seen.taken_s += by_s
-            seen.uses_s += by_s
-            seen.room.move(by_s)
-            for track in seen.tracks():
+        for device in self._of(source):
+            device.taken_s += by_s
+            device.uses_s += by_s
+            device.room.move(by_s)
+            for track in device.tracks():
                 track.move(by_s)
                 _ring(track).shift(by_s)
                 if track.alert is not None and track.alert.state != "pending":
                     alerts.append(track.alert)
         return alerts
 
-    def _of(self, source: str) -> list[Seen]:
-        return [seen for seen in self.devices.values() if seen.source == source]
+    def _of(self, source: str) -> list[TrackedDevice]:
+        return [device for device in self.devices.values() if device.source == source]
 
     def tracks(self, source: str) -> Iterator[Track]:
         """Yield every track of a source's devices."""
-        for seen in self._of(source):
-            yield from seen.tracks()
+        for device in self._of(source):
+            yield from device.tracks()
 
     def take(
         self, source: str, sample: Sample, devices: Sequence[Device], now_s: float
@@ -114,7 +114,7 @@ class Intake:
                 faults.setdefault(fault.device_uid, []).append(f"{fault.where}: {fault.why}")
         parents = {device.parent_uid for device in devices if device.parent_uid}
         self._begun_s = now_s if self._begun_s is None else self._begun_s
-        known = self.people.meet(sample)
+        processes = self.people.meet(sample)
         changed: list[Alert] = []
         for raw in sample.readings:
             device = by_uid.get(raw.device_uid)
@@ -122,12 +122,12 @@ class Intake:
                 continue
             # The parent of MIG instances is for display; its instances are judged.
             boot_id = None if device.uid in parents else sample.boot_id
-            reading = self.people.resolve(raw, known)
-            changed += self._look(device, reading, source, now_s, boot_id)
+            reading = self.people.resolve(raw, processes)
+            changed += self._track_device(device, reading, source, now_s, boot_id)
             self.devices[device.uid].faults = tuple(faults.get(device.uid, ()))
-        for seen in self._of(source):
-            if seen.device.uid not in by_uid:
-                changed += self._remove(seen, now_s)
+        for tracked_device in self._of(source):
+            if tracked_device.device.uid not in by_uid:
+                changed += self._remove(tracked_device, now_s)
         if self.estate.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
             changed += self.estate.expired(self.devices, self.watcher.rules, now_s)
         if self.estate.pending and now_s - self._begun_s >= PENDING_S:
@@ -140,7 +140,7 @@ class Intake:
         self.silent(source, "not reported now", but={r.device_uid for r in sample.readings})
         return changed
 
-    def _look(
+    def _track_device(
         self,
         device: Device,
         reading: DeviceReading,
@@ -150,27 +150,32 @@ class Intake:
     ) -> list[Alert]:
         """Take in one look at one device; ``boot_id`` is None for one of parts."""
         changed: list[Alert] = []
-        seen = self._seen(device, reading, source)
-        same = reading.uses is not None and reading.uses is seen.uses
-        seen.still = same and reading.used_bytes == seen.room.used_bytes
+        tracked_device = self._update_device(device, reading, source)
+        same = reading.uses is not None and reading.uses is tracked_device.uses
+        tracked_device.still = same and reading.used_bytes == tracked_device.room.used_bytes
         if boot_id is None:
-            changed += self._retire(seen.others, "its MIG instances are judged", now_s)
-        elif not seen.others:
-            self._watch_whole(seen)
-        seen.taken_s = now_s
-        self._draw(seen, reading, boot_id, same=same)
-        self._room(seen, reading, now_s)
-        self._feed(seen, reading, now_s, same=same)
-        if not same or seen.listed is None or seen.news != self.people.news or self.estate.alerts:
-            changed += self._farewell(seen, reading, now_s)
+            changed += self._retire(tracked_device.others, "its MIG instances are judged", now_s)
+        elif not tracked_device.others:
+            self._watch_whole(tracked_device)
+        tracked_device.taken_s = now_s
+        self._draw(tracked_device, reading, boot_id, same=same)
+        self._update_headroom(tracked_device, reading, now_s)
+        self._feed(tracked_device, reading, now_s, same=same)
+        if (
+            not same
+            or tracked_device.listed is None
+            or tracked_device.news != self.people.news
+            or self.estate.alerts
+        ):
+            changed += self._farewell(tracked_device, reading, now_s)
         if reading.uses is None and boot_id is not None:
-            changed += self._unseen(seen, now_s)
-        return changed + alert_transfer.drop_whole(self.watcher, seen, now_s)
+            changed += self._unseen(tracked_device, now_s)
+        return changed + alert_transfer.drop_whole(self.watcher, tracked_device, now_s)
 
-    def _unseen(self, seen: Seen, now_s: float) -> list[Alert]:
+    def _unseen(self, device: TrackedDevice, now_s: float) -> list[Alert]:
         """End alerts of whom no list has shown for a day: nobody can say that they go on."""
         ended = []
-        for track in (*seen.processes.values(), *seen.others[1:]):
+        for track in (*device.processes.values(), *device.others[1:]):
             last = _ring(track).last
             if track.alert is not None and last is not None and now_s - last[0] >= FORGET_DEVICE_S:
                 alert = self.watcher.end(track, "it could not be seen for a day", now_s)
@@ -183,37 +188,37 @@ class Intake:
 
         What was judged stays, and so do the windows: no data is not good news.
         """
-        for uid, seen in self.devices.items():
-            if seen.source == source and uid not in but:
-                seen.reading, seen.ledger, seen.faults = None, None, (why,)
+        for uid, device in self.devices.items():
+            if device.source == source and uid not in but:
+                device.reading, device.ledger, device.faults = None, None, (why,)
 
     def due(self, source: str, now_s: float) -> list[Track]:
         """Return the tracks of a source's devices that are due for a judgement now."""
         due, fast_s = self.watcher.due, policy.FAST_S
-        found: list[Track] = []
+        tracks: list[Track] = []
         # The same as in due, which would be called for every process: most are not.
-        for seen in self._of(source):
-            processes = seen.processes.values()
-            beside = alert_transfer.beside(seen, now_s)
-            if seen.still:
+        for device in self._of(source):
+            processes = device.processes.values()
+            beside = alert_transfer.beside(device, now_s)
+            if device.still:
                 # What stands still cannot have passed what it was before.
                 early = [track for track in processes if now_s >= track.due_s]
                 early += [t for t in beside if t.subject.host or now_s >= t.due_s]
             else:
                 early = [*processes, *beside]
-            found += [
+            tracks += [
                 track
                 for track in early
                 if (now_s >= track.due_s - track.pause_s + fast_s or now_s >= track.due_s)
                 and due(track, now_s)
             ]
-        return found
+        return tracks
 
     def alerted(self, source: str) -> list[Track]:
         """Return the tracks of a source's devices that have an alert."""
         found: list[Track] = []
-        for seen in self._of(source):
-            for tracks in (seen.processes.values(), seen.others, seen.hosts.values()):
+        for device in self._of(source):
+            for tracks in (device.processes.values(), device.others, device.hosts.values()):
                 found += [track for track in tracks if track.alert is not None]
         return found
 
@@ -228,63 +233,76 @@ class Intake:
         tracks.clear()
         return ended
 
-    def _remove(self, seen: Seen, now_s: float) -> list[Alert]:
-        del self.devices[seen.device.uid]
-        return self._retire(list(seen.tracks()), "its device is gone", now_s)
+    def _remove(self, device: TrackedDevice, now_s: float) -> list[Alert]:
+        del self.devices[device.device.uid]
+        return self._retire(list(device.tracks()), "its device is gone", now_s)
 
     def _forget_infos(self) -> None:
-        present = sum(len(seen.processes) for seen in self.devices.values())
+        present = sum(len(device.processes) for device in self.devices.values())
         if len(self.infos) > _SPARE_INFOS + present:
-            here = {key for seen in self.devices.values() for key in seen.processes}
-            for seen in self.devices.values():
-                here.update(use.key for use in seen.uses or ())
+            here = {key for device in self.devices.values() for key in device.processes}
+            for device in self.devices.values():
+                here.update(use.key for use in device.uses or ())
             self.people.forget_all_but(here)
 
-    def _seen(self, device: Device, reading: DeviceReading, source: str) -> Seen:
-        seen = self.devices.get(device.uid)
-        if seen is None:
-            seen = Seen(
-                device=device, reading=reading, room=Room(), processes={}, others=[], source=source
+    def _update_device(self, device: Device, reading: DeviceReading, source: str) -> TrackedDevice:
+        tracked_device = self.devices.get(device.uid)
+        if tracked_device is None:
+            tracked_device = TrackedDevice(
+                device=device,
+                reading=reading,
+                room=Headroom(),
+                processes={},
+                others=[],
+                source=source,
             )
-            self.devices[device.uid] = seen
-            self._watch_whole(seen)
-        seen.device, seen.reading, seen.source = device, reading, source
-        return seen
+            self.devices[device.uid] = tracked_device
+            self._watch_whole(tracked_device)
+        tracked_device.device, tracked_device.reading, tracked_device.source = (
+            device,
+            reading,
+            source,
+        )
+        return tracked_device
 
-    def _watch_whole(self, seen: Seen) -> None:
-        uid, title = seen.device.uid, device_title(seen.device)
+    def _watch_whole(self, device: TrackedDevice) -> None:
+        uid, title = device.device.uid, device_title(device.device)
         unowned = f"{title}: memory that no listed process owns"
-        seen.others += [
-            self.track(seen, Subject(device_uid=uid), title),
-            self.track(seen, Subject(device_uid=uid, unattributed=True), unowned),
+        device.others += [
+            self.track(device, Subject(device_uid=uid), title),
+            self.track(device, Subject(device_uid=uid, unattributed=True), unowned),
         ]
 
-    def track(self, seen: Seen, subject: Subject, title: str, room: Room | None = None) -> Track:
+    def track(
+        self, device: TrackedDevice, subject: Subject, title: str, room: Headroom | None = None
+    ) -> Track:
         """Begin to watch a subject of a device, with what an earlier run left of it."""
         ring = self.estate.ring(subject)
         track = Track(
             subject=subject,
-            device=seen.device,
+            device=device.device,
             window=Ring(self._span_s) if ring is None else ring,
-            room=seen.room if room is None else room,
+            room=device.room if room is None else room,
             title=title,
         )
         track.alert = self.estate.alert(subject)
         self.watcher.tracks[subject.id] = track
-        track.told()
+        track.mark_changed()
         self.created += 1
         return track
 
-    def _draw(self, seen: Seen, reading: DeviceReading, boot_id: str | None, *, same: bool) -> None:
+    def _draw(
+        self, device: TrackedDevice, reading: DeviceReading, boot_id: str | None, *, same: bool
+    ) -> None:
         """Draw the ledger of a device; one of parts has none."""
-        before = seen.ledger
+        before = device.ledger
         if boot_id is None:
-            seen.ledger = None
+            device.ledger = None
             return
-        baseline = seen.baseline
+        baseline = device.baseline
         if baseline is None:
-            baseline = self.baselines.setdefault(seen.device.uid, attribution.Baseline())
-            seen.baseline = baseline
+            baseline = self.baselines.setdefault(device.device.uid, attribution.Baseline())
+            device.baseline = baseline
         if (
             not same
             or before is None
@@ -294,100 +312,104 @@ class Intake:
             or before.reserved_bytes != reading.reserved_bytes
             or before.baseline_bytes != baseline.least_bytes
         ):
-            kind = seen.device.memory_kind
-            seen.ledger = attribution.draw(reading, kind, baseline_bytes=baseline.least_bytes)
-        if seen.ledger is not None and baseline.learn(seen.ledger, boot_id):
-            self.learned[seen.device.uid] = baseline
-        if seen.others:
-            seen.others[-1].baseline_bytes = baseline.least_bytes
+            kind = device.device.memory_kind
+            device.ledger = attribution.draw(reading, kind, baseline_bytes=baseline.least_bytes)
+        if device.ledger is not None and baseline.learn(device.ledger, boot_id):
+            self.learned[device.device.uid] = baseline
+        if device.others:
+            device.others[-1].baseline_bytes = baseline.least_bytes
 
     @staticmethod
-    def _room(seen: Seen, reading: DeviceReading, now_s: float) -> None:
-        room, ledger = seen.room, seen.ledger
+    def _update_headroom(device: TrackedDevice, reading: DeviceReading, now_s: float) -> None:
+        room, ledger = device.room, device.ledger
         if reading.state != "ok" and (reading.used_bytes, reading.free_bytes) == (None, None):
             return  # Nothing was read: what was judged stays, and so does its room.
-        room.total_bytes = reading.total_bytes or seen.device.memory_total_bytes
+        room.total_bytes = reading.total_bytes or device.device.memory_total_bytes
         room.free_bytes = reading.free_bytes
         room.used_bytes = reading.used_bytes
         room.util_pct = reading.util_pct
         room.note_free(now_s)
         uses = reading.uses
         if uses is not None:
-            seen.uses, seen.uses_s = uses, now_s
+            device.uses, device.uses_s = uses, now_s
             known = ledger is not None and ledger.state == "whole"
             # A list that lacks some (their files may not be read) explains the whole of nothing.
             complete = reading.uses_reason is None
             if known or (complete and all(use.used_bytes is not None for use in uses)):
                 room.attributed_at_s = now_s
 
-    def _feed(self, seen: Seen, reading: DeviceReading, now_s: float, *, same: bool) -> None:
-        used, ledger = reading.used_bytes, seen.ledger
-        if used is None and ledger is not None and seen.device.memory_kind == "unified":
+    def _feed(
+        self, device: TrackedDevice, reading: DeviceReading, now_s: float, *, same: bool
+    ) -> None:
+        used, ledger = reading.used_bytes, device.ledger
+        if used is None and ledger is not None and device.device.memory_kind == "unified":
             # The device's own figure is missing where memory is shared: its processes stand in.
             used = ledger.owned_bytes if ledger.state == "whole" else None
         # Where processes hold more than is used, they share memory: what nobody owns is then not
         # known, which is not nothing.
         whole = ledger is not None and ledger.state == "whole"
         rest = ledger.unattributed_bytes if ledger is not None and whole else None
-        beside = (used, rest, len(seen.others))
-        if same and beside == seen.fed:
-            seen.feeder.again(now_s)
+        beside = (used, rest, len(device.others))
+        if same and beside == device.fed:
+            device.feeder.again(now_s)
             return
         values = [
-            (_ring(self._process_track(seen, use.key)), use.used_bytes)
+            (_ring(self._process_track(device, use.key)), use.used_bytes)
             for use in reading.uses or ()
             if use.used_bytes is not None
         ]
         values += [
             (_ring(track), held)
-            for track, held in zip(seen.others, (used, rest), strict=False)
+            for track, held in zip(device.others, (used, rest), strict=False)
             if held is not None
         ]
-        seen.feeder.feed(now_s, values)
+        device.feeder.feed(now_s, values)
         # After a list that could not be read the very same list is news.
-        seen.fed = None if reading.uses is None else beside
+        device.fed = None if reading.uses is None else beside
 
-    def _process_track(self, seen: Seen, key: ProcessKey) -> Track:
-        track = seen.processes.get(key)
+    def _process_track(self, device: TrackedDevice, key: ProcessKey) -> Track:
+        track = device.processes.get(key)
         if track is not None:
             return track
         info = self.infos.get(key) or ProcessInfo(key=key, name="")
-        subject = Subject(device_uid=seen.device.uid, process=key)
-        track = self.track(seen, subject, process_title(seen.device, info))
-        seen.processes[key], seen.listed = track, None
+        subject = Subject(device_uid=device.device.uid, process=key)
+        track = self.track(device, subject, process_title(device.device, info))
+        device.processes[key], device.listed = track, None
         return track
 
-    def _farewell(self, seen: Seen, reading: DeviceReading, now_s: float) -> list[Alert]:
+    def _farewell(self, device: TrackedDevice, reading: DeviceReading, now_s: float) -> list[Alert]:
         if reading.uses is None or reading.state != "ok":
             return []
         listed = [use.key for use in reading.uses]
         news = self.people.news
-        if listed == seen.listed and seen.news == news and not self.estate.alerts:
+        if listed == device.listed and device.news == news and not self.estate.alerts:
             return []  # As in most ticks: the same processes, and nothing new about them.
         present = set(listed)
         changed: list[Alert] = []
-        missing = {key for key in seen.processes if key not in present}
+        missing = {key for key in device.processes if key not in present}
         # One list without it may be a slip of the driver; two in a row are believed.
-        for key in missing & seen.missing:
-            track = seen.processes.pop(key)
+        for key in missing & device.missing:
+            track = device.processes.pop(key)
             label = info.label if (info := self.infos.get(key)) is not None else ""
-            self.leavers.append(Leaver(track=track, program=track.program, label=label))
+            self.leavers.append(EndedProcess(track=track, program=track.program, label=label))
             changed += self._retire([track], end_reasons.of_process(track), now_s)
-            seen.fed = None
-        seen.missing = missing & seen.processes.keys()
-        for key, track in seen.processes.items():
+            device.fed = None
+        device.missing = missing & device.processes.keys()
+        for key, track in device.processes.items():
             # A framework is known only after its libraries have been loaded.
             info = self.infos[key]
             self.watcher.ranks.place(track, info)
             track.framework = info.framework
             if info.program != track.program:
                 track.program, self.renamed = info.program, True
-        for subject, ring in self.estate.gone(seen.device.uid, present):
-            gone = Track(subject=subject, device=seen.device, window=ring, room=seen.room, title="")
-            self.leavers.append(Leaver(track=gone, unseen=True))
+        for subject, ring in self.estate.gone(device.device.uid, present):
+            gone = Track(
+                subject=subject, device=device.device, window=ring, room=device.room, title=""
+            )
+            self.leavers.append(EndedProcess(track=gone, unseen=True))
         # Nobody is missing any more, or it must be looked at once more.
-        seen.listed, seen.news = None if seen.missing else listed, news
-        uid, rules = seen.device.uid, self.watcher.rules
+        device.listed, device.news = None if device.missing else listed, news
+        uid, rules = device.device.uid, self.watcher.rules
         return changed + self.estate.orphaned(uid, present, rules, now_s)
 
     def unplaced(self) -> Iterable[Alert]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.pipeline.end_reasons import CRASHED, FELL
-from gpuwatchd.store.live import Lost
+from gpuwatchd.store.live import UndeliveredAlert
 
 if TYPE_CHECKING:
     from gpuwatchd.pipeline.channel_health import Reach
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SAID_FOR_S: Final = 86400.0
 
 
-class Losses:
+class UndeliveredAlerts:
     """What nobody was told of in time: where memory probably ran out, or it was critical.
 
     What came back by itself is no longer of interest. The history knows it over restarts; it is
@@ -31,25 +31,27 @@ class Losses:
     def __init__(self, history: History | None, reach: Reach) -> None:
         self._history = history
         self._reach = reach
-        self._found: tuple[Lost, ...] = ()
+        self._found: tuple[UndeliveredAlert, ...] = ()
         self._asked_at: int | None = None
 
-    def lost(self, now_s: float) -> tuple[Lost, ...]:
+    def lost(self, now_s: float) -> tuple[UndeliveredAlert, ...]:
         """Return those of the last day, oldest first; the same object until something changes."""
         changes = self._reach.changes
         if self._asked_at != changes and self._history is not None:
-            found = self._history.unheard_since(now_s - SAID_FOR_S)
-            if found is not None:
+            alerts = self._history.undelivered_since(now_s - SAID_FOR_S)
+            if alerts is not None:
                 self._asked_at = changes
                 self._found = tuple(
-                    Lost(
-                        key=one.key, code=one.code, title=one.title, severity=one.severity,
-                        ended=one.ended, ended_at_s=one.resolved_at_s,
+                    UndeliveredAlert(
+                        key=alert.key, code=alert.code, title=alert.title, severity=alert.severity,
+                        ended=alert.ended, ended_at_s=alert.resolved_at_s,
                     )
-                    for one in found
-                    if one.resolved_at_s is not None
-                    and (one.ended in {CRASHED, FELL} or one.severity == "critical")
+                    for alert in alerts
+                    if alert.resolved_at_s is not None
+                    and (alert.ended in {CRASHED, FELL} or alert.severity == "critical")
                 )  # fmt: skip
-        if any(now_s - one.ended_at_s >= SAID_FOR_S for one in self._found):
-            self._found = tuple(one for one in self._found if now_s - one.ended_at_s < SAID_FOR_S)
+        if any(now_s - alert.ended_at_s >= SAID_FOR_S for alert in self._found):
+            self._found = tuple(
+                alert for alert in self._found if now_s - alert.ended_at_s < SAID_FOR_S
+            )
         return self._found

@@ -17,15 +17,15 @@ from gpuwatchd.core.model import Alert, Finding, Pattern, Series, Severity
 from gpuwatchd.pipeline import end_reasons, titles
 from gpuwatchd.pipeline.job_ranks import AS_ONE, GOES_ON, Ranks, freed, held, stand_for
 from gpuwatchd.pipeline.rule_settings import rules_of
-from gpuwatchd.pipeline.subject_facts import meant
-from gpuwatchd.pipeline.track import Room, Track, Window
+from gpuwatchd.pipeline.subject_facts import expected
+from gpuwatchd.pipeline.track import Headroom, Track, Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.core.config import Config
 
-__all__ = ["Room", "Track", "Watcher", "Window", "flat_finding", "rules_of"]
+__all__ = ["Headroom", "Track", "Watcher", "Window", "flat_finding", "rules_of"]
 
 log = logging.getLogger("gpuwatchd")
 
@@ -135,7 +135,7 @@ class Watcher:
     def _judge_batch(self, chosen: list[Track], now_s: float) -> list[Alert]:
         batch = [track.series() for track in chosen]
         changed: list[Alert] = []
-        for track, series, found in zip(chosen, batch, self._look(batch), strict=True):
+        for track, series, found in zip(chosen, batch, self._judgements(batch), strict=True):
             track.judged_s = track.window.last[0] if track.window.last is not None else now_s
             if found is None:
                 track.due_s = now_s + alerts.SLOW_S
@@ -144,7 +144,7 @@ class Watcher:
             track.moves = track.window.moves
             finding = track.hushed(self._measured(track, found, series))
             level = float(series.used_bytes[-1])
-            finding = meant(finding, self.rules, track.device, track.info, level)
+            finding = expected(finding, self.rules, track.device, track.info, level)
             change = self._apply(track, finding, now_s)
             changed += self.passed_on
             self.passed_on.clear()
@@ -157,18 +157,20 @@ class Watcher:
     def _measured(track: Track, finding: Finding, series: Series) -> Finding:
         """Return a judgement in the words of its kind of memory, against what is normal there."""
         if track.subject.unattributed:
-            return attribution.over(finding, float(series.used_bytes[-1]), track.baseline_bytes)
+            return attribution.above_baseline(
+                finding, float(series.used_bytes[-1]), track.baseline_bytes
+            )
         if track.subject.host:
             return titles.of_host(finding)
         return finding
 
-    def _look(self, batch: list[Series]) -> list[Finding | None]:
+    def _judgements(self, batch: list[Series]) -> list[Finding | None]:
         """Return the judgements; None for a series that cannot be judged, which costs no other."""
         try:
             findings = self._findings(batch)
         except Exception as error:
             if len(batch) > 1:
-                return [finding for series in batch for finding in self._look([series])]
+                return [finding for series in batch for finding in self._judgements([series])]
             subject = batch[0].subject.id
             if subject not in self.unjudged:
                 log.exception("failed part=detectors subject=%s", subject)
@@ -241,10 +243,10 @@ class Watcher:
     def _follow(self, track: Track, was: Track, now_s: float) -> None:
         """Have a rank that still leaks go on with the alert of its lead that leaks no more."""
         leads = track.leads
-        told = self.ranks.pass_on(was, track, GOES_ON)
+        alert = self.ranks.pass_on(was, track, GOES_ON)
         ended = self.end(was, GOES_ON, now_s, quietly=True)
         track.leads = leads
-        track.alert = msgspec.structs.replace(told, title=leads or track.title)
+        track.alert = msgspec.structs.replace(alert, title=leads or track.title)
         self.passed_on += [track.alert] if ended is None else [ended, track.alert]
 
     def end(self, track: Track, why: str, now_s: float, *, quietly: bool = False) -> Alert | None:

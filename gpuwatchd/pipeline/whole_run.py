@@ -9,7 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray, Profile, Series
     from gpuwatchd.pipeline.watcher import Track
-    from gpuwatchd.store.profiles import Shelf
+    from gpuwatchd.store.profiles import ProfileStore
 
 _EARLY_S = 120.0
 """What the window lacks of a run is read only when it is more than this."""
@@ -19,7 +19,7 @@ _ROLLED_S = 300.0
 
 def profile_of(
     track: Track,
-    shelf: Shelf,
+    shelf: ProfileStore,
     ended_at_s: float,
     *,
     kind: Literal["run", "sibling"] = "run",
@@ -72,7 +72,7 @@ def before(series: Series, until_s: float) -> Series:
     )
 
 
-def whole(track: Track, shelf: Shelf, since_s: float | None = None) -> Series:
+def whole(track: Track, shelf: ProfileStore, since_s: float | None = None) -> Series:
     """Return a track's run from its start (or from ``since_s``) on."""
     import numpy as np  # noqa: PLC0415
 
@@ -107,15 +107,15 @@ def _room_then(track: Track, series: Series) -> float | None:
     return max(free, most)
 
 
-def _busy(series: Series, shelf: Shelf) -> FloatArray | None:
+def _busy(series: Series, shelf: ProfileStore) -> FloatArray | None:
     """Return the device's utilisation in per cent at each sample, NaN where it is not known."""
     import numpy as np  # noqa: PLC0415
 
     span = (float(series.t_s[0]), float(series.t_s[-1]))
-    known = shelf.load_pct(series.subject.device_uid, *span)
-    if not known:
+    pairs = shelf.load_pct(series.subject.device_uid, *span)
+    if not pairs:
         return None
-    ends, pct = (np.array(column, dtype=np.float64) for column in zip(*known, strict=True))
+    ends, pct = (np.array(column, dtype=np.float64) for column in zip(*pairs, strict=True))
     at = np.minimum(np.searchsorted(ends, series.t_s), ends.size - 1)
     near = (series.t_s >= ends[at] - _EARLY_S) & (series.t_s <= ends[at] + _ROLLED_S)
     return np.where(near, pct[at], np.nan)

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuwatchd.core.model import Alert, ProcessInfo, ProcessKey
-    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.device_state import TrackedDevice
     from gpuwatchd.pipeline.track import Track
 
 
-def blamed(
+def with_attribution(
     alert: Alert,
-    seen: Seen,
+    device: TrackedDevice,
     infos: Mapping[ProcessKey, ProcessInfo],
     tracks: Mapping[str, Track],
 ) -> Alert:
@@ -36,19 +36,23 @@ def blamed(
     from gpuwatchd.analysis import attribution  # noqa: PLC0415 - its numbers need numpy
 
     finding = alert.finding
-    if alert.state not in {"watch", "firing"} or not seen.others or finding.onset_at_s is None:
+    if alert.state not in {"watch", "firing"} or not device.others or finding.onset_at_s is None:
         return alert
     track = tracks.get(alert.subject.id)
     if alert.subject.host or (track is not None and track.leads):
         return alert
-    kind, ledger = seen.device.memory_kind, seen.ledger
-    fresh = seen.uses is not None and seen.uses_s == seen.taken_s
+    kind, ledger = device.device.memory_kind, device.ledger
+    fresh = device.uses is not None and device.uses_s == device.taken_s
     shares = attribution.share(
-        None if kind == "coherent" else seen.others[0].series(),
+        None if kind == "coherent" else device.others[0].series(),
         # What was last known of a list that cannot be read now says nothing of the growth since.
-        {key: track.series() for key, track in seen.processes.items()} if fresh else {},
+        {key: track.series() for key, track in device.processes.items()} if fresh else {},
         since_s=finding.onset_at_s,
-        names={key: info.whose for key in seen.processes if (info := infos.get(key)) is not None},
+        names={
+            key: info.attribution
+            for key in device.processes
+            if (info := infos.get(key)) is not None
+        },
         complete=fresh and kind == "dedicated" and ledger is not None and ledger.state == "whole",
     )
     told = msgspec.structs.replace(alert, finding=msgspec.structs.replace(finding, blame=shares))

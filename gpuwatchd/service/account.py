@@ -33,11 +33,11 @@ _WHAT = "GPU memory leak watchdog"
 
 def ourselves(path: str | None = None) -> str:
     """Return gpuwatchctl as it is typed after sudo, whose PATH is the system's."""
-    found = shutil.which("gpuwatchctl", path=path)
+    text = shutil.which("gpuwatchctl", path=path)
     program = Path(sys.argv[0])
-    if found is None and program.name == "gpuwatchctl" and program.is_absolute():
-        found = str(program)
-    return "gpuwatchctl" if found is None or str(Path(found).parent) in _SUDO_PATH else found
+    if text is None and program.name == "gpuwatchctl" and program.is_absolute():
+        text = str(program)
+    return "gpuwatchctl" if text is None or str(Path(text).parent) in _SUDO_PATH else text
 
 
 def need_root(verb: str, path: str | None = None) -> None:

@@ -41,8 +41,8 @@ def unusual(environ: Mapping[str, str]) -> dict[str, str]:
         "GPUWATCHD_RUNTIME_DIR": OWN_RUNTIME,
         "XDG_CONFIG_HOME": escape(str(Path.home() / ".config")),
     }
-    found = of_a_user(environ)
-    return {name: value for name, value in found.items() if usual.get(name) != value}
+    values = of_a_user(environ)
+    return {name: value for name, value in values.items() if usual.get(name) != value}
 
 
 def _absolute(path: str) -> str:

@@ -43,7 +43,7 @@ class Installed:
         self._program = Path(sys.argv[0] if program is None else program).absolute()
         self._led_to = os.path.realpath(self._program)
         self._told = False
-        self._marks = self._seen()
+        self._marks = self._file_states()
         self._begun = self._content()
 
     def replaced(self, now_s: float | None = None) -> bool:
@@ -57,7 +57,7 @@ class Installed:
         now_s
             Unix time, in seconds; by default that of the clock.
         """
-        marks = self._seen()
+        marks = self._file_states()
         moved = self.moved_to() is not None
         if (marks == self._marks and not moved) or self._begun is None:
             return False
@@ -83,7 +83,7 @@ class Installed:
         moved = leads_to != self._led_to and os.access(leads_to, os.X_OK)
         return str(self._program) if moved else None
 
-    def _seen(self) -> tuple[tuple[int, int] | None, ...]:
+    def _file_states(self) -> tuple[tuple[int, int] | None, ...]:
         """Return which file is there now, and since when (in ns), for each of them."""
         return tuple(_mark(file) for file in self._files)
 
@@ -96,10 +96,10 @@ class Installed:
 
 def _mark(file: Path) -> tuple[int, int] | None:
     try:
-        found = file.stat()
+        stat_result = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_ctime_ns
+    return stat_result.st_ino, stat_result.st_ctime_ns
 
 
 def _bytes(file: Path) -> bytes | None:

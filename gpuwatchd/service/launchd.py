@@ -212,28 +212,28 @@ class Launchd:
         """
         loaded = self._loaded()
         places = [*removal.of_a_user(self._environ), self._log.parent]
-        gone, kept = removal.plan(places, self._environ) if purge else ([], [])
+        gone, paths = removal.plan(places, self._environ) if purge else ([], [])
         known = loaded or self._file.exists()
-        if not known and not gone and not kept:
+        if not known and not gone and not paths:
             return ["not installed"]
         if dry_run:
             plan = [f"would run launchctl bootout {self._target}"] if loaded else []
             plan += [f"would remove {self._file}"] if self._file.exists() else []
-            return plan + removal.planned(gone, kept, "")
+            return plan + removal.planned(gone, paths, "")
         holder = other_instances.lock_holder(config.runtime_dir(self._environ))
         if purge and holder is not None and not loaded:
             hand = other_instances.by_hand(holder, "gpuwatchctl service uninstall --purge --yes")
             raise ServiceError(self.name, "service uninstall --purge", hand.why, hint=hand.hint)
-        said = [] if known else ["not installed"]
+        texts = [] if known else ["not installed"]
         if loaded:
             self._unload()
-            said.append("stopped and unloaded")
+            texts.append("stopped and unloaded")
         if self._file.exists():
             self._file.unlink()
-            said.append(f"removed {self._file}")
+            texts.append(f"removed {self._file}")
         if purge:
-            return said + removal.remove(gone) + removal.left(kept)
-        return [*said, f"history and configuration stay ({config.state_dir(self._environ)})"]
+            return texts + removal.remove(gone) + removal.left(paths)
+        return [*texts, f"history and configuration stay ({config.state_dir(self._environ)})"]
 
     def start(self) -> None:
         """Start the agent."""
@@ -258,15 +258,15 @@ class Launchd:
             return ServiceState(state="stopped", text="not loaded", file=file, hints=(load,))
         # The first of equal names wins: nested sections repeat some.
         fields: dict[str, str] = dict(reversed(_FIELD.findall(done.output)))
-        said = fields.get("state", "unknown")
-        parts = [said]
+        value = fields.get("state", "unknown")
+        parts = [value]
         if "pid" in fields:
             parts.append(f"pid {fields['pid']}")
         code = fields.get("last exit code", "0")
         failed = code not in {"0", "(never exited)"}
         if failed:
             parts.append(f"last exit code: {code}")
-        running = said == "running"
+        running = value == "running"
         down: Literal["failed", "stopped"] = "failed" if failed else "stopped"
         return ServiceState(
             state="running" if running else down,
@@ -282,11 +282,11 @@ class Launchd:
     def _enabled(self) -> bool | None:
         """Return whether launchd may load it at login; None where that is not said."""
         done = self._launchctl("print-disabled", self._domain)
-        found = re.search(rf'"{re.escape(LABEL)}" => (\w+)', done.output)
+        match = re.search(rf'"{re.escape(LABEL)}" => (\w+)', done.output)
         if done.code:
             return None
         # "true" and "disabled" are the same in older and newer versions.
-        return found is None or found[1] in {"false", "enabled"}
+        return match is None or match[1] in {"false", "enabled"}
 
     def logs(
         self, *, lines: int, follow: bool, since_at_s: float | None = None, level: str = "debug"

@@ -95,10 +95,10 @@ def show_lines(
     """
     try:
         with file.open(encoding="utf-8", errors="replace") as log:
-            kept = deque(chosen(log, since_at_s=since_at_s, level=level), maxlen=lines)
+            texts = deque(chosen(log, since_at_s=since_at_s, level=level), maxlen=lines)
     except OSError as error:
         raise ServiceError("launchd", f"reading {file}", error.strerror or "impossible") from error
-    sys.stdout.writelines(kept)
+    sys.stdout.writelines(texts)
     sys.stdout.flush()
     return _follow(file, environ, since_at_s=since_at_s, level=level) if follow else 0
 

@@ -92,21 +92,21 @@ def remove(paths: Iterable[Path]) -> list[str]:
     ServiceError
         When one cannot be removed.
     """
-    said = []
+    texts = []
     for path in paths:
         try:
             shutil.rmtree(path)
         except OSError as error:
             why = error.strerror or "cannot be removed"
             raise ServiceError("removal", str(error.filename or path), why) from error
-        said.append(f"removed {path}")
-    return said
+        texts.append(f"removed {path}")
+    return texts
 
 
-def planned(gone: Iterable[Path], kept: Iterable[Path], group: str) -> list[str]:
+def planned(gone: Iterable[Path], paths: Iterable[Path], group: str) -> list[str]:
     """Return what would be done: directories, and a user with its group where one is named."""
     plan = [f"would remove {path} with all that is in it" for path in gone]
-    return plan + ([f"would remove the user and the group {group}"] if group else []) + left(kept)
+    return plan + ([f"would remove the user and the group {group}"] if group else []) + left(paths)
 
 
 def left(paths: Iterable[Path]) -> list[str]:

@@ -30,8 +30,8 @@ class Done(NamedTuple):
     @property
     def last_line(self) -> str:
         """The last line that says something, safe to print."""
-        said = [line for line in self.output.splitlines() if line.strip()]
-        return text.clean(said[-1].strip()) if said else f"exit code {self.code}"
+        texts = [line for line in self.output.splitlines() if line.strip()]
+        return text.clean(texts[-1].strip()) if texts else f"exit code {self.code}"
 
 
 class Runner(Protocol):

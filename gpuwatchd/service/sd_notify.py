@@ -29,7 +29,7 @@ def watchdog_s(environ: Mapping[str, str]) -> float:
     return int(text) / 1e6 if text.isdecimal() and int(text) else _NEVER_S
 
 
-class Ear:
+class NotifySocket:
     """Where READY=1, STATUS= and WATCHDOG=1 go.
 
     Parameters
@@ -44,7 +44,7 @@ class Ear:
         self._untold: dict[str, str] = {}
         """Name -> assignment that found the listener's queue full: it is sent with the next."""
 
-    def tell(self, *lines: str) -> None:
+    def send(self, *lines: str) -> None:
         """Send assignments such as READY=1. Never waits, and a listener that has gone is no fault.
 
         A manager that is busy has a full queue: what finds it so goes out with the next message.
@@ -66,4 +66,4 @@ class Ear:
         """Show one line in ``systemctl status``, when it is news."""
         if text != self._status:
             self._status = text
-            self.tell(f"STATUS={cut_words(text, MAX_CHARS)}")
+            self.send(f"STATUS={cut_words(text, MAX_CHARS)}")

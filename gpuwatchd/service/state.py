@@ -34,7 +34,7 @@ _NEVER = 2**63
 """Sizes from here on are no limits: systemd writes 2**64 - 1 where there is none."""
 
 
-def of(shown: Mapping[str, str], ctl: Systemctl) -> ServiceState:
+def of(values: Mapping[str, str], ctl: Systemctl) -> ServiceState:
     """Return the state that these properties tell.
 
     Parameters
@@ -44,67 +44,67 @@ def of(shown: Mapping[str, str], ctl: Systemctl) -> ServiceState:
     ctl
         Whose commands the hints name.
     """
-    loaded = shown.get("LoadState", "not-found")
+    loaded = values.get("LoadState", "not-found")
     if loaded == "not-found":
         install = (ctl.own("install"),)
         return ServiceState(state="not-installed", text="not installed", hints=install)
-    state = _STATES.get(shown.get("ActiveState", ""), "stopped")
-    result = shown.get("Result", "success")
-    code = _whole(shown.get("ExecMainStatus"))
-    pid = _whole(shown.get("MainPID"))
+    state = _STATES.get(values.get("ActiveState", ""), "stopped")
+    result = values.get("Result", "success")
+    code = _whole(values.get("ExecMainStatus"))
+    pid = _whole(values.get("MainPID"))
     since = "ActiveEnterTimestamp" if state == "running" else "InactiveEnterTimestamp"
-    found = ServiceState(
+    service_state = ServiceState(
         state=state,
         text="",
         enabled={"enabled": True, "enabled-runtime": True, "disabled": False}.get(
-            shown.get("UnitFileState", "")
+            values.get("UnitFileState", "")
         ),
-        since_at_s=_instant(shown.get(since)),
+        since_at_s=_instant(values.get(since)),
         pid=pid or None,
-        restarts=_whole(shown.get("NRestarts")),
+        restarts=_whole(values.get("NRestarts")),
         result="" if result == "success" else text.clean(result),
         exit_code=code if result == "exit-code" else None,
-        memory_bytes=_size(shown.get("MemoryCurrent")),
-        memory_max_bytes=_size(shown.get("MemoryMax")),
-        watchdog_s=_span(shown.get("WatchdogUSec")),
-        file=text.clean(shown.get("FragmentPath", ""), limit=4096),
-        beside=tuple(text.clean(one) for one in shown.get("DropInPaths", "").split()),
-        hints=tuple(_hints(shown, state, code, ctl)),
+        memory_bytes=_size(values.get("MemoryCurrent")),
+        memory_max_bytes=_size(values.get("MemoryMax")),
+        watchdog_s=_span(values.get("WatchdogUSec")),
+        file=text.clean(values.get("FragmentPath", ""), limit=4096),
+        beside=tuple(text.clean(value) for value in values.get("DropInPaths", "").split()),
+        hints=tuple(_hints(values, state, code, ctl)),
     )
     masked = ["masked"] if loaded == "masked" else []
-    said = ""
+    value = ""
     if state in {"running", "starting"}:
-        said = text.cut_words(text.clean(shown.get("StatusText", ""), limit=4096), text.MAX_CHARS)
-    words = ", ".join([*masked, *_words(found), *([said] if said else [])])
-    return msgspec.structs.replace(found, text=words)
+        value = text.cut_words(text.clean(values.get("StatusText", ""), limit=4096), text.MAX_CHARS)
+    words = ", ".join([*masked, *_words(service_state), *([value] if value else [])])
+    return msgspec.structs.replace(service_state, text=words)
 
 
-def _words(found: ServiceState) -> list[str]:
-    parts: list[str] = [found.state]
-    if found.pid is not None:
-        parts.append(f"pid {found.pid}")
-    if found.result:
-        code = "" if found.exit_code is None else f" {found.exit_code}"
-        parts.append(f"last result: {found.result}{code}")
-    if found.restarts:
-        parts.append(f"restarts: {found.restarts}")
+def _words(state: ServiceState) -> list[str]:
+    parts: list[str] = [state.state]
+    if state.pid is not None:
+        parts.append(f"pid {state.pid}")
+    if state.result:
+        code = "" if state.exit_code is None else f" {state.exit_code}"
+        parts.append(f"last result: {state.result}{code}")
+    if state.restarts:
+        parts.append(f"restarts: {state.restarts}")
     return parts
 
 
-def _hints(shown: Mapping[str, str], state: _State, code: int | None, ctl: Systemctl) -> list[str]:
+def _hints(values: Mapping[str, str], state: _State, code: int | None, ctl: Systemctl) -> list[str]:
     hints = []
-    result = shown.get("Result", "success")
-    if shown.get("LoadState") == "masked":
+    result = values.get("Result", "success")
+    if values.get("LoadState") == "masked":
         return [f"{ctl.shown} unmask gpuwatchd"]
-    if shown.get("LoadState") in {"bad-setting", "error"}:
+    if values.get("LoadState") in {"bad-setting", "error"}:
         return [f"systemd refuses the unit: {ctl.own('install')} writes it anew"]
     if state == "failed" or (state == "starting" and result != "success"):
         hints += _why_failed(result, code, ctl)
     elif state == "stopped":
         hints.append(ctl.own("start"))
-    if shown.get("NeedDaemonReload") == "yes":
+    if values.get("NeedDaemonReload") == "yes":
         hints.append(f"its unit was changed: {ctl.shown} daemon-reload && {ctl.own('restart')}")
-    if shown.get("UnitFileState") == "disabled" and state == "running":
+    if values.get("UnitFileState") == "disabled" and state == "running":
         hints.append(f"it does not start by itself: {ctl.own('install')}")
     return hints
 
@@ -119,13 +119,13 @@ def _why_failed(result: str, code: int | None, ctl: Systemctl) -> list[str]:
     }
     if result == "exit-code" and code in by_code:
         return [by_code[code]]
-    told = {
+    values = {
         "watchdog": "it hung: look for a GPU that does not answer (gpuwatchctl doctor)",
         "oom-kill": "it needed more than MemoryMax: see the log, and please report it",
         "start-limit-hit": f"it failed ten times within ten minutes: {ctl.own('logs')}",
         "timeout": "no GPU answered in time, or the disk is stuck: gpuwatchctl doctor",
     }
-    return [told.get(result, ctl.own("logs"))]
+    return [values.get(result, ctl.own("logs"))]
 
 
 def _whole(word: str | None) -> int | None:

@@ -110,7 +110,9 @@ class Systemctl:
     def unit_path(self) -> list[Path]:
         """Return where the manager looks for units, the first wins; empty without an answer."""
         done = self.ask("show", "--property=UnitPath", "--value")
-        return [] if done.code else [Path(one) for one in done.output.split() if one[0] == "/"]
+        return (
+            [] if done.code else [Path(value) for value in done.output.split() if value[0] == "/"]
+        )
 
     @property
     def _whose(self) -> str:

@@ -122,21 +122,21 @@ class Systemd:
         self._refuse_second(before, anyway=anyway)
         files = self._files(unit, brought, credentials)
         changed = [file for file, content in files.items() if unit_files.read(file) != content]
-        said = self._told_of_units(unit, brought, changed)
+        texts = self._told_of_units(unit, brought, changed)
         if dry_run:
-            return said + self._planned(unit, files, changed, linger=linger)
+            return texts + self._planned(unit, files, changed, linger=linger)
         # Enabling loads the units anew, and with them what was changed beside ours.
         stale = self._ctl.show("NeedDaemonReload").get("NeedDaemonReload") == "yes"
-        said = self._made_for_the_machine() + self._place(files, changed) + said
+        texts = self._made_for_the_machine() + self._place(files, changed) + texts
         self._ctl.must("enable", UNIT)
         when = "the machine starts" if self._system else "you log in"
-        said.append(f"enabled: it starts when {when}")
+        texts.append(f"enabled: it starts when {when}")
         if changed or stale or not before.running or self._other_version():
             self._bring_up("restart")
-            said.append("started")
+            texts.append("started")
         else:
-            said.append("already running")
-        return said + (
+            texts.append("already running")
+        return texts + (
             [account.readers()] if self._system else linger_.advice(self._run, want=linger)
         )
 
@@ -155,35 +155,35 @@ class Systemd:
         return files
 
     def _told_of_units(self, unit: Path, brought: Path | None, changed: list[Path]) -> list[str]:
-        said = []
+        texts = []
         if brought is not None:
-            said.append(f"{brought} is there already: nothing is written in its place")
+            texts.append(f"{brought} is there already: nothing is written in its place")
         elif unit in changed and unit.exists():
             count = unit_files.changed_lines(unit_files.read(unit) or "", self.render())
-            said.append(f"it was of another version: {count} lines differ")
+            texts.append(f"it was of another version: {count} lines differ")
         elif unit not in changed:
-            said.append(f"{unit} is up to date")
-        return said + [
+            texts.append(f"{unit} is up to date")
+        return texts + [
             f"{file} stays in force"
             for file in unit_files.drop_ins(unit)
             if not unit_files.ours(file)
         ]
 
     def _place(self, files: Mapping[Path, str | None], changed: list[Path]) -> list[str]:
-        said = []
+        texts = []
         for file in changed:
             content = files[file]
             if content is not None:
                 unit_files.write(file, content)
-                said.append(f"wrote {file}")
+                texts.append(f"wrote {file}")
             else:
                 if file.name == UNIT:  # its link would go on pointing at the file that goes
                     self._ctl.must("disable", UNIT)
                 file.unlink(missing_ok=True)
-                said.append(f"removed {file}")
+                texts.append(f"removed {file}")
         if changed:
             self._ctl.must("daemon-reload")
-        return said
+        return texts
 
     def _planned(
         self, unit: Path, files: Mapping[Path, str | None], changed: list[Path], *, linger: bool
@@ -196,8 +196,8 @@ class Systemd:
                 plan += unit_files.difference(unit_files.read(file) or "", content)
         commands = ["daemon-reload"] if changed else []
         commands += [f"enable {UNIT}", f"restart {UNIT}" if changed else f"start {UNIT}"]
-        shown = self._ctl.shown.removeprefix("sudo ")
-        plan += [f"would run {shown} {command}" for command in commands]
+        value = self._ctl.shown.removeprefix("sudo ")
+        plan += [f"would run {value} {command}" for command in commands]
         if linger and not self._system:
             plan.append(f"would run loginctl enable-linger {user_name()}")
         return plan
@@ -233,54 +233,54 @@ class Systemd:
         known = bool(files) or (before.state != "not-installed" and not idle)
         # The configuration of the machine goes with the package that brought it.
         places = self._directories()[: 2 if self._system and brought else None]
-        gone, kept = removal.plan(places, self._environ) if purge else ([], [])
-        if not known and not gone and not kept:
+        gone, paths = removal.plan(places, self._environ) if purge else ([], [])
+        if not known and not gone and not paths:
             return ["not installed"]
         if dry_run:
             plan = self._planned_removal(files) if known else ["not installed"]
             own_account = purge and self._system and brought is None and account.exists()
-            return plan + removal.planned(gone, kept, account.GROUP if own_account else "")
+            return plan + removal.planned(gone, paths, account.GROUP if own_account else "")
         if purge and before.pid is None:
             self._refuse_purge()
-        said = self._remove_unit(files, brought) if known else ["not installed"]
+        texts = self._remove_unit(files, brought) if known else ["not installed"]
         if purge:
-            said += removal.remove(gone) + removal.left(kept)
+            texts += removal.remove(gone) + removal.left(paths)
             if self._system and brought is None:
-                said += account.remove(self._run)
+                texts += account.remove(self._run)
         else:
-            said.append(f"history and configuration stay ({self._directories()[0]})")
-        return said + self._lasting(unit, brought)
+            texts.append(f"history and configuration stay ({self._directories()[0]})")
+        return texts + self._lasting(unit, brought)
 
     def _remove_unit(self, files: list[Path], brought: Path | None) -> list[str]:
         self._ctl.must("disable", "--now", UNIT)
-        said = ["stopped and disabled"]
+        texts = ["stopped and disabled"]
         for file in files:
             file.unlink(missing_ok=True)
-            said.append(f"removed {file}")
+            texts.append(f"removed {file}")
             if file.name != UNIT and not any(file.parent.iterdir()):
                 file.parent.rmdir()
         self._ctl.must("daemon-reload")
         self._ctl.ask("reset-failed", UNIT)
         if brought is not None:
-            said.append(f"{brought} belongs to a package, which removes it")
-        return said
+            texts.append(f"{brought} belongs to a package, which removes it")
+        return texts
 
     def _planned_removal(self, files: list[Path]) -> list[str]:
-        shown = self._ctl.shown.removeprefix("sudo ")
+        value = self._ctl.shown.removeprefix("sudo ")
         return [
-            f"would run {shown} disable --now {UNIT}",
+            f"would run {value} disable --now {UNIT}",
             *(f"would remove {file}" for file in files),
-            f"would run {shown} daemon-reload",
+            f"would run {value} daemon-reload",
         ]
 
     def _lasting(self, unit: Path, brought: Path | None) -> list[str]:
         """Return what an uninstalled service leaves behind, and how that goes."""
-        said = [f"{file} is yours and stays" for file in unit_files.drop_ins(unit)]
+        texts = [f"{file} is yours and stays" for file in unit_files.drop_ins(unit)]
         if self._system and brought is not None:
-            said.append("account and configuration go with the package: sudo apt purge gpuwatchd")
+            texts.append("account and configuration go with the package: sudo apt purge gpuwatchd")
         if not self._system and linger_.on(self._run):
-            said.append(linger_.left())
-        return said
+            texts.append(linger_.left())
+        return texts
 
     def start(self) -> None:
         """Start the service and wait until it watches."""
@@ -306,11 +306,15 @@ class Systemd:
         done = self._ctl.ask(verb, UNIT, timeout_s=START_S)
         if not done.code:
             return
-        found = self.status()
-        own = [line for line in found.log if line.startswith("gpuwatchd: ")]
+        service_state = self.status()
+        own = [line for line in service_state.log if line.startswith("gpuwatchd: ")]
         jobs = [line for line in done.output.splitlines() if line.startswith("Job for")]
         why = text.clean([done.last_line, *jobs[:1], *own][-1])
-        hint = found.hints[0] if found.result and found.hints else self._ctl.own("logs")
+        hint = (
+            service_state.hints[0]
+            if service_state.result and service_state.hints
+            else self._ctl.own("logs")
+        )
         command = f"{self._ctl.shown.removeprefix('sudo ')} {verb} {UNIT}"
         raise ServiceError(self.name, command, why, hint=hint)
 
@@ -319,15 +323,19 @@ class Systemd:
         why = self._ctl.unreachable()
         if why:
             return ServiceState(state="not-installed", text=why, hints=(self._ctl.login_hint,))
-        found = state.of(self._ctl.show(*state.PROPERTIES), self._ctl)
-        if found.state == "failed" or (found.state == "starting" and found.result):
+        service_state = state.of(self._ctl.show(*state.PROPERTIES), self._ctl)
+        if service_state.state == "failed" or (
+            service_state.state == "starting" and service_state.result
+        ):
             lines = journal.last_lines(self._run, system=self._system)
-            found = msgspec.structs.replace(found, log=lines)
-        holder = None if found.pid else other_instances.lock_holder(self._runtime_dir)
-        if holder is not None and found.state not in {"starting", "stopping"}:
+            service_state = msgspec.structs.replace(service_state, log=lines)
+        holder = None if service_state.pid else other_instances.lock_holder(self._runtime_dir)
+        if holder is not None and service_state.state not in {"starting", "stopping"}:
             hand = other_instances.by_hand(holder, self._ctl.own("install"))
-            found = msgspec.structs.replace(found, hints=(f"{hand.why}: {hand.hint}",))
-        return found
+            service_state = msgspec.structs.replace(
+                service_state, hints=(f"{hand.why}: {hand.hint}",)
+            )
+        return service_state
 
     def logs(
         self, *, lines: int, follow: bool, since_at_s: float | None = None, level: str = "debug"
@@ -381,8 +389,8 @@ class Systemd:
 
     def _other_version(self) -> bool:
         """Say whether the daemon that runs is of another version than this program."""
-        seen = live.read(self._runtime_dir)
-        return seen is not None and seen.version != __version__
+        live_state = live.read(self._runtime_dir)
+        return live_state is not None and live_state.version != __version__
 
     @property
     def _runtime_dir(self) -> Path:

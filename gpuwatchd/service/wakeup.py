@@ -17,7 +17,7 @@ FILE_NAME = "bell"
 """A named pipe in the runtime directory: who may write there may wake the daemon."""
 
 
-class Bell:
+class Wakeup:
     """Ends the wait of the main thread when a signal arrives or somebody rings.
 
     A handler runs between any two instructions of the main thread, so it must neither take a lock

@@ -29,7 +29,7 @@ ORDER BY id""",
 )
 
 
-class Deed(Value, frozen=True, kw_only=True):
+class ActionEvent(Value, frozen=True, kw_only=True):
     """One thing that was done to a job, or that it did."""
 
     at_s: float
@@ -45,40 +45,44 @@ class Deed(Value, frozen=True, kw_only=True):
     """Devices that the process was seen on; () where nobody knows."""
 
 
-def load(connection: sqlite3.Connection, since_s: float) -> list[Deed]:
+def load(connection: sqlite3.Connection, since_s: float) -> list[ActionEvent]:
     """Return what was done since then, oldest first."""
     since_ms = records.to_ms(since_s)
-    found = [
-        Deed(
-            at_s=one.at_s, kind=_KINDS[one.phase], process=one.process, who=one.who,
-            result=one.result,
+    events = [
+        ActionEvent(
+            at_s=action.at_s, kind=_KINDS[action.phase], process=action.process, who=action.who,
+            result=action.result,
         )
-        for one in actions.load(connection, "a.ts_ms >= ? AND NOT a.dry_run", (since_ms,))
-        if one.phase in _KINDS  # damage may make anything of a word
-        and not one.result.startswith(actions.SAVED)  # which the checkpoint itself says
+        for action in actions.load(connection, "a.ts_ms >= ? AND NOT a.dry_run", (since_ms,))
+        if action.phase in _KINDS  # damage may make anything of a word
+        and not action.result.startswith(actions.SAVED)  # which the checkpoint itself says
     ]  # fmt: skip
     for saved in checkpoints.load(connection, "saved_ts_ms >= ?", (since_ms,)):
         who = "" if saved.said_by == "file" else saved.said_by
-        found.append(
-            Deed(
+        events.append(
+            ActionEvent(
                 at_s=saved.saved_at_s, kind=SAVED, process=saved.process, who=who,
                 result=saved.detail,
             )
         )  # fmt: skip
-    seen = {one.process: _seen(connection, one.process) for one in found if one.process is not None}
+    pairs = {
+        event.process: _process_row(connection, event.process)
+        for event in events
+        if event.process is not None
+    }
     whole = [
-        Deed(
-            at_s=one.at_s, kind=one.kind, process=one.process, who=one.who, result=one.result,
-            name=seen[one.process][0], device_uids=seen[one.process][1],
+        ActionEvent(
+            at_s=event.at_s, kind=event.kind, process=event.process, who=event.who,
+            result=event.result, name=pairs[event.process][0], device_uids=pairs[event.process][1],
         )
-        if one.process is not None
-        else one
-        for one in found
+        if event.process is not None
+        else event
+        for event in events
     ]  # fmt: skip
-    return sorted(whole, key=lambda one: one.at_s)
+    return sorted(whole, key=lambda event: event.at_s)
 
 
-def _seen(connection: sqlite3.Connection, key: ProcessKey) -> tuple[str, tuple[str, ...]]:
+def _process_row(connection: sqlite3.Connection, key: ProcessKey) -> tuple[str, tuple[str, ...]]:
     """Return the name of a process and the devices that it was seen on."""
     known = connection.execute(
         "SELECT id, name FROM process WHERE pid = ? AND abs(ifnull(started_at_s, 0) - ?) < ?"

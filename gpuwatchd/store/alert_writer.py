@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Decision, Delivery
     from gpuwatchd.store.alert_buffer import Ledger
-    from gpuwatchd.store.write_problems import Health
+    from gpuwatchd.store.write_problems import WriteProblems
 
 _T = TypeVar("_T")
 _OF_OPEN = """alert IN (SELECT id FROM alert WHERE resolved_ts_ms IS NULL)
@@ -42,11 +42,11 @@ class Notice(NamedTuple):
     message_id: str
 
 
-class Telling(ABC):
+class AlertWriter(ABC):
     """Alerts and deliveries: how they stand, and what of them is on record."""
 
     _ledger: Ledger
-    _health: Health
+    _health: WriteProblems
     _connection: sqlite3.Connection | None
 
     @abstractmethod
@@ -93,8 +93,8 @@ class Telling(ABC):
 
     def opened_at_s(self, alert_key: str) -> float | None:
         """Return since when an alert is open; None when it is not."""
-        found = self._ledger.open_alerts.get(alert_key)
-        return None if found is None else found.opened_at_s
+        alert = self._ledger.open_alerts.get(alert_key)
+        return None if alert is None else alert.opened_at_s
 
     def pending_deliveries(self) -> list[Delivery]:
         """Return the deliveries that are not done, oldest first."""
@@ -121,10 +121,10 @@ class Telling(ABC):
             " WHERE created_ts_ms >= ? GROUP BY message_id ORDER BY 1, message_id"
         )
         values = (round(since_s * 1000),)
-        found = self._ask(
+        notices = self._ask(
             lambda it: [Notice(row[0] / 1000, *row[1:]) for row in it.execute(query, values)]
         )
-        return found or []
+        return notices or []
 
     def over_since(self, since_s: float) -> list[Alert]:
         """Return the alerts that ended since then, and those of which that is still to be told."""
@@ -132,7 +132,7 @@ class Telling(ABC):
         values = (round(since_s * 1000),)
         return self._ask(lambda it: records.load_alerts(it, where, values)[0]) or []
 
-    def unheard_since(self, since_s: float) -> list[Alert] | None:
+    def undelivered_since(self, since_s: float) -> list[Alert] | None:
         """Return the alerts that ended since then, were tried to be told, and reached nobody.
 
         None while that cannot be known: not everything is written, or the file cannot be read.

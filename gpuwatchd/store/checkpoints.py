@@ -37,13 +37,13 @@ class Checkpoint(Value, frozen=True, kw_only=True):
     row: int | None = None
 
 
-def same(one: ProcessKey, other: ProcessKey) -> bool:
+def same(key: ProcessKey, other: ProcessKey) -> bool:
     """Say whether two identities, perhaps from different programs, are of one process."""
-    if one.pid != other.pid:
+    if key.pid != other.pid:
         return False
-    if one.started_at_s is None or other.started_at_s is None:
-        return one.started_at_s is other.started_at_s
-    return abs(one.started_at_s - other.started_at_s) < SAME_S
+    if key.started_at_s is None or other.started_at_s is None:
+        return key.started_at_s is other.started_at_s
+    return abs(key.started_at_s - other.started_at_s) < SAME_S
 
 
 def load(
@@ -71,13 +71,13 @@ def lately(connection: sqlite3.Connection) -> list[Checkpoint]:
     return load(connection, "id IN (SELECT id FROM checkpoint ORDER BY id DESC LIMIT ?)", (NEWEST,))
 
 
-def insert(connection: sqlite3.Connection, one: Checkpoint) -> int:
+def insert(connection: sqlite3.Connection, checkpoint: Checkpoint) -> int:
     """Write a checkpoint inside the caller's transaction, unless it is known; return its row.
 
     Of one process only the newest are kept.
     """
-    saved_ms = records.to_ms(one.saved_at_s)
-    pid, started_at_s = one.process.pid, one.process.started_at_s
+    saved_ms = records.to_ms(checkpoint.saved_at_s)
+    pid, started_at_s = checkpoint.process.pid, checkpoint.process.started_at_s
     known = connection.execute(
         "SELECT id FROM checkpoint WHERE pid = ? AND started_at_s IS ? AND saved_ts_ms = ?",
         (pid, started_at_s, saved_ms),
@@ -87,7 +87,7 @@ def insert(connection: sqlite3.Connection, one: Checkpoint) -> int:
     row: int = connection.execute(
         "INSERT INTO checkpoint(pid, started_at_s, saved_ts_ms, said_by, detail)"
         " VALUES(?,?,?,?,?) RETURNING id",
-        (pid, started_at_s, saved_ms, one.said_by, one.detail or None),
+        (pid, started_at_s, saved_ms, checkpoint.said_by, checkpoint.detail or None),
     ).fetchone()[0]
     connection.execute(
         "DELETE FROM checkpoint WHERE pid = ? AND started_at_s IS ? AND id NOT IN (SELECT id FROM"
@@ -98,7 +98,7 @@ def insert(connection: sqlite3.Connection, one: Checkpoint) -> int:
     return row
 
 
-def say(directory: Path, one: Checkpoint) -> Checkpoint:
+def write(directory: Path, checkpoint: Checkpoint) -> Checkpoint:
     """Write a checkpoint, for programs other than the daemon; return it with its row.
 
     It survives a power cut once this returns.
@@ -108,8 +108,8 @@ def say(directory: Path, one: Checkpoint) -> Checkpoint:
     StoreError
         There is no history, or it cannot be written.
     """
-    row = access.transaction(directory, lambda it: insert(it, one))
-    return msgspec.structs.replace(one, row=row)
+    row = access.transaction(directory, lambda it: insert(it, checkpoint))
+    return msgspec.structs.replace(checkpoint, row=row)
 
 
 def expire(connection: sqlite3.Connection, before_ms: int) -> None:

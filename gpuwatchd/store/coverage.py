@@ -31,7 +31,7 @@ _BY_HOUR = "SELECT count(*), min(ts_s), max(ts_s) FROM ({rows}) GROUP BY ts_s / 
 _ONE_BY_ONE = "SELECT ts_s FROM ({rows}) WHERE ts_s BETWEEN :first_s AND :last_s ORDER BY 1"
 
 
-class Tenure(NamedTuple):
+class Coverage(NamedTuple):
     """What one process had of one device."""
 
     device_uid: str
@@ -82,8 +82,8 @@ def stretches(
         if begin_s >= end_s:
             continue
         span = {"card": card, "since_s": begin_s, "until_s": end_s}
-        for one in _stretches(connection, rows, width_s, span):
-            clipped = max(one[0], begin_s), min(one[1], end_s)
+        for stretch in _stretches(connection, rows, width_s, span):
+            clipped = max(stretch[0], begin_s), min(stretch[1], end_s)
             if whole and clipped[0] - whole[-1][1] <= MISSING_S:
                 whole[-1] = whole[-1][0], clipped[1]
             else:
@@ -150,7 +150,7 @@ FROM ({pieces}) s JOIN process p ON p.id = s.process JOIN gpu g ON g.id = s.gpu
 GROUP BY s.gpu, s.process"""
 
 
-def holders(connection: sqlite3.Connection, since_s: float, until_s: float) -> list[Tenure]:
+def holders(connection: sqlite3.Connection, since_s: float, until_s: float) -> list[Coverage]:
     """Return what each process had of each device in a span, in any order."""
     if until_s <= since_s:
         return []
@@ -176,9 +176,9 @@ def holders(connection: sqlite3.Connection, since_s: float, until_s: float) -> l
     return [_tenure(row) for row in connection.execute(query, values)]
 
 
-def _tenure(row: tuple[Any, ...]) -> Tenure:
+def _tenure(row: tuple[Any, ...]) -> Coverage:
     uid, pid, started, held, taken, whole, minutes, peak, first, last = row
-    return Tenure(
+    return Coverage(
         device_uid=uid,
         process=ProcessKey(pid=pid, started_at_s=started),
         gib_hours=None if held is None else held / _GIB / 60.0,

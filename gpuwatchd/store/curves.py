@@ -67,7 +67,7 @@ class Point(NamedTuple):
     high_bytes: int | None
 
 
-class Drawn(NamedTuple):
+class RecordedCurve(NamedTuple):
     """A curve as the history has it."""
 
     level: Level
@@ -90,21 +90,21 @@ class Presence(NamedTuple):
     peak_bytes: int | None
 
 
-NOTHING: Final = Drawn("raw", 0.0, [], [])
+NOTHING: Final = RecordedCurve("raw", 0.0, [], [])
 
 
-def of_device(connection: sqlite3.Connection, uid: str, span: Span, points: int) -> Drawn:
+def of_device(connection: sqlite3.Connection, uid: str, span: Span, points: int) -> RecordedCurve:
     """Return the memory of a device in at most ``points`` points, whatever the span."""
     found = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
     if found is None or span[1] <= span[0]:
         return NOTHING
     source = _Source(connection, ask.DEVICE, {"card": found[0]}, GAP_S)
-    return source.drawn(span, points, RAW_SPAN_S)
+    return source.curve(span, points, RAW_SPAN_S)
 
 
 def of_process(
     connection: sqlite3.Connection, uid: str, key: ProcessKey, span: Span, points: int
-) -> Drawn:
+) -> RecordedCurve:
     """Return the memory of a process on a device in at most ``points`` points."""
     found = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
     known = rows_of(connection, key)
@@ -112,16 +112,16 @@ def of_process(
         return NOTHING
     values = {"card": found[0], "process": known[-1]}
     source = _Source(connection, ask.PROCESS, values, PROCESS_GAP_S)
-    return source.drawn(span, points, RAW_PROCESS_SPAN_S)
+    return source.curve(span, points, RAW_PROCESS_SPAN_S)
 
 
 def rows_of(connection: sqlite3.Connection, key: ProcessKey) -> list[int]:
     """Return the rows of a process, the newest last; one whose start is unknown may have many."""
-    found = connection.execute(
+    cursor = connection.execute(
         "SELECT id FROM process WHERE pid = ? AND started_at_s IS ? ORDER BY last_ts_ms, id",
         (key.pid, key.started_at_s),
     )
-    return [row for (row,) in found]
+    return [row for (row,) in cursor]
 
 
 def lived(connection: sqlite3.Connection, key: ProcessKey) -> Span | None:
@@ -155,11 +155,11 @@ def present(connection: sqlite3.Connection, uid: str, span: Span) -> list[Presen
 def who(connection: sqlite3.Connection, keys: set[ProcessKey]) -> dict[ProcessKey, ProcessInfo]:
     """Return who some processes are: of thousands only these are read."""
     marks = ",".join("?" * len(keys))
-    found = connection.execute(
+    cursor = connection.execute(
         f"SELECT {rows.PROCESS_COLUMNS} FROM process p WHERE p.pid IN ({marks}) ORDER BY p.id",  # noqa: S608 - marks
         [key.pid for key in keys],
     )
-    infos = [rows.process_info(row) for row in found]
+    infos = [rows.process_info(row) for row in cursor]
     return {info.key: info for info in infos if info.key in keys}
 
 
@@ -178,7 +178,7 @@ class _Source:
         self._values = values
         self._gap_s = gap_s
 
-    def drawn(self, span: Span, points: int, raw_span_s: float) -> Drawn:
+    def curve(self, span: Span, points: int, raw_span_s: float) -> RecordedCurve:
         need_s = (span[1] - span[0]) / max(points - 1, 1)
         level = self._level(span, need_s, raw_span_s)
         least_s = {"raw": 0.0, "minute": float(MINUTE_S), "hour": float(HOUR_S)}[level]
@@ -187,14 +187,14 @@ class _Source:
         found = self._points(level, span, width_s)
         limit_s = self._limit_s(level, found)
         holes = [
-            (one.last_s, later.first_s)
-            for one, later in pairwise(found)
-            if later.first_s - one.last_s > limit_s
+            (point.last_s, later.first_s)
+            for point, later in pairwise(found)
+            if later.first_s - point.last_s > limit_s
         ]
         holes += self._inside(level, found, limit_s)
-        known = [one for one in found if one.mean_bytes is not None]
-        single = level == "raw" and all(one.rows == 1 for one in found)
-        return Drawn(level, 0.0 if single else width_s, known, sorted(holes), limit_s)
+        known = [point for point in found if point.mean_bytes is not None]
+        single = level == "raw" and all(point.rows == 1 for point in found)
+        return RecordedCurve(level, 0.0 if single else width_s, known, sorted(holes), limit_s)
 
     # ---- which table
 
@@ -257,25 +257,25 @@ class _Source:
 
     # ---- gaps
 
-    def _limit_s(self, level: Level, found: Sequence[Point]) -> float:
+    def _limit_s(self, level: Level, points: Sequence[Point]) -> float:
         if level != "raw":
             return ROLLED_GAP_S
         pauses = sorted(
-            (one.last_s - one.first_s) / (one.rows - 1) for one in found if one.rows > 1
-        ) or sorted(later.first_s - one.last_s for one, later in pairwise(found))
+            (point.last_s - point.first_s) / (point.rows - 1) for point in points if point.rows > 1
+        ) or sorted(later.first_s - point.last_s for point, later in pairwise(points))
         usual_s = pauses[len(pauses) * 19 // 20] if pauses else 0.0
         return max(self._gap_s, 3.0 * usual_s)
 
-    def _inside(self, level: Level, found: Sequence[Point], limit_s: float) -> list[Span]:
+    def _inside(self, level: Level, points: Sequence[Point], limit_s: float) -> list[Span]:
         """Return what is missing inside points: those with fewer rows than usual."""
-        usual = max((point.n for point in found), default=0)
+        usual = max((point.n for point in points), default=0)
         finer: Level = "raw" if level == "raw" else "minute"
         query = ask.INSTANTS.format(rows=self._rows(finer))
         holes: list[Span] = []
         thin = [
             # Most of all what its neighbours have more of: the interval may have been changed.
-            (one.n / max(1, *(near.n for near in found[max(0, at - _NEAR) : at + _NEAR + 1])), one)
-            for at, one in enumerate(found)
+            (one.n / max(1, *(near.n for near in points[max(0, at - _NEAR) : at + _NEAR + 1])), one)
+            for at, one in enumerate(points)
             if _is_thin(level, one, usual, limit_s)
         ]
         thin.sort(key=itemgetter(0))
@@ -292,11 +292,11 @@ class _Source:
         return holes
 
 
-def _is_thin(level: Level, one: Point, usual: int, limit_s: float) -> bool:
+def _is_thin(level: Level, point: Point, usual: int, limit_s: float) -> bool:
     """Say whether a point has so few rows, or samples, that there is a gap inside."""
-    length_s = one.last_s - one.first_s
+    length_s = point.last_s - point.first_s
     if level == "hour":
-        return one.n < _THINNER * usual
+        return point.n < _THINNER * usual
     if level == "minute":
-        return length_s / MINUTE_S - one.rows >= 2
-    return one.rows > 1 and length_s > limit_s and one.rows * limit_s / 3 < _THINNER * length_s
+        return length_s / MINUTE_S - point.rows >= 2
+    return point.rows > 1 and length_s > limit_s and point.rows * limit_s / 3 < _THINNER * length_s

@@ -83,11 +83,11 @@ def open_writer(directory: Path, *, max_pages: int, now_s: float) -> Opening:
             if trouble(error) != "damaged":
                 raise
             why = str(error)
-            kept = set_aside(directory, now_s)
+            text = set_aside(directory, now_s)
             opening = _open(directory, max_pages)
             return opening._replace(
                 damaged=why,
-                problem=f"the history was damaged ({why}) and was set aside as {kept}; "
+                problem=f"the history was damaged ({why}) and was set aside as {text}; "
                 "a new one was begun",
             )
     except (sqlite3.Error, OSError) as error:
@@ -129,9 +129,9 @@ def cannot_write(directory: Path, error: BaseException) -> str:
 
 def _prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = directory.stat()
-    mode = file_modes.directory_mode(found.st_mode, None)
-    if (found.st_mode ^ mode) & 0o077 and found.st_uid == os.getuid():
+    stat_result = directory.stat()
+    mode = file_modes.directory_mode(stat_result.st_mode, None)
+    if (stat_result.st_mode ^ mode) & 0o077 and stat_result.st_uid == os.getuid():
         with suppress(OSError):  # read-only file system: then nobody can write here either
             directory.chmod(mode)
 
@@ -218,10 +218,10 @@ def catalogue_damage(directory: Path) -> str | None:
 def identity(directory: Path) -> tuple[int, int] | None:
     """Return which file is at the history's place, or None when there is none."""
     try:
-        found = (directory / schema.FILE_NAME).stat()
+        stat_result = (directory / schema.FILE_NAME).stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return stat_result.st_dev, stat_result.st_ino
 
 
 def peephole(directory: Path) -> int | None:

@@ -23,24 +23,24 @@ def save(connection: sqlite3.Connection, decisions: Iterable[Decision]) -> int:
     """Write decisions inside the caller's transaction; return how many were refused."""
     refused = 0
     keys = set()
-    for one in decisions:
+    for decision in decisions:
         try:
             connection.execute(
                 "INSERT INTO decision(ts_ms, alert_key, kind, notice, channel, reason)"
                 " VALUES(?,?,?,?,?,?)",
                 (
-                    records.to_ms(one.at_s),
-                    one.alert_key,
-                    one.kind,
-                    one.notice,
-                    one.target,
-                    one.reason,
+                    records.to_ms(decision.at_s),
+                    decision.alert_key,
+                    decision.kind,
+                    decision.notice,
+                    decision.target,
+                    decision.reason,
                 ),
             )
         except records.REFUSED:
             refused += 1
         else:
-            keys.add(one.alert_key)
+            keys.add(decision.alert_key)
     for key in keys:
         connection.execute(
             "DELETE FROM decision WHERE alert_key = ? AND id NOT IN"

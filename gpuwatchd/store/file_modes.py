@@ -70,8 +70,8 @@ def settle(directory: Path) -> None:
     After the readers have changed, and after a crash that left side files of a history.
     """
     mode = file_mode(directory)
-    with suppress(OSError), os.scandir(directory) as found:
-        for entry in found:
+    with suppress(OSError), os.scandir(directory) as iterator:
+        for entry in iterator:
             if not entry.name.startswith(_SHARED) or not entry.is_file(follow_symlinks=False):
                 continue
             with suppress(OSError):  # of somebody else, or on a read-only file system
@@ -86,8 +86,8 @@ def settle_file(path: str | Path, mode: int) -> None:
     OSError
         When there is no such file, or its file system refuses.
     """
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+    stat_result = os.lstat(path)
+    if not stat.S_ISREG(stat_result.st_mode) or stat_result.st_uid != os.geteuid():
         return
-    if found.st_mode & _OTHERS != mode & _OTHERS:
-        os.chmod(path, stat.S_IMODE(found.st_mode) & ~_OTHERS | (mode & _OTHERS))  # noqa: PTH101
+    if stat_result.st_mode & _OTHERS != mode & _OTHERS:
+        os.chmod(path, stat.S_IMODE(stat_result.st_mode) & ~_OTHERS | (mode & _OTHERS))  # noqa: PTH101

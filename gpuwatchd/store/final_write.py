@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuwatchd.store.alert_buffer import Ledger
-    from gpuwatchd.store.write_problems import Health
+    from gpuwatchd.store.write_problems import WriteProblems
 
 LAST_TRY_S: Final = 1.2
 """The daemon has 4.5 s to leave, with what its messages and its drivers take."""
@@ -19,7 +19,7 @@ _PAUSE_S: Final = 0.05
 log = logging.getLogger("gpuwatchd")
 
 
-def write(flush: Callable[[], bool], health: Health) -> None:
+def write(flush: Callable[[], bool], health: WriteProblems) -> None:
     """Write what waits; while another program holds the lock, try again for a moment.
 
     Parameters
@@ -34,7 +34,7 @@ def write(flush: Callable[[], bool], health: Health) -> None:
         time.sleep(_PAUSE_S)
 
 
-def tell(ledger: Ledger, samples: int, health: Health) -> None:
+def log_lost(ledger: Ledger, samples: int, health: WriteProblems) -> None:
     """Log in one line what is lost now that the history is let go; nothing when nothing is."""
     waits = [(samples, "sample row", ""), *ledger.left()]
     lost = [

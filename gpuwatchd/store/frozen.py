@@ -75,12 +75,12 @@ class Opened:
         self.connection.set_trace_callback(self._trace)
 
     def _has_moved(self) -> bool:
-        return self._seen is not None and look(self._path) != self._seen
+        return self._seen is not None and file_state(self._path) != self._seen
 
 
 def _opened(path: Path) -> tuple[sqlite3.Connection, Seen | None]:
     """Return an open history, judged, and how it was where nobody may change it; None elsewhere."""
-    seen = look(path)
+    seen = file_state(path)
     try:
         return access.connect(path, "mode=ro"), None
     except sqlite3.OperationalError as error:
@@ -89,22 +89,22 @@ def _opened(path: Path) -> tuple[sqlite3.Connection, Seen | None]:
     try:
         return _connect(path), seen
     except (sqlite3.Error, StoreError):
-        if look(path) == seen:
+        if file_state(path) == seen:
             raise
     return access.connect(path, "mode=ro"), None  # a daemon has started, and lets us read along
 
 
-def look(path: Path) -> Seen:
+def file_state(path: Path) -> Seen:
     """Return how a history and its log are now."""
-    return tuple(_look(one) for one in (path, _log(path)))
+    return tuple(_stat(one) for one in (path, _log(path)))
 
 
-def _look(path: Path) -> tuple[int, int, int] | None:
+def _stat(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        stat_result = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return stat_result.st_ino, stat_result.st_size, stat_result.st_mtime_ns
 
 
 def _log(path: Path) -> Path:

@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     import sqlite3
 
 
-class Norm(NamedTuple):
+class IdleLevel(NamedTuple):
     """What nobody owns on an idle device, and in which boot that was learned."""
 
     least_bytes: int
     boot_id: str
 
 
-def load(connection: sqlite3.Connection) -> dict[str, Norm]:
+def load(connection: sqlite3.Connection) -> dict[str, IdleLevel]:
     """Return what was learned, by the device's UUID."""
-    found = connection.execute("SELECT gpu_uuid, least_bytes, boot_id FROM baseline")
-    return {uid: Norm(least_bytes, boot_id) for uid, least_bytes, boot_id in found}
+    cursor = connection.execute("SELECT gpu_uuid, least_bytes, boot_id FROM baseline")
+    return {uid: IdleLevel(least_bytes, boot_id) for uid, least_bytes, boot_id in cursor}
 
 
-def save(connection: sqlite3.Connection, norms: dict[str, Norm], now_ms: int) -> int:
+def save(connection: sqlite3.Connection, norms: dict[str, IdleLevel], now_ms: int) -> int:
     """Write norms, inside the caller's transaction; return how many were refused."""
     refused = 0
     for uid, norm in norms.items():

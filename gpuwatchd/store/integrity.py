@@ -160,12 +160,12 @@ def damage_within(connection: sqlite3.Connection, limit_s: float) -> str | None:
     alarm = threading.Timer(limit_s, connection.interrupt)
     alarm.start()
     try:
-        found = damage(connection)
+        text = damage(connection)
     finally:
         alarm.cancel()
         alarm.join()
     # Pages that an interrupted look did not come to would count as lost.
-    return found if time.monotonic() < end_s else None
+    return text if time.monotonic() < end_s else None
 
 
 def is_damage(error: BaseException) -> bool:

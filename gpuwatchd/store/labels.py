@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Word(Value, frozen=True, kw_only=True):
+class UserLabel(Value, frozen=True, kw_only=True):
     """What the user said of one alert."""
 
     alert_key: str
@@ -38,10 +38,10 @@ class Word(Value, frozen=True, kw_only=True):
 
 def load_words(
     connection: sqlite3.Connection, where: str = "TRUE", values: tuple[Any, ...] = ()
-) -> list[Word]:
+) -> list[UserLabel]:
     """Return what the user said, oldest first."""
     return [
-        Word(
+        UserLabel(
             row=row[0],
             alert_key=row[1],
             opened_at_s=row[2] / 1000,
@@ -67,7 +67,7 @@ def load_words(
     ]
 
 
-def say(directory: Path, word: Word) -> Word:
+def write(directory: Path, word: UserLabel) -> UserLabel:
     """Write the user's word on an alert, over what was said of it before; return it with its row.
 
     For programs other than the daemon: power-cut-safe when it returns.

@@ -92,7 +92,7 @@ class LiveDevice(Value, frozen=True, kw_only=True):
     faults: tuple[str, ...] = ()
 
 
-class Lost(Value, frozen=True, kw_only=True):
+class UndeliveredAlert(Value, frozen=True, kw_only=True):
     """An alert that reached nobody before it was over."""
 
     key: str
@@ -133,7 +133,7 @@ class LiveState(Value, frozen=True, kw_only=True):
     channels: tuple[ChannelHealth, ...] = ()
     untold: tuple[str, ...] = ()
     """Keys of open alerts that were to be told and have reached nobody so far."""
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[UndeliveredAlert, ...] = ()
     """Alerts that have reached nobody and are over, badly, since less than a day."""
     silences: tuple[Silence, ...] = ()
     """Those in force."""
@@ -199,12 +199,12 @@ def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
     pieces
         From the last call: what is the very same need not be encoded again.
     """
-    known, pieces.lists = pieces.lists, {}
+    pairs, pieces.lists = pieces.lists, {}
     devices, lists = [], []
     for position, device in enumerate(state.devices):
         processes = device.processes
         if processes:
-            piece = known.get(id(processes))
+            piece = pairs.get(id(processes))
             if piece is None:
                 piece = (processes, _list(processes, pieces.each, position))
             pieces.lists[id(processes)] = piece
@@ -244,10 +244,10 @@ def _piece(process: LiveProcess, before: dict[str, tuple[msgspec.Struct, msgspec
     for name, key, default in _fields(LiveProcess):
         value = getattr(process, name)
         if isinstance(value, msgspec.Struct):
-            known = before.get(name)
-            if known is None or known[0] != value:
-                known = (value, msgspec.Raw(_ENCODER.encode(_lean(value))))
-            parts[name], whole[key] = known, known[1]
+            pair = before.get(name)
+            if pair is None or pair[0] != value:
+                pair = (value, msgspec.Raw(_ENCODER.encode(_lean(value))))
+            parts[name], whole[key] = pair, pair[1]
         elif value is not default and value != default:
             whole[key] = value
     return _Piece(process, _ENCODER.encode(whole), parts)
@@ -301,7 +301,7 @@ def _content(directory: Path) -> bytes:
     path = os.path.join(directory, FILE_NAME)  # noqa: PTH118
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     with open(handle, "rb") as file:  # noqa: PTH123 - a descriptor
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+        stat_result = os.fstat(handle)
+        if not stat.S_ISREG(stat_result.st_mode) or stat_result.st_size > MAX_BYTES:
             raise OSError("not a live state")
         return file.read(MAX_BYTES)

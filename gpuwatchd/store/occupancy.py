@@ -92,7 +92,7 @@ def by_hour(connection: sqlite3.Connection, uid: str, since_s: float, until_s: f
     )
     if end_s <= begin_s:
         return load(connection, uid, since_s, until_s)
-    found = connection.execute(_HOURS, {"uid": uid, "since_s": begin_s, "until_s": end_s})
+    cursor = connection.execute(_HOURS, {"uid": uid, "since_s": begin_s, "until_s": end_s})
     hours = [
         Held(
             float(at_s),
@@ -101,7 +101,7 @@ def by_hour(connection: sqlite3.Connection, uid: str, since_s: float, until_s: f
             float(process_hours.HOUR_S),
             Hour(float(first), last + WIDTH_S, minutes * WIDTH_S, taken_s),
         )
-        for at_s, pid, started, held, first, last, minutes, taken_s in found
+        for at_s, pid, started, held, first, last, minutes, taken_s in cursor
     ]
     early = load(connection, uid, since_s, begin_s)
     return [*early, *hours, *load(connection, uid, end_s, until_s)]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gpuwatchd.analysis.cost import Held
     from gpuwatchd.core.model import Silence
     from gpuwatchd.store.checkpoints import Checkpoint
-    from gpuwatchd.store.idle_levels import Norm
-    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.idle_levels import IdleLevel
+    from gpuwatchd.store.labels import UserLabel
 
 _T = TypeVar("_T")
 KEPT_LAUNCHES = 5
@@ -59,7 +59,7 @@ class Run(Value, frozen=True, kw_only=True):
     """Row of the word that it was made for: what the run had done when the user spoke."""
 
 
-class Shelf:
+class ProfileStore:
     """The two tables as the daemon sees them.
 
     Parameters
@@ -78,7 +78,7 @@ class Shelf:
         self._connection = connection
         self._failed = failed
         self._waiting: dict[tuple[Any, ...], Run] = {}
-        self._norms: dict[str, Norm] = {}
+        self._norms: dict[str, IdleLevel] = {}
         self._saved: list[Checkpoint] = []
         self._learned_ms = 0
         self._seen: tuple[int, int] | None = None
@@ -90,11 +90,11 @@ class Shelf:
         """Whether anything is not yet written."""
         return bool(self._waiting or self._norms or self._saved)
 
-    def norms(self) -> dict[str, Norm]:
+    def idle_levels(self) -> dict[str, IdleLevel]:
         """Return what is normal for each device; empty where that fails."""
         return {**(self._ask(norms.load) or {}), **self._norms}
 
-    def learn(self, uid: str, norm: Norm, at_s: float) -> None:
+    def learn(self, uid: str, norm: IdleLevel, at_s: float) -> None:
         """Note what is normal for a device; it is written with the next flush."""
         self._norms[uid] = norm
         self._learned_ms = records.to_ms(at_s) or 0
@@ -112,7 +112,7 @@ class Shelf:
         known |= {at: run for at, run in self._waiting.items() if at[0] == key}
         return sorted(known.values(), key=lambda run: run.profile.ended_at_s)
 
-    def spoken(self) -> bool:
+    def changed_elsewhere(self) -> bool:
         """Say whether another program has written since the last tick. Some microseconds.
 
         Asked once per tick; :attr:`outside` then counts how often others have written.
@@ -125,17 +125,19 @@ class Shelf:
         except integrity.SUSPECT as error:
             self._failed(error)
             return False
-        seen = (id(connection), version)
-        if seen == self._seen:
+        pair = (id(connection), version)
+        if pair == self._seen:
             return False
-        self._seen = seen
+        self._seen = pair
         self.outside += 1
         return True
 
-    def words(self) -> list[Word] | None:
+    def user_labels(self) -> list[UserLabel] | None:
         """Return what the user said and did not take back, oldest first; None where that fails."""
-        found: list[Word] | None = self._ask(lambda it: load_words(it, "undone_ts_ms IS NULL"))
-        return found
+        labels: list[UserLabel] | None = self._ask(
+            lambda it: load_words(it, "undone_ts_ms IS NULL")
+        )
+        return labels
 
     def silences(self, now_s: float) -> list[Silence] | None:
         """Return the silences whose time is not over, oldest first; None where that fails."""
@@ -173,24 +175,24 @@ class Shelf:
             values = (*span, uid, process.pid, process.started_at_s)
         return self.read(lambda it: _known(it.execute(query, values))) or []
 
-    def occupied(self, uid: str, since_s: float, until_s: float) -> list[Held] | None:
+    def occupancy(self, uid: str, since_s: float, until_s: float) -> list[Held] | None:
         """Return who held what on a device, minute by minute; None where that fails.
 
         Of more than a day not every minute: this is the thread that samples.
         """
-        found: list[Held] | None = self._ask(
+        helds: list[Held] | None = self._ask(
             lambda it: occupied.load(it, uid, since_s, until_s, most_minutes=1440)
         )
-        return found
+        return helds
 
     def checkpoints(self) -> list[Checkpoint] | None:
         """Return when jobs saved their work lately, oldest first; None where that fails."""
         found: list[Checkpoint] | None = self._ask(checkpoints.lately)
         return None if found is None else [*found, *self._saved]
 
-    def keep_checkpoint(self, one: Checkpoint) -> None:
+    def keep_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Note that a job has saved its work; it is written with the next flush."""
-        self._saved.append(one)
+        self._saved.append(checkpoint)
         del self._saved[:-_WAITING_LIMIT]
 
     def load_pct(self, uid: str, since_s: float, until_s: float) -> list[tuple[float, int]]:
@@ -222,9 +224,9 @@ class Shelf:
                 refused += 1
         for key in {run.key for run in self._waiting.values()}:
             trim(connection, key)
-        for one in self._saved:
+        for checkpoint in self._saved:
             try:
-                checkpoints.insert(connection, one)
+                checkpoints.insert(connection, checkpoint)
             except records.REFUSED:
                 refused += 1
         return refused + norms.save(connection, self._norms, self._learned_ms)
@@ -246,8 +248,8 @@ class Shelf:
             return None
 
 
-def _known(found: Iterable[tuple[int, int | None]]) -> list[tuple[float, int]]:
-    return [(float(at_s), int(value)) for at_s, value in found if value is not None]
+def _known(pairs: Iterable[tuple[int, int | None]]) -> list[tuple[float, int]]:
+    return [(float(at_s), int(value)) for at_s, value in pairs if value is not None]
 
 
 def save_run(connection: sqlite3.Connection, run: Run) -> None:
@@ -346,12 +348,12 @@ def _newest_first(connection: sqlite3.Connection, key: str) -> list[tuple[int, R
             "SELECT id FROM profile WHERE key = ? ORDER BY begun_ts_ms DESC, id DESC", (key,)
         )
     ]
-    found = [(row, load_runs(connection, "r.id = ?", (row,))) for row in ids]
-    for row, runs in found:
+    pairs = [(row, load_runs(connection, "r.id = ?", (row,))) for row in ids]
+    for row, runs in pairs:
         if not runs:
             # What nobody can read, or was said and taken back.
             connection.execute("DELETE FROM profile WHERE id = ?", (row,))
-    return [(row, runs[0]) for row, runs in found if runs]
+    return [(row, runs[0]) for row, runs in pairs if runs]
 
 
 def expire(connection: sqlite3.Connection, before_ms: int) -> None:

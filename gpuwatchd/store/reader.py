@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gpuwatchd.analysis.cost import Held
     from gpuwatchd.core.model import Alert, Decision, Delivery, Device, ProcessInfo, Silence
     from gpuwatchd.store.checkpoints import Checkpoint
-    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.profiles import Run
 
 _T = TypeVar("_T")
@@ -264,7 +264,7 @@ class Reader:
         where, values = ("TRUE", ()) if key is None else ("r.key = ?", (key,))
         return self._guarded(lambda: profiles.load_runs(self._connection, where, values))
 
-    def words(self, *, all_of_them: bool = False) -> list[Word]:
+    def user_labels(self, *, all_of_them: bool = False) -> list[UserLabel]:
         """Return what the user said of alerts, oldest first; also what was taken back, if asked."""
         where = "TRUE" if all_of_them else "undone_ts_ms IS NULL"
         return self._guarded(lambda: words.load_words(self._connection, where))
@@ -273,11 +273,11 @@ class Reader:
         """Return when jobs saved their work, oldest first."""
         return self._guarded(lambda: checkpoints.load(self._connection))
 
-    def deeds(self, since_s: float = 0.0) -> list[deeds.Deed]:
+    def action_events(self, since_s: float = 0.0) -> list[deeds.ActionEvent]:
         """Return what was asked of jobs, and when they saved, since then, oldest first."""
         return self._guarded(lambda: deeds.load(self._connection, since_s))
 
-    def occupied(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+    def occupancy(self, uid: str, since_s: float, until_s: float) -> list[Held]:
         """Return who held what on a device, minute by minute, in any order."""
         return self._guarded(lambda: occupied.load(self._connection, uid, since_s, until_s))
 

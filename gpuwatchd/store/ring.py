@@ -195,11 +195,11 @@ class Ring:
         self._v.append(value)
 
     def _rebase(self, t_s: float) -> None:
-        kept = [(self._base_s + t * _TICK_S, v) for t, v in zip(self._t, self._v, strict=True)]
-        kept = [point for point in kept if point[0] >= t_s - self.span_s]
-        self._base_s = kept[0][0] if kept else t_s
-        self._t = array("I", [round((point[0] - self._base_s) / _TICK_S) for point in kept])
-        self._v = array("f", [point[1] for point in kept])
+        pairs = [(self._base_s + t * _TICK_S, v) for t, v in zip(self._t, self._v, strict=True)]
+        pairs = [point for point in pairs if point[0] >= t_s - self.span_s]
+        self._base_s = pairs[0][0] if pairs else t_s
+        self._t = array("I", [round((point[0] - self._base_s) / _TICK_S) for point in pairs])
+        self._v = array("f", [point[1] for point in pairs])
 
     def shift(self, by_s: float) -> None:
         """Move every point in time: the clock that they were stamped by has been stepped."""

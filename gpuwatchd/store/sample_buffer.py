@@ -199,8 +199,8 @@ class Intake:
         cards = dict.fromkeys((row[1] for row in self._device_rows), 0)
         cards.update(dict.fromkeys((row[2] for row in self._process_rows), 0))
         for card in cards:
-            seen = (card.first_ms, card.last_ms)
-            cards[card] = records.save_device(connection, card.device, seen)
+            pair = (card.first_ms, card.last_ms)
+            cards[card] = records.save_device(connection, card.device, pair)
         # Everybody who is there, so that the last sight of an unchanged process is known too.
         tracks = {track: 0 for card in cards for track in card.tracks.values()}
         tracks.update(dict.fromkeys((row[1] for row in self._process_rows), 0))
@@ -251,14 +251,14 @@ class Intake:
 
 
 def _save_process(connection: sqlite3.Connection, track: _Track) -> int:
-    seen = (track.first_ms, track.last_ms)
+    pair = (track.first_ms, track.last_ms)
     info = track.info or ProcessInfo(key=track.key, name="")
     try:
-        return records.save_process(connection, track.boot_id, info, seen)
+        return records.save_process(connection, track.boot_id, info, pair)
     except records.REFUSED:
         # A text that is no Unicode got this far; who it is stays known.
         nameless = ProcessInfo(key=track.key, name="?")
-        return records.save_process(connection, track.boot_id, nameless, seen)
+        return records.save_process(connection, track.boot_id, nameless, pair)
 
 
 _TOUCH = "UPDATE process SET last_ts_ms = max(last_ts_ms, ?) WHERE id = ?"

@@ -70,7 +70,7 @@ def load(
     connection: sqlite3.Connection, where: str = STANDING, values: tuple[Any, ...] = ()
 ) -> list[Silence]:
     """Return silences, oldest first; a row that cannot be understood is left out."""
-    found = []
+    silences = []
     for row in connection.execute(
         "SELECT id, matcher, from_ts_ms, until_ts_ms, until_resolved, who, why, cleared_ts_ms,"  # noqa: S608
         f" even_critical FROM silence WHERE {where} ORDER BY from_ts_ms, id",
@@ -80,7 +80,7 @@ def load(
             matcher = _MATCHER.decode(row[1])
         except msgspec.MsgspecError:
             continue
-        found.append(
+        silences.append(
             Silence(
                 row=row[0],
                 matcher=matcher,
@@ -93,14 +93,16 @@ def load(
                 even_critical=bool(row[8]),
             )
         )
-    return found
+    return silences
 
 
 def in_force(connection: sqlite3.Connection, now_s: float) -> list[Silence]:
     """Return those whose time is not over, and whose alert is not, where that ends them."""
     standing = load(connection, f"{STANDING} AND until_ts_ms > ?", (records.to_ms(now_s),))
     return [
-        one for one in standing if not one.until_resolved or is_open(connection, one.matcher.key)
+        silence
+        for silence in standing
+        if not silence.until_resolved or is_open(connection, silence.matcher.key)
     ]
 
 

@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 3600.0
 """To read the whole file takes seconds of the sampling thread."""
 
 
-class Health:
+class WriteProblems:
     """Sentences by kind; each disappears when its cause has."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Health:
         """Whether the last write met a lock of another program."""
         return self._busy > 0
 
-    def say(self, kind: str, sentence: str | None, *, cause: str = "") -> None:
+    def set(self, kind: str, sentence: str | None, *, cause: str = "") -> None:
         """Set the sentence of a kind, and log it where it is new; None takes it back."""
         if sentence is None:
             self._sentences.pop(kind, None)
@@ -93,7 +93,7 @@ class Health:
             self._busy += 1
             if self._busy < _BUSY_PATIENCE:
                 return
-        self.say("writing", database.cannot_write(self._directory, error), cause=kind)
+        self.set("writing", database.cannot_write(self._directory, error), cause=kind)
 
     def _found_damaged(self, error: Exception) -> str | None:
         """Return what damage may have led to an error; without any it is a fault of ours."""
@@ -111,13 +111,13 @@ class Health:
         """Note that writing works, and how many rows were left out because a value did not fit."""
         self._busy = 0
         if self.damage is None:  # else another part of the same file works; it is set aside first
-            self.say("writing", None)
+            self.set("writing", None)
         if refused:
-            self.say("refused", f"{refused} rows were left out of the history: a value did not fit")
+            self.set("refused", f"{refused} rows were left out of the history: a value did not fit")
 
     def lost(self, count: int) -> None:
         """Note how many rows of samples fell out of memory unwritten."""
-        self.say(
+        self.set(
             "lost",
             f"{count} rows of samples could not be kept: nothing can be written to the history "
             "and the memory for them is full"
@@ -131,13 +131,13 @@ class Health:
         On a full disk SQLite can neither delete nor check its log in.
         """
         try:
-            found = os.statvfs(self._directory)
+            statvfs_result = os.statvfs(self._directory)
         except OSError:
             return True
-        free = found.f_bavail * found.f_frsize
+        free = statvfs_result.f_bavail * statvfs_result.f_frsize
         floor = self._floor_bytes
         self.disk_low = free < (floor * _RESUME_SHARE if self.disk_low else floor)
-        self.say(
+        self.set(
             "space",
             f"the disk of {self._directory} has {units.size(free)} left, less than "
             f"store.min-free-mib ({units.size(floor)}); samples are kept in memory only"
@@ -157,7 +157,7 @@ class Health:
             with suppress(sqlite3.Error):
                 busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
                 size = size if busy else 0
-        self.say(
+        self.set(
             "wal",
             f"a program reads the history without end, so its log grew to {units.size(size)}; "
             f"find it with: {database.who_has(file)}"

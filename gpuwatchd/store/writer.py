@@ -23,11 +23,11 @@ from gpuwatchd.store import (
     schema,
 )
 from gpuwatchd.store.alert_buffer import Event, Ledger, Segment
-from gpuwatchd.store.alert_writer import Telling
-from gpuwatchd.store.profiles import Shelf
+from gpuwatchd.store.alert_writer import AlertWriter
+from gpuwatchd.store.profiles import ProfileStore
 from gpuwatchd.store.sample_buffer import Intake
 from gpuwatchd.store.upkeep import Upkeep, reopen_buckets
-from gpuwatchd.store.write_problems import Health
+from gpuwatchd.store.write_problems import WriteProblems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ _UNWRITTEN_SHARE = 0.1
 """A young daemon loses at most this share of what it saw, if it dies."""
 
 
-class History(Telling):
+class History(AlertWriter):
     """The history of one state directory, for the thread that opens it with :meth:`open`."""
 
     def __init__(
@@ -67,8 +67,8 @@ class History(Telling):
         self._intake = Intake()
         self._ledger = Ledger()
         self._upkeep = Upkeep(settings, monotonic)
-        self._health = Health(directory, min_free_mib=settings.min_free_mib, mono=monotonic)
-        self.shelf = Shelf(
+        self._health = WriteProblems(directory, min_free_mib=settings.min_free_mib, mono=monotonic)
+        self.shelf = ProfileStore(
             lambda: self._connection if self._mode == "writing" else None, self._health.failed
         )
         self._boots: set[str] = set()
@@ -261,17 +261,17 @@ class History(Telling):
         """
         if self._mode != "writing":
             return None
-        found = database.quick_check(self._directory)
-        if found is not None:
-            self._health.damage = found
-        return found
+        text = database.quick_check(self._directory)
+        if text is not None:
+            self._health.damage = text
+        return text
 
     def close(self) -> None:
         """Write what waits and let go of the file. May be called twice; never raises."""
         self._own()
         if self._connection is not None:
             final_write.write(lambda: self.flush(self._clock()), self._health)
-            final_write.tell(self._ledger, len(self._intake), self._health)
+            final_write.log_lost(self._ledger, len(self._intake), self._health)
             self._drop_connection()
 
     def _own(self) -> None:
@@ -288,9 +288,9 @@ class History(Telling):
             self._peephole = database.peephole(self._directory)
         self._reopen_mono_s = self._monotonic() + _REOPEN_S
         lost = opening.damaged is not None
-        self._health.say("opening", None if lost else opening.problem)
+        self._health.set("opening", None if lost else opening.problem)
         if lost:
-            self._health.say("damaged", opening.problem)
+            self._health.set("damaged", opening.problem)
             self._ledger.add_event(Event(round(now_s * 1000), "db", None, opening.problem or ""))
             self._ledger.write_all_again()
         if self._connection is not None:
@@ -303,7 +303,7 @@ class History(Telling):
             self._health.failed(error)
             return
         if strange:
-            self._health.say(
+            self._health.set(
                 "strange",
                 f"{strange} stored alerts or messages could not be understood and are left out",
             )
@@ -323,15 +323,15 @@ class History(Telling):
             return
         self._drop_connection()
         try:
-            kept = database.set_aside(self._directory, now_s)
+            text = database.set_aside(self._directory, now_s)
         except OSError as error:
-            self._health.say("opening", database.cannot_write(self._directory, error))
+            self._health.set("opening", database.cannot_write(self._directory, error))
             return
-        why = f"the history was damaged ({why}) and was set aside as {kept}; a new one was begun"
+        why = f"the history was damaged ({why}) and was set aside as {text}; a new one was begun"
         self._begin_anew(why, now_s)
 
     def _begin_anew(self, text: str, now_s: float) -> None:
-        self._health.say("damaged", text)
+        self._health.set("damaged", text)
         self._ledger.add_event(Event(round(now_s * 1000), "db", None, text))
         self._ledger.write_all_again()
         self._segment("start", now_s, None, None)

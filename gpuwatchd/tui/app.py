@@ -152,14 +152,14 @@ class TopApp(App[int]):
         key, uid = self.selected_process, self.selected_device_uid
         if key is None or self.view is None:
             return None
-        found = [
+        pairs = [
             (item, process)
             for item in self.view.devices
             for process in item.processes or ()
             if process.info.key == key
         ]
-        found.sort(key=lambda pair: pair[0].device.uid != uid)
-        return found[0] if found else None
+        pairs.sort(key=lambda pair: pair[0].device.uid != uid)
+        return pairs[0] if pairs else None
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return none: the painter writes no colour that the terminal or its user will not have."""
@@ -186,9 +186,9 @@ class TopApp(App[int]):
     def listen(self) -> None:
         """Leave the terminal as it was when a signal ends us; called where it is taken."""
         loop = asyncio.get_running_loop()
-        for one in (signal.Signals[name] for name in _SIGNALS):
-            loop.add_signal_handler(one, self.exit, 128 + one)
-            self._signals.append(one)
+        for signals in (signal.Signals[name] for name in _SIGNALS):
+            loop.add_signal_handler(signals, self.exit, 128 + signals)
+            self._signals.append(signals)
 
     def on_unmount(self) -> None:
         """End the looking."""
@@ -240,7 +240,7 @@ class TopApp(App[int]):
         if self.screen_stack and not self._exit:
             self.screen.refresh(layout=True)
 
-    def on_seen(self, message: feed.Seen) -> None:
+    def on_view_read(self, message: feed.ViewRead) -> None:
         """Hand a new view to the screen that is shown."""
         self.view = message.view
         self._show()
@@ -259,7 +259,7 @@ class TopApp(App[int]):
         if show is not None and self.view is not None:
             show(self.view)
 
-    def say(self, words: str, kind: Kind = "unknown") -> None:
+    def show_message(self, words: str, kind: Kind = "unknown") -> None:
         """Say something in the last row for a few seconds."""
         self.notice = (words, kind)
         if self._calm is not None:
@@ -280,7 +280,7 @@ class TopApp(App[int]):
         try:
             screen = registry.load(VIEWS, key)
         except (ImportError, AttributeError) as error:
-            self.say(f"this screen cannot be loaded: {error}", "trouble")
+            self.show_message(f"this screen cannot be loaded: {error}", "trouble")
             return
         if isinstance(self.screen, screen):
             return
@@ -329,6 +329,6 @@ class TopApp(App[int]):
 
     def panic(self, *renderables: RenderableType) -> None:
         """Close, without a word: the terminal itself failed."""
-        said = " ".join(one for one in renderables if isinstance(one, str))
-        self.broken = self.broken or RuntimeError(said or "the terminal cannot be read")
+        text = " ".join(renderable for renderable in renderables if isinstance(renderable, str))
+        self.broken = self.broken or RuntimeError(text or "the terminal cannot be read")
         self._close_messages_no_wait()

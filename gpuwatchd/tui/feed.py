@@ -31,7 +31,7 @@ FAILED = "look-failed"
 _Mark = tuple[int, int, int] | None
 
 
-class Seen(Message):
+class ViewRead(Message):
     """A new view."""
 
     def __init__(self, view: View) -> None:
@@ -89,11 +89,11 @@ class Feed:
 
     def _run(self) -> None:
         while not self._over.wait(self._every_s):
-            message = self.look()
+            message = self.read()
             if message is not None and not self._over.is_set():
                 self._post(message)
 
-    def look(self) -> Message | None:
+    def read(self) -> Message | None:
         """Return what is new; None where nothing is."""
         mark, now_s = _mark(), time.monotonic()
         least_s = DIRECT_S if self._direct else UNCHANGED_S
@@ -102,26 +102,26 @@ class Feed:
             return None
         self._mark, self._looked_mono_s = mark, now_s
         begun_s = time.thread_time()
-        message = self._look()
+        message = self._read()
         self._took_s = time.thread_time() - begun_s
         return message
 
-    def _look(self) -> Message:
+    def _read(self) -> Message:
         try:
             view = look.see(self._flags)
         except GpuwatchdError as error:
             return Failed(error)
         except Exception as error:  # noqa: BLE001 - said on the screen, which goes on
-            said = f"internal error: {type(error).__name__}: {error}"
-            return Failed(GpuwatchdError(said, page="errors#internal"))
+            text = f"internal error: {type(error).__name__}: {error}"
+            return Failed(GpuwatchdError(text, page="errors#internal"))
         self._direct = view.source != "state-file"
-        return Seen(view)
+        return ViewRead(view)
 
 
 def _mark() -> _Mark:
     """Return what changes whenever the live state is written; None where there is none."""
     try:
-        found = os.stat(locations.runtime_dir() / live.FILE_NAME)  # noqa: PTH116 - once a second
+        stat_result = os.stat(locations.runtime_dir() / live.FILE_NAME)  # noqa: PTH116 - once a second
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return stat_result.st_mtime_ns, stat_result.st_ino, stat_result.st_size

@@ -65,12 +65,12 @@ class Selection:
         if self._view is None:
             return
         self.all_rows = table.entries(self._view, self.gpu)
-        kept = table.matching(self.all_rows, self.wish) if self.wish else self.all_rows
-        self.rows = table.ordered(kept, self.by, turned=self.turned)
+        entries = table.matching(self.all_rows, self.wish) if self.wish else self.all_rows
+        self.rows = table.ordered(entries, self.by, turned=self.turned)
         if self._who is None:
             self._at = 0
             return
-        found = next((at for at, one in enumerate(self.rows) if one.who == self._who), None)
+        found = next((at for at, entry in enumerate(self.rows) if entry.who == self._who), None)
         self._at = min(self._at, max(0, len(self.rows) - 1)) if found is None else found
         if found is None and self.rows:
             self._who = self.rows[self._at].who
@@ -88,12 +88,12 @@ class Selection:
     @property
     def gpu_under_cursor(self) -> str | None:
         """The device under the cursor, or the one that is shown alone, or the first."""
-        known = self._device or self.gpu
-        if known is None and self.devices:
-            known = self.devices[0].device.uid
-        return known
+        text = self._device or self.gpu
+        if text is None and self.devices:
+            text = self.devices[0].device.uid
+        return text
 
-    def said(self, ascii_only: bool) -> str:  # noqa: FBT001 - of the terminal
+    def left_out(self, ascii_only: bool) -> str:  # noqa: FBT001 - of the terminal
         """Return what is left out, in words; "" for nothing."""
         parts = []
         if self.gpu is not None:
@@ -191,12 +191,14 @@ class Selection:
             False where there is no such GPU.
         """
         before, when_s = self._digits
-        known = {str(i.device.index): i.device.uid for i in self.devices if not i.device.parent_uid}
-        number = before + key if at_s - when_s < _SOON_S and before + key in known else key
+        values = {
+            str(i.device.index): i.device.uid for i in self.devices if not i.device.parent_uid
+        }
+        number = before + key if at_s - when_s < _SOON_S and before + key in values else key
         self._digits = (number, at_s)
-        if number not in known:
+        if number not in values:
             return False
-        self.gpu = None if self.gpu == known[number] else known[number]
+        self.gpu = None if self.gpu == values[number] else values[number]
         self._device = self.gpu or self._device
         self._arrange()
         return True

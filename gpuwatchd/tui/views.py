@@ -69,11 +69,11 @@ class Bar(Widget):
         self._pieces: tuple[Cell, ...] = ()
         self._right: Cell = ("", "")
 
-    def say(self, pieces: Iterable[Cell], right: Cell = ("", "")) -> None:
+    def show(self, pieces: Iterable[Cell], right: Cell = ("", "")) -> None:
         """Show these texts with their parts."""
-        said = tuple(pieces), right
-        if said != (self._pieces, self._right):
-            self._pieces, self._right = said
+        pair = tuple(pieces), right
+        if pair != (self._pieces, self._right):
+            self._pieces, self._right = pair
             self.refresh()
 
     @property
@@ -95,24 +95,24 @@ def _fitted(pieces: Iterable[Cell], right: Cell, width: int, painter: Painter) -
     The first is shown however little room there is.
     """
     room = width - (output.width_of(right[0]) + 2 if right[0] else 0)
-    found: Row = []
+    pairs: Row = []
     used = 0
     for words, parts in pieces:
-        gap = 2 if found else 0
+        gap = 2 if pairs else 0
         safe = painter.safe(words)
         if not safe:
             continue
         left = room - used - gap
-        if output.width_of(safe) > left and found and left < _WORTH_CUTTING:
+        if output.width_of(safe) > left and pairs and left < _WORTH_CUTTING:
             break
-        kept = painter.fit(safe, max(1, left))
-        found += [(" " * gap, ""), (kept, parts)] if gap else [(kept, parts)]
-        used += output.width_of(kept) + gap
-        if kept != safe:
+        text = painter.fit(safe, max(1, left))
+        pairs += [(" " * gap, ""), (text, parts)] if gap else [(text, parts)]
+        used += output.width_of(text) + gap
+        if text != safe:
             break
     if right[0] and used + 2 + output.width_of(right[0]) <= width:
-        found += [(" " * (width - used - output.width_of(right[0])), ""), right]
-    return found
+        pairs += [(" " * (width - used - output.width_of(right[0])), ""), right]
+    return pairs
 
 
 class Framed(Widget):
@@ -241,7 +241,7 @@ class ViewScreen(Page):
             state = (self.painter.fit(self.trouble, max(20, self.size.width - taken)), "watch")
         elif self.asking and self._slow:
             state = ("reading...", "faint")
-        self.query_one("#subject", Bar).say(pieces, state)
+        self.query_one("#subject", Bar).show(pieces, state)
 
     _slow = False
 
@@ -251,15 +251,15 @@ class ViewScreen(Page):
         if self.is_mounted and self.size.width:
             self.redrawn()
             self.draw()
-            self.wish()
+            self.request()
 
     def draw(self) -> None:
         """Draw what depends on nothing that is read: the first and the last line."""
         if self.is_mounted and self.is_current:
-            for one in self.query(Framed):
-                one.again()
+            for framed in self.query(Framed):
+                framed.again()
 
-    def wish(self, *, anew: bool = False) -> None:
+    def request(self, *, anew: bool = False) -> None:
         """Read again, if it is time to; ``anew``: what was asked before is not wanted any more."""
         if anew:
             self._serial += 1
@@ -318,7 +318,7 @@ class ViewScreen(Page):
         self.retitled()
         if self._again:
             self._again = False
-            self.wish()
+            self.request()
 
     def on_screen_resume(self) -> None:
         """Show what came in while another screen lay above."""

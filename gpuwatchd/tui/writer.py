@@ -64,9 +64,9 @@ class Writer(threading.Thread):
     def drop(self) -> bool:
         """Write no picture any more, not even the rest of one; return whether there was one."""
         with self._changed:
-            kept = [one for one in self._texts if not one[1]]
-            self._cut = len(kept) < len(self._texts) or self._writing
-            self._texts = deque(kept)
+            pairs = [text for text in self._texts if not text[1]]
+            self._cut = len(pairs) < len(self._texts) or self._writing
+            self._texts = deque(pairs)
             if self._cut:
                 self._texts.appendleft((_BROKEN_OFF, False))
             return self._cut
@@ -82,8 +82,8 @@ class Writer(threading.Thread):
     def run(self) -> None:
         """Write until told to stop."""
         try:
-            while (found := self._next()) is not None:
-                self._put(*found)
+            while (pair := self._next()) is not None:
+                self._put(*pair)
                 with self._changed:
                     self._writing = False
                     done = not self._texts

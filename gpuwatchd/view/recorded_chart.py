@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.charts.drawing import Mark
     from gpuwatchd.core.model import Finding, FloatArray
-    from gpuwatchd.store.curves import Drawn, Span
+    from gpuwatchd.store.curves import RecordedCurve, Span
 
 MOST_MARKS: Final = 200
 _FEWEST_FOR_FLOOR: Final = 16
@@ -28,7 +28,7 @@ _FEWEST_FOR_FIT: Final = 3
 _CLOSE: Final = 1e-6
 
 
-def curve(drawn: Drawn, live: tuple[float, int] | None = None) -> Curve:
+def curve(recorded_curve: RecordedCurve, live: tuple[float, int] | None = None) -> Curve:
     """Return what the history drew as a curve; where nothing is known, one point of None.
 
     Parameters
@@ -49,14 +49,14 @@ def curve(drawn: Drawn, live: tuple[float, int] | None = None) -> Curve:
         for column, value in zip((low, used, high), values, strict=True):
             column.append(None if value is None else float(value))
 
-    for point in drawn.points:
-        if last_s is not None and _apart(drawn.holes, last_s, point.first_s):
+    for point in recorded_curve.points:
+        if last_s is not None and _apart(recorded_curve.holes, last_s, point.first_s):
             put((last_s + point.first_s) / 2, (None, None, None))
         middle_s = (point.first_s + point.last_s) / 2
         put(middle_s, (point.low_bytes, point.mean_bytes, point.high_bytes))
         last_s = point.last_s
     if live is not None and (not at_s or live[0] > max(at_s[-1], last_s or 0.0)):
-        if last_s is not None and _apart(drawn.holes, last_s, live[0]):
+        if last_s is not None and _apart(recorded_curve.holes, last_s, live[0]):
             put((last_s + live[0]) / 2, (None, None, None))
         put(live[0], (live[1], live[1], live[1]))
     return Curve(
@@ -64,7 +64,7 @@ def curve(drawn: Drawn, live: tuple[float, int] | None = None) -> Curve:
         used_bytes=tuple(used),
         low_bytes=tuple(low),
         high_bytes=tuple(high),
-        width_s=drawn.width_s,
+        width_s=recorded_curve.width_s,
     )
 
 
@@ -90,7 +90,9 @@ def sparse(values: Sequence[int | None], step_s: float, end_s: float) -> Curve:
                  high_bytes=tuple(used))  # fmt: skip
 
 
-def joined(drawn: Drawn, recent: Curve, live_s: float, late_s: float) -> Drawn:
+def joined(
+    recorded_curve: RecordedCurve, recent: Curve, live_s: float, late_s: float
+) -> RecordedCurve:
     """Return what the history drew, on to the newest look: what is not written yet is no line.
 
     Parameters
@@ -104,10 +106,10 @@ def joined(drawn: Drawn, recent: Curve, live_s: float, late_s: float) -> Drawn:
     late_s
         A pause up to this long is none.
     """
-    if not drawn.points or live_s - drawn.points[-1].last_s <= late_s:
-        return drawn
-    last_s, together = drawn.points[-1].last_s, False
-    points, holes = list(drawn.points), list(drawn.holes)
+    if not recorded_curve.points or live_s - recorded_curve.points[-1].last_s <= late_s:
+        return recorded_curve
+    last_s, together = recorded_curve.points[-1].last_s, False
+    points, holes = list(recorded_curve.points), list(recorded_curve.holes)
     for at_s, used in zip(recent.at_s, recent.used_bytes, strict=True):
         if at_s > last_s and used is not None:
             if not together and at_s - last_s > late_s:
@@ -117,7 +119,7 @@ def joined(drawn: Drawn, recent: Curve, live_s: float, late_s: float) -> Drawn:
         together = used is not None
     if live_s - last_s > late_s:
         holes.append((last_s, live_s))
-    return drawn._replace(points=points, holes=holes)
+    return recorded_curve._replace(points=points, holes=holes)
 
 
 # ---- gaps ---------------------------------------------------------------------------------------
@@ -148,8 +150,8 @@ def gaps(
 
 def _why(begin_s: float, end_s: float, reasons: Sequence[tuple[float, float | None, str]]) -> str:
     # Time goes on a moment before its first sample is taken.
-    said = [why for at_s, _, why in reasons if begin_s - 60.0 <= at_s <= end_s + 5.0]
-    return said[-1] if said else ""
+    texts = [why for at_s, _, why in reasons if begin_s - 60.0 <= at_s <= end_s + 5.0]
+    return texts[-1] if texts else ""
 
 
 # ---- floor --------------------------------------------------------------------------------------
@@ -228,12 +230,12 @@ def forecast(finding: Finding | None, drawn: Curve, limit_bytes: float | None) -
         return None
     from gpuwatchd.pipeline import chart_points  # noqa: PLC0415 - numpy comes with it
 
-    known = [(at, v) for at, v in zip(drawn.at_s, drawn.used_bytes, strict=True) if v is not None]
-    if len(known) < _FEWEST_FOR_FIT or known[-1][0] < (finding.onset_at_s or known[0][0]):
+    pairs = [(at, v) for at, v in zip(drawn.at_s, drawn.used_bytes, strict=True) if v is not None]
+    if len(pairs) < _FEWEST_FOR_FIT or pairs[-1][0] < (finding.onset_at_s or pairs[0][0]):
         return None
     return Forecast(
         judged_at_s=finding.judged_at_s,
-        level_bytes=chart_points.level(known, finding, rate),
+        level_bytes=chart_points.level(pairs, finding, rate),
         rate_bytes_per_s=rate,
         onset_at_s=finding.onset_at_s,
         limit_bytes=limit_bytes if limit_bytes is not None else finding.limit_bytes,
@@ -255,16 +257,16 @@ def notes(drawn: Curve, missing: Sequence[Gap], *, left_out: int = 0) -> tuple[s
     ...             width_s=720.0), [Gap(begin_s=0.0, end_s=7800.0, why="")])
     ('one point is 12 minutes', '1 gap, 2h 10m missing')
     """
-    said: list[str] = []
+    texts: list[str] = []
     if drawn.width_s:
-        said.append(f"one point is {_length(drawn.width_s)}")
+        texts.append(f"one point is {_length(drawn.width_s)}")
     if missing:
-        gone_s = sum(one.end_s - one.begin_s for one in missing)
+        gone_s = sum(gap.end_s - gap.begin_s for gap in missing)
         plural = "gap" if len(missing) == 1 else "gaps"
-        said.append(f"{len(missing)} {plural}, {units.duration(gone_s)} missing")
+        texts.append(f"{len(missing)} {plural}, {units.duration(gone_s)} missing")
     if left_out:
-        said.append(f"{left_out} earlier marks are left out")
-    return tuple(said)
+        texts.append(f"{left_out} earlier marks are left out")
+    return tuple(texts)
 
 
 def _length(value_s: float) -> str:

@@ -15,7 +15,7 @@ from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import live
 from gpuwatchd.web import files, openapi, request_bodies, responses, verbs
 from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, BadQuery, Endpoint, words
-from gpuwatchd.web.pages import answers as views
+from gpuwatchd.web.pages import responses as views
 from gpuwatchd.web.work import Busy, Workers
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class Api:
 
     def app(self) -> ASGIApp:
         """Return what answers requests."""
-        routes = [Route(_route(one.path), self._reading(one), methods=["GET"])
-                  for one in ENDPOINTS]  # fmt: skip
+        routes = [Route(_route(endpoint.path), self._reading(endpoint), methods=["GET"])
+                  for endpoint in ENDPOINTS]  # fmt: skip
         routes += [
             Route(f"{PREFIX}/snoozes", self._writing(request_bodies.snooze), methods=["POST"]),
             Route(
@@ -108,9 +108,9 @@ class Api:
     def _defaults(self, endpoint: Endpoint, wanted: list[str]) -> list[str]:
         """Return the words with the flags of the server behind the verb."""
         more = [] if self._config is None else [f"--config={self._config}"]
-        has_gpu = any(one.name == "gpu" for one in endpoint.parameters)
+        has_gpu = any(parameter.name == "gpu" for parameter in endpoint.parameters)
         if has_gpu and not any(word.startswith("--gpu=") for word in wanted):
-            more += [f"--gpu={one}" for one in self._gpu]
+            more += [f"--gpu={text}" for text in self._gpu]
         at = 1 + len(endpoint.words)
         return [*wanted[:at], *more, *wanted[at:]]
 
@@ -123,15 +123,15 @@ class Api:
         done: int = 200,
     ) -> Response:
         try:
-            found = await self._workers.do(
+            response = await self._workers.do(
                 lambda: verbs.ask(wanted, self._unexpected), writes=writes
             )
         except Busy:
             return responses.refusal(503)
-        if found.status != verbs.OK:
-            more = {"retry-after": "1"} if found.status == verbs.UNAVAILABLE else {}
-            return responses.said(found.status, found.answer, found.code, more)
-        return responses.said(done, found.answer, found.code, headers)
+        if response.status != verbs.OK:
+            more = {"retry-after": "1"} if response.status == verbs.UNAVAILABLE else {}
+            return responses.json_response(response.status, response.answer, response.code, more)
+        return responses.json_response(done, response.answer, response.code, headers)
 
     async def _view(self, request: Request) -> Response:
         name, query = request.path_params["name"], dict(request.query_params)
@@ -148,8 +148,8 @@ class Api:
                 "web", type(error).__name__, error.message, hint=error.hint,
                 exit_code=error.exit_code, page=error.page,
             )  # fmt: skip
-            return responses.said(verbs.status(error), failed, error.exit_code)
-        return responses.said(200, found, 0)
+            return responses.json_response(verbs.status(error), failed, error.exit_code)
+        return responses.json_response(200, found, 0)
 
     # ---- writing
 
@@ -197,14 +197,14 @@ class _Table:
 
         fits = [route.matches(scope)[0] for route in self._known]
         if Match.PARTIAL in fits and Match.FULL not in fits:
-            known = {
+            names = {
                 method
                 for route, fit in zip(self._known, fits, strict=True)
                 if fit == Match.PARTIAL
                 for method in route.methods or ()
             }
             refused = responses.refusal(405)
-            refused.headers["allow"] = ", ".join(sorted(known))
+            refused.headers["allow"] = ", ".join(sorted(names))
             await refused(scope, receive, send)
             return
         await self._router(scope, receive, send)
@@ -215,7 +215,7 @@ async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _healthy(_: Request) -> Response:
-    return responses.said(200, {"status": "ok"}, 0)
+    return responses.json_response(200, {"status": "ok"}, 0)
 
 
 def _page(request: Request, page: files.Page) -> Response:
@@ -230,17 +230,18 @@ def _bad(verb: str, error: BadQuery) -> Response:
         verb, type(error).__name__, error.message, hint=error.hint, exit_code=error.exit_code,
         page="errors#web-request",
     )  # fmt: skip
-    return responses.said(verbs.BAD_REQUEST, failed, error.exit_code)
+    return responses.json_response(verbs.BAD_REQUEST, failed, error.exit_code)
 
 
 def _tag(wanted: Sequence[str]) -> str:
     """Return what stays the same as long as ``status`` has nothing new to say; "" is never."""
     place = locations.chosen()
     try:
-        found = (place.runtime_dir / live.FILE_NAME).lstat()
+        stat_result = (place.runtime_dir / live.FILE_NAME).lstat()
     except OSError:
         return ""
-    age = int(max(0.0, time.time() - found.st_mtime) // _LATE_S)
-    facts: list[Any] = [place.scope, found.st_ino, found.st_mtime_ns, found.st_size, age,
-                        locations.runs(place.runtime_dir), *wanted]  # fmt: skip
+    age = int(max(0.0, time.time() - stat_result.st_mtime) // _LATE_S)
+    running = locations.runs(place.runtime_dir)
+    file = (stat_result.st_ino, stat_result.st_mtime_ns, stat_result.st_size)
+    facts: list[Any] = [place.scope, *file, age, running, *wanted]
     return f'W/"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}"'

@@ -92,9 +92,9 @@ def names(hosts: Sequence[str], port: int | None, own: str = "") -> Names:
     else:
         exact |= {f"{name}:{port}" for name in (*_LOOPBACK, *([own] if own else []))}
     for host in hosts:
-        one = host.strip().lower()
-        tail = one.rpartition(":")[2]
-        (exact if ":" in one and tail.isdigit() else any_port).add(one)
+        text = host.strip().lower()
+        tail = text.rpartition(":")[2]
+        (exact if ":" in text and tail.isdigit() else any_port).add(text)
     return Names(frozenset(exact), frozenset(any_port))
 
 

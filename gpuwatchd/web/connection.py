@@ -87,8 +87,9 @@ class Connection(H11Protocol):
         Else any user of this machine could keep out its owner by holding all connections.
         """
         strangers = [
-            one for one in self.connections
-            if isinstance(one, Connection) and one is not self and not one.is_known()
+            connection for connection in self.connections
+            if isinstance(connection, Connection) and connection is not self
+            and not connection.is_known()
         ]  # fmt: skip
         if not strangers:
             return False

@@ -141,25 +141,25 @@ def words(endpoint: Endpoint, query: Iterable[tuple[str, str]], target: str | No
     BadQuery
         When a parameter is unknown, too long, or given twice.
     """
-    known = {one.name: one for one in endpoint.parameters}
+    parameters = {parameter.name: parameter for parameter in endpoint.parameters}
     out = [endpoint.verb, *endpoint.words]
-    seen: set[str] = set()
+    names: set[str] = set()
     for count, (name, value) in enumerate(query):
-        one = known.get(name)
-        if one is None:
-            has = ", ".join(known) or "none"
+        parameter = parameters.get(name)
+        if parameter is None:
+            has = ", ".join(parameters) or "none"
             raise BadQuery("no such parameter", hint=f"parameters: {has}")
         if len(value) > LONGEST_VALUE or count >= MOST_VALUES:
             raise BadQuery(f"{name}: too long, or too many", hint=f"{LONGEST_VALUE} characters")
-        if name in seen and not one.many:
+        if name in names and not parameter.many:
             raise BadQuery(f"{name}: given twice")
-        seen.add(name)
+        names.add(name)
         if name == endpoint.target:
             target = value
-        elif one.kind != "flag":
-            out.append(f"{one.flag}={value}")
+        elif parameter.kind != "flag":
+            out.append(f"{parameter.flag}={value}")
         elif _is_set(name, value):
-            out.append(one.flag)
+            out.append(parameter.flag)
     return out if target is None else [*out, "--", target]
 
 

@@ -46,8 +46,8 @@ def parse(words: str, *, remote: bool) -> Address:
     except listening.NoAddress as error:
         raise CannotListen(str(error), hint=error.hint) from None
     if address.path is not None and not address.path.is_absolute():
-        shown = text.clean(str(address.path))
-        raise CannotListen(f"unix:{shown}: not a whole path", hint="unix:/PATH")
+        value = text.clean(str(address.path))
+        raise CannotListen(f"unix:{value}: not a whole path", hint="unix:/PATH")
     return address
 
 
@@ -109,12 +109,12 @@ def _taken(host: str, port: int, error: OSError) -> CannotListen:
 
 
 def _unix(path: Path) -> socket.socket:
-    shown = text.clean(str(path))
+    value = text.clean(str(path))
     try:
         if path == runtime_dir() / SOCKET:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _alone(path.parent):
-            _clear(path, shown)
+            _clear(path, value)
             made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             before = os.umask(0o177)  # nobody may connect, not even for an instant
             try:
@@ -127,7 +127,7 @@ def _unix(path: Path) -> socket.socket:
                 os.umask(before)
     except OSError as error:
         why = "the path is too long" if error.errno is None else error.strerror
-        raise CannotListen(f"unix:{shown}: {why}", hint="unix:PATH names another place") from error
+        raise CannotListen(f"unix:{value}: {why}", hint="unix:PATH names another place") from error
     return made
 
 
@@ -155,16 +155,16 @@ def _lock(handle: int, end_s: float) -> None:
             return
 
 
-def _clear(path: Path, shown: str) -> None:
+def _clear(path: Path, value: str) -> None:
     """Remove the socket of a server that is no more; nothing else."""
     try:
-        found = os.lstat(path)
+        stat_result = os.lstat(path)
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-        kind = "a link" if stat.S_ISLNK(found.st_mode) else "no socket of yours"
+    if not stat.S_ISSOCK(stat_result.st_mode) or stat_result.st_uid != os.geteuid():
+        kind = "a link" if stat.S_ISLNK(stat_result.st_mode) else "no socket of yours"
         raise CannotListen(
-            f"unix:{shown}: something is there already, {kind}", hint="remove it, or name another"
+            f"unix:{value}: something is there already, {kind}", hint="remove it, or name another"
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(1.0)
@@ -174,7 +174,7 @@ def _clear(path: Path, shown: str) -> None:
             path.unlink()
             return
     raise CannotListen(
-        f"unix:{shown} is taken: gpuwatchctl web runs already", hint="name another place"
+        f"unix:{value} is taken: gpuwatchctl web runs already", hint="name another place"
     )
 
 

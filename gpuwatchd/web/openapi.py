@@ -14,7 +14,7 @@ from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, Endpoint, Parameter
 
 _WRITTEN: Final = (
     (
-        "/snoozes", "post", "snooze", request_bodies.SnoozeWish,
+        "/snoozes", "post", "snooze", request_bodies.SnoozeBody,
         "Tell nobody of an alert, or of what fits a rule, for a while.",
         {"alert": "latest", "for": "1h", "why": "known"},
     ),
@@ -23,7 +23,7 @@ _WRITTEN: Final = (
         "Take it back: by its number, or its alert.", None,
     ),
     (
-        "/feedback", "post", "feedback", request_bodies.FeedbackWish,
+        "/feedback", "post", "feedback", request_bodies.FeedbackBody,
         "Say of an alert whether it is normal or a leak.",
         {"alert": "latest", "word": "normal", "why": "fills its cache"},
     ),
@@ -57,13 +57,13 @@ Every answer is what the verb of `gpuwatchctl` prints with `--json`; the header
 
 def document() -> dict[str, Any]:
     """Return the whole description."""
-    kinds: set[type[Any]] = {Failure, request_bodies.SnoozeWish, request_bodies.FeedbackWish}
-    kinds |= {kind for one in ENDPOINTS for kind in answers.ANSWERS[one.verb]}
+    kinds: set[type[Any]] = {Failure, request_bodies.SnoozeBody, request_bodies.FeedbackBody}
+    kinds |= {kind for endpoint in ENDPOINTS for kind in answers.ANSWERS[endpoint.verb]}
     ordered = sorted(kinds, key=lambda one: one.__name__)
     _, parts = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     paths: dict[str, Any] = {}
-    for one in ENDPOINTS:
-        paths.setdefault(PREFIX + one.path, {})["get"] = _read(one)
+    for endpoint in ENDPOINTS:
+        paths.setdefault(PREFIX + endpoint.path, {})["get"] = _read(endpoint)
     for path, method, verb, body, about, example in _WRITTEN:
         paths.setdefault(PREFIX + path, {})[method] = _write(
             path, method, verb, body, about, example
@@ -101,25 +101,25 @@ def encoded() -> bytes:
     return msgspec.json.encode(document())
 
 
-def _read(one: Endpoint) -> dict[str, Any]:
-    kinds = answers.ANSWERS[one.verb]
-    if one.verb == "alerts":
-        kinds = (kinds[one.shape],)
-    parameters = [_parameter(each) for each in one.parameters]
-    if one.target == "id":
+def _read(endpoint: Endpoint) -> dict[str, Any]:
+    kinds = answers.ANSWERS[endpoint.verb]
+    if endpoint.verb == "alerts":
+        kinds = (kinds[endpoint.shape],)
+    parameters = [_parameter(each) for each in endpoint.parameters]
+    if endpoint.target == "id":
         parameters.append(_id("The alert: id, key, a part of it, a pid, or latest."))
-    if one.path == "/status":
+    if endpoint.path == "/status":
         parameters.append(
             {
                 "name": "If-None-Match", "in": "header", "schema": {"type": "string"},
                 "description": "The ETag of the last answer: 304 while nothing has changed.",
             }
         )  # fmt: skip
-    more = {"304": {"description": "Nothing has changed."}} if one.path == "/status" else {}
+    more = {"304": {"description": "Nothing has changed."}} if endpoint.path == "/status" else {}
     return {
-        "operationId": _name("get", one.path),
-        "summary": one.about,
-        "tags": [one.verb],
+        "operationId": _name("get", endpoint.path),
+        "summary": endpoint.about,
+        "tags": [endpoint.verb],
         "parameters": parameters,
         "responses": {"200": _answer(kinds), **more, **_refused("400", "404", "405", "409")},
     }
@@ -155,21 +155,21 @@ def _health() -> dict[str, Any]:
     }
 
 
-def _parameter(one: Parameter) -> dict[str, Any]:
+def _parameter(parameter: Parameter) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string", "maxLength": 512}
-    if one.kind == "flag":
+    if parameter.kind == "flag":
         schema = {"type": "boolean", "default": False}
-    elif one.kind == "number":
+    elif parameter.kind == "number":
         schema = {"type": "integer", "minimum": 1}
-    elif one.choices:
-        schema = {"type": "string", "enum": list(one.choices)}
-    found: dict[str, Any] = {"name": one.name, "in": "query", "description": one.about}
-    found["schema"] = {"type": "array", "items": schema} if one.many else schema
-    if one.many:
+    elif parameter.choices:
+        schema = {"type": "string", "enum": list(parameter.choices)}
+    found: dict[str, Any] = {"name": parameter.name, "in": "query", "description": parameter.about}
+    found["schema"] = {"type": "array", "items": schema} if parameter.many else schema
+    if parameter.many:
         found |= {"style": "form", "explode": True}
-    if one.example:
-        value: Any = int(one.example) if one.kind == "number" else one.example
-        found["example"] = [value] if one.many else value
+    if parameter.example:
+        value: Any = int(parameter.example) if parameter.kind == "number" else parameter.example
+        found["example"] = [value] if parameter.many else value
     return found
 
 
@@ -179,7 +179,7 @@ def _id(about: str) -> dict[str, Any]:
 
 
 def _answer(kinds: tuple[type[Any], ...]) -> dict[str, Any]:
-    schema = _ref(kinds[0]) if len(kinds) == 1 else {"anyOf": [_ref(one) for one in kinds]}
+    schema = _ref(kinds[0]) if len(kinds) == 1 else {"anyOf": [_ref(kind) for kind in kinds]}
     code = {"description": "Of the verb.", "schema": {"type": "integer"}}
     return {
         "description": "As the verb prints it.",

@@ -17,11 +17,11 @@ Text = Annotated[str, Meta(max_length=LONGEST_VALUE)]
 _RULE = ("gpu", "user", "process", "framework", "job", "kind")
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every body."""
 
 
-class SnoozeWish(Wish, frozen=True, kw_only=True):
+class SnoozeBody(RequestBody, frozen=True, kw_only=True):
     """Tell nobody of an alert, or of whatever fits a rule, for a while."""
 
     alert: Text | None = None
@@ -39,7 +39,7 @@ class SnoozeWish(Wish, frozen=True, kw_only=True):
     kind: Literal["leak", "gpu", "held"] | None = None
 
 
-class FeedbackWish(Wish, frozen=True, kw_only=True):
+class FeedbackBody(RequestBody, frozen=True, kw_only=True):
     """Say of an alert whether it is normal or a leak."""
 
     alert: Text
@@ -55,7 +55,7 @@ def snooze(body: bytes) -> list[str]:
     BadQuery
         When the body is not what is wanted.
     """
-    wish = _decoded(body, SnoozeWish)
+    wish = _decoded(body, SnoozeBody)
     given = [f"--{name}={value}" for name in _RULE if (value := getattr(wish, name)) is not None]
     if wish.why:
         given.append(f"--why={wish.why}")
@@ -78,7 +78,7 @@ def feedback(body: bytes) -> list[str]:
     BadQuery
         When the body is not what is wanted.
     """
-    wish = _decoded(body, FeedbackWish)
+    wish = _decoded(body, FeedbackBody)
     why = [f"--why={wish.why}"] if wish.why else []
     return ["feedback", "say", *why, "--", wish.alert, wish.word]
 
@@ -92,7 +92,7 @@ def _decoded(body: bytes, kind: type[Any]) -> Any:
     try:
         return typed.decode(body, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        said = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON object"
+        text = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON object"
         raise BadQuery(
-            f"the body: {said}", hint="/api/v1/openapi.json says what it consists of"
+            f"the body: {text}", hint="/api/v1/openapi.json says what it consists of"
         ) from None

@@ -39,7 +39,9 @@ _HINTS: Final = {
 }
 
 
-def said(status: int, value: Any, code: int, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(
+    status: int, value: Any, code: int, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return an answer of JSON with the exit code that goes with it."""
     body = msgspec.json.encode(value) + b"\n"
     return Response(body, status, {CODE_HEADER: str(code), **(headers or {})}, media_type=_JSON)
@@ -58,4 +60,4 @@ def refusal(status: int, why: str = "", hint: str | None = None) -> Response:
         headers["www-authenticate"] = "Bearer"
     elif status in {429, 503}:
         headers["retry-after"] = "1"
-    return said(status, answer, code, headers)
+    return json_response(status, answer, code, headers)

@@ -69,8 +69,8 @@ class Page:
             server.run(sockets=list(made))
         finally:
             api.close()
-            for one in left:
-                listening.leave(one)
+            for path in left:
+                listening.leave(path)
         return exits.INTERRUPTED if server.ended_by == signal.SIGINT else exits.OK
 
     def _names(self, made: Sequence[socket.socket]) -> auth.Names:

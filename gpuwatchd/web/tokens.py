@@ -54,8 +54,8 @@ class Tokens:
         if os.geteuid() != self._uid:
             return self._token  # root writes as the history's owner just now, who may not look
         try:
-            found = self.path.lstat()
-            seen = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+            stat_result = self.path.lstat()
+            seen = (stat_result.st_ino, stat_result.st_mtime_ns, stat_result.st_ctime_ns)
             if seen != self._seen:
                 self._token = read(self.path)
                 self._seen = seen
@@ -111,28 +111,28 @@ def read(path: Path) -> str:
     TokenError
         When it could be somebody else's, or somebody else can read it.
     """
-    shown = text.clean(str(path))
+    value = text.clean(str(path))
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
     except OSError as error:
         why = "it is a link" if path.is_symlink() else error.strerror
-        raise TokenError(f"token file {shown}: {why}", hint=_NEW) from None
+        raise TokenError(f"token file {value}: {why}", hint=_NEW) from None
     try:
-        found = os.fstat(handle)
-        data = os.read(handle, _MAX_BYTES) if stat.S_ISREG(found.st_mode) else b""
+        stat_result = os.fstat(handle)
+        data = os.read(handle, _MAX_BYTES) if stat.S_ISREG(stat_result.st_mode) else b""
     finally:
         os.close(handle)
-    if found.st_uid not in {os.geteuid(), 0}:
-        raise TokenError(f"token file {shown}: it belongs to another user", hint=_NEW)
-    if found.st_mode & 0o077:
-        mode = found.st_mode & 0o777
+    if stat_result.st_uid not in {os.geteuid(), 0}:
+        raise TokenError(f"token file {value}: it belongs to another user", hint=_NEW)
+    if stat_result.st_mode & 0o077:
+        mode = stat_result.st_mode & 0o777
         why = f"others can read it (mode {mode:04o})"
-        raise TokenError(f"token file {shown}: {why}", hint=_NEW)
+        raise TokenError(f"token file {value}: {why}", hint=_NEW)
     token = data.decode("ascii", "replace").strip()
     if len(token) < _CHARS or not token.isascii() or not token.isprintable() or " " in token:
-        raise TokenError(f"token file {shown}: no token in it", hint=_NEW)
+        raise TokenError(f"token file {value}: no token in it", hint=_NEW)
     return token
 
 
@@ -159,8 +159,8 @@ def _write(path: Path, *, replace: bool) -> None:
             with contextlib.suppress(FileNotFoundError):
                 aside.unlink()
     except OSError as error:
-        shown = text.clean(str(path))
+        value = text.clean(str(path))
         raise TokenError(
-            f"token file {shown}: {error.strerror}",
+            f"token file {value}: {error.strerror}",
             hint='[web] token-file = "FILE" names another place',
         ) from error

@@ -31,7 +31,7 @@ _BY_PAGE: Final = {
 """Page of the documentation about an error -> status; of any other: it cannot be had now."""
 
 
-class Said:
+class VerbResponse:
     """What a verb answered.
 
     Attributes
@@ -52,7 +52,7 @@ class Said:
         self.answer = answer
 
 
-def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> Said:
+def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> VerbResponse:
     """Return what a verb says to these words and ``--json``. Raises nothing.
 
     Parameters
@@ -67,18 +67,18 @@ def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> Said:
     try:
         with output.handed_over(words) as emitted:
             code = _call([verb, "--json", *words[1:]])
-        return Said(OK, code, emitted[0])
+        return VerbResponse(OK, code, emitted[0])
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else exits.NAME
         message = error.format_message().replace("\n", " ")
         return _refused(verb, error, message, f"{path} --help", exits.USAGE, BAD_REQUEST)
     except GpuwatchdError as error:
-        said = _refused(
+        response = _refused(
             verb, error, error.message, error.hint, error.exit_code, status(error), error.page
         )
     except Exception as error:  # noqa: BLE001 - no request may end the server, or see a traceback
         unexpected(error)
-        said = _refused(
+        response = _refused(
             verb,
             error,
             f"internal error: {type(error).__name__}",
@@ -87,7 +87,7 @@ def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> Said:
             BROKEN,
             "errors#internal",
         )
-    return said
+    return response
 
 
 def _call(words: list[str]) -> int:
@@ -113,7 +113,7 @@ def _refused(  # noqa: PLR0917 - one argument per part of the answer
     code: int,
     status: int,
     page: str = "",
-) -> Said:
+) -> VerbResponse:
     kind = type(error).__name__
     answer = envelope.failure(verb, kind, message, hint=hint, exit_code=code, page=page)
-    return Said(status, code, answer)
+    return VerbResponse(status, code, answer)

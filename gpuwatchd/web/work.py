@@ -40,11 +40,11 @@ class _Threads:
     def submit(self, work: Callable[[], Answer]) -> Future[Answer]:
         future: Future[Answer] = Future()
         if len(self._begun) < self._number:
-            one = threading.Thread(
+            thread = threading.Thread(
                 target=self._run, name=f"{self._name}-{len(self._begun)}", daemon=True
             )
-            self._begun.append(one)
-            one.start()
+            self._begun.append(thread)
+            thread.start()
         self._work.put((future, work))
         return future
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.cli import parallel
-from gpuwatchd.cli.verbs.analyze import _one
+from gpuwatchd.cli.verbs.analyze import _analyzed
 from gpuwatchd.collect.logs.log import LogOptions
 from gpuwatchd.collect.replay import read_log
 from gpuwatchd.core.config import Config
@@ -79,11 +79,11 @@ def timed(work: Callable[[], object]) -> float:
 def spread(file: Path, cores: int) -> tuple[float, float]:
     """Return the seconds that a directory of two logs per core takes, and those of CPU time."""
     files = [str(file)] * (LOGS_A_CORE * parallel.usable_cores())
-    work = parallel.Spread(_one, lambda job: job[0][0], cores=cores)
+    work = parallel.Spread(_analyzed, lambda job: job[0][0], cores=cores)
     jobs = [((name,), LogOptions(), Config()) for name in files]
     begun, used = time.perf_counter(), os.times()
     with parallel.Bar(shown=False) as bar:
-        work.over(jobs, bar, weights=[1.0] * len(jobs))
+        work.map(jobs, bar, weights=[1.0] * len(jobs))
     wall_s, now = time.perf_counter() - begun, os.times()
     return wall_s, sum(now[:4]) - sum(used[:4])
 

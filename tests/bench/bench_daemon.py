@@ -59,7 +59,7 @@ settings = config.Config(
 )
 channels = outbox.build(settings.notify, settings.policy.channels)
 channels["desktop"].probe()  # loads its libraries, as a daemon on a desktop has them loaded
-courier = outbox.Courier({"desktop": channels["command"], "command": channels["command"]})
+courier = outbox.MessageDispatcher({"desktop": channels["command"], "command": channels["command"]})
 pipeline = Pipeline(config=settings, sources=[source], host=Host(), history=history,
                     runtime_dir=folder, courier=courier, wall=clock, mono=lambda: source.at)
 chores = Chores()

@@ -27,7 +27,7 @@ from gpuwatchd.store.writer import History
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Delivery
-    from gpuwatchd.pipeline.alert_notifier import Bearer
+    from gpuwatchd.pipeline.alert_notifier import AlertHolder
 
 ALERTS, RUNS = 64, 15
 T0 = 1_700_002_800.0
@@ -102,13 +102,13 @@ def ours(directory: Path | None, groups: int) -> tuple[float, float]:
     )
     alerts = [begun(number, number % groups) for number in range(ALERTS)]
     kept = [Kept(alert) for alert in alerts]
-    bearers = cast("list[Bearer]", kept)
+    bearers = cast("list[AlertHolder]", kept)
     # With its log lines, wherever they go.
     with contextlib.redirect_stderr(io.StringIO()):
         start = time.perf_counter()
-        pipeline.herald.announce("bench", bearers, alerts, T0)
+        pipeline.herald.notify("bench", bearers, alerts, T0)
         told = time.perf_counter()
-        pipeline.herald.announce("bench", bearers, [], T0)
+        pipeline.herald.notify("bench", bearers, [], T0)
         after = time.perf_counter()
     assert not pipeline.herald.failing, pipeline.herald.failing
     assert all(one.alert is not None and one.alert.notices == 1 for one in kept)

@@ -24,7 +24,7 @@ from tests.fakenvml import FakeNvml
 
 GPUS, PROCESSES = 8, 8
 HANGS = "delay nvmlDeviceGetMemoryInfo* 0 3600000000"
-OURS = "gpuwatchd: NvmlSource.read + Host.look"
+OURS = "gpuwatchd: NvmlSource.read + Host.processes"
 
 FRAME = """
 import json, resource, sys, time
@@ -64,7 +64,7 @@ from gpuwatchd.collect.nvml.source import NvmlSource
 source, host = NvmlSource(), Host()
 def tick():
     readings = source.read().readings
-    host.look({use.key.pid for reading in readings for use in reading.uses or ()})
+    host.processes({use.key.pid for reading in readings for use in reading.uses or ()})
 """
 NVITOP = """
 from nvitop import Device, take_snapshots

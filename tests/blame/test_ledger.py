@@ -128,10 +128,10 @@ def test_a_new_boot_may_begin_a_little_higher_but_not_with_what_the_dead_left(
 
 def test_growth_that_only_comes_back_to_the_baseline_is_none() -> None:
     grown = finding(reason="grows")
-    quiet = attribution.over(grown, GIB + LEAST_BYTES, GIB)
+    quiet = attribution.above_baseline(grown, GIB + LEAST_BYTES, GIB)
     assert (quiet.tier, quiet.severity) == ("none", "info")
     assert "nobody owns while the device is idle" in quiet.reason
-    loud = attribution.over(grown, 3 * GIB, GIB)
+    loud = attribution.above_baseline(grown, 3 * GIB, GIB)
     assert loud.tier == "alert"
     assert loud.reason.startswith("grows; 2.0 GiB more than the 1.0 GiB")
-    assert attribution.over(grown, 3 * GIB, None) == grown
+    assert attribution.above_baseline(grown, 3 * GIB, None) == grown

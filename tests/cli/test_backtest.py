@@ -21,7 +21,7 @@ from gpuwatchd.cli.verbs import backtest
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline.backtest import Case
-from gpuwatchd.pipeline.later_outcome import Fate
+from gpuwatchd.pipeline.later_outcome import LaterOutcome
 from tests.children import Child
 from tests.cli import world
 from tests.pipeline import recorded
@@ -167,10 +167,10 @@ def test_what_came_of_it_in_words(fate: dict[str, Any], word: str | None, told: 
         rate_bytes_per_s=1e6,
         confidence=0.8,
         eta=None,
-        fate=Fate(at_s=3400.0, **fate),
+        fate=LaterOutcome(at_s=3400.0, **fate),
         word=word,
     )
-    assert backtest.came(case) == told
+    assert backtest.outcome_text(case) == told
 
 
 def at_work(started: subprocess.Popen[Any]) -> None:
@@ -244,14 +244,14 @@ def double(item: int, tell: Callable[[float], None]) -> int:
 def test_results_keep_their_order_and_a_bad_one_costs_no_other(cores: int) -> None:
     spread: parallel.Spread[int, int] = parallel.Spread(double, str, cores=cores)
     with parallel.Bar(shown=False) as bar:
-        found = spread.over([5, 13, 1, 3], bar, weights=[1.0, 9.0, 2.0, 3.0])
+        found = spread.map([5, 13, 1, 3], bar, weights=[1.0, 9.0, 2.0, 3.0])
     assert found == [10, parallel.Lost("ValueError: unlucky"), 2, 6]
 
 
 def test_a_killed_worker_costs_only_its_own_result() -> None:
     spread: parallel.Spread[int, int] = parallel.Spread(double, str, cores=2)
     with parallel.Bar(shown=False) as bar:
-        found = spread.over([1, 99, 2, 3], bar, weights=[1.0] * 4)
+        found = spread.map([1, 99, 2, 3], bar, weights=[1.0] * 4)
     assert [found[0], *found[2:]] == [2, 4, 6]
     assert isinstance(found[1], parallel.Lost)
     assert "killed" in found[1].why
@@ -264,7 +264,7 @@ def test_the_bar_shows_share_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     assert parallel.on_terminal()
     with parallel.Bar(shown=True) as bar:
-        bar.tell(0.25, "RTX [bold]4090\x1b[2J")
+        bar.show(0.25, "RTX [bold]4090\x1b[2J")
     written = stream.getvalue()
     assert "25%" in written
     assert "RTX [bold]4090" in written

@@ -159,10 +159,10 @@ def test_an_alert_has_one_badge_everywhere(
     assert badges.raised(one)[:2] == was
 
 
-def written(*minutes: int) -> curves.Drawn:
+def written(*minutes: int) -> curves.RecordedCurve:
     """Return what a history has of these minutes, one sample each."""
     points = [curves.Point(60.0 * n, 60.0 * n, 1, 1, n, float(n), n) for n in minutes]
-    return curves.Drawn("raw", 0.0, points, [], 60.0)
+    return curves.RecordedCurve("raw", 0.0, points, [], 60.0)
 
 
 def test_what_is_not_written_yet_is_a_gap_and_no_line() -> None:

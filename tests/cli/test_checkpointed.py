@@ -38,7 +38,7 @@ def kept() -> list[checkpoints.Checkpoint]:
 def test_it_is_written_with_the_start_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkpointed", PID]) == 0
     (one,) = kept()
-    assert checkpoints.same(one.process, Host().look([os.getpid()])[os.getpid()].key)
+    assert checkpoints.same(one.process, Host().processes([os.getpid()])[os.getpid()].key)
     assert one.saved_at_s == pytest.approx(time.time(), abs=5.0)
     assert "saved its work at" in capsys.readouterr().out
 
@@ -82,7 +82,7 @@ def test_only_the_owner_or_root_may_say_it(
         key = ProcessKey(pid=pids[0], started_at_s=1.0)
         return {pids[0]: ProcessInfo(key=key, name="p", user="bob", uid=os.getuid() + 1)}
 
-    monkeypatch.setattr(Host, "look", look)
+    monkeypatch.setattr(Host, "processes", look)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main(["checkpointed", PID]) == 1
     assert "not yours" in capsys.readouterr().err

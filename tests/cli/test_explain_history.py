@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatchd.analysis.program_key import key_on
 from gpuwatchd.cli import main
-from gpuwatchd.collect.host.memory import Room
+from gpuwatchd.collect.host.memory import Headroom
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Seconds, StoreSection
 from gpuwatchd.core.model import Blame, Delivery, Message, ProcessKey, Profile, Subject
@@ -200,8 +200,8 @@ def test_a_notice_that_waits_has_told_nobody_yet(capsys: pytest.CaptureFixture[s
 def test_a_leak_on_the_host_is_found_in_the_history_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    room = Room(64 * GIB, 40 * GIB)
-    monkeypatch.setattr("gpuwatchd.collect.host.memory.room", lambda: room)
+    room = Headroom(64 * GIB, 40 * GIB)
+    monkeypatch.setattr("gpuwatchd.collect.host.memory.headroom", lambda: room)
     record("stable", host=lambda t: 2 * GIB + t * MIB)
     answer = asked(capsys)
     assert answer["source"] == "database"

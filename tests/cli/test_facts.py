@@ -26,7 +26,7 @@ from gpuwatchd.core.model import (
     ProcessKey,
     Subject,
 )
-from gpuwatchd.store import release
+from gpuwatchd.store import driver_release
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.cli import world
@@ -86,7 +86,7 @@ def test_a_state_is_said_in_few_words_with_what_to_do(
 
 def test_what_was_released_says_until_when(capsys: pytest.CaptureFixture[str]) -> None:
     world.write(devices=(_state("released"),), alerts=())
-    request = release.ask(config.runtime_dir(), 600.0, time.time())
+    request = driver_release.ask(config.runtime_dir(), 600.0, time.time())
     at = time.strftime("%H:%M", time.localtime(request.until_at_s))
     for verb in ("status", "predict"):
         assert f"released until {at}, nothing is read" in _shown(capsys, verb)

@@ -27,8 +27,8 @@ from gpuwatchd.core.model import (
     Series,
 )
 from gpuwatchd.pipeline.run_baselines import said_to_be
-from gpuwatchd.pipeline.track_baseline import Hush
-from gpuwatchd.pipeline.watcher import Room, Track
+from gpuwatchd.pipeline.track_baseline import Suppression
+from gpuwatchd.pipeline.watcher import Headroom, Track
 from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader
@@ -79,7 +79,7 @@ def test_an_alert_is_named_as_alerts_prints_it(
     assert said["program_known"] is True
     assert said["daemon_running"] is False
     with Reader.open(config.state_dir()) as reader:
-        assert [word.alert_key for word in reader.words()] == [KEY]
+        assert [word.alert_key for word in reader.user_labels()] == [KEY]
 
 
 def test_what_was_said_is_shown_with_the_alert(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,9 +206,9 @@ def test_predict_says_what_is_known_beside_the_curve(capsys: pytest.CaptureFixtu
 
 
 def test_what_is_quiet_because_of_the_word_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    hush = Hush(level_bytes=9e18, why=said_to_be(None))
+    hush = Suppression(level_bytes=9e18, why=said_to_be(None))
     track = Track(
-        subject=making.finding().subject, device=making.CARD, window=Ring(60.0), room=Room(),
+        subject=making.finding().subject, device=making.CARD, window=Ring(60.0), room=Headroom(),
         title="", hush=hush, peak=5.0,
     )  # fmt: skip
     finding = track.hushed(world.leak())
@@ -252,7 +252,7 @@ def test_what_was_said_of_a_process_is_no_earlier_run_of_it(
 ) -> None:
     ask(capsys, "feedback", "4711", "normal")
     with Reader.open(config.state_dir()) as reader:
-        (word,) = reader.words()
+        (word,) = reader.user_labels()
     history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
     history.shelf.keep(
         Run(
@@ -286,7 +286,7 @@ def test_an_empty_key_and_a_part_of_a_number_mean_no_alert(
     shown = capsys.readouterr().err
     assert "hint: gpuwatchctl alerts --all" in shown
     with Reader.open(config.state_dir()) as reader:
-        assert reader.words() == []
+        assert reader.user_labels() == []
 
 
 def test_a_mistake_is_not_printed_at_full_length(capsys: pytest.CaptureFixture[str]) -> None:
@@ -332,4 +332,4 @@ def test_an_alert_without_a_curve_teaches_nothing(capsys: pytest.CaptureFixture[
     assert "nothing can be learned" in err
     assert "gpuwatchctl snooze gpu:GPU-9 8h" in err
     with Reader.open(config.state_dir()) as reader:
-        assert reader.words() == []
+        assert reader.user_labels() == []

@@ -183,13 +183,13 @@ def test_a_young_process_has_more_than_one_row(capsys: pytest.CaptureFixture[str
 
 
 def test_what_happened_to_every_gpu_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    def one(uid: str, index: int, parent: str | None, *texts: str) -> history_tables.Found:
+    def one(uid: str, index: int, parent: str | None, *texts: str) -> history_tables.RecordedDevice:
         device = msgspec.structs.replace(making.CARD, uid=uid, index=index, parent_uid=parent)
         happened = [
             {"at": f"2026-01-0{day + 1}T00:00:00.000Z", "kind": "xid", "text": said}
             for day, said in enumerate(texts)
         ]
-        return history_tables.Found(device, [], happened, [])
+        return history_tables.RecordedDevice(device, [], happened, [])
 
     found = [one("GPU-a", 0, None, "both", "mine"), one("GPU-b", 1, None, "both")]
     history_tables.events(output.Out(Globals()), found)
@@ -243,7 +243,7 @@ def test_what_was_asked_of_jobs_and_when_they_saved_is_listed(
         saved = checkpoints.Checkpoint(
             process=process, saved_at_s=end_s - 60.0, said_by=who, detail=file
         )
-        checkpoints.say(config.state_dir(), saved)
+        checkpoints.write(config.state_dir(), saved)
     (one,) = _data(capsys, "--events")
     found = [event for event in one["events"] if "pid" in event]
     assert [(event["kind"], event["pid"], event["by"]) for event in found] == [

@@ -24,7 +24,7 @@ from gpuwatchd.core.model import (
     ProcessUse,
     Sample,
 )
-from gpuwatchd.store import release
+from gpuwatchd.store import driver_release
 from gpuwatchd.store.directories import private_directory
 from tests import making
 from tests.children import Child
@@ -140,7 +140,7 @@ def test_a_direct_look_knows_processes_but_no_verdict(card: None) -> None:
 
 
 def _let_go() -> None:
-    release.ask(private_directory(config.runtime_dir()), 300.0, time.time())
+    driver_release.ask(private_directory(config.runtime_dir()), 300.0, time.time())
 
 
 class Untouchable(Card):
@@ -170,7 +170,7 @@ def test_nothing_is_opened_that_was_let_go(
         said = capsys.readouterr().err
         assert "the GPUs are let go on request until" in said
         assert "gpuwatchctl release --end" in said
-    release.end(config.runtime_dir())
+    driver_release.end(config.runtime_dir())
     with pytest.raises(AssertionError, match="NVML was opened"):
         current_state.see(Globals())
 

@@ -13,7 +13,7 @@ import pytest
 
 from gpuwatchd.cli import main
 from gpuwatchd.cli.verbs import release as verb
-from gpuwatchd.store import release
+from gpuwatchd.store import driver_release
 from tests.cli import world
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_without_a_daemon_nothing_is_held_and_the_wish_is_kept(
     code, out, err = run("--for", "5m")
     assert (code, err) == (0, "")
     assert out.startswith("no daemon runs: nothing of gpuwatchd holds a GPU")
-    found = release.read(tmp_path / "run", time.time())
+    found = driver_release.read(tmp_path / "run", time.time())
     assert found is not None
     assert 290 < found.until_at_s - time.time() <= 300
     code, out, _ = run("--end")
@@ -122,7 +122,7 @@ def test_times_out_of_bounds_are_a_usage_error(
     code, out, err = run("--for", words)
     assert (code, out) == (2, "")
     assert err.startswith("gpuwatchctl: Invalid value for")
-    assert release.stamp(tmp_path / "run") is None
+    assert driver_release.stamp(tmp_path / "run") is None
 
 
 def test_json_says_until_when(run: Callable[..., tuple[int, str, str]]) -> None:

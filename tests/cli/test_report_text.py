@@ -161,18 +161,18 @@ def case(*, after_s: float | None, ended: str = CRASHED, **changes: Any) -> inci
 def test_an_end_is_held_against_the_interval(after_s: float, held: bool, said: str) -> None:
     one = case(after_s=after_s)
     assert incident.held_true(one) is held
-    assert said in incident.came(one, now_s=4000.0)
+    assert said in incident.outcome(one, now_s=4000.0)
 
 
 def test_an_end_of_another_kind_says_what_it_saved() -> None:
     one = case(after_s=400.0, ended=ENDED)
     assert incident.held_true(one) is None
-    assert "0h 10m before memory would have been full" in incident.came(one, now_s=4000.0)
-    assert "before" not in incident.came(case(after_s=1500.0, ended=ENDED), now_s=4000.0)
+    assert "0h 10m before memory would have been full" in incident.outcome(one, now_s=4000.0)
+    assert "before" not in incident.outcome(case(after_s=1500.0, ended=ENDED), now_s=4000.0)
 
 
 def test_what_is_open_is_so_and_what_has_no_forecast_has_none() -> None:
-    assert incident.came(case(after_s=None), now_s=4000.0) == "it is still open"
+    assert incident.outcome(case(after_s=None), now_s=4000.0) == "it is still open"
     assert incident.foreseen(case(after_s=None, eta=None), now_s=4000.0) == ""
     open_ended = case(after_s=None, eta=EtaRange(low_s=500.0, mid_s=1000.0, high_s=None))
     assert "- open)" in incident.foreseen(open_ended, now_s=4000.0)

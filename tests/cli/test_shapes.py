@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.cli import COMMANDS, answers, main
-from gpuwatchd.cli.answers import about, alerts, base, charts, past, present, report, web
+from gpuwatchd.cli.answers import about, alerts, base, charts, history, present, report, web
 from gpuwatchd.cli.answers import program as own
 from gpuwatchd.cli.verbs import service
 from gpuwatchd.core import config
@@ -44,15 +44,15 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("predict", present.Predict),
     ("explain 4711", present.Explain),
     ("explain GPU-2", present.Explain),
-    ("zombies", present.Zombies),
+    ("zombies", present.IdleMemory),
     ("plot", charts.Plot),
-    ("history", past.History),
-    ("history --events", past.History),
-    ("history --since 2h --pid 4711", past.HistoryOfProcesses),
-    ("history --sql", past.HistoryQueries),
-    ("history --format ndjson --bucket 30m", past.DeviceRow),
-    ("history --format ndjson --since 2h --bucket 30m --pid 4711", past.ProcessRow),
-    ("history --format ndjson --events", past.EventRow),
+    ("history", history.History),
+    ("history --events", history.History),
+    ("history --since 2h --pid 4711", history.HistoryOfProcesses),
+    ("history --sql", history.HistoryQueries),
+    ("history --format ndjson --bucket 30m", history.DeviceRow),
+    ("history --format ndjson --since 2h --bucket 30m --pid 4711", history.ProcessRow),
+    ("history --format ndjson --events", history.EventRow),
     ("report", report.Report),
     ("report --since 2h --pid 4711 --all", report.Report),
     ("alerts", alerts.Alerts),
@@ -67,14 +67,14 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("alerts show 4711", alerts.AlertShown),
     ("feedback list", alerts.Feedback),
     ("feedback undo 4711", alerts.Feedback),
-    ("cost", past.Cost),
-    ("cost --by user", past.Cost),
+    ("cost", history.Cost),
+    ("cost --by user", history.Cost),
     ("checkpointed {self}", own.Checkpointed),
     ("ask-checkpoint {job}", own.AskCheckpoint),
     ("ask-checkpoint {job} --yes", own.AskCheckpoint),
-    ("analyze {csv}", past.Analyze),
-    ("analyze {empty}", past.Analyze),
-    ("backtest --since 2h", past.Backtest),
+    ("analyze {csv}", history.Analyze),
+    ("analyze {empty}", history.Analyze),
+    ("backtest --since 2h", history.Backtest),
     ("doctor config prices", own.Doctor),
     ("config path", own.ConfigPath),
     ("config print", own.ConfigPrint),
@@ -104,7 +104,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("nonsense", base.Failure),
 ]
 ELSEWHERE = {
-    own.Release,
+    own.DriverRelease,
     about.DemoBegins,
     about.DemoGoesOn,
     about.DemoEnds,
@@ -203,7 +203,7 @@ def test_release_answers_also_where_no_daemon_runs(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["release", *words, "--json"]) == 0
-    assert _wrong(json.loads(capsys.readouterr().out), own.Release) == []
+    assert _wrong(json.loads(capsys.readouterr().out), own.DriverRelease) == []
 
 
 def test_the_demo_answers_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,7 +321,7 @@ UNITS = ("_bytes", "_s", "_pct", "_c", "_w", "_j", "_usd", "_hours", "share", "c
 
 
 def _structs() -> dict[str, type[base.Shape]]:
-    modules = (about, base, past, own, present, alerts)
+    modules = (about, base, history, own, present, alerts)
     return {
         name: found
         for module in modules

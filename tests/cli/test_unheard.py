@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.cli import main
 from gpuwatchd.core.model import ChannelHealth, Matcher, Silence
-from gpuwatchd.store.live import Lost
+from gpuwatchd.store.live import UndeliveredAlert
 from tests.cli import world
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_an_alert_that_reached_nobody_is_the_first_thing(
 def test_what_was_over_before_anybody_could_be_told_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lost = Lost(
+    lost = UndeliveredAlert(
         key="leak:GPU-1/99@1.0", code="b12345", title="GPU 0 (A100): \x1b[2Jpython[99] of alice",
         severity="critical", ended="it ended near the limit: probably out of memory",
         ended_at_s=time.time() - 3600.0,

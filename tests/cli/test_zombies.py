@@ -213,7 +213,7 @@ def test_who_has_device_files_open_without_being_listed(
         def __init__(self, **_: Any) -> None:
             self.closed = False
 
-        def look(self, pids: list[int]) -> dict[int, ProcessInfo]:
+        def processes(self, pids: list[int]) -> dict[int, ProcessInfo]:
             return {pid: people[pid] for pid in pids if pid in people}
 
         def close(self) -> None:
@@ -259,7 +259,7 @@ def test_without_a_daemon_a_container_that_sees_nobody_calls_nothing_a_ghost(
         uses=(),
     )
     view = View("direct", 0.0, [LiveDevice(device=making.CARD, reading=reading, processes=())])
-    found = direct_holdings.found(view, Config(), None)
+    found = direct_holdings.idle_holdings(view, Config(), None)
     assert [one.kind for one in found] == ([] if inside else ["ghost"])
 
 

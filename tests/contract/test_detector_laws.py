@@ -69,7 +69,7 @@ def test_every_file_is_in_the_table() -> None:
 
 @every
 def test_fires_on_its_shape(name: str) -> None:
-    signal = load(name).look(one(CLOCK, shape(name, CLOCK)))
+    signal = load(name).detect(one(CLOCK, shape(name, CLOCK)))
     assert signal is not None
     assert signal.detector == name
     assert 0.0 <= signal.confidence <= 1.0
@@ -81,26 +81,26 @@ def test_inputs_stay_untouched_and_the_answer_is_the_same_twice(name: str) -> No
     t.setflags(write=False)
     x.setflags(write=False)
     series = one(t, x)
-    assert load(name).look(series) == load(name).look(series)
+    assert load(name).detect(series) == load(name).detect(series)
 
 
 @every
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4])
 def test_short_series_are_none(name: str, length: int) -> None:
-    assert load(name).look(one(CLOCK[:length], shape(name, CLOCK)[:length])) is None
+    assert load(name).detect(one(CLOCK[:length], shape(name, CLOCK)[:length])) is None
 
 
 @every
 @pytest.mark.parametrize("level", [0.0, 4e9])
 def test_constant_series_are_none(name: str, level: float) -> None:
-    assert load(name).look(one(CLOCK, np.full(CLOCK.size, level))) is None
+    assert load(name).detect(one(CLOCK, np.full(CLOCK.size, level))) is None
 
 
 @every
 def test_time_shift_changes_nothing(name: str) -> None:
-    here = load(name).look(one(CLOCK, shape(name, CLOCK)))
+    here = load(name).detect(one(CLOCK, shape(name, CLOCK)))
     # A power of two keeps the sum exact, so that equality can be asked for.
-    there = load(name).look(one(CLOCK + 2.0**30, shape(name, CLOCK)))
+    there = load(name).detect(one(CLOCK + 2.0**30, shape(name, CLOCK)))
     assert here is not None
     assert there is not None
     assert there.confidence == here.confidence
@@ -111,8 +111,8 @@ def test_time_shift_changes_nothing(name: str) -> None:
 @every
 @pytest.mark.parametrize("factor", [2.0, 5.0])
 def test_bytes_times_k_is_rate_times_k(name: str, factor: float) -> None:
-    small = load(name).look(one(CLOCK, shape(name, CLOCK)))
-    large = load(name).look(one(CLOCK, factor * shape(name, CLOCK), factor * 24 * GIB))
+    small = load(name).detect(one(CLOCK, shape(name, CLOCK)))
+    large = load(name).detect(one(CLOCK, factor * shape(name, CLOCK), factor * 24 * GIB))
     assert small is not None
     assert large is not None
     assert large.rate_bytes_per_s == pytest.approx(factor * small.rate_bytes_per_s, rel=0.02)
@@ -121,10 +121,10 @@ def test_bytes_times_k_is_rate_times_k(name: str, factor: float) -> None:
 @pytest.mark.parametrize("name", ["trend", "step", "cycle"])
 def test_flat_tail_never_raises_confidence(name: str) -> None:
     x = shape(name, CLOCK)
-    before = load(name).look(one(CLOCK, x))
+    before = load(name).detect(one(CLOCK, x))
     tail = np.arange(3600.0, 7200.0, 5.0)
     flat = np.full(tail.size, x[-1])
-    after = load(name).look(one(np.concatenate((CLOCK, tail)), np.concatenate((x, flat))))
+    after = load(name).detect(one(np.concatenate((CLOCK, tail)), np.concatenate((x, flat))))
     assert before is not None
     assert after is None or after.confidence <= before.confidence + 1e-9
 
@@ -134,8 +134,8 @@ def test_flat_tail_never_raises_confidence(name: str) -> None:
 def test_irregular_sampling_is_tolerated(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     t = np.cumsum(rng.uniform(0.5, 12.0, 600))
-    signal = load(name).look(one(t, shape(name, t)))
-    regular = load(name).look(one(CLOCK, shape(name, CLOCK)))
+    signal = load(name).detect(one(t, shape(name, t)))
+    regular = load(name).detect(one(CLOCK, shape(name, CLOCK)))
     assert signal is not None
     assert regular is not None
     assert signal.pattern == regular.pattern
@@ -151,7 +151,7 @@ def test_never_raises_and_stays_in_range(name: str, data: st.DataObject) -> None
         st.lists(st.floats(0.0, 80 * GIB), min_size=len(pauses), max_size=len(pauses))
     )
     series = one(t, np.array(levels, dtype=np.float64), 80 * GIB)
-    signal = load(name).look(series)
+    signal = load(name).detect(series)
     if signal is not None:
         assert 0.0 <= signal.confidence <= 1.0
         assert np.isfinite(signal.rate_bytes_per_s)
@@ -219,7 +219,7 @@ def drawn(name: str, t: Array, scale: float) -> Array:
 
 
 def confidence_of(name: str, t: Array, x: Array) -> float:
-    signal = load(name).look(one(t, x))
+    signal = load(name).detect(one(t, x))
     grows = signal is not None and signal.pattern != "sawtooth"
     return signal.confidence if signal is not None and grows else 0.0
 
@@ -243,7 +243,7 @@ def test_any_factor_of_the_bytes_is_a_factor_of_the_rate(
 ) -> None:
     t = np.arange(0.0, 7200.0, interval)
     x = shape(name, t)
-    small, large = load(name).look(one(t, x)), load(name).look(one(t, factor * x, 20e12))
+    small, large = load(name).detect(one(t, x)), load(name).detect(one(t, factor * x, 20e12))
     assert small is not None
     assert large is not None
     assert large.rate_bytes_per_s == pytest.approx(factor * small.rate_bytes_per_s, rel=0.02)
@@ -255,7 +255,7 @@ def test_any_factor_of_the_bytes_is_a_factor_of_the_rate(
 def test_any_shift_of_the_clock_changes_nothing(name: str, shift: int, interval: float) -> None:
     t = np.arange(0.0, 5400.0, interval)
     x = shape(name, t)
-    here, there = load(name).look(one(t, x)), load(name).look(one(t + float(shift), x))
+    here, there = load(name).detect(one(t, x)), load(name).detect(one(t + float(shift), x))
     assert here is not None
     assert there is not None
     assert (there.confidence, there.rate_bytes_per_s, there.n, there.facts) == (
@@ -320,13 +320,13 @@ def test_memory_given_back_never_raises_confidence(name: str, share: float, then
 def test_lost_samples_are_tolerated(name: str, seed: int, lost: float) -> None:
     """At least seven draws of nine: one may lose the very samples that make a trough."""
     x = shape(name, CLOCK)
-    whole = load(name).look(one(CLOCK, x))
+    whole = load(name).detect(one(CLOCK, x))
     assert whole is not None
     rates = []
     for draw in range(9):
         keep = np.random.default_rng((seed, draw)).random(CLOCK.size) >= lost
         keep[[0, -1]] = True
-        holed = load(name).look(one(CLOCK[keep], x[keep]))
+        holed = load(name).detect(one(CLOCK[keep], x[keep]))
         if holed is not None and holed.pattern == whole.pattern:
             rates.append(holed.rate_bytes_per_s / whole.rate_bytes_per_s)
     assert np.count_nonzero(np.abs(np.array(rates) - 1.0) <= 0.1) >= 7
@@ -339,7 +339,7 @@ def test_a_gap_is_no_growth(name: str, gap_s: float) -> None:
     """What happened while nobody looked is not called a leak that was seen."""
     t = np.concatenate((CLOCK, CLOCK + 3600.0 + gap_s))
     x = np.where(t < 3600.0, 4e9, 9e9)
-    signal = load(name).look(one(t, x))
+    signal = load(name).detect(one(t, x))
     assert signal is None or signal.pattern in {"spike", "plateau"}
     assert verdict.judge(one(t, x), DetectionSection()).tier == "none"
 
@@ -368,7 +368,7 @@ def test_a_gap_is_tolerated(name: str, begin_s: float, gap_s: float) -> None:
     t = np.arange(0.0, 9000.0, 5.0)
     seen = (t < begin_s) | (t > begin_s + gap_s)
     x = shape(name, t)
-    whole, holed = load(name).look(one(t, x)), load(name).look(one(t[seen], x[seen]))
+    whole, holed = load(name).detect(one(t, x)), load(name).detect(one(t[seen], x[seen]))
     assert whole is not None
     assert holed is not None
     assert holed.pattern == whole.pattern

@@ -109,4 +109,4 @@ def test_from_when_on_it_counts(
     first: float | None,
     expected: tuple[float | None, str],
 ) -> None:
-    assert cost.begun(started, saved, first) == expected
+    assert cost.counted_from(started, saved, first) == expected

@@ -24,7 +24,7 @@ def one(x: np.typing.NDArray[np.float64]) -> Series:
     ],
 )
 def test_warm_ups_and_caches(x: np.typing.NDArray[np.float64]) -> None:
-    signal = Plateau().look(one(x))
+    signal = Plateau().detect(one(x))
     assert signal is not None
     assert signal.rate_bytes_per_s == 0.0
     assert signal.facts["late_share"] < 0.12
@@ -36,12 +36,12 @@ def test_warm_ups_and_caches(x: np.typing.NDArray[np.float64]) -> None:
     [4e9 + 1e6 * T, 4e9 + 300 * T**2, 4e9 + 1e6 * np.maximum(T - 1800, 0), np.full(T.size, 4e9)],
 )
 def test_growth_that_goes_on_is_no_plateau(x: np.typing.NDArray[np.float64]) -> None:
-    assert Plateau().look(one(x)) is None
+    assert Plateau().detect(one(x)) is None
 
 
 def test_growth_that_slows_down_says_where_it_is_heading() -> None:
     x = 4e9 + 5e9 * (1 - np.exp(-T / 2400))
-    signal = Plateau().look(one(x))
+    signal = Plateau().detect(one(x))
     assert signal is not None
     assert signal.facts["ended"] == 0.0
     assert signal.facts["late_share"] > 0.12
@@ -50,6 +50,6 @@ def test_growth_that_slows_down_says_where_it_is_heading() -> None:
 
 
 def test_what_has_ended_says_so() -> None:
-    signal = Plateau().look(one(4e9 + 1e7 * np.minimum(T, 600.0)))
+    signal = Plateau().detect(one(4e9 + 1e7 * np.minimum(T, 600.0)))
     assert signal is not None
     assert signal.facts["ended"] == 1.0

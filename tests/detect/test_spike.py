@@ -24,7 +24,7 @@ def one(x: np.typing.NDArray[np.float64]) -> Series:
     ],
 )
 def test_what_came_after(x: np.typing.NDArray[np.float64], after: float) -> None:
-    signal = Spike().look(one(x))
+    signal = Spike().detect(one(x))
     assert signal is not None
     assert signal.facts["after"] == after
     assert signal.facts["jump_bytes"] == pytest.approx(4e9, rel=0.05)
@@ -32,31 +32,31 @@ def test_what_came_after(x: np.typing.NDArray[np.float64], after: float) -> None
 
 
 def test_what_was_given_back_is_not_kept() -> None:
-    signal = Spike().look(one(np.where((T > 1800) & (T < 2000), 8e9, 4e9)))
+    signal = Spike().detect(one(np.where((T > 1800) & (T < 2000), 8e9, 4e9)))
     assert signal is not None
     assert signal.facts["kept"] == 0.0
-    kept = Spike().look(one(np.where(T > 1800, 8e9, 4e9)))
+    kept = Spike().detect(one(np.where(T > 1800, 8e9, 4e9)))
     assert kept is not None
     assert kept.facts["kept"] == 1.0
 
 
 def test_settings_move_the_threshold() -> None:
     x = np.where(T < 1800, 4e9, 4.6e9)
-    assert Spike().look(one(x)) is None
-    assert Spike(percent=10.0).look(one(x)) is not None
+    assert Spike().detect(one(x)) is None
+    assert Spike(percent=10.0).detect(one(x)) is not None
     slow = 4e9 + 3e9 * np.clip((T - 1800) / 120, 0, 1)
-    assert Spike().look(one(slow)) is None
-    assert Spike(window_s=120.0).look(one(slow)) is not None
+    assert Spike().detect(one(slow)) is None
+    assert Spike(window_s=120.0).detect(one(slow)) is not None
 
 
 def test_small_jumps_and_growth_are_no_spike() -> None:
-    assert Spike().look(one(np.where(T < 1800, 0.2e9, 0.4e9))) is None
-    assert Spike().look(one(4e9 + 3e6 * T)) is None
+    assert Spike().detect(one(np.where(T < 1800, 0.2e9, 0.4e9))) is None
+    assert Spike().detect(one(4e9 + 3e6 * T)) is None
 
 
 def test_it_says_how_many_jumps_there_are_like_it() -> None:
-    alone = Spike().look(one(np.where(T < 1800, 4e9, 8e9)))
-    many = Spike().look(one(np.where(T % 600 > 500, 7e9, 4e9)))
+    alone = Spike().detect(one(np.where(T < 1800, 4e9, 8e9)))
+    many = Spike().detect(one(np.where(T % 600 > 500, 7e9, 4e9)))
     assert alone is not None
     assert many is not None
     assert alone.facts["alike"] == 1.0

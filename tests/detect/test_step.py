@@ -27,7 +27,7 @@ def one(x: Floats) -> Series:
 
 
 def test_risers_are_counted_and_measured() -> None:
-    signal = Step().look(one(4e9 + np.floor(T / 600) * 5e8))
+    signal = Step().detect(one(4e9 + np.floor(T / 600) * 5e8))
     assert signal is not None
     assert signal.n == 8
     assert signal.rate_bytes_per_s == pytest.approx(5e8 / 600, rel=0.01)
@@ -37,7 +37,7 @@ def test_risers_are_counted_and_measured() -> None:
 
 def test_a_model_load_before_is_not_part_of_the_stairs() -> None:
     x = np.where(T < 100, 0.0, 1.2e10) + np.floor(T / 600) * 3e8
-    signal = Step().look(one(x))
+    signal = Step().detect(one(x))
     assert signal is not None
     assert signal.facts["riser_bytes"] == pytest.approx(3e8)
     assert signal.since_s >= 590
@@ -46,18 +46,18 @@ def test_a_model_load_before_is_not_part_of_the_stairs() -> None:
 @pytest.mark.parametrize("risers", [0, 1, 2])
 def test_fewer_than_three_risers_are_no_stairs(risers: int) -> None:
     x = 4e9 + np.floor(T / 900).clip(max=risers) * 5e8
-    assert Step().look(one(x)) is None
+    assert Step().detect(one(x)) is None
 
 
 def test_a_ramp_noise_and_a_returning_load_are_no_stairs() -> None:
     rng = np.random.default_rng(1)
-    assert Step().look(one(4e9 + 2e7 * T)) is None
-    assert Step().look(one(4e9 + 2e5 * T + rng.normal(0.0, 2e8, T.size))) is None
-    assert Step().look(one(4e9 + 2e9 * (T % 600 > 300))) is None
+    assert Step().detect(one(4e9 + 2e7 * T)) is None
+    assert Step().detect(one(4e9 + 2e5 * T + rng.normal(0.0, 2e8, T.size))) is None
+    assert Step().detect(one(4e9 + 2e9 * (T % 600 > 300))) is None
 
 
 def test_small_allocator_steps_are_left_to_the_trend() -> None:
-    assert Step().look(one(4e9 + np.floor(T / 300) * 20 * 2.0**20)) is None
+    assert Step().detect(one(4e9 + np.floor(T / 300) * 20 * 2.0**20)) is None
 
 
 def test_a_load_cuts_off_what_was_before_it() -> None:
@@ -70,7 +70,7 @@ def test_a_load_cuts_off_what_was_before_it() -> None:
 
 def test_crumbs_between_the_stairs_do_not_hide_them() -> None:
     crumbs = np.floor(T / 60) * 4 * 2.0**20
-    signal = Step().look(one(4e9 + np.floor(T / 600) * 5e8 + crumbs))
+    signal = Step().detect(one(4e9 + np.floor(T / 600) * 5e8 + crumbs))
     assert signal is not None
     assert signal.facts["riser_bytes"] == pytest.approx(5e8, rel=0.05)
 
@@ -78,13 +78,13 @@ def test_crumbs_between_the_stairs_do_not_hide_them() -> None:
 def test_noise_on_the_plateaus_does_not_hide_the_stairs() -> None:
     rng = np.random.default_rng(3)
     x = 4e9 + np.floor(T / 600) * 5e8 + rng.normal(0.0, 5e7, T.size)
-    signal = Step().look(one(np.round(x / 2**21) * 2**21))
+    signal = Step().detect(one(np.round(x / 2**21) * 2**21))
     assert signal is not None
     assert 8 <= signal.n <= 10
 
 
 def test_allocator_blocks_that_follow_each_other_closely_are_a_ramp() -> None:
-    assert Step().look(one(4e9 + np.floor(T / 20) * 128 * 2.0**20)) is None
+    assert Step().detect(one(4e9 + np.floor(T / 20) * 128 * 2.0**20)) is None
 
 
 def test_touching_rises_are_one_riser() -> None:

@@ -17,7 +17,7 @@ def one(x: np.typing.NDArray[np.float64]) -> Series:
 
 
 def test_facts_carry_what_people_ask_for() -> None:
-    signal = Trend().look(one(4e9 + 1e6 * T))
+    signal = Trend().detect(one(4e9 + 1e6 * T))
     assert signal is not None
     assert signal.facts["r_squared"] == pytest.approx(1.0)
     assert signal.facts["p_value"] == 0.0
@@ -36,10 +36,10 @@ def test_since_moves_the_window() -> None:
 
 def test_noise_as_large_as_the_growth_is_silent() -> None:
     rng = np.random.default_rng(1)
-    assert Trend().look(one(4e9 + 1e4 * T + rng.normal(0.0, 5e7, T.size))) is None
+    assert Trend().detect(one(4e9 + 1e4 * T + rng.normal(0.0, 5e7, T.size))) is None
 
 
 def test_a_jump_a_stop_and_a_fall_are_no_trend() -> None:
-    assert Trend().look(one(np.where(T < 1800, 4e9, 8e9))) is None
-    assert Trend().look(one(4e9 + 1e7 * np.minimum(T, 600.0))) is None
-    assert Trend().look(one(9e9 - 1e6 * T)) is None
+    assert Trend().detect(one(np.where(T < 1800, 4e9, 8e9))) is None
+    assert Trend().detect(one(4e9 + 1e7 * np.minimum(T, 600.0))) is None
+    assert Trend().detect(one(9e9 - 1e6 * T)) is None

@@ -10,7 +10,7 @@ from gpuwatchd.cli import exits
 from gpuwatchd.core.config import directories, loading
 from gpuwatchd.service import process, wakeup
 from gpuwatchd.store import directories as place
-from gpuwatchd.store import live, release, schema
+from gpuwatchd.store import driver_release, live, schema
 from tests.conftest import ROOT
 from tests.docs import database, facts
 
@@ -70,7 +70,13 @@ def test_every_exit_code_is_described() -> None:
 
 
 def test_every_file_is_described() -> None:
-    names = {live.FILE_NAME, place.LOCK_NAME, release.FILE_NAME, schema.FILE_NAME, wakeup.FILE_NAME}
+    names = {
+        live.FILE_NAME,
+        place.LOCK_NAME,
+        driver_release.FILE_NAME,
+        schema.FILE_NAME,
+        wakeup.FILE_NAME,
+    }
     assert names <= PATHS
     assert str(directories.SYSTEM_FILE) in PATHS
     written = {

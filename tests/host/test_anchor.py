@@ -35,7 +35,7 @@ def key_of(proc: FakeProc, kept: Path | None, step_s: int = 0) -> ProcessKey:
     proc.put("stat", f"cpu 1 2 3\nbtime {BOOTED_S + step_s}\n")
     proc.process(7)
     host = Host(proc.folder, contained=False, anchor=kept, monotonic=Clock())
-    return host.look([7])[7].key
+    return host.processes([7])[7].key
 
 
 @pytest.mark.parametrize("step_s", [-3600, -1, 1, 40, 12 * 3600])
@@ -51,7 +51,7 @@ def test_another_process_with_the_number_is_still_another(proc: FakeProc, kept: 
     first = key_of(proc, kept)
     proc.process(7, starttime=STARTED + 1)
     host = Host(proc.folder, contained=False, anchor=kept, monotonic=Clock())
-    assert host.look([7])[7].key != first
+    assert host.processes([7])[7].key != first
 
 
 def test_another_boot_begins_anew(proc: FakeProc, kept: Path) -> None:

@@ -154,7 +154,7 @@ def test_a_process_carries_it(proc: FakeProc) -> None:
     proc.process(7, cgroup=f"0::/kubepods.slice/{scope}\n")
     proc.process(8, cgroup="0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_3\n")
     proc.process(9, cgroup="0::/user.slice/user-1000.slice/session-3.scope\n")
-    found = host_of(proc).look([7, 8, 9])
+    found = host_of(proc).processes([7, 8, 9])
     assert [(i.container, i.pod, i.job, i.unit) for i in found.values()] == [
         ("containerd 0123456789ab", POD, None, None),
         (None, None, "slurm 42.0", None),

@@ -23,7 +23,7 @@ import json, os, resource, sys
 from gpuwatchd.collect.host import Host
 how, pid, other = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 host = Host(watch=how, contained=False)
-before = host.look([pid])[pid]
+before = host.processes([pid])[pid]
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 taken = []
 try:
@@ -31,11 +31,11 @@ try:
         taken.append(os.open("/", os.O_RDONLY))
 except OSError:
     pass
-during = host.look([pid, other])
+during = host.processes([pid, other])
 states = host.states([pid])
 for each in taken:
     os.close(each)
-after = host.look([pid, other])
+after = host.processes([pid, other])
 print(json.dumps([
     pid in during and during[pid].key == before.key,
     host.gone(pid) is None,
@@ -71,7 +71,7 @@ def test_every_kind_of_lack_is_no_end(
 ) -> None:
     proc.process(7, starttime=STARTED)
     host = host_of(proc)
-    first = host.look([7])
+    first = host.processes([7])
     really = os.open
 
     def refuse(path: Any, flags: int, *rest: Any, **more: Any) -> int:
@@ -80,9 +80,9 @@ def test_every_kind_of_lack_is_no_end(
         return really(path, flags, *rest, **more)
 
     monkeypatch.setattr("gpuwatchd.collect.host.files.os.open", refuse)
-    assert host.look([7]) == first
+    assert host.processes([7]) == first
     assert host.gone(7) is None
     (proc.folder / "7/stat").unlink()
     (proc.folder / "7").rename(proc.folder / "gone")
-    assert host.look([7]) == {}
+    assert host.processes([7]) == {}
     host.close()

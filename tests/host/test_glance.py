@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.host.process_probe import absent, glance
+from gpuwatchd.collect.host.process_probe import absent, probe
 from tests.host.world import linux
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @linux
 def test_of_this_process() -> None:
-    now = glance(os.getpid())
+    now = probe(os.getpid())
     assert now is not None
     assert (now.state, now.parent_pid) == ("R", os.getppid())
     begin = time.process_time()
     while time.process_time() - begin < 0.05:
         pass
-    later = glance(os.getpid())
+    later = probe(os.getpid())
     assert later is not None
     assert 0.03 <= later.cpu_s - now.cpu_s < 5.0
     assert 0.0 <= time.clock_gettime(time.CLOCK_BOOTTIME) - now.started_s < 3600
@@ -32,12 +32,12 @@ def test_of_this_process() -> None:
 def test_a_zombie_exists_until_it_is_collected() -> None:
     child = subprocess.Popen(["true"])
     until = time.monotonic() + 60
-    while (now := glance(child.pid)) is None or now.state != "Z":
+    while (now := probe(child.pid)) is None or now.state != "Z":
         assert time.monotonic() < until
         time.sleep(0.01)
     assert not absent(child.pid)
     child.wait()
-    assert glance(child.pid) is None
+    assert probe(child.pid) is None
     assert absent(child.pid)
 
 
@@ -50,17 +50,17 @@ def test_a_number_that_no_process_has() -> None:
 
 
 def test_where_there_is_no_proc(tmp_path: Path) -> None:
-    assert glance(7, tmp_path) is None
+    assert probe(7, tmp_path) is None
     assert absent(7, tmp_path)
 
 
 def test_what_is_cut_short_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7/stat").write_bytes(b"7 (a) S 1 2")
-    assert glance(7, tmp_path) is None
+    assert probe(7, tmp_path) is None
     line = b"7 (a) b) D 31 7 7 0 -1 0 0 0 0 0 250 50 0 0 20 0 1 0 4200 0 0"
     (tmp_path / "7/stat").write_bytes(line)
-    now = glance(7, tmp_path)
+    now = probe(7, tmp_path)
     assert now is not None
     assert (now.name, now.state, now.parent_pid) == ("a) b", "D", 31)
     ticks = os.sysconf("SC_CLK_TCK")

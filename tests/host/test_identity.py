@@ -39,7 +39,7 @@ FILE = ANY | LINES
 
 def words(info: ProcessInfo) -> list[str]:
     texts = (info.name, info.user, info.container, info.job, info.unit, info.pod, info.group)
-    more = (info.state, info.framework, info.label, info.whose, info.place)
+    more = (info.state, info.framework, info.label, info.attribution, info.place)
     return [text for text in (*texts, *more, *info.argv, *info.parents) if text is not None]
 
 
@@ -57,7 +57,7 @@ def test_any_files_give_a_record(name: bytes, files: tuple[bytes, ...]) -> None:
             proc.put(f"40/{file}", content)
         host = Host(proc.folder, contained=False, monotonic=Clock())
         for _ in range(2):
-            info = host.look([7])[7]
+            info = host.processes([7])[7]
             assert info.key.pid == 7
             assert all(clean(text, limit=9999) == text for text in words(info))
             assert sum(len(text) for text in words(info)) < 20_000

@@ -31,7 +31,7 @@ def test_a_child_is_known(child: subprocess.Popen[bytes], *, use_psutil: bool) -
     if not use_psutil and not sys.platform.startswith("linux"):
         pytest.skip("needs /proc")
     host = Host(use_psutil=use_psutil, contained=False)
-    info = host.look([child.pid])[child.pid]
+    info = host.processes([child.pid])[child.pid]
     assert info.key.pid == child.pid
     assert info.key.started_at_s is not None
     assert abs(info.key.started_at_s - time.time()) < 60
@@ -50,16 +50,16 @@ def test_the_end_of_a_process_is_noticed(child: subprocess.Popen[bytes], watch: 
         host = Host(use_psutil=True, contained=False, monotonic=clock)
     else:
         host = Host(watch=watch, contained=False, monotonic=clock)
-    first = host.look([child.pid])[child.pid]
-    assert host.look([child.pid])[child.pid].key == first.key
+    first = host.processes([child.pid])[child.pid]
+    assert host.processes([child.pid])[child.pid].key == first.key
     assert host.gone(child.pid) is None
     child.kill()
     child.wait()
-    assert host.look([child.pid]) == {}
+    assert host.processes([child.pid]) == {}
     last = host.gone(child.pid)
     assert last is not None
     assert (last.key, last.name, last.argv) == (first.key, "sleep", ("sleep", "600"))
-    assert host.look([child.pid]) == {}
+    assert host.processes([child.pid]) == {}
     host.close()
 
 
@@ -67,15 +67,15 @@ def test_the_end_of_a_process_is_noticed(child: subprocess.Popen[bytes], watch: 
 @pytest.mark.parametrize("watch", ["pidfd", "stat", "read"])
 def test_a_zombie_keeps_its_name(child: subprocess.Popen[bytes], watch: str) -> None:
     host = Host(watch=watch, contained=False)
-    first = host.look([child.pid])[child.pid]
+    first = host.processes([child.pid])[child.pid]
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     for _ in range(2):
-        zombie = host.look([child.pid])[child.pid]
+        zombie = host.processes([child.pid])[child.pid]
         assert zombie.state == "Z"
         assert (zombie.key, zombie.argv) == (first.key, ("sleep", "600"))
     child.wait()
-    assert host.look([child.pid]) == {}
+    assert host.processes([child.pid]) == {}
     host.close()
 
 
@@ -84,7 +84,7 @@ def test_what_a_process_becomes_is_read_again() -> None:
     clock = Clock()
     host = Host(contained=False, monotonic=clock)
     with Child[bytes](["sh", "-c", "read x; exec sleep 600"], stdin=subprocess.PIPE) as process:
-        before = host.look([process.pid])[process.pid]
+        before = host.processes([process.pid])[process.pid]
         assert before.name == "sh"
         assert process.stdin is not None
         process.stdin.write(b"\n")
@@ -93,7 +93,7 @@ def test_what_a_process_becomes_is_read_again() -> None:
         while psutil.Process(process.pid).name() != "sleep" and time.monotonic() < deadline:
             time.sleep(0.01)
         clock.now_s += processes.MAPS_AGAIN_S + 1
-        after = host.look([process.pid])[process.pid]
+        after = host.processes([process.pid])[process.pid]
         assert (after.name, after.key) == ("sleep", before.key)
         process.kill()
     host.close()
@@ -107,11 +107,11 @@ def test_descriptors_are_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch)
     try:
         before = descriptors()
         host = Host(contained=False)
-        assert set(host.look(pids)) == set(pids)
+        assert set(host.processes(pids)) == set(pids)
         assert before < descriptors() <= before + 40 // 4
         children[-1].kill()
         children[-1].wait()
-        assert set(host.look(pids)) == set(pids[:-1])
+        assert set(host.processes(pids)) == set(pids[:-1])
         host.close()
         host.close()
         assert descriptors() == before
@@ -126,13 +126,13 @@ def test_what_nobody_asks_about_is_let_go(child: subprocess.Popen[bytes]) -> Non
     clock = Clock()
     host = Host(contained=False, monotonic=clock)
     before = descriptors()
-    host.look([child.pid])
+    host.processes([child.pid])
     assert descriptors() == before + 1
     clock.now_s += processes.FORGET_S + 1
-    host.look([])
+    host.processes([])
     assert descriptors() == before
     assert host.gone(child.pid) is not None
-    assert child.pid in host.look([child.pid])
+    assert child.pid in host.processes([child.pid])
     assert host.gone(child.pid) is None
     host.close()
 
@@ -147,17 +147,17 @@ def test_the_same_question_has_the_same_answer_until_something_happens(
         pytest.skip("this kernel has no pidfd")
     pids = frozenset({child.pid, os.getpid()})
     for _ in range(3):
-        host.look(pids)  # their libraries are looked at one by one
-    kept = host.look(pids)
-    assert host.look(pids) is kept
-    assert host.look(set(pids)) == kept
-    host.look(pids)
+        host.processes(pids)  # their libraries are looked at one by one
+    kept = host.processes(pids)
+    assert host.processes(pids) is kept
+    assert host.processes(set(pids)) == kept
+    host.processes(pids)
     clock.now_s += processes.MAPS_AGAIN_S  # time to look at a library map once more
-    assert host.look(pids) is not kept
-    host.look(pids)
+    assert host.processes(pids) is not kept
+    host.processes(pids)
     child.kill()
     child.wait()
-    assert set(host.look(pids)) == {os.getpid()}
+    assert set(host.processes(pids)) == {os.getpid()}
     host.close()
 
 
@@ -168,11 +168,11 @@ def test_who_was_asked_about_until_now_is_not_let_go(child: subprocess.Popen[byt
     pids = frozenset({child.pid})
     for _ in range(50):
         clock.now_s += processes.FORGET_S / 2
-        host.look(pids)
-    host.look(frozenset({os.getpid()}))
+        host.processes(pids)
+    host.processes(frozenset({os.getpid()}))
     assert host.gone(child.pid) is None
     clock.now_s += processes.FORGET_S + 1
-    host.look(frozenset({os.getpid()}))
+    host.processes(frozenset({os.getpid()}))
     assert host.gone(child.pid) is not None
     host.close()
 
@@ -185,7 +185,7 @@ import os, sys
 from gpuwatchd.collect.host import Host
 os.setuid(65534)
 host, pid = Host(contained=False, maps_per_look=9), int(sys.argv[1])
-info = host.look([pid])[pid]
+info = host.processes([pid])[pid]
 print(info.user, info.name, info.framework, info.framework_sure)
 """
     with Child[bytes](["VLLM::EngineCore_DP0", "600"], executable="/bin/sleep") as process:
@@ -203,7 +203,7 @@ print(info.user, info.name, info.framework, info.framework_sure)
 @linux
 def test_pids_that_cannot_be(child: subprocess.Popen[bytes]) -> None:
     host = Host(contained=False)
-    assert set(host.look([0, -1, 2**31 - 1, 2**40, child.pid])) == {child.pid}
+    assert set(host.processes([0, -1, 2**31 - 1, 2**40, child.pid])) == {child.pid}
     host.close()
 
 
@@ -211,7 +211,7 @@ def test_pids_that_cannot_be(child: subprocess.Popen[bytes]) -> None:
 def test_a_hidden_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "exists", lambda pid: True)
     host = Host(contained=False)
-    info = host.look([2**31 - 1])[2**31 - 1]
+    info = host.processes([2**31 - 1])[2**31 - 1]
     assert "hidden by system policy" in info.name
     assert info.user is None
     assert info.key.started_at_s is None
@@ -225,16 +225,16 @@ def test_a_hidden_process_is_watched_all_the_same(
     monkeypatch.setattr(processes, "exists", lambda pid: True)
     host = Host(watch="pidfd", contained=False)
     monkeypatch.setattr(host._registry, "stat", lambda pid: None)
-    hidden = host.look([child.pid])[child.pid]
+    hidden = host.processes([child.pid])[child.pid]
     assert hidden.name == f"pid {child.pid} (hidden by system policy)"
     assert not hidden.foreign
-    assert host.look([child.pid])[child.pid] is hidden
+    assert host.processes([child.pid])[child.pid] is hidden
     assert host.memory([child.pid]) == {child.pid: None}
     assert host.states([child.pid]) == {}
     child.kill()
     child.wait()
     monkeypatch.setattr(processes, "exists", lambda pid: False)
-    assert host.look([child.pid]) == {}
+    assert host.processes([child.pid]) == {}
     host.close()
 
 
@@ -245,8 +245,8 @@ def test_a_hidden_process_stays_the_same_record_without_descriptors(
     monkeypatch.setattr(processes, "exists", lambda pid: True)
     host = Host(watch="read", contained=False)
     monkeypatch.setattr(host._registry, "stat", lambda pid: None)
-    hidden = host.look([child.pid])[child.pid]
-    assert host.look([child.pid])[child.pid] is hidden
+    hidden = host.processes([child.pid])[child.pid]
+    assert host.processes([child.pid])[child.pid] is hidden
     host.close()
 
 
@@ -268,9 +268,9 @@ def test_own_memory_and_boot() -> None:
 def test_a_reused_pid_is_another_process(proc: FakeProc) -> None:
     proc.process(7, argv=b"python3\0old.py\0")
     host = host_of(proc)
-    old = host.look([7])[7]
+    old = host.processes([7])[7]
     proc.process(7, argv=b"python3\0new.py\0", starttime=STARTED + 300, uid=1)
-    new = host.look([7])[7]
+    new = host.processes([7])[7]
     assert old.key.started_at_s is not None
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     assert old.key.started_at_s == 1700000000 + STARTED / ticks_per_s
@@ -281,7 +281,7 @@ def test_a_reused_pid_is_another_process(proc: FakeProc) -> None:
 
 def test_hostile_text_is_made_safe(proc: FakeProc) -> None:
     proc.process(7, name=b"a) S (\x1b[2J\xff\n", argv=b"x\x1b]0;t\x07y\0<b>\xe2\x80\xae\0")
-    info = host_of(proc).look([7])[7]
+    info = host_of(proc).processes([7])[7]
     assert info.name == "a) S (\ufffd "
     assert info.argv == ("xy", "<b>")
     assert info.state == "S"
@@ -289,14 +289,14 @@ def test_hostile_text_is_made_safe(proc: FakeProc) -> None:
 
 def test_secrets_are_masked(proc: FakeProc) -> None:
     proc.process(7, argv=b"python3\0train.py\0--hf-token\0abc\0--lr=0.1\0WANDB_API_KEY=xyz\0")
-    argv = host_of(proc).look([7])[7].argv
+    argv = host_of(proc).processes([7])[7].argv
     assert argv == ("python3", "train.py", "--hf-token", "****", "--lr=0.1", "WANDB_API_KEY=****")
 
 
 def test_a_title_is_masked_too(proc: FakeProc) -> None:
     proc.process(7, name=b"serve --api-key", argv=b"serve --api-key planted --port 80\0")
     proc.process(8, name=b"token=planted", parent=7)
-    found = host_of(proc).look([7, 8])
+    found = host_of(proc).processes([7, 8])
     assert found[7].name == "serve --api-key **** --port 80"
     assert found[8].name == "token=****"
     assert "planted" not in repr(found)
@@ -304,7 +304,7 @@ def test_a_title_is_masked_too(proc: FakeProc) -> None:
 
 def test_a_user_without_a_name_is_a_number(proc: FakeProc) -> None:
     proc.process(7, uid=4_000_000_123)
-    info = host_of(proc).look([7])[7]
+    info = host_of(proc).processes([7])[7]
     assert (info.user, info.uid) == ("4000000123", 4_000_000_123)
 
 
@@ -312,13 +312,13 @@ def test_nothing_but_stat_is_still_an_identity(proc: FakeProc) -> None:
     proc.process(7)
     for name in ("cmdline", "status", "cgroup"):
         (proc.folder / "7" / name).unlink()
-    info = host_of(proc).look([7])[7]
+    info = host_of(proc).processes([7])[7]
     assert (info.name, info.user, info.argv) == ("python3", None, ())
 
 
 def test_a_broken_stat_is_no_process(proc: FakeProc) -> None:
     proc.put("7/stat", "garbage")
-    assert host_of(proc).look([7]) == {}
+    assert host_of(proc).processes([7]) == {}
 
 
 # ---- frameworks ------------------------------------------------------------------------------
@@ -329,33 +329,34 @@ def test_one_memory_map_is_read_per_look(proc: FakeProc) -> None:
         proc.process(pid, maps=TORCH_MAPS)
     host = host_of(proc)
     known = [
-        sum(info.framework == "PyTorch" for info in host.look([7, 8, 9]).values()) for _ in range(4)
+        sum(info.framework == "PyTorch" for info in host.processes([7, 8, 9]).values())
+        for _ in range(4)
     ]
     assert known == [1, 2, 3, 3]
-    assert all(info.framework_sure for info in host.look([7, 8, 9]).values())
-    assert {info.frameworks for info in host.look([7, 8, 9]).values()} == {("PyTorch",)}
+    assert all(info.framework_sure for info in host.processes([7, 8, 9]).values())
+    assert {info.frameworks for info in host.processes([7, 8, 9]).values()} == {("PyTorch",)}
 
 
 def test_a_single_look_may_read_every_map(proc: FakeProc) -> None:
     for pid in (7, 8, 9):
         proc.process(pid, maps=TORCH_MAPS)
     host = Host(proc.folder, contained=False, maps_per_look=64)
-    assert {info.framework for info in host.look([7, 8, 9]).values()} == {"PyTorch"}
+    assert {info.framework for info in host.processes([7, 8, 9]).values()} == {"PyTorch"}
 
 
 def test_libraries_may_load_late_but_only_once_more(proc: FakeProc) -> None:
     clock = Clock()
     proc.process(7, maps="")
     host = host_of(proc, clock)
-    assert host.look([7])[7].framework is None
+    assert host.processes([7])[7].framework is None
     proc.process(7, maps=TORCH_MAPS)
     clock.now_s += processes.MAPS_AGAIN_S - 1
-    assert host.look([7])[7].framework is None
+    assert host.processes([7])[7].framework is None
     clock.now_s += 2
-    assert host.look([7])[7].framework == "PyTorch"
+    assert host.processes([7])[7].framework == "PyTorch"
     proc.process(7, maps="")
     clock.now_s += 1000
-    assert host.look([7])[7].framework == "PyTorch"
+    assert host.processes([7])[7].framework == "PyTorch"
 
 
 def test_without_a_readable_map_it_is_a_guess(proc: FakeProc) -> None:
@@ -364,8 +365,8 @@ def test_without_a_readable_map_it_is_a_guess(proc: FakeProc) -> None:
     proc.put("8/task/8/comm", "python3\n")
     proc.put("8/task/9/comm", "pt_data_worker\n")
     host = host_of(proc)
-    host.look([7, 8])
-    found = host.look([7, 8])
+    host.processes([7, 8])
+    found = host.processes([7, 8])
     assert (found[7].framework, found[7].framework_sure) == ("vLLM", False)
     assert (found[8].framework, found[8].framework_sure) == ("PyTorch", False)
 
@@ -374,13 +375,13 @@ def test_without_a_readable_map_it_is_a_guess(proc: FakeProc) -> None:
 def test_processes_that_come_and_go_leave_no_descriptor_open() -> None:
     host = Host(contained=False)
     with Child[bytes](["sleep", "600"]) as stays:
-        host.look([stays.pid])
+        host.processes([stays.pid])
         before = len(list(Path("/proc/self/fd").iterdir()))
         for _ in range(10):
             with Child[bytes](["sleep", "600"]) as child:
-                host.look([stays.pid, child.pid])
+                host.processes([stays.pid, child.pid])
                 child.kill()
-            host.look([stays.pid])
+            host.processes([stays.pid])
         assert len(list(Path("/proc/self/fd").iterdir())) == before
         stays.kill()
     host.close()

@@ -17,7 +17,7 @@ def test_memory_on_the_host_is_read_in_turns(proc: FakeProc) -> None:
     for pid in pids:
         proc.process(pid, anonymous_kib=100)
     host = host_of(proc)
-    host.look(pids)
+    host.processes(pids)
     assert set(host.memory(pids).values()) == {100 * 1024}  # read at first sight
     for pid in pids:
         proc.process(pid, anonymous_kib=300, swapped_kib=50)
@@ -32,7 +32,7 @@ def test_only_what_is_read_now_is_told_to_one_who_knows_the_others(proc: FakePro
     for pid in pids:
         proc.process(pid, anonymous_kib=100)
     host = host_of(proc)
-    host.look(pids)
+    host.processes(pids)
     known = host.memory(pids)
     for pid in pids:
         proc.process(pid, anonymous_kib=300)
@@ -48,11 +48,11 @@ def test_unknown_memory_is_none(proc: FakeProc) -> None:
     proc.process(7, anonymous_kib=None)
     proc.process(8, anonymous_kib=5)
     host = host_of(proc)
-    host.look([7])
+    host.processes([7])
     for _ in range(5):
         assert host.memory([7, 8, 9]) == {7: None, 8: None, 9: None}
     contained = Host(proc.folder, contained=True, monotonic=Clock())
-    contained.look([8])
+    contained.processes([8])
     assert contained.memory([8]) == {8: None}
 
 
@@ -63,7 +63,7 @@ def test_a_childs_memory_grows_as_it_takes_some() -> None:
     with Child[bytes](
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
-        host.look([child.pid])
+        host.processes([child.pid])
         before = host.memory([child.pid])[child.pid]
         assert child.stdin is not None
         assert child.stdout is not None
@@ -82,21 +82,21 @@ def test_states_are_of_now_and_what_matters_is_kept(proc: FakeProc) -> None:
     proc.process(7)
     proc.process(8)
     host = host_of(proc)
-    first = host.look([7, 8])
+    first = host.processes([7, 8])
     proc.process(7, state="R")
     proc.process(8, state="D")
     assert host.states([7, 8, 9]) == {7: "R", 8: "D"}
-    seen = host.look([7, 8])
+    seen = host.processes([7, 8])
     assert seen[7] is first[7]
     assert (seen[8].state, seen[8].key, seen[8].argv) == ("D", first[8].key, first[8].argv)
     proc.process(2, name=b"sh", argv=b"sh\0")
     proc.process(8, state="S", parent=2)
     assert host.states([8]) == {8: "S"}
-    moved = host.look([8])[8]
+    moved = host.processes([8])[8]
     assert (moved.state, moved.parent_pid, moved.parents) == ("S", 2, ("sh[2]",))
     proc.process(8, parent=1)
     host.states([8])
-    assert host.look([8])[8].parents == ()
+    assert host.processes([8])[8].parents == ()
     proc.process(8, starttime=STARTED + 1)
     assert host.states([8]) == {}
 
@@ -104,12 +104,12 @@ def test_states_are_of_now_and_what_matters_is_kept(proc: FakeProc) -> None:
 @linux
 def test_the_state_of_a_dead_child_is_zombie(child: subprocess.Popen[bytes]) -> None:
     host = Host(contained=False)
-    host.look([child.pid])
+    host.processes([child.pid])
     assert host.states([child.pid]) == {child.pid: "S"}
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert host.states([child.pid]) == {child.pid: "Z"}
-    assert host.look([child.pid])[child.pid].state == "Z"
+    assert host.processes([child.pid])[child.pid].state == "Z"
     child.wait()
     assert host.states([child.pid]) == {}
     host.close()

@@ -18,7 +18,7 @@ def test_inside_a_container_a_pid_is_only_a_number(proc: FakeProc) -> None:
     proc.process(7, maps=TORCH_MAPS)
     host = Host(proc.folder, contained=True, monotonic=Clock())
     for _ in range(3):
-        found = host.look([7, 8])
+        found = host.processes([7, 8])
         assert [info.name for info in found.values()] == [
             "pid 7 (outside this container)",
             "pid 8 (outside this container)",
@@ -71,15 +71,15 @@ def test_a_process_of_ours_is_no_evidence_for_the_drivers_number(proc: FakeProc)
     host = Host(proc.folder, monotonic=Clock())
     assert host.is_contained
     for _ in range(3):
-        found = host.look([7, 4711])
-        assert [info.whose for info in found.values()] == [
+        found = host.processes([7, 4711])
+        assert [info.attribution for info in found.values()] == [
             "pid 7 (outside this container)",
             "pid 4711 (outside this container)",
         ]
         assert "innocent" not in repr(found)
     assert host.memory([7]) == {7: None}
     assert host.states([7]) == {}
-    host.look([])
+    host.processes([])
     assert host.gone(7) is None
     host.close()
 
@@ -90,7 +90,7 @@ def test_a_container_that_shares_the_hosts_numbers_names_them(proc: FakeProc) ->
     (proc.folder / "self/ns").mkdir(parents=True)
     (proc.folder / "self/ns/pid").symlink_to(files.INITIAL_PID_NAMESPACE)
     proc.process(7)
-    info = Host(proc.folder, monotonic=Clock()).look([7])[7]
+    info = Host(proc.folder, monotonic=Clock()).processes([7])[7]
     assert (info.name, info.foreign) == ("python3", False)
 
 
@@ -99,7 +99,7 @@ def test_a_real_pid_namespace_of_its_own() -> None:
     script = """
 from gpuwatchd.collect.host import Host
 host = Host()
-found = host.look([1, 999999, 4711])
+found = host.processes([1, 999999, 4711])
 print(host.is_contained, [(i.name, i.foreign, i.user, i.argv) for i in found.values()] == [
     (f"pid {pid} (outside this container)", True, None, ()) for pid in found
 ], len(found))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _parents(proc: FakeProc, pid: int = 50) -> tuple[str, ...]:
-    return host_of(proc).look([pid])[pid].parents
+    return host_of(proc).processes([pid])[pid].parents
 
 
 def test_nearest_first_with_what_they_run(proc: FakeProc) -> None:
@@ -68,7 +68,7 @@ def test_hostile_names_are_made_safe(proc: FakeProc) -> None:
 @pytest.mark.usefixtures("not_the_first")
 def test_a_real_childs_parent_is_us(child: subprocess.Popen[bytes]) -> None:
     host = Host(contained=False)
-    found = host.look([child.pid])[child.pid].parents
+    found = host.processes([child.pid])[child.pid].parents
     assert found[0].endswith(f"[{os.getpid()}]")
     assert len(found) <= parents.MOST
     host.close()

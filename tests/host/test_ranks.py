@@ -190,7 +190,7 @@ def test_a_title_names_the_rank(title: str, group: str | None, rank: int | None)
 
 
 def _look(proc: FakeProc, *pids: int) -> list[ProcessInfo]:
-    return list(host_of(proc).look(pids).values())
+    return list(host_of(proc).processes(pids).values())
 
 
 def test_a_record_says_its_rank_and_nothing_else_of_the_environment(proc: FakeProc) -> None:
@@ -227,11 +227,11 @@ def test_a_group_outlives_its_agent(proc: FakeProc) -> None:
     proc.process(40, name=b"torchrun")
     proc.process(50, parent=40, maps=TORCH_MAPS)
     host = host_of(proc, clock)
-    first = host.look([50])[50]
+    first = host.processes([50])[50]
     assert first.group == f"torchrun 40-{STARTED:x}"
     proc.process(50, parent=1, maps=TORCH_MAPS)
     clock.now_s += processes.MAPS_AGAIN_S + 1
-    now = host.look([50])[50]
+    now = host.processes([50])[50]
     assert (now.group, now.parent_pid, now.parents) == (first.group, 1, ())
 
 
@@ -255,7 +255,7 @@ def test_a_real_child_that_has_overwritten_its_environment() -> None:
     with Child([sys.executable, "-c", RENAMED], stdout=subprocess.PIPE, env=env) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        info = host.look([child.pid])[child.pid]
+        info = host.processes([child.pid])[child.pid]
         child.kill()
     host.close()
     assert info.argv == ("VLLM::Worker_TP1",)
@@ -277,7 +277,7 @@ def test_a_real_rank() -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        info = host.look([child.pid])[child.pid]
+        info = host.processes([child.pid])[child.pid]
         child.kill()
     host.close()
     assert info.group is not None

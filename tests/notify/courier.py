@@ -13,7 +13,7 @@ from gpuwatchd.core.model import Availability, Delivery, Message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.notify.dispatcher import Courier
+    from gpuwatchd.notify.dispatcher import MessageDispatcher
 
 
 class Fake:
@@ -68,7 +68,7 @@ def delivery(message: Message, channel: str = "fake", row: int | None = 1) -> De
     )
 
 
-def collect(courier: Courier, n: int, within_s: float = 60.0) -> list[Delivery]:
+def collect(courier: MessageDispatcher, n: int, within_s: float = 60.0) -> list[Delivery]:
     """Return n results, waiting for the worker threads."""
     got: list[Delivery] = []
     until = time.monotonic() + within_s

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.notify import dispatcher
-from gpuwatchd.notify.dispatcher import Courier
+from gpuwatchd.notify.dispatcher import MessageDispatcher
 from tests.notify.courier import Clock, Fake, collect, delivery, threads, wait
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def test_what_waits_for_company_is_left_to_the_next_courier(
     gate = threading.Event()
     hung, fake = Fake(gate), Fake()
     cleanup.append(gate.set)
-    courier = Courier({"hung": hung, "fake": fake}, clock=Clock(1000.0 + 8 * 3600))
+    courier = MessageDispatcher({"hung": hung, "fake": fake}, clock=Clock(1000.0 + 8 * 3600))
     courier.submit(delivery(message, "hung", row=1))
     courier.submit(delivery(message, "fake", row=2))
     wait(lambda: not courier._lanes["fake"]._queue)
@@ -42,7 +42,7 @@ def test_without_a_thread_a_message_waits_for_one(
         raise RuntimeError("can't start new thread")
 
     fake = Fake()
-    courier = Courier({"fake": fake}, clock=Clock())
+    courier = MessageDispatcher({"fake": fake}, clock=Clock())
     cleanup.append(courier.close)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert courier.submit(delivery(message))
@@ -62,7 +62,7 @@ def test_a_worker_that_dies_is_replaced(
             return super().send(message)
 
     fake = Dying()
-    courier = Courier({"fake": fake}, clock=Clock())
+    courier = MessageDispatcher({"fake": fake}, clock=Clock())
     cleanup.append(courier.close)
     courier.submit(delivery(message, row=1))
     assert collect(courier, 1)[0].state == "pending"
@@ -78,7 +78,7 @@ def test_messages_that_cannot_be_merged_are_a_failure_and_not_the_end(
         raise OverflowError("year is out of range")
 
     monkeypatch.setattr(dispatcher, "digest", broken)
-    courier = Courier({"fake": Fake()}, clock=Clock(1000.0 + 8 * 3600))
+    courier = MessageDispatcher({"fake": Fake()}, clock=Clock(1000.0 + 8 * 3600))
     cleanup.append(courier.close)
     for row in (1, 2):
         courier.submit(delivery(message, row=row))

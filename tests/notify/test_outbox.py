@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.core.errors import NotifyError
-from gpuwatchd.notify.dispatcher import GRACE_S, Courier
+from gpuwatchd.notify.dispatcher import GRACE_S, MessageDispatcher
 from tests.notify.courier import Clock, Fake, collect, delivery, threads, wait
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def test_a_message_is_sent(message: Message, cleanup: list[Callable[[], object]]) -> None:
     fake = Fake()
-    courier = Courier({"fake": fake}, clock=Clock(1234.0))
+    courier = MessageDispatcher({"fake": fake}, clock=Clock(1234.0))
     cleanup.append(courier.close)
     assert courier.submit(delivery(message))
     (done,) = collect(courier, 1)
@@ -34,7 +34,7 @@ def test_a_transient_failure_says_when_to_try_again(
 ) -> None:
     fake = Fake(NotifyError("no bus\x1b[2J", permanent=False, hint="log in"), "arrived")
     clock = Clock()
-    courier = Courier({"fake": fake}, clock=clock)
+    courier = MessageDispatcher({"fake": fake}, clock=clock)
     cleanup.append(courier.close)
     courier.submit(delivery(message))
     (failed,) = collect(courier, 1)
@@ -49,7 +49,9 @@ def test_a_transient_failure_says_when_to_try_again(
 def test_a_permanent_failure_is_final(
     message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
-    courier = Courier({"fake": Fake(NotifyError("wrong password", permanent=True))}, clock=Clock())
+    courier = MessageDispatcher(
+        {"fake": Fake(NotifyError("wrong password", permanent=True))}, clock=Clock()
+    )
     cleanup.append(courier.close)
     courier.submit(delivery(message))
     (failed,) = collect(courier, 1)
@@ -60,7 +62,7 @@ def test_a_bug_in_a_channel_is_a_transient_failure(
     message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
     fake = Fake(KeyError("secret detail"), "arrived")
-    courier = Courier({"fake": fake}, clock=Clock())
+    courier = MessageDispatcher({"fake": fake}, clock=Clock())
     cleanup.append(courier.close)
     courier.submit(delivery(message))
     (failed,) = collect(courier, 1)
@@ -71,7 +73,7 @@ def test_a_bug_in_a_channel_is_a_transient_failure(
 
 
 def test_an_unknown_channel_fails_at_once(message: Message) -> None:
-    courier = Courier({})
+    courier = MessageDispatcher({})
     assert courier.submit(delivery(message, channel="pigeon"))
     (failed,) = courier.results()
     assert failed.state == "failed"
@@ -80,7 +82,7 @@ def test_an_unknown_channel_fails_at_once(message: Message) -> None:
 
 def test_a_dry_run_sends_nothing(message: Message) -> None:
     fake = Fake()
-    courier = Courier({"fake": fake}, clock=Clock())
+    courier = MessageDispatcher({"fake": fake}, clock=Clock())
     courier.submit(msgspec.structs.replace(delivery(message), dry_run=True))
     (done,) = courier.results()
     assert (done.state, done.attempts, fake.sent) == ("sent", 0, [])
@@ -92,7 +94,7 @@ def test_the_same_message_is_in_hand_only_once(
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
-    courier = Courier({"fake": fake}, clock=Clock())
+    courier = MessageDispatcher({"fake": fake}, clock=Clock())
     cleanup += [gate.set, courier.close]
     for _ in range(5):
         assert courier.submit(delivery(message))
@@ -112,7 +114,7 @@ def test_a_hung_channel_delays_no_other(
 ) -> None:
     gate = threading.Event()
     hung, quick = Fake(gate), Fake()
-    courier = Courier({"hung": hung, "quick": quick}, clock=Clock())
+    courier = MessageDispatcher({"hung": hung, "quick": quick}, clock=Clock())
     cleanup += [gate.set, courier.close]
     courier.submit(delivery(message, "hung"))
     began = time.monotonic()
@@ -128,7 +130,7 @@ def test_a_stuck_worker_is_replaced_once_and_noticed_when_it_returns(
     first, second = threading.Event(), threading.Event()
     fake = Fake(first, second, "arrived")
     clock = Clock()
-    courier = Courier({"fake": fake}, deadline_s=20, clock=Clock(), monotonic=clock)
+    courier = MessageDispatcher({"fake": fake}, deadline_s=20, clock=Clock(), monotonic=clock)
     cleanup += [first.set, second.set, courier.close]
     before = threads()
 
@@ -169,7 +171,7 @@ def test_a_message_that_arrived_late_is_not_sent_again(
     gate = threading.Event()
     fake = Fake(gate, NotifyError("down", permanent=False))
     clock = Clock()
-    courier = Courier({"fake": fake}, clock=Clock(), monotonic=clock)
+    courier = MessageDispatcher({"fake": fake}, clock=Clock(), monotonic=clock)
     cleanup += [gate.set, courier.close]
     courier.submit(delivery(message))
     wait(lambda: len(fake.answers) == 1)
@@ -189,7 +191,7 @@ def test_a_full_queue_is_refused_and_can_be_tried_again(
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
-    courier = Courier({"fake": fake}, queue_size=2, clock=Clock())
+    courier = MessageDispatcher({"fake": fake}, queue_size=2, clock=Clock())
     cleanup += [gate.set, courier.close]
     courier.submit(delivery(message, row=0))
     wait(lambda: len(fake.answers) == 1)
@@ -206,7 +208,7 @@ def test_close_does_not_wait_for_what_hangs(
     gate = threading.Event()
     fake, idle, hung = Fake(), Fake(), Fake(gate, "arrived")
     cleanup.append(gate.set)
-    courier = Courier({"fake": fake, "idle": idle, "hung": hung}, clock=Clock())
+    courier = MessageDispatcher({"fake": fake, "idle": idle, "hung": hung}, clock=Clock())
     courier.submit(delivery(message, "fake"))
     for row in (1, 2, 3):
         courier.submit(delivery(message, "hung", row=row))
@@ -227,7 +229,7 @@ def test_a_channel_that_hangs_while_it_lets_go_holds_up_nobody(message: Message)
     gate = threading.Event()
     fake = Fake()
     fake.close = lambda: gate.wait(30)  # type: ignore[method-assign, assignment]
-    courier = Courier({"fake": fake}, clock=Clock())
+    courier = MessageDispatcher({"fake": fake}, clock=Clock())
     courier.submit(delivery(message))
     collect(courier, 1)
     began = time.monotonic()
@@ -241,7 +243,7 @@ def test_what_a_closed_courier_leaves_the_next_one_sends(
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
-    old, new = (Courier({"fake": fake}, clock=Clock()) for _ in range(2))
+    old, new = (MessageDispatcher({"fake": fake}, clock=Clock()) for _ in range(2))
     cleanup += [gate.set, new.close]
     for row in (1, 2, 3):
         old.submit(delivery(message, row=row))
@@ -262,7 +264,7 @@ def test_a_channel_with_a_longer_timeout_is_given_it(
     fake = Fake(gate)
     fake.timeout_s = 100.0
     clock = Clock()
-    courier = Courier({"fake": fake}, deadline_s=20, clock=Clock(), monotonic=clock)
+    courier = MessageDispatcher({"fake": fake}, deadline_s=20, clock=Clock(), monotonic=clock)
     cleanup += [gate.set, courier.close]
     courier.submit(delivery(message))
     wait(lambda: fake.begun == 1)
@@ -277,7 +279,7 @@ def test_what_is_late_leaves_as_one_message(
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, NotifyError("still down", permanent=False), "arrived")
-    courier = Courier({"fake": fake}, clock=Clock(1000.0 + 8 * 3600))
+    courier = MessageDispatcher({"fake": fake}, clock=Clock(1000.0 + 8 * 3600))
     cleanup += [gate.set, courier.close]
     fresh = msgspec.structs.replace(delivery(message, row=9), created_at_s=1000.0 + 8 * 3600)
     courier.submit(fresh)

@@ -49,7 +49,7 @@ def test_text_below_dots_and_above() -> None:
     canvas = Canvas(4, 1, ["curve"])
     canvas.under(0, 0, "────", "limit")
     canvas.line("curve", [(2.0, 1.0), (5.9, 1.0)])
-    canvas.over(2, 0, "X", "now")
+    canvas.write(2, 0, "X", "now")
     assert canvas.cells() == [[("─", "limit"), ("⠒", "curve"), ("X", "now"), ("─", "limit")]]
 
 
@@ -77,6 +77,6 @@ def test_what_is_outside_is_left_out() -> None:
     canvas.line("curve", [(-9.0, 0.0), (-5.0, 0.0)])
     canvas.line("curve", [(50.0, 0.0), (90.0, 0.0)])
     canvas.line("curve", [(0.0, 1e6), (3.0, 1e6)])
-    canvas.over(-3, 0, "ab", "now")
-    canvas.over(0, 7, "ab", "now")
+    canvas.write(-3, 0, "ab", "now")
+    canvas.write(0, 7, "ab", "now")
     assert text(canvas) == ["  ", "  "]

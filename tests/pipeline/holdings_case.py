@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.collect.host.process_probe import Glance
+from gpuwatchd.collect.host.process_probe import ProcessStat
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import ZombiesSection
 from gpuwatchd.core.model import (
@@ -18,7 +18,7 @@ from gpuwatchd.core.model import (
     ProcessUse,
     ServerReading,
 )
-from gpuwatchd.pipeline.idle_memory import Holdings
+from gpuwatchd.pipeline.idle_memory import IdleMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +49,7 @@ class Said:
     def readings(self) -> tuple[ServerReading, ...]:
         return tuple(past[-1] for past in self._machine.answers.values())
 
-    def past(self, url: str) -> tuple[ServerReading, ...]:
+    def recent(self, url: str) -> tuple[ServerReading, ...]:
         return tuple(self._machine.answers[url])
 
     def members(self, url: str) -> tuple[ProcessKey, ...]:
@@ -62,7 +62,7 @@ class Machine:
     def __init__(self, **settings: Any) -> None:
         self.devices: dict[str, Any] = {}
         self.infos: dict[ProcessKey, ProcessInfo] = {}
-        self.kernel: dict[int, Glance] = {}
+        self.kernel: dict[int, ProcessStat] = {}
         self.dead: set[int] = set()
         self.asked: list[int] = []
         self.told: list[int] = []
@@ -79,7 +79,7 @@ class Machine:
         self.answers: dict[str, list[ServerReading]] = {}
         self.members: dict[str, tuple[ProcessKey, ...]] = {}
         serving = Said(self)
-        self.holdings = Holdings(
+        self.holdings = IdleMemory(
             Config(**{"zombies": ZombiesSection(), **settings}),
             self,  # type: ignore[arg-type]
             serving,  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ class Machine:
             is_absent=self.dead.__contains__,
         )
 
-    def _look(self, pid: int) -> Glance | None:
+    def _look(self, pid: int) -> ProcessStat | None:
         self.asked.append(pid)
         return self.kernel.get(pid)
 
@@ -126,10 +126,10 @@ class Machine:
         started_s: float = 50.0,
         cpu_s: float = 1.0,
     ) -> None:
-        self.kernel[pid] = Glance("python", state, parent, started_s, cpu_s)
+        self.kernel[pid] = ProcessStat("python", state, parent, started_s, cpu_s)
 
     def ticks(self, count: int, *, every_s: float = 5.0) -> tuple[Holding, ...]:
         for _ in range(count):
-            self.holdings.look(self.now_s)
+            self.holdings.update(self.now_s)
             self.now_s += every_s
         return self.holdings.found

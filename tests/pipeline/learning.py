@@ -10,7 +10,7 @@ from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import labels
-from gpuwatchd.store.labels import Word
+from gpuwatchd.store.labels import UserLabel
 from tests.making import CARD, MIB, sample
 from tests.pipeline.play import Postbox, Script
 from tests.store.world import Time, opened
@@ -122,10 +122,10 @@ class Lab:
     def track(self, info: ProcessInfo, device: Device = CARD) -> Track:
         return self.pipeline.watcher.tracks[Subject(device_uid=device.uid, process=info.key).id]
 
-    def say(self, alert: Alert, word: str, why: str | None = None) -> Word:
-        return labels.say(
+    def say(self, alert: Alert, word: str, why: str | None = None) -> UserLabel:
+        return labels.write(
             self.directory,
-            Word(
+            UserLabel(
                 alert_key=alert.key,
                 opened_at_s=alert.opened_at_s,
                 subject=alert.subject,

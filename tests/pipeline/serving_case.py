@@ -54,11 +54,11 @@ def until(what: Callable[[], object], seconds: float = 60.0) -> None:
 
 def stepped(one: Serving, *who: ProcessInfo, answers: int = 1) -> None:
     """Step until a server has answered (or failed to) so many times more."""
-    had = sum(len(one.past(reading.url)) for reading in one.readings)
+    had = sum(len(one.recent(reading.url)) for reading in one.readings)
 
     def enough() -> bool:
         one.step(who, 0.0)
-        return sum(len(one.past(reading.url)) for reading in one.readings) >= had + answers
+        return sum(len(one.recent(reading.url)) for reading in one.readings) >= had + answers
 
     until(enough)
 

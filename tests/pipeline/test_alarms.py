@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.model import Alert, DeviceReading, Holding, ProcessUse
-from gpuwatchd.pipeline.condition_alerts import Alarms
+from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
 from gpuwatchd.pipeline.device_health import ALONE_S, DRIVER_S, HUNG_S, RESET_S
-from gpuwatchd.pipeline.device_state import Seen
-from gpuwatchd.pipeline.track import Room
+from gpuwatchd.pipeline.device_state import TrackedDevice
+from gpuwatchd.pipeline.track import Headroom
 from gpuwatchd.pipeline.tracker import Intake
 from gpuwatchd.pipeline.watcher import Watcher
 from tests.making import CARD
@@ -41,13 +41,13 @@ class World:
         config = Config(policy=PolicySection(**policy))  # type: ignore[arg-type]
         self.intake = Intake(Watcher(config), None)
         self.held = Held()
-        self.alarms = Alarms(config, self.intake, self.held)  # type: ignore[arg-type]
+        self.alarms = ConditionAlerts(config, self.intake, self.held)  # type: ignore[arg-type]
         self.now_s = T0
         for device in devices:
-            self.intake.devices[device.uid] = Seen(
+            self.intake.devices[device.uid] = TrackedDevice(
                 device=device,
                 reading=None,
-                room=Room(),
+                room=Headroom(),
                 processes={},
                 others=[],
                 source=device.source or "nvml",

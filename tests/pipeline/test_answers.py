@@ -11,7 +11,7 @@ import pytest
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Message
 from gpuwatchd.notify import NOTIFIERS
-from gpuwatchd.pipeline.action_replies import Speaker, reply
+from gpuwatchd.pipeline.action_replies import ActionReply, reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,8 +56,8 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("hung")
 def test_an_answer_that_hangs_does_not_hold_up_the_end() -> None:
-    speaker = Speaker(None)
-    thread = threading.Thread(target=speaker.say, args=(ABOUT,), daemon=True)
+    speaker = ActionReply(None)
+    thread = threading.Thread(target=speaker.send, args=(ABOUT,), daemon=True)
     thread.start()
     while speaker._close is None:
         time.sleep(0.002)

@@ -12,9 +12,9 @@ from gpuwatchd.collect.logs.log import LogFile, LogSeries
 from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.model import Device, EtaRange, Subject
 from gpuwatchd.pipeline import backtest, later_outcome, recorded_log, replay
-from gpuwatchd.pipeline.later_outcome import Fate
+from gpuwatchd.pipeline.later_outcome import LaterOutcome
 from gpuwatchd.store import labels
-from gpuwatchd.store.labels import Word
+from gpuwatchd.store.labels import UserLabel
 from gpuwatchd.store.reader import Reader
 from tests.pipeline import recorded
 from tests.pipeline.play import EAGER
@@ -105,9 +105,9 @@ def test_what_the_user_said_decides(tmp_path: Path) -> None:
     before = by_pid(played(tmp_path))[2]
     subject = before.subject
     assert before.alert_at_s is not None
-    labels.say(
+    labels.write(
         tmp_path,
-        Word(
+        UserLabel(
             alert_key=f"leak:{subject.id}",
             opened_at_s=before.alert_at_s - 100.0,
             subject=subject,
@@ -278,12 +278,12 @@ def test_a_band_holds_or_not_or_nobody_knows(
     came: later_outcome.Came, after_s: float, lived_s: float, held: bool | None
 ) -> None:
     eta = EtaRange(low_s=100.0, mid_s=500.0, high_s=1000.0)
-    fate = Fate(came=came, at_s=1000.0 + after_s, share=0.5, ended=True)
+    fate = LaterOutcome(came=came, at_s=1000.0 + after_s, share=0.5, ended=True)
     assert later_outcome.band_held(eta, fate, from_s=1000.0, end_s=1000.0 + lived_s) is held
     assert later_outcome.band_held(None, fate, from_s=1000.0, end_s=1000.0 + lived_s) is None
 
 
 def test_an_open_band_is_not_broken_by_standing_still() -> None:
     eta = EtaRange(low_s=100.0, mid_s=500.0, high_s=None)
-    fate = Fate(came="plateaued", at_s=1300.0, share=0.5, ended=False)
+    fate = LaterOutcome(came="plateaued", at_s=1300.0, share=0.5, ended=False)
     assert later_outcome.band_held(eta, fate, from_s=1000.0, end_s=1e9) is None

@@ -214,7 +214,7 @@ def test_it_counts_from_the_checkpoint_that_was_said(tmp_path: Path) -> None:
     history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
     pipeline = playing(history=history)
     near = ProcessKey(pid=KEY.pid, started_at_s=(KEY.started_at_s or 0.0) + 0.9)
-    checkpoints.say(tmp_path, Checkpoint(process=near, saved_at_s=NOW_S - 360.0, said_by="alice"))
+    checkpoints.write(tmp_path, Checkpoint(process=near, saved_at_s=NOW_S - 360.0, said_by="alice"))
     run(pipeline, 1)
     found = of(pipeline, NOW_S + 5.0)
     assert (found.since, found.since_at_s) == ("checkpoint", NOW_S - 360.0)

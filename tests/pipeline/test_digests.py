@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.model import Cost, Decision, Delivery, Holding, ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import digests
-from gpuwatchd.pipeline.digests import Digests, News, following
-from gpuwatchd.pipeline.outbox import Post
+from gpuwatchd.pipeline.digests import DigestContent, Digests, following
+from gpuwatchd.pipeline.outbox import Outbox
 from tests.making import alert
 from tests.store.world import Time, opened
 
@@ -116,7 +116,7 @@ def test_it_leaves_by_the_post_like_everything_else(tmp_path: Path) -> None:
     history = opened(tmp_path, time)
     carrier = Carrier()
     policy = PolicySection(digest="daily", digest_channels=("email", "chat"))
-    post = Post(carrier, history, policy=policy, wall=time.clock, mono=time.monotonic)
+    post = Outbox(carrier, history, policy=policy, wall=time.clock, mono=time.monotonic)
     made = Digests(post, history, Held())  # type: ignore[arg-type]
     made.step(time.now_s)
     history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
@@ -348,7 +348,7 @@ def test_it_tells_what_is_open_was_held_back_and_costs() -> None:
 
 
 def test_nothing_is_one_line() -> None:
-    told = News()
+    told = DigestContent()
     assert told.is_empty
     message = empty(told)
     assert message.facts == {}
@@ -356,7 +356,7 @@ def test_nothing_is_one_line() -> None:
     assert "\n" not in message.body
 
 
-def empty(told: News) -> Message:
+def empty(told: DigestContent) -> Message:
     return digests.compose(
         told, number="n", why="of the week", from_s=at("2026-11-09T08:00"),
         now_s=at("2026-11-16T08:00"),

@@ -9,7 +9,7 @@ import msgspec
 
 from gpuwatchd.core.model import Alert, Device, Event, Finding, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.event_log import MOST_PER_DEVICE, Happenings
+from gpuwatchd.pipeline.event_log import MOST_PER_DEVICE, EventLog
 from tests.making import CARD
 from tests.pipeline.play import EAGER, Script, leaking, run
 
@@ -76,13 +76,13 @@ class Book:
         self.rows.append((kind, text, uid))
 
 
-def told(happenings: Happenings, where: Device, tracks: dict[str, Any] | None = None) -> Any:
+def told(happenings: EventLog, where: Device, tracks: dict[str, Any] | None = None) -> Any:
     return happenings.advised(alert(), where, tracks or {}).finding.advice
 
 
 def test_each_event_is_written_down_once_and_remembered_in_order() -> None:
     book: Any = Book()
-    happenings = Happenings(book)
+    happenings = EventLog(book)
     happenings.take(sample(event(60), event(90, hardware=None)))
     happenings.take(sample())
     assert [row[2] for row in book.rows] == ["GPU-1", "GPU-1"]
@@ -91,7 +91,7 @@ def test_each_event_is_written_down_once_and_remembered_in_order() -> None:
 
 
 def test_a_program_that_fails_each_minute_does_not_push_out_what_broke() -> None:
-    happenings = Happenings(None)
+    happenings = EventLog(None)
     happenings.take(sample(event(9000)))
     for minute in range(100):
         happenings.take(sample(event(6000 - 60 * minute, hardware=False)))
@@ -101,7 +101,7 @@ def test_a_program_that_fails_each_minute_does_not_push_out_what_broke() -> None
 
 
 def test_many_that_end_do_not_push_out_that_one_failed() -> None:
-    happenings = Happenings(None)
+    happenings = EventLog(None)
     happenings.take(sample(event(9000, hardware=False)))
     for second in range(100):
         ended = event(6000 - second, hardware=None)
@@ -112,7 +112,7 @@ def test_many_that_end_do_not_push_out_that_one_failed() -> None:
 
 
 def test_what_broke_while_memory_grew_is_said_first() -> None:
-    happenings = Happenings(None)
+    happenings = EventLog(None)
     happenings.take(sample(event(1800)))
     lines = told(happenings, device())
     assert lines[0].startswith("look at the hardware first: XID 79: the GPU has fallen off the bus")
@@ -120,20 +120,20 @@ def test_what_broke_while_memory_grew_is_said_first() -> None:
 
 
 def test_it_is_said_of_an_instance_when_its_card_broke() -> None:
-    happenings = Happenings(None)
+    happenings = EventLog(None)
     happenings.take(sample(event(1800, uid="GPU-0")))
     assert told(happenings, device()) == ("restart it",)
     assert len(told(happenings, device(parent_uid="GPU-0"))) == 2
 
 
 def test_what_a_program_did_or_what_was_long_ago_is_not_said() -> None:
-    happenings = Happenings(None)
+    happenings = EventLog(None)
     happenings.take(sample(event(1800, hardware=False), event(50_000)))
     assert told(happenings, device()) == ("restart it",)
 
 
 def test_the_track_keeps_what_was_said_and_it_is_said_once() -> None:
-    happenings = Happenings(None)
+    happenings = EventLog(None)
     happenings.take(sample(event(1800)))
     first = alert()
     track = SimpleNamespace(alert=first, finding=first.finding)

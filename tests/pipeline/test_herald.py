@@ -305,14 +305,14 @@ def test_a_gpu_that_is_lost_says_it_all_until_it_is_back(tmp_path: Path) -> None
 def test_one_alert_that_cannot_be_judged_costs_no_other_its_notice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = policy.announce
+    real = policy.due_notices
 
-    def announce(alerts: list[Alert], *args: object, **kinds: object) -> policy.Announced:
+    def announce(alerts: list[Alert], *args: object, **kinds: object) -> policy.Notifications:
         if any(one.subject.process == OTHER.key for one in alerts):
             raise RuntimeError("no")
         return real(alerts, *args, **kinds)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(policy, "announce", announce)
+    monkeypatch.setattr(policy, "due_notices", announce)
     case = Case(tmp_path)
     case.both = True
     case.run(260)

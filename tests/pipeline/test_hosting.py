@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.collect.host.memory import Room, room
+from gpuwatchd.collect.host.memory import Headroom, headroom
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.pipeline import Pipeline, host_memory
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
@@ -41,7 +41,7 @@ def watched(
     post = Postbox()
     pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
     pipeline.intake.hosts = host_memory.HostMemory(
-        pipeline.intake, lambda: Room(total_bytes=TOTAL, free_bytes=free())
+        pipeline.intake, lambda: Headroom(total_bytes=TOTAL, free_bytes=free())
     )
     return pipeline, post
 
@@ -150,7 +150,7 @@ def test_it_stays_one_while_one_of_its_devices_cannot_be_read() -> None:
     source = Script(play, devices=(CARD, other))
     pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
     pipeline.intake.hosts = host_memory.HostMemory(
-        pipeline.intake, lambda: Room(total_bytes=TOTAL, free_bytes=20 * GIB)
+        pipeline.intake, lambda: Headroom(total_bytes=TOTAL, free_bytes=20 * GIB)
     )
     ticks = run(pipeline, 700)
     found = [t.subject for t in pipeline.watcher.tracks.values() if t.subject.host]
@@ -167,8 +167,8 @@ def test_the_room_of_the_host(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text(
         "MemTotal:       1000 kB\nMemFree:  10 kB\nMemAvailable:    600 kB\nSwapFree:  24 kB\n"
     )
-    assert room(tmp_path) == Room(total_bytes=1000 * 1024, free_bytes=624 * 1024)
-    assert room(tmp_path / "nowhere") is None
+    assert headroom(tmp_path) == Headroom(total_bytes=1000 * 1024, free_bytes=624 * 1024)
+    assert headroom(tmp_path / "nowhere") is None
 
 
 def test_ranks_that_leak_alike_on_the_host_are_one_alert() -> None:
@@ -209,7 +209,7 @@ def test_an_alert_on_host_memory_goes_on_after_a_restart(tmp_path: Path) -> None
             wall=lambda: 1000.0 + 5 * start,
         )  # fmt: skip
         pipeline.intake.hosts = host_memory.HostMemory(
-            pipeline.intake, lambda: Room(total_bytes=TOTAL, free_bytes=40 * GIB)
+            pipeline.intake, lambda: Headroom(total_bytes=TOTAL, free_bytes=40 * GIB)
         )
         pipeline.resume()
         return pipeline, post

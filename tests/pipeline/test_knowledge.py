@@ -155,7 +155,7 @@ def test_a_new_word_takes_the_place_of_the_old(lab: Lab, monkeypatch: pytest.Mon
     lab.say(alert, "normal")
     lab.pass_minutes(1)
     assert lab.track(info).hush is not None
-    monkeypatch.setattr(lab.history.shelf, "words", lambda: None)  # cannot be read just now
+    monkeypatch.setattr(lab.history.shelf, "user_labels", lambda: None)  # cannot be read just now
     lab.say(alert, "leak")
     lab.pass_minutes(1)
     assert lab.track(info).hush is not None

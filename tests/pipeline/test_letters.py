@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.model import Delivery, Message
-from gpuwatchd.pipeline.fallbacks import Letters, Turn
+from gpuwatchd.pipeline.fallbacks import Fallbacks, Turn
 from gpuwatchd.pipeline.rule_settings import local
 
 NOW_S = 1_800_000_000.0
@@ -37,8 +37,8 @@ def delivery(channel: str = "desktop", **changes: Any) -> Delivery:
 
 def turn(
     *noted: Delivery, lost: bool = True, section: PolicySection = BOTH, busy: tuple[str, ...] = ()
-) -> tuple[Turn, Letters]:
-    letters = Letters()
+) -> tuple[Turn, Fallbacks]:
+    letters = Fallbacks()
     for one in noted:
         letters.note(one)
     made = letters.turn(

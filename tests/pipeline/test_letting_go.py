@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.core.model import Availability, Device, DeviceReading, DeviceState, Fault, Sample
-from gpuwatchd.pipeline.driver_release import LettingGo
+from gpuwatchd.pipeline.driver_release import DriverRelease
 from gpuwatchd.pipeline.source_workers import SourceWorker
-from gpuwatchd.store import release
+from gpuwatchd.store import driver_release
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,19 +59,19 @@ class Plain(Holder):
 def test_a_request_is_passed_on_once_and_ended_in_time(tmp_path: Path) -> None:
     holder = Holder()
     workers = [SourceWorker(holder, deadline_s=1.0), SourceWorker(Plain(), deadline_s=1.0)]
-    letting_go = LettingGo(tmp_path, workers)
-    assert not letting_go.look(NOW)
-    release.ask(tmp_path, 60.0, NOW)
-    assert letting_go.look(NOW + 1)
-    assert not letting_go.look(NOW + 2)
+    letting_go = DriverRelease(tmp_path, workers)
+    assert not letting_go.update(NOW)
+    driver_release.ask(tmp_path, 60.0, NOW)
+    assert letting_go.update(NOW + 1)
+    assert not letting_go.update(NOW + 2)
     assert holder.asked == [59.0]
-    release.ask(tmp_path, 60.0, NOW + 30)
-    assert letting_go.look(NOW + 30)
-    assert not letting_go.look(NOW + 89)
-    assert letting_go.look(NOW + 90)
+    driver_release.ask(tmp_path, 60.0, NOW + 30)
+    assert letting_go.update(NOW + 30)
+    assert not letting_go.update(NOW + 89)
+    assert letting_go.update(NOW + 90)
     assert holder.asked == [59.0, 60.0, 0.0]
-    assert release.stamp(tmp_path) is None
-    assert not letting_go.look(NOW + 91)
+    assert driver_release.stamp(tmp_path) is None
+    assert not letting_go.update(NOW + 91)
     for worker in workers:
         worker.close()
 
@@ -79,11 +79,11 @@ def test_a_request_is_passed_on_once_and_ended_in_time(tmp_path: Path) -> None:
 def test_a_request_that_is_taken_back_ends_at_once(tmp_path: Path) -> None:
     holder = Holder()
     worker = SourceWorker(holder, deadline_s=1.0)
-    letting_go = LettingGo(tmp_path, [worker])
-    release.ask(tmp_path, 60.0, NOW)
-    letting_go.look(NOW)
-    release.end(tmp_path)
-    assert letting_go.look(NOW + 1)
+    letting_go = DriverRelease(tmp_path, [worker])
+    driver_release.ask(tmp_path, 60.0, NOW)
+    letting_go.update(NOW)
+    driver_release.end(tmp_path)
+    assert letting_go.update(NOW + 1)
     assert holder.asked == [60.0, 0.0]
     worker.close()
 
@@ -91,11 +91,11 @@ def test_a_request_that_is_taken_back_ends_at_once(tmp_path: Path) -> None:
 def test_a_new_daemon_honours_what_is_left_and_clears_what_is_over(tmp_path: Path) -> None:
     holder = Holder()
     worker = SourceWorker(holder, deadline_s=1.0)
-    release.ask(tmp_path, 60.0, NOW)
-    assert LettingGo(tmp_path, [worker]).look(NOW + 40)
+    driver_release.ask(tmp_path, 60.0, NOW)
+    assert DriverRelease(tmp_path, [worker]).update(NOW + 40)
     assert holder.asked == [20.0]
-    LettingGo(tmp_path, [worker]).look(NOW + 61)
-    assert release.stamp(tmp_path) is None
+    DriverRelease(tmp_path, [worker]).update(NOW + 61)
+    assert driver_release.stamp(tmp_path) is None
     worker.close()
 
 
@@ -104,12 +104,12 @@ def test_garbage_is_told_once_and_ends_no_release(
 ) -> None:
     holder = Holder()
     worker = SourceWorker(holder, deadline_s=1.0)
-    letting_go = LettingGo(tmp_path, [worker])
-    release.ask(tmp_path, 60.0, NOW)
-    letting_go.look(NOW)
-    (tmp_path / release.FILE_NAME).write_text("garbage")
+    letting_go = DriverRelease(tmp_path, [worker])
+    driver_release.ask(tmp_path, 60.0, NOW)
+    letting_go.update(NOW)
+    (tmp_path / driver_release.FILE_NAME).write_text("garbage")
     for second in range(5):
-        assert not letting_go.look(NOW + second)
+        assert not letting_go.update(NOW + second)
     assert len([r for r in caplog.records if "ignored" in r.getMessage()]) == 1
     assert holder.asked == [60.0]
     worker.close()
@@ -119,23 +119,23 @@ def test_a_clock_that_is_set_back_makes_no_request_longer(tmp_path: Path) -> Non
     holder = Holder()
     worker = SourceWorker(holder, deadline_s=1.0)
     mono_s = [7.0]
-    letting_go = LettingGo(tmp_path, [worker], lambda: mono_s[0])
-    release.ask(tmp_path, 60.0, NOW)
-    assert letting_go.look(NOW)
+    letting_go = DriverRelease(tmp_path, [worker], lambda: mono_s[0])
+    driver_release.ask(tmp_path, 60.0, NOW)
+    assert letting_go.update(NOW)
     mono_s[0] += 59
-    assert not letting_go.look(NOW - 3600 + 59)
+    assert not letting_go.update(NOW - 3600 + 59)
     mono_s[0] += 1
-    assert letting_go.look(NOW - 3600 + 60)
+    assert letting_go.update(NOW - 3600 + 60)
     assert holder.asked == [60.0, 0.0]
-    assert release.stamp(tmp_path) is None
+    assert driver_release.stamp(tmp_path) is None
     worker.close()
 
 
 def test_a_new_daemon_after_a_step_back_honours_no_more_than_was_asked(tmp_path: Path) -> None:
     holder = Holder()
     worker = SourceWorker(holder, deadline_s=1.0)
-    release.ask(tmp_path, 60.0, NOW)
-    assert LettingGo(tmp_path, [worker]).look(NOW - 3600)
+    driver_release.ask(tmp_path, 60.0, NOW)
+    assert DriverRelease(tmp_path, [worker]).update(NOW - 3600)
     assert holder.asked == [60.0]
     worker.close()
 

@@ -6,7 +6,7 @@ import msgspec
 
 from gpuwatchd.core.model import ProcessKey, Profile, Subject
 from gpuwatchd.pipeline.track_baseline import MARGIN, chosen, level_of
-from gpuwatchd.store.labels import Word
+from gpuwatchd.store.labels import UserLabel
 from gpuwatchd.store.profiles import Run
 
 ME = ProcessKey(pid=1, started_at_s=1.0)
@@ -26,8 +26,8 @@ def made(
     )  # fmt: skip
 
 
-def spoken(run: Run, word: str, at_s: float, row: int = 9) -> Word:
-    return Word(
+def spoken(run: Run, word: str, at_s: float, row: int = 9) -> UserLabel:
+    return UserLabel(
         row=row, alert_key="x", opened_at_s=0.0, title="", given_at_s=at_s,
         subject=Subject(device_uid=run.device_uid, process=run.process),
         word="normal" if word == "normal" else "leak",

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gpuwatchd.core.model import Event, ProcessInfo, ProcessKey, Sample
-from gpuwatchd.pipeline.peak_notes import told
+from gpuwatchd.pipeline.peak_notes import with_process_names
 
 OLD = ProcessInfo(key=ProcessKey(pid=7, started_at_s=1.0), name="python", user="bob")
 NEW = ProcessInfo(
@@ -28,7 +28,7 @@ def text_of(*infos: ProcessInfo, uid: str = "GPU-1", pid: int | None = 7) -> str
     )
     sample = Sample(taken_at_s=1.0, taken_mono_s=1.0, boot_id="b", readings=(), events=(event,))
     devices: Any = {uid: Device()}
-    return told(sample, devices, {info.key: info for info in infos}).events[0].text
+    return with_process_names(sample, devices, {info.key: info for info in infos}).events[0].text
 
 
 def test_it_is_that_of_the_newest_process_with_the_number() -> None:
@@ -47,4 +47,4 @@ def test_nobody_is_named_who_is_not_known() -> None:
 
 def test_a_sample_without_such_events_stays_what_it_is() -> None:
     sample = Sample(taken_at_s=1.0, taken_mono_s=1.0, boot_id="b", readings=())
-    assert told(sample, {}, {}) is sample
+    assert with_process_names(sample, {}, {}) is sample

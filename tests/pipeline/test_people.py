@@ -13,7 +13,7 @@ from gpuwatchd.collect.host import Host
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.process_names import People
+from gpuwatchd.pipeline.process_names import ProcessNames
 from gpuwatchd.pipeline.tracker import Intake
 from gpuwatchd.pipeline.watcher import Watcher
 from gpuwatchd.store import live
@@ -35,7 +35,7 @@ def test_one_that_is_gone_keeps_its_name(
     before: ProcessInfo | None, name: str, user: str | None
 ) -> None:
     host = SimpleNamespace(look=lambda _: {}, gone=lambda _: before)
-    people = People(host)  # type: ignore[arg-type]
+    people = ProcessNames(host)  # type: ignore[arg-type]
     reading = sample(1.0, [(LISTED, 7)]).readings[0]
     people.resolve(reading, {})
     assert (people.infos[LISTED.key].name, people.infos[LISTED.key].user) == (name, user)

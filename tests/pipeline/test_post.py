@@ -10,7 +10,7 @@ import pytest
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import Delivery
 from gpuwatchd.pipeline import messages
-from gpuwatchd.pipeline.outbox import Post
+from gpuwatchd.pipeline.outbox import Outbox
 from gpuwatchd.store.writer import History
 from tests.making import alert
 
@@ -76,7 +76,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 
 def test_a_new_courier_does_not_send_again_what_the_old_one_has_sent(history: History) -> None:
     old, new = Hands(), Hands()
-    post = Post(old, history)
+    post = Outbox(old, history)
     post.send(history.apply([], [delivery()]))
     old.end("sent")
     post.replace(new)
@@ -87,7 +87,7 @@ def test_a_new_courier_does_not_send_again_what_the_old_one_has_sent(history: Hi
 
 def test_a_new_courier_goes_on_with_what_the_old_one_had_in_hand() -> None:
     old, new = Hands(), Hands()
-    post = Post(old, None)
+    post = Outbox(old, None)
     post.send([delivery(1), delivery(2)])
     old.end("pending", "no answer")
     post.replace(new)
@@ -97,7 +97,7 @@ def test_a_new_courier_goes_on_with_what_the_old_one_had_in_hand() -> None:
 
 def test_an_old_complaint_about_a_channel_does_not_outlive_its_settings() -> None:
     old = Hands()
-    post = Post(old, None)
+    post = Outbox(old, None)
     post.send([delivery()])
     old.end("failed", "no such host")
     post.collect(NOW_S)
@@ -108,7 +108,7 @@ def test_an_old_complaint_about_a_channel_does_not_outlive_its_settings() -> Non
 
 def test_what_is_sent_during_the_last_seconds_is_written_down(history: History) -> None:
     courier = Hands()
-    post = Post(courier, history)
+    post = Outbox(courier, history)
     post.send(history.apply([], [delivery()]))
     courier.end("sent")
     post.close(timeout_s=0.1)

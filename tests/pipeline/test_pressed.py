@@ -17,8 +17,8 @@ from gpuwatchd.core.config import ActSection, Config
 from gpuwatchd.core.errors import NotAllowed, NotifyError
 from gpuwatchd.core.model import ProcessInfo, Subject
 from gpuwatchd.pipeline import messages
-from gpuwatchd.pipeline.action_handler import CONFIRM_S, Pressed, buttons_for
-from gpuwatchd.pipeline.active_silences import Silencing
+from gpuwatchd.pipeline.action_handler import CONFIRM_S, ActionHandler, buttons_for
+from gpuwatchd.pipeline.active_silences import ActiveSilences
 from gpuwatchd.store import actions
 from gpuwatchd.store.checkpoints import Checkpoint
 from tests.act.children import booted_at_s, job, key_of
@@ -40,10 +40,10 @@ class World:
     def __init__(self, history: History) -> None:
         self.said: list[Message] = []
         self.windows: list[list[str]] = []
-        self.silencing = Silencing(history.shelf)
+        self.silencing = ActiveSilences(history.shelf)
         self.history = history
         self.now_s = T0
-        self.pressed = Pressed(
+        self.pressed = ActionHandler(
             Config(),
             silencing=self.silencing,
             shelf=history.shelf,

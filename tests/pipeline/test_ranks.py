@@ -14,9 +14,9 @@ from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED
 from gpuwatchd.pipeline.job_ranks import GOES_ON
-from gpuwatchd.pipeline.track_baseline import Hush, of_job
+from gpuwatchd.pipeline.track_baseline import Suppression, of_job
 from gpuwatchd.store import live
-from gpuwatchd.store.labels import Word
+from gpuwatchd.store.labels import UserLabel
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import EAGER, Postbox, Script, run
 
@@ -300,7 +300,7 @@ def test_what_the_user_calls_normal_is_so_for_the_whole_job() -> None:
     pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
     (alert,) = run(pipeline, 250)[-1].alerts
     lead = pipeline.watcher.tracks[alert.subject.id]
-    lead.hush = Hush(level_bytes=200 * GIB, why="alice said that this is normal", job=True)
+    lead.hush = Suppression(level_bytes=200 * GIB, why="alice said that this is normal", job=True)
     pipeline.watcher.end(lead, "normal", 2245.0, quietly=True)
     ticks = run(pipeline, 80)
     assert ticks[-1].alerts == ()
@@ -318,7 +318,7 @@ def test_what_the_user_calls_normal_of_one_rank_is_so_for_that_rank() -> None:
     pipeline = Pipeline(config=EAGER, sources=[source])
     (alert,) = run(pipeline, 200)[-1].alerts
     alone = pipeline.watcher.tracks[alert.subject.id]
-    alone.hush = Hush(level_bytes=200 * GIB, why="alice said that this is normal")
+    alone.hush = Suppression(level_bytes=200 * GIB, why="alice said that this is normal")
     pipeline.watcher.end(alone, "normal", 1995.0, quietly=True)
     ticks = run(pipeline, 400)
     assert [a.subject.process for a in ticks[-1].alerts] == [rank(1).key]
@@ -332,7 +332,7 @@ def test_what_the_user_calls_normal_of_one_rank_is_so_for_that_rank() -> None:
     ],
 )
 def test_the_title_tells_of_how_many_ranks_a_word_was(title: str, job: bool) -> None:
-    word = Word(
+    word = UserLabel(
         alert_key="k", opened_at_s=1.0, subject=Subject(device_uid="u"), title=title,
         word="normal", given_at_s=2.0,
     )  # fmt: skip

@@ -60,7 +60,7 @@ def test_a_channel_fails_since_its_first_failure_after_a_delivery() -> None:
     assert channels.failed("email", "refused", at_s=170.0, mono_s=80.0)
     assert channels.failing_for_s("email", 130.0) == 120.0
     assert channels.problems() == ["channel email does not deliver: refused"]
-    (health,) = channels.health((), ())
+    (health,) = channels.channel_health((), ())
     assert (health.ok, health.why, health.failing_since_s) == (False, "refused", 100.0)
     assert channels.delivered("email", 200.0)
     assert not channels.delivered("email", 210.0)
@@ -75,9 +75,9 @@ def test_a_channel_that_failed_before_the_start_goes_on_failing_from_then() -> N
     assert channels.failing_for_s("email", 10.0) == 60.0
     # But nobody says so before it has been tried.
     assert channels.problems() == []
-    assert channels.health(("email",), ())[0].failing_since_s is None
+    assert channels.channel_health(("email",), ())[0].failing_since_s is None
     channels.failed("email", "down", at_s=170.0, mono_s=20.0)
-    assert channels.health(("email",), ())[0].failing_since_s == 100.0
+    assert channels.channel_health(("email",), ())[0].failing_since_s == 100.0
     channels.delivered("email", 180.0)
     assert channels.failing_for_s("email", 30.0) is None
 
@@ -86,7 +86,7 @@ def test_channels_are_shown_as_configured_and_others_while_they_matter() -> None
     channels = Channels()
     channels.remember({"old": 50.0, "email": 60.0})
     channels.failed("chat", "down", at_s=1.0, mono_s=1.0)
-    told = channels.health(("desktop", "email"), [delivery("command")])
+    told = channels.channel_health(("desktop", "email"), [delivery("command")])
     assert [(one.name, one.ok, one.delivered_at_s, one.waiting) for one in told] == [
         ("desktop", None, None, 0),
         ("email", None, 60.0, 0),
@@ -94,4 +94,4 @@ def test_channels_are_shown_as_configured_and_others_while_they_matter() -> None
         ("command", None, None, 1),
     ]
     channels.forgive()
-    assert [one.ok for one in channels.health(("chat",), ())] == [None]
+    assert [one.ok for one in channels.channel_health(("chat",), ())] == [None]

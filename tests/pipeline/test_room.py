@@ -12,7 +12,7 @@ from gpuwatchd.collect.logs.log import LogFile, LogSeries
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline, replay
-from gpuwatchd.pipeline.watcher import Room
+from gpuwatchd.pipeline.watcher import Headroom
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, finding, sample
 from tests.pipeline.play import Script, run
 
@@ -37,24 +37,24 @@ def alone(tick: int) -> Sample:
 
 
 def test_a_subject_runs_out_when_nothing_is_free() -> None:
-    room = Room(total_bytes=80.0, free_bytes=30.0, used_bytes=45.0)
+    room = Headroom(total_bytes=80.0, free_bytes=30.0, used_bytes=45.0)
     assert room.limit(10.0, whole=False) == 40.0
     # Five are the driver's reserve: used and free do not add up to the total.
     assert room.limit(45.0, whole=True) == 75.0
-    assert Room(total_bytes=80.0).limit(45.0, whole=True) == 80.0
-    assert Room(total_bytes=80.0).limit(45.0, whole=False) is None
-    assert Room(free_bytes=30.0).limit(None, whole=False) is None
+    assert Headroom(total_bytes=80.0).limit(45.0, whole=True) == 80.0
+    assert Headroom(total_bytes=80.0).limit(45.0, whole=False) is None
+    assert Headroom(free_bytes=30.0).limit(None, whole=False) is None
 
 
 def test_memory_shared_with_the_host_ends_where_the_host_has_no_more() -> None:
     """The total is that of the host, and other programs hold most of it."""
-    room = Room(total_bytes=128.0, free_bytes=20.0, used_bytes=30.0)
+    room = Headroom(total_bytes=128.0, free_bytes=20.0, used_bytes=30.0)
     assert room.limit(30.0, whole=True) == 50.0
     assert room.limit(30.0, whole=False) == 50.0
 
 
 def test_only_leaks_of_others_count_and_never_below_zero() -> None:
-    room = Room()
+    room = Headroom()
     room.note(finding(subject=OTHER, rate_bytes_per_s=5e6))
     assert room.others(MINE) == 5e6
     assert room.others(OTHER) == 0.0

@@ -29,7 +29,7 @@ def tick_after_restart(tmp_path: Path, *, kept: bool, step_s: int) -> Tick:
     anchor = tmp_path / "boot.json" if kept else None
     proc = FakeProc(tmp_path / "proc")
     proc.process(PID)
-    first = Host(proc.folder, contained=False, anchor=anchor).look([PID])[PID]
+    first = Host(proc.folder, contained=False, anchor=anchor).processes([PID])[PID]
     proc.put("stat", f"btime {1_700_000_000 + step_s}\n")
     host = Host(proc.folder, contained=False, anchor=anchor)
     source = Script(lambda tick: sample(1000.0 + 5.0 * tick, [(NUMBER, GIB)]))

@@ -59,7 +59,7 @@ def test_a_server_of_the_configuration_is_asked_no_more_than_once_per_interval(
         assert site.asked == ["/metrics"] * 2
         (reading,) = one.readings
         assert (reading.kind, reading.ok, reading.kv_share) == ("vLLM", True, 0.125)
-        assert len(one.past(site.url)) == 2
+        assert len(one.recent(site.url)) == 2
         assert one.problems == ()
         one.close()
 
@@ -93,7 +93,7 @@ def test_the_server_of_a_gpu_process_is_found_by_its_command_line(
         assert one.members(site.url) == (key,)
         assert one.of(key) == reading
         assert one.named == {key: "m"}
-        assert one.told({key: who})[key].model == "m"
+        assert one.with_models({key: who})[key].model == "m"
         one.close()
 
 
@@ -151,7 +151,7 @@ def test_a_server_is_forgotten_some_time_after_its_process_has_left_the_gpu(
         clock.now_s += 2.0
         one.step((), 0.0)
         assert not one.readings
-        assert one.past(site.url) == ()
+        assert one.recent(site.url) == ()
         one.close()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatchd.core.model import Matcher, Silence, Subject
-from gpuwatchd.pipeline.active_silences import STEP_S, Silencing
+from gpuwatchd.pipeline.active_silences import STEP_S, ActiveSilences
 from gpuwatchd.pipeline.alert_transfer import KNOWN, UNKNOWN
 from gpuwatchd.pipeline.job_ranks import GOES_ON
 from gpuwatchd.store import silences
@@ -60,24 +60,24 @@ def silence(from_s: float = T0, for_s: float = HOUR_S, **changes: object) -> Sil
     return Silence(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def on(paper: Paper | None, time: Time) -> Silencing:
-    return Silencing(paper, time.monotonic)  # type: ignore[arg-type]
+def on(paper: Paper | None, time: Time) -> ActiveSilences:
+    return ActiveSilences(paper, time.monotonic)  # type: ignore[arg-type]
 
 
 def test_one_set_by_another_program_holds_at_the_next_look(tmp_path: Path) -> None:
     time = Time()
     history = opened(tmp_path, time)
-    silencing = Silencing(history.shelf, time.monotonic)
-    silencing.look(time.now_s)
+    silencing = ActiveSilences(history.shelf, time.monotonic)
+    silencing.refresh(time.now_s)
     assert not silencing.active
     kept = silences.add(tmp_path, silence())
-    history.shelf.spoken()
-    silencing.look(time.now_s)
+    history.shelf.changed_elsewhere()
+    silencing.refresh(time.now_s)
     assert list(silencing.active) == [kept]
     assert kept.row is not None
     silences.clear(tmp_path, (kept.row,), T0)
-    history.shelf.spoken()
-    silencing.look(time.now_s)
+    history.shelf.changed_elsewhere()
+    silencing.refresh(time.now_s)
     assert not silencing.active
     history.close()
 
@@ -86,19 +86,19 @@ def test_it_ends_on_time_and_stays_over(tmp_path: Path) -> None:
     time = Time()
     history = opened(tmp_path, time)
     silences.add(tmp_path, silence())
-    history.shelf.spoken()
-    silencing = Silencing(history.shelf, time.monotonic)
-    silencing.look(time.now_s)
+    history.shelf.changed_elsewhere()
+    silencing = ActiveSilences(history.shelf, time.monotonic)
+    silencing.refresh(time.now_s)
     time.pass_s(HOUR_S - 1)
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     assert len(silencing.active) == 1
     time.pass_s(1)
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     assert not silencing.active
     # The clock is set back, and the daemon starts anew: what is over stays over.
     time.now_s -= 2 * HOUR_S
-    again = Silencing(history.shelf, time.monotonic)
-    again.look(time.now_s)
+    again = ActiveSilences(history.shelf, time.monotonic)
+    again.refresh(time.now_s)
     assert not again.active
     history.close()
 
@@ -106,7 +106,7 @@ def test_it_ends_on_time_and_stays_over(tmp_path: Path) -> None:
 def test_until_resolved_ends_with_its_alert() -> None:
     time, paper = Time(), Paper(silence(until_resolved=True))
     silencing = on(paper, time)
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     silencing.follow([alert(state="resolved", key="leak:y"), alert()], time.now_s)
     assert len(silencing.active) == 1
     silencing.follow([alert(state="resolved")], time.now_s)
@@ -117,7 +117,7 @@ def test_until_resolved_ends_with_its_alert() -> None:
 def test_other_silences_outlive_the_alert() -> None:
     time, paper = Time(), Paper(silence())
     silencing = on(paper, time)
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     silencing.follow([alert(state="resolved")], time.now_s)
     assert len(silencing.active) == 1
 
@@ -164,13 +164,13 @@ def test_moved_to_another_key_it_is_kept_and_the_old_one_struck(tmp_path: Path) 
     time = Time()
     history = opened(tmp_path, time)
     silences.add(tmp_path, silence(row=None))
-    history.shelf.spoken()
-    silencing = Silencing(history.shelf, time.monotonic)
-    silencing.look(time.now_s)
+    history.shelf.changed_elsewhere()
+    silencing = ActiveSilences(history.shelf, time.monotonic)
+    silencing.refresh(time.now_s)
     heir = alert(key="leak:heir")
     silencing.follow([alert(state="resolved", ended=KNOWN), heir], time.now_s)
-    again = Silencing(history.shelf, time.monotonic)
-    again.look(time.now_s)
+    again = ActiveSilences(history.shelf, time.monotonic)
+    again.refresh(time.now_s)
     assert [one.matcher.key for one in again.active] == ["leak:heir"]
     assert again.active == silencing.active
     history.close()
@@ -184,7 +184,7 @@ def test_what_cannot_be_kept_holds_all_the_same() -> None:
     silencing.add(silence(row=None, for_s=60.0), time.now_s)
     assert [one.until_at_s for one in silencing.active] == [T0 + 60]
     time.pass_s(60)
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     assert not silencing.active
 
 
@@ -192,23 +192,23 @@ def test_a_clock_that_is_right_only_later_costs_no_silence() -> None:
     # A machine without a battery starts in 1970 until its time is set.
     time, paper = Time(0.0), Paper(silence())
     silencing = on(paper, time)
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     assert len(silencing.active) == 1
     time.now_s = T0 + 600
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     assert len(silencing.active) == 1
     time.pass_s(HOUR_S - 600)
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     assert not silencing.active
 
 
 def test_after_a_step_back_people_read_the_new_end() -> None:
     time, paper = Time(), Paper(silence())
     silencing = on(paper, time)
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     time.pass_s(600)
     time.now_s -= 5 * HOUR_S
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     assert silencing.active[0].until_at_s == time.now_s + HOUR_S - 600
     assert paper.rows[1].until_at_s == time.now_s + HOUR_S - 600
 
@@ -218,25 +218,25 @@ def test_it_is_read_again_only_when_somebody_has_written() -> None:
     silencing = on(paper, time)
     for _ in range(100):
         time.pass_s(5)
-        silencing.look(time.now_s)
+        silencing.refresh(time.now_s)
     assert paper.reads == 1
     paper.outside += 1
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     assert paper.reads == 2
 
 
 def test_a_look_costs_microseconds() -> None:
     time, paper = Time(), Paper(silence())
     silencing = on(paper, time)
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     best = min(_timed(silencing, time.now_s) for _ in range(20))
     assert best < 20e-6
 
 
-def _timed(silencing: Silencing, now_s: float) -> float:
+def _timed(silencing: ActiveSilences, now_s: float) -> float:
     begun_s = real.perf_counter()
     for _ in range(100):
-        silencing.look(now_s)
+        silencing.refresh(now_s)
     return (real.perf_counter() - begun_s) / 100
 
 
@@ -257,7 +257,7 @@ def test_it_never_lasts_longer_than_it_was_meant(
     """Whatever the clock does while the daemon runs, and however often that starts anew."""
     time, paper = Time(), Paper(silence(for_s=for_s))
     silencing = on(paper, time)
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     begun_s, ended = time.mono_s, False
     starts = 0
     for what, number in steps:
@@ -265,12 +265,12 @@ def test_it_never_lasts_longer_than_it_was_meant(
             time.pass_s(abs(number) / 20)
         elif what == "set":
             time.now_s += number
-            silencing.look(time.now_s)  # a tick sees it before anything else happens
+            silencing.refresh(time.now_s)  # a tick sees it before anything else happens
         elif what == "restart":
             silencing, starts = on(paper, time), starts + 1
         else:
             paper.outside += 1
-        silencing.look(time.now_s)
+        silencing.refresh(time.now_s)
         # Whole milliseconds are kept, and drift below a step is not seen.
         allowed_s = for_s + (starts + 1) * (STEP_S + 0.01)
         if silencing.active:
@@ -282,12 +282,12 @@ def test_it_never_lasts_longer_than_it_was_meant(
 def test_one_look_after_many_ticks_of_drift_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     time, paper = Time(), Paper(silence())
     silencing = on(paper, time)
-    silencing.look(time.now_s)
+    silencing.refresh(time.now_s)
     moves: list[object] = []
     monkeypatch.setattr(silencing, "_set_back", lambda *args: moves.append(args))
     for _ in range(100):
         time.pass_s(5)
         time.now_s -= 0.01
-        silencing.look(time.now_s)
+        silencing.refresh(time.now_s)
     assert moves == []
     assert len(silencing.active) == 1

@@ -23,7 +23,7 @@ from gpuwatchd.core.model import (
     Subject,
 )
 from gpuwatchd.pipeline import messages
-from gpuwatchd.pipeline.alert_notifier import Herald
+from gpuwatchd.pipeline.alert_notifier import AlertNotifier
 from gpuwatchd.pipeline.clock import moved_alert, resumed
 from tests.making import calm, finding
 
@@ -168,7 +168,7 @@ class World:
         store: Any = self.store
         dresser: Any = Dresser()
         self.silencing = silencing
-        self.herald = Herald(
+        self.herald = AlertNotifier(
             watcher, post, store, dresser=dresser, silencing=silencing,
             wall=lambda: self.wall_s, mono=lambda: self.mono_s,
         )  # fmt: skip
@@ -245,7 +245,7 @@ class World:
             self._settle(bearer, outcome, changes)
         self._hardware(changes, now_s)
         every = [*self.bearers.values(), self.gpu]
-        self.herald.announce(SOURCE, every, changes, now_s)
+        self.herald.notify(SOURCE, every, changes, now_s)
         self._check(now_s)
 
     def run(self, seconds: float, every_s: float = 10.0) -> None:

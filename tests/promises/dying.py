@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from gpuwatchd.core.config import PolicySection, Seconds, StoreSection
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability, Delivery, Message
-from gpuwatchd.notify.dispatcher import Courier
-from gpuwatchd.pipeline.outbox import Post
+from gpuwatchd.notify.dispatcher import MessageDispatcher
+from gpuwatchd.pipeline.outbox import Outbox
 from gpuwatchd.store.writer import History
 from tests.making import alert
 
@@ -103,9 +103,9 @@ def live(folder: Path, case: str, decided: Callable[[], object] = int) -> None:
     sink = Sink(folder / "arrived")
     cases: dict[str, Notifier] = {"plain": sink, "retry": Fails(sink), "fallback": Fails(None)}
     own = cases[case]
-    courier = Courier({"own": own, "other": sink}, clock=clock)
+    courier = MessageDispatcher({"own": own, "other": sink}, clock=clock)
     policy = PolicySection(channels=("own",), fallback=("other",), fallback_after=Seconds(1e6))
-    post = Post(courier, history, policy=policy, wall=clock, mono=clock)
+    post = Outbox(courier, history, policy=policy, wall=clock, mono=clock)
     post.resume(clock())
     decided()
     if not history.open_alerts():

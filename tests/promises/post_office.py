@@ -10,8 +10,8 @@ import msgspec
 from gpuwatchd.core.config import PolicySection, Seconds
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability, Delivery, Message
-from gpuwatchd.notify.dispatcher import Courier
-from gpuwatchd.pipeline.outbox import Post
+from gpuwatchd.notify.dispatcher import MessageDispatcher
+from gpuwatchd.pipeline.outbox import Outbox
 from tests.making import alert
 from tests.store.world import T0, Time, opened
 
@@ -75,7 +75,7 @@ class Office:
         """Start: open the history, take up what is left."""
         self.history = opened(self.folder, self.time)
         self.courier = self.new_courier()
-        self.post = Post(
+        self.post = Outbox(
             self.courier,
             self.history,
             policy=self.policy,
@@ -84,8 +84,10 @@ class Office:
         )
         self.post.resume(self.time.now_s)
 
-    def new_courier(self) -> Courier:
-        return Courier(self.notifiers, clock=self.time.clock, monotonic=self.time.monotonic)
+    def new_courier(self) -> MessageDispatcher:
+        return MessageDispatcher(
+            self.notifiers, clock=self.time.clock, monotonic=self.time.monotonic
+        )
 
     def die(self) -> None:
         """Be gone: nothing more is heard of the courier, nothing more is written."""

@@ -63,24 +63,24 @@ def test_the_health_of_channels(office: Callable[..., Office]) -> None:
     desktop, mail = Channel("desktop"), Channel("email")
     desktop.answer = DOWN
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
-    before = one.post.health()
+    before = one.post.channel_health()
     assert [(c.name, c.ok, c.waiting) for c in before] == [
         ("desktop", None, 0),
         ("email", None, 0),
     ]
-    assert one.post.health() is before
+    assert one.post.channel_health() is before
     one.tell("a")
     one.turn()
     one.turn(30)
-    first, second = one.post.health()
+    first, second = one.post.channel_health()
     assert (first.ok, first.why, first.failing_since_s) == (False, "no session bus", T0)
     assert (first.waiting, second.ok) == (1, None)
     one.turn(90)
-    first, second = one.post.health()
+    first, second = one.post.channel_health()
     assert (first.waiting, second.ok, second.delivered_at_s) == (0, True, T0 + 120)
     one.die()
     one.begin()
-    assert one.post.health()[1].delivered_at_s == T0 + 120
+    assert one.post.channel_health()[1].delivered_at_s == T0 + 120
 
 
 def _over(one: Office, key: str, ended: str, **fields: Any) -> None:

@@ -53,7 +53,7 @@ def begin_and_end(office: Office, mail: Slow) -> None:
     wait_for(lambda: mail.tries == 1)
     office.tell("a over", thread="a", notice="resolved", severity="info")
     office.step(1)
-    assert office.post.health()[0].waiting == 2
+    assert office.post.channel_health()[0].waiting == 2
 
 
 def test_an_end_is_not_told_before_its_beginning(office: Office, mail: Slow) -> None:

@@ -58,7 +58,7 @@ def test_held_messages_survive_a_restart_and_are_no_failure(office: Callable[...
     one.begin()
     one.turn(600)
     assert (mail.tries, chat.tries, one.post.untold()) == (0, 0, ())
-    assert [one.post.health()[0].ok, one.post.health()[0].waiting] == [None, 1]
+    assert [one.post.channel_health()[0].ok, one.post.channel_health()[0].waiting] == [None, 1]
     one.turn(6000)
     assert (mail.ids, chat.tries) == (["a"], 0)
 

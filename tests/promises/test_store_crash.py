@@ -109,7 +109,7 @@ def test_nothing_acknowledged_is_lost_by_kill(tmp_path: Path) -> None:
             for key, row in acknowledged:
                 assert key in open_keys
                 assert [sent.row for sent in reader.deliveries(key)] == [row]
-            assert spoken <= {(one.alert_key, one.row) for one in reader.words()}
+            assert spoken <= {(one.alert_key, one.row) for one in reader.user_labels()}
     assert not list(tmp_path.glob("*.corrupt-*"))
     assert len(acknowledged) >= KILLS / 4
 

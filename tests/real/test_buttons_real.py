@@ -71,7 +71,7 @@ class Finger:
     def __init__(self) -> None:
         self.pressed: list[tuple[ButtonName, str]] = []
         self.notifier = DesktopNotifier(timeout=10)
-        self.notifier.pressed = lambda name, message: self.pressed.append((name, message.id))
+        self.notifier.on_action = lambda name, message: self.pressed.append((name, message.id))
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_hours_without_a_mail_server_end_in_one_mail(tmp_path: Path, mail: Mail)
         assert mail.box.mails == []
         assert len(office.waiting()) == 24
         assert len(office.post.untold()) == 24
-        (health,) = office.post.health()
+        (health,) = office.post.channel_health()
         assert (health.ok, health.waiting) == (False, 24)
         mail.up()
         office.step(HOUR_S)
@@ -202,7 +202,7 @@ def test_a_server_without_actions_that_comes_late(
         plain.start_bus()
         office.tell("a", buttons=(snooze,))
         office.turn()
-        (health, _) = office.post.health()
+        (health, _) = office.post.channel_health()
         assert health.why.startswith("no notification server on the session bus")
         plain.start_plain()
         office.turn(30)

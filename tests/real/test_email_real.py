@@ -12,7 +12,7 @@ from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Delivery, Message
 from gpuwatchd.notify.backlog import plan
 from gpuwatchd.notify.channels.email.channel import EmailNotifier
-from gpuwatchd.notify.dispatcher import Courier, retry_at
+from gpuwatchd.notify.dispatcher import MessageDispatcher, retry_at
 from tests.real.mailserver import Mailbox, free_port
 from tests.real.stage import until
 
@@ -145,7 +145,9 @@ def test_the_server_is_down_then_up_through_the_courier(
 ) -> None:
     port = free_port()
     now_s = [1000.0]
-    courier = Courier({"email": EmailNotifier(**settings, port=port)}, clock=lambda: now_s[0])
+    courier = MessageDispatcher(
+        {"email": EmailNotifier(**settings, port=port)}, clock=lambda: now_s[0]
+    )
     pending = Delivery(
         alert_key="k",
         channel="email",
@@ -189,7 +191,7 @@ class Outbox:
 
     def __init__(self, channel: EmailNotifier) -> None:
         self.now_s = 1_000_000.0
-        self.courier = Courier({"email": channel}, clock=lambda: self.now_s)
+        self.courier = MessageDispatcher({"email": channel}, clock=lambda: self.now_s)
         self.waiting: dict[str, Delivery] = {}
 
     def tell(self, n: int, notice: str, thread: str | None = None) -> None:

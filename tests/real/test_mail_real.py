@@ -18,7 +18,7 @@ from gpuwatchd.charts import child_process
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Delivery
 from gpuwatchd.notify.channels.email.channel import EmailNotifier
-from gpuwatchd.notify.dispatcher import Courier
+from gpuwatchd.notify.dispatcher import MessageDispatcher
 from tests.conftest import need
 from tests.real import mail_picture
 from tests.real.mailserver import PASSWORD, Mailbox, free_port
@@ -174,7 +174,7 @@ def test_greylisting_then_the_same_mail(
     mailbox.recipient_answers = dict.fromkeys(settings["to"], "450 4.2.0 greylisted")
     now_s = [1000.0]
     channel = EmailNotifier(**settings, port=start().port)
-    courier = Courier({"email": channel}, clock=lambda: now_s[0])
+    courier = MessageDispatcher({"email": channel}, clock=lambda: now_s[0])
     waiting = Delivery(
         alert_key="k", channel="email", message=message, state="pending", attempts=0,
         created_at_s=1000.0, row=1,

@@ -21,7 +21,7 @@ from gpuwatchd.store.writer import History
 from gpuwatchd.web import auth as security
 from gpuwatchd.web import files, tokens
 from gpuwatchd.web.api import Api
-from gpuwatchd.web.pages.answers import ANSWERS as PAGE_VIEWS
+from gpuwatchd.web.pages.responses import ANSWERS as PAGE_VIEWS
 
 __all__ = [
     "COMMANDS",

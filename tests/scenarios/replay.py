@@ -14,7 +14,7 @@ from gpuwatchd.alerts import FAST_S
 from gpuwatchd.core.config import Config, DetectionSection
 from gpuwatchd.core.model import Device, Series, Subject
 from gpuwatchd.pipeline.replay import Recorded
-from gpuwatchd.pipeline.watcher import Room, Track, Watcher
+from gpuwatchd.pipeline.watcher import Headroom, Track, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +103,7 @@ def track_of(whole: Series, recorded: Recorded) -> KnownTrack:
         subject=whole.subject,
         device=device_of(whole),
         window=recorded,
-        room=Room(total_bytes=whole.total_bytes, util_pct=whole.util_pct, growing={}),
+        room=Headroom(total_bytes=whole.total_bytes, util_pct=whole.util_pct, growing={}),
         title="test",
         framework=whole.framework,
         whole=whole,

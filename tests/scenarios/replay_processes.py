@@ -10,7 +10,7 @@ import numpy as np
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Series, Subject
 from gpuwatchd.pipeline.replay import Recorded
-from gpuwatchd.pipeline.watcher import Room, Track, Watcher
+from gpuwatchd.pipeline.watcher import Headroom, Track, Watcher
 from tests.scenarios.replay import DEFAULTS, device_of, instants_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def replay_processes(item: Item) -> list[Course]:
     The limit of each is what it holds and what is free on the device at that instant.
     """
     whole = item.series
-    room = Room(total_bytes=whole.total_bytes, growing={})
+    room = Headroom(total_bytes=whole.total_bytes, growing={})
     watcher = Watcher(Config(detection=DEFAULTS))
     instants = instants_of(whole.t_s)
     start = float(whole.t_s[0])
@@ -106,7 +106,7 @@ def _rest(item: Item) -> Series | None:
 
 
 def _player(
-    item: Item, series: Series, course: Course, room: Room, instants: FloatArray
+    item: Item, series: Series, course: Course, room: Headroom, instants: FloatArray
 ) -> _Player:
     span_s = DEFAULTS.analysis_window_hours * 3600.0
     recorded = Recorded(series.t_s, series.used_bytes, (), span_s)

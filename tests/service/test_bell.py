@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd.service import wakeup
-from gpuwatchd.service.wakeup import Bell
+from gpuwatchd.service.wakeup import Wakeup
 
 if TYPE_CHECKING:
     import pytest
@@ -21,14 +21,14 @@ def descriptors() -> int:
     return sum(1 for _ in Path("/dev/fd").iterdir())
 
 
-def waited(one: Bell, seconds: float) -> float:
+def waited(one: Wakeup, seconds: float) -> float:
     began = time.monotonic()
     one.wait(seconds)
     return time.monotonic() - began
 
 
 def test_ringing_ends_the_wait_once(tmp_path: Path) -> None:
-    one = Bell()
+    one = Wakeup()
     one.hang_up(tmp_path)
     assert wakeup.ring(tmp_path)
     assert waited(one, 10.0) < 1.0
@@ -38,7 +38,7 @@ def test_ringing_ends_the_wait_once(tmp_path: Path) -> None:
 
 def test_nobody_rings_where_nobody_listens(tmp_path: Path) -> None:
     assert not wakeup.ring(tmp_path)
-    one = Bell()
+    one = Wakeup()
     one.hang_up(tmp_path)
     one.take_down()
     assert not wakeup.ring(tmp_path)
@@ -48,7 +48,7 @@ def test_nobody_rings_where_nobody_listens(tmp_path: Path) -> None:
 
 
 def test_a_full_pipe_has_rung(tmp_path: Path) -> None:
-    one = Bell()
+    one = Wakeup()
     one.hang_up(tmp_path)
     handle = os.open(tmp_path / wakeup.FILE_NAME, os.O_WRONLY | os.O_NONBLOCK)
     try:
@@ -67,7 +67,7 @@ def test_what_lies_in_its_place_is_replaced_and_only_ours_may_ring(tmp_path: Pat
     path.write_text("a file")
     assert not wakeup.ring(tmp_path)
     assert path.read_text() == "a file"
-    one = Bell()
+    one = Wakeup()
     one.hang_up(tmp_path)
     assert stat.S_ISFIFO(path.stat().st_mode)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -83,7 +83,7 @@ def test_what_lies_in_its_place_is_replaced_and_only_ours_may_ring(tmp_path: Pat
 def test_a_pipe_with_a_large_number_rings_too(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
-    one = Bell()
+    one = Wakeup()
     others = [os.dup(0) for _ in range(1100)]  # as many processes that are watched
     try:
         one.hang_up(tmp_path)
@@ -99,7 +99,7 @@ def test_a_pipe_with_a_large_number_rings_too(tmp_path: Path) -> None:
 def test_a_pipe_that_cannot_be_hung_up_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = Bell()
+    one = Wakeup()
     before = descriptors()
     really = os.open
 

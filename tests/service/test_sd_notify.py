@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.service.sd_notify import Ear
+from gpuwatchd.service.sd_notify import NotifySocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,46 +49,46 @@ def heard(listener: socket.socket) -> list[str]:
 def test_a_manager_whose_queue_is_full_is_not_waited_for_and_told_later(
     manager: socket.socket,
 ) -> None:
-    ear = Ear(manager.getsockname())
+    ear = NotifySocket(manager.getsockname())
     fill(manager)
 
     def talk() -> None:
-        ear.tell("READY=1")
+        ear.send("READY=1")
         ear.status("1 GPUs")
         ear.status("2 GPUs")
-        ear.tell("WATCHDOG=1")
+        ear.send("WATCHDOG=1")
 
     talker = threading.Thread(target=talk, daemon=True)
     talker.start()
     talker.join(10)
     assert not talker.is_alive()
     assert set(heard(manager)) == {"STATUS=somebody else"}
-    ear.tell("WATCHDOG=1")
+    ear.send("WATCHDOG=1")
     (late,) = heard(manager)
     assert sorted(late.splitlines()) == ["READY=1", "STATUS=2 GPUs", "WATCHDOG=1"]
-    ear.tell("WATCHDOG=1")
+    ear.send("WATCHDOG=1")
     assert heard(manager) == ["WATCHDOG=1"]
 
 
 def test_a_manager_that_has_gone_is_nobodys_problem(tmp_path: Path) -> None:
-    ear = Ear(str(tmp_path / "nowhere"))
-    ear.tell("READY=1")
+    ear = NotifySocket(str(tmp_path / "nowhere"))
+    ear.send("READY=1")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "nowhere"))
         listener.settimeout(0.0)
-        ear.tell("WATCHDOG=1")
+        ear.send("WATCHDOG=1")
         assert heard(listener) == ["WATCHDOG=1"]
 
 
 def test_a_status_is_told_when_it_is_news(manager: socket.socket) -> None:
-    ear = Ear(manager.getsockname())
+    ear = NotifySocket(manager.getsockname())
     for text in ("1 GPUs", "1 GPUs", "2 GPUs"):
         ear.status(text)
     assert heard(manager) == ["STATUS=1 GPUs", "STATUS=2 GPUs"]
 
 
 def test_a_long_status_is_cut_after_a_word(manager: socket.socket) -> None:
-    ear = Ear(manager.getsockname())
+    ear = NotifySocket(manager.getsockname())
     ear.status("seldom " * 60)
     (told,) = heard(manager)
     assert told.endswith(" seldom …")

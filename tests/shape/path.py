@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from gpuwatchd.core.model import Availability, Message
-    from gpuwatchd.notify.dispatcher import Courier
+    from gpuwatchd.notify.dispatcher import MessageDispatcher
     from gpuwatchd.pipeline import Pipeline
     from gpuwatchd.store.writer import History
 
@@ -119,7 +119,9 @@ class Clock:
         return 10_000.0 + self.passed_s
 
 
-def _daemon(folder: Path, proc: Path, clock: Clock, courier: Courier) -> tuple[Pipeline, History]:
+def _daemon(
+    folder: Path, proc: Path, clock: Clock, courier: MessageDispatcher
+) -> tuple[Pipeline, History]:
     """Put the parts together as the daemon does."""
     from gpuwatchd.collect.host import Host
     from gpuwatchd.collect.nvml.source import NvmlSource
@@ -164,14 +166,14 @@ def _daemon(folder: Path, proc: Path, clock: Clock, courier: Courier) -> tuple[P
 def _play(folder: Path) -> Kinds:
     """Play the incident; return kind of tick -> (modules, changes) of each."""
     from gpuwatchd.collect.host import allocator
-    from gpuwatchd.notify.dispatcher import Courier
+    from gpuwatchd.notify.dispatcher import MessageDispatcher
 
     fake, proc = FakeNvml(folder), FakeProc(folder / "proc")
     proc.process(PID, maps=TORCH_MAPS)
     steps, channel, clock = Steps(), Channel(), Clock()
     threading.setprofile(steps)
     sys.setprofile(steps)
-    courier = Courier({Channel.name: channel}, clock=clock.wall, monotonic=clock.mono)
+    courier = MessageDispatcher({Channel.name: channel}, clock=clock.wall, monotonic=clock.mono)
     pipeline, history = _daemon(folder, proc.folder, clock, courier)
     pipeline.resume()
     steps.taken()  # an incident begins with the first sample

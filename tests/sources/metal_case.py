@@ -13,7 +13,7 @@ from gpuwatchd.collect.metal.calls import (
     SYSCTL,
     VM_STAT,
     Denied,
-    Known,
+    ListedProcess,
 )
 from gpuwatchd.collect.metal.source import MetalSource
 from gpuwatchd.collect.metal.system import GIB, Footprint
@@ -50,10 +50,10 @@ class FakeMac:
         self.held: dict[int, int] = {4100: 5 * GIB, 4200: 3 * GIB, 310: 2 * GIB}
         self.others: dict[int, int | None] = {}
         self.table = [
-            Known(1, 0, "launchd", (), 1.0),
-            Known(310, 1, "WindowServer", (), 2.0),
-            Known(4100, 1, "python3.12", ("python3.12", "train.py"), 3.0),
-            Known(4200, 1, "Draw Things", ("/Applications/Draw Things.app/x",), 4.0),
+            ListedProcess(1, 0, "launchd", (), 1.0),
+            ListedProcess(310, 1, "WindowServer", (), 2.0),
+            ListedProcess(4100, 1, "python3.12", ("python3.12", "train.py"), 3.0),
+            ListedProcess(4200, 1, "Draw Things", ("/Applications/Draw Things.app/x",), 4.0),
         ]
 
     def run(self, argv: tuple[str, ...]) -> bytes:
@@ -75,7 +75,7 @@ class FakeMac:
     def resident_bytes(self, pid: int) -> int | None:
         return self.others[pid]
 
-    def processes(self) -> list[Known]:
+    def processes(self) -> list[ListedProcess]:
         self.asked.append("processes")
         return self.table
 

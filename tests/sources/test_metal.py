@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatchd.collect.metal.calls import ACCELERATORS, GPU_CLIENTS, SYSCTL, VM_STAT, Known
+from gpuwatchd.collect.metal.calls import ACCELERATORS, GPU_CLIENTS, SYSCTL, VM_STAT, ListedProcess
 from gpuwatchd.collect.metal.processes import WHOLE
 from gpuwatchd.collect.metal.source import NOT_HERE
 from gpuwatchd.collect.metal.system import GIB, MIB
@@ -63,9 +63,9 @@ def test_an_estimate_is_called_one(mac: FakeMac) -> None:
 
 def test_who_works_is_listed_and_who_draws_is_not(mac: FakeMac) -> None:
     mac.table += [
-        Known(500, 1, "ollama", ("/usr/local/bin/ollama", "serve"), 5.0),
-        Known(501, 500, "llama-server", ("/x/lib/ollama/llama-server", "--port", "5"), 6.0),
-        Known(600, 1, "Google Chrome", ("/Applications/Google Chrome.app/x",), 7.0),
+        ListedProcess(500, 1, "ollama", ("/usr/local/bin/ollama", "serve"), 5.0),
+        ListedProcess(501, 500, "llama-server", ("/x/lib/ollama/llama-server", "--port", "5"), 6.0),
+        ListedProcess(600, 1, "Google Chrome", ("/Applications/Google Chrome.app/x",), 7.0),
     ]
     mac.held |= {500: 20 * MIB, 501: 9 * GIB, 600: 2 * GIB}
     reading = one(mac)
@@ -75,9 +75,9 @@ def test_who_works_is_listed_and_who_draws_is_not(mac: FakeMac) -> None:
 
 def test_a_launcher_counts_with_its_children(mac: FakeMac) -> None:
     mac.table += [
-        Known(700, 1, "mlx_lm.server", ("mlx_lm.server", "--model", "m"), 5.0),
-        Known(701, 700, "worker", (), 6.0),
-        Known(702, 701, "helper", (), 7.0),
+        ListedProcess(700, 1, "mlx_lm.server", ("mlx_lm.server", "--model", "m"), 5.0),
+        ListedProcess(701, 700, "worker", (), 6.0),
+        ListedProcess(702, 701, "helper", (), 7.0),
     ]
     mac.held |= {700: 20 * MIB, 701: 4 * GIB, 702: GIB}
     assert held(one(mac))[700] == 5 * GIB + 20 * MIB
@@ -101,7 +101,7 @@ def test_a_new_program_with_an_old_pid_has_not_worked_yet(mac: FakeMac) -> None:
         mac.clients(p4200=time_ns)
         source.read()
         mac.now_s += 30
-    mac.table[-1] = Known(4200, 1, "Notes", (), 99.0)
+    mac.table[-1] = ListedProcess(4200, 1, "Notes", (), 99.0)
     assert 4200 not in held(source.read().readings[0])
 
 
@@ -133,7 +133,7 @@ def test_a_program_that_has_just_ended_is_unknown_not_nothing(mac: FakeMac) -> N
 
 def test_without_the_list_of_clients_names_still_tell(mac: FakeMac) -> None:
     mac.output[GPU_CLIENTS] = SourceError("ioreg did not answer within 1.5 s")
-    mac.table.append(Known(501, 1, "llama-server", ("llama-server", "-m", "x"), 6.0))
+    mac.table.append(ListedProcess(501, 1, "llama-server", ("llama-server", "-m", "x"), 6.0))
     mac.held[501] = 9 * GIB
     assert held(one(mac)) == {501: 9 * GIB}
 

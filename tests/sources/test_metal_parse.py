@@ -115,7 +115,7 @@ def test_the_room_is_bounded_by_the_ceiling_and_by_the_host(
     allocated: int | None, in_use: int | None, system: System, want: int | None
 ) -> None:
     limit = Ceiling(16 * GIB, "Metal")
-    assert metal_system.room(limit, allocated, in_use, system) == want
+    assert metal_system.headroom(limit, allocated, in_use, system) == want
 
 
 def test_a_footprint_lies_where_every_version_has_it() -> None:

@@ -388,7 +388,7 @@ def test_a_dead_pid_stays_listed(fake: FakeNvml) -> None:
 from gpuwatchd.collect.host import Host
 uses = source().read().readings[0].uses
 host = Host()
-out(plain(uses), [str(pid) for pid in host.look([use.key.pid for use in uses])])
+out(plain(uses), [str(pid) for pid in host.processes([use.key.pid for use in uses])])
 host.close()
 """,
     )

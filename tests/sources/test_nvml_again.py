@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.collect.nvml.retry import Again
+from gpuwatchd.collect.nvml.retry import RetryTimer
 from tests.sources.nvml_case import play
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ os._exit(0)
 
 
 def test_alone_a_card_is_not_kept_waiting_for_minutes() -> None:
-    again = Again()
+    again = RetryTimer()
     begun = []
     for second in range(1000):
         again.saw(["lost"], float(second))
@@ -147,7 +147,7 @@ def test_alone_a_card_is_not_kept_waiting_for_minutes() -> None:
 
 
 def test_a_card_that_flickers_brings_no_start_after_another() -> None:
-    again = Again()
+    again = RetryTimer()
     begun = []
     for second in range(1200):
         again.saw(["ok", "lost" if second % 60 < 50 else "ok"], float(second))

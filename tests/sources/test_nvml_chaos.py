@@ -48,7 +48,7 @@ for turn in range(80):
         here.pop(dice.randrange(4))
     put(*here, *trouble(), *trouble())
     if dice.random() < 0.1:
-        s.release(dice.choice([0, 10, 30]))
+        s.release_driver(dice.choice([0, 10, 30]))
     if dice.random() < 0.1:
         version(dice.choice(["535.129.03", "550.54.15"]))
     now[0] += dice.choice([0.2, 1, 5, 20, 70])
@@ -66,7 +66,7 @@ for turn in range(80):
         if r.device_uid not in known or (r.state not in {"ok", "unsupported"} and r.used_bytes):
             wrong.append([r.device_uid, r.state, r.used_bytes])
 put(*cards)
-s.release(0)
+s.release_driver(0)
 for _ in range(60):
     now[0] += 61
     time.sleep(0.05)

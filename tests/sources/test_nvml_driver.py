@@ -224,7 +224,7 @@ def test_released_cards_are_shown_and_taken_back_in_time(fake: FakeNvml) -> None
         """
 s = source()
 s.read()
-s.release(60)
+s.release_driver(60)
 sample = s.read()
 kinds = [e.kind for e in sample.events]
 during, why = [r.state for r in sample.readings], sample.faults[0].why
@@ -254,13 +254,13 @@ s = source()
 def state():
     return s.read().readings[0].state
 states = [state()]
-s.release(30)
+s.release_driver(30)
 states.append(state())
 now[0] += 20
-s.release(30)
+s.release_driver(30)
 now[0] += 20
 states.append(state())
-s.release(0)
+s.release_driver(0)
 out(*states, state())
 s.close()
 """,
@@ -280,10 +280,10 @@ def test_released_before_any_card_was_seen_nothing_is_touched(
         fake,
         """
 s = source(sys_root=sys.argv[1])
-s.release(60)
+s.release_driver(60)
 shown = [[r.device_uid, r.state] for r in s.read().readings]
 other = source()
-other.release(60)
+other.release_driver(60)
 try:
     other.read()
 except SourceUnavailable as error:
@@ -311,7 +311,7 @@ def waiters():
     return [t.name for t in threading.enumerate() if t.name == "nvml-events"]
 s.read()
 before = waiters()
-s.release(60)
+s.release_driver(60)
 state = s.read().readings[0].state
 out(before, state, waiters())
 s.close()

@@ -265,7 +265,7 @@ s = source()
 first = s.read().readings[0].util_pct
 put("gpu 0 total=24G util=42")
 second = s.read().readings[0].util_pct
-s.release(60)
+s.release_driver(60)
 released = s.read()
 now[0] += 61
 out(first, second, released.readings[0].used_bytes, s.read().readings[0].util_pct)

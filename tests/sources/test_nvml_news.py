@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.collect.nvml.card import Card, placeholder
-from gpuwatchd.collect.nvml.state_changes import BACK_AFTER_S, News
+from gpuwatchd.collect.nvml.state_changes import BACK_AFTER_S, StateChanges
 from gpuwatchd.core.model import Device
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ UID = "GPU-1"
 def play(*states: DeviceState, every_s: float = 5.0) -> list[Event]:
     """Return what is told while a card has these states, one after the other."""
     device = Device(uid=UID, vendor="nvidia", index=0, name="A", memory_total_bytes=None)
-    card, news = Card(UID, device), News()
+    card, news = Card(UID, device), StateChanges()
     told: list[Event] = []
     for turn, state in enumerate(states):
         card.state = state
@@ -76,7 +76,7 @@ def test_what_never_answered_is_not_lost_but_may_need_a_reset() -> None:
 
 
 def test_a_stand_in_is_no_card() -> None:
-    news = News()
+    news = StateChanges()
     card = placeholder(0, "ok")
     states: list[DeviceState] = ["ok", "lost"]
     for state in states:

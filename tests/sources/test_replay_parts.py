@@ -30,7 +30,7 @@ def test_a_column_of_times_reads_as_its_cells(moments: list[datetime], zone: str
             for moment in moments
         ]
         column = Clock(zone).column(texts)
-        single = [Clock(zone).one(text) for text in texts]
+        single = [Clock(zone).parse(text) for text in texts]
         assert column is not None
         assert column.tolist() == pytest.approx(single, abs=1e-6)
 
@@ -39,13 +39,13 @@ def test_a_column_of_times_reads_as_its_cells(moments: list[datetime], zone: str
 def test_a_time_is_what_the_standard_library_says(moment: datetime) -> None:
     text = moment.isoformat(timespec="milliseconds")
     want = datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
-    assert Clock().one(text) == pytest.approx(want, abs=1e-4)
-    assert Clock().one(f"{text}+02:00") == pytest.approx(want - 7200, abs=1e-4)
+    assert Clock().parse(text) == pytest.approx(want, abs=1e-4)
+    assert Clock().parse(f"{text}+02:00") == pytest.approx(want - 7200, abs=1e-4)
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_time_or_nan(text: str) -> None:
-    value = Clock().one(text)
+    value = Clock().parse(text)
     assert math.isnan(value) or math.isfinite(value)
 
 

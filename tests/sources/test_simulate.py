@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.collect.scenarios import shapes, worlds
+from gpuwatchd.collect.scenarios import curves, worlds
 from gpuwatchd.collect.simulate import FIRST_PID, Planted, SimulateSource
 from gpuwatchd.core.errors import ConfigError
 from gpuwatchd.core.model import LEAK_PATTERNS
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 EPOCH_S = 1_700_000_000.0
-MIB = shapes.MIB
+MIB = curves.MIB
 
 
 def _world(scenario: str = "demo", seed: int = 7) -> SimulateSource:
@@ -229,11 +229,11 @@ def test_what_cannot_be_played_is_refused(scenario: str, speed: float) -> None:
 
 @given(seed=st.integers(0, 2**40), index=st.integers(-(2**40), 2**40))
 def test_unit_is_a_share(seed: int, index: int) -> None:
-    assert 0 <= shapes.unit(seed, index) < 1
+    assert 0 <= curves.unit(seed, index) < 1
 
 
 def test_unit_is_even() -> None:
-    drawn = sorted(shapes.unit(5, index) for index in range(4000))
+    drawn = sorted(curves.unit(5, index) for index in range(4000))
     worst = max(abs(value - rank / 4000) for rank, value in enumerate(drawn))
     assert worst < 0.03
 
@@ -241,30 +241,30 @@ def test_unit_is_even() -> None:
 @given(age_s=st.floats(0, 1e6), later_s=st.floats(0, 1e5), seed=st.integers(0, 99))
 def test_what_is_kept_never_shrinks(age_s: float, later_s: float, seed: int) -> None:
     for shape in (
-        shapes.Stairs(5.0, 3.0, 60.0, 30.0, 0.5, seed),
-        shapes.Linear(1.0, 2.0, 50.0),
-        shapes.WarmUp(1.0, 9.0, 100.0),
-        shapes.Accelerating(1.0, 1.0, 1e5, 10.0),
+        curves.Stairs(5.0, 3.0, 60.0, 30.0, 0.5, seed),
+        curves.Linear(1.0, 2.0, 50.0),
+        curves.WarmUp(1.0, 9.0, 100.0),
+        curves.Accelerating(1.0, 1.0, 1e5, 10.0),
     ):
         assert shape.at(age_s + later_s) >= shape.at(age_s) - 1e-6
 
 
 def test_shapes_at_known_ages() -> None:
-    assert shapes.Flat(7.0).at(1e9) == 7.0
-    assert shapes.Linear(10.0, 2.0, 5.0, 8.0).at(7.0) == 14.0
-    assert shapes.Linear(10.0, 2.0, 5.0, 8.0).at(1e6) == 18.0
-    assert shapes.Stairs(1.0, 4.0, 10.0, jitter=0.0).at(14.0) == 5.0
-    assert shapes.Stairs(1.0, 4.0, 10.0, jitter=0.0).at(15.0) == 9.0
-    cycle = shapes.Cyclic(100.0, 8.0, 10.0, creep_bytes=1.0, jitter=0.0)
+    assert curves.Flat(7.0).at(1e9) == 7.0
+    assert curves.Linear(10.0, 2.0, 5.0, 8.0).at(7.0) == 14.0
+    assert curves.Linear(10.0, 2.0, 5.0, 8.0).at(1e6) == 18.0
+    assert curves.Stairs(1.0, 4.0, 10.0, jitter=0.0).at(14.0) == 5.0
+    assert curves.Stairs(1.0, 4.0, 10.0, jitter=0.0).at(15.0) == 9.0
+    cycle = curves.Cyclic(100.0, 8.0, 10.0, creep_bytes=1.0, jitter=0.0)
     assert [cycle.at(age) for age in (0.0, 4.0, 9.0, 10.0, 14.0)] == [100, 104, 100, 101, 105]
-    spikes = shapes.Spikes(1.0, 5.0, 10.0, 2.0, 20.0)
+    spikes = curves.Spikes(1.0, 5.0, 10.0, 2.0, 20.0)
     assert [spikes.at(age) for age in (9.0, 11.0, 13.0, 31.0)] == [1, 6, 1, 6]
-    once = shapes.Spikes(1.0, 5.0, 10.0, 2.0)
+    once = curves.Spikes(1.0, 5.0, 10.0, 2.0)
     assert [once.at(age) for age in (9.0, 11.0, 13.0, 31.0)] == [1, 6, 1, 1]
-    phases = shapes.Phases(((5.0, shapes.Flat(1.0)), (5.0, shapes.Linear(0.0, 1.0))))
+    phases = curves.Phases(((5.0, curves.Flat(1.0)), (5.0, curves.Linear(0.0, 1.0))))
     assert [phases.at(age) for age in (4.0, 5.0, 8.0, 50.0)] == [1, 0, 3, 45]
-    fast = shapes.Accelerating(0.0, 1.0, 100.0)
+    fast = curves.Accelerating(0.0, 1.0, 100.0)
     assert fast.at(200.0) - fast.at(100.0) == pytest.approx(2 * fast.at(100.0))
-    assert shapes.Swap((3.0,), 60.0).at(500.0) == 3.0
-    assert {shapes.Swap((1.0, 2.0), 10.0, 4).at(10.0 * k) for k in range(30)} == {1.0, 2.0}
-    assert abs(shapes.Noisy(shapes.Flat(50.0), 5.0).at(3.0) - 50.0) <= 5.0
+    assert curves.Swap((3.0,), 60.0).at(500.0) == 3.0
+    assert {curves.Swap((1.0, 2.0), 10.0, 4).at(10.0 * k) for k in range(30)} == {1.0, 2.0}
+    assert abs(curves.Noisy(curves.Flat(50.0), 5.0).at(3.0) - 50.0) <= 5.0

@@ -91,8 +91,8 @@ def then(directory: Path) -> Iterator[None]:
         there = os.uname_result((machine.sysname, HOST, *machine[2:]))
         patch.setattr(os, "uname", lambda: there)
         patch.setattr(time, "time", lambda: NOW_S)
-        free = memory.Room(free_bytes=MACHINE_BYTES // 2, total_bytes=MACHINE_BYTES)
-        patch.setattr(memory, "room", lambda: free)
+        free = memory.Headroom(free_bytes=MACHINE_BYTES // 2, total_bytes=MACHINE_BYTES)
+        patch.setattr(memory, "headroom", lambda: free)
         time.tzset()
         yield
 

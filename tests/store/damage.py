@@ -18,8 +18,8 @@ from gpuwatchd.store import (
 )
 from gpuwatchd.store.actions import Action
 from gpuwatchd.store.checkpoints import Checkpoint
-from gpuwatchd.store.idle_levels import Norm
-from gpuwatchd.store.labels import Word
+from gpuwatchd.store.idle_levels import IdleLevel
+from gpuwatchd.store.labels import UserLabel
 from gpuwatchd.store.profiles import Run
 from tests.making import alert, finding
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, delivery, opened, sample
@@ -65,7 +65,7 @@ def build(directory: Path, end_s: float = T0 + SPAN_S) -> None:
     )
     history.event("gpu-lost", "gone", UID)
     history.segment("gap", gap_s=60.0)
-    history.shelf.learn(UID, Norm(2**20, BOOT), end_s)
+    history.shelf.learn(UID, IdleLevel(2**20, BOOT), end_s)
     history.shelf.keep(_run(end_s - 7000))
     history.shelf.keep_checkpoint(
         Checkpoint(process=KEY, saved_at_s=end_s - 300, said_by="file", detail="a.pt")
@@ -83,11 +83,11 @@ def build(directory: Path, end_s: float = T0 + SPAN_S) -> None:
         matcher=Matcher(key="leak:x"), from_at_s=end_s - 100, until_at_s=end_s + 1e5, who="alice"
     )
     silences.add(directory, silence)
-    labels.say(directory, _word(end_s))
+    labels.write(directory, _word(end_s))
     act: dict[str, Any] = {"verb": "checkpoint", "process": KEY, "who": "alice"}
     actions.add(directory, Action(at_s=end_s - 400, phase="asked", **act))
     actions.add(directory, Action(at_s=end_s - 390, phase="done", **act))
-    checkpoints.say(directory, Checkpoint(process=KEY, saved_at_s=end_s - 200, said_by="alice"))
+    checkpoints.write(directory, Checkpoint(process=KEY, saved_at_s=end_s - 200, said_by="alice"))
 
 
 def open_alert(end_s: float) -> Any:
@@ -117,8 +117,8 @@ def _run(ended_at_s: float) -> Run:
     )  # fmt: skip
 
 
-def _word(end_s: float) -> Word:
-    return Word(
+def _word(end_s: float) -> UserLabel:
+    return UserLabel(
         alert_key="leak:y", opened_at_s=end_s - 900, title="GPU 0: python[100]", word="normal",
         subject=Subject(device_uid=UID, process=KEY), given_at_s=end_s - 500, why="a cache",
         who="alice",
@@ -133,19 +133,19 @@ def use(history: History, time: Time) -> None:
     history.told_of_open()
     history.recent_notices(now_s - 3600)
     history.over_since(now_s - 3600)
-    history.unheard_since(now_s - 3600)
+    history.undelivered_since(now_s - 3600)
     history.last_delivered()
     list(history.recent_series(now_s - SPAN_S))
     shelf = history.shelf
-    shelf.norms()
-    shelf.spoken()
-    shelf.words()
+    shelf.idle_levels()
+    shelf.changed_elsewhere()
+    shelf.user_labels()
     shelf.silences(now_s)
     shelf.runs(PROGRAM)
     shelf.checkpoints()
     for process in (None, KEY):
         shelf.minutes(UID, process, now_s - SPAN_S, now_s)
-    shelf.occupied(UID, now_s - SPAN_S, now_s)
+    shelf.occupancy(UID, now_s - SPAN_S, now_s)
     shelf.load_pct(UID, now_s - SPAN_S, now_s)
     shelf.program_of(KEY)
     shelf.read(lambda it: meta.load(it, "digest"))
@@ -180,10 +180,10 @@ def questions(now_s: float) -> dict[str, Callable[[Reader], Any]]:
         "decisions": lambda it: it.decisions(),
         "silences": lambda it: it.silences(all_of_them=True),
         "runs": lambda it: it.runs(),
-        "words": lambda it: it.words(all_of_them=True),
+        "words": lambda it: it.user_labels(all_of_them=True),
         "checkpoints": lambda it: it.checkpoints(),
-        "deeds": lambda it: it.deeds(),
-        "occupied": lambda it: it.occupied(UID, *span),
+        "deeds": lambda it: it.action_events(),
+        "occupied": lambda it: it.occupancy(UID, *span),
         "power_w": lambda it: it.power_w(UID, *span),
         "events": lambda it: it.events(),
         "segments": lambda it: it.segments(),

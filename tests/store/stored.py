@@ -25,12 +25,12 @@ STRUCTS = {
     # Files of the runtime directory and of the state directory.
     "boot": "gpuwatchd.collect.host.boot_time:_Anchor",
     "pop-ups": "gpuwatchd.notify.channels.desktop.popups:_Kept",
-    "release": "gpuwatchd.store.release:Request",
+    "release": "gpuwatchd.store.driver_release:Request",
     "state": "gpuwatchd.store.live:LiveState",
     "state-head": "gpuwatchd.cli.locations:_Head",
     # Bodies of requests to the API.
-    "feedback-request": "gpuwatchd.web.request_bodies:FeedbackWish",
-    "snooze-request": "gpuwatchd.web.request_bodies:SnoozeWish",
+    "feedback-request": "gpuwatchd.web.request_bodies:FeedbackBody",
+    "snooze-request": "gpuwatchd.web.request_bodies:SnoozeBody",
     # Between a daemon that runs and the programs that it starts, which an upgrade may exchange.
     "chart-order": "gpuwatchd.charts.mail_chart:Order",
     "keyring-answer": "gpuwatchd.notify.credentials:Answer",

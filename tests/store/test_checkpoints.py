@@ -25,7 +25,7 @@ def saved(at_s: float, process: ProcessKey = JOB) -> Checkpoint:
 
 def test_what_is_said_is_read_by_everybody(tmp_path: Path) -> None:
     history = opened(tmp_path, Time(T0))
-    checkpoints.say(tmp_path, saved(T0 + 1.0))
+    checkpoints.write(tmp_path, saved(T0 + 1.0))
     found = history.shelf.checkpoints()
     history.close()
     assert found is not None
@@ -40,9 +40,9 @@ def test_it_can_be_said_while_the_daemon_is_stopped_but_not_without_a_history(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(StoreError):
-        checkpoints.say(tmp_path, saved(T0))
+        checkpoints.write(tmp_path, saved(T0))
     opened(tmp_path, Time(T0)).close()
-    assert checkpoints.say(tmp_path, saved(T0)).row is not None
+    assert checkpoints.write(tmp_path, saved(T0)).row is not None
 
 
 def test_the_daemon_reads_the_newest_however_many_there_are(
@@ -51,7 +51,7 @@ def test_the_daemon_reads_the_newest_however_many_there_are(
     monkeypatch.setattr(checkpoints, "NEWEST", 3)
     history = opened(tmp_path, Time(T0))
     for number in range(6):
-        checkpoints.say(tmp_path, saved(T0 + number))
+        checkpoints.write(tmp_path, saved(T0 + number))
     found = history.shelf.checkpoints()
     history.close()
     assert found is not None
@@ -62,7 +62,7 @@ def test_the_daemon_reads_the_newest_however_many_there_are(
 
 def test_the_same_checkpoint_is_written_once(tmp_path: Path) -> None:
     opened(tmp_path, Time(T0)).close()
-    rows = {checkpoints.say(tmp_path, saved(T0)).row for _ in range(3)}
+    rows = {checkpoints.write(tmp_path, saved(T0)).row for _ in range(3)}
     assert len(rows) == 1
 
 

@@ -60,11 +60,11 @@ def rolled(**until: int) -> tuple[str, list[tuple[object, ...]]]:
     return statement, [(f"{table}.until", str(at_s)) for table, at_s in until.items()]
 
 
-def device(reader: Reader, span: tuple[float, float], points: int = 400) -> curves.Drawn:
+def device(reader: Reader, span: tuple[float, float], points: int = 400) -> curves.RecordedCurve:
     return reader.ask(lambda it: curves.of_device(it, "GPU-0", span, points))
 
 
-def process(reader: Reader, span: tuple[float, float], points: int = 400) -> curves.Drawn:
+def process(reader: Reader, span: tuple[float, float], points: int = 400) -> curves.RecordedCurve:
     return reader.ask(lambda it: curves.of_process(it, "GPU-0", KEY, span, points))
 
 

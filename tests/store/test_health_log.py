@@ -124,8 +124,8 @@ def test_one_that_comes_and_goes_does_not_fill_the_log(
     time = Time()
     history = opened(tmp_path, time)
     for _ in range(100):
-        history._health.say("writing", "it is full", cause="full")
-        history._health.say("writing", None)
+        history._health.set("writing", "it is full", cause="full")
+        history._health.set("writing", None)
         time.pass_s(5.0)
     assert len(lines(caplog)) == MOST_LINES
     history.close()
@@ -168,7 +168,7 @@ def test_a_damaged_page_that_some_writes_do_not_meet_is_one_trouble(
     history = opened(tmp_path, time)
     history.event("gpu-lost", "gone", CARDS[0].uid)
     history.apply([], [])
-    assert history.shelf.words() is None
+    assert history.shelf.user_labels() is None
     write(history, time, 20)
     assert lines(caplog) == [
         (logging.WARNING, "trouble=writing", "damaged"),

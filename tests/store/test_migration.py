@@ -11,8 +11,8 @@ import pytest
 
 from gpuwatchd.core.model import Subject
 from gpuwatchd.store import schema
-from gpuwatchd.store.idle_levels import Norm
-from gpuwatchd.store.labels import say, unsay
+from gpuwatchd.store.idle_levels import IdleLevel
+from gpuwatchd.store.labels import unsay, write
 from gpuwatchd.store.reader import Reader
 from tests.making import alert
 from tests.store.test_profiles import run, word
@@ -66,7 +66,7 @@ def test_a_file_of_an_earlier_version(tmp_path: Path, version: int) -> None:
     assert list(history.recent_series(0)) == [
         (Subject(device_uid="GPU-0"), [(T0, 1000), (T0 + 5, 1001)])
     ]
-    assert history.shelf.norms() == {}
+    assert history.shelf.idle_levels() == {}
     history.record(sample(T0 + 10, 900), CARDS, {}, {"GPU-0": -5})
     history.close()
     assert rows(tmp_path, "PRAGMA user_version") == [(schema.VERSION,)]
@@ -76,7 +76,7 @@ def test_a_file_of_an_earlier_version(tmp_path: Path, version: int) -> None:
         (900, -5),
     ]
     with Reader.open(tmp_path) as reader:
-        assert [w.subject for w in reader.words()] == (
+        assert [w.subject for w in reader.user_labels()] == (
             [Subject(device_uid="GPU-0", unattributed=True)] if version > 1 else []
         )
         assert [row.used_last_bytes for row in reader.device_rows("GPU-0", T0, T0 + 60)] == [
@@ -139,12 +139,12 @@ def test_host_memory_and_use_of_processes_are_kept(tmp_path: Path) -> None:
 
 def test_what_is_normal_for_a_device_survives_a_restart(tmp_path: Path) -> None:
     history = opened(tmp_path)
-    history.shelf.learn("GPU-0", Norm(500, "boot-0"), T0)
-    assert history.shelf.norms() == {"GPU-0": Norm(500, "boot-0")}
-    history.shelf.learn("GPU-0", Norm(400, BOOT), T0)
+    history.shelf.learn("GPU-0", IdleLevel(500, "boot-0"), T0)
+    assert history.shelf.idle_levels() == {"GPU-0": IdleLevel(500, "boot-0")}
+    history.shelf.learn("GPU-0", IdleLevel(400, BOOT), T0)
     history.close()
     history = opened(tmp_path)
-    assert history.shelf.norms() == {"GPU-0": Norm(400, BOOT)}
+    assert history.shelf.idle_levels() == {"GPU-0": IdleLevel(400, BOOT)}
     assert not history.shelf.waiting
     history.close()
 
@@ -152,8 +152,8 @@ def test_what_is_normal_for_a_device_survives_a_restart(tmp_path: Path) -> None:
 def test_a_word_on_host_memory_is_one_on_host_memory(tmp_path: Path) -> None:
     opened(tmp_path).close()
     subject = Subject(device_uid="GPU-0", process=INFOS[0].key, host=True)
-    say(tmp_path, word(run(), subject=subject, alert_key="leak:h"))
+    write(tmp_path, word(run(), subject=subject, alert_key="leak:h"))
     with Reader.open(tmp_path) as reader:
-        assert [w.subject for w in reader.words()] == [subject]
+        assert [w.subject for w in reader.user_labels()] == [subject]
     assert unsay(tmp_path, "leak:h", T0) == 1
     assert subject.id.endswith("/host")

@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatchd.core.config import Config, DaemonSection
 from gpuwatchd.service.process import takes_restart
-from gpuwatchd.store import file_modes, live, release
+from gpuwatchd.store import driver_release, file_modes, live
 from gpuwatchd.store.directories import hold_lock, private_directory
 from tests.cli.world import state
 from tests.store.world import CARDS, KNOWN, T0, opened, sample
@@ -43,7 +43,7 @@ def mode_of(path: Path) -> int:
 def fill(directory: Path) -> None:
     """Leave every file there that a daemon leaves, side files of the history included."""
     live.write(directory, state())
-    release.ask(directory, 60.0, 1000.0)
+    driver_release.ask(directory, 60.0, 1000.0)
     os.close(hold_lock(directory))
     for name in ("popups.json", "smtp-password"):
         os.close(os.open(directory / name, os.O_CREAT | os.O_WRONLY, 0o600))

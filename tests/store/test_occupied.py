@@ -49,9 +49,9 @@ def test_hours_are_the_same_from_raw_rows_and_from_minutes(tmp_path: Path, rolle
         history.chores(clock.now_s)
     history.close()
     with Reader.open(tmp_path) as reader:
-        rows = reader.occupied(CARDS[0].uid, T0, clock.now_s)
-        assert reader.occupied("GPU-none", T0, clock.now_s) == []
-        assert reader.occupied(CARDS[0].uid, clock.now_s, T0) == []
+        rows = reader.occupancy(CARDS[0].uid, T0, clock.now_s)
+        assert reader.occupancy("GPU-none", T0, clock.now_s) == []
+        assert reader.occupancy(CARDS[0].uid, clock.now_s, T0) == []
     assert len(rows) == MINUTES + MINUTES // 2
     found = cost.taken(rows, T0, clock.now_s)
     assert found[INFOS[0].key].hours == pytest.approx(0.25 + 0.25 * 0.75)
@@ -63,11 +63,11 @@ def test_the_daemon_reads_the_same(tmp_path: Path) -> None:
     history = opened(tmp_path, clock)
     record(history, clock)
     history.chores(clock.now_s)
-    mine = history.shelf.occupied(CARDS[0].uid, T0 + 90.0, clock.now_s)
+    mine = history.shelf.occupancy(CARDS[0].uid, T0 + 90.0, clock.now_s)
     history.close()
     with Reader.open(tmp_path) as reader:
         assert sorted(map(str, mine or ())) == sorted(
-            map(str, reader.occupied(CARDS[0].uid, T0 + 90.0, clock.now_s))
+            map(str, reader.occupancy(CARDS[0].uid, T0 + 90.0, clock.now_s))
         )
     assert min(row.at_s for row in mine or ()) == T0 + 60.0
 

@@ -13,7 +13,7 @@ import pytest
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import ProcessKey, Profile, Subject
 from gpuwatchd.store import labels, profiles, schema
-from gpuwatchd.store.labels import Word
+from gpuwatchd.store.labels import UserLabel
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader
 from tests.making import alert
@@ -54,7 +54,7 @@ def run(number: int = 0, key: str = "k", **changes: Any) -> Run:
     return Run(**{**values, **changes})
 
 
-def word(about: Run, said: str = "normal", **changes: Any) -> Word:
+def word(about: Run, said: str = "normal", **changes: Any) -> UserLabel:
     values: dict[str, Any] = {
         "alert_key": f"leak:{about.process}",
         "opened_at_s": T0,
@@ -65,7 +65,7 @@ def word(about: Run, said: str = "normal", **changes: Any) -> Word:
         "why": "a cache",
         "who": "alice",
     }
-    return Word(**{**values, **changes})
+    return UserLabel(**{**values, **changes})
 
 
 def begun(directory: Path, **changes: Any) -> History:
@@ -146,7 +146,7 @@ def test_a_run_of_which_the_user_spoke_is_kept_longer(tmp_path: Path) -> None:
     history = begun(tmp_path)
     history.shelf.keep(run(0))
     history.flush(T0)
-    labels.say(tmp_path, word(run(0)))
+    labels.write(tmp_path, word(run(0)))
     for number in range(1, 9):
         history.shelf.keep(run(number))
         history.flush(T0 + 60 * number)
@@ -180,7 +180,7 @@ def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
     history.record(sample(T0, uses=(5,)), CARDS, KNOWN)
     history.shelf.keep(run(0))
     history.flush(T0)
-    labels.say(tmp_path, word(run(0)))
+    labels.write(tmp_path, word(run(0)))
     time.pass_s(2 * 86_400.0)
     history.chores(time.now_s)
     for _ in range(3):
@@ -194,27 +194,27 @@ def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
 
 def test_a_word_is_noticed_once_and_can_be_taken_back(tmp_path: Path) -> None:
     history = begun(tmp_path)
-    assert history.shelf.spoken()
-    assert not history.shelf.spoken()
-    said = labels.say(tmp_path, word(run()))
+    assert history.shelf.changed_elsewhere()
+    assert not history.shelf.changed_elsewhere()
+    said = labels.write(tmp_path, word(run()))
     assert said.row is not None
-    assert history.shelf.spoken()
-    assert not history.shelf.spoken()
-    assert history.shelf.words() == [said]
-    other = labels.say(tmp_path, word(run(), "leak", given_at_s=T0 + 9))
-    assert history.shelf.words() == [other]
+    assert history.shelf.changed_elsewhere()
+    assert not history.shelf.changed_elsewhere()
+    assert history.shelf.user_labels() == [said]
+    other = labels.write(tmp_path, word(run(), "leak", given_at_s=T0 + 9))
+    assert history.shelf.user_labels() == [other]
     assert labels.unsay(tmp_path, other.alert_key, T0 + 11) == 1
     assert labels.unsay(tmp_path, other.alert_key, T0 + 12) == 0
-    assert history.shelf.words() == []
+    assert history.shelf.user_labels() == []
     history.close()
     with Reader.open(tmp_path) as reader:
-        assert reader.words() == []
-        assert [w.undone_at_s for w in reader.words(all_of_them=True)] == [T0 + 9, T0 + 11]
+        assert reader.user_labels() == []
+        assert [w.undone_at_s for w in reader.user_labels(all_of_them=True)] == [T0 + 9, T0 + 11]
 
 
 def test_what_a_run_had_done_when_the_user_spoke_goes_with_the_word(tmp_path: Path) -> None:
     history = begun(tmp_path)
-    said = labels.say(tmp_path, word(run()))
+    said = labels.write(tmp_path, word(run()))
     history.shelf.keep(run(word=said.row))
     history.shelf.keep(run())
     history.flush(T0 + 60)
@@ -231,7 +231,7 @@ def test_speaking_does_not_disturb_a_daemon_that_writes(tmp_path: Path) -> None:
     def talk() -> None:
         number = 0
         while not stop.is_set():
-            labels.say(tmp_path, word(run(number % 50)))
+            labels.write(tmp_path, word(run(number % 50)))
             number += 1
 
     speaker = threading.Thread(target=talk)
@@ -253,10 +253,10 @@ def test_speaking_does_not_disturb_a_daemon_that_writes(tmp_path: Path) -> None:
 
 def test_there_is_nothing_to_say_it_to(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no history"):
-        labels.say(tmp_path, word(run()))
+        labels.write(tmp_path, word(run()))
     (tmp_path / "history.db").write_bytes(b"x" * 8192)
     with pytest.raises(StoreError, match="damaged"):
-        labels.say(tmp_path, word(run()))
+        labels.write(tmp_path, word(run()))
 
 
 def test_a_strange_profile_is_left_out(tmp_path: Path) -> None:
@@ -290,16 +290,16 @@ def test_a_damaged_number_is_left_out(tmp_path: Path, what: str, number: str) ->
 
 def test_a_text_that_is_no_utf_8_stops_nobody(tmp_path: Path) -> None:
     history = begun(tmp_path)
-    labels.say(tmp_path, word(run()))
+    labels.write(tmp_path, word(run()))
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
         other.execute("UPDATE feedback SET title = CAST(x'41ff' AS TEXT)")
-    (heard,) = history.shelf.words() or []
+    (heard,) = history.shelf.user_labels() or []
     assert heard.title == "A\ufffd"
     history.record(sample(T0 + 60), CARDS, {})
     history.flush(T0 + 60)
     assert rows(tmp_path, "SELECT max(ts_ms) FROM gpu_raw") == [(round((T0 + 60) * 1000),)]
     with Reader.open(tmp_path) as reader:
-        assert [said.title for said in reader.words()] == ["A\ufffd"]
+        assert [said.title for said in reader.user_labels()] == ["A\ufffd"]
     history.close()
 
 
@@ -309,8 +309,8 @@ def test_without_a_file_runs_wait_in_memory(tmp_path: Path) -> None:
     for number in range(600):
         history.shelf.keep(run(number))
     assert 0 < len(history.shelf.runs("k")) <= 500
-    assert history.shelf.words() is None
-    assert not history.shelf.spoken()
+    assert history.shelf.user_labels() is None
+    assert not history.shelf.changed_elsewhere()
     history.close()
 
 

@@ -18,7 +18,7 @@ from tests.making import GIB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.store.coverage import Stretch, Tenure
+    from gpuwatchd.store.coverage import Coverage, Stretch
 
 HOUR_S = 3600.0
 BEGIN_S = 1_700_000_400.0
@@ -63,7 +63,7 @@ def stretches(since_s: float, until_s: float) -> list[Stretch]:
         return history.ask(lambda c: coverage.stretches(c, making.CARD.uid, since_s, until_s))
 
 
-def holders(since_s: float, until_s: float) -> dict[int, Tenure]:
+def holders(since_s: float, until_s: float) -> dict[int, Coverage]:
     """Return who held what, by pid."""
     with Reader.open(config.state_dir()) as history:
         found = history.ask(lambda c: coverage.holders(c, since_s, until_s))

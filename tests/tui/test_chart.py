@@ -10,7 +10,7 @@ from textual.app import App, ComposeResult
 
 from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.tui.paint import Painter
-from gpuwatchd.tui.widgets.chart import SHORTEST_S, Chart, point, told
+from gpuwatchd.tui.widgets.chart import SHORTEST_S, Chart, point, point_text
 from tests.making import GIB
 from tests.tui.viewing import flags_of
 
@@ -80,7 +80,7 @@ def run(scene: Coroutine[Any, Any, None]) -> None:
 
 def said(at_s: float, **changes: float) -> str:
     shown = picture()
-    return "  ".join(words for words, _ in told(shown, point(shown, at_s, **changes)))
+    return "  ".join(words for words, _ in point_text(shown, point(shown, at_s, **changes)))
 
 
 def test_a_sample_has_its_value_its_range_and_the_floor() -> None:
@@ -107,8 +107,8 @@ def test_what_comes_is_a_forecast_and_ends_at_the_limit() -> None:
 def test_of_an_empty_picture_nothing_is_said_but_that() -> None:
     empty = Picture(key="x", title="x", kind="unknown", verdict="?", begin_s=T0, end_s=T0 + 60,
                     now_s=T0 + 60, curve=Curve())  # fmt: skip
-    assert told(empty, point(empty, T0 + 30))[1:] == [("nothing recorded", "faint")]
-    assert len(told(empty, point(empty, T0 + 900))) == 1
+    assert point_text(empty, point(empty, T0 + 30))[1:] == [("nothing recorded", "faint")]
+    assert len(point_text(empty, point(empty, T0 + 900))) == 1
 
 
 # ---- moving about
@@ -119,21 +119,21 @@ def test_zoom_keeps_the_cursor_where_it_is_and_ends_somewhere() -> None:
         app = Bench()
         async with app.run_test(size=(80, 20)) as pilot:
             app.chart.put(picture())
-            whole = app.chart.seen
+            whole = app.chart.span
             assert whole[0] == T0
             assert whole[1] > T0 + 3600, "the forecast is not seen"
             app.chart.point_at(T0 + 1200)
             share = (T0 + 1200 - whole[0]) / (whole[1] - whole[0])
             app.chart.zoom(2)
-            begin_s, end_s = app.chart.seen
+            begin_s, end_s = app.chart.span
             assert end_s - begin_s < (whole[1] - whole[0]) / 2
             assert (T0 + 1200 - begin_s) / (end_s - begin_s) == pytest.approx(share)
             app.chart.zoom(100)
-            begin_s, end_s = app.chart.seen
+            begin_s, end_s = app.chart.span
             assert end_s - begin_s == pytest.approx(SHORTEST_S)
             app.chart.reset()
             await pilot.pause()
-            assert app.chart.seen == whole
+            assert app.chart.span == whole
             assert app.chart.cursor_s is None
             assert app.moved == 3
 
@@ -146,11 +146,11 @@ def test_zoom_without_a_cursor_keeps_now_where_it_is() -> None:
         async with app.run_test(size=(80, 20)):
             shown = picture()
             app.chart.put(shown)
-            begin_s, end_s = app.chart.seen
+            begin_s, end_s = app.chart.span
             share = (shown.now_s - begin_s) / (end_s - begin_s)
             for _ in range(6):
                 app.chart.zoom(1)
-            begin_s, end_s = app.chart.seen
+            begin_s, end_s = app.chart.span
             assert begin_s < shown.now_s < end_s, "what is newest went out of sight"
             assert (shown.now_s - begin_s) / (end_s - begin_s) == pytest.approx(share)
 
@@ -162,14 +162,14 @@ def test_pan_goes_back_at_will_but_never_past_what_is_foreseen() -> None:
         app = Bench()
         async with app.run_test(size=(80, 20)):
             app.chart.put(picture())
-            begin_s, end_s = app.chart.seen
+            begin_s, end_s = app.chart.span
             app.chart.zoom(1)
             app.chart.pan(-8)
-            assert app.chart.seen[1] < begin_s
+            assert app.chart.span[1] < begin_s
             for _ in range(40):
                 app.chart.pan(1)
-            assert app.chart.seen[0] < end_s < app.chart.seen[1] + 1
-            assert app.chart.seen[1] < end_s + 0.2 * (end_s - begin_s)
+            assert app.chart.span[0] < end_s < app.chart.span[1] + 1
+            assert app.chart.span[1] < end_s + 0.2 * (end_s - begin_s)
 
     run(scene())
 
@@ -181,9 +181,9 @@ def test_a_new_picture_changes_nothing_of_zoom_and_cursor() -> None:
             app.chart.put(picture())
             app.chart.zoom(2)
             app.chart.point_at(T0 + 1500)
-            seen, before = app.chart.seen, rows(app.chart)
+            seen, before = app.chart.span, rows(app.chart)
             app.chart.put(picture())
-            assert (app.chart.seen, app.chart.cursor_s) == (seen, T0 + 1500)
+            assert (app.chart.span, app.chart.cursor_s) == (seen, T0 + 1500)
             assert rows(app.chart) == before
 
     run(scene())
@@ -193,13 +193,13 @@ def test_the_cursor_steps_over_columns_from_the_newest_sample_on() -> None:
     async def scene() -> None:
         app = Bench()
         async with app.run_test(size=(80, 20)):
-            assert app.chart.told() == []
+            assert app.chart.point_under_cursor() == []
             app.chart.step(-1)
             assert app.chart.cursor_s is None
             app.chart.put(picture())
             app.chart.step(-1)
             assert app.chart.cursor_s == T0 + 3600
-            assert app.chart.told()[1] == ("70.0 GiB", "curve")
+            assert app.chart.point_under_cursor()[1] == ("70.0 GiB", "curve")
             app.chart.step(-3)
             assert app.chart.cursor_s is not None
             assert T0 + 3000 < app.chart.cursor_s < T0 + 3600
@@ -240,7 +240,7 @@ def test_the_mouse_points_zooms_and_drags() -> None:
         app = Bench()
         async with app.run_test(size=(80, 20)) as pilot:
             app.chart.put(picture())
-            whole = app.chart.seen
+            whole = app.chart.span
             await pilot.hover(app.chart, offset=(40, 5))
             at_s = app.chart.cursor_s
             assert at_s is not None
@@ -248,15 +248,15 @@ def test_the_mouse_points_zooms_and_drags() -> None:
             await pilot.hover(app.chart, offset=(1, 5))
             assert app.chart.cursor_s is None, "beside the plot there is no instant"
             app.chart.zoom(3, at_s)
-            begin_s, end_s = app.chart.seen
+            begin_s, end_s = app.chart.span
             await pilot.mouse_down(app.chart, offset=(40, 5))
             await pilot.hover(app.chart, offset=(60, 5))
             await pilot.mouse_up(app.chart, offset=(60, 5))
-            dragged = app.chart.seen
+            dragged = app.chart.span
             assert dragged[0] < begin_s
             assert dragged[1] - dragged[0] == pytest.approx(end_s - begin_s)
             await pilot.hover(app.chart, offset=(30, 5))
-            assert app.chart.seen == dragged, "it is still held"
+            assert app.chart.span == dragged, "it is still held"
 
     run(scene())
 

@@ -51,7 +51,7 @@ def test_predict_says_what_the_verb_says() -> None:
         async with opened(view, "P", size=(140, 40)) as (app, _):
             facts = text(screen(app, PredictScreen), "facts")
             sheet = Sheet(flags_of(), 54)
-            predict.tell(sheet, view, view.devices[0], flags_of(), whole=True)
+            predict.write_device(sheet, view, view.devices[0], flags_of(), whole=True)
             told = " ".join("".join(words for words, _ in row) for row in sheet.rows())
             assert facts == " ".join(told.split())
             for said in (
@@ -130,7 +130,7 @@ def test_detail_of_a_process_that_ends_meanwhile_keeps_what_was_known() -> None:
             view = screen(app, DetailScreen)
             view._due_text_s = 0.0
             view.show(leaky.view())
-            view.wish(anew=True)
+            view.request(anew=True)
             await settled(pilot)
             assert "it has ended" in shown(app).splitlines()[1]
             assert "this is what was known of it last" in text(view)
@@ -200,15 +200,15 @@ def test_spans_zoom_pan_and_reset(key: str) -> None:
                     assert asked_s == pytest.approx(HOUR_S, rel=0.1), "everything there is"
                 assert f"span {name}" in view.query_one("#told", Bar).text
             await press(pilot, "1")
-            whole = view.chart.seen
+            whole = view.chart.span
             await press(pilot, "plus", "plus", "left", "left", "left")
-            begin_s, end_s = view.chart.seen
+            begin_s, end_s = view.chart.span
             assert end_s - begin_s < (whole[1] - whole[0]) / 2
             assert view.chart.picture is not None
             assert view.chart.picture.begin_s < begin_s, "nothing beside what is seen was read"
             assert view.chart.picture.begin_s > whole[0] - HOUR_S
             await press(pilot, "0")
-            assert view.chart.seen == whole
+            assert view.chart.span == whole
 
     run(scene())
 
@@ -241,19 +241,19 @@ def test_a_new_look_goes_along_with_time_but_leaves_the_past_alone(key: str) -> 
         async with opened(seen, key) as (app, pilot):
             view = screen(app, ALL[key])
             await press(pilot, "plus", "right", "right", "right")
-            live = view.chart.seen
+            live = view.chart.span
             assert live[1] >= seen.taken_at_s
             view.show(leaky.later(seen, 10.0))
             await settled(pilot)
-            assert view.chart.seen == pytest.approx((live[0] + 10.0, live[1] + 10.0))
+            assert view.chart.span == pytest.approx((live[0] + 10.0, live[1] + 10.0))
             view.chart.pan(-12)
             await settled(pilot)
-            past = view.chart.seen
+            past = view.chart.span
             assert past[1] < seen.taken_at_s
             view.chart.point_at(past[0] + 60.0)
             view.show(leaky.later(seen, 20.0))
             await settled(pilot)
-            assert view.chart.seen == past
+            assert view.chart.span == past
             assert view.chart.cursor_s == past[0] + 60.0
 
     run(scene())

@@ -40,22 +40,22 @@ def made(flags: Globals | None = None) -> feed.Feed:
 
 
 def seen(message: Message | None) -> current_state.View:
-    assert isinstance(message, feed.Seen)
+    assert isinstance(message, feed.ViewRead)
     return message.view
 
 
 def test_the_same_file_is_not_decoded_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = made()
-    assert len(seen(one.look()).devices) == 2
+    assert len(seen(one.read()).devices) == 2
     monkeypatch.setattr(current_state, "see", lambda flags: pytest.fail("looked at what it knows"))
-    assert one.look() is None
+    assert one.read() is None
 
 
 def test_a_new_file_is_seen_at_once(home: Path) -> None:
     one = made()
-    one.look()
+    one.read()
     write(home, cards=3)
-    assert len(seen(one.look()).devices) == 3
+    assert len(seen(one.read()).devices) == 3
 
 
 def test_an_old_file_is_asked_again_whether_its_daemon_lives(
@@ -64,11 +64,11 @@ def test_an_old_file_is_asked_again_whether_its_daemon_lives(
     clock = [100.0]
     monkeypatch.setattr("gpuwatchd.tui.feed.time.monotonic", lambda: clock[0])
     one = made()
-    one.look()
+    one.read()
     clock[0] += feed.UNCHANGED_S - 0.1
-    assert one.look() is None
+    assert one.read() is None
     clock[0] += 0.2
-    assert seen(one.look()).daemon.running
+    assert seen(one.read()).daemon.running
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -87,12 +87,12 @@ def test_where_no_daemon_writes_it_looks_seldom(
         (tmp_path / "run").mkdir(mode=0o700)
         write(tmp_path / "run")
     one = made()
-    assert seen(one.look()).source == "database"
+    assert seen(one.read()).source == "database"
     for _ in range(4):
         clock[0] += 1.0
-        assert one.look() is None
+        assert one.read() is None
     clock[0] += 1.0
-    assert seen(one.look()).source == "database"
+    assert seen(one.read()).source == "database"
     assert len(looks) == 2
 
 
@@ -107,19 +107,19 @@ def test_a_look_that_costs_much_is_rare(home: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("gpuwatchd.tui.feed.time.thread_time", lambda: spent[0])
     monkeypatch.setattr(current_state, "see", see)
     one = made()
-    one.look()
+    one.read()
     clock[0] += 0.4 / feed.LOOK_SHARE - 0.1
-    assert one.look() is None
+    assert one.read() is None
     write(home, cards=3)
-    seen(one.look())  # what a daemon writes anew is seen at once
+    seen(one.read())  # what a daemon writes anew is seen at once
     clock[0] += 0.4 / feed.LOOK_SHARE + 0.1
-    assert len(seen(one.look()).devices) == 1
+    assert len(seen(one.read()).devices) == 1
 
 
 def test_what_fails_is_told_and_costs_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = flags_of()
     flags.gpu = ["9"]
-    found = made(flags).look()
+    found = made(flags).read()
     assert isinstance(found, feed.Failed)
     assert "no GPU matches 9" in found.error.message
 
@@ -127,7 +127,7 @@ def test_what_fails_is_told_and_costs_nothing(home: Path, monkeypatch: pytest.Mo
         raise ZeroDivisionError("a mistake")
 
     monkeypatch.setattr(current_state, "see", broken)
-    found = made().look()
+    found = made().read()
     assert isinstance(found, feed.Failed)
     assert found.error.message == "internal error: ZeroDivisionError: a mistake"
 
@@ -137,10 +137,10 @@ def test_it_looks_in_a_thread_of_its_own_until_it_is_stopped(home: Path) -> None
     one = feed.Feed(flags_of(), got.put, every_s=0.01)
     one.start()
     try:
-        assert isinstance(got.get(timeout=60), feed.Seen)
+        assert isinstance(got.get(timeout=60), feed.ViewRead)
         write(home, cards=4)
         found = got.get(timeout=60)
-        assert isinstance(found, feed.Seen)
+        assert isinstance(found, feed.ViewRead)
         assert len(found.view.devices) == 4
     finally:
         one.stop()

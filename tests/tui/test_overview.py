@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from gpuwatchd.store.live import Lost
+from gpuwatchd.store.live import UndeliveredAlert
 from gpuwatchd.tui import feed
 from gpuwatchd.tui.widgets.lines import Lines
 from tests.tui import world
@@ -149,8 +149,12 @@ async def test_a_daemon_that_is_gone_is_told_at_the_top() -> None:
 async def test_what_nobody_was_told_of_reads_like_a_sentence() -> None:
     view = usual(1, 1)
     title = "GPU 0 (A100): python of bob"
-    view.lost = (Lost(key="leak:GPU-0/1@1", code="b12345", title=title, severity="critical",
-                      ended="it ended", ended_at_s=view.taken_at_s),)  # fmt: skip
+    view.lost = (
+        UndeliveredAlert(
+            key="leak:GPU-0/1@1", code="b12345", title=title, severity="critical",
+            ended="it ended", ended_at_s=view.taken_at_s,
+        ),
+    )  # fmt: skip
     async with opened(view, size=(120, 30)) as (app, _):
         rows = [row.rstrip() for row in rows_of(app)]
         assert " ! 1 alert was over before anybody could be told" in rows
@@ -196,10 +200,10 @@ async def test_only_what_changes_is_painted_again(monkeypatch: pytest.MonkeyPatc
             return count
 
         monkeypatch.setattr(Lines, "put", put)
-        app.post_message(feed.Seen(view))
+        app.post_message(feed.ViewRead(view))
         await pilot.pause()
         assert painted == [0], "the same again paints nothing"
-        app.post_message(feed.Seen(usual(devices=world.state(8, 4, shift=1).devices)))
+        app.post_message(feed.ViewRead(usual(devices=world.state(8, 4, shift=1).devices)))
         await pilot.pause()
         assert 0 < painted[1] < 16, "eight GPUs and three processes, not forty rows"
         assert lines.is_attached

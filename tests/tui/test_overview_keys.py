@@ -29,7 +29,7 @@ async def test_the_cursor_stays_with_its_process_when_the_order_changes() -> Non
     async with opened(usual()) as (app, pilot):
         await press(pilot, "down", "down")
         assert cursor(app).split()[2] == "4001"
-        app.post_message(feed.Seen(usual(devices=world.state(8, 4).devices[::-1])))
+        app.post_message(feed.ViewRead(usual(devices=world.state(8, 4).devices[::-1])))
         await pilot.pause()
         await press(pilot, "r")
         assert cursor(app).split()[2] == "4001"
@@ -39,7 +39,7 @@ async def test_the_cursor_stays_with_its_process_when_the_order_changes() -> Non
 async def test_the_cursor_follows_whatever_is_first_until_it_is_moved() -> None:
     async with opened(usual()) as (app, pilot):
         assert cursor(app).split()[2] == "10001"
-        app.post_message(feed.Seen(usual(4)))
+        app.post_message(feed.ViewRead(usual(4)))
         await pilot.pause()
         assert cursor(app).split()[2] == "7001"
 
@@ -48,7 +48,7 @@ async def test_the_cursor_stays_where_its_process_was_that_has_ended() -> None:
     async with opened(usual()) as (app, pilot):
         await press(pilot, "down")
         assert cursor(app).split()[2] == "7001"
-        app.post_message(feed.Seen(usual(3)))
+        app.post_message(feed.ViewRead(usual(3)))
         await pilot.pause()
         assert len([row for row in rows_of(app) if row.startswith(">")]) == 1
         assert app.selected_process is not None
@@ -146,7 +146,7 @@ async def test_what_came_in_meanwhile_is_shown_when_a_screen_is_left(
 ) -> None:
     monkeypatch.setattr("gpuwatchd.core.registry.load", lambda table, name: Opened)
     async with opened(usual(), "tab", "P") as (app, pilot):
-        app.post_message(feed.Seen(usual(3)))
+        app.post_message(feed.ViewRead(usual(3)))
         await pilot.pause()
         app.selected_device_uid = "GPU-2"
         await press(pilot, "escape")

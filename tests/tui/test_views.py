@@ -96,7 +96,7 @@ def test_an_error_is_a_line_with_its_hint_and_goes_when_it_is_over() -> None:
             await settled(pilot)
             assert "the history is locked (wait a moment)" in words(app)
             asking.work = lambda: "well again"
-            asking.wish(anew=True)
+            asking.request(anew=True)
             await settled(pilot)
             assert asking.got == ["well again"]
             assert "locked" not in words(app)
@@ -126,7 +126,7 @@ def test_an_answer_that_nobody_wants_any_more_is_forgotten() -> None:
             await app.push_screen(asking)
             await until(pilot, lambda: asking.asking)
             asking.work = lambda: "new"
-            asking.wish(anew=True)
+            asking.request(anew=True)
             assert asking.asked == 1, "a second question was asked beside the first"
             ready.set()
             await settled(pilot)
@@ -167,7 +167,7 @@ def test_what_costs_much_is_not_read_at_every_look(monkeypatch: pytest.MonkeyPat
                 asking.show(view)
                 await settled(pilot)
             assert asking.asked == 1
-            asking.wish(anew=True)
+            asking.request(anew=True)
             await settled(pilot)
             assert asking.asked == 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.analysis.idle import Board, Held, Limits, Server, Vigil
+from gpuwatchd.analysis.idle import Board, Held, Limits, PersistenceCheck, Server
 from gpuwatchd.core.model import Ledger, ProcessInfo, ProcessKey, ServedModel, ServerReading
 
 if TYPE_CHECKING:
@@ -92,16 +92,16 @@ def look(
     *boards: Board,
     servers: Iterable[Server] = (),
     looks: int = 3,
-    vigil: Vigil | None = None,
+    vigil: PersistenceCheck | None = None,
     at_s: float = 0.0,
     every_s: float = EVERY_S,
     limits: Limits | None = None,
 ) -> tuple[Holding, ...]:
     """Look several times at the same, and return what is listed at the end."""
-    vigil = vigil or Vigil()
+    vigil = vigil or PersistenceCheck()
     found: tuple[Holding, ...] = ()
     for turn in range(looks):
-        found = vigil.look(boards, tuple(servers), at_s + turn * every_s, limits or Limits())
+        found = vigil.update(boards, tuple(servers), at_s + turn * every_s, limits or Limits())
     return found
 
 

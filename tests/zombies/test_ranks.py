@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuwatchd.analysis.idle import Board, Vigil
+from gpuwatchd.analysis.idle import Board, PersistenceCheck
 from gpuwatchd.analysis.idle.ranks import MOST_JOBS, Ranks
 from gpuwatchd.core.model import ProcessKey
 from tests.zombies.facts import blind, board, held, info, kinds, look
@@ -52,7 +52,7 @@ def test_two_users_whose_jobs_are_called_the_same_have_two_jobs() -> None:
         for i in (1, 2)
     ]
     assert look(mine, *theirs, looks=MINUTES_11) == ()
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(mine, *theirs, vigil=vigil)
     assert look(mine, empty(1), empty(2), vigil=vigil, at_s=90, looks=MINUTES_11) == ()
 
@@ -68,7 +68,7 @@ def test_ranks_that_all_rest_or_all_work_are_not_hung() -> None:
 
 
 def test_a_rank_whose_siblings_have_ended_is_hung_when_it_only_waits() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(rank(0, 99.0), rank(1, 99.0), rank(2, 99.0), vigil=vigil)
     left = [rank(0, 100.0, moved=0.0), empty(1), empty(2)]
     (found,) = look(*left, vigil=vigil, at_s=90, looks=MINUTES_11)
@@ -76,13 +76,13 @@ def test_a_rank_whose_siblings_have_ended_is_hung_when_it_only_waits() -> None:
 
 
 def test_a_rank_that_goes_on_working_alone_is_not_hung() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
     assert look(rank(0, 60.0), empty(1), vigil=vigil, at_s=90, looks=MINUTES_11) == ()
 
 
 def test_a_list_that_is_unknown_ends_no_sibling() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(rank(0, 0.0), rank(1, 0.0), vigil=vigil)
     found = look(rank(0, 0.0), blind("GPU-1"), vigil=vigil, at_s=90, looks=MINUTES_11)
     assert found == ()
@@ -96,11 +96,11 @@ def test_a_rank_whose_launcher_has_ended_is_hung_when_it_does_nothing() -> None:
 
 
 def test_it_is_known_after_a_restart_that_siblings_have_ended() -> None:
-    first = Vigil()
+    first = PersistenceCheck()
     look(rank(0, 0.0), rank(1, 0.0), vigil=first)
     left = [rank(0, 0.0), empty(1)]
     listed = look(*left, vigil=first, at_s=90, looks=MINUTES_11)
-    second = Vigil()
+    second = PersistenceCheck()
     second.resume(listed, [info(100, group=JOB, rank=0)], 800.0)
     found = look(*left, vigil=second, at_s=820.0)
     assert kinds(found) == ["hung-rank"]
@@ -109,7 +109,7 @@ def test_it_is_known_after_a_restart_that_siblings_have_ended() -> None:
 
 
 def test_a_dead_sibling_that_is_still_listed_counts_as_ended() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
     job = [rank(0, 0.0), rank(1, 0.0, exists=False)]
     found = look(*job, vigil=vigil, at_s=90, looks=MINUTES_11)
@@ -120,27 +120,27 @@ def test_jobs_that_nobody_can_see_the_end_of_are_forgotten_in_time() -> None:
     ranks = Ranks()
     for number in range(3 * MOST_JOBS):
         who = {"group": f"slurm {number}", "rank": 0}
-        ranks.look([board(held(number, who=who), complete=False)])
+        ranks.update([board(held(number, who=who), complete=False)])
     assert len(ranks) <= MOST_JOBS + 1
 
 
 def test_jobs_that_have_ended_are_forgotten() -> None:
     ranks = Ranks()
-    ranks.look([rank(0, 99.0), rank(1, 99.0)])
+    ranks.update([rank(0, 99.0), rank(1, 99.0)])
     for _ in range(3):
-        ranks.look([empty(0), empty(1)])
+        ranks.update([empty(0), empty(1)])
     assert len(ranks) == 0
 
 
 def test_another_device_that_is_unknown_hides_no_end() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
     left = [rank(0, 0.0), empty(1), blind("GPU-7")]
     assert kinds(look(*left, vigil=vigil, at_s=90, looks=MINUTES_11)) == ["hung-rank"]
 
 
 def test_a_job_that_is_started_again_under_its_name_has_lost_nobody() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
     look(empty(0), rank(1, 99.0), vigil=vigil, at_s=90)
     again = [rank(number, 0.0, who_key=9000.0) for number in (0, 1)]

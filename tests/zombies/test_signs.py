@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.analysis.idle import Limits, glimpse
+from gpuwatchd.analysis.idle import Limits, snapshot
 from tests.zombies.facts import blind, board, held, kinds, ledger, look, server
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_beside_listed_processes_a_ghost_must_stand_still_for_ten_minutes() -> N
 def test_one_look_proves_a_ghost_only_where_time_does_not_tell() -> None:
     def seen(*uses: Held, **changes: Any) -> list[str]:
         there = board(*uses, ledger=ledger(9.0, owned_gib=9.0 * len(uses)), **IDLE, **changes)
-        return kinds(glimpse([there], Limits()))
+        return kinds(snapshot([there], Limits()))
 
     assert seen() == ["ghost"]
     assert seen(held()) == []

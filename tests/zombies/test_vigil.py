@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.analysis.idle import ORDER, Board, Held, Limits, Server, Vigil
+from gpuwatchd.analysis.idle import ORDER, Board, Held, Limits, PersistenceCheck, Server
 from gpuwatchd.core.model import ServedModel
 from tests.zombies.facts import GIB, MIB, blind, board, held, info, kinds, ledger, look, server
 
@@ -14,7 +14,7 @@ REST = board(held(), util_pct=0.0)
 
 
 def test_a_failed_list_starts_the_count_anew_and_keeps_the_beginning() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     assert kinds(look(GONE, vigil=vigil)) == ["gone"]
     assert look(blind(), vigil=vigil, at_s=90, looks=1) == ()
     assert look(GONE, vigil=vigil, at_s=120, looks=2) == ()
@@ -23,7 +23,7 @@ def test_a_failed_list_starts_the_count_anew_and_keeps_the_beginning() -> None:
 
 
 def test_a_device_that_is_not_there_for_a_while_starts_the_count_anew() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(GONE, vigil=vigil)
     assert look(vigil=vigil, at_s=90, looks=1) == ()
     assert look(GONE, vigil=vigil, at_s=120, looks=2) == ()
@@ -31,7 +31,7 @@ def test_a_device_that_is_not_there_for_a_while_starts_the_count_anew() -> None:
 
 
 def test_after_a_long_gap_nothing_is_known_of_the_time_before() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(GONE, vigil=vigil)
     (found,) = look(GONE, vigil=vigil, at_s=5000)
     assert found.since_s == 5000.0
@@ -41,22 +41,22 @@ def test_after_a_long_gap_nothing_is_known_of_the_time_before() -> None:
 
 
 def test_one_look_without_the_sign_ends_it() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(GONE, vigil=vigil)
     assert look(board(), vigil=vigil, at_s=90, looks=1) == ()
     assert look(GONE, vigil=vigil, at_s=120, looks=2) == ()
 
 
 def test_memory_that_grows_or_is_given_back_is_being_worked_with() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     for turn in range(600):
         grown = board(held(gib=9.0 + turn * 0.001), util_pct=0.0)
-        assert vigil.look((grown,), (), turn * 30.0, Limits()) == ()
+        assert vigil.update((grown,), (), turn * 30.0, Limits()) == ()
     assert look(REST, vigil=vigil, at_s=18_000.0, looks=1) == ()
 
 
 def test_a_moment_of_work_starts_the_hours_anew() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(REST, vigil=vigil, looks=200)
     look(board(held(), util_pct=3.0), vigil=vigil, at_s=6000, looks=1)
     assert look(REST, vigil=vigil, at_s=6030, looks=240) == ()
@@ -65,10 +65,10 @@ def test_a_moment_of_work_starts_the_hours_anew() -> None:
 
 
 def test_a_restart_keeps_since_when() -> None:
-    first = Vigil()
+    first = PersistenceCheck()
     listed = look(GONE, board(held(7), uid="GPU-2", util_pct=0.0), vigil=first, looks=300)
     assert kinds(listed) == ["gone", "idle"]
-    second = Vigil()
+    second = PersistenceCheck()
     second.resume(listed, [info(7)], 300 * 30.0)
     found = look(GONE, board(held(7), uid="GPU-2", util_pct=0.0), vigil=second, at_s=9100.0)
     assert [one.since_s for one in found] == [0.0, 0.0]
@@ -76,7 +76,7 @@ def test_a_restart_keeps_since_when() -> None:
 
 def test_a_restart_after_a_long_time_begins_anew() -> None:
     listed = look(GONE)
-    second = Vigil()
+    second = PersistenceCheck()
     second.resume(listed, [], 90.0)
     (found,) = look(GONE, vigil=second, at_s=4000.0)
     assert found.since_s == 4000.0
@@ -84,7 +84,7 @@ def test_a_restart_after_a_long_time_begins_anew() -> None:
 
 def test_memory_that_is_not_the_same_after_a_restart_begins_anew() -> None:
     listed = look(REST, looks=300)
-    second = Vigil()
+    second = PersistenceCheck()
     second.resume(listed, [info()], 9000.0)
     other = board(held(gib=12.0), util_pct=0.0)
     assert look(other, vigil=second, at_s=9030.0) == ()
@@ -92,14 +92,14 @@ def test_memory_that_is_not_the_same_after_a_restart_begins_anew() -> None:
 
 def test_a_state_from_the_future_is_not_believed() -> None:
     listed = look(GONE, at_s=5000.0)
-    second = Vigil()
+    second = PersistenceCheck()
     second.resume(listed, [], 100.0)
     (found,) = look(GONE, vigil=second, at_s=200.0)
     assert found.since_s == 200.0
 
 
 def test_a_clock_that_is_set_back_keeps_how_long_it_has_been() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(REST, vigil=vigil, at_s=100_000.0, looks=300)
     (found,) = look(REST, vigil=vigil, at_s=50_000.0, looks=1)
     assert found.since_s is not None
@@ -107,7 +107,7 @@ def test_a_clock_that_is_set_back_keeps_how_long_it_has_been() -> None:
 
 
 def test_another_process_with_the_same_pid_begins_anew() -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     look(REST, vigil=vigil, looks=300)
     fresh = info().key
     reused = board(held(who={"key": type(fresh)(pid=fresh.pid, started_at_s=8000.0)}), util_pct=0.0)
@@ -218,10 +218,10 @@ def test_nothing_is_listed_without_its_evidence(boards: list[Board], servers: li
 def test_nothing_is_listed_while_lists_fail_now_and_then(
     boards: list[Board], servers: list[Server]
 ) -> None:
-    vigil = Vigil()
+    vigil = PersistenceCheck()
     for turn in range(60):
         seen = boards if turn % 3 else [blind(one.uid) for one in boards]
-        assert vigil.look(seen, servers, turn * 30.0, Limits()) == ()
+        assert vigil.update(seen, servers, turn * 30.0, Limits()) == ()
 
 
 def test_a_served_model_is_no_empty_list() -> None:

@@ -65,15 +65,15 @@ def leaks(finding: Finding | None) -> bool:
     )
 
 
-def alike(one: Finding, other: Finding) -> bool:
+def alike(finding: Finding, other: Finding) -> bool:
     """Say whether two leaks go at about the same pace since about the same time."""
-    rates = (one.rate_bytes_per_s or 0.0, other.rate_bytes_per_s or 0.0)
+    rates = (finding.rate_bytes_per_s or 0.0, other.rate_bytes_per_s or 0.0)
     if min(rates) <= 0.0 or max(rates) > ALIKE_RATE * min(rates):
         return False
-    if one.onset_at_s is None or other.onset_at_s is None:
+    if finding.onset_at_s is None or other.onset_at_s is None:
         return True
-    age_s = max(one.judged_at_s - one.onset_at_s, other.judged_at_s - other.onset_at_s)
-    return abs(one.onset_at_s - other.onset_at_s) <= max(ALIKE_S, ALIKE_AGE * age_s)
+    age_s = max(finding.judged_at_s - finding.onset_at_s, other.judged_at_s - other.onset_at_s)
+    return abs(finding.onset_at_s - other.onset_at_s) <= max(ALIKE_S, ALIKE_AGE * age_s)
 
 
 def together(own: Rank, ranks: Sequence[Rank]) -> list[Rank]:

@@ -132,7 +132,7 @@ class Baseline(msgspec.Struct, kw_only=True):
         return True
 
 
-def over(finding: Finding, newest_bytes: float, baseline_bytes: float | None) -> Finding:
+def above_baseline(finding: Finding, newest_bytes: float, baseline_bytes: float | None) -> Finding:
     """Return a judgement on what nobody owns, measured against what is normal for the device.
 
     Growth that only comes back to the idle baseline is none: processes that share memory hide a

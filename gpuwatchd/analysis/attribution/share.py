@@ -56,13 +56,13 @@ def share(
     whole, took_s = growth(device, since_s) if device is not None else (0.0, 0.0)
     if device is not None and (whole <= 0.0 or took_s <= 0.0):
         return ()
-    known = dict(names or {})
+    values = dict(names or {})
     grown: list[tuple[ProcessKey | None, str, float]] = []
     for key, series in processes.items():
         more, for_s = growth(series, since_s, from_zero=_late(key, since_s))
         if more > 0.0:
             took_s = max(took_s, for_s)
-            grown.append((key, known.get(key, f"pid {key.pid}"), more))
+            grown.append((key, values.get(key, f"pid {key.pid}"), more))
     if complete and device is not None:
         rest = _unowned(device, processes, since_s)
         if rest > 0.0:

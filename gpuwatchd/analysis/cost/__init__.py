@@ -3,7 +3,7 @@
 from gpuwatchd.analysis.cost.account import WHATS, Entry, Sum, entries_of, grouped, saved, summed
 from gpuwatchd.analysis.cost.charges import Part, Since, charge, total
 from gpuwatchd.analysis.cost.held import GIB, gib_hours, usd
-from gpuwatchd.analysis.cost.intervals import Ask, Stint, begun, stint
+from gpuwatchd.analysis.cost.intervals import Ask, Stint, counted_from, stint
 from gpuwatchd.analysis.cost.lines import in_currency, in_hours, line
 from gpuwatchd.analysis.cost.price import OLD_DAYS, Price, Prices
 from gpuwatchd.analysis.cost.sharing import Held, Hour, Taken, taken, with_rest
@@ -23,8 +23,8 @@ __all__ = [
     "Stint",
     "Sum",
     "Taken",
-    "begun",
     "charge",
+    "counted_from",
     "entries_of",
     "gib_hours",
     "grouped",

@@ -67,17 +67,19 @@ class Sum(Value, frozen=True, kw_only=True):
 def summed(entries: Iterable[Entry]) -> Sum:
     """Return the sum of entries; what lies ahead counts where something is foreseen."""
     found = list(entries)
-    ahead = [one for one in found if one.ahead_gpu_hours is not None]
-    current = [one.electricity_usd for one in found if one.electricity_usd is not None]
+    ahead = [entry for entry in found if entry.ahead_gpu_hours is not None]
+    current = [entry.electricity_usd for entry in found if entry.electricity_usd is not None]
     return Sum(
-        incidents=len({one.key for one in found}),
-        gpu_hours=total(one.gpu_hours for one in found),
-        usd=total(one.usd for one in found),
-        known_usd=sum((one.usd for one in found if one.usd is not None), 0.0),
+        incidents=len({entry.key for entry in found}),
+        gpu_hours=total(entry.gpu_hours for entry in found),
+        usd=total(entry.usd for entry in found),
+        known_usd=sum((entry.usd for entry in found if entry.usd is not None), 0.0),
         electricity_usd=sum(current) if current else None,
-        ahead_gpu_hours=total(one.ahead_gpu_hours for one in ahead) if ahead else None,
-        ahead_usd=total(one.ahead_usd for one in ahead) if ahead else None,
-        known_ahead_usd=sum((one.ahead_usd for one in ahead if one.ahead_usd is not None), 0.0),
+        ahead_gpu_hours=total(entry.ahead_gpu_hours for entry in ahead) if ahead else None,
+        ahead_usd=total(entry.ahead_usd for entry in ahead) if ahead else None,
+        known_ahead_usd=sum(
+            (entry.ahead_usd for entry in ahead if entry.ahead_usd is not None), 0.0
+        ),
     )
 
 

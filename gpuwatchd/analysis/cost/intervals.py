@@ -29,7 +29,7 @@ class Ask(Protocol):
         """Return what a device costs, by its power between two instants; None where unknown."""
 
 
-def begun(
+def counted_from(
     started_at_s: float | None, saved_at_s: float | None, first_at_s: float | None
 ) -> tuple[float | None, Since]:
     """Return from when on something is counted, and what happened then.
@@ -88,20 +88,20 @@ def stint(
     """
     early_s = saved_at_s if saved_at_s is not None else started_at_s
     early_s = 0.0 if early_s is None else min(early_s, until_s)
-    found: list[tuple[str, Taken]] = []
+    pairs: list[tuple[str, Taken]] = []
     for uid, who in members:
         had = taken(ask.rows(uid, early_s, until_s), early_s, until_s).get(who)
         # A rank that is on no list of its device is not counted there: nobody has seen it.
         if had is not None:
-            found.append((uid, _until(had, until_s) if lasts else had))
-    first_at_s = min((had.first_at_s for _, had in found), default=None)
-    since_at_s, since = begun(started_at_s, saved_at_s, first_at_s)
+            pairs.append((uid, _until(had, until_s) if lasts else had))
+    first_at_s = min((had.first_at_s for _, had in pairs), default=None)
+    since_at_s, since = counted_from(started_at_s, saved_at_s, first_at_s)
     parts = tuple(
         (
             uid,
             Part(had.hours, had.last_share, ask.price(uid, early_s, until_s), had.whole_hours),
         )
-        for uid, had in found
+        for uid, had in pairs
     )
     return Stint(parts, since_at_s, since, until_s)
 

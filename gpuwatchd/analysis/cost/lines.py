@@ -31,16 +31,16 @@ def line(cost: Cost | None) -> str:
         return ""
     since = _SINCE[cost.since]
     if cost.spent_usd is not None:
-        said = f"{in_currency(cost.spent_usd, cost)} {since}"
+        text = f"{in_currency(cost.spent_usd, cost)} {since}"
         if cost.at_risk_usd is not None:
-            said += f", {in_currency(cost.at_risk_usd, cost)} more until it is full"
-        return f"{said} ({cost.basis})" if cost.basis else said
+            text += f", {in_currency(cost.at_risk_usd, cost)} more until it is full"
+        return f"{text} ({cost.basis})" if cost.basis else text
     if cost.gpu_hours is None:
         return ""
-    said = f"{in_hours(cost.gpu_hours)} GPU-hours {since}"
+    text = f"{in_hours(cost.gpu_hours)} GPU-hours {since}"
     if cost.at_risk_gpu_hours is not None:
-        said += f", {in_hours(cost.at_risk_gpu_hours)} more until it is full"
-    return f"{said} (no price known)"
+        text += f", {in_hours(cost.at_risk_gpu_hours)} more until it is full"
+    return f"{text} (no price known)"
 
 
 def in_hours(value: float | None) -> str:

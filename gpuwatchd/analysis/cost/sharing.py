@@ -69,10 +69,10 @@ def taken(rows: Iterable[Held], since_s: float, until_s: float) -> dict[Hashable
     for row in rows:
         if row.at_s + row.width_s > since_s and row.at_s < until_s:
             buckets.setdefault(row.at_s, []).append(row)
-    found: dict[Hashable, Taken] = {}
+    uses: dict[Hashable, Taken] = {}
     for at_s, held in sorted(buckets.items()):
         if held[0].hour is not None:
-            _add_hours(found, held)
+            _add_hours(uses, held)
             continue
         begin_s, end_s = max(at_s, since_s), min(at_s + held[0].width_s, until_s)
         hours = (end_s - begin_s) / 3600.0
@@ -85,22 +85,22 @@ def taken(rows: Iterable[Held], since_s: float, until_s: float) -> dict[Hashable
             elif len(known) == len(held):
                 share = max(0.0, row.held_bytes or 0.0) / total if total > 0 else 1 / len(held)
             mine = None if share is None else hours * share
-            before = found.get(row.who)
+            before = uses.get(row.who)
             if before is None:
-                found[row.who] = Taken(mine, hours, begin_s, end_s, share)
+                uses[row.who] = Taken(mine, hours, begin_s, end_s, share)
                 continue
             known_so_far = mine is not None and before.hours is not None
-            found[row.who] = Taken(
+            uses[row.who] = Taken(
                 (before.hours or 0.0) + (mine or 0.0) if known_so_far else None,
                 before.whole_hours + hours,
                 before.first_at_s,
                 end_s,
                 share,
             )
-    return found
+    return uses
 
 
-def _add_hours(found: dict[Hashable, Taken], held: list[Held]) -> None:
+def _add_hours(uses: dict[Hashable, Taken], held: list[Held]) -> None:
     """Add an hour that was shared by the minute before."""
     for row in held:
         hour = row.hour
@@ -108,11 +108,11 @@ def _add_hours(found: dict[Hashable, Taken], held: list[Held]) -> None:
             continue
         mine = None if hour.taken_s is None else hour.taken_s / 3600.0
         share = None if hour.taken_s is None else hour.taken_s / hour.seen_s
-        before = found.get(row.who)
+        before = uses.get(row.who)
         if before is None:
             before = Taken(0.0, 0.0, hour.first_at_s, hour.last_at_s, share)
         known = mine is not None and before.hours is not None
-        found[row.who] = Taken(
+        uses[row.who] = Taken(
             (before.hours or 0.0) + (mine or 0.0) if known else None,
             before.whole_hours + hour.seen_s / 3600.0,
             before.first_at_s,
@@ -131,15 +131,15 @@ def with_rest(rows: Iterable[Held], total_bytes: float | None) -> list[Held]:
     total_bytes
         Memory of the device; None makes every share unknown.
     """
-    found = list(rows)
+    helds = list(rows)
     held: dict[float, float | None] = {}
-    width_s = {row.at_s: row.width_s for row in found}
-    for row in found:
+    width_s = {row.at_s: row.width_s for row in helds}
+    for row in helds:
         before = held.get(row.at_s, 0.0)
         known = before is not None and row.held_bytes is not None
         held[row.at_s] = (before or 0.0) + (row.held_bytes or 0.0) if known else None
     for at_s, amount in held.items():
         known = amount is not None and total_bytes is not None
         rest = max(0.0, (total_bytes or 0.0) - (amount or 0.0)) if known else None
-        found.append(Held(at_s, REST, rest, width_s[at_s]))
-    return found
+        helds.append(Held(at_s, REST, rest, width_s[at_s]))
+    return helds

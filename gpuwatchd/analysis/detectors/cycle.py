@@ -49,13 +49,13 @@ class Cycle:
     >>> t = np.arange(0.0, 3000.0, 10.0)
     >>> swing = 4e9 + 2e9 * (t % 300) / 300
     >>> series = Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=swing, limit_bytes=None)
-    >>> Cycle().look(series).pattern
+    >>> Cycle().detect(series).pattern
     'sawtooth'
     """
 
     name = "cycle"
 
-    def look(self, series: Series) -> Signal | None:
+    def detect(self, series: Series) -> Signal | None:
         """Return what is seen in the whole series, or None."""
         return self.look_at(numerics.prepare(series))
 

@@ -46,14 +46,14 @@ class Plateau:
     >>> from gpuwatchd.core.model import Series, Subject
     >>> t = np.arange(0.0, 3600.0, 10.0)
     >>> warm = 4e9 + 2e9 * (1 - np.exp(-t / 300))
-    >>> Plateau().look(Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=warm,
+    >>> Plateau().detect(Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=warm,
     ...                       limit_bytes=None)).pattern
     'plateau'
     """
 
     name = "plateau"
 
-    def look(self, series: Series) -> Signal | None:
+    def detect(self, series: Series) -> Signal | None:
         """Return what is seen in the whole series, or None."""
         return self.look_at(numerics.prepare(series))
 

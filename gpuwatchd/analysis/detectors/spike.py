@@ -47,7 +47,7 @@ class Spike:
     >>> from gpuwatchd.core.model import Series, Subject
     >>> t = np.arange(0.0, 1200.0, 10.0)
     >>> jump = np.where(t < 600, 4e9, 9e9)
-    >>> signal = Spike().look(Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=jump,
+    >>> signal = Spike().detect(Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=jump,
     ...                              limit_bytes=None))
     >>> signal.pattern, signal.facts["jump_bytes"], signal.facts["after"]
     ('spike', 5000000000.0, 0.0)
@@ -59,7 +59,7 @@ class Spike:
         self.percent = percent
         self.window_s = window_s
 
-    def look(self, series: Series) -> Signal | None:
+    def detect(self, series: Series) -> Signal | None:
         """Return what is seen in the whole series, or None."""
         return self.look_at(numerics.prepare(series))
 

@@ -59,7 +59,7 @@ class Step:
     >>> from gpuwatchd.core.model import Series, Subject
     >>> t = np.arange(0.0, 3000.0, 10.0)
     >>> stairs = 4e9 + np.floor(t / 600) * 5e8
-    >>> signal = Step().look(Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=stairs,
+    >>> signal = Step().detect(Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=stairs,
     ...                             limit_bytes=None))
     >>> signal.pattern, signal.n, round(signal.facts["riser_bytes"])
     ('step', 4, 500000000)
@@ -67,7 +67,7 @@ class Step:
 
     name = "step"
 
-    def look(self, series: Series) -> Signal | None:
+    def detect(self, series: Series) -> Signal | None:
         """Return what is seen in the whole series, or None."""
         return self.look_at(numerics.prepare(series))
 

@@ -42,7 +42,7 @@ class Trend:
     --------
     >>> from gpuwatchd.core.model import Series, Subject
     >>> t = np.arange(0.0, 1200.0, 10.0)
-    >>> signal = Trend().look(Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=t * 1e6,
+    >>> signal = Trend().detect(Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=t * 1e6,
     ...                              limit_bytes=None))
     >>> signal.pattern, round(signal.rate_bytes_per_s)
     ('gradual', 1000000)
@@ -50,7 +50,7 @@ class Trend:
 
     name = "trend"
 
-    def look(self, series: Series) -> Signal | None:
+    def detect(self, series: Series) -> Signal | None:
         """Return what is seen in the whole series, or None."""
         return self.look_at(numerics.prepare(series))
 

@@ -49,7 +49,7 @@ class Weights:
 
 
 def weigh(
-    found: Windows,
+    windows: Windows,
     headroom: FloatArray,
     horizon_s: float = HORIZON_S,
     personal: Personal | None = None,
@@ -70,16 +70,16 @@ def weigh(
     personal
         What earlier runs of the same program say about stopping; else all programs' prior.
     """
-    support = found.events[:, None] * (found.shares @ LAWS.log_odds) + LAWS.log_prior
+    support = windows.events[:, None] * (windows.shares @ LAWS.log_odds) + LAWS.log_prior
     support -= support.max(axis=1, keepdims=True)
     law = np.exp(support)
     law /= law.sum(axis=1, keepdims=True)
-    ratio = np.maximum(headroom, 0.0) / found.growth
-    reach = found.age_s[:, None] * (LAWS.reach(ratio) - 1.0) + found.end_s[:, None]
+    ratio = np.maximum(headroom, 0.0) / windows.growth
+    reach = windows.age_s[:, None] * (LAWS.reach(ratio) - 1.0) + windows.end_s[:, None]
     reach = np.maximum(reach, 0.0)
-    age = found.age_s
+    age = windows.age_s
     if personal is not None:
-        chance = personal.chance(found, headroom, reach)
+        chance = personal.chance(windows, headroom, reach)
     else:
         survive = (1.0 + age / STOP_SCALE_S) ** -STOP_SHAPE
         leak = LEAK_PRIOR / (LEAK_PRIOR + (1.0 - LEAK_PRIOR) * survive)
@@ -88,6 +88,6 @@ def weigh(
         chance = leak[:, None] + (1.0 - leak[:, None]) * in_time
     chance = np.where(reach < horizon_s, chance, 0.0)
     p = np.minimum(np.maximum((law * chance).sum(axis=1), 0.001), 0.999)
-    evidence = terms(found, headroom, p)
+    evidence = terms(windows, headroom, p)
     score = SCORE(evidence)
     return Weights(law=law, reach_s=reach, reaches=p, score=score, evidence=evidence)

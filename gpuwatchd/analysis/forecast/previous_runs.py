@@ -39,7 +39,7 @@ _UNBOUNDED = 1e30
 """More bytes than there are; unlike infinity it can be multiplied by nothing."""
 
 
-class Past(NamedTuple):
+class PreviousRuns(NamedTuple):
     """Earlier runs (r,), on the scale of the present one; amounts in bytes."""
 
     kinds: tuple[str, ...]
@@ -85,7 +85,7 @@ class _Kept(NamedTuple):
     suspects: float
 
 
-def past(series: Series, view: View) -> tuple[Past, float, float, float]:
+def previous_runs(series: Series, view: View) -> tuple[PreviousRuns, float, float, float]:
     """Return the earlier runs, how many are suspects, and the age and scale of the present one.
 
     Parameters
@@ -116,7 +116,7 @@ def past(series: Series, view: View) -> tuple[Past, float, float, float]:
         # Level with level at the same age: it may have been looked at a few minutes ago.
         ago_s = max(age - float(kept.run_s[k]), 0.0) + IN_STEP * age
         above[k] = max(_level(view, hold_s, ago_s) - float(begin[k]), 0.0)
-    out = Past(
+    out = PreviousRuns(
         kinds=kept.kinds,
         sibling=kept.sibling,
         weight=kept.weight,
@@ -135,11 +135,11 @@ def past(series: Series, view: View) -> tuple[Past, float, float, float]:
     return (_without(out, young) if young else out), kept.suspects, age, scale
 
 
-def _without(every: Past, rows: list[int]) -> Past:
+def _without(every: PreviousRuns, rows: list[int]) -> PreviousRuns:
     """Return all but some rows: what much younger siblings do says nothing."""
     left = [k for k in range(len(every.kinds)) if k not in rows]
     kinds = tuple(every.kinds[k] for k in left)
-    return Past._make((kinds, *(column[..., left] for column in every[1:])))
+    return PreviousRuns._make((kinds, *(column[..., left] for column in every[1:])))
 
 
 def _base(t: FloatArray, x: FloatArray, age_s: float) -> float | None:
@@ -159,86 +159,89 @@ def _level(view: View, hold_s: float, ago_s: float = 0.0) -> float:
 
 @lru_cache(maxsize=512)
 def _kept(history: tuple[Profile, ...], scale: float) -> _Kept:
-    siblings = sum(one.kind == "sibling" for one in history)
+    siblings = sum(profile.kind == "sibling" for profile in history)
     share = min(1.0, SIBLING_RUNS / max(siblings, 1))
     # Of a run that the user calls a leak only what it proved before is known.
     runs = [
-        one
-        for one in history
-        if one.word != "leak" or one.proven_bytes < one.top_bytes - SUSPICIOUS * scale
+        profile
+        for profile in history
+        if profile.word != "leak" or profile.proven_bytes < profile.top_bytes - SUSPICIOUS * scale
     ]
     weight = [
-        WORD_RUNS if one.word == "normal" else share if one.kind == "sibling" else 1.0
-        for one in runs
+        WORD_RUNS if run.word == "normal" else share if run.kind == "sibling" else 1.0
+        for run in runs
     ]
     # What two runs did may be expected of a third, stop or no stop. It proves no stop.
     alike = _alike(history, scale)
-    more = [_whole(one) for one in alike]
+    more = [_whole(profile) for profile in alike]
     runs += more
     weight += [0.0] * len(more)
-    climbing = [one.kind == "sibling" and not stopped(one, scale) for one in runs]
+    climbing = [run.kind == "sibling" and not stopped(run, scale) for run in runs]
     height, grown = [], np.empty((PROFILE_LOOKBACKS_S.size, len(runs)))
     late = np.full((PROFILE_AGES_S.size + 1, len(runs)), np.inf)
-    for k, one in enumerate(runs):
-        top = one.top_bytes if one.word == "normal" else one.proven_bytes
-        height.append(max(top - one.base_bytes, 0.0))
-        rows = one.rose_bytes if one.word == "normal" else one.grown_bytes
+    for k, profile in enumerate(runs):
+        top = profile.top_bytes if profile.word == "normal" else profile.proven_bytes
+        height.append(max(top - profile.base_bytes, 0.0))
+        rows = profile.rose_bytes if profile.word == "normal" else profile.grown_bytes
         # Nothing is known, or a version with other look-backs kept it: then the height.
         grown[:, k] = rows if len(rows) == PROFILE_LOOKBACKS_S.size else height[-1]
         if climbing[k]:
-            height[-1] = max(one.top_bytes - one.base_bytes, *one.rose_bytes, 0.0)
+            height[-1] = max(profile.top_bytes - profile.base_bytes, *profile.rose_bytes, 0.0)
             grown[:, k] = _UNBOUNDED
-        ages = one.late_bytes[: PROFILE_AGES_S.size]
-        if ages and one.word != "normal" and one.kind == "run":
+        ages = profile.late_bytes[: PROFILE_AGES_S.size]
+        if ages and profile.word != "normal" and profile.kind == "run":
             late[1 : len(ages) + 1, k] = ages
             late[len(ages) + 1 :, k] = ages[-1]
     return _Kept(
-        kinds=tuple(one.kind for one in runs),
-        sibling=np.array([one.kind == "sibling" for one in runs], dtype=np.bool_),
+        kinds=tuple(run.kind for run in runs),
+        sibling=np.array([run.kind == "sibling" for run in runs], dtype=np.bool_),
         weight=np.array(weight),
-        stopped=np.array([stopped(one, scale) for one in runs], dtype=np.bool_),
+        stopped=np.array([stopped(run, scale) for run in runs], dtype=np.bool_),
         climbing=np.array(climbing, dtype=np.bool_),
-        largest=np.array([1.0 if one.kind == "yesterday" else LARGEST for one in runs]),
-        base=np.array([one.base_bytes for one in runs]),
+        largest=np.array([1.0 if run.kind == "yesterday" else LARGEST for run in runs]),
+        base=np.array([run.base_bytes for run in runs]),
         height=np.array(height),
         grown=np.minimum(grown, _UNBOUNDED),
         late=late,
         aged=np.isfinite(late[-1]),
-        run_s=np.array([np.inf if one.kind == "yesterday" else one.run_s for one in runs]),
-        hold_s=max([one.hold_s for one in history], default=0.0),
+        run_s=np.array([np.inf if run.kind == "yesterday" else run.run_s for run in runs]),
+        hold_s=max([profile.hold_s for profile in history], default=0.0),
         suspects=_suspects(history, alike, scale),
     )
 
 
-def stopped(one: Profile, scale: float) -> bool:
+def stopped(profile: Profile, scale: float) -> bool:
     """Say whether a run was seen to stop at its highest level."""
-    return one.word == "normal" or one.top_bytes <= one.proven_bytes + TOLERANCE * scale
+    return profile.word == "normal" or profile.top_bytes <= profile.proven_bytes + TOLERANCE * scale
 
 
 def _alike(history: Sequence[Profile], scale: float) -> list[Profile]:
     """Return runs that ended while they climbed, where another one got as far without any harm."""
     calm = [
-        one
-        for one in history
-        if one.kind == "run" and one.word is None and not one.alerted and not one.near_limit
+        profile
+        for profile in history
+        if profile.kind == "run"
+        and profile.word is None
+        and not profile.alerted
+        and not profile.near_limit
     ]
     out = []
-    for one in calm:
-        rose = [other.top_bytes - other.base_bytes for other in calm if other is not one]
+    for profile in calm:
+        rose = [other.top_bytes - other.base_bytes for other in calm if other is not profile]
         most = (1.0 + SPREAD) * max(rose, default=-np.inf)
-        if not stopped(one, scale) and one.top_bytes - one.base_bytes <= most:
-            out.append(one)
+        if not stopped(profile, scale) and profile.top_bytes - profile.base_bytes <= most:
+            out.append(profile)
     return out
 
 
-def _whole(one: Profile) -> Profile:
+def _whole(profile: Profile) -> Profile:
     """Return a run as if all that it did were proven."""
-    more = one.top_bytes - one.proven_bytes
+    more = profile.top_bytes - profile.proven_bytes
     return msgspec.structs.replace(
-        one,
-        proven_bytes=one.top_bytes,
-        grown_bytes=one.rose_bytes,
-        late_bytes=tuple(grown + more for grown in one.late_bytes),
+        profile,
+        proven_bytes=profile.top_bytes,
+        grown_bytes=profile.rose_bytes,
+        late_bytes=tuple(grown + more for grown in profile.late_bytes),
     )
 
 
@@ -249,22 +252,22 @@ def _suspects(history: Sequence[Profile], alike: list[Profile], scale: float) ->
     other run has shown to be normal: an unfinished climb is explained by a run that shows its end,
     or by one (``alike``) that ended as it did.
     """
-    runs = [one for one in history if one.kind == "run"]
+    runs = [profile for profile in history if profile.kind == "run"]
     out = 0.0
-    for one in runs:
-        if one.word is not None:
-            out += WORD_RUNS if one.word == "leak" else 0.0
+    for run in runs:
+        if run.word is not None:
+            out += WORD_RUNS if run.word == "leak" else 0.0
             continue
-        calm = stopped(one, scale) or any(one is other for other in alike)
-        if calm and not one.near_limit and not one.alerted:
+        calm = stopped(run, scale) or any(run is other for other in alike)
+        if calm and not run.near_limit and not run.alerted:
             continue
         others = [
             (other.top_bytes if other.word == "normal" else other.proven_bytes) - other.base_bytes
             for other in runs
-            if other is not one and other.word != "leak" and stopped(other, scale)
+            if other is not run and other.word != "leak" and stopped(other, scale)
         ]
-        if one.top_bytes - one.base_bytes > max(
+        if run.top_bytes - run.base_bytes > max(
             (1.0 + SPREAD) * max(others, default=0.0), SUSPICIOUS * scale
         ):
-            out += 1.0 if one.near_limit or one.alerted else CUT_OFF
+            out += 1.0 if run.near_limit or run.alerted else CUT_OFF
     return out

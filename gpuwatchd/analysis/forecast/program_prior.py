@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuwatchd.analysis.forecast.posterior import LEAK_PRIOR, STOP_SCALE_S, STOP_SHAPE
-from gpuwatchd.analysis.forecast.previous_runs import IN_STEP, SPREAD, Past, past
+from gpuwatchd.analysis.forecast.previous_runs import IN_STEP, SPREAD, PreviousRuns, previous_runs
 from gpuwatchd.analysis.forecast.profile import PROFILE_AGES_S, PROFILE_LOOKBACKS_S, TOLERANCE
 from gpuwatchd.core import units
 
@@ -43,7 +43,7 @@ _LOG_LOOKBACKS = np.log(PROFILE_LOOKBACKS_S)
 _LOG_STEP = float(_LOG_LOOKBACKS[1] - _LOG_LOOKBACKS[0])
 
 
-class _Said(NamedTuple):
+class _RunLikelihoods(NamedTuple):
     """What each earlier run (r,) says of each window (k,)."""
 
     here: FloatArray
@@ -62,16 +62,16 @@ class _Said(NamedTuple):
 class Personal:
     """What history says about the growth of one subject at one instant."""
 
-    past: Past
+    past: PreviousRuns
     suspects: float
     """λ: earlier runs that may have leaked; a run of which the user said so counts for five."""
     age_s: float
     scale: float
     """Memory of the card, bytes."""
-    _asked: list[tuple[Windows, _Said]] = field(default_factory=list, repr=False)
+    _asked: list[tuple[Windows, _RunLikelihoods]] = field(default_factory=list, repr=False)
     """What was said already: the same windows are asked about several times."""
 
-    def chance(self, found: Windows, headroom: FloatArray, reach_s: FloatArray) -> FloatArray:
+    def chance(self, windows: Windows, headroom: FloatArray, reach_s: FloatArray) -> FloatArray:
         """Return the chance (k, laws) that growth goes on until the limit.
 
         Parameters
@@ -94,16 +94,16 @@ class Personal:
         λ fades where another run is known to have stood: there it explains nothing. Where none
         has, the chance is at least the ordinary one.
         """
-        known, said = self.past, self._said(found)
-        climbing, here = known.climbing, said.here
-        left = said.counts * known.weight
-        knows = np.where(known.stopped, self._knows(found), climbing)
+        runs, likelihoods = self.past, self._likelihoods(windows)
+        climbing, here = runs.climbing, likelihoods.here
+        left = likelihoods.counts * runs.weight
+        knows = np.where(runs.stopped, self._knows(windows), climbing)
         seen = ORDINARY + np.add.reduce((here + (1.0 - here) * knows) * left, axis=1)
-        age = found.age_s
+        age = windows.age_s
         before = (STOP_SCALE_S / (STOP_SCALE_S + age)) ** STOP_SHAPE
         after = (STOP_SCALE_S / (STOP_SCALE_S + age[:, None] + reach_s)) ** STOP_SHAPE
         alive = ORDINARY * before + np.add.reduce(here * left, axis=1)
-        further = np.add.reduce(said.further * left, axis=1)
+        further = np.add.reduce(likelihoods.further * left, axis=1)
         in_time = after * (ORDINARY / alive)[:, None]
         in_time += (further / alive)[:, None]
         np.minimum(in_time, 1.0, out=in_time)
@@ -123,49 +123,53 @@ class Personal:
             np.maximum(chance, usual, out=chance)
         return chance
 
-    def expects(self, found: Windows, headroom: FloatArray | None = None) -> npt.NDArray[np.bool_]:
+    def expects(
+        self, windows: Windows, headroom: FloatArray | None = None
+    ) -> npt.NDArray[np.bool_]:
         """Say of each window (k,) whether its growth is what earlier runs did as well."""
-        said = self._said(found)
-        here = np.where(self.past.climbing | (said.counts == 0.0), 0.0, said.here)
+        likelihoods = self._likelihoods(windows)
+        here = np.where(self.past.climbing | (likelihoods.counts == 0.0), 0.0, likelihoods.here)
         normal: npt.NDArray[np.bool_] = here.max(axis=1, initial=0.0) >= NORMAL
         if headroom is not None:
             normal &= headroom >= LAST_RESORT * self.scale
         return normal
 
-    def words(self, found: Windows, index: int, *, beyond: bool = False) -> str:
+    def words(self, windows: Windows, index: int, *, beyond: bool = False) -> str:
         """Return how the growth of a window compares with earlier runs; "" where they say nothing.
 
         "as in 3 earlier runs", "1.2 GiB above what 3 earlier runs reached", "faster than 3 earlier
         runs grew", "3 earlier runs grew less at this age". With ``beyond`` only what is new.
         """
-        known, said = self.past, self._said(found)
-        here = said.here[index]
-        usual = ~known.climbing & (said.counts[index] > 0.0) & (here >= NORMAL)
+        runs, likelihoods = self.past, self._likelihoods(windows)
+        here = likelihoods.here[index]
+        usual = ~runs.climbing & (likelihoods.counts[index] > 0.0) & (here >= NORMAL)
         # Of a run that ended young nothing is known of this age.
-        told = ~known.climbing & (known.weight > 0.0) & (usual | (self._knows(found)[index] > 0.0))
-        who = _who([kind for kind, one in zip(known.kinds, told.tolist(), strict=True) if one])
+        told = ~runs.climbing & (runs.weight > 0.0) & (usual | (self._knows(windows)[index] > 0.0))
+        who = _who([kind for kind, one in zip(runs.kinds, told.tolist(), strict=True) if one])
         if usual.any() and not beyond:
             return f"as in {who or 'earlier runs'}"
         if not who:
             return ""
-        higher = float((known.above - known.height)[told].min())
+        higher = float((runs.above - runs.height)[told].min())
         if higher > TOLERANCE * self.scale:
             return f"{units.size(higher)} above what {who} reached"
-        slower, later = (float(one[index][told].min()) for one in (said.slower, said.later))
+        slower, later = (
+            float(values[index][told].min()) for values in (likelihoods.slower, likelihoods.later)
+        )
         if max(slower, later) <= 0.0:
             return ""
         return f"faster than {who} grew" if slower >= later else f"{who} grew less at this age"
 
-    def _knows(self, found: Windows) -> FloatArray:
+    def _knows(self, windows: Windows) -> FloatArray:
         """Return how much (k, r) each run knows of what comes at the age of each window.
 
         One that ended young does not know what comes later: at half the age it knows nothing, nor
         does it of growth that began when it had ended.
         """
-        until = np.maximum(self.age_s + found.end_s, 1.0)[:, None]
+        until = np.maximum(self.age_s + windows.end_s, 1.0)[:, None]
         lived_s = self.past.lived_s
         knows = np.minimum(np.maximum(2.0 * lived_s / until - 1.0, 0.0), 1.0)
-        begun = np.maximum(self.age_s + found.begin_s, 0.0)[:, None]
+        begun = np.maximum(self.age_s + windows.begin_s, 0.0)[:, None]
         since = np.maximum(SLOWER * lived_s - begun, 0.0) / np.maximum(until - begun, 1.0)
         knows = np.minimum(knows, np.where(self.past.aged, since, 1.0))
         sibling = self.past.sibling
@@ -175,51 +179,51 @@ class Personal:
             knows = np.where(sibling, np.minimum(knows, since), knows)
         return knows
 
-    def _counts(self, found: Windows, here: FloatArray) -> FloatArray:
+    def _counts(self, windows: Windows, here: FloatArray) -> FloatArray:
         """Return how much (k, r) each run counts for.
 
         A sibling that climbs, and is level with this run or ahead, knows no more than it does; and
         where half of the siblings do, the others are no proof that it will stop.
         """
-        known = self.past
+        runs = self.past
         out = np.ones(here.shape)
         # Growth that began when a run had ended is none that it knows of.
-        begun = (self.age_s + found.begin_s)[:, None]
-        out[known.aged & (begun >= SLOWER * known.lived_s)] = 0.0
-        if not known.weight.all():
+        begun = (self.age_s + windows.begin_s)[:, None]
+        out[runs.aged & (begun >= SLOWER * runs.lived_s)] = 0.0
+        if not runs.weight.all():
             # What was still climbing says what may be expected for as long as it was seen.
-            older = (self.age_s + found.end_s)[:, None] > SLOWER * known.lived_s
-            out[(known.weight == 0.0) & older] = 0.0
-        if known.climbing.any():
-            alike = np.where(known.climbing, np.minimum(here / EXPECTED, 1.0), 0.0)
-            share = alike.sum(axis=1) / known.sibling.sum()
-            out = np.where(known.sibling, np.maximum(1.0 - 2.0 * share, 0.0)[:, None], out)
-            out = np.where(known.climbing, 1.0 - alike, out)
+            older = (self.age_s + windows.end_s)[:, None] > SLOWER * runs.lived_s
+            out[(runs.weight == 0.0) & older] = 0.0
+        if runs.climbing.any():
+            alike = np.where(runs.climbing, np.minimum(here / EXPECTED, 1.0), 0.0)
+            share = alike.sum(axis=1) / runs.sibling.sum()
+            out = np.where(runs.sibling, np.maximum(1.0 - 2.0 * share, 0.0)[:, None], out)
+            out = np.where(runs.climbing, 1.0 - alike, out)
         return out
 
-    def _said(self, found: Windows) -> _Said:
-        for windows, said in self._asked:
+    def _likelihoods(self, found: Windows) -> _RunLikelihoods:
+        for windows, likelihoods in self._asked:
             if windows is found:
-                return said
-        known, small = self.past, TOLERANCE * self.scale
+                return likelihoods
+        runs, small = self.past, TOLERANCE * self.scale
         # Between two look-backs of the table, on the logarithm of time.
         at = (np.log(FASTER * found.age_s) - _LOG_LOOKBACKS[0]) / _LOG_STEP
         at = np.minimum(np.maximum(at, 0.0), PROFILE_LOOKBACKS_S.size - 1.0)
         first = np.minimum(at.astype(np.intp), PROFILE_LOOKBACKS_S.size - 2)
         part = (at - first)[:, None]
-        normal = known.grown[first] * (1.0 - part) + known.grown[first + 1] * part
+        normal = runs.grown[first] * (1.0 - part) + runs.grown[first + 1] * part
         begun = self.age_s + found.begin_s
         rank = PROFILE_AGES_S.searchsorted(begun / SLOWER, side="right")
-        after = known.late[rank]
+        after = runs.late[rank]
         grown = np.log(found.growth + small)[:, None]
         slower, later = grown - np.log(normal + small), grown - np.log(after + small)
-        above = np.log((known.above + small) / (known.height + small))
-        limit = np.log((known.room + small) / (known.height + small))
+        above = np.log((runs.above + small) / (runs.height + small))
+        limit = np.log((runs.room + small) / (runs.height + small))
         here = np.maximum(np.maximum(slower, later), above)
         tails = _tail(np.concatenate((here, limit[None])) / SPREAD)
         here, limit = tails[:-1], tails[-1]
         counts = self._counts(found, here)
-        out = _Said(here, np.minimum(here, limit), counts, slower, later)
+        out = _RunLikelihoods(here, np.minimum(here, limit), counts, slower, later)
         self._asked.append((found, out))
         return out
 
@@ -236,21 +240,21 @@ def personal(series: Series, view: View) -> Personal | None:
     """
     if not series.history or not view.t_s.size:
         return None
-    known, suspects, age_s, scale = past(series, view)
-    return Personal(past=known, suspects=suspects, age_s=age_s, scale=scale)
+    runs, suspects, age_s, scale = previous_runs(series, view)
+    return Personal(past=runs, suspects=suspects, age_s=age_s, scale=scale)
 
 
 def _who(kinds: list[str]) -> str:
     """Return the runs, the siblings and yesterday in words; "" for none."""
     parts = []
-    for kind, one, many in (
+    for kind, text, many in (
         ("run", "an earlier run", "{} earlier runs"),
         ("sibling", "a sibling", "{} siblings"),
         ("yesterday", "the same hour of yesterday", ""),
     ):
         count = kinds.count(kind)
         if count:
-            parts.append(one if count == 1 else many.format(count))
+            parts.append(text if count == 1 else many.format(count))
     return " and ".join(parts)
 
 

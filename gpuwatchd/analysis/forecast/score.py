@@ -37,7 +37,7 @@ TERMS = (
 """Names of the columns of :func:`terms`."""
 
 
-def terms(found: Windows, headroom: FloatArray, p: FloatArray) -> FloatArray:
+def terms(windows: Windows, headroom: FloatArray, p: FloatArray) -> FloatArray:
     """Return the evidence (k, terms) of each window.
 
     Parameters
@@ -59,18 +59,18 @@ def terms(found: Windows, headroom: FloatArray, p: FloatArray) -> FloatArray:
     to out-of-memory the minutes count that certainty costs.
     """
     # A staircase of n even risers is off its chord by up to 1/n, a half of it on either side.
-    slack = np.where(found.events >= 4.0, 0.5 / found.events, 0.0)
-    out = np.empty((found.size, len(TERMS)))
+    slack = np.where(windows.events >= 4.0, 0.5 / windows.events, 0.0)
+    out = np.empty((windows.size, len(TERMS)))
     out[:, 0] = 1.0
     out[:, 1] = np.log(p / (1.0 - p))
-    out[:, 2] = -np.maximum(found.excess - slack, 0.0)
-    out[:, 3] = -np.maximum(found.deficit - slack, 0.0)
-    out[:, 4] = -np.maximum(found.stall - 1.0, 0.0)
-    out[:, 5] = found.calm
+    out[:, 2] = -np.maximum(windows.excess - slack, 0.0)
+    out[:, 3] = -np.maximum(windows.deficit - slack, 0.0)
+    out[:, 4] = -np.maximum(windows.stall - 1.0, 0.0)
+    out[:, 5] = windows.calm
     # What was given back again and again will be given back again.
-    out[:, 6] = -np.where(found.returns >= 2.0, np.maximum(1.5 - found.calm, 0.0), 0.0)
-    out[:, 7] = np.minimum(np.maximum(np.log(found.age_s / YOUNG_S), -1.5), 0.0)
-    left_s = np.maximum(headroom, 1.0) * (found.age_s / found.growth)
+    out[:, 6] = -np.where(windows.returns >= 2.0, np.maximum(1.5 - windows.calm, 0.0), 0.0)
+    out[:, 7] = np.minimum(np.maximum(np.log(windows.age_s / YOUNG_S), -1.5), 0.0)
+    left_s = np.maximum(headroom, 1.0) * (windows.age_s / windows.growth)
     out[:, 8] = np.minimum(np.maximum(np.log(URGENT_S / left_s), 0.0), 1.0)
     return out
 

@@ -104,10 +104,10 @@ def joined(groups: Sequence[Windows]) -> Windows:
     if len(groups) == 1:
         return groups[0]
     whole = groups[0].whole
-    if whole is not None and whole.size == sum(one.size for one in groups):
+    if whole is not None and whole.size == sum(group.size for group in groups):
         return whole
     columns: dict[str, Any] = {
-        name: np.concatenate([getattr(one, name) for one in groups]) for name in _COLUMNS
+        name: np.concatenate([getattr(group, name) for group in groups]) for name in _COLUMNS
     }
     return Windows(view=groups[0].view, **columns)
 
@@ -222,7 +222,7 @@ def _described(spans: list[_Span]) -> list[Windows]:
     for span in spans:
         here = slice(first, first + span.begin.size)
         first = here.stop
-        seen.append(_seen(span, edges[here], back[here]))
+        seen.append(_looked_up(span, edges[here], back[here]))
     columns = seen[0] if len(seen) == 1 else tuple(map(np.concatenate, zip(*seen, strict=True)))
     level, rise, square, stall, total, number, returns = columns
     jump = square / np.maximum(rise, 1.0)
@@ -266,7 +266,7 @@ def _whole(parts: list[FloatArray]) -> FloatArray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _seen(span: _Span, edges: FloatArray, back: FloatArray) -> tuple[npt.NDArray[Any], ...]:
+def _looked_up(span: _Span, edges: FloatArray, back: FloatArray) -> tuple[npt.NDArray[Any], ...]:
     """Return what must be looked up in the view, for each window.
 
     Level (k, 17) at the edges of its sixteenths; rise of the floor, and the sum of its squares;

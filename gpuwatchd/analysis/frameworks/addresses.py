@@ -80,11 +80,11 @@ def address(kind: str, chain: Sequence[Launch]) -> Address | None:
     'http://127.0.0.1:8001'
     >>> address("vLLM", [Launch(2, ("VLLM::EngineCore",)), Launch(1, ("python", "batch.py"))])
     """
-    server = next((one for one in chain if _serves(kind, one)), None)
+    server = next((launch for launch in chain if _serves(kind, launch)), None)
     if kind == "Ollama":
         starts = chain if server is None else (server, *chain)
-        said = (dict(one.variables).get("OLLAMA_HOST", "") for one in starts)
-        url = ollama_url(next((text for text in said if text), ""))
+        texts = (dict(start.variables).get("OLLAMA_HOST", "") for start in starts)
+        url = ollama_url(next((text for text in texts if text), ""))
         if url is None or not _needs_no_look_up(url):
             return None
         return Address(url, server.pid if server else None)
@@ -135,11 +135,11 @@ def runner_model(argv: Sequence[str]) -> str | None:
     >>> runner_model(["ollama", "runner", "--mlx-engine", "--model", "qwen3:8b-mlx"])
     'qwen3:8b-mlx'
     """
-    told = option(argv, "--model") or ""
-    blob = _BLOB.search(told)
+    text = option(argv, "--model") or ""
+    blob = _BLOB.search(text)
     if blob is not None:
         return blob.group(1)
-    return told if told and "/" not in told else None
+    return text if text and "/" not in text else None
 
 
 def configured(text: str) -> tuple[str, str] | None:
@@ -152,7 +152,7 @@ def configured(text: str) -> tuple[str, str] | None:
     >>> configured("http://127.0.0.1:8001")
     """
     name, mark, where = text.partition("=")
-    kind = next((known for known in PORTS if known.lower() == name.strip().lower()), None)
+    kind = next((value for value in PORTS if value.lower() == name.strip().lower()), None)
     scheme, colon, rest = where.strip().partition("://")
     if not mark or kind is None or not colon or scheme.lower() not in _SCHEMES:
         return None
@@ -243,8 +243,8 @@ def _needs_no_look_up(url: str) -> bool:
 def _model(kind: str, argv: Sequence[str]) -> str | None:
     if kind != "llama.cpp":
         return None  # the others say it themselves
-    said = option(argv, "--alias", "-a") or option(argv, "--model", "-m") or option(argv, "-hf")
-    return said.rsplit("/", 1)[-1] if said else None
+    text = option(argv, "--alias", "-a") or option(argv, "--model", "-m") or option(argv, "-hf")
+    return text.rsplit("/", 1)[-1] if text else None
 
 
 def _pool_share(kind: str, argv: Sequence[str]) -> float | None:

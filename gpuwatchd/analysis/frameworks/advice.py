@@ -248,14 +248,14 @@ Blender: gradual
 def _parsed(text: str) -> dict[tuple[str, Topic], tuple[str, ...]]:
     """Read the table above."""
     topics: dict[str, Topic] = {topic: topic for topic in TOPICS}
-    found: dict[tuple[str, Topic], tuple[str, ...]] = {}
+    groups: dict[tuple[str, Topic], tuple[str, ...]] = {}
     for part in text.strip().split("\n\n"):
         head, _, body = part.partition("\n")
         names, _, topic = head.rpartition(": ")
-        told = tuple(" ".join(line.split()) for line in f"\n{body}".split("\n- ")[1:])
+        texts = tuple(" ".join(line.split()) for line in f"\n{body}".split("\n- ")[1:])
         for name in names.split(" | "):
-            found[name, topics[topic]] = told
-    return found
+            groups[name, topics[topic]] = texts
+    return groups
 
 
 ADVICE: Final = _parsed(_TEXT)
@@ -285,14 +285,14 @@ def lines(topic: Topic, framework: str | None = None, role: str | None = None) -
     >>> len(lines("gradual", "PyTorch", "notebook kernel"))
     3
     """
-    found = ADVICE.get((framework or _ANY, topic))
-    if found is None and topic in {"step", "cyclic"}:
-        found = ADVICE.get((framework or _ANY, "gradual"))
-    if found is None:
-        found = ADVICE[_ANY, topic]
+    texts = ADVICE.get((framework or _ANY, topic))
+    if texts is None and topic in {"step", "cyclic"}:
+        texts = ADVICE.get((framework or _ANY, "gradual"))
+    if texts is None:
+        texts = ADVICE[_ANY, topic]
     if role == "notebook kernel" and topic not in {"unattributed", "pool"}:
-        found = (*ADVICE[_ANY, "notebook"], *found)
-    return found[:MOST]
+        texts = (*ADVICE[_ANY, "notebook"], *texts)
+    return texts[:MOST]
 
 
 def topic_of(
@@ -336,5 +336,5 @@ def topic_of(
 
 def table() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Return every entry as (framework, how it grows, lines), for the page of the manual."""
-    for (framework, topic), told in ADVICE.items():
-        yield framework, TOPICS[topic], told
+    for (framework, topic), texts in ADVICE.items():
+        yield framework, TOPICS[topic], texts

@@ -120,11 +120,11 @@ def _role(argv: tuple[str, ...], name: str) -> str | None:
     command = command_of(argv)
     if command.program == "llama-server" and _matches(_OLLAMA, command, name):
         return "Ollama runner"
-    for told, titles, programs, modules in ROLES:
+    for value, titles, programs, modules in ROLES:
         if any(text.startswith(start) for start in titles for text in (command.line, name)):
-            return told
+            return value
         if _is_program(programs, command) or _is_module(modules, command.module):
-            return told
+            return value
     return None
 
 
@@ -174,9 +174,7 @@ def _is_program(programs: Collection[str], command: Command) -> bool:
 
 
 def _is_module(modules: Iterable[str], module: str) -> bool:
-    return bool(module) and any(
-        module == known or module.startswith(known + ".") for known in modules
-    )
+    return bool(module) and any(module == text or module.startswith(text + ".") for text in modules)
 
 
 def command_of(argv: Sequence[str]) -> Command:
@@ -229,7 +227,7 @@ _FIRST_WORDS: Final = frozenset(
 def _guess(command: Command) -> str | None:
     """Guess from the script's or module's own name ("train_jax.py")."""
     words = frozenset(_WORD.findall(command.program.lower()))
-    for framework, known in GUESSES:
-        if words & known:
+    for framework, names in GUESSES:
+        if words & names:
             return framework
     return None

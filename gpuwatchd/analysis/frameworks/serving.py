@@ -52,13 +52,20 @@ def idle_kv(readings: Sequence[ServerReading], *, least_s: float = LEAST_S) -> I
     if not readings or readings[-1].kind not in COUNTS_LIVE:
         return None
     idle: list[ServerReading] = []
-    for one in reversed(readings):
-        if not one.ok or one.running != 0 or one.waiting != 0 or one.kv_share is None:
+    for reading in reversed(readings):
+        if (
+            not reading.ok
+            or reading.running != 0
+            or reading.waiting != 0
+            or reading.kv_share is None
+        ):
             break
-        idle.append(one)
+        idle.append(reading)
     if len(idle) < LEAST_READINGS:
         return None
-    shares = [one.kv_share for one in idle if one.kv_share is not None]
+    shares = [
+        server_reading.kv_share for server_reading in idle if server_reading.kv_share is not None
+    ]
     newest, for_s = shares[0], idle[0].at_s - idle[-1].at_s
     half = shares[len(shares) // 2]
     if for_s < least_s or min(shares) < LEAST_SHARE or newest < _FALLING * half:

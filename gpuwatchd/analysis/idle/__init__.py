@@ -6,7 +6,17 @@ of themselves, and what did not change for long enough.
 """
 
 from gpuwatchd.analysis.idle.facts import DAEMONS, ORDER, STOPPED, Board, Held, Limits, Server
-from gpuwatchd.analysis.idle.persistence import Vigil
-from gpuwatchd.analysis.idle.snapshot import glimpse
+from gpuwatchd.analysis.idle.persistence import PersistenceCheck
+from gpuwatchd.analysis.idle.snapshot import snapshot
 
-__all__ = ["DAEMONS", "ORDER", "STOPPED", "Board", "Held", "Limits", "Server", "Vigil", "glimpse"]
+__all__ = [
+    "DAEMONS",
+    "ORDER",
+    "STOPPED",
+    "Board",
+    "Held",
+    "Limits",
+    "PersistenceCheck",
+    "Server",
+    "snapshot",
+]

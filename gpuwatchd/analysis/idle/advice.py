@@ -70,24 +70,24 @@ def idle(held: Held) -> tuple[str, ...]:
     info = held.info
     if is_notebook(info):
         return ("restart the notebook's kernel (or shut it down): results in memory are lost",)
-    found = []
+    texts = []
     if held.state in _STOPPED:
-        found.append(_STOPPED[held.state])
+        texts.append(_STOPPED[held.state])
     if held.orphan:
-        found.append("whoever started it has ended: nobody will stop it unless you do")
+        texts.append("whoever started it has ended: nobody will stop it unless you do")
     if info.framework == "Ollama":
-        found.append("ollama stop MODEL unloads it; a shorter OLLAMA_KEEP_ALIVE does so by itself")
+        texts.append("ollama stop MODEL unloads it; a shorter OLLAMA_KEEP_ALIVE does so by itself")
     elif info.framework in {"vLLM", "SGLang", "Triton Server", "llama.cpp"}:
-        found.append("a server waits for requests: stop it while nobody asks it")
+        texts.append("a server waits for requests: stop it while nobody asks it")
     if info.unit and info.unit.endswith(".service"):
-        found.append(f"systemctl stop {info.unit} ends it")
+        texts.append(f"systemctl stop {info.unit} ends it")
     elif info.job:
-        found.append(f"it belongs to {info.job}: cancel that where it was submitted")
+        texts.append(f"it belongs to {info.job}: cancel that where it was submitted")
     elif info.container:
-        found.append(f"it runs in {info.container}: stop that if nobody needs it")
-    elif not found:
-        found.append(f"ask {info.user or 'its owner'}; ending it (SIGTERM first) frees the memory")
-    return tuple(found)
+        texts.append(f"it runs in {info.container}: stop that if nobody needs it")
+    elif not texts:
+        texts.append(f"ask {info.user or 'its owner'}; ending it (SIGTERM first) frees the memory")
+    return tuple(texts)
 
 
 def is_notebook(info: ProcessInfo) -> bool:

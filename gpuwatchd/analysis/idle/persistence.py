@@ -32,7 +32,7 @@ class _Run:
         self.looks = 0
 
 
-class Vigil:
+class PersistenceCheck:
     """Remembers the signs of earlier looks.
 
     It needs good looks in a row: a device that could not be read, or whose list is unknown, starts
@@ -45,7 +45,7 @@ class Vigil:
         self._ranks = Ranks()
         self._last_s: float | None = None
 
-    def look(
+    def update(
         self, boards: Sequence[Board], servers: Sequence[Server], now_s: float, limits: Limits
     ) -> tuple[Holding, ...]:
         """Take over one look and return what is held without work, the surest first.
@@ -66,7 +66,7 @@ class Vigil:
         self._last_s = now_s
         unread = {board.uid for board in boards if board.uses is None}
         here = {board.uid for board in boards}
-        found: list[Holding] = []
+        holdings: list[Holding] = []
         now: dict[_Name, _Run] = {}
 
         def is_early(uid: str, key: ProcessKey) -> bool:
@@ -77,18 +77,18 @@ class Vigil:
                 or now_s - run.since_s < limits.idle_after_s
             )
 
-        for sign in signs.read(boards, servers, self._ranks.look(boards), limits, is_early):
+        for sign in signs.read(boards, servers, self._ranks.update(boards), limits, is_early):
             name = _name_of(sign.kind, sign.device_uid, sign.process)
             run = now[name] = self._run(name, sign, now_s, limits)
             if run.looks >= limits.looks and now_s - _begun(run, sign) >= sign.needs_s:
-                found.append(_holding(sign, _begun(run, sign)))
+                holdings.append(_holding(sign, _begun(run, sign)))
         for name, run in self._runs.items():
             blind = name[1] in unread or name[1] not in here
             if name not in now and blind and now_s - run.seen_s <= limits.gap_s:
                 run.looks = 0
                 now[name] = run
         self._runs = now
-        return tuple(sorted(found, key=_rank))
+        return tuple(sorted(holdings, key=_rank))
 
     def resume(
         self, holdings: Iterable[Holding], processes: Iterable[ProcessInfo], at_s: float

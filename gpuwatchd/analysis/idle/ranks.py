@@ -25,7 +25,7 @@ Team = tuple[str, int | str | None]
 """``ProcessInfo.team``: a job and whose it is."""
 
 
-class _Seen:
+class _RankState:
     """Where a rank was last seen, and for how many looks it has not been."""
 
     __slots__ = ("absent", "uid")
@@ -54,7 +54,7 @@ class Ranks:
     """Remembers who belonged to which job."""
 
     def __init__(self) -> None:
-        self._known: dict[Team, dict[ProcessKey, _Seen]] = {}
+        self._known: dict[Team, dict[ProcessKey, _RankState]] = {}
         self._lost: dict[Team, int] = {}
 
     def __len__(self) -> int:
@@ -65,13 +65,13 @@ class Ranks:
         """Take up whom an earlier run of the daemon saw."""
         for info in processes:
             if info.team is not None:
-                self._known.setdefault(info.team, {})[info.key] = _Seen("")
+                self._known.setdefault(info.team, {})[info.key] = _RankState("")
 
     def bereaved(self, team: Team) -> None:
         """Take up that ranks of a job have ended, without their number."""
         self._lost.setdefault(team, 0)
 
-    def look(self, boards: Sequence[Board]) -> dict[tuple[str, ProcessKey], Wait]:
+    def update(self, boards: Sequence[Board]) -> dict[tuple[str, ProcessKey], Wait]:
         """Return (device, process) -> why that rank does nothing for its job."""
         jobs: dict[Team, list[Rank]] = {}
         for board in boards:
@@ -83,33 +83,33 @@ class Ranks:
                     jobs.setdefault(team, []).append(rank)
         if jobs or self._known:
             self._count(jobs, boards)
-        found = {}
+        waits = {}
         for team, members in jobs.items():
             for rank in members:
                 wait = self._waits(team, rank, members)
                 if wait is not None:
-                    found[rank.board.uid, rank.held.info.key] = wait
-        return found
+                    waits[rank.board.uid, rank.held.info.key] = wait
+        return waits
 
     def _count(self, jobs: dict[Team, list[Rank]], boards: Sequence[Board]) -> None:
         """Note which ranks have ended; nobody has whose device's list is unknown, or lacks some."""
         blind = {board.uid for board in boards if board.uses is None or not board.complete}
         for team, members in jobs.items():
-            known = self._known.setdefault(team, {})
-            if any(rank.held.info.key not in known for rank in members):
+            states = self._known.setdefault(team, {})
+            if any(rank.held.info.key not in states for rank in members):
                 # It begins, or has been started again: who was there before is not missed.
-                known.clear()
+                states.clear()
                 self._lost.pop(team, None)
-            known.update((rank.held.info.key, _Seen(rank.board.uid)) for rank in members)
-        for team, known in list(self._known.items()):
+            states.update((rank.held.info.key, _RankState(rank.board.uid)) for rank in members)
+        for team, states in list(self._known.items()):
             present = {rank.held.info.key for rank in jobs.get(team, ())}
-            for key in [key for key in known if key not in present]:
-                seen = known[key]
-                seen.absent += seen.uid not in blind
-                if seen.absent >= ABSENT_LOOKS:
-                    del known[key]
+            for key in [key for key in states if key not in present]:
+                rank_state = states[key]
+                rank_state.absent += rank_state.uid not in blind
+                if rank_state.absent >= ABSENT_LOOKS:
+                    del states[key]
                     self._lost[team] = self._lost.get(team, 0) + 1
-            if not known or (not present and len(self._known) > MOST_JOBS):
+            if not states or (not present and len(self._known) > MOST_JOBS):
                 del self._known[team]
                 self._lost.pop(team, None)
 

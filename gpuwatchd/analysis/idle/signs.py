@@ -83,34 +83,34 @@ def read(
                 and not (servers or waits)
             ):
                 continue  # at work, as most are
-            found = (
+            sign = (
                 _ended(board, held)
                 or (_serving(board, held, servers) if servers else None)
                 or _left_runner(board, held)
                 or (_hung(board, held, waits) if waits else None)
                 or _idle(board, held, servers, limits.idle_after_s, around, is_early=is_early)
             )
-            if found is not None and found.kind == "idle" and found.evidence:
+            if sign is not None and sign.kind == "idle" and sign.evidence:
                 elsewhere = _works_elsewhere(boards) if elsewhere is None else elsewhere
                 if held.info.key in elsewhere:
-                    found = structs.replace(
-                        found,
-                        evidence=f"{found.evidence}; it works on another GPU",
+                    sign = structs.replace(
+                        sign,
+                        evidence=f"{sign.evidence}; it works on another GPU",
                         advice=advice.ELSEWHERE,
                     )
-            if found is not None:
-                yield found
+            if sign is not None:
+                yield sign
 
 
 def _works_elsewhere(boards: Sequence[Board]) -> set[ProcessKey]:
     """Return the processes that are at work on some device now."""
-    found = set()
+    keys = set()
     for board in boards:
         around = activity.scene(board)
         for held in board.uses or ():
             if activity.of(board, held, around) in {"busy", "spins"}:
-                found.add(held.info.key)
-    return found
+                keys.add(held.info.key)
+    return keys
 
 
 def _sign(  # noqa: PLR0913 - the fields of one value
@@ -228,8 +228,8 @@ def _serving(board: Board, held: Held, servers: Sequence[Server]) -> Sign | None
                 f" request has been worked on for {units.duration(server.kv_idle_s)}"
             )
             begun_s = None if server.kv_idle_s is None else reading.at_s - server.kv_idle_s
-            found = _sign(board, held, "leaked-kv", words, advice.LEAKED_KV, begun_s=begun_s)
-            return structs.replace(found, held_bytes=_leaked_bytes(server))
+            sign = _sign(board, held, "leaked-kv", words, advice.LEAKED_KV, begun_s=begun_s)
+            return structs.replace(sign, held_bytes=_leaked_bytes(server))
     return None
 
 

@@ -17,13 +17,13 @@ PROVEN: Final = frozenset({"gone", "defunct", "driver-wait", "ghost"})
 """Kinds that show at once; all others are a matter of time."""
 
 
-def glimpse(boards: Sequence[Board], limits: Limits) -> tuple[Holding, ...]:
+def snapshot(boards: Sequence[Board], limits: Limits) -> tuple[Holding, ...]:
     """Return what seems to be held without work at one look, the surest first.
 
     Since when is unknown, and what has just ended may still be about to let go. Memory beside that
     of listed processes, or seen from within a container, is a matter of time as well.
     """
-    found = [
+    holdings = [
         Holding(
             kind=sign.kind,
             device_uid=sign.device_uid,
@@ -35,4 +35,8 @@ def glimpse(boards: Sequence[Board], limits: Limits) -> tuple[Holding, ...]:
         for sign in signs.read(boards, (), {}, limits)
         if sign.kind in PROVEN and not (sign.kind == "ghost" and sign.needs_s)
     ]
-    return tuple(sorted(found, key=lambda one: (ORDER.index(one.kind), -(one.held_bytes or 0))))
+    return tuple(
+        sorted(
+            holdings, key=lambda holding: (ORDER.index(holding.kind), -(holding.held_bytes or 0))
+        )
+    )

@@ -96,17 +96,17 @@ def find(series: Series, view: View, least: float) -> Growth | None:
     if every is None:
         return None
     scored = []
-    for k, (found, _, weights) in enumerate(every.groups):
-        scores = np.where(found.age_s >= every.youngest_s, weights.score, -np.inf)
+    for k, (windows, _, weights) in enumerate(every.groups):
+        scores = np.where(windows.age_s >= every.youngest_s, weights.score, -np.inf)
         scored.append((float(scores.max()), k, int(scores.argmax())))
     score, k, best = max(scored)
-    found, headroom, weights = every.groups[k]
-    onset_s = _onset(found.view, found, best)
+    windows, headroom, weights = every.groups[k]
+    onset_s = _onset(windows.view, windows, best)
     steady_s = every.steady_s
     rank = best + sum(group.size for group, _, _ in every.groups[:k])
     expected = every.expected is not None and bool(every.expected[rank])
     return Growth(
-        found=found,
+        found=windows,
         weights=weights,
         best=best,
         confidence=1.0 / (1.0 + math.exp(SHIFT - score)),
@@ -135,61 +135,61 @@ def _weigh(
     room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
     weights = forecast.weigh(whole, room, personal=personal)
     out, first = [], 0
-    for found in groups:
-        last = first + found.size
-        known = None if headroom is None else headroom[first:last]
-        out.append((found, known, weights.part(first, last)))
+    for group in groups:
+        last = first + group.size
+        values = None if headroom is None else headroom[first:last]
+        out.append((group, values, weights.part(first, last)))
         first = last
     return out
 
 
-def _headroom(series: Series, view: View, found: forecast.Windows) -> FloatArray | None:
+def _headroom(series: Series, view: View, windows: forecast.Windows) -> FloatArray | None:
     """Return bytes (k,) from the recent peak to the limit; None without a limit."""
     if series.limit_bytes is None:
         return None
     # What a subject needed lately at its peak it will need again before it runs out.
-    recent = np.maximum(forecast.HOLD_MARGIN * found.lag_s, PEAK_SHARE * found.age_s)
+    recent = np.maximum(forecast.HOLD_MARGIN * windows.lag_s, PEAK_SHARE * windows.age_s)
     reach = view.t_s.searchsorted(-np.maximum(recent, 60.0))
     tops = np.maximum.accumulate(view.high[::-1])[::-1]
     return series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
 
 
-def _plain(found: forecast.Windows, expected: npt.NDArray[np.bool_] | None) -> bool:
+def _plain(windows: forecast.Windows, expected: npt.NDArray[np.bool_] | None) -> bool:
     """Say whether one window is steady growth well above noise and drawdowns, going on now.
 
     What is ``expected``, because earlier runs of the same program did as well, does not count.
     """
     plain = (
-        ((found.shares > 0.01).sum(axis=1) >= 10)
-        & (found.excess <= 0.1)
-        & (found.deficit <= 0.17)
-        & (found.stall <= 1.5)
-        & (found.calm >= 1.0)
-        & (found.events >= 3.0)
-        & (found.growth >= 4.0 * found.noise_bytes)
-        & (found.begin_s <= -LEAST_AGE_S)
+        ((windows.shares > 0.01).sum(axis=1) >= 10)
+        & (windows.excess <= 0.1)
+        & (windows.deficit <= 0.17)
+        & (windows.stall <= 1.5)
+        & (windows.calm >= 1.0)
+        & (windows.events >= 3.0)
+        & (windows.growth >= 4.0 * windows.noise_bytes)
+        & (windows.begin_s <= -LEAST_AGE_S)
     )
     if expected is not None:
         plain &= ~expected
     return bool(plain.any())
 
 
-def _onset(view: View, found: forecast.Windows, index: int) -> float:
+def _onset(view: View, windows: forecast.Windows, index: int) -> float:
     """Return when the growth of a window began, seconds before now.
 
     Longer windows are taken as long as they bring more growth at a similar rate and stay near
     their chord; then the knee of the next longer one, if it has one.
     """
-    order = found.age_s.argsort().tolist()
+    order = windows.age_s.argsort().tolist()
     best = index
     for longer in order[order.index(index) + 1 :]:
-        rate = found.growth[longer] / found.age_s[longer]
-        usual = found.growth[best] / found.age_s[best]
-        bent = max(found.deficit[longer], found.excess[longer])
+        rate = windows.growth[longer] / windows.age_s[longer]
+        usual = windows.growth[best] / windows.age_s[best]
+        bent = max(windows.deficit[longer], windows.excess[longer])
         if not (0.6 * usual <= rate <= 1.7 * usual and bent <= 0.15):
             break
         best = longer
-    begin, end = float(found.begin_s[best]), float(found.end_s[best])
+    begin, end = float(windows.begin_s[best]), float(windows.end_s[best])
     oldest = float(view.t_s[view.start])
     before = max(oldest, end - 2.5 * (end - begin))
     if before >= begin - view.step_s:

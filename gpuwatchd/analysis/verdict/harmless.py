@@ -186,9 +186,9 @@ def _preallocated(series: Series, view: View, spike: Signal | None, level: float
         "a leak inside it is invisible here"
     )
     signals = (spike,) if spike is not None else ()
-    told = advice.lines("pool", series.framework, series.role)
+    texts = advice.lines("pool", series.framework, series.role)
     found = finding(series, view, "preallocated", reason=text, signals=signals)
-    return msgspec.structs.replace(found, advice=told)
+    return msgspec.structs.replace(found, advice=texts)
 
 
 def _plateau(series: Series, view: View, plateau: Signal) -> Finding:
@@ -233,29 +233,29 @@ def _spike(series: Series, view: View, spike: Signal) -> Finding:
 
 def _unsure(series: Series, view: View, growth: Growth) -> Finding:
     """Growth that is not worth a watch: say what speaks against it, or what is missing."""
-    found, index = growth.found, growth.best
-    age_s = float(found.age_s[index])
-    speed = units.rate(float(found.growth[index]) / age_s)
-    text = f"{units.size(float(found.growth[index]))} more than before, at {speed}, but "
+    windows, index = growth.found, growth.best
+    age_s = float(windows.age_s[index])
+    speed = units.rate(float(windows.growth[index]) / age_s)
+    text = f"{units.size(float(windows.growth[index]))} more than before, at {speed}, but "
     slows, level = decelerates(view, growth), None
-    if found.stall[index] >= 2.0:
-        text += f"not rising any more for {units.duration(-float(found.end_s[index]))}"
+    if windows.stall[index] >= 2.0:
+        text += f"not rising any more for {units.duration(-float(windows.end_s[index]))}"
         pattern: Pattern = "plateau"
     elif slows is not None:
         level, ends = ending(growth, slows.level_bytes, series.limit_bytes)
         text += f"slowing down; {ends}" if ends else "slowing down"
         pattern = "plateau"
-    elif found.calm[index] < 1.0:
+    elif windows.calm[index] < 1.0:
         text += "it also gives back as much"
         pattern = "stable"
     elif growth.expected:
-        text = f"{units.size(float(found.growth[index]))} more in {units.duration(age_s)}, "
+        text = f"{units.size(float(windows.growth[index]))} more in {units.duration(age_s)}, "
         text += growth.compared()
         pattern = "plateau"
     else:
-        events = round(float(found.events[index]))
-        seen = f"{events} rise{'s' if events != 1 else ''} in {units.duration(age_s)}"
-        text += f"too little to tell a leak from a warm-up ({seen}): it must go on, or stop"
+        events = round(float(windows.events[index]))
+        value = f"{events} rise{'s' if events != 1 else ''} in {units.duration(age_s)}"
+        text += f"too little to tell a leak from a warm-up ({value}): it must go on, or stop"
         pattern = "unknown"
     return finding(
         series, view, pattern, reason=text, confidence=growth.confidence, levels_off_bytes=level

@@ -83,7 +83,7 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
     if eta is not None and eta.mid_s > settings.eta_horizon:
         tier, severity = "watch", "info"
     growth = growth._replace(onset_s=since_s)
-    trend = next((one for one in named.signals if one.detector == "trend"), None)
+    trend = next((signal for signal in named.signals if signal.detector == "trend"), None)
     p_value = trend.facts["p_value"] if trend is not None else p_value_since(view, growth.onset_s)
     return Finding(
         id=series.subject.id,
@@ -118,8 +118,8 @@ def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Findin
     text = f"{units.size(_grown(growth))} more in {units.duration(-growth.onset_s)}, "
     text += f"slowing down, now {units.rate(named.rate)}"
     text += f"; {ends}" if ends else ""
-    said = growth.compared(beyond=True)
-    text += f"; {said}" if said else ""
+    value = growth.compared(beyond=True)
+    text += f"; {value}" if value else ""
     return Finding(
         id=series.subject.id,
         subject=series.subject,
@@ -209,16 +209,16 @@ def _worth_watching(growth: Growth, named: Named) -> bool:
 
 
 def _grown(growth: Growth) -> float:
-    seen = growth.found.view
+    view = growth.found.view
     end = float(growth.found.end_s[growth.best])
-    low, high = np.interp([growth.onset_s, end], seen.t_s, seen.floor).tolist()
+    low, high = np.interp([growth.onset_s, end], view.t_s, view.floor).tolist()
     return max(high - low, float(growth.found.growth[growth.best]))
 
 
 def _keeps(growth: Growth) -> bool:
     """Say whether nothing worth a word was given back since the growth began."""
-    seen = growth.found.view
-    since = seen.mean[seen.t_s.searchsorted(growth.onset_s) :]
+    view = growth.found.view
+    since = view.mean[view.t_s.searchsorted(growth.onset_s) :]
     return numerics.drawdown(since) <= GIVEN_BACK * _grown(growth)
 
 
@@ -238,12 +238,12 @@ def _leak_reason(growth: Growth, named: Named, prospect: Prospect, series: Serie
     for_s = units.duration(-growth.onset_s)
     grown = units.size(_grown(growth))
     speed = units.rate(named.rate)
-    kept = ", none given back" if _keeps(growth) else ""
+    value = ", none given back" if _keeps(growth) else ""
     if named.pattern == "step" and named.signal is not None:
         facts = named.signal.facts
         text = (
             f"rises in steps of {units.size(facts['riser_bytes'])} every "
-            f"{units.duration(facts['pause_s'])}, {named.signal.n} so far{kept}"
+            f"{units.duration(facts['pause_s'])}, {named.signal.n} so far{value}"
         )
     elif named.pattern == "cyclic" and named.signal is not None:
         facts = named.signal.facts
@@ -254,7 +254,7 @@ def _leak_reason(growth: Growth, named: Named, prospect: Prospect, series: Serie
     else:
         how = "grows" if prospect.words else "grows steadily"
         rose = int((growth.found.shares[growth.best] > EVEN_SHARE).sum())
-        text = f"{how} by {speed} for {for_s}, {grown} so far{kept}, up in {rose} of {BINS} parts"
+        text = f"{how} by {speed} for {for_s}, {grown} so far{value}, up in {rose} of {BINS} parts"
     said = growth.compared(beyond=True)
     text += f"; {said}" if said else ""
     text += f"; {prospect.words}" if prospect.words else ""

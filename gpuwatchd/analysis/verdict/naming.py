@@ -117,11 +117,11 @@ def creeps(cycle: Signal, growth: Growth) -> bool:
     """
     if cycle.pattern == "cyclic":
         return True
-    facts, found = cycle.facts, growth.found
-    age_s = float(found.age_s[growth.best])
+    facts, windows = cycle.facts, growth.found
+    age_s = float(windows.age_s[growth.best])
     if age_s - facts["last_fall_s"] < LEAST_CYCLES * facts["period_s"]:
         return False
-    rate = float(found.growth[growth.best]) / age_s
+    rate = float(windows.growth[growth.best]) / age_s
     if growth.confidence >= LIKELY and facts["slope_bytes_per_s"] >= LEAST_SLOPE * rate:
         return True
     return facts["last_fall_s"] <= 2.0 * facts["period_s"] and (

@@ -100,20 +100,20 @@ def outlook(
     rate = _steadied(rate, growth, seen)
     own = rate / (rate + max(series.others_bytes_per_s, 0.0))
     headroom = max(growth.headroom, 0.0) * own
-    found, index = growth.found, growth.best
+    windows, index = growth.found, growth.best
     horizon_s = max(forecast.HORIZON_S, float(settings.eta_horizon))
-    grown, age_s = float(found.growth[index]), float(found.age_s[index])
+    grown, age_s = float(windows.growth[index]), float(windows.age_s[index])
     left_s = growth.weights.reach_s[index]
     if own < 1.0:
         ends = LAWS.reach(np.array([headroom / grown]))[0]
-        left_s = np.maximum(age_s * (ends - 1.0) + found.end_s[index], 0.0)
+        left_s = np.maximum(age_s * (ends - 1.0) + windows.end_s[index], 0.0)
     line_s = headroom / rate
     return ahead(
         seen,
         age_s=-growth.onset_s,
         headroom=headroom,
         rate=rate,
-        parcel=grown / float(found.events[index]),
+        parcel=grown / float(windows.events[index]),
         law_s=_median(left_s, growth.weights.law[index], horizon_s, line_s),
     )
 

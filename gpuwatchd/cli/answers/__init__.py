@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpuwatchd.cli.answers import about, alerts, charts, past, present, program, report, web
+from gpuwatchd.cli.answers import about, alerts, charts, history, present, program, report, web
 from gpuwatchd.cli.answers.base import Failure, Shape
 from gpuwatchd.core.model import Finding, Message
 
@@ -57,21 +57,21 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "watch": (present.Watch,),
     "predict": (present.Predict,),
     "explain": (present.Explain,),
-    "zombies": (present.Zombies,),
+    "zombies": (present.IdleMemory,),
     "plot": (charts.Plot,),
-    "history": (past.History, past.HistoryOfProcesses, past.HistoryQueries),
+    "history": (history.History, history.HistoryOfProcesses, history.HistoryQueries),
     "report": (report.Report,),
     "alerts": (alerts.Alerts, alerts.AlertShown),
     "snooze": (alerts.Snooze,),
     "feedback": (alerts.Feedback,),
-    "cost": (past.Cost,),
+    "cost": (history.Cost,),
     "checkpointed": (program.Checkpointed,),
-    "analyze": (past.Analyze,),
-    "backtest": (past.Backtest,),
+    "analyze": (history.Analyze,),
+    "backtest": (history.Backtest,),
     "web": (web.Web,),
     "doctor": (program.Doctor,),
     "ask-checkpoint": (program.AskCheckpoint,),
-    "release": (program.Release,),
+    "release": (program.DriverRelease,),
     "config": (program.ConfigPath, program.ConfigPrint, program.ConfigInit, program.ConfigValidate),
     "policy": (alerts.PolicyShown, alerts.PolicyTested),
     "notify": (alerts.Notify, alerts.NotifyDigest),
@@ -85,7 +85,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
 """Verb -> what it may answer; besides, any of them may fail (``Failure``)."""
 OTHERS: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "error": (Failure,),
-    "history-ndjson": (past.DeviceRow, past.ProcessRow, past.EventRow),
+    "history-ndjson": (history.DeviceRow, history.ProcessRow, history.EventRow),
     "command": (CommandInput,),
     "ask": (AskInput,),
 }

@@ -12,7 +12,7 @@ from gpuwatchd.cli.answers.present import Silent
 from gpuwatchd.core.model import AlertState, DecisionKind, NoticeKind, Severity
 
 
-class Said(Shape):
+class UserFeedback(Shape):
     """What the user said of an alert."""
 
     word: Word
@@ -107,7 +107,7 @@ class AlertShape(Shape):
     """The one in force."""
     reached_nobody: bool
     ended: str | None
-    feedback: Said | None
+    feedback: UserFeedback | None
     cost: AlertCost | None
     verdict: Verdict
     decisions: tuple[Decided, ...] | None
@@ -170,7 +170,7 @@ class Snooze(Answer):
     data: tuple[SilenceShape, ...]
 
 
-class WordShape(Said):
+class WordShape(UserFeedback):
     """What was said, of which alert."""
 
     key: str

@@ -128,7 +128,7 @@ class Silent(Shape):
     why: str | None
 
 
-class Seen(Answer):
+class ObservedDevices(Answer):
     """What is seen of the devices."""
 
     data: tuple[DeviceNow, ...]
@@ -142,25 +142,25 @@ class Seen(Answer):
     """In force."""
 
 
-class Status(Seen):
+class Status(ObservedDevices):
     """``status``."""
 
     verb: Literal["status"]
 
 
-class Watch(Seen):
+class Watch(ObservedDevices):
     """``watch``: one such object per interval, one per line."""
 
     verb: Literal["watch"]
 
 
-class Predict(Seen):
+class Predict(ObservedDevices):
     """``predict``."""
 
     verb: Literal["predict"]
 
 
-class LookedAt(Shape):
+class Examined(Shape):
     """The recorded series, measured again."""
 
     samples: Count
@@ -256,7 +256,7 @@ class Explained(Shape):
     verdict: Verdict | None
     blame: tuple[BlameShape, ...]
     ledger: LedgerShape | None
-    measured: LookedAt | None
+    measured: Examined | None
     """Null without a recorded series."""
     signals: tuple[SignalShape, ...]
     levels: Levels
@@ -312,7 +312,7 @@ class ZombiesData(Shape):
     open_files: OpenFiles
 
 
-class Zombies(Answer):
+class IdleMemory(Answer):
     """``zombies``."""
 
     verb: Literal["zombies"]

@@ -212,7 +212,7 @@ class ReleaseData(Shape):
     """Only with ``--end``."""
 
 
-class Release(Answer):
+class DriverRelease(Answer):
     """``release``."""
 
     verb: Literal["release"]

@@ -91,17 +91,17 @@ def ask(machine: Around, names: Sequence[str] = ()) -> Iterator[Check]:
     wanted = [name for name in CHECKS if not names or name in names]
     early = {name: _asked(machine, name) for name in wanted if name in _SLOW}
     for name in wanted:
-        one = early.get(name) or _asked(machine, name)
-        yield from _named(name, one.answers(answer.DEADLINE_S + _SLACK_S))
+        asked = early.get(name) or _asked(machine, name)
+        yield from _named(name, asked.answers(answer.DEADLINE_S + _SLACK_S))
 
 
 def _asked(machine: Around, name: str) -> Asked:
     def work() -> Iterable[Check]:
         module, _, function = CHECKS[name].partition(":")
-        found: Iterable[Check] = getattr(importlib.import_module(f"{__name__}.{module}"), function)(
-            machine
-        )
-        return found
+        checks: Iterable[Check] = getattr(
+            importlib.import_module(f"{__name__}.{module}"), function
+        )(machine)
+        return checks
 
     hung = failed(
         "check-hangs", name, "does not come to an end", f"gpuwatchctl doctor {name} --debug"
@@ -109,6 +109,6 @@ def _asked(machine: Around, name: str) -> Asked:
     return Asked(work, hung)
 
 
-def _named(name: str, found: Iterable[Check]) -> Iterator[Check]:
-    for check in found:
+def _named(name: str, checks: Iterable[Check]) -> Iterator[Check]:
+    for check in checks:
         yield check if check.id else check.answered_by(name)

@@ -200,5 +200,5 @@ class Asked:
         """Return what it answers within so many seconds after it was asked."""
         within_s = DEADLINE_S if within_s is None else within_s
         self._thread.join(max(0.0, self._began_s + within_s - time.monotonic()))
-        found = list(self._found)
-        return [*found, self._hung] if self._thread.is_alive() else found
+        checks = list(self._found)
+        return [*checks, self._hung] if self._thread.is_alive() else checks

@@ -31,9 +31,13 @@ def _ask(name: str, notifier: Notifier) -> Asked:
     hung = warning("channel-hangs", f"channel {name}", "does not answer", test)
 
     def probe() -> list[Check]:
-        found = notifier.probe()
-        if found.ok:
-            return [ok(f"channel {name}", found.reason)]
-        return [warning(f"channel-{name}", f"channel {name}", found.reason, found.hint or test)]
+        availability = notifier.probe()
+        if availability.ok:
+            return [ok(f"channel {name}", availability.reason)]
+        return [
+            warning(
+                f"channel-{name}", f"channel {name}", availability.reason, availability.hint or test
+            )
+        ]
 
     return Asked(probe, hung)

@@ -50,9 +50,9 @@ def disciplined() -> bool | None:
 
 def check(around: Around) -> Iterator[Check]:
     """Yield what is wrong with the clock."""
-    found = [*_synchronised(around), *_zone(around), *_ahead(around)]
-    yield from found
-    if not found:
+    checks = [*_synchronised(around), *_zone(around), *_ahead(around)]
+    yield from checks
+    if not checks:
         offset = time.strftime("%Z")
         yield ok(_NAME, f"{units.clock(time.time())} {offset}")
 

@@ -114,11 +114,11 @@ def _cards(root: Path) -> list[str]:
 
 def _module(root: Path) -> str:
     """Return the version of the kernel module that is loaded; "" when none is."""
-    found = _text(root / "sys/module/nvidia/version")
-    if not found:
+    text = _text(root / "sys/module/nvidia/version")
+    if not text:
         match = _VERSION.search(_text(root / "proc/driver/nvidia/version"))
-        found = match[0] if match else ""
-    return found
+        text = match[0] if match else ""
+    return text
 
 
 def _version(library: Path | None) -> str:

@@ -40,8 +40,8 @@ def check(around: Around) -> Iterator[Check]:
     for kind in selection.HARDWARE:
         if kind not in SOURCES or any(kind == word for word, _ in choices):
             continue
-        known = "not enabled" if selection.suits(kind) else "not for this system"
-        yield ok(f"source {kind}", known)
+        text = "not enabled" if selection.suits(kind) else "not for this system"
+        yield ok(f"source {kind}", text)
     if not works:
         yield failed(
             "gpu-none", "gpu", "no GPU can be watched here",
@@ -67,30 +67,30 @@ def _source(name: str, around: Around) -> list[Check]:
         return [ok(word, f"let go on request until {until}, and not asked")]
     try:
         source = selection.make(name, around.settings.sources)
-        found = source.probe()
-        if not found.ok:
-            return [warning("source-unusable", word, found.reason, found.hint)]
+        availability = source.probe()
+        if not availability.ok:
+            return [warning("source-unusable", word, availability.reason, availability.hint)]
         sample = source.read()
         devices = tuple(source.devices())
         source.close()
     except GpuwatchdError as error:
         return [warning("source-unusable", word, error.message, error.hint)]
     if not devices:
-        return [warning("source-empty", word, f"{found.reason}; it has no GPU")]
+        return [warning("source-empty", word, f"{availability.reason}; it has no GPU")]
     count = _counted(devices)
-    read = {one.device_uid for one in sample.readings if one.state in _READABLE}
+    read = {reading.device_uid for reading in sample.readings if reading.state in _READABLE}
     unread = [device for device in devices if device.uid not in read]
     # A system that never tells of processes (a recording, macOS) is no fault to be mended.
     faulty = {fault.device_uid for fault in sample.faults}
     blind = [
         check
-        for one in sample.readings
-        if one.device_uid in read and one.uses is None and one.device_uid in faulty
-        for check in _troubles(next(d for d in devices if d.uid == one.device_uid), sample)
+        for reading in sample.readings
+        if reading.device_uid in read and reading.uses is None and reading.device_uid in faulty
+        for check in _troubles(next(d for d in devices if d.uid == reading.device_uid), sample)
     ]
     if not unread:
-        return [ok(word, f"{count}; {found.reason}"), *blind]
-    words = f"{count}, {len(unread)} of them cannot be read; {found.reason}"
+        return [ok(word, f"{count}; {availability.reason}"), *blind]
+    words = f"{count}, {len(unread)} of them cannot be read; {availability.reason}"
     lost = warning("gpu-unread", word, words, "sudo dmesg | tail")
     lost_ones = [check for device in unread for check in _troubles(device, sample)]
     return [ok(word, words) if read else lost, *lost_ones, *blind]

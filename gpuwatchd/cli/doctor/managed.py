@@ -36,28 +36,28 @@ def check(around: Around) -> Iterator[Check]:
     name = "launchd" if sys.platform == "darwin" else "systemd"
     try:
         manager: Manager = registry.load(MANAGERS, name)()
-        found: Availability = manager.probe()
+        availability: Availability = manager.probe()
     except (ImportError, AttributeError) as error:
         yield warning("service-broken", "service", f"{name}: {error}", "reinstall gpuwatchd")
         return
     if name == "systemd" and around.with_systemd:
         yield from _unit(_shown(around, system=True), None, system=True)
-    if not found.ok:
-        yield _unmanaged(found, alive=around.alive or around.denied)
+    if not availability.ok:
+        yield _unmanaged(availability, alive=around.alive or around.denied)
         return
-    yield ok("service", found.reason)
+    yield ok("service", availability.reason)
     if name == "systemd":
-        shown = _shown(around, system=False)
-        yield from _unit(shown, manager, system=False)
-        yield from _linger(around, shown)
+        values = _shown(around, system=False)
+        yield from _unit(values, manager, system=False)
+        yield from _linger(around, values)
 
 
-def _unmanaged(found: Availability, *, alive: bool) -> Check:
+def _unmanaged(availability: Availability, *, alive: bool) -> Check:
     if alive:
         # Run by hand, by a container or by the machine: it runs, and that is what counts.
-        return ok("service", f"{found.reason}; the daemon runs without it")
-    hint = found.hint or "run the daemon yourself: gpuwatchd"
-    return warning("service-none", "service", found.reason, hint)
+        return ok("service", f"{availability.reason}; the daemon runs without it")
+    hint = availability.hint or "run the daemon yourself: gpuwatchd"
+    return warning("service-none", "service", availability.reason, hint)
 
 
 def _shown(around: Around, *, system: bool) -> dict[str, str]:
@@ -70,40 +70,40 @@ def _shown(around: Around, *, system: bool) -> dict[str, str]:
     return dict(line.split("=", 1) for line in done.output.splitlines() if "=" in line)
 
 
-def _unit(shown: dict[str, str], manager: Manager | None, *, system: bool) -> Iterator[Check]:
-    if shown.get("LoadState") != "loaded":
+def _unit(values: dict[str, str], manager: Manager | None, *, system: bool) -> Iterator[Check]:
+    if values.get("LoadState") != "loaded":
         return
     name = "machine's service" if system else "service"
     sudo, whose = ("sudo ", "") if system else ("", "--user ")
     again = f"{sudo}systemctl {whose}restart gpuwatchd"
     logs = "sudo journalctl -u gpuwatchd" if system else _LOGS
-    result = shown.get("Result", "success")
+    result = values.get("Result", "success")
     if result == "oom-kill":
         yield warning(
             "service-memory", name, "was ended because it went beyond its memory limit",
             f"{logs}; a higher MemoryMax= in: {sudo}systemctl {whose}edit gpuwatchd",
         )  # fmt: skip
-    elif shown.get("ActiveState") == "failed":
+    elif values.get("ActiveState") == "failed":
         words = f"failed ({text.clean(result)})"
         yield warning("service-failed", name, words, f"{logs}, then: {again}")
-    restarts = shown.get("NRestarts", "")
+    restarts = values.get("NRestarts", "")
     if restarts.isdecimal() and int(restarts) >= _MANY_RESTARTS:
         words = f"was started again {restarts} times by systemd since it was installed or booted"
         yield warning("service-restarts", name, words, logs)
-    if shown.get("NeedDaemonReload") == "yes":
+    if values.get("NeedDaemonReload") == "yes":
         words = "its unit was changed, and systemd still has the old one"
         hint = f"{sudo}systemctl {whose}daemon-reload && {again}"
         yield warning("service-reload", name, words, hint)
-    if shown.get("ActiveState") == "active" and shown.get("UnitFileState") == "disabled":
+    if values.get("ActiveState") == "active" and values.get("UnitFileState") == "disabled":
         hint = f"{sudo}systemctl {whose}enable gpuwatchd"
         yield warning("service-disabled", name, "runs, but is not started the next time", hint)
-    yield from _memory(shown, name, f"{sudo}systemctl {whose}edit gpuwatchd")
+    yield from _memory(values, name, f"{sudo}systemctl {whose}edit gpuwatchd")
     if manager is not None:
-        yield from _stale(shown.get("FragmentPath", ""), manager)
+        yield from _stale(values.get("FragmentPath", ""), manager)
 
 
-def _memory(shown: dict[str, str], name: str, edit: str) -> Iterator[Check]:
-    most, now = shown.get("MemoryMax", ""), shown.get("MemoryCurrent", "")
+def _memory(values: dict[str, str], name: str, edit: str) -> Iterator[Check]:
+    most, now = values.get("MemoryMax", ""), values.get("MemoryCurrent", "")
     if most.isdecimal() and now.isdecimal() and int(now) > 0.9 * int(most):
         words = f"uses {100 * int(now) // int(most)} % of its memory limit"
         yield warning("service-memory", name, words, f"a higher MemoryMax= in: {edit}")
@@ -148,7 +148,7 @@ def _settled(unit: str) -> list[str]:
     return [line for line in unit.splitlines() if not line.startswith(("Environment=", "#"))]
 
 
-def _linger(around: Around, shown: dict[str, str]) -> Iterator[Check]:
+def _linger(around: Around, values: dict[str, str]) -> Iterator[Check]:
     """Yield from /var/lib/systemd/linger: one file per user whose services outlive the session."""
     import pwd  # noqa: PLC0415
 
@@ -158,7 +158,7 @@ def _linger(around: Around, shown: dict[str, str]) -> Iterator[Check]:
         user = str(os.geteuid())
     if (around.root / "var/lib/systemd/linger" / user).exists():
         yield ok("linger", f"services of {user} go on after logout")
-    elif shown.get("LoadState") != "loaded":
+    elif values.get("LoadState") != "loaded":
         return  # nothing of ours that could end
     elif around.environ.get("DISPLAY") or around.environ.get("WAYLAND_DISPLAY"):
         words = "the daemon ends when you log out of the desktop"

@@ -84,11 +84,13 @@ def asked_for(name: str, checks: tuple[str, ...]) -> tuple[str, ...]:
         return (name,)
     if name in ANY:
         return checks
-    found = [one for table in (PRINTED, FAULTS) for one, all_of in table.items() if name in all_of]
+    texts = [
+        text for table in (PRINTED, FAULTS) for text, all_of in table.items() if name in all_of
+    ]
     for pattern, meant in _ONE_OF:
         if pattern.fullmatch(name):
-            found += meant
-    return tuple(one for one in checks if one in found)
+            texts += meant
+    return tuple(check for check in checks if check in texts)
 
 
 def every(checks: tuple[str, ...]) -> list[str]:
@@ -96,6 +98,8 @@ def every(checks: tuple[str, ...]) -> list[str]:
     from gpuwatchd.collect import SOURCES  # noqa: PLC0415
     from gpuwatchd.notify import NOTIFIERS  # noqa: PLC0415 - only to complete a name
 
-    things = [f"source {one}" for one in SOURCES] + [f"channel {one}" for one in NOTIFIERS]
-    tables = [one for table in (PRINTED, FAULTS) for all_of in table.values() for one in all_of]
+    things = [f"source {source}" for source in SOURCES] + [
+        f"channel {notifier}" for notifier in NOTIFIERS
+    ]
+    tables = [text for table in (PRINTED, FAULTS) for all_of in table.values() for text in all_of]
     return list(dict.fromkeys([*checks, *tables, *things, *ANY]))

@@ -41,7 +41,7 @@ def check(around: Around) -> Iterator[Check]:
     place = locations.chosen()
     directories = ("history", place.state_dir), ("live", place.runtime_dir)
     if place.scope == "system":
-        yield from (_of_system(f"{name} directory", one) for name, one in directories)
+        yield from (_of_system(f"{name} directory", path) for name, path in directories)
         return
     readers = around.settings.daemon.readers
     for name, directory in directories:
@@ -64,7 +64,7 @@ def check(around: Around) -> Iterator[Check]:
         yield found
         if found.level != "failed" and directory.is_dir() and (why := _refused(directory)):
             yield failed(f"disk-{why[0]}", f"{name} directory", why[1], why[2])
-    yield _room(around.settings, place.state_dir)
+    yield _disk_space(around.settings, place.state_dir)
 
 
 def _of_system(name: str, directory: Path) -> Check:
@@ -146,17 +146,17 @@ def _refused(directory: Path) -> tuple[str, str, str] | None:
     try:
         handle = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        return _told(error, directory)
+        return _access_problem(error, directory)
     try:
         os.write(handle, b"\0" * _TRIED_BYTES)
     except OSError as error:
-        return _told(error, directory)
+        return _access_problem(error, directory)
     finally:
         os.close(handle)
     return None
 
 
-def _told(error: OSError, directory: Path) -> tuple[str, str, str] | None:
+def _access_problem(error: OSError, directory: Path) -> tuple[str, str, str] | None:
     if error.errno == errno.EDQUOT:
         return "quota", f"your quota is used up: nothing can be written to {directory}", "quota -s"
     if error.errno == errno.ENOSPC:
@@ -166,7 +166,7 @@ def _told(error: OSError, directory: Path) -> tuple[str, str, str] | None:
     return None  # a file system without nameless files: its directory was looked at before
 
 
-def _room(settings: Config, directory: Path) -> Check:
+def _disk_space(settings: Config, directory: Path) -> Check:
     """Return whether the history can grow to its bound."""
     name = "disk"
     existing = _existing(directory)
@@ -246,9 +246,9 @@ def history(_: Around) -> Iterator[Check]:
         if not file.exists():
             yield ok("history", "nothing is recorded yet")
             return
-        with history_query.reader() as found:
-            count = len(found.devices())
-            if (why := found.ask(lambda it: integrity.damage_within(it, _READ_S))) is not None:
+        with history_query.reader() as reader:
+            count = len(reader.devices())
+            if (why := reader.ask(lambda it: integrity.damage_within(it, _READ_S))) is not None:
                 raise access.damaged(file, why)
     except StoreDamaged as error:
         one = failed("history-damaged", "history", error.message, error.hint)
@@ -266,9 +266,9 @@ def history(_: Around) -> Iterator[Check]:
     yield ok("history", f"{file}: {amount}, {count} GPU" + ("" if count == 1 else "s"))
     # Its log and its index were set aside with it, under names that sort after its own.
     aside = [
-        one
-        for one in sorted(directory.glob(f"{history_query.FILE_NAME}.corrupt-*"))
-        if not one.name.endswith(("-wal", "-shm"))
+        path
+        for path in sorted(directory.glob(f"{history_query.FILE_NAME}.corrupt-*"))
+        if not path.name.endswith(("-wal", "-shm"))
     ]
     if aside:
         yield warning(

@@ -29,11 +29,11 @@ _PROGRAMS = ("gpuwatchctl", "gpuwatchd")
 
 def check(around: Around) -> Iterator[Check]:
     """Yield whether the daemon runs and how it does."""
-    state, told = around.state
+    state, pairs = around.state
     again, logs = "gpuwatchctl service restart", "gpuwatchctl service logs"
     if locations.chosen().scope == "system":
         again, logs = "sudo systemctl restart gpuwatchd", "sudo journalctl -u gpuwatchd"
-    for code, words in told:
+    for code, words in pairs:
         if code in _BROKEN:
             hint = _NEWER if code == "state-newer" else again
             yield warning(_BROKEN[code], "daemon", words, hint)
@@ -67,9 +67,9 @@ def check(around: Around) -> Iterator[Check]:
 
 def instances(around: Around) -> Iterator[Check]:
     """Yield a second daemon, a second service, and programs that hide others."""
-    found = [*_two_daemons(around), *_two_services(around), *_programs(around)]
-    yield from found
-    if not found:
+    checks = [*_two_daemons(around), *_two_services(around), *_programs(around)]
+    yield from checks
+    if not checks:
         yield ok("instances", "one installation, and no second daemon")
 
 
@@ -93,11 +93,11 @@ def _runtime_dirs(around: Around) -> list[Path]:
     """Return every directory in which a daemon of ours or of the machine may hold its lock."""
     plain = {k: v for k, v in around.environ.items() if not k.startswith("GPUWATCHD_")}
     session = {k: v for k, v in plain.items() if k != "XDG_RUNTIME_DIR"}
-    found = [
+    paths = [
         config.runtime_dir(), directories.runtime_dir(plain), directories.runtime_dir(session),
         directories.state_dir(plain) / "run", around.root / str(directories.SYSTEM_RUNTIME_DIR)[1:],
     ]  # fmt: skip
-    return list({os.path.realpath(one): one for one in found}.values())
+    return list({os.path.realpath(path): path for path in paths}.values())
 
 
 def is_held(lock: Path, root: Path) -> bool:
@@ -126,7 +126,7 @@ def _two_services(around: Around) -> Iterator[Check]:
         agents.glob("*gpuwatchd*.plist")
     )
     brewed = [folder / "homebrew.gpuwatchd.service", agents / "homebrew.mxcl.gpuwatchd.plist"]
-    if own and any(one.exists() for one in brewed) and not _only(agents, brewed[1]):
+    if own and any(path.exists() for path in brewed) and not _only(agents, brewed[1]):
         yield warning(
             "instance-homebrew", "instances",
             "Homebrew's service and one of your own are both installed",
@@ -145,15 +145,15 @@ def _only(folder: Path, file: Path) -> bool:
 
 
 def _programs(around: Around) -> Iterator[Check]:
-    folders = [Path(one) for one in around.environ.get("PATH", "").split(os.pathsep) if one]
+    folders = [Path(value) for value in around.environ.get("PATH", "").split(os.pathsep) if value]
     first: dict[str, Path] = {}
     for name in _PROGRAMS:
-        kept: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for folder in folders:
             file = folder / name
             if file.is_file() and os.access(file, os.X_OK):
-                kept.setdefault(os.path.realpath(file), file)
-        found = list(kept.values())
+                paths.setdefault(os.path.realpath(file), file)
+        found = list(paths.values())
         if found:
             first[name] = found[0]
         if len(found) > 1:

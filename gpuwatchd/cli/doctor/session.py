@@ -26,18 +26,18 @@ def check(around: Around) -> Iterator[Check]:
         return
     from gpuwatchd.notify.channels.desktop import session_bus  # noqa: PLC0415
 
-    known = session_bus.addresses(around.environ)
-    alive = [one for one in known if answers(one)]
+    names = session_bus.addresses(around.environ)
+    alive = [value for value in names if answers(value)]
     if alive:
         yield ok(_NAME, f"the session bus is at {text.clean(alive[0])}")
         return
     foreign = _why_foreign(around.environ)
     if foreign is not None:
         yield warning("session-foreign", _NAME, *foreign)
-    elif known:
+    elif names:
         yield warning(
             "session-dead", _NAME,
-            f"nobody answers at the session bus {text.clean(known[0])}: that session is over",
+            f"nobody answers at the session bus {text.clean(names[0])}: that session is over",
             "unset DBUS_SESSION_BUS_ADDRESS and log in again",
         )  # fmt: skip
     else:
@@ -73,8 +73,8 @@ def answers(address: str) -> bool:
     >>> answers("unix:path=/nowhere")
     False
     """
-    for one in address.split(";"):
-        kind, _, rest = one.partition(":")
+    for value in address.split(";"):
+        kind, _, rest = value.partition(":")
         values = dict(part.split("=", 1) for part in rest.split(",") if "=" in part)
         if kind != "unix":
             return bool(kind)  # tcp, launchd, autolaunch: only the library can tell

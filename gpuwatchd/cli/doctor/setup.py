@@ -26,16 +26,16 @@ def check(around: Around) -> Iterator[Check]:
         message, hint = around.faulty
         yield failed("config-error", "config", message, hint or "gpuwatchctl config validate")
         return
-    found = [*_found(around)]
-    yield from found
+    checks = [*_sources(around)]
+    yield from checks
     files = around.loaded.files
-    if not found:
+    if not checks:
         names = ", ".join(map(str, files)) or "no file; the defaults"
         over = "; the second wins key by key" if len(files) > 1 else ""
         yield ok("config", f"{names}{over}")
 
 
-def _found(around: Around) -> Iterator[Check]:
+def _sources(around: Around) -> Iterator[Check]:
     chosen = around.settings
     for words in settings.problems(chosen):
         yield failed("config-problem", "config", words, "gpuwatchctl config validate")

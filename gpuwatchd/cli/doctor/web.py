@@ -35,14 +35,14 @@ def check(around: Around) -> Iterator[Check]:
         return
     section = around.settings.web
     used = section != config.WebSection() or os.path.lexists(_token_file(section))
-    for one in _found(around, section):
+    for one in _checks(around, section):
         if one.level == "ok" or used:
             yield one
         else:  # on a shared server the usual port is another user's: no fault of who has no page
             yield ok(_NAME, f"{one.text}; {one.hint}")
 
 
-def _found(around: Around, section: config.WebSection) -> list[Check]:
+def _checks(around: Around, section: config.WebSection) -> list[Check]:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         words = f"gpuwatchctl web needs {' and '.join(missing)}, not installed"
@@ -145,9 +145,9 @@ def _user(uid: int) -> str:
 
 
 def _socket(path: Path) -> Check | None:
-    shown = text.clean(str(path))
+    value = text.clean(str(path))
     try:
-        found = path.lstat()
+        stat_result = path.lstat()
     except FileNotFoundError:
         own = path == config.runtime_dir() / listening.SOCKET
         if own or os.access(path.parent, os.W_OK | os.X_OK):
@@ -155,16 +155,16 @@ def _socket(path: Path) -> Check | None:
         why = "cannot be written by you" if path.parent.is_dir() else "is no folder"
         return _no_socket(f"{text.clean(str(path.parent))} {why}")
     except OSError as error:
-        return _no_socket(f"unix:{shown}: {error.strerror}")
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-        return _no_socket(f"unix:{shown}: something is there already, no socket of yours")
+        return _no_socket(f"unix:{value}: {error.strerror}")
+    if not stat.S_ISSOCK(stat_result.st_mode) or stat_result.st_uid != os.geteuid():
+        return _no_socket(f"unix:{value}: something is there already, no socket of yours")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(_CONNECT_S)
         try:
             asking.connect(str(path))
         except OSError:
             return None  # of a server that is no more: the next one clears it away
-    return ok(_NAME, f"gpuwatchctl web serves it at unix:{shown}")
+    return ok(_NAME, f"gpuwatchctl web serves it at unix:{value}")
 
 
 def _no_socket(words: str) -> Check:
@@ -181,16 +181,16 @@ def _token_file(section: config.WebSection) -> Path:
 
 def _token(section: config.WebSection) -> Check | None:
     path = _token_file(section)
-    shown = text.clean(str(path))
+    value = text.clean(str(path))
     try:
-        found = path.lstat()
+        stat_result = path.lstat()
     except OSError:
         return None  # the first start writes it, or says why it cannot
     why = ""
-    if not stat.S_ISREG(found.st_mode):
-        why = "is a link" if stat.S_ISLNK(found.st_mode) else "is no file"
-    elif found.st_uid not in {os.geteuid(), 0}:
+    if not stat.S_ISREG(stat_result.st_mode):
+        why = "is a link" if stat.S_ISLNK(stat_result.st_mode) else "is no file"
+    elif stat_result.st_uid not in {os.geteuid(), 0}:
         why = "belongs to another user"
-    elif found.st_mode & 0o077:
-        why = f"can be read by others (mode {found.st_mode & 0o777:04o})"
-    return warning("web-token", _NAME, f"the token file {shown} {why}", _RENEW) if why else None
+    elif stat_result.st_mode & 0o077:
+        why = f"can be read by others (mode {stat_result.st_mode & 0o777:04o})"
+    return warning("web-token", _NAME, f"the token file {value} {why}", _RENEW) if why else None

@@ -93,7 +93,7 @@ def ends(alerts: list[Alert]) -> int:
 
 def watched_hours(period: Period) -> float:
     """Return for how many GPU-hours devices were read; instances count as their cards do."""
-    return sum(one.watched_s for one in period.uses) / 3600.0
+    return sum(use.watched_s for use in period.uses) / 3600.0
 
 
 def score(period: Period) -> Score:
@@ -102,7 +102,9 @@ def score(period: Period) -> Score:
     if hours * 3600.0 < _LEAST_SAMPLES_S or _is_little(period):
         return Score(None, None, None, 0.0, 0.0, 0.0)
     wasted = cost.total(
-        one.gpu_hours for one in period.bill.entries if one.what in {"at-risk", "lost", "held"}
+        entry.gpu_hours
+        for entry in period.bill.entries
+        if entry.what in {"at-risk", "lost", "held"}
     )
     share = None if wasted is None else min(1.0, wasted / hours)
     still = [alert for alert in period.alerts if alert.state in OPEN and alert.kind == "leak"]
@@ -125,20 +127,20 @@ def items(period: Period) -> list[Item]:
     found = [*_of_incidents(period), *_of_holdings(period), *_of_channels(period)]
     found += _of_watching(period)
     return ranked(
-        found, lambda one: Stake((one.level,), one.usd, one.eta_s, (one.urgent, one.text))
+        found, lambda item: Stake((item.level,), item.usd, item.eta_s, (item.urgent, item.text))
     )
 
 
 def _of_incidents(period: Period) -> Iterator[Item]:
     """Yield the first advice on each subject; what is over and ended well needs none."""
     money = incident.worth(period.bill.entries)
-    seen: set[str] = set()
+    names: set[str] = set()
     for alert in period.alerts:
         still = alert.state in OPEN
         failed = alert.ended in {end_reasons.CRASHED, end_reasons.FELL}
-        if alert.key in seen or not (still or failed) or _is_normal(period, alert):
+        if alert.key in names or not (still or failed) or _is_normal(period, alert):
             continue
-        seen.add(alert.key)
+        names.add(alert.key)
         usd = money.get(alert.key)
         eta = alert.finding.eta if still else None
         advice = alert.finding.advice
@@ -156,7 +158,7 @@ def _of_incidents(period: Period) -> Iterator[Item]:
 
 def _is_normal(period: Period, alert: Alert) -> bool:
     """Say whether the user said that it is meant to be so."""
-    word = period.found.said(alert)
+    word = period.found.user_label(alert)
     return word is not None and word.word == "normal"
 
 
@@ -176,17 +178,17 @@ def _why(period: Period, alert: Alert, usd: float | None, *, still: bool) -> str
 
 
 def _of_holdings(period: Period) -> Iterator[Item]:
-    for one in period.holdings:
-        held = units.size(one.held_bytes)
-        who = "nobody" if one.process is None else words.who(one.process)
-        said = f"{who} holds {held} without work"
-        if one.cost_usd:
-            said += f", {cost_text.money(period.bill, one.cost_usd)} so far"
+    for holding in period.holdings:
+        held = units.size(holding.held_bytes)
+        who = "nobody" if holding.process is None else words.who(holding.process)
+        text = f"{who} holds {held} without work"
+        if holding.cost_usd:
+            text += f", {cost_text.money(period.bill, holding.cost_usd)} so far"
         yield Item(
-            text=one.advice[0] if one.advice else f"Free the {held} that {who} holds.",
-            why=said,
+            text=holding.advice[0] if holding.advice else f"Free the {held} that {who} holds.",
+            why=text,
             command="gpuwatchctl zombies",
-            usd=one.cost_usd,
+            usd=holding.cost_usd,
             eta_s=None,
             level=_WASTE,
             urgent=1,
@@ -194,13 +196,13 @@ def _of_holdings(period: Period) -> Iterator[Item]:
 
 
 def _of_channels(period: Period) -> Iterator[Item]:
-    for one in period.channels.values():
-        if one.failed and not one.sent:
-            times = "1 message" if one.failed == 1 else f"{one.failed} messages"
+    for channel in period.channels.values():
+        if channel.failed and not channel.sent:
+            times = "1 message" if channel.failed == 1 else f"{channel.failed} messages"
             yield Item(
-                text=f"Mend the channel {one.name}: nothing has arrived by it.",
-                why=f"{times} given up: {one.why or 'no reason is known'}",
-                command=f"gpuwatchctl notify test {one.name}",
+                text=f"Mend the channel {channel.name}: nothing has arrived by it.",
+                why=f"{times} given up: {channel.why or 'no reason is known'}",
+                command=f"gpuwatchctl notify test {channel.name}",
                 usd=None,
                 eta_s=None,
                 level=_CARE,
@@ -233,7 +235,7 @@ def _of_watching(period: Period) -> Iterator[Item]:
         )
 
 
-def true_of(told: list[Incident]) -> tuple[int, int]:
+def true_of(incidents: list[Incident]) -> tuple[int, int]:
     """Return how many forecasts held the time that memory ran out, of how many that it did."""
-    known = [held for one in told if (held := incident.held_true(one)) is not None]
+    known = [held for one in incidents if (held := incident.held_true(one)) is not None]
     return sum(known), len(known)

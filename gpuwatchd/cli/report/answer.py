@@ -29,52 +29,54 @@ def of(period: Period) -> dict[str, Any]:
 def data(period: Period) -> dict[str, Any]:
     """Return the payload."""
     told = {id(one.alert) for one in period.told}
-    rest = [one for one in period.alerts if id(one) not in told]
+    rest = [alert for alert in period.alerts if id(alert) not in told]
     items = advice.items(period)
     prices = period.bill.prices
     return {
         "since_at": units.instant(period.asked.since_s),
         "until_at": units.instant(period.asked.until_s),
-        "users": [text.clean(one) for one in period.flags.user],
-        "processes": [payload.info_json(one) for one in period.infos],
+        "users": [text.clean(value) for value in period.flags.user],
+        "processes": [payload.info_json(process) for process in period.infos],
         "summary": _summary(period),
         "score": _score(advice.score(period)),
-        "advice": [_item(one) for one in items],
+        "advice": [_item(item) for item in items],
         "findings": [_finding(one) for one in period.told],
-        "further": [alert_details.as_json(one, period.found) for one in rest],
-        "watched": [alert_details.as_json(one, period.found) for one in period.watched],
-        "gpus": [_gpu(period, one) for one in period.uses],
-        "who": [_holder(one) for one in period.holders],
+        "further": [alert_details.as_json(alert, period.found) for alert in rest],
+        "watched": [alert_details.as_json(alert, period.found) for alert in period.watched],
+        "gpus": [_gpu(period, use) for use in period.uses],
+        "who": [_holder(holder) for holder in period.holders],
         "others": None if period.others is None else _sum(period.others),
         "users_sum": [
-            {"name": text.clean(label), **_sum(one)}
-            for label, one in usage.grouped(period.holders, lambda info: info.user or "(unknown)")
+            {"name": text.clean(label), **_sum(holder)}
+            for label, holder in usage.grouped(
+                period.holders, lambda info: info.user or "(unknown)"
+            )
         ],
         "cost": {
             "currency": prices.currency,
             "per_usd": prices.per_usd,
-            "entries": [cost_text.entry_json(one, prices) for one in period.bill.entries],
+            "entries": [cost_text.entry_json(entry, prices) for entry in period.bill.entries],
             "sums": cost_text.sums_json(period.bill.entries, prices),
             "prices": cost_text.prices_json(period.bill),
         },
-        "holdings": [payload.holding_json(one) for one in period.holdings],
-        "channels": [_channel(one) for one in period.channels.values()],
+        "holdings": [payload.holding_json(holding) for holding in period.holdings],
+        "channels": [_channel(channel) for channel in period.channels.values()],
         "quality": _quality(period),
-        "pictures": [_picture(one) for _, one in period.process_pictures],
+        "pictures": [_picture(picture) for _, picture in period.process_pictures],
     }
 
 
 def _summary(period: Period) -> dict[str, Any]:
     alerts = period.alerts
     held, known = advice.true_of(period.told)
-    busy = cost.total(one.busy_hours for one in period.uses) if period.uses else None
+    busy = cost.total(use.busy_hours for use in period.uses) if period.uses else None
     return {
         "text": compose.sentence(period),
         "incidents": len(alerts),
-        "open": sum(one.state in OPEN for one in alerts),
-        "leaks": sum(one.kind == "leak" for one in alerts),
-        "gpu_troubles": sum(one.kind == "gpu" for one in alerts),
-        "idle": sum(one.kind == "held" for one in alerts),
+        "open": sum(alert.state in OPEN for alert in alerts),
+        "leaks": sum(alert.kind == "leak" for alert in alerts),
+        "gpu_troubles": sum(alert.kind == "gpu" for alert in alerts),
+        "idle": sum(alert.kind == "held" for alert in alerts),
         "suspicions": len(period.watched),
         "ended_full": advice.ends(alerts),
         "forecasts_held": held,
@@ -85,26 +87,26 @@ def _summary(period: Period) -> dict[str, Any]:
     }
 
 
-def _score(found: Score) -> dict[str, Any]:
+def _score(score: Score) -> dict[str, Any]:
     return {
-        "value": found.value,
-        "grade": found.grade,
-        "reason": None if found.value is not None else advice.NOT_ENOUGH,
+        "value": score.value,
+        "grade": score.grade,
+        "reason": None if score.value is not None else advice.NOT_ENOUGH,
         "formula": advice.FORMULA,
-        "waste_share": finite(found.waste_share),
-        "less_waste": found.less_waste,
-        "less_ends": found.less_ends,
-        "less_open": found.less_open,
+        "waste_share": finite(score.waste_share),
+        "less_waste": score.less_waste,
+        "less_ends": score.less_ends,
+        "less_open": score.less_open,
     }
 
 
-def _item(one: Item) -> dict[str, Any]:
+def _item(item: Item) -> dict[str, Any]:
     return {
-        "text": text.clean(one.text, limit=1024),
-        "why": text.clean(one.why, limit=1024),
-        "command": one.command,
-        "stake_usd": finite(one.usd),
-        "eta_s": finite(one.eta_s),
+        "text": text.clean(item.text, limit=1024),
+        "why": text.clean(item.why, limit=1024),
+        "command": item.command,
+        "stake_usd": finite(item.usd),
+        "eta_s": finite(item.eta_s),
     }
 
 
@@ -123,87 +125,87 @@ def _finding(one: Incident) -> dict[str, Any]:
     }
 
 
-def _picture(one: Picture) -> dict[str, Any]:
-    return as_json.to_json(one)
+def _picture(picture: Picture) -> dict[str, Any]:
+    return as_json.to_json(picture)
 
 
-def _gpu(period: Period, one: DeviceUse) -> dict[str, Any]:
-    picture = period.pictures.get(one.device.uid)
+def _gpu(period: Period, device_use: DeviceUse) -> dict[str, Any]:
+    picture = period.pictures.get(device_use.device.uid)
     return {
-        "device": envelope.device_json(one.device),
-        "watched_s": one.watched_s,
-        "mean_bytes": None if one.mean_bytes is None else round(one.mean_bytes),
-        "peak_bytes": one.peak_bytes,
-        "peak_at": units.instant(one.peak_at_s),
-        "util_pct": finite(one.util_pct),
-        "busy_hours": finite(one.busy_hours),
-        "energy_kwh": finite(one.energy_kwh),
+        "device": envelope.device_json(device_use.device),
+        "watched_s": device_use.watched_s,
+        "mean_bytes": None if device_use.mean_bytes is None else round(device_use.mean_bytes),
+        "peak_bytes": device_use.peak_bytes,
+        "peak_at": units.instant(device_use.peak_at_s),
+        "util_pct": finite(device_use.util_pct),
+        "busy_hours": finite(device_use.busy_hours),
+        "energy_kwh": finite(device_use.energy_kwh),
         "picture": None if picture is None else _picture(picture),
     }
 
 
-def _sum(one: Holder) -> dict[str, Any]:
+def _sum(holder: Holder) -> dict[str, Any]:
     return {
-        "processes": one.many,
-        "gib_hours": finite(one.gib_hours),
-        "gpu_hours": finite(one.gpu_hours),
-        "cost_usd": finite(one.usd),
-        "peak_bytes": one.peak_bytes,
+        "processes": holder.many,
+        "gib_hours": finite(holder.gib_hours),
+        "gpu_hours": finite(holder.gpu_hours),
+        "cost_usd": finite(holder.usd),
+        "peak_bytes": holder.peak_bytes,
     }
 
 
-def _holder(one: Holder) -> dict[str, Any]:
-    info = one.info
+def _holder(holder: Holder) -> dict[str, Any]:
+    info = holder.info
     return {
-        "device_uid": text.clean(one.device_uid),
+        "device_uid": text.clean(holder.device_uid),
         "pid": info.key.pid,
         "started_at": units.instant(info.key.started_at_s),
         "name": text.clean(info.label),
         "user": envelope.maybe(info.user),
         "job": envelope.maybe(info.place or info.group),
-        "gib_hours": finite(one.gib_hours),
-        "gpu_hours": finite(one.gpu_hours),
-        "cost_usd": finite(one.usd),
-        "peak_bytes": one.peak_bytes,
-        "first_at": units.instant(one.first_at_s),
-        "last_at": units.instant(one.last_at_s),
+        "gib_hours": finite(holder.gib_hours),
+        "gpu_hours": finite(holder.gpu_hours),
+        "cost_usd": finite(holder.usd),
+        "peak_bytes": holder.peak_bytes,
+        "first_at": units.instant(holder.first_at_s),
+        "last_at": units.instant(holder.last_at_s),
     }
 
 
-def _channel(one: Channel) -> dict[str, Any]:
+def _channel(channel: Channel) -> dict[str, Any]:
     return {
-        "name": text.clean(one.name),
-        "sent": one.sent,
-        "failed": one.failed,
-        "waiting": one.waiting,
-        "dry_runs": one.dry,
-        "last_sent_at": units.instant(one.last_sent_s),
-        "why": text.clean(one.why, limit=1024) or None,
+        "name": text.clean(channel.name),
+        "sent": channel.sent,
+        "failed": channel.failed,
+        "waiting": channel.waiting,
+        "dry_runs": channel.dry,
+        "last_sent_at": units.instant(channel.last_sent_s),
+        "why": text.clean(channel.why, limit=1024) or None,
     }
 
 
 def _quality(period: Period) -> dict[str, Any]:
-    found = period.quality
+    quality = period.quality
     return {
-        "watched_share": finite(found.watched_share),
-        "record_begins_at": units.instant(found.begun_s),
-        "restarts": found.restarts,
-        "boots": found.boots,
+        "watched_share": finite(quality.watched_share),
+        "record_begins_at": units.instant(quality.begun_s),
+        "restarts": quality.restarts,
+        "boots": quality.boots,
         "clock_steps": [
-            {"at": units.instant(one.at_s), "step_s": finite(one.wall_step_s)}
-            for one in found.clock_steps
+            {"at": units.instant(clock_step.at_s), "step_s": finite(clock_step.wall_step_s)}
+            for clock_step in quality.clock_steps
         ],
         "unreadable": [
-            {"at": units.instant(at_s), "gpu": label, "text": text.clean(said)}
-            for at_s, label, said in found.faults
+            {"at": units.instant(at_s), "gpu": label, "text": text.clean(value)}
+            for at_s, label, value in quality.faults
         ],
         "gaps": [
             {
-                "begin_at": units.instant(one.begin_s),
-                "end_at": units.instant(one.end_s),
-                "why": one.why or None,
-                "gpus": list(one.labels),
+                "begin_at": units.instant(missing.begin_s),
+                "end_at": units.instant(missing.end_s),
+                "why": missing.why or None,
+                "gpus": list(missing.labels),
             }
-            for one in found.missing
+            for missing in quality.missing
         ],
     }

@@ -37,18 +37,18 @@ def finding(period: Period, one: Incident) -> Card:
     alert = one.alert
     badge = badges.raised(alert)
     over = "" if alert.state in OPEN else ", over"
-    said = verdict_text.verdict(alert.finding)[0] if alert.kind == "leak" else alert.finding.reason
+    text = verdict_text.verdict(alert.finding)[0] if alert.kind == "leak" else alert.finding.reason
     return Card(
         key=f"alert-{alert.code}",
         title=alert.title or alert.key,
         kind=badge.kind,
         word=f"{badge.word}{over}",
-        said=said,
-        blocks=tuple(_told(period, one)),
+        said=text,
+        blocks=tuple(_incident_lines(period, one)),
     )
 
 
-def _told(period: Period, one: Incident) -> Iterator[Plain]:
+def _incident_lines(period: Period, one: Incident) -> Iterator[Plain]:
     if one.picture is not None and not one.picture.empty:
         yield Shown(picture=one.picture)
     yield Facts(rows=tuple(_rows(period, one)))
@@ -62,14 +62,14 @@ def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
         ("who", incident.who(one)),
         ("rate", _rate(alert, now_s)),
         ("foreseen", "" if _is_newest(one) else incident.foreseen(one, now_s=now_s)),
-        ("what came", incident.came(one, now_s=now_s)),
+        ("what came", incident.outcome(one, now_s=now_s)),
         _left(one, now_s),
         ("cost", _cost(period, one)),
     ]
     facts += [("advice", line) for line in alert.finding.advice]
     facts += [
-        ("you said" if not (word := period.found.said(alert)) or not word.who else "said",
-         verdict_text.said(period.found.said(alert))),
+        ("you said" if not (word := period.found.user_label(alert)) or not word.who else "said",
+         verdict_text.user_label(period.found.user_label(alert))),
         *(("snoozed", _snoozed(silence, now_s)) for silence in one.silences),
     ]  # fmt: skip
     before = ""
@@ -86,10 +86,10 @@ def _is_newest(one: Incident) -> bool:
 
 
 def _snoozed(silence: Silence, now_s: float) -> str:
-    said = delivery_text.silence_end(silence, now_s=now_s)
+    text = delivery_text.silence_end(silence, now_s=now_s)
     if silence.cleared_at_s is None:
-        return said
-    return f"{said}; taken back at {units.moment(silence.cleared_at_s, now_s=now_s)}"
+        return text
+    return f"{text}; taken back at {units.moment(silence.cleared_at_s, now_s=now_s)}"
 
 
 def _story(one: Incident) -> Iterator[tuple[str, str]]:
@@ -142,11 +142,11 @@ def _cost(period: Period, one: Incident) -> str:
     found = cost.summed(one.entries)
     what = cost_text.SHORT[one.entries[0].what]
     money = cost_text.partly(period.bill, found.usd, found.known_usd)
-    said = f"{money} {what}, {cost.in_hours(found.gpu_hours)} GPU-hours"
+    text = f"{money} {what}, {cost.in_hours(found.gpu_hours)} GPU-hours"
     if found.ahead_usd is not None:
-        said += f"; {cost_text.money(period.bill, found.ahead_usd)} more until memory is full"
+        text += f"; {cost_text.money(period.bill, found.ahead_usd)} more until memory is full"
     basis = "; ".join(dict.fromkeys(entry.basis for entry in one.entries if entry.basis))
-    return f"{said} ({basis})" if basis else f"{said} (no price known)"
+    return f"{text} ({basis})" if basis else f"{text} (no price known)"
 
 
 # ---- GPUs ---------------------------------------------------------------------------------------
@@ -185,24 +185,25 @@ def pictures(period: Period) -> list[tuple[DeviceUse, Picture]]:
     ]
 
 
-def _had(period: Period, one: Holder) -> str:
+def _had(period: Period, holder: Holder) -> str:
     return (
-        f"{tables.label_of(period, one.device_uid)}: {cost.in_hours(one.gib_hours)} GiB hours, "
-        f"{cost.in_hours(one.gpu_hours)} GPU-hours, at most {units.size(one.peak_bytes)}"
+        f"{tables.label_of(period, holder.device_uid)}: "
+        f"{cost.in_hours(holder.gib_hours)} GiB hours, "
+        f"{cost.in_hours(holder.gpu_hours)} GPU-hours, at most {units.size(holder.peak_bytes)}"
     )
 
 
 def processes(period: Period) -> Iterator[Card]:
     """Yield a card of each process that --pid names."""
     for info, picture in period.process_pictures:
-        own = [one for one in period.holders if one.info.key == info.key]
+        own = [holder for holder in period.holders if holder.info.key == info.key]
         rows = [("who", ", ".join([verdict_text.who(info), *where(info)]))]
         rows += [
             (
                 "on",
-                _had(period, one),
+                _had(period, holder),
             )
-            for one in own
+            for holder in own
         ]
         yield Card(
             key=f"pid-{info.key.pid}",

@@ -96,7 +96,7 @@ def sentence(period: Period) -> str:
     return " ".join(part for part in parts if part)
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, text: str, many: str = "") -> str:
     """Return a number with its noun.
 
     Examples
@@ -105,8 +105,8 @@ def count(number: int, one: str, many: str = "") -> str:
     ('1 leak', 'no leak', '2 processes')
     """
     if number == 1:
-        return f"1 {one}"
-    return f"no {one}" if number == 0 else f"{number:,} {many or one + 's'}"
+        return f"1 {text}"
+    return f"no {text}" if number == 0 else f"{number:,} {many or text + 's'}"
 
 
 def _happened(period: Period) -> str:
@@ -128,7 +128,7 @@ def _happened(period: Period) -> str:
         "gpu": count(_of(alerts, "gpu"), "trouble with a GPU", "troubles with GPUs"),
         "held": count(_of(alerts, "held"), "case of idle memory", "cases of idle memory"),
     }
-    named = [said for kind, said in kinds.items() if _of(alerts, kind)]
+    named = [text for kind, text in kinds.items() if _of(alerts, kind)]
     still = sum(alert.state in OPEN for alert in alerts)
     over = "it is over" if len(alerts) == 1 else "all are over"
     now = f"{still} still open" if still else over
@@ -159,15 +159,15 @@ def _forecasts(period: Period) -> str:
 def _idle(period: Period) -> str:
     if not period.holdings:
         return ""
-    known = [one.held_bytes for one in period.holdings if one.held_bytes is not None]
+    known = [holding.held_bytes for holding in period.holdings if holding.held_bytes is not None]
     least = "at least " if len(known) < len(period.holdings) else ""
     return f"{least.capitalize()}{units.size(sum(known))} is held without work now."
 
 
 def _money(period: Period) -> str:
-    said = tables.at_stake(period)
-    unknown = ' "+ ?" stands for GPUs whose price is unknown.' if "+ ?" in said else ""
-    return f"At stake: {said}.{unknown}" if said else ""
+    text = tables.at_stake(period)
+    unknown = ' "+ ?" stands for GPUs whose price is unknown.' if "+ ?" in text else ""
+    return f"At stake: {text}.{unknown}" if text else ""
 
 
 def _figures(period: Period) -> Iterator[Figure]:
@@ -181,7 +181,7 @@ def _figures(period: Period) -> Iterator[Figure]:
     yield Figure(value=str(len(alerts)), label=_plural(len(alerts), "incident"), note=note)
     yield Figure(value=str(leaks), label=_plural(leaks, "leak"))
     yield Figure(value=str(ends), label=f"{_plural(ends, 'end')} near the limit")
-    held = [one.held_bytes for one in period.holdings if one.held_bytes is not None]
+    held = [holding.held_bytes for holding in period.holdings if holding.held_bytes is not None]
     yield Figure(value=units.size(sum(held)), label="held idle now")
     known = period.quality.watched_share is not None
     hours = advice.watched_hours(period) if known else None
@@ -207,25 +207,25 @@ def _busy(period: Period) -> str:
 
 
 def _advice(period: Period) -> Iterator[Plain]:
-    found = advice.items(period)
-    if not found:
+    items = advice.items(period)
+    if not items:
         yield Says(text="Nothing needs to be done.", tone="good")
         return
-    most = len(found) if period.asked.everything else period.asked.top
-    steps = [Step(text=one.text, why=one.why, command=one.command) for one in found[:most]]
+    most = len(items) if period.asked.everything else period.asked.top
+    steps = [Step(text=item.text, why=item.why, command=item.command) for item in items[:most]]
     if steps:
         yield Says(text=advice.ORDER, tone="note")
         yield Steps(steps=tuple(steps))
-    if len(found) > most:
-        yield Says(text=f"{len(found) - most} more: --all has them.", tone="note")
+    if len(items) > most:
+        yield Says(text=f"{len(items) - most} more: --all has them.", tone="note")
 
 
 def _findings(period: Period) -> Iterator[Block]:
     if not period.alerts:
         yield Says(text="No incident in this period.", tone="good")
-    for one in period.told:
-        yield cards.finding(period, one)
-    told = {id(one.alert) for one in period.told}
+    for incident in period.told:
+        yield cards.finding(period, incident)
+    told = {id(incident.alert) for incident in period.told}
     rest = [alert for alert in period.alerts if id(alert) not in told]
     if rest:
         yield tables.alerts(period, rest, "Further incidents")

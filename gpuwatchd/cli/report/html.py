@@ -89,11 +89,11 @@ def _figures(block: Figures) -> Markup:
         element(
             "div",
             {"class": "tile"},
-            element("dt", None, one.label),
-            element("dd", None, element("strong", None, _safe(one.value))),
-            element("dd", {"class": "faint"}, _safe(one.note)) if one.note else None,
+            element("dt", None, figure.label),
+            element("dd", None, element("strong", None, _safe(figure.value))),
+            element("dd", {"class": "faint"}, _safe(figure.note)) if figure.note else None,
         )
-        for one in block.figures
+        for figure in block.figures
     ]
     return element("dl", {"class": "tiles"}, tiles)
 
@@ -101,10 +101,10 @@ def _figures(block: Figures) -> Markup:
 def _merged(block: Facts) -> Iterator[tuple[str, Markup]]:
     """Yield each label once, with all of its lines."""
     groups: list[tuple[str, list[str]]] = []
-    for label, said in block.rows:
+    for label, value in block.rows:
         if label or not groups:
             groups.append((label, []))
-        groups[-1][1].append(said)
+        groups[-1][1].append(value)
     for label, lines in groups:
         if len(lines) == 1:
             yield label, element("span", None, _safe(lines[0]))
@@ -128,10 +128,10 @@ def _steps(block: Steps) -> Markup:
 
 def _table(block: Table) -> Markup:
     rows = [[_safe(cell) for cell in row] for row in block.rows]
-    shown = table(block.heads, rows, caption=block.caption, numbers=block.right)
+    markup = table(block.heads, rows, caption=block.caption, numbers=block.right)
     if not block.left_out:
-        return shown
-    return element("div", None, shown, element("p", {"class": "faint"}, _safe(block.left_out)))
+        return markup
+    return element("div", None, markup, element("p", {"class": "faint"}, _safe(block.left_out)))
 
 
 def _safe(words: str) -> str:

@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Decision, Delivery, Device, Silence
     from gpuwatchd.store.reader import Reader
 
-__all__ = ["Channel", "Incident", "Story", "came", "foreseen", "order", "tell", "who", "worth"]
+__all__ = [
+    "Channel",
+    "Incident",
+    "Story",
+    "add_incidents",
+    "foreseen",
+    "order",
+    "outcome",
+    "who",
+    "worth",
+]
 
 _RANK = {"critical": 0, "warning": 1, "info": 2}
 _KINDS = {"leak": 0, "gpu": 1, "held": 2}
@@ -70,19 +80,21 @@ class Channel:
         self.why = ""
         """Why the last one that failed did."""
 
-    def add(self, one: Delivery) -> None:
+    def add(self, delivery: Delivery) -> None:
         """Count one message."""
-        if one.dry_run:
+        if delivery.dry_run:
             self.dry += 1
-        elif one.state == "sent":
+        elif delivery.state == "sent":
             self.sent += 1
-            self.last_sent_s = max(self.last_sent_s or 0.0, one.sent_at_s or one.created_at_s)
-        elif one.state == "failed":
+            self.last_sent_s = max(
+                self.last_sent_s or 0.0, delivery.sent_at_s or delivery.created_at_s
+            )
+        elif delivery.state == "failed":
             self.failed += 1
-            self.why = one.error or self.why
+            self.why = delivery.error or self.why
         else:
             self.waiting += 1
-            self.why = one.held or one.error or self.why
+            self.why = delivery.held or delivery.error or self.why
 
 
 def worth(entries: Iterable[Entry]) -> dict[str, float | None]:
@@ -91,18 +103,18 @@ def worth(entries: Iterable[Entry]) -> dict[str, float | None]:
     None where a part of it has no known price.
     """
     found: dict[str, float | None] = {}
-    for one in entries:
-        if one.what != "saved":
-            before = found.get(one.key, 0.0)
-            known = before is not None and one.usd is not None
-            more = (one.usd or 0.0) + (one.ahead_usd or 0.0)
-            found[one.key] = (before or 0.0) + more if known else None
+    for entry in entries:
+        if entry.what != "saved":
+            before = found.get(entry.key, 0.0)
+            known = before is not None and entry.usd is not None
+            more = (entry.usd or 0.0) + (entry.ahead_usd or 0.0)
+            found[entry.key] = (before or 0.0) + more if known else None
     return found
 
 
 def order(alerts: Iterable[Alert], money: Mapping[str, float | None]) -> list[Alert]:
     """Return alerts in order: open, severe, ended badly, dear, near, new."""
-    return ranked(alerts, lambda one: _stake(one, money.get(one.key)))
+    return ranked(alerts, lambda alert: _stake(alert, money.get(alert.key)))
 
 
 def _stake(alert: Alert, usd: float | None) -> Stake:
@@ -120,14 +132,14 @@ def _stake(alert: Alert, usd: float | None) -> Stake:
     )
 
 
-def tell(period: Period, history: Reader | None) -> None:
+def add_incidents(period: Period, history: Reader | None) -> None:
     """Tell the worst incidents of a period in full; count what was sent of all of them."""
     asked = period.asked
     most = limits.CARDS if asked.everything else min(asked.top, limits.CARDS)
     made: dict[str, list[Decision]] = {}
     if history is not None:
-        for one in history.decisions(None, min(_begins(period.alerts), asked.since_s)):
-            made.setdefault(one.alert_key, []).append(one)
+        for decision in history.decisions(None, min(_begins(period.alerts), asked.since_s)):
+            made.setdefault(decision.alert_key, []).append(decision)
     silences = history.silences(all_of_them=True) if history is not None else []
     seen: set[object] = set()
     for position, alert in enumerate(period.alerts):
@@ -155,8 +167,8 @@ def _story(
     story = Story(
         alert,
         period.found,
-        [one for one in history.deliveries(alert.key) if mine(one.created_at_s)],
-        [one for one in made.get(alert.key, ()) if mine(one.at_s)],
+        [delivery for delivery in history.deliveries(alert.key) if mine(delivery.created_at_s)],
+        [decision for decision in made.get(alert.key, ()) if mine(decision.at_s)],
     )
     return _quiet(story) if period.flags.user else story
 
@@ -166,12 +178,12 @@ def _quiet(story: Story) -> Story:
     if not story.deliveries:
         return story
     own = [
-        one
-        if not one.message.also
+        delivery
+        if not delivery.message.also
         else msgspec.structs.replace(
-            one, message=msgspec.structs.replace(one.message, subject=story.alert.title)
+            delivery, message=msgspec.structs.replace(delivery.message, subject=story.alert.title)
         )
-        for one in story.deliveries
+        for delivery in story.deliveries
     ]
     return story._replace(deliveries=own)
 
@@ -195,13 +207,14 @@ def _incident(
         info=None if key is None else period.found.infos.get(key),
         device=period.found.devices.get(uid),
         picture=_picture(period, history, alert, first) if charted else None,
-        entries=tuple(one for one in period.bill.entries if one.key == alert.key),
+        entries=tuple(entry for entry in period.bill.entries if entry.key == alert.key),
         silences=tuple(
-            one
-            for one in silences
-            if one.from_at_s < end_s
-            and min(one.until_at_s, one.cleared_at_s or one.until_at_s) > alert.opened_at_s
-            and policy.matches(one.matcher, alert)
+            silence
+            for silence in silences
+            if silence.from_at_s < end_s
+            and min(silence.until_at_s, silence.cleared_at_s or silence.until_at_s)
+            > alert.opened_at_s
+            and policy.matches(silence.matcher, alert)
         ),
     )
 
@@ -211,9 +224,9 @@ def told_first(alert: Alert, deliveries: Sequence[Delivery]) -> Finding:
 
     Of what is over, that one foresees nothing: it may be from after the end.
     """
-    for one in deliveries:
-        finding = one.message.finding
-        own = one.message.alert_key in {alert.key, ""} and finding is not None
+    for delivery in deliveries:
+        finding = delivery.message.finding
+        own = delivery.message.alert_key in {alert.key, ""} and finding is not None
         if own and finding is not None and finding.subject == alert.subject:
             return finding
     if alert.state in OPEN:
@@ -288,10 +301,10 @@ def _level(picture: Picture, at_s: float) -> float | None:
 # ---- words --------------------------------------------------------------------------------------
 
 
-def foreseen(one: Incident, *, now_s: float) -> str:
+def foreseen(incident: Incident, *, now_s: float) -> str:
     """Return the forecast as it was made first: instants, since its durations are long over."""
-    finding = one.first
-    if finding.eta is None or one.alert.kind != "leak":
+    finding = incident.first
+    if finding.eta is None or incident.alert.kind != "leak":
         return ""
     at_s = finding.judged_at_s
     low, mid = (units.moment(at_s + s, now_s=now_s) for s in (finding.eta.low_s, finding.eta.mid_s))
@@ -306,43 +319,43 @@ def is_old(finding: Finding, *, now_s: float) -> bool:
     return now_s - finding.judged_at_s > _FRESH_S
 
 
-def came(one: Incident, *, now_s: float) -> str:
+def outcome(incident: Incident, *, now_s: float) -> str:
     """Return what came of it, and how the forecast did."""
-    alert = one.alert
+    alert = incident.alert
     over_s = alert.resolved_at_s
     if over_s is None:
         calm = verdict_text.calmed(alert, now_s=now_s)
         return f"it is still open; its growth {calm}" if calm else "it is still open"
-    said = f"{alert.ended or 'it is over'}, at {units.moment(over_s, now_s=now_s)}"
-    eta = one.first.eta
+    text = f"{alert.ended or 'it is over'}, at {units.moment(over_s, now_s=now_s)}"
+    eta = incident.first.eta
     if eta is None or alert.kind != "leak":
-        return said
-    took_s = over_s - one.first.judged_at_s
+        return text
+    took_s = over_s - incident.first.judged_at_s
     if alert.ended in _FULL:
         if took_s < eta.low_s:
-            return f"{said}: {units.duration(eta.low_s - took_s)} before the interval"
+            return f"{text}: {units.duration(eta.low_s - took_s)} before the interval"
         if eta.high_s is not None and took_s > eta.high_s:
-            return f"{said}: {units.duration(took_s - eta.high_s)} after the interval"
-        return f"{said}: within the interval that was foreseen"
+            return f"{text}: {units.duration(took_s - eta.high_s)} after the interval"
+        return f"{text}: within the interval that was foreseen"
     if took_s < eta.mid_s:
-        return f"{said}: {units.duration(eta.mid_s - took_s)} before memory would have been full"
-    return said
+        return f"{text}: {units.duration(eta.mid_s - took_s)} before memory would have been full"
+    return text
 
 
-def held_true(one: Incident) -> bool | None:
+def held_true(incident: Incident) -> bool | None:
     """Say whether memory ran out within the interval foreseen; None where it did not run out."""
-    over_s, eta = one.alert.resolved_at_s, one.first.eta
-    if over_s is None or eta is None or one.alert.ended not in _FULL:
+    over_s, eta = incident.alert.resolved_at_s, incident.first.eta
+    if over_s is None or eta is None or incident.alert.ended not in _FULL:
         return None
-    took_s = over_s - one.first.judged_at_s
+    took_s = over_s - incident.first.judged_at_s
     return eta.low_s <= took_s and (eta.high_s is None or took_s <= eta.high_s)
 
 
-def who(one: Incident) -> str:
+def who(incident: Incident) -> str:
     """Return who it is: process, user, framework, job, container, as far as known."""
-    about, info = one.alert.about, one.info
+    about, info = incident.alert.about, incident.info
     if info is not None:
-        parts = [verdict_text.who(info), verdict_text.framework(one.first, info), *where(info)]
+        parts = [verdict_text.who(info), verdict_text.framework(incident.first, info), *where(info)]
         return ", ".join(part for part in parts if part and part != "?")
     if about is None or not (about.process or about.user):
         return ""
@@ -352,9 +365,9 @@ def who(one: Incident) -> str:
     return ", ".join(part for part in [*parts, about.container] if part)
 
 
-def spent(one: Incident) -> tuple[float | None, float | None]:
+def spent(incident: Incident) -> tuple[float | None, float | None]:
     """Return GPU-hours and US dollars of an incident; None where a part is unknown."""
-    if not one.entries:
+    if not incident.entries:
         return None, None
-    found = cost.summed(one.entries)
+    found = cost.summed(incident.entries)
     return found.gpu_hours, found.usd

@@ -23,28 +23,28 @@ POINTS: Final = 300
 _LEAST_FLOOR: Final = 4
 
 
-def picture(log: LogFile, series: LogSeries, found: SubjectResult) -> Picture:
+def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> Picture:
     """Return the chart of a subject, with at most :data:`POINTS` points and one for each gap."""
     shift_s = 0.0 if log.epoch else -time_zones.ahead_s(0.0)
     t_s = series.t_s + shift_s
     width_s = _width(t_s)
     curve = _curve(t_s, series.used_bytes, series.breaks, width_s)
-    badge = badges.of(found.finding, samples=found.samples)
+    badge = badges.of(subject_result.finding, samples=subject_result.samples)
     limit = series.limit_bytes or series.total_bytes or series.device.memory_total_bytes
     end_s = float(t_s[-1])
     return Picture(
         key=series.subject.id,
-        title=log_text.title(found),
+        title=log_text.title(subject_result),
         kind=badge.kind,
         verdict=badge.words,
         begin_s=float(t_s[0]),
         end_s=end_s,
         now_s=end_s,
         curve=curve,
-        floor=_floor(t_s, series, width_s) if is_leak(found.finding) else None,
+        floor=_floor(t_s, series, width_s) if is_leak(subject_result.finding) else None,
         limit_bytes=None if limit is None else float(limit),
-        forecast=_forecast(series, found, shift_s),
-        marks=tuple(_marks(found, shift_s)),
+        forecast=_forecast(series, subject_result, shift_s),
+        marks=tuple(_marks(subject_result, shift_s)),
         gaps=tuple(
             Gap(begin_s=float(t_s[at - 1]), end_s=float(t_s[at]), why="nothing is in the log")
             for at in series.breaks
@@ -127,9 +127,9 @@ def _floor(t_s: FloatArray, series: LogSeries, width_s: float) -> Curve | None:
     )
 
 
-def _forecast(series: LogSeries, found: SubjectResult, shift_s: float) -> Forecast | None:
+def _forecast(series: LogSeries, subject_result: SubjectResult, shift_s: float) -> Forecast | None:
     """Return where a leak leads, as of the end of the log."""
-    finding = found.finding
+    finding = subject_result.finding
     if finding is None or not is_leak(finding) or finding.rate_bytes_per_s is None:
         return None
     if finding.subject != series.subject:
@@ -148,8 +148,8 @@ def _forecast(series: LogSeries, found: SubjectResult, shift_s: float) -> Foreca
     )
 
 
-def _marks(found: SubjectResult, shift_s: float) -> Iterator[Mark]:
-    for kind, event in log_text.events(found):
+def _marks(subject_result: SubjectResult, shift_s: float) -> Iterator[Mark]:
+    for kind, event in log_text.events(subject_result):
         over = event.state == "resolved"
         yield Mark(
             at_s=event.at_s + shift_s,

@@ -43,7 +43,7 @@ class Log(NamedTuple):
     pictures: dict[str, Picture]
 
 
-class _Told(NamedTuple):
+class _Judgement(NamedTuple):
     log: Log
     one: SubjectResult
 
@@ -60,14 +60,14 @@ def document(logs: Sequence[Log], *, everything: bool) -> Document:
     # A path would fill the heading; the table of what was read has all of it.
     only = (PurePath(names[0]).name or names[0]) if len(names) == 1 else ""
     title = f"GPU memory in {only or f'{len(names)} logs'}"
-    every = [_Told(log, one) for log in logs for one in log_text.subjects(log.found)]
+    every = [_Judgement(log, subject) for log in logs for subject in log_text.subjects(log.found)]
     every.sort(key=_order)
-    shown = [told for told in every if everything or log_text.notable(told.one)]
-    if not shown and len(every) == 1:
-        shown = every  # The one curve of a log is what people want to see.
+    judgements = [judgement for judgement in every if everything or log_text.notable(judgement.one)]
+    if not judgements and len(every) == 1:
+        judgements = every  # The one curve of a log is what people want to see.
     sections = (
         Section(key="summary", title="Summary", blocks=tuple(_summary(logs, every))),
-        Section(key="findings", title="Findings", blocks=tuple(_findings(shown, every))),
+        Section(key="findings", title="Findings", blocks=tuple(_findings(judgements, every))),
         Section(key="logs", title="What was read", blocks=tuple(_read(logs))),
     )
     written = units.clock(time.time())
@@ -82,19 +82,19 @@ def document(logs: Sequence[Log], *, everything: bool) -> Document:
     )
 
 
-def _order(told: _Told) -> tuple[int, float, float]:
+def _order(judgement: _Judgement) -> tuple[int, float, float]:
     """Return what subjects are sorted by: alerts first, worst first, largest growth first."""
-    finding = told.one.finding
+    finding = judgement.one.finding
     kind = badges.kind(finding)
     rate = 0.0 if finding is None else finding.rate_bytes_per_s or 0.0
-    rank = _RANK.get(kind, 3) if told.one.alerts or is_leak(finding) else 4
-    return rank, -len(told.one.alerts), -rate
+    rank = _RANK.get(kind, 3) if judgement.one.alerts or is_leak(finding) else 4
+    return rank, -len(judgement.one.alerts), -rate
 
 
-def _summary(logs: Sequence[Log], every: Sequence[_Told]) -> Iterator[Plain]:
-    alerts = sum(bool(told.one.alerts) for told in every)
-    watches = sum(bool(told.one.watches) and not told.one.alerts for told in every)
-    at_end = sum(is_leak(told.one.finding) for told in every)
+def _summary(logs: Sequence[Log], every: Sequence[_Judgement]) -> Iterator[Plain]:
+    alerts = sum(bool(judgement.one.alerts) for judgement in every)
+    watches = sum(bool(judgement.one.watches) and not judgement.one.alerts for judgement in every)
+    at_end = sum(is_leak(judgement.one.finding) for judgement in every)
     broken = sum(item.log.error is not None for item in logs)
     yield Says(text=_sentence(logs, every, alerts, watches), tone=_tone(alerts, watches, every))
     rows = sum(item.log.rows for item in logs)
@@ -114,61 +114,67 @@ def _summary(logs: Sequence[Log], every: Sequence[_Told]) -> Iterator[Plain]:
     yield Figures(figures=tuple(figures))
 
 
-def _tone(alerts: int, watches: int, every: Sequence[_Told]) -> Tone:
+def _tone(alerts: int, watches: int, every: Sequence[_Judgement]) -> Tone:
     if alerts:
         return "bad"
     return "warn" if watches else "good" if every else "note"
 
 
-def _sentence(logs: Sequence[Log], every: Sequence[_Told], alerts: int, watches: int) -> str:
+def _sentence(logs: Sequence[Log], every: Sequence[_Judgement], alerts: int, watches: int) -> str:
     many = "1 log" if len(logs) == 1 else f"{len(logs)} logs"
     if not every:
         return f"Nothing in {many} can be judged."
     of = f"{len(every):,} subject{'s' if len(every) != 1 else ''} of {many}"
     if not alerts and not watches:
         return f"No leak in {of}."
-    said = f"{alerts or 'No'} alert{'s' if alerts != 1 else ''} in {of}"
+    text = f"{alerts or 'No'} alert{'s' if alerts != 1 else ''} in {of}"
     worst = every[0]
     if alerts:
-        said += f", the worst: {log_text.title(worst.one)}"
+        text += f", the worst: {log_text.title(worst.one)}"
         if worst.one.finding is not None:
-            said += f" ({verdict_text.verdict(worst.one.finding, samples=worst.one.samples)[0]})"
-    return f"{said}{f'; {watches} watched' if watches else ''}."
+            text += f" ({verdict_text.verdict(worst.one.finding, samples=worst.one.samples)[0]})"
+    return f"{text}{f'; {watches} watched' if watches else ''}."
 
 
-def _findings(shown: Sequence[_Told], every: Sequence[_Told]) -> Iterator[Block]:
-    if not any(log_text.notable(told.one) for told in every):
+def _findings(judgements: Sequence[_Judgement], every: Sequence[_Judgement]) -> Iterator[Block]:
+    if not any(log_text.notable(judgement.one) for judgement in every):
         yield Says(text="Nothing that leaks.", tone="good")
-    for position, told in enumerate(shown[: limits.CARDS]):
-        yield _card(told, position, drawn=position < limits.CHARTS)
-    chosen = {id(told.one) for told in shown}
-    rest = [*shown[limits.CARDS :], *(told for told in every if id(told.one) not in chosen)]
+    for position, judgement in enumerate(judgements[: limits.CARDS]):
+        yield _card(judgement, position, drawn=position < limits.CHARTS)
+    chosen = {id(judgement.one) for judgement in judgements}
+    rest = [
+        *judgements[limits.CARDS :],
+        *(judgement for judgement in every if id(judgement.one) not in chosen),
+    ]
     if rest:
         yield _table(rest)
 
 
-def _card(told: _Told, position: int, *, drawn: bool) -> Card:
-    one = told.one
-    badge = badges.of(one.finding, samples=one.samples)
-    picture = told.log.pictures.get(one.subject.id) if drawn else None
+def _card(judgement: _Judgement, position: int, *, drawn: bool) -> Card:
+    subject_result = judgement.one
+    badge = badges.of(subject_result.finding, samples=subject_result.samples)
+    picture = judgement.log.pictures.get(subject_result.subject.id) if drawn else None
     blocks: list[Plain] = [] if picture is None else [Shown(picture=picture)]
     return Card(
         key=f"subject-{position + 1}",
-        title=log_text.title(one),
+        title=log_text.title(subject_result),
         kind=badge.kind,
         word=badge.word,
         said=badge.rest,
-        blocks=(*blocks, Facts(rows=tuple(_rows(told)))),
+        blocks=(*blocks, Facts(rows=tuple(_rows(judgement)))),
     )
 
 
-def _rows(told: _Told) -> Iterator[tuple[str, str]]:
-    one, epoch = told.one, told.log.log.epoch
-    finding = one.finding
-    yield "log", told.log.log.path
-    span = units.duration(one.ended_at_s - one.started_at_s)
-    first, last = (log_text.instant(at, epoch=epoch) for at in (one.started_at_s, one.ended_at_s))
-    yield "seen", f"{first} to {last}, {one.samples:,} samples over {span}"
+def _rows(judgement: _Judgement) -> Iterator[tuple[str, str]]:
+    subject_result, epoch = judgement.one, judgement.log.log.epoch
+    finding = subject_result.finding
+    yield "log", judgement.log.log.path
+    span = units.duration(subject_result.ended_at_s - subject_result.started_at_s)
+    first, last = (
+        log_text.instant(at, epoch=epoch)
+        for at in (subject_result.started_at_s, subject_result.ended_at_s)
+    )
+    yield "seen", f"{first} to {last}, {subject_result.samples:,} samples over {span}"
     if finding is not None:
         yield "because", finding.reason
         if is_leak(finding):
@@ -182,7 +188,7 @@ def _rows(told: _Told) -> Iterator[tuple[str, str]]:
         if finding.detector:
             yield "detector", finding.detector
     label = "would have said"
-    events = log_text.events(one)
+    events = log_text.events(subject_result)
     for kind, event in events[:_MOST_EVENTS]:
         when = log_text.instant(event.at_s, epoch=epoch)
         yield label, f"{when} {kind} {event.state}: {log_text.what(event)}"
@@ -195,13 +201,21 @@ def _rows(told: _Told) -> Iterator[tuple[str, str]]:
         label = ""
 
 
-def _table(rest: Sequence[_Told]) -> Table:
+def _table(rest: Sequence[_Judgement]) -> Table:
     rows = []
-    for told in rest[: limits.ROWS]:
-        one = told.one
-        badge = badges.of(one.finding, samples=one.samples)
-        log = told.log.log.path
-        rows.append((log_text.title(one), badge.word, f"{one.samples:,}", log, badge.rest))
+    for judgement in rest[: limits.ROWS]:
+        subject_result = judgement.one
+        badge = badges.of(subject_result.finding, samples=subject_result.samples)
+        log = judgement.log.log.path
+        rows.append(
+            (
+                log_text.title(subject_result),
+                badge.word,
+                f"{subject_result.samples:,}",
+                log,
+                badge.rest,
+            )
+        )
     left = len(rest) - limits.ROWS
     return Table(
         caption="Other subjects",
@@ -216,8 +230,8 @@ def _read(logs: Sequence[Log]) -> Iterator[Plain]:
     rows = []
     for item in logs[: limits.ROWS]:
         log = item.log
-        said = f"no verdict: {log.error}" if log.error is not None else log_text.rows(log)
-        notes = "; ".join([said, *log.warnings])
+        text = f"no verdict: {log.error}" if log.error is not None else log_text.rows(log)
+        notes = "; ".join([text, *log.warnings])
         rows.append((log.path, log.format or "?", str(len(log_text.subjects(item.found))), notes))
     left = len(logs) - limits.ROWS
     yield Table(

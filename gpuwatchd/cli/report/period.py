@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.cost_entries import Bill
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.cli.incidents import Incidents
     from gpuwatchd.cli.report.incident import Incident
     from gpuwatchd.cli.report.usage import DeviceUse, Holder
     from gpuwatchd.core.model import Alert, Device, Holding, ProcessInfo
@@ -59,7 +59,7 @@ class Period:
         Suspicions that stayed such.
     """
 
-    def __init__(self, flags: Globals, asked: Asked, found: Found, bill: Bill) -> None:
+    def __init__(self, flags: Globals, asked: Asked, found: Incidents, bill: Bill) -> None:
         self.flags = flags
         self.asked = asked
         self.found = found
@@ -95,9 +95,9 @@ class Period:
             return ()
         pids = self.asked.pids
         return tuple(
-            one
-            for one in self.view.holdings
-            if not pids or (one.process is not None and one.process.key.pid in pids)
+            holding
+            for holding in self.view.holdings
+            if not pids or (holding.process is not None and holding.process.key.pid in pids)
         )
 
     def item(self, device: Device) -> LiveDevice:
@@ -112,7 +112,7 @@ class Period:
         if self.view is not None and self.present:
             return self.view
         return current_state.View(
-            "database", self.asked.until_s, [self.item(one) for one in self.devices]
+            "database", self.asked.until_s, [self.item(device) for device in self.devices]
         )
 
 
@@ -122,7 +122,7 @@ def now_s() -> float:
     return time.time() if state is None else max(time.time(), state.taken_at_s)
 
 
-def _incidents(asked: Asked) -> Found:
+def _incidents(asked: Asked) -> Incidents:
     try:
         return incidents.gather(asked.since_s, only_open=False)
     except GpuwatchdError as error:
@@ -167,10 +167,10 @@ def gather(flags: Globals, asked: Asked) -> Period:
 
 def _told_once(warnings: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return what is missing; that no daemon runs is found by several, and said once."""
-    kept: dict[str, tuple[str, str]] = {}
+    pairs: dict[str, tuple[str, str]] = {}
     for code, sentence in warnings:
-        kept.setdefault("daemon" if code.startswith("daemon") else sentence, (code, sentence))
-    return list(kept.values())
+        pairs.setdefault("daemon" if code.startswith("daemon") else sentence, (code, sentence))
+    return list(pairs.values())
 
 
 def _view(flags: Globals) -> View | None:
@@ -204,10 +204,10 @@ def _choose(period: Period) -> None:
     entries = period.bill.entries
     if flags.user:
         people = user_filter.People(flags.user)
-        entries = [one for one in entries if people.has(one.user)]
+        entries = [entry for entry in entries if people.has(entry.user)]
     keys = {alert.key for alert in [*period.alerts, *period.watched]}
-    held = {one.id for one in period.holdings}
-    period.bill.entries = [one for one in entries if one.key in keys or one.key in held]
+    held = {holding.id for holding in period.holdings}
+    period.bill.entries = [entry for entry in entries if entry.key in keys or entry.key in held]
     worth = incident.worth(period.bill.entries)
     period.alerts = incident.order(period.alerts, worth)
 
@@ -215,40 +215,46 @@ def _choose(period: Period) -> None:
 def _from_history(period: Period, history: Reader) -> None:
     asked, flags = period.asked, period.flags
     every = history.devices()
-    known = {one.uid: one for one in every} | period.found.devices
-    period.devices = [one for one in known.values() if flags.wants(one)]
+    devices = {device.uid: device for device in every} | period.found.devices
+    period.devices = [device for device in devices.values() if flags.wants(device)]
     if not period.devices:
-        raise _no_such_gpu(flags, list(known.values()))
+        raise _no_such_gpu(flags, list(devices.values()))
     every_holder = usage.holders(history, period.devices, period.found.infos, asked, period.bill)
     if asked.pids:
-        period.infos = _meant(period, [one.info for one in every_holder])
+        period.infos = _named_processes(period, [holder.info for holder in every_holder])
         keys = {info.key for info in period.infos}
-        every_holder = [one for one in every_holder if one.info.key in keys]
-        here = {one.device_uid for one in every_holder}
+        every_holder = [holder for holder in every_holder if holder.info.key in keys]
+        here = {holder.device_uid for holder in every_holder}
         here |= {alert.subject.device_uid for alert in period.alerts}
-        period.devices = [one for one in period.devices if one.uid in here] or period.devices
+        period.devices = [
+            device for device in period.devices if device.uid in here
+        ] or period.devices
     period.uses = usage.of_devices(history, period.devices, asked)
     people = user_filter.People(flags.user) if flags.user else None
-    period.holders = [one for one in every_holder if people is None or people.own(one.info)]
+    period.holders = [
+        holder for holder in every_holder if people is None or people.own(holder.info)
+    ]
     if people is not None:
-        rest = [one for one in every_holder if not people.own(one.info)]
+        rest = [holder for holder in every_holder if not people.own(holder.info)]
         period.others = usage.joined(rest) if rest else None
     period.quality = quality_of(history, period.devices, period.uses, asked)
-    incident.tell(period, history)
+    incident.add_incidents(period, history)
     report_charts.draw(period, history)
 
 
 def _without_history(period: Period) -> None:
     """Put together what the live state alone knows."""
-    period.devices = [one for one in period.found.devices.values() if period.flags.wants(one)]
+    period.devices = [
+        device for device in period.found.devices.values() if period.flags.wants(device)
+    ]
     if not period.devices:
         raise _no_such_gpu(period.flags, list(period.found.devices.values()))
-    period.uses = [usage.unknown(one) for one in in_order(period.devices)]
-    incident.tell(period, None)
+    period.uses = [usage.unknown(device) for device in in_order(period.devices)]
+    incident.add_incidents(period, None)
     report_charts.draw(period, None)
 
 
-def _meant(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:
+def _named_processes(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:
     """Return the processes that --pid names.
 
     Raises
@@ -257,17 +263,17 @@ def _meant(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:
         When none of them was seen.
     """
     pids = period.asked.pids
-    found = list({info.key: info for info in infos if info.key.pid in pids}.values())
+    processes = list({info.key: info for info in infos if info.key.pid in pids}.values())
     if period.flags.user:
         people = user_filter.People(period.flags.user)
-        found = [info for info in found if people.own(info)]
-    if not found and not period.alerts:
+        processes = [info for info in processes if people.own(info)]
+    if not processes and not period.alerts:
         raise GpuwatchdError(
             f"pid {', '.join(map(str, pids))} was on no GPU in this period",
             hint="gpuwatchctl history --since 7d; or a longer --since",
             page="errors#no-such-process",
         )
-    return found
+    return processes
 
 
 def _no_such_gpu(flags: Globals, devices: Sequence[Device]) -> GpuwatchdError:
@@ -279,6 +285,6 @@ def _no_such_gpu(flags: Globals, devices: Sequence[Device]) -> GpuwatchdError:
         )
     return GpuwatchdError(
         f"no GPU matches {', '.join(flags.gpu)}",
-        hint=f"GPUs here: {', '.join(one.label for one in devices)}",
+        hint=f"GPUs here: {', '.join(device.label for device in devices)}",
         page="errors#no-such-gpu",
     )

@@ -71,19 +71,19 @@ def _card(out: Out, card: Card) -> None:
 
 
 def _figures(out: Out, block: Figures, indent: str) -> None:
-    width = max((output.width_of(one.value) for one in block.figures), default=0)
-    for one in block.figures:
-        gap = " " * (width - output.width_of(one.value))
-        note = f" ({one.note})" if one.note else ""
-        said = [(f"{gap}{one.value}", "bold"), *output.sentence(f"{one.label}{note}")]
+    width = max((output.width_of(figure.value) for figure in block.figures), default=0)
+    for figure in block.figures:
+        gap = " " * (width - output.width_of(figure.value))
+        note = f" ({figure.note})" if figure.note else ""
+        said = [(f"{gap}{figure.value}", "bold"), *output.sentence(f"{figure.label}{note}")]
         out.flow(said, first=indent, rest=indent + " " * (width + 1), gap=" ")
 
 
 def _facts(out: Out, block: Facts, indent: str) -> None:
     rest = indent + " " * (_LABEL + 1)
-    for label, said in block.rows:
+    for label, text in block.rows:
         first = f"{indent}{label:<{_LABEL}} "
-        out.flow(output.sentence(said), first=first, rest=rest, gap=" ", whole=True)
+        out.flow(output.sentence(text), first=first, rest=rest, gap=" ", whole=True)
 
 
 def _steps(out: Out, block: Steps, indent: str) -> None:
@@ -98,7 +98,7 @@ def _steps(out: Out, block: Steps, indent: str) -> None:
 
 def _chart(out: Out, picture: Picture, indent: str) -> None:
     """Write the curve as one line: what it lacks in detail its numbers have."""
-    known = [one for one in picture.curve.used_bytes if one is not None]
+    known = [used_byte for used_byte in picture.curve.used_bytes if used_byte is not None]
     if not known:
         return
     room = min(_SPARK, max(8, out.width - len(indent) - 30))
@@ -108,8 +108,8 @@ def _chart(out: Out, picture: Picture, indent: str) -> None:
     curve = units.spark(
         shown, low=max(0.0, high - spread), high=max(high, spread), ascii_only=out.ascii
     )
-    said = f"{units.size(low)} to {units.size(high)}"
-    out.flow([(curve, "cyan"), (said, "dim")], first=indent, rest=indent)
+    text = f"{units.size(low)} to {units.size(high)}"
+    out.flow([(curve, "cyan"), (text, "dim")], first=indent, rest=indent)
 
 
 def _thinned(picture: Picture, most: int) -> list[float | None]:
@@ -166,6 +166,6 @@ def _listed(out: Out, table: Table, indent: str) -> None:
     for row in table.rows:
         first, *others = zip(table.heads, row, strict=True)
         out.flow(output.sentence(first[1], "bold"), first=indent, rest=indent, gap=" ", whole=True)
-        said = [f"{head} {cell}" if head else cell for head, cell in others if cell]
-        said = [f"{one}," for one in said[:-1]] + said[-1:]
-        out.flow(said, first=indent + "  ", rest=indent + "  ", gap=" ", whole=True)
+        texts = [f"{head} {cell}" if head else cell for head, cell in others if cell]
+        texts = [f"{text}," for text in texts[:-1]] + texts[-1:]
+        out.flow(texts, first=indent + "  ", rest=indent + "  ", gap=" ", whole=True)

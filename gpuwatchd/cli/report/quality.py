@@ -68,30 +68,32 @@ def of(
     history: Reader, devices: Sequence[Device], uses: Sequence[DeviceUse], asked: Asked
 ) -> Quality:
     """Return how well a period is known."""
-    found = Quality()
-    segments = [one for one in history.segments(asked.since_s) if one.at_s < asked.until_s]
-    found.restarts = sum(one.reason in {"start", "boot"} for one in segments)
-    found.boots = sum(one.reason == "boot" for one in segments)
-    found.clock_steps = [one for one in segments if one.reason == "clock-step"]
+    quality = Quality()
+    segments = [
+        segment for segment in history.segments(asked.since_s) if segment.at_s < asked.until_s
+    ]
+    quality.restarts = sum(segment.reason in {"start", "boot"} for segment in segments)
+    quality.boots = sum(segment.reason == "boot" for segment in segments)
+    quality.clock_steps = [segment for segment in segments if segment.reason == "clock-step"]
     labels = {device.uid: device.label for device in devices}
-    found.faults = [
-        (one.at_s, labels.get(one.device_uid or "", ""), one.detail)
-        for one in history.events(asked.since_s)
-        if one.at_s < asked.until_s and _is_fault(one) and one.device_uid in labels
+    quality.faults = [
+        (event.at_s, labels.get(event.device_uid or "", ""), event.detail)
+        for event in history.events(asked.since_s)
+        if event.at_s < asked.until_s and _is_fault(event) and event.device_uid in labels
     ]
     span_s = max(asked.span_s, 1.0)
-    found.per_device = [(one.device, min(1.0, one.watched_s / span_s)) for one in uses]
-    together = _union([stretch for one in uses for stretch in one.stretches])
-    found.watched_share = min(1.0, sum(end - begin for begin, end in together) / span_s)
+    quality.per_device = [(use.device, min(1.0, use.watched_s / span_s)) for use in uses]
+    together = _union([stretch for use in uses for stretch in use.stretches])
+    quality.watched_share = min(1.0, sum(end - begin for begin, end in together) / span_s)
     if together and together[0][0] - asked.since_s > _LEAST_GAP_S:
         oldest = min((first for one in devices if (first := history.oldest_s(one.uid))),
                      default=None)  # fmt: skip
         # An hour of the oldest roll-ups may begin before the record does.
         if oldest is not None and oldest > asked.since_s:
-            found.begun_s = together[0][0]
-    found.missing = list(_missing(together, segments, asked, begun=found.begun_s is not None))
-    found.missing += list(_own_gaps(uses, together, asked))
-    return found
+            quality.begun_s = together[0][0]
+    quality.missing = list(_missing(together, segments, asked, begun=quality.begun_s is not None))
+    quality.missing += list(_own_gaps(uses, together, asked))
+    return quality
 
 
 def percent(share: float | None) -> str:
@@ -140,7 +142,7 @@ def _missing(
     """Yield when no device was read; what lies before the record began is no gap in it."""
     first_s = together[0][0] if together and begun else asked.since_s
     for begin, end in _holes(together, first_s, asked.until_s):
-        near = [one for one in segments if abs(one.at_s - end) <= _NEAR_S]
+        near = [segment for segment in segments if abs(segment.at_s - end) <= _NEAR_S]
         yield Missing(begin, end, _SAYS.get(near[-1].reason, "") if near else "", ())
 
 
@@ -150,33 +152,33 @@ def _own_gaps(
     """Yield when some device could not be read although others were."""
     if len(uses) < 2:
         return
-    for one in uses:
-        for begin, end in _holes(one.stretches, asked.since_s, asked.until_s):
+    for use in uses:
+        for begin, end in _holes(use.stretches, asked.since_s, asked.until_s):
             for from_s, to_s in together:
                 low, high = max(begin, from_s), min(end, to_s)
                 if high - low > _LEAST_GAP_S:
-                    yield Missing(low, high, "", (one.device.label,))
+                    yield Missing(low, high, "", (use.device.label,))
 
 
-def sentences(found: Quality, *, now_s: float) -> Iterator[str]:
+def sentences(quality: Quality, *, now_s: float) -> Iterator[str]:
     """Yield what cannot be said, and why."""
-    if found.watched_share is None:
+    if quality.watched_share is None:
         yield "There is no history: only what the daemon knows now is told, nothing of the past."
         return
-    if found.begun_s is not None:
-        begun = units.moment(found.begun_s, now_s=now_s)
+    if quality.begun_s is not None:
+        begun = units.moment(quality.begun_s, now_s=now_s)
         yield f"The record begins at {begun}: of what was before, nothing can be said."
-    whole = [one for one in found.missing if not one.labels]
+    whole = [missing for missing in quality.missing if not missing.labels]
     if whole:
-        lost_s = sum(one.end_s - one.begin_s for one in whole)
+        lost_s = sum(missing.end_s - missing.begin_s for missing in whole)
         yield (
             f"In {units.duration(lost_s)} nothing was recorded: leaks, crashes and idle memory of "
             "that time are not in this report, and its hours are in no sum."
         )
-    if any(one.labels for one in found.missing):
-        labels = sorted({label for one in found.missing for label in one.labels})
+    if any(missing.labels for missing in quality.missing):
+        labels = sorted({label for missing in quality.missing for label in missing.labels})
         yield f"{', '.join(labels)} could not be read at times, or was not there."
-    if found.clock_steps:
-        count = len(found.clock_steps)
+    if quality.clock_steps:
+        count = len(quality.clock_steps)
         times = "once" if count == 1 else f"{count} times"
         yield f"The clock was set {times}: durations across that moment are not certain."

@@ -29,8 +29,8 @@ def ranked(things: Iterable[_T], of: Callable[[_T], Stake]) -> list[_T]:
     Where a price of a level is unknown the time left comes first: what costs nobody knows what
     must not stand below a dollar that is due hours later.
     """
-    found = [(of(one), one) for one in things]
-    unpriced = {stake.level for stake, _ in found if stake.usd is None}
+    pairs = [(of(thing), thing) for thing in things]
+    unpriced = {stake.level for stake, _ in pairs if stake.usd is None}
 
     def place(stake: Stake) -> tuple[object, ...]:
         left_s = float("inf") if stake.left_s is None else stake.left_s
@@ -38,4 +38,4 @@ def ranked(things: Iterable[_T], of: Callable[[_T], Stake]) -> list[_T]:
         by = (left_s, 0.0) if stake.level in unpriced else (dear, left_s)
         return (stake.level, by, stake.rest, dear)
 
-    return [one for _, one in sorted(found, key=lambda pair: place(pair[0]))]
+    return [one for _, one in sorted(pairs, key=lambda pair: place(pair[0]))]

@@ -52,9 +52,9 @@ def alerts(period: Period, found: Sequence[Alert], caption: str) -> Table:
         )
         for alert in found
     ]
-    kept, left = cut(rows, limits.ROWS, "incidents")
+    groups, left = cut(rows, limits.ROWS, "incidents")
     heads = ("who", "id", "severity", "since", "for", "what", "what came")
-    return Table(caption=caption, heads=heads, rows=tuple(kept), left_out=left)
+    return Table(caption=caption, heads=heads, rows=tuple(groups), left_out=left)
 
 
 def gpus(period: Period) -> Table:
@@ -108,7 +108,7 @@ def who(period: Period) -> Iterator[Plain]:
         groups = usage.grouped(period.holders, name)
         if what != "user" and {label for label, _ in groups} <= {"(no job)", "(unknown)"}:
             continue
-        rows = [_holder(period, label, one) for label, one in groups]
+        rows = [_holder(period, label, holder) for label, holder in groups]
         most = limits.ROWS if period.asked.everything else limits.FEW
         kept, left = cut(rows, most, f"{what}s")
         if what == "user" and period.others is not None:
@@ -122,14 +122,14 @@ def who(period: Period) -> Iterator[Plain]:
         )
 
 
-def _holder(period: Period, label: str, one: Holder) -> tuple[str, ...]:
+def _holder(period: Period, label: str, holder: Holder) -> tuple[str, ...]:
     return (
         label,
-        f"{one.many:,}",
-        cost.in_hours(one.gib_hours),
-        cost.in_hours(one.gpu_hours),
-        cost_text.money(period.bill, one.usd),
-        units.size(one.peak_bytes),
+        f"{holder.many:,}",
+        cost.in_hours(holder.gib_hours),
+        cost.in_hours(holder.gpu_hours),
+        cost_text.money(period.bill, holder.usd),
+        units.size(holder.peak_bytes),
     )
 
 
@@ -160,8 +160,8 @@ def costs(period: Period) -> Iterator[Plain]:
     )
     people, amount = cost_text.engineer(bill)
     if people:
-        said = units.money(amount, currency=bill.prices.currency)
-        yield Says(text=f"And people, an hour for each of {people} lost runs: {said}.")
+        text = units.money(amount, currency=bill.prices.currency)
+        yield Says(text=f"And people, an hour for each of {people} lost runs: {text}.")
     if bill.entries:
         yield Says(
             text="Counted as gpuwatchctl cost does: a job's hours from its start or its last known "
@@ -186,16 +186,16 @@ def at_stake(period: Period) -> str:
         found = cost.summed(entries)
         usd = found.usd
         if usd is None and not found.known_usd:
-            said = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
+            text = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
         else:
-            said = cost_text.partly(period.bill, usd, found.known_usd)
-        parts.append(f"{said} {cost_text.SHORT[what]}")
+            text = cost_text.partly(period.bill, usd, found.known_usd)
+        parts.append(f"{text} {cost_text.SHORT[what]}")
     return ", ".join(parts)
 
 
 def lost_or_at_risk(period: Period) -> str:
     """Return these together, in money or else hours; "" where there is nothing."""
-    entries = [one for what in _STAKE for one in period.bill.of(what)]
+    entries = [entry for what in _STAKE for entry in period.bill.of(what)]
     if not entries:
         return ""
     found = cost.summed(entries)
@@ -211,31 +211,31 @@ def held(period: Period) -> Iterator[Plain]:
     """Yield memory that is held without work now, and was."""
     now_s = period.now_s
     rows: list[tuple[str, ...]] = []
-    for one in period.holdings:
-        since_s = one.since_s
+    for holding in period.holdings:
+        since_s = holding.since_s
         rows.append(
             (
-                "nobody" if one.process is None else verdict_text.who(one.process),
-                label_of(period, one.device_uid),
-                one.kind,
-                units.size(one.held_bytes),
+                "nobody" if holding.process is None else verdict_text.who(holding.process),
+                label_of(period, holding.device_uid),
+                holding.kind,
+                units.size(holding.held_bytes),
                 "?" if since_s is None else units.clock(since_s, now_s=now_s),
-                cost.in_hours(one.gib_hours),
-                cost_text.money(period.bill, one.cost_usd),
+                cost.in_hours(holding.gib_hours),
+                cost_text.money(period.bill, holding.cost_usd),
             )
         )
     if rows:
-        kept, left = cut(rows, limits.ROWS, "holders")
+        groups, left = cut(rows, limits.ROWS, "holders")
         yield Table(
             caption="Now",
             heads=("who", "GPU", "what", "held", "since", "GiB hours", "cost"),
-            rows=tuple(kept),
+            rows=tuple(groups),
             right=frozenset({3, 5, 6}),
             left_out=left,
         )
     elif period.present and period.view is not None:
         yield Says(text="Nothing is held without work now.", tone="good")
-    past = [one for one in period.alerts if one.kind == "held"]
+    past = [alert for alert in period.alerts if alert.kind == "held"]
     if past:
         yield alerts(period, past, "In the period")
     elif period.quality.watched_share:
@@ -246,14 +246,16 @@ def deliveries(period: Period) -> Iterator[Plain]:
     """Yield what became of messages, channel by channel, and what was kept back."""
     rows = [
         (
-            one.name,
-            str(one.sent),
-            str(one.failed),
-            str(one.waiting),
-            "-" if one.last_sent_s is None else units.moment(one.last_sent_s, now_s=period.now_s),
-            one.why,
+            channel.name,
+            str(channel.sent),
+            str(channel.failed),
+            str(channel.waiting),
+            "-"
+            if channel.last_sent_s is None
+            else units.moment(channel.last_sent_s, now_s=period.now_s),
+            channel.why,
         )
-        for one in sorted(period.channels.values(), key=lambda one: one.name)
+        for channel in sorted(period.channels.values(), key=lambda channel: channel.name)
     ]
     if rows:
         yield Table(
@@ -268,8 +270,8 @@ def deliveries(period: Period) -> Iterator[Plain]:
     if quiet:
         many = f"{len(quiet)} incidents were" if len(quiet) > 1 else "1 incident was"
         yield Says(text=f"{many} told to nobody:", tone="note")
-        kept = [(one.code, _why(period, one)) for one in quiet[: limits.FEW]]
-        yield Facts(rows=tuple(kept))
+        pairs = [(one.code, _why(period, one)) for one in quiet[: limits.FEW]]
+        yield Facts(rows=tuple(pairs))
     if period.view is not None and period.present:
         for line in delivery_text.failing(period.view.channels, now_s=period.now_s):
             yield Says(text=f"Now: {line}.", tone="bad")
@@ -290,21 +292,26 @@ def quality(period: Period) -> Iterator[Plain]:
         yield Says(text=sentence, tone="warn")
     rows = []
     if found.watched_share is not None:
-        each = ", ".join(f"{one.label} {known.percent(share)}" for one, share in found.per_device)
+        each = ", ".join(
+            f"{device.label} {known.percent(share)}" for device, share in found.per_device
+        )
         whole = known.percent(found.watched_share)
         rows.append(("watched", f"{whole} of {units.duration(period.asked.span_s)}"))
         rows.append(("of each", each if len(found.per_device) > 1 else ""))
         rows.append(("restarts", f"{found.restarts}, of them {found.boots} of the machine"))
     rows += [
-        ("clock", f"{units.moment(one.at_s, now_s=now_s)} set by {one.wall_step_s or 0.0:+.0f} s")
-        for one in found.clock_steps[: limits.FEW]
+        (
+            "clock",
+            f"{units.moment(step.at_s, now_s=now_s)} set by {step.wall_step_s or 0.0:+.0f} s",
+        )
+        for step in found.clock_steps[: limits.FEW]
     ]
     rows += [
-        ("unreadable", f"{units.moment(at_s, now_s=now_s)} {label}: {said}")
-        for at_s, label, said in found.faults[-limits.FEW :]
+        ("unreadable", f"{units.moment(at_s, now_s=now_s)} {label}: {text}")
+        for at_s, label, text in found.faults[-limits.FEW :]
     ]
     if period.view is not None and period.present and not period.flags.user:
-        rows += [("problem", said) for said in period.view.daemon.problems]
+        rows += [("problem", problem) for problem in period.view.daemon.problems]
     rows = [row for row in rows if row[1]]
     if rows:
         yield Facts(rows=tuple(rows))
@@ -318,15 +325,17 @@ def _gaps(period: Period) -> Table:
     now_s = period.now_s
     rows: list[tuple[str, ...]] = [
         (
-            units.moment(one.begin_s, now_s=now_s),
-            units.moment(one.end_s, now_s=now_s),
-            units.duration(one.end_s - one.begin_s),
-            ", ".join(one.labels) or "all",
-            one.why or "not known",
+            units.moment(missing.begin_s, now_s=now_s),
+            units.moment(missing.end_s, now_s=now_s),
+            units.duration(missing.end_s - missing.begin_s),
+            ", ".join(missing.labels) or "all",
+            missing.why or "not known",
         )
-        for one in sorted(period.quality.missing, key=lambda one: one.begin_s - one.end_s)
+        for missing in sorted(
+            period.quality.missing, key=lambda missing: missing.begin_s - missing.end_s
+        )
     ]
     most = limits.ROWS if period.asked.everything else known.MOST_GAPS
-    kept, left = cut(rows, most, "gaps")
+    groups, left = cut(rows, most, "gaps")
     heads = ("from", "to", "for", "GPU", "why")
-    return Table(caption="Gaps, longest first", heads=heads, rows=tuple(kept), left_out=left)
+    return Table(caption="Gaps, longest first", heads=heads, rows=tuple(groups), left_out=left)

@@ -73,10 +73,10 @@ def unknown(device: Device) -> DeviceUse:
 def _of_device(history: Reader, device: Device, asked: Asked) -> DeviceUse:
     bucket_s = next((s for s in _NICE_S if asked.span_s / s <= _MOST_ROWS), _NICE_S[-1])
     rows = history.device_rows(device.uid, asked.since_s, asked.until_s, bucket_s)
-    known = [row for row in rows if row.used_max_bytes is not None]
-    top = max(known, key=lambda row: row.used_max_bytes or 0, default=None)
-    weight = sum(row.n for row in known)
-    held = sum((row.used_mean_bytes or 0) * row.n for row in known)
+    device_rows = [row for row in rows if row.used_max_bytes is not None]
+    top = max(device_rows, key=lambda row: row.used_max_bytes or 0, default=None)
+    weight = sum(row.n for row in device_rows)
+    held = sum((row.used_mean_bytes or 0) * row.n for row in device_rows)
     stretches = history.ask(
         lambda connection: coverage.stretches(connection, device.uid, asked.since_s, asked.until_s)
     )
@@ -96,36 +96,36 @@ def _of_device(history: Reader, device: Device, asked: Asked) -> DeviceUse:
 
 
 def _utilisation(rows: Iterable[DeviceRow]) -> float | None:
-    told = [(row.util_pct, max(row.n, 1)) for row in rows if row.util_pct is not None]
-    weight = sum(count for _, count in told)
-    return sum(util * count for util, count in told) / weight if weight else None
+    pairs = [(row.util_pct, max(row.n, 1)) for row in rows if row.util_pct is not None]
+    weight = sum(count for _, count in pairs)
+    return sum(util * count for util, count in pairs) / weight if weight else None
 
 
 def holders(
     history: Reader,
     devices: Sequence[Device],
-    known: Mapping[ProcessKey, ProcessInfo],
+    processes: Mapping[ProcessKey, ProcessInfo],
     asked: Asked,
     bill: Bill,
 ) -> list[Holder]:
     """Return who held what of the devices, most memory-hours first."""
     prices = {device.uid: _price(bill, device) for device in devices}
     found = []
-    for one in tenures(history, asked):
-        if one.device_uid not in prices:
+    for tenure in tenures(history, asked):
+        if tenure.device_uid not in prices:
             continue
-        price, hours = prices[one.device_uid], one.gpu_hours
+        price, hours = prices[tenure.device_uid], tenure.gpu_hours
         hourly = None if price is None else price.running_usd_per_hour
         found.append(
             Holder(
-                info=known.get(one.process) or ProcessInfo(key=one.process, name="?"),
-                device_uid=one.device_uid,
-                gib_hours=one.gib_hours,
+                info=processes.get(tenure.process) or ProcessInfo(key=tenure.process, name="?"),
+                device_uid=tenure.device_uid,
+                gib_hours=tenure.gib_hours,
                 gpu_hours=hours,
                 usd=None if hours is None or hourly is None else hours * hourly,
-                peak_bytes=one.peak_bytes,
-                first_at_s=one.first_at_s,
-                last_at_s=one.last_at_s,
+                peak_bytes=tenure.peak_bytes,
+                first_at_s=tenure.first_at_s,
+                last_at_s=tenure.last_at_s,
             )
         )
     return sorted(found, key=_weight)
@@ -140,15 +140,15 @@ def _price(bill: Bill, device: Device) -> Price | None:
     return bill.used[device.uid]
 
 
-def tenures(history: Reader, asked: Asked) -> list[coverage.Tenure]:
+def tenures(history: Reader, asked: Asked) -> list[coverage.Coverage]:
     """Return what each process had of each device."""
     return history.ask(
         lambda connection: coverage.holders(connection, asked.since_s, asked.until_s)
     )
 
 
-def _weight(one: Holder) -> tuple[float, float, int]:
-    return -(one.gib_hours or 0.0), -(one.gpu_hours or 0.0), one.info.key.pid
+def _weight(holder: Holder) -> tuple[float, float, int]:
+    return -(holder.gib_hours or 0.0), -(holder.gpu_hours or 0.0), holder.info.key.pid
 
 
 def grouped(
@@ -156,8 +156,8 @@ def grouped(
 ) -> list[tuple[str, Holder]]:
     """Return holders added up by a name, most memory-hours first."""
     groups: dict[str, list[Holder]] = {}
-    for one in found:
-        groups.setdefault(name(one.info), []).append(one)
+    for holder in found:
+        groups.setdefault(name(holder.info), []).append(holder)
     added = [(label, joined(some)) for label, some in groups.items()]
     return sorted(added, key=lambda pair: _weight(pair[1]))
 
@@ -167,14 +167,14 @@ def joined(found: Sequence[Holder]) -> Holder:
     return Holder(
         info=found[0].info,
         device_uid=found[0].device_uid,
-        gib_hours=_total(one.gib_hours for one in found),
-        gpu_hours=_total(one.gpu_hours for one in found),
-        usd=_total(one.usd for one in found),
-        peak_bytes=max((one.peak_bytes for one in found if one.peak_bytes is not None),
+        gib_hours=_total(holder.gib_hours for holder in found),
+        gpu_hours=_total(holder.gpu_hours for holder in found),
+        usd=_total(holder.usd for holder in found),
+        peak_bytes=max((holder.peak_bytes for holder in found if holder.peak_bytes is not None),
                        default=None),
-        first_at_s=min(one.first_at_s for one in found),
-        last_at_s=max(one.last_at_s for one in found),
-        many=len({one.info.key for one in found}),
+        first_at_s=min(holder.first_at_s for holder in found),
+        last_at_s=max(holder.last_at_s for holder in found),
+        many=len({holder.info.key for holder in found}),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.cli.incidents import Incidents
     from gpuwatchd.core.model import Alert
 
 _RANK = {"info": 0, "warning": 1, "critical": 2}
@@ -79,7 +79,7 @@ def command(
     return 3 if exit_code and any(a.state in {"watch", "firing"} for a in chosen) else 0
 
 
-def _table(flags: Globals, alerts: Sequence[Alert], found: Found, *, only_open: bool) -> None:
+def _table(flags: Globals, alerts: Sequence[Alert], found: Incidents, *, only_open: bool) -> None:
     out = output.Out(flags)
     for _, sentence in found.warnings:
         out.flow([(f"! {sentence}", "yellow")])
@@ -88,9 +88,9 @@ def _table(flags: Globals, alerts: Sequence[Alert], found: Found, *, only_open: 
         out.flow(line(alert, found, now_s), rest=" " * 8)
         if flags.verbose:
             out.flow([(alert.key, "dim")], first=" " * 8, rest=" " * 8)
-    for one in found.silences:
-        said = delivery_text.silence(one, now_s=now_s, alerts=found.alerts)
-        out.flow(output.sentence(f"silent: {said}", "dim"), rest="  ", gap=" ")
+    for silence in found.silences:
+        text = delivery_text.silence(silence, now_s=now_s, alerts=found.alerts)
+        out.flow(output.sentence(f"silent: {text}", "dim"), rest="  ", gap=" ")
     if not alerts:
         out.line(
             "no open alert; alerts --all lists those that are over"
@@ -101,7 +101,7 @@ def _table(flags: Globals, alerts: Sequence[Alert], found: Found, *, only_open: 
         out.flow([(f"gpuwatchctl alerts show {alerts[0].code} tells all about the first", "dim")])
 
 
-def line(alert: Alert, found: Found, now_s: float) -> list[output.Part]:
+def line(alert: Alert, found: Incidents, now_s: float) -> list[output.Part]:
     """Return one alert in a line: what it is, then what became of it."""
     ended = alert.resolved_at_s
     until = f" - {units.clock(ended, now_s=now_s)}" if ended is not None else ""
@@ -119,7 +119,7 @@ def line(alert: Alert, found: Found, now_s: float) -> list[output.Part]:
         *alert_details.quiet(alert, found, now_s),
         f"came and went {verdict_text.times(alert.flaps)}" if alert.flaps else "",
         (f"over: {alert.ended}", "dim") if alert.ended else "",
-        verdict_text.said(found.said(alert)),
+        verdict_text.user_label(found.user_label(alert)),
     ]
 
 

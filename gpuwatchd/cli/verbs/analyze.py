@@ -98,13 +98,21 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         raise LogFormatError(logs[0], None, "no file in this directory", hint="name a log file")
     config = flags.load_config().config
     answers = [
-        (log, [one for one in found if flags.wants(one.device)], drawn)
-        for log, found, drawn in _work(
+        (
+            log,
+            [
+                subject_result
+                for subject_result in subject_results
+                if flags.wants(subject_result.device)
+            ],
+            pictures,
+        )
+        for log, subject_results, pictures in _work(
             files, wishes, config, quiet=flags.quiet or flags.json, drawn=page is not None
         )
     ]
-    results = [(log, found) for log, found, _ in answers]
-    if flags.gpu and not any(found for _, found in results):
+    results = [(log, subject_results) for log, subject_results, _ in answers]
+    if flags.gpu and not any(subject_results for _, subject_results in results):
         named = ", ".join(flags.gpu)
         raise GpuwatchdError(
             f"no GPU of these logs matches --gpu {named}",
@@ -117,12 +125,12 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         output.emit_json(_answer(results))
     else:
         out = output.Out(flags)
-        for position, (log, found) in enumerate(results):
+        for position, (log, subject_results) in enumerate(results):
             if position:
                 out.line("")
             if log.error is not None and len(results) == 1:
                 continue  # standard error says it
-            log_text.show(out, log, found, show_all=show_all or flags.verbose)
+            log_text.show(out, log, subject_results, show_all=show_all or flags.verbose)
     return _exit_code(results, fail_on, tell=not flags.json)
 
 
@@ -132,7 +140,7 @@ def _save(page: Path, answers: list[Answer], *, show_all: bool) -> None:
         return
     from gpuwatchd.cli.report import html, of_log, saving  # noqa: PLC0415 - rare
 
-    logs = [of_log.Log(*one) for one in answers]
+    logs = [of_log.Log(*answer) for answer in answers]
     saving.write(page, html.render(of_log.document(logs, everything=show_all)))
 
 
@@ -183,7 +191,7 @@ def _below(folder: str) -> Iterator[str]:
                 yield path
 
 
-def _one(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -> list[Answer]:
+def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -> list[Answer]:
     from gpuwatchd.collect.logs import related  # noqa: PLC0415
     from gpuwatchd.collect.replay import read_log  # noqa: PLC0415
     from gpuwatchd.pipeline import replay  # noqa: PLC0415
@@ -196,26 +204,26 @@ def _one(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -> lis
     tell(_READ_SHARE)
     answers: list[Answer] = []
     for log in logs:
-        found: list[SubjectResult] = []
+        results: list[SubjectResult] = []
         if log.error is None:
-            found = replay.analyze(
+            results = replay.analyze(
                 log, config, passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share)
             )
-        pictures = _pictures(log, found) if drawn else {}
+        pictures = _pictures(log, results) if drawn else {}
         # What was read is not needed any more: a directory costs the memory of its largest file.
         log.series = []
-        answers.append((log, found, pictures))
+        answers.append((log, results, pictures))
     return answers
 
 
-def _pictures(log: LogFile, found: list[SubjectResult]) -> Drawn:
+def _pictures(log: LogFile, results: list[SubjectResult]) -> Drawn:
     """Return a chart of each subject; of one with several runs the last."""
     from gpuwatchd.cli.report import logged  # noqa: PLC0415 - rare
 
     chosen = (series for series in log.series if series.t_s.size)
     return {
-        one.subject.id: logged.picture(log, series, one)
-        for series, one in zip(chosen, found, strict=True)
+        subject_result.subject.id: logged.picture(log, series, subject_result)
+        for series, subject_result in zip(chosen, results, strict=True)
     }
 
 
@@ -224,20 +232,23 @@ def _work(
 ) -> list[Answer]:
     from gpuwatchd.collect.logs import related  # noqa: PLC0415
     from gpuwatchd.collect.logs.log import LogFile  # noqa: PLC0415
-    from gpuwatchd.collect.replay import glance  # noqa: PLC0415
+    from gpuwatchd.collect.replay import preview  # noqa: PLC0415
 
     jobs: list[Job] = [
-        (group, wishes, config) for group in related.pairs(files, lambda file: glance(file, wishes))
+        (group, wishes, config)
+        for group in related.pairs(files, lambda file: preview(file, wishes))
     ]
     sizes = [sum(_size(file) for file in group) for group, _, _ in jobs]
     # Standard input cannot be handed to another process.
     alone = "-" in files or sum(sizes) < _PARALLEL_FROM_BYTES
     spread: parallel.Spread[Job, list[Answer]] = parallel.Spread(
-        partial(_one, drawn=drawn), lambda job: Path(job[0][0]).name, cores=1 if alone else None
+        partial(_analyzed, drawn=drawn),
+        lambda job: Path(job[0][0]).name,
+        cores=1 if alone else None,
     )
     much = len(jobs) > 1 or sum(sizes) >= _PARALLEL_FROM_BYTES
     with parallel.Bar(shown=not quiet and much and parallel.on_terminal()) as bar:
-        results = spread.over(jobs, bar, weights=[float(size + 1) for size in sizes])
+        results = spread.map(jobs, bar, weights=[float(size + 1) for size in sizes])
     out: list[Answer] = []
     for (group, _, _), answers in zip(jobs, results, strict=True):
         if not isinstance(answers, parallel.Lost):
@@ -271,10 +282,10 @@ def _event_json(event: Event) -> dict[str, Any]:
     }
 
 
-def _subject_json(found: SubjectResult) -> dict[str, Any]:
-    process = found.process
+def _subject_json(subject_result: SubjectResult) -> dict[str, Any]:
+    process = subject_result.process
     return {
-        "device": envelope.device_json(found.device),
+        "device": envelope.device_json(subject_result.device),
         "process": None
         if process is None
         else {
@@ -282,17 +293,19 @@ def _subject_json(found: SubjectResult) -> dict[str, Any]:
             "started_at": units.instant(process.key.started_at_s),
             "name": process.name,
         },
-        "samples": found.samples,
-        "started_at": units.instant(found.started_at_s),
-        "ended_at": units.instant(found.ended_at_s),
-        "verdict": None if found.finding is None else envelope.verdict_json(found.finding),
-        "watches": [_event_json(event) for event in found.watches],
-        "alerts": [_event_json(event) for event in found.alerts],
+        "samples": subject_result.samples,
+        "started_at": units.instant(subject_result.started_at_s),
+        "ended_at": units.instant(subject_result.ended_at_s),
+        "verdict": None
+        if subject_result.finding is None
+        else envelope.verdict_json(subject_result.finding),
+        "watches": [_event_json(event) for event in subject_result.watches],
+        "alerts": [_event_json(event) for event in subject_result.alerts],
     }
 
 
 def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> dict[str, Any]:
-    said = envelope.answer("analyze", [_file_json(*one) for one in results], source="files")
+    said = envelope.answer("analyze", [_file_json(*result) for result in results], source="files")
     if all(log.error is not None for log, _ in results):
         first = results[0][0]
         said["error"] = {
@@ -305,7 +318,7 @@ def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> dict[str, Any
     return said
 
 
-def _file_json(log: LogFile, found: list[SubjectResult]) -> dict[str, Any]:
+def _file_json(log: LogFile, results: list[SubjectResult]) -> dict[str, Any]:
     return {
         "path": log.path,
         "format": log.format,
@@ -315,7 +328,7 @@ def _file_json(log: LogFile, found: list[SubjectResult]) -> dict[str, Any]:
         "warnings": list(log.warnings),
         "error": log.error,
         "hint": log.hint or None,
-        "subjects": [_subject_json(one) for one in found],
+        "subjects": [_subject_json(subject_result) for subject_result in results],
     }
 
 
@@ -326,20 +339,27 @@ def _exit_code(
         first = results[0][0]
         if tell:
             hint = first.hint or "gpuwatchctl analyze --help lists the flags for unusual logs"
-            said = f"gpuwatchctl: {first.path}: {first.error}"
-            for line in (said, f"hint: {hint}", exits.see(LogFormatError.default_page)):
+            value = f"gpuwatchctl: {first.path}: {first.error}"
+            for line in (value, f"hint: {hint}", exits.see(LogFormatError.default_page)):
                 sys.stderr.write(f"{text.clean(line, limit=4096)}\n")
         return BAD_INPUT
     if fail_on == "never":
         return 0
     floor = _FAIL_RANK[fail_on]
-    worst = max((_severity(one) for _, found in results for one in found), default=-1)
+    worst = max(
+        (
+            _severity(subject_result)
+            for _, subject_results in results
+            for subject_result in subject_results
+        ),
+        default=-1,
+    )
     return FINDINGS if worst >= floor else 0
 
 
-def _severity(found: SubjectResult) -> int:
-    ranks = [_FAIL_RANK[event.alert.severity] for event in found.alerts]
-    finding = found.finding
+def _severity(subject_result: SubjectResult) -> int:
+    ranks = [_FAIL_RANK[event.alert.severity] for event in subject_result.alerts]
+    finding = subject_result.finding
     if finding is not None and finding.tier == "alert":
         ranks.append(_FAIL_RANK[finding.severity])
     if finding is not None and finding.tier == "watch":

@@ -38,7 +38,7 @@ def command(pid: int, yes: bool) -> int:  # noqa: FBT001
     act = flags.load_config().config.act
     host = Host(anchor=locations.state_dir() / "boot.json", writes_anchor=False, maps_per_look=0)
     try:
-        info = host.look([pid]).get(pid)
+        info = host.processes([pid]).get(pid)
         if info is None:
             raise TargetGone(f"pid {pid}: there is no such process")
         ask = load(ACTIONS, "checkpoint")(
@@ -49,7 +49,7 @@ def command(pid: int, yes: bool) -> int:  # noqa: FBT001
         )
         facts = _facts(info.key)
         if not yes:
-            return _say(info.key, ask.ask(info.key, facts, dry_run=True), done=False)
+            return _answer(info.key, ask.ask(info.key, facts, dry_run=True), done=False)
         doubts = _write(info.key, "asked", "by gpuwatchctl")
         try:
             said = ask.ask(info.key, facts, dry_run=False)
@@ -59,7 +59,7 @@ def command(pid: int, yes: bool) -> int:  # noqa: FBT001
         _write(info.key, "done", said)
     finally:
         host.close()
-    return _say(info.key, said, done=True, doubts=doubts)
+    return _answer(info.key, said, done=True, doubts=doubts)
 
 
 def _facts(key: ProcessKey) -> dict[str, Any]:
@@ -67,12 +67,12 @@ def _facts(key: ProcessKey) -> dict[str, Any]:
     from gpuwatchd.store import live  # noqa: PLC0415
 
     state = live.read(locations.runtime_dir())
-    found = [
+    findings = [
         alert.finding
         for alert in (state.alerts if state is not None else ())
         if alert.subject.process == key
     ]
-    return {"finding": msgspec.to_builtins(found[-1])} if found else {}
+    return {"finding": msgspec.to_builtins(findings[-1])} if findings else {}
 
 
 def _write(key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
@@ -95,15 +95,15 @@ def _write(key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
     return []
 
 
-def _say(
-    key: ProcessKey, said: str, *, done: bool, doubts: list[tuple[str, str]] | None = None
+def _answer(
+    key: ProcessKey, value: str, *, done: bool, doubts: list[tuple[str, str]] | None = None
 ) -> int:
     flags = options.current()
     if flags.json:
         data = {
             "process": {"pid": key.pid, "started_at": units.instant(key.started_at_s)},
             "asked": done,
-            "result": said,
+            "result": value,
         }
         output.emit_json(
             envelope.answer("ask-checkpoint", data, source="process", warnings=doubts or ())
@@ -111,7 +111,7 @@ def _say(
         return 0
     out = output.Out(flags)
     if not flags.quiet:
-        out.line(said)
+        out.line(value)
         if not done:
             out.line("nothing was done; --yes does it")
     for _, words in doubts or ():

@@ -68,7 +68,9 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
     tallies = backtest.tally(reports, tried)
     if flags.json:
         data = _data(reports, tallies)
-        answer = envelope.answer("backtest", data, source="database", warnings=locations.told())
+        answer = envelope.answer(
+            "backtest", data, source="database", warnings=locations.service_warnings()
+        )
         output.emit_json(answer)
     else:
         out = output.Out(flags)
@@ -101,12 +103,12 @@ def _changed(wishes: Sequence[str], file: Path | None) -> tuple[str, Config | No
     return " ".join(names), config.load(file, overrides=overrides).config
 
 
-def _unknown(key: str, known: Sequence[str]) -> str:
+def _unknown(key: str, names: Sequence[str]) -> str:
     import difflib  # noqa: PLC0415 - only for mistakes
 
     if "." in key and key.partition(".")[0] not in _SECTIONS:
         return f"{key} changes nothing here; only [detection] and [policy] judge a history"
-    near = difflib.get_close_matches(key, [*known, *(name.partition(".")[2] for name in known)], 1)
+    near = difflib.get_close_matches(key, [*names, *(name.partition(".")[2] for name in names)], 1)
     guess = f"; did you mean {near[0]}?" if near else ""
     return f"no such setting: {key}{guess}"
 
@@ -130,9 +132,9 @@ def _play(
 ) -> list[DeviceReport]:
 
     jobs: list[Job] = [(locations.state_dir(), device, span, tried) for device in devices]
-    spread: parallel.Spread[Job, DeviceReport] = parallel.Spread(_one, lambda job: job[1].name)
+    spread: parallel.Spread[Job, DeviceReport] = parallel.Spread(_replayed, lambda job: job[1].name)
     with parallel.Bar(shown=not quiet and parallel.on_terminal()) as bar:
-        found = spread.over(jobs, bar, weights=[1.0] * len(jobs))
+        found = spread.map(jobs, bar, weights=[1.0] * len(jobs))
     reports = []
     for device, report in zip(devices, found, strict=True):
         if isinstance(report, parallel.Lost):
@@ -149,7 +151,7 @@ def _play(
     return reports
 
 
-def _one(job: Job, tell: Callable[[float], None]) -> DeviceReport:
+def _replayed(job: Job, tell: Callable[[float], None]) -> DeviceReport:
     from gpuwatchd.pipeline import backtest  # noqa: PLC0415
     from gpuwatchd.store.reader import Reader  # noqa: PLC0415
 
@@ -164,20 +166,22 @@ def _one(job: Job, tell: Callable[[float], None]) -> DeviceReport:
 def _show(
     out: output.Out, reports: Sequence[DeviceReport], tallies: Sequence[Tally], *, show_all: bool
 ) -> None:
-    known = [report for report in reports if report.begun_at_s is not None]
-    begun_s = min(report.begun_at_s or 0.0 for report in known)
-    ended_s = max(report.ended_at_s or 0.0 for report in known)
-    samples = sum(report.samples for report in known)
-    subjects = sum(report.subjects for report in known)
+    device_reports = [report for report in reports if report.begun_at_s is not None]
+    begun_s = min(report.begun_at_s or 0.0 for report in device_reports)
+    ended_s = max(report.ended_at_s or 0.0 for report in device_reports)
+    samples = sum(report.samples for report in device_reports)
+    subjects = sum(report.subjects for report in device_reports)
     out.flow(
         [
             (f"{units.clock(begun_s)} to {units.clock(ended_s)}", "bold"),
-            f"{len(known)} {_many(len(known), 'GPU')}",
+            f"{len(device_reports)} {_many(len(device_reports), 'GPU')}",
             f"{subjects} {_many(subjects, 'subject')}",
             f"{samples:,} points",
         ]
     )
-    cases = sorted((case for report in known for case in report.played[0].cases), key=_begun_of)
+    cases = sorted(
+        (case for report in device_reports for case in report.played[0].cases), key=_begun_of
+    )
     shown = [case for case in cases if show_all or case.alert_at_s is not None]
     for case in shown[-_SHOWN:]:
         _show_case(out, case)
@@ -214,15 +218,15 @@ def _show_case(out: output.Out, case: Case) -> None:
         parts.append(f"full in {verdict_text.eta(case.eta)}")
     out.flow(parts, first="  ", rest="      ")
     style = {True: "red", False: "green", None: "dim"}[case.true]
-    out.flow([(came(case), style)], first="      ", rest="      ")
+    out.flow([(outcome_text(case), style)], first="      ", rest="      ")
 
 
-def came(case: Case) -> str:
+def outcome_text(case: Case) -> str:
     """Return what came of a case, in words."""
     fate = case.fate
     share = "" if fate.share is None else f" at {units.percent(fate.share)} of the memory"
     lead = "" if case.lead_s is None else f", {units.duration(case.lead_s)} after the alert"
-    told = {
+    text = {
         "filled": f"ended{share}: probably out of memory{lead}"
         if fate.ended
         else f"filled{share.replace(' at', '')}{lead}",
@@ -231,7 +235,7 @@ def came(case: Case) -> str:
         "ended": f"ended{share} while it grew: nobody knows",
         "open": f"still open{share}",
     }[fate.came]
-    return told if case.word is None else f'{told}; you said "{case.word}"'
+    return text if case.word is None else f'{text}; you said "{case.word}"'
 
 
 def _after(case: Case) -> str:
@@ -241,13 +245,13 @@ def _after(case: Case) -> str:
 
 def _summary(out: output.Out, tally: Tally) -> None:
     known = tally.true + tally.false
-    told = f"{tally.alerts} {_many(tally.alerts, 'alert')}"
+    text = f"{tally.alerts} {_many(tally.alerts, 'alert')}"
     if known:
-        told += (
+        text += (
             f": {tally.true} of the {known} whose outcome is known came true "
             f"(precision {units.percent(tally.true / known)})"
         )
-    parts = [told, f"{tally.watches} {_many(tally.watches, 'watch')} beside them"]
+    parts = [text, f"{tally.watches} {_many(tally.watches, 'watch')} beside them"]
     if tally.deaths:
         died = _many(tally.deaths, "process")
         parts.append(f"{tally.deaths} {died} died near the limit, {tally.missed} without an alert")

@@ -91,7 +91,7 @@ def command(warn: str | None, crit: str | None, timeout_s: float, mode: str) -> 
     ranges = _range(warn, "-w", mode), _range(crit, "-c", mode)
     try:
         with _deadline(timeout_s):
-            answer = _look(flags, mode, *ranges)
+            answer = _checked(flags, mode, *ranges)
     except _Late:
         answer = plugin.Answer(plugin.UNKNOWN, f"no answer within {timeout_s:g} s")
     if flags.json:
@@ -117,7 +117,7 @@ def _deadline(timeout_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _look(flags: Globals, mode: str, warn: Range | None, crit: Range | None) -> Answer:
+def _checked(flags: Globals, mode: str, warn: Range | None, crit: Range | None) -> Answer:
     """Check one mode.
 
     Raises
@@ -195,14 +195,14 @@ def _payload(answer: Answer, mode: str) -> dict[str, Any]:
         "details": [plugin.safe(line) for line in answer.more],
         "perfdata": [
             {
-                "label": one.label,
-                "value": one.value,
-                "unit": one.unit,
-                "warning": str(one.warn) if one.warn is not None else None,
-                "critical": str(one.crit) if one.crit is not None else None,
-                "min": one.low,
-                "max": one.high,
+                "label": perf.label,
+                "value": perf.value,
+                "unit": perf.unit,
+                "warning": str(perf.warn) if perf.warn is not None else None,
+                "critical": str(perf.crit) if perf.crit is not None else None,
+                "min": perf.low,
+                "max": perf.high,
             }
-            for one in answer.perf
+            for perf in answer.perf
         ],
     }

@@ -53,19 +53,22 @@ def command(pid: int, at_s: float | None) -> int:
         process=info.key, saved_at_s=saved_at_s, said_by=requesting_user.user()
     )
     with locations.writing() as place:
-        said = checkpoints.say(place.state_dir, point)
+        checkpoint = checkpoints.write(place.state_dir, point)
     if flags.json:
         entry = {
             "pid": pid,
             "started_at": units.instant(started_at_s),
-            "saved_at": units.instant(said.saved_at_s),
-            "said_by": text.clean(said.said_by),
+            "saved_at": units.instant(checkpoint.saved_at_s),
+            "said_by": text.clean(checkpoint.said_by),
             "daemon_running": current_state.running(),
         }
         output.emit_json(envelope.answer("checkpointed", [entry], source="database"))
     else:
-        at = units.clock(said.saved_at_s, now_s=now_s, seconds=True)
-        parts: list[output.Part] = [(text.clean(info.whose), "bold"), f"saved its work at {at}"]
+        at = units.clock(checkpoint.saved_at_s, now_s=now_s, seconds=True)
+        parts: list[output.Part] = [
+            (text.clean(info.attribution), "bold"),
+            f"saved its work at {at}",
+        ]
         output.Out(flags).flow(parts, rest="  ")
     return 0
 
@@ -81,7 +84,7 @@ def _whose(pid: int) -> ProcessInfo:
     from gpuwatchd.collect.host import Host  # noqa: PLC0415 - not needed for --help
 
     host = Host(anchor=locations.state_dir() / current_state.BOOT, writes_anchor=False)
-    info = host.look([pid]).get(pid)
+    info = host.processes([pid]).get(pid)
     if info is None or info.foreign:
         raise GpuwatchdError(
             f"no process {pid} on this machine",

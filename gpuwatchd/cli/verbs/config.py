@@ -85,11 +85,11 @@ def show(origin: bool) -> int:  # noqa: FBT001
             section = table
         line = f"{name} = {settings.toml(value)}" if value is not None else f"# {name} is not set"
         out.line(line, (f"  # {_origin(source)}", "dim") if origin else "")
-    for one in loaded.config.override:
+    for override_section in loaded.config.override:
         source = f"  # {_origin(loaded.origin['override'])}" if origin else ""
         out.line("")
         out.line("[[override]]", (source, "dim"))
-        for line in settings.toml(settings.masked(one)).splitlines():
+        for line in settings.toml(settings.masked(override_section)).splitlines():
             out.line(line)
     _warn(loaded.warnings)
     return 0

@@ -58,12 +58,12 @@ def command(since: float | None, by: str) -> int:
     bill = cost_entries.gather(flags, since_s)
     if flags.user:
         people = user_filter.People(flags.user)
-        bill.entries = [one for one in bill.entries if people.has(one.user)]
+        bill.entries = [entry for entry in bill.entries if people.has(entry.user)]
     if flags.json:
         output.emit_json(
             envelope.answer(
                 "cost",
-                [cost_text.entry_json(one, bill.prices) for one in bill.entries],
+                [cost_text.entry_json(entry, bill.prices) for entry in bill.entries],
                 source=bill.source,
                 warnings=[*bill.warnings, *cost_text.old(bill)],
                 beside=cost_text.beside(bill, by),
@@ -166,14 +166,14 @@ def _cell(out: Out, bill: Bill, usd: float | None, hours: float | None) -> str:
 
 def incidents(out: Out, bill: Bill) -> None:
     """Write every incident of a bill: what it cost, since when, and what it may cost yet."""
-    for name, entries in cost.grouped(bill.entries, lambda one: f"{one.what}\0{one.key}"):
-        what, one = name.partition("\0")[0], entries[0]
+    for name, entries in cost.grouped(bill.entries, lambda entry: f"{entry.what}\0{entry.key}"):
+        what, entry = name.partition("\0")[0], entries[0]
         found = cost.summed(entries)
         hours = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
-        since = cost_text.SINCE[one.since] if what in {"at-risk", "lost"} else ""
+        since = cost_text.SINCE[entry.since] if what in {"at-risk", "lost"} else ""
         parts: list[output.Part] = [
             (cost_text.SHORT[what], "bold"),
-            one.title,
+            entry.title,
             f"{_total(out, bill, found)} {since}".strip(),
             hours,
         ]
@@ -185,14 +185,14 @@ def incidents(out: Out, bill: Bill) -> None:
             parts.append(f"{ahead} more until memory is full")
         out.line("")
         out.flow(parts, rest="  ", whole=True)
-        if one.said:
-            out.flow(output.sentence(one.said, "dim"), first="  ", rest="  ", gap=" ")
+        if entry.said:
+            out.flow(output.sentence(entry.said, "dim"), first="  ", rest="  ", gap=" ")
 
 
 def _prices(out: Out, bill: Bill) -> None:
     if not bill.used:
         return
     out.line("")
-    for labels, said in cost_text.prices(bill, ascii_only=out.ascii):
+    for labels, value in cost_text.prices(bill, ascii_only=out.ascii):
         first = f"{labels}: "
-        out.flow(output.sentence(said, "dim"), first=first, rest="  ", gap=" ", whole=True)
+        out.flow(output.sentence(value, "dim"), first=first, rest="  ", gap=" ", whole=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.simulate import Planted, SimulateSource
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Delivery, Message
-    from gpuwatchd.notify.dispatcher import Courier
+    from gpuwatchd.notify.dispatcher import MessageDispatcher
     from gpuwatchd.pipeline import Pipeline, Tick
 
 SPEED = 120.0
@@ -193,7 +193,7 @@ def _config(*, pops_up: bool) -> Config:
 class Popups:
     """The normal courier, but at most two pop-ups, and each says that it is a demo."""
 
-    def __init__(self, courier: Courier, limit: int = MAX_POPUPS) -> None:
+    def __init__(self, courier: MessageDispatcher, limit: int = MAX_POPUPS) -> None:
         self._courier = courier
         self._left = limit
         self._news: list[Delivery] = []
@@ -251,7 +251,7 @@ def _popups(stack: contextlib.ExitStack) -> tuple[Popups | None, str]:
     answer = channels["desktop"].probe()
     if not answer.ok:
         return None, f"No pop-ups here: {answer.reason}."
-    courier = dispatcher.Courier(channels)
+    courier = dispatcher.MessageDispatcher(channels)
     stack.callback(courier.close)
     return Popups(courier), ""
 

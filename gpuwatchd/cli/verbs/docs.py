@@ -22,13 +22,13 @@ def complete_page(_: click.Context, __: click.Parameter, incomplete: str) -> lis
     from click.shell_completion import CompletionItem  # noqa: PLC0415 - only at a TAB
 
     try:
-        found = pages.files(pages.folder())
+        paths = pages.files(pages.folder())
         name, mark, _rest = incomplete.partition("#")
-        if mark and name in found:
-            sections = pages.read(found[name]).sections()
+        if mark and name in paths:
+            sections = pages.read(paths[name]).sections()
             offered = [f"{name}#{section.anchor}" for section in sections]
         else:
-            offered = list(found)
+            offered = list(paths)
     except Exception:  # noqa: BLE001 - nobody's line is spoilt by an error
         return []
     return [CompletionItem(word) for word in offered if word.startswith(incomplete)]
@@ -48,28 +48,28 @@ def command(words: tuple[str, ...], listed: bool, search: bool) -> int:  # noqa:
     """
     if listed and (search or words):
         raise click.UsageError("--list stands alone")
-    found = pages.files(pages.folder())
+    paths = pages.files(pages.folder())
     if listed:
-        return _list([pages.read(file) for file in found.values()])
+        return _list([pages.read(file) for file in paths.values()])
     if search:
         if not " ".join(words).split():
             raise click.UsageError("which words? docs --search quiet hours")
-        return _search([pages.read(file) for file in found.values()], " ".join(words).split())
+        return _search([pages.read(file) for file in paths.values()], " ".join(words).split())
     if len(words) > 1:
         raise click.UsageError(f"one page at a time; or: docs --search {' '.join(words)}")
     name, anchor = pages.wanted(words[0] if words else pages.FRONT)
-    if name not in found:
+    if name not in paths:
         raise click.UsageError(
-            f"no such page: {name}{_nearest(name, list(found))}; docs --list names them all"
+            f"no such page: {name}{_nearest(name, list(paths))}; docs --list names them all"
         )
-    return _show(pages.read(found[name]), anchor)
+    return _show(pages.read(paths[name]), anchor)
 
 
-def _nearest(word: str, known: list[str]) -> str:
+def _nearest(word: str, names: list[str]) -> str:
     import difflib  # noqa: PLC0415 - only for mistakes
 
-    near = [one for one in known if word and word in one][:3]
-    near = near or difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    near = [text for text in names if word and word in text][:3]
+    near = near or difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -77,9 +77,9 @@ def _show(page: pages.Page, anchor: str) -> int:
     try:
         words = page.part(anchor) if anchor else page.text
     except KeyError:
-        known = [section.anchor for section in page.sections()]
+        names = [section.anchor for section in page.sections()]
         raise click.UsageError(
-            f"no section {anchor} in {page.name}{_nearest(anchor, known)}"
+            f"no section {anchor} in {page.name}{_nearest(anchor, names)}"
         ) from None
     flags = options.current()
     out = output.Out(flags)
@@ -116,13 +116,13 @@ def _rich(words: str, width: int) -> None:
         width=width, force_terminal=True, color_system="standard", emoji=False, theme=theme
     )
     for is_table, part in page_text.parted(words):
-        told = Markdown(page_text.linked(part), code_theme="ansi_dark", hyperlinks=False)
+        markdown = Markdown(page_text.linked(part), code_theme="ansi_dark", hyperlinks=False)
         with console.capture() as caught:
-            console.print(told)
-        shown = caught.get()
-        if is_table and shown.count(_CUT) > part.count(_CUT):  # a column is too narrow for a word
-            shown = f"\n{page_text.render(part, width)}\n"
-        sys.stdout.write(shown)
+            console.print(markdown)
+        text = caught.get()
+        if is_table and text.count(_CUT) > part.count(_CUT):  # a column is too narrow for a word
+            text = f"\n{page_text.render(part, width)}\n"
+        sys.stdout.write(text)
 
 
 def _list(found: list[pages.Page]) -> int:

@@ -44,11 +44,13 @@ def command(target: str | None) -> int:
         out = output.Out(flags)
         for _, sentence in case.view.warnings:  # The others are told where they matter.
             out.flow(output.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
-        tell(out, case, sections, steps)
+        write_explanation(out, case, sections, steps)
     return 0
 
 
-def tell(out: output.Out, case: Case, sections: list[Section], steps: list[Step]) -> None:
+def write_explanation(
+    out: output.Out, case: Case, sections: list[Section], steps: list[Step]
+) -> None:
     """Write one explanation, then what to do."""
     device = case.item.device
     out.flow([(device.label, "bold"), (device.name, "bold"), _verdict(case)])

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.model import Alert
-    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.labels import UserLabel
 
 _WHY_CHARS = 200
 
 
-class _Saying(click.Group):
+class _FeedbackGroup(click.Group):
     """A group whose verb "say" may be left out: ``feedback ALERT normal``."""
 
     def resolve_command(
@@ -47,7 +47,7 @@ class _Saying(click.Group):
 
 @click.group(
     "feedback",
-    cls=_Saying,
+    cls=_FeedbackGroup,
     invoke_without_command=True,
     subcommand_metavar="ALERT normal|leak | VERB ...",
     epilog=options.examples(
@@ -75,7 +75,7 @@ def command(ctx: click.Context) -> None:
 @click.argument("alert", shell_complete=options.complete_key)
 @click.argument("word", type=click.Choice(["normal", "leak"]))
 @click.option("--why", metavar="TEXT", help="Why, for those who ask later.")
-def say(alert: str, word: str, why: str | None) -> int:
+def give(alert: str, word: str, why: str | None) -> int:
     """Say it; `feedback ALERT normal` is the same. A new word takes the place of an older one."""
     from gpuwatchd.store import labels as store  # noqa: PLC0415 - SQLite comes with it
 
@@ -88,7 +88,7 @@ def say(alert: str, word: str, why: str | None) -> int:
             hint=f"to hear no more of it: gpuwatchctl snooze {meant.key} 8h",
             page="errors#nothing-to-learn",
         )
-    given = store.Word(
+    given = store.UserLabel(
         alert_key=meant.key,
         opened_at_s=meant.opened_at_s,
         subject=meant.subject,
@@ -99,23 +99,23 @@ def say(alert: str, word: str, why: str | None) -> int:
         who=requesting_user.user(),
     )
     with locations.writing() as place:
-        said = store.say(place.state_dir, given)
+        label = store.write(place.state_dir, given)
     learned = meant.subject.process is not None and meant.subject.process in found.known
     running = current_state.running()
     if flags.json:
-        entry = _entry(said) | {"program_known": learned, "daemon_running": running}
+        entry = _entry(label) | {"program_known": learned, "daemon_running": running}
         output.emit_json(envelope.answer("feedback", [entry], source="database"))
         return 0
     out = output.Out(flags)
-    out.flow([(said.title, "bold"), verdict_text.said(said)], rest="  ")
+    out.flow([(label.title, "bold"), verdict_text.user_label(label)], rest="  ")
     out.flow(
-        _follows(meant, said, learned=learned, running=running), first="  ", rest="  ", gap=" "
+        _follows(meant, label, learned=learned, running=running), first="  ", rest="  ", gap=" "
     )
     return 0
 
 
-def _follows(meant: Alert, said: Word, *, learned: bool, running: bool) -> list[str]:
-    if said.word == "leak":
+def _follows(meant: Alert, label: UserLabel, *, learned: bool, running: bool) -> list[str]:
+    if label.word == "leak":
         first = "the alert stays"
     elif meant.state in incidents.OPEN:
         when = "within seconds" if running else "when the daemon runs again"
@@ -138,14 +138,14 @@ def undo(alert: str) -> int:
 
     flags = options.current()
     found = incidents.kept("said")
-    said = [a for a in found.alerts if found.said(a) is not None]
+    alerts = [a for a in found.alerts if found.user_label(a) is not None]
     if alert == "latest" and found.words:
         key = found.words[-1].alert_key
     elif any(word.alert_key == alert for word in found.words):
         key = alert  # as `feedback list` prints it; the alert itself may be forgotten by now
     else:
         try:
-            key = incidents.pick(said, alert).key
+            key = incidents.pick(alerts, alert).key
         except GpuwatchdError as error:
             incidents.pick(found.alerts, alert)  # says so when there is no such alert at all
             raise GpuwatchdError(
@@ -166,7 +166,10 @@ def undo(alert: str) -> int:
         entry = _entry(last) | {"undone_at": units.instant(time.time())}
         output.emit_json(envelope.answer("feedback", [entry], source="database"))
     else:
-        parts: list[output.Part] = [(last.title, "bold"), f"taken back: {verdict_text.said(last)}"]
+        parts: list[output.Part] = [
+            (last.title, "bold"),
+            f"taken back: {verdict_text.user_label(last)}",
+        ]
         output.Out(flags).flow(parts, rest="  ")
     return 0
 
@@ -179,27 +182,27 @@ def list_(everything: bool) -> int:  # noqa: FBT001
 
     flags = options.current()
     with history_query.reader() as history:
-        said = history.words(all_of_them=everything)[::-1]
+        labels = history.user_labels(all_of_them=everything)[::-1]
     if flags.json:
-        data = [_entry(word) for word in said]
-        told = locations.told()
-        output.emit_json(envelope.answer("feedback", data, source="database", warnings=told))
+        data = [_entry(word) for word in labels]
+        pairs = locations.service_warnings()
+        output.emit_json(envelope.answer("feedback", data, source="database", warnings=pairs))
     else:
-        _table(flags, said)
+        _table(flags, labels)
     return 0
 
 
-def _table(flags: Globals, said: Sequence[Word]) -> None:
+def _table(flags: Globals, labels: Sequence[UserLabel]) -> None:
     out = output.Out(flags)
     locations.head(out)
-    if not said:
+    if not labels:
         out.line("nothing was said of any alert")
     now_s = time.time()
-    for word in said:
+    for word in labels:
         taken = word.undone_at_s
         parts: list[output.Part] = [
             units.clock(word.given_at_s, now_s=now_s),
-            verdict_text.said(word),
+            verdict_text.user_label(word),
             word.title,
             (f"taken back {units.clock(taken, now_s=now_s)}", "dim") if taken is not None else "",
         ]
@@ -207,7 +210,7 @@ def _table(flags: Globals, said: Sequence[Word]) -> None:
         out.flow([(word.alert_key, "dim")], first="  ", rest="  ")
 
 
-def _entry(word: Word) -> dict[str, Any]:
+def _entry(word: UserLabel) -> dict[str, Any]:
     process = word.subject.process
     return {
         "key": text.clean(word.alert_key),

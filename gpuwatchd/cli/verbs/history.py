@@ -9,7 +9,7 @@ import click
 
 from gpuwatchd.cli import envelope, history_tables, locations, options, output, user_filter
 from gpuwatchd.cli.device_facts import in_order
-from gpuwatchd.cli.history_tables import Found, Record
+from gpuwatchd.cli.history_tables import Record, RecordedDevice
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
-    from gpuwatchd.store.action_events import Deed
+    from gpuwatchd.store.action_events import ActionEvent
     from gpuwatchd.store.reader import DeviceRow, Event, ProcessRow, Reader, Segment
 
 _DAY_S = 86400.0
@@ -90,8 +90,8 @@ def command(  # noqa: PLR0917 - one argument per flag
                     device.uid: _records(history, device, (since_s, until_s, finer), whom)
                     for device in devices
                 }
-        found = [
-            Found(
+        recorded_devices = [
+            RecordedDevice(
                 device,
                 rows[device.uid],
                 _happened(history, device, (since_s, until_s), whom, jobs=events),
@@ -99,7 +99,10 @@ def command(  # noqa: PLR0917 - one argument per flag
             )
             for device in devices
         ]
-    if not any(one.events if events else one.records for one in found):
+    if not any(
+        recorded_device.events if events else recorded_device.records
+        for recorded_device in recorded_devices
+    ):
         span = f"{units.clock(since_s)} and {units.clock(until_s)}"
         what = "no event" if events else "nothing"
         hint = "the daemon writes once a minute; what is now: gpuwatchctl status"
@@ -109,24 +112,26 @@ def command(  # noqa: PLR0917 - one argument per flag
     if flags.json:
         data = [
             {
-                "device": envelope.device_json(one.device),
-                "rows": one.records,
-                "events": one.events,
+                "device": envelope.device_json(recorded_device.device),
+                "rows": recorded_device.records,
+                "events": recorded_device.events,
             }
-            for one in found
+            for recorded_device in recorded_devices
         ]
         output.emit_json(
-            envelope.answer("history", data, source="database", warnings=locations.told())
+            envelope.answer(
+                "history", data, source="database", warnings=locations.service_warnings()
+            )
         )
     elif form != "table":
-        history_tables.stream(form, found, events=events, of_processes=bool(whom))
+        history_tables.stream(form, recorded_devices, events=events, of_processes=bool(whom))
     else:
         out = output.Out(flags)
         locations.head(out)
         if events:
-            history_tables.events(out, found)
+            history_tables.events(out, recorded_devices)
         else:
-            history_tables.show(out, found, of_processes=bool(whom), wide=flags.wide)
+            history_tables.show(out, recorded_devices, of_processes=bool(whom), wide=flags.wide)
     return 0
 
 
@@ -163,16 +168,16 @@ def _happened(
     since_s, until_s = span
     here = {device.uid, device.parent_uid, None}
     happened = [_event(event) for event in history.events(since_s) if event.device_uid in here]
-    happened += [_segment(one) for one in history.segments(since_s)]
+    happened += [_segment(segment) for segment in history.segments(since_s)]
     if jobs:
         infos = {info.key: info for info in history.processes()} if whom else {}
         happened += [
-            _deed(one)
-            for one in history.deeds(since_s)
-            if (not one.device_uids or device.uid in one.device_uids)
+            _deed(deed)
+            for deed in history.action_events(since_s)
+            if (not deed.device_uids or device.uid in deed.device_uids)
             and (
                 not whom
-                or (one.process is not None and whom.has(one.process, infos.get(one.process)))
+                or (deed.process is not None and whom.has(deed.process, infos.get(deed.process)))
             )
         ]
     end = units.instant(until_s) or ""
@@ -187,32 +192,32 @@ def _event(event: Event) -> Record:
     }
 
 
-def _segment(one: Segment) -> Record:
-    said = _TIME_SAYS.get(one.reason, one.reason)
-    if one.wall_step_s is not None:
-        said += f" by {one.wall_step_s:+.0f} s"
-    if one.gap_s is not None:
-        said += f", {units.duration(one.gap_s)} are missing"
-    return {"at": units.instant(one.at_s), "kind": text.clean(one.reason), "text": said}
+def _segment(segment: Segment) -> Record:
+    value = _TIME_SAYS.get(segment.reason, segment.reason)
+    if segment.wall_step_s is not None:
+        value += f" by {segment.wall_step_s:+.0f} s"
+    if segment.gap_s is not None:
+        value += f", {units.duration(segment.gap_s)} are missing"
+    return {"at": units.instant(segment.at_s), "kind": text.clean(segment.reason), "text": value}
 
 
 def _named(name: str, pid: int) -> str:
     return name if name.startswith(f"pid {pid} (") else f"{name}[{pid}]"
 
 
-def _deed(one: Deed) -> Record:
+def _deed(event: ActionEvent) -> Record:
     """Return what was asked of a job, or that it saved: with who it is, and who did or said it."""
-    key, name = one.process, text.clean(one.name)
+    key, name = event.process, text.clean(event.name)
     whom = "a process" if key is None else _named(name, key.pid) if name else f"pid {key.pid}"
-    by = f" by {text.clean(one.who)}" if one.who else ""
-    said = f": {text.clean(one.result)}" if one.result else ""
+    by = f" by {text.clean(event.who)}" if event.who else ""
+    value = f": {text.clean(event.result)}" if event.result else ""
     return {
-        "at": units.instant(one.at_s),
-        "kind": one.kind,
-        "text": f"{whom}{by}{said}",
+        "at": units.instant(event.at_s),
+        "kind": event.kind,
+        "text": f"{whom}{by}{value}",
         "pid": None if key is None else key.pid,
         "started_at": None if key is None else units.instant(key.started_at_s),
-        "by": text.clean(one.who) or None,
+        "by": text.clean(event.who) or None,
     }
 
 
@@ -247,13 +252,15 @@ def _joined(rows: Sequence[ProcessRow], bucket_s: float | None) -> list[ProcessR
     joined: dict[tuple[object, float], ProcessRow] = {}
     for row in rows:
         start_s = row.at_s // bucket_s * bucket_s
-        known = joined.get((row.process, start_s))
+        process_row = joined.get((row.process, start_s))
         amounts = [
-            r.used_max_bytes for r in (known, row) if r is not None and r.used_max_bytes is not None
+            r.used_max_bytes
+            for r in (process_row, row)
+            if r is not None and r.used_max_bytes is not None
         ]
         host = row.host_last_bytes
-        if host is None and known is not None:
-            host = known.host_last_bytes
+        if host is None and process_row is not None:
+            host = process_row.host_last_bytes
         joined[row.process, start_s] = msgspec.structs.replace(
             row, at_s=start_s, width_s=bucket_s, used_max_bytes=max(amounts, default=None),
             host_last_bytes=host,

@@ -86,13 +86,15 @@ def _example(now_s: float) -> Chart:
 
 
 def _row(name: str, result: str, detail: str, hint: str = "", page: str = "") -> dict[str, Any]:
-    said = {"channel": name, "result": result, "detail": detail, "hint": hint or None}
-    return {**said, "page": page or None}
+    values = {"channel": name, "result": result, "detail": detail, "hint": hint or None}
+    return {**values, "page": page or None}
 
 
 def _probe(name: str, notifier: Notifier) -> dict[str, Any]:
-    found = notifier.probe()
-    return _row(name, "usable" if found.ok else "not-usable", found.reason, found.hint)
+    availability = notifier.probe()
+    return _row(
+        name, "usable" if availability.ok else "not-usable", availability.reason, availability.hint
+    )
 
 
 def _send(name: str, notifier: Notifier, message: Message) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def _send(name: str, notifier: Notifier, message: Message) -> dict[str, Any]:
         return _row(name, "failed", f"{error.message}{again}", error.hint, error.page)
 
 
-def _tell(flags: Globals, rows: list[dict[str, Any]]) -> None:
+def _write(flags: Globals, rows: list[dict[str, Any]]) -> None:
     if flags.json:
         output.emit_json(envelope.answer("notify", rows, source="channels"))
         return
@@ -129,7 +131,7 @@ def list_() -> int:
     rows = [_probe(name, notifier) for name, notifier in _build(config, NOTIFIERS).items()]
     for row in rows:
         row["in_use"] = row["channel"] in config.policy.channels
-    _tell(flags, rows)
+    _write(flags, rows)
     return 0
 
 
@@ -143,16 +145,16 @@ def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
     """
     flags = options.current()
     config = flags.load_config().config
-    names = _known(channels or config.policy.channels, "notify test desktop")
+    names = _configured(channels or config.policy.channels, "notify test desktop")
     rows = [
         _probe(name, notifier) if dry_run else _send(name, notifier, _message(name))
         for name, notifier in _build(config, names).items()
     ]
-    _tell(flags, rows)
+    _write(flags, rows)
     return 0 if all(row["result"] in {"arrived", "usable"} for row in rows) else 1
 
 
-def _known(names: Sequence[str], example: str) -> Sequence[str]:
+def _configured(names: Sequence[str], example: str) -> Sequence[str]:
     """Return the channels that are meant.
 
     Raises
@@ -200,9 +202,9 @@ def digest(channels: tuple[str, ...], since_s: float, dry_run: bool) -> int:  # 
     if dry_run:
         _show(flags, message)
         return 0
-    names = _known(channels or config.policy.digest_channels, "notify digest desktop")
+    names = _configured(channels or config.policy.digest_channels, "notify digest desktop")
     rows = [_send(name, it, message) for name, it in _build(config, names).items()]
-    _tell(flags, rows)
+    _write(flags, rows)
     return 0 if all(row["result"] == "arrived" for row in rows) else 1
 
 
@@ -220,16 +222,16 @@ def _digest(since_s: float) -> Message:
     now_s = time.time()
     from_s = min(since_s, now_s)
     with history_query.reader() as history:
-        alerts = {(one.key, one.opened_at_s): one for one in history.alerts(from_s)}
+        alerts = {(alert.key, alert.opened_at_s): alert for alert in history.alerts(from_s)}
         decisions = history.decisions(since_s=from_s)
     state, _ = current_state.read_state()
     alive = state is not None and current_state.alive(state)
     if state is not None and alive:
-        alerts |= {(one.key, one.opened_at_s): one for one in state.alerts}
+        alerts |= {(alert.key, alert.opened_at_s): alert for alert in state.alerts}
     holdings = state.holdings if state is not None and alive else ()
-    told = digests.news(alerts.values(), decisions, holdings, from_s=from_s)
+    content = digests.news(alerts.values(), decisions, holdings, from_s=from_s)
     number = f"{uuid.uuid4().hex}"
-    return digests.compose(told, number=number, why="on request", from_s=from_s, now_s=now_s)
+    return digests.compose(content, number=number, why="on request", from_s=from_s, now_s=now_s)
 
 
 def _show(flags: Globals, message: Message) -> None:
@@ -237,7 +239,7 @@ def _show(flags: Globals, message: Message) -> None:
         data = {
             "subject": text.clean(message.subject),
             "body": [text.clean(line) for line in message.body.splitlines()],
-            "facts": {text.clean(key): text.clean(said) for key, said in message.facts.items()},
+            "facts": {text.clean(key): text.clean(value) for key, value in message.facts.items()},
             "severity": message.severity,
             "command": text.clean(message.command),
         }
@@ -247,7 +249,7 @@ def _show(flags: Globals, message: Message) -> None:
     out.flow([(message.subject, "bold")], rest="  ")
     for line in message.body.splitlines():
         out.flow(line.split(" "), gap=" ")
-    for label, said in message.facts.items():
-        out.flow([(f"{label}:", "dim"), *said.split(" ")], rest="  ", gap=" ")
+    for label, value in message.facts.items():
+        out.flow([(f"{label}:", "dim"), *value.split(" ")], rest="  ", gap=" ")
     if message.command:
         out.line((message.command, "dim"))

@@ -41,10 +41,10 @@ def _place(_: click.Context, __: click.Parameter, path: Path | None) -> Path | N
 def _size(_: click.Context, __: click.Parameter, words: str | None) -> tuple[int, int] | None:
     if words is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,5})[xX×]([0-9]{1,5})", words.strip())
-    if not found:
+    match = re.fullmatch(r"([0-9]{1,5})[xX×]([0-9]{1,5})", words.strip())
+    if not match:
         raise click.BadParameter(f"{words!r} is not a size; write for example 1200x800")
-    size = int(found[1]), int(found[2])
+    size = int(match[1]), int(match[2])
     if not all(_LEAST_PX <= px <= _MOST_PX for px in size):
         raise click.BadParameter(f"each side must be {_LEAST_PX} to {_MOST_PX} pixels")
     return size
@@ -93,25 +93,25 @@ def command(  # noqa: PLR0917 - one argument per flag
     since_s = since if since is not None else until_s - _DAY_S
     if since_s >= until_s:
         raise click.UsageError("--since is not before --until")
-    found, left_out, missing = chart_selection.chosen(
+    pictures, left_out, missing = chart_selection.chosen(
         flags, pids, (since_s, until_s), tight=since is None
     )
     more = f"and {left_out} more processes, smaller ones; --pid draws one" if left_out else ""
     if file is not None:
-        _write(file, found, dark=dark, size=size)
+        _write(file, pictures, dark=dark, size=size)
     if flags.json:
         from gpuwatchd.charts import as_json  # noqa: PLC0415
 
-        data = [as_json.to_json(picture) for picture in found]
-        said = (("not-all", more), ("no-such-gpu", missing))
-        warnings = [one for one in said if one[1]]
+        data = [as_json.to_json(picture) for picture in pictures]
+        pair = (("not-all", more), ("no-such-gpu", missing))
+        warnings = [one for one in pair if one[1]]
         output.emit_json(envelope.answer("plot", data, source="database", warnings=warnings))
         return 0
     out = output.Out(flags)
     if file is None:
-        show(out, found)
+        show(out, pictures)
     elif not flags.quiet:
-        what = "1 chart" if len(found) == 1 else f"{len(found)} charts"
+        what = "1 chart" if len(pictures) == 1 else f"{len(pictures)} charts"
         out.line(f"{file}: {what}")
     if more and not flags.quiet:
         out.flow(output.sentence(more, "dim"), gap=" ")
@@ -146,11 +146,11 @@ def show(out: Out, pictures: Sequence[Picture]) -> None:
     height = min(_ROWS.get(len(pictures), _ROWS_OF_MANY), max(8, width // 3))
     for picture in pictures:
         _head(out, picture)
-        drawn = terminal.draw(picture, width, height, ascii_only=out.ascii, numbered=True)
-        for row in drawn:
+        groups = terminal.draw(picture, width, height, ascii_only=out.ascii, numbered=True)
+        for row in groups:
             _row(out, row)
-        for told in terminal.legend(picture, width, ascii_only=out.ascii):
-            spoken = [part for cell in told for part in output.sentence(*_part(cell))]
+        for pairs in terminal.legend(picture, width, ascii_only=out.ascii):
+            spoken = [part for cell in pairs for part in output.sentence(*_part(cell))]
             out.flow(spoken, rest="    ", gap=" ", whole=True)
         for note in picture.notes:
             out.flow([(note, "dim")])
@@ -180,12 +180,12 @@ def _head(out: Out, picture: Picture) -> None:
 
 
 def _row(out: Out, row: Sequence[Cell]) -> None:
-    kept = list(row)
-    while kept and not kept[-1][0].strip():
-        kept.pop()
-    if kept:
-        kept[-1] = (kept[-1][0].rstrip(), kept[-1][1])
-    out.line(*(_part(cell) for cell in kept))
+    pairs = list(row)
+    while pairs and not pairs[-1][0].strip():
+        pairs.pop()
+    if pairs:
+        pairs[-1] = (pairs[-1][0].rstrip(), pairs[-1][1])
+    out.line(*(_part(cell) for cell in pairs))
 
 
 def _part(cell: Cell) -> tuple[str, str]:

@@ -69,7 +69,7 @@ def show() -> int:
 
 
 def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for one in given:
         key, mark, value = one.partition("=")
         if not mark or key not in _SETTABLE:
@@ -79,8 +79,8 @@ def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> 
         words = {"severity": get_args(Severity), "pattern": get_args(Pattern)}.get(key)
         if words is not None and value not in words:
             raise click.BadParameter(f"{one!r}: {key} is one of {', '.join(words)}", param=param)
-        found[key] = text.clean(value)
-    return found
+        values[key] = text.clean(value)
+    return values
 
 
 @command.command(
@@ -137,7 +137,7 @@ def test(
     if flags.json:
         output.emit_json(envelope.answer("policy", trial.payload(), source=trial.source))
     else:
-        _tell(flags, trial)
+        _write(flags, trial)
     return 0
 
 
@@ -174,7 +174,7 @@ class _Trial:
                 "no alert is recorded to try it on", hint=_ANOTHER, page="errors#no-such-alert"
             ) from error
         self.source = found.source
-        self.others = [one for one in found.alerts if one.key != self.alert.key]
+        self.others = [alert for alert in found.alerts if alert.key != self.alert.key]
         try:
             with history_query.reader() as history:
                 self.silences = history.silences(all_of_them=True)
@@ -194,17 +194,17 @@ class _Trial:
         then = _as(self.alert, self.notice, self.at_s)
         effective = alerts.rules_for(then, self.rules)
         self.applied = effective.applied
-        told = msgspec.structs.replace(then, severity=alerts.told_as(then, effective))
+        alert = msgspec.structs.replace(then, severity=alerts.told_as(then, effective))
         # An older judgement is not kept: the text is of the one that is, and of its time.
-        self.as_of_s = max(self.at_s, told.finding.judged_at_s)
-        self.message = messages.compose(told, self.notice, now_s=self.as_of_s)
+        self.as_of_s = max(self.at_s, alert.finding.judged_at_s)
+        self.message = messages.compose(alert, self.notice, now_s=self.as_of_s)
         self.routes = alerts.routes(
             then,
             self.notice,
             self.rules,
             local=rule_settings.local(self.at_s),
             silences=_then(self.silences, self.at_s),
-            others=[one for one in self.others if _was_open(one, self.at_s)],
+            others=[other for other in self.others if _was_open(other, self.at_s)],
         )
 
     def never(self) -> str:
@@ -228,12 +228,12 @@ class _Trial:
             "never": self.never() or None,
             "routes": [
                 {
-                    "channel": text.clean(one.channel),
-                    "kind": one.kind,
-                    "reason": text.clean(one.reason),
-                    "until_at": units.instant(one.until_at_s),
+                    "channel": text.clean(route.channel),
+                    "kind": route.kind,
+                    "reason": text.clean(route.reason),
+                    "until_at": units.instant(route.until_at_s),
                 }
-                for one in self.routes
+                for route in self.routes
             ],
             "fallback": [text.clean(name) for name in self.config.policy.fallback],
             "overrides": [{"sets": key, "by": name} for key, name in self.applied],
@@ -248,7 +248,7 @@ class _Trial:
         }
 
 
-def _tell(flags: Globals, trial: _Trial) -> None:
+def _write(flags: Globals, trial: _Trial) -> None:
     from gpuwatchd.notify import plain_text  # noqa: PLC0415
 
     out = output.Out(flags)
@@ -258,20 +258,21 @@ def _tell(flags: Globals, trial: _Trial) -> None:
     if trial.as_of_s - trial.at_s >= _LATER_S:
         # What it was judged to be at first is not kept.
         at = units.clock(trial.as_of_s, now_s=now_s)
-        said = f"its severity and text are those of its last judgement, at {at}"
-        out.flow(output.sentence(said, "dim"), rest="  ", gap=" ")
+        value = f"its severity and text are those of its last judgement, at {at}"
+        out.flow(output.sentence(value, "dim"), rest="  ", gap=" ")
     never = trial.never()
     if never:
         out.flow([(f"never sent: {never}; were it due:", "yellow")])
     if not trial.routes:
         out.line("by no channel: none is in use")
-    for one in trial.routes:
-        reason = "" if one.kind == "send" else one.reason
+    for route in trial.routes:
+        reason = "" if route.kind == "send" else route.reason
         out.flow(
-            [(_WORDS[one.kind], _STYLES[one.kind]), reason], first=f"  {text.clean(one.channel):<9}"
+            [(_WORDS[route.kind], _STYLES[route.kind]), reason],
+            first=f"  {text.clean(route.channel):<9}",
         )
     fallback = trial.config.policy.fallback
-    if fallback and any(one.kind == "send" for one in trial.routes):
+    if fallback and any(route.kind == "send" for route in trial.routes):
         out.line(f"  if none of them delivers: {', then '.join(map(text.clean, fallback))}")
     for key, name in trial.applied:
         if key == "grows" and ("grows_to_bytes", name) in trial.applied:
@@ -315,9 +316,10 @@ def _was_open(alert: Alert, at_s: float) -> bool:
 def _then(silences: Iterable[Silence], at_s: float) -> Sequence[Silence]:
     """Return silences as they stood at an instant: one that was taken back later was in force."""
     return [
-        msgspec.structs.replace(one, cleared_at_s=None)
-        for one in silences
-        if one.from_at_s <= at_s and (one.cleared_at_s is None or one.cleared_at_s > at_s)
+        msgspec.structs.replace(silence, cleared_at_s=None)
+        for silence in silences
+        if silence.from_at_s <= at_s
+        and (silence.cleared_at_s is None or silence.cleared_at_s > at_s)
     ]
 
 

@@ -56,7 +56,7 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
         for _, sentence in view.warnings:
             out.flow([(f"! {sentence}", "yellow")])
         for item in view.devices:
-            tell(out, view, item, flags, whole=whole)
+            write_device(out, view, item, flags, whole=whole)
     return 3 if exit_code and panel.leaks(view, whole=whole) else 0
 
 
@@ -79,7 +79,7 @@ def subjects(item: LiveDevice, *, whole: bool) -> Iterator[tuple[str, Finding, L
         yield f"pid {key.pid}", finding, None
 
 
-def tell(
+def write_device(
     out: Out, view: current_state.View, item: LiveDevice, flags: Globals, *, whole: bool
 ) -> None:
     """Write everything that is foreseen of one device; without ``whole`` of its processes."""
@@ -111,10 +111,10 @@ def tell(
 
 def calm(finding: Finding, process: LiveProcess | None) -> list[Part]:
     """Return what is said of what has no figures that are worth a line each."""
-    told = verdict_text.verdict(finding)
-    reason = finding.reason if finding.reason != told[0] else ""
-    known = verdict_text.known(process.history) if process is not None else ""
-    return [told, (reason, "dim"), (known, "dim")]
+    pair = verdict_text.verdict(finding)
+    reason = finding.reason if finding.reason != pair[0] else ""
+    text = verdict_text.baseline_text(process.history) if process is not None else ""
+    return [pair, (reason, "dim"), (text, "dim")]
 
 
 def _part(out: Out, who: str, finding: Finding, chief: str) -> None:
@@ -140,11 +140,11 @@ def _full(
     wide: bool,
 ) -> None:
     out.flow([who, verdict_text.verdict(finding)], first="  ", rest="    ")
-    told = facts(item, finding, process)
+    pairs = facts(item, finding, process)
     if wide and process is not None:
         known = process_facts.wide(process, now_s=finding.judged_at_s)
-        told.append(("who", ", ".join(one for one, _ in known)))
-    for label, value in told:
+        pairs.append(("who", ", ".join(text for text, _ in known)))
+    for label, value in pairs:
         out.flow(
             output.sentence(*((value,) if isinstance(value, str) else value)),
             first=f"    {out.safe(label):<{_LABEL_WIDTH}}",
@@ -164,7 +164,7 @@ def facts(
     """Return the figures of a judgement, each with its label."""
     info = process.info if process is not None else None
     now_s = finding.judged_at_s
-    told: list[tuple[str, Part]] = [
+    pairs: list[tuple[str, Part]] = [
         ("growth rate", _rate(finding)),
         ("R²", _r_squared(finding)),
         ("confidence", _confidence(finding)),
@@ -175,29 +175,29 @@ def facts(
         ("suspect", cards.suspect(item, finding) or "?"),
     ]
     if len(finding.blame) > 1:
-        told.append(("shares", shares(finding)))
+        pairs.append(("shares", shares(finding)))
     if finding.onset_at_s is not None:
-        told.append(("since", units.clock(finding.onset_at_s, now_s=now_s)))
+        pairs.append(("since", units.clock(finding.onset_at_s, now_s=now_s)))
     if finding.reason:
-        told.append(("because", finding.reason))
+        pairs.append(("because", finding.reason))
     if process is not None and process.history is not None:
-        told.append(("known", verdict_text.known(process.history) or "its first run"))
+        pairs.append(("known", verdict_text.baseline_text(process.history) or "its first run"))
     since_s = finding.onset_at_s or 0.0
-    told += [
+    pairs += [
         ("hardware", f"{units.clock(event.at_s, now_s=now_s)} {event.text}")
         for event in item.events
         if event.hardware
         and event.at_s >= since_s - _BEFORE_S
         and not any(event.text in line for line in finding.advice)
     ][-1:]
-    told += [("advice", advice) for advice in finding.advice]
-    return told
+    pairs += [("advice", advice) for advice in finding.advice]
+    return pairs
 
 
 def shares(finding: Finding) -> str:
     """Return whose growth it is, each with its share."""
-    ranked = sorted(finding.blame, key=lambda one: -one.share)
-    return ", ".join(verdict_text.share(one) for one in ranked)
+    ranked = sorted(finding.blame, key=lambda blame: -blame.share)
+    return ", ".join(verdict_text.share(blame) for blame in ranked)
 
 
 def _r_squared(finding: Finding) -> str:

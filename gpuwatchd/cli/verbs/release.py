@@ -15,8 +15,8 @@ from gpuwatchd.cli import current_state, envelope, locations, options, output
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.service import wakeup
+from gpuwatchd.store import driver_release as requests
 from gpuwatchd.store import live
-from gpuwatchd.store import release as requests
 from gpuwatchd.store.directories import private_directory
 
 if TYPE_CHECKING:
@@ -76,15 +76,15 @@ def _command(
         words = (
             f"no daemon runs: nothing of gpuwatchd holds a GPU; one that starts waits until {until}"
         )
-        return _say(flags, {**data, "released": True, "open_files": None}, words)
+        return _answer(flags, {**data, "released": True, "open_files": None}, words)
     data["daemon"] = {"pid": state.pid, "started_at": units.instant(state.started_at_s)}
     if not wait:
         words, doubt = _asked(state, until, heard=heard)
-        return _say(flags, {**data, "released": None, "open_files": None}, words, doubt)
+        return _answer(flags, {**data, "released": None, "open_files": None}, words, doubt)
     held = _wait(flags, directory, state)
     sure = "no /dev/nvidia* open" if held is not None else "its open files cannot be seen"
     words = f"gpuwatchd (pid {state.pid}) has let go of the GPUs until {until}; {sure}"
-    return _say(flags, {**data, "released": True, "open_files": held}, words)
+    return _answer(flags, {**data, "released": True, "open_files": held}, words)
 
 
 def _end(flags: Globals, directory: Path, *, running: bool) -> int:
@@ -96,7 +96,7 @@ def _end(flags: Globals, directory: Path, *, running: bool) -> int:
         words = "the daemon takes the GPUs back"
     else:
         words = "the request is taken back; no daemon runs"
-    return _say(flags, {"until_at": None, "released": False, "was_released": was}, words)
+    return _answer(flags, {"until_at": None, "released": False, "was_released": was}, words)
 
 
 def _asked(state: LiveState, until: str, *, heard: bool) -> tuple[str, str]:
@@ -112,7 +112,7 @@ def _asked(state: LiveState, until: str, *, heard: bool) -> tuple[str, str]:
     )
 
 
-def _say(flags: Globals, data: dict[str, Any], words: str, doubt: str = "") -> int:
+def _answer(flags: Globals, data: dict[str, Any], words: str, doubt: str = "") -> int:
     warnings = [("unconfirmed", doubt)] if doubt else []
     if flags.json:
         output.emit_json(envelope.answer("release", data, source="daemon", warnings=warnings))
@@ -168,17 +168,17 @@ def _wait(flags: Globals, directory: Path, before: LiveState) -> list[str] | Non
 
 def _why(keeps: list[str], held: list[str] | None) -> str:
     # Of those that are kept, the ones that do not answer are why.
-    keeps = [kept for kept in keeps if not kept.endswith(" is ok")] or keeps
+    keeps = [keep for keep in keeps if not keep.endswith(" is ok")] or keeps
     return ", ".join([*keeps, *(held or [])]) or "no tick since"
 
 
 def open_files(pid: int) -> list[str] | None:
     """Return the nodes of the NVIDIA driver that a process has open; None where that is unseen."""
-    found: set[str] = set()
+    names: set[str] = set()
     try:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):  # closed meanwhile
-                found.add(str(entry.readlink()))
+                names.add(str(entry.readlink()))
     except OSError:
         return None
-    return sorted(target for target in found if target.startswith(_NODE))
+    return sorted(target for target in names if target.startswith(_NODE))

@@ -77,13 +77,13 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         _print(flags, found, form)
     else:
         saving.write(file, content(flags, found, form))
-        _tell(flags, file)
-    return 3 if exit_code and any(one.kind == "leak" for one in found.alerts) else 0
+        _confirm(flags, file)
+    return 3 if exit_code and any(alert.kind == "leak" for alert in found.alerts) else 0
 
 
-def _form(flags: Globals, form: str | None, file: Path | None, known: dict[str, str]) -> str:
+def _form(flags: Globals, form: str | None, file: Path | None, values: dict[str, str]) -> str:
     """Return what is to be written; a name that says otherwise than a flag is a mistake."""
-    ends = None if file is None else known.get(file.suffix.lower())
+    ends = None if file is None else values.get(file.suffix.lower())
     if flags.json:
         if form not in {None, "json"}:
             raise click.UsageError(f"--json and --format {form} are two answers")
@@ -95,37 +95,37 @@ def _form(flags: Globals, form: str | None, file: Path | None, known: dict[str, 
     return form or ends or "text"
 
 
-def _print(flags: Globals, found: Period, form: str) -> None:
+def _print(flags: Globals, period: Period, form: str) -> None:
     from gpuwatchd.cli.report import answer, compose, plain  # noqa: PLC0415
 
     if form == "json":
-        output.emit_json(answer.of(found))
+        output.emit_json(answer.of(period))
     elif form == "text":
-        plain.show(output.Out(flags), compose.document(found))
+        plain.show(output.Out(flags), compose.document(period))
     else:
-        click.echo(content(flags, found, form), nl=False)
+        click.echo(content(flags, period, form), nl=False)
 
 
-def content(flags: Globals, found: Period, form: str) -> str:
+def content(flags: Globals, period: Period, form: str) -> str:
     """Return what is written to a file."""
     from gpuwatchd.cli.report import answer, compose  # noqa: PLC0415
 
     if form == "html":
         from gpuwatchd.cli.report import html  # noqa: PLC0415
 
-        return html.render(compose.document(found))
+        return html.render(compose.document(period))
     if form == "json":
         import msgspec  # noqa: PLC0415
 
-        return msgspec.json.encode(answer.of(found)).decode() + "\n"
+        return msgspec.json.encode(answer.of(period)).decode() + "\n"
     from gpuwatchd.cli.report import plain  # noqa: PLC0415
 
     stream = io.StringIO()
-    plain.show(output.Out(flags, stream), compose.document(found))
+    plain.show(output.Out(flags, stream), compose.document(period))
     return stream.getvalue()
 
 
-def _tell(flags: Globals, file: Path) -> None:
+def _confirm(flags: Globals, file: Path) -> None:
     """Say what was written, and who may read it."""
     if flags.quiet or not file.is_file():
         return

@@ -21,10 +21,10 @@ def names() -> list[str]:
     """Return the schemas that there are, in order."""
     place = resources.files("gpuwatchd.cli") / FOLDER
     try:
-        found = [one.name for one in place.iterdir()]
+        texts = [traversable.name for traversable in place.iterdir()]
     except OSError:
-        found = []
-    return sorted(name.removesuffix(".json") for name in found if name.endswith(".json"))
+        texts = []
+    return sorted(name.removesuffix(".json") for name in texts if name.endswith(".json"))
 
 
 def read(name: str) -> str:
@@ -79,15 +79,15 @@ def command(name: str | None) -> int:
 
 def _list(known: list[str]) -> None:
     flags = options.current()
-    heads = [json.loads(read(one)) for one in known]
+    heads = [json.loads(read(text)) for text in known]
     if flags.json:
         data = [
-            {"name": one, "id": head["$id"], "title": head["title"]}
-            for one, head in zip(known, heads, strict=True)
+            {"name": text, "id": head["$id"], "title": head["title"]}
+            for text, head in zip(known, heads, strict=True)
         ]
         output.emit_json(envelope.answer("schema", data, source="files"))
         return
     out = output.Out(flags)
     widest = max(map(len, known))
-    for one, head in zip(known, heads, strict=True):
-        out.line(f"{one:<{widest}}  ", f"{head['title']} ({head['$id']})")
+    for text, head in zip(known, heads, strict=True):
+        out.line(f"{text:<{widest}}  ", f"{head['title']} ({head['$id']})")

@@ -49,10 +49,10 @@ def _running_manager(*, system: bool) -> Manager:
     """
     name = _own()
     manager = _load(name, system=system)
-    found = manager.probe()
-    if not found.ok:
-        hint = found.hint or "run the daemon yourself: gpuwatchd"
-        raise ServiceError(name, "looking for it", found.reason, hint=hint)
+    availability = manager.probe()
+    if not availability.ok:
+        hint = availability.hint or "run the daemon yourself: gpuwatchd"
+        raise ServiceError(name, "looking for it", availability.reason, hint=hint)
     return manager
 
 
@@ -174,51 +174,51 @@ def restart(system: bool) -> int:  # noqa: FBT001
 @_system
 def status(system: bool) -> int:  # noqa: FBT001
     """Say how the service is; exit 0 running, 3 not running, 4 no such service."""
-    found = _running_manager(system=system).status()
-    _report(options.current(), _told(found), _lines(found, time.time()))
-    return found.code
+    state = _running_manager(system=system).status()
+    _report(options.current(), _state_json(state), _lines(state, time.time()))
+    return state.code
 
 
-def _told(found: ServiceState) -> dict[str, Any]:
+def _state_json(state: ServiceState) -> dict[str, Any]:
     """Return the state as JSON has it."""
     return {
-        "running": found.running,
-        "state": found.state,
-        "text": found.text,
-        "enabled": found.enabled,
-        "since_at": units.instant(found.since_at_s),
-        "pid": found.pid,
-        "restarts": found.restarts,
-        "result": found.result or None,
-        "exit_code": found.exit_code,
-        "memory_bytes": found.memory_bytes,
-        "memory_max_bytes": found.memory_max_bytes,
-        "watchdog_s": found.watchdog_s,
-        "file": found.file or None,
-        "beside": list(found.beside),
-        "log": list(found.log),
-        "hints": list(found.hints),
+        "running": state.running,
+        "state": state.state,
+        "text": state.text,
+        "enabled": state.enabled,
+        "since_at": units.instant(state.since_at_s),
+        "pid": state.pid,
+        "restarts": state.restarts,
+        "result": state.result or None,
+        "exit_code": state.exit_code,
+        "memory_bytes": state.memory_bytes,
+        "memory_max_bytes": state.memory_max_bytes,
+        "watchdog_s": state.watchdog_s,
+        "file": state.file or None,
+        "beside": list(state.beside),
+        "log": list(state.log),
+        "hints": list(state.hints),
     }
 
 
-def _lines(found: ServiceState, now_s: float) -> list[str]:
+def _lines(state: ServiceState, now_s: float) -> list[str]:
     """Return the state as people read it: what is known, nothing else."""
     rows = []
-    if found.since_at_s is not None:
-        ago = units.duration(max(0.0, now_s - found.since_at_s))
-        rows.append(("since", f"{units.moment(found.since_at_s, now_s=now_s)} ({ago})"))
-    if found.file:
+    if state.since_at_s is not None:
+        ago = units.duration(max(0.0, now_s - state.since_at_s))
+        rows.append(("since", f"{units.moment(state.since_at_s, now_s=now_s)} ({ago})"))
+    if state.file:
         words = {True: " (starts by itself)", False: " (does not start by itself)", None: ""}
-        rows.append(("file", f"{found.file}{words[found.enabled]}"))
-    rows += [("with", file) for file in found.beside]
-    if found.memory_bytes is not None:
-        most = f" of {units.size(found.memory_max_bytes)}" if found.memory_max_bytes else ""
-        rows.append(("memory", f"{units.size(found.memory_bytes)}{most}"))
-    if found.watchdog_s is not None and found.running:
-        rows.append(("watchdog", f"after {units.duration(found.watchdog_s)} without a sample"))
-    rows += [("log", line) for line in found.log]
-    rows += [("hint", hint) for hint in found.hints]
-    return [found.text, *(f"  {name:<9} {value}" for name, value in rows)]
+        rows.append(("file", f"{state.file}{words[state.enabled]}"))
+    rows += [("with", file) for file in state.beside]
+    if state.memory_bytes is not None:
+        most = f" of {units.size(state.memory_max_bytes)}" if state.memory_max_bytes else ""
+        rows.append(("memory", f"{units.size(state.memory_bytes)}{most}"))
+    if state.watchdog_s is not None and state.running:
+        rows.append(("watchdog", f"after {units.duration(state.watchdog_s)} without a sample"))
+    rows += [("log", line) for line in state.log]
+    rows += [("hint", hint) for hint in state.hints]
+    return [state.text, *(f"  {name:<9} {value}" for name, value in rows)]
 
 
 @command.command(

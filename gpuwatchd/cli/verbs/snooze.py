@@ -63,7 +63,7 @@ class _Setting(click.Group):
 def _complete_term(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem  # noqa: PLC0415 - only at a TAB
 
-    return [CompletionItem(one) for one in silence_changes.TERMS if one.startswith(incomplete)]
+    return [CompletionItem(term) for term in silence_changes.TERMS if term.startswith(incomplete)]
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -162,8 +162,8 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
     out.flow(
         [(meant.title or meant.key if meant else silence_text.rule_of(matcher), "bold")], rest="  "
     )
-    told = silence_changes.follows(kept, meant, fits, running=running, now_s=now_s)
-    for line in (*told, f"gpuwatchctl snooze clear {kept.row} takes it back"):
+    texts = silence_changes.follows(kept, meant, fits, running=running, now_s=now_s)
+    for line in (*texts, f"gpuwatchctl snooze clear {kept.row} takes it back"):
         out.flow(line.split(" "), first="  ", rest="  ", gap=" ")
     return 0
 
@@ -232,23 +232,27 @@ def list_(everything: bool) -> int:  # noqa: FBT001
     flags = options.current()
     now_s = time.time()
     with history_query.reader() as history:
-        known = history.silences(all_of_them=everything)[::-1]
+        silences = history.silences(all_of_them=everything)[::-1]
         alerts = history.alerts(now_s - _TITLES_S)
-    shown = [one for one in known if everything or silence_text.state_of(one, now_s) == "in-force"]
+    shown = [
+        silence
+        for silence in silences
+        if everything or silence_text.state_of(silence, now_s) == "in-force"
+    ]
     if flags.json:
         data = [
-            silence_text.entry(one, silence_text.fitting(one, alerts), now_s, alerts)
-            for one in shown
+            silence_text.entry(silence, silence_text.fitting(silence, alerts), now_s, alerts)
+            for silence in shown
         ]
-        told = locations.told()
-        output.emit_json(envelope.answer("snooze", data, source="database", warnings=told))
+        pairs = locations.service_warnings()
+        output.emit_json(envelope.answer("snooze", data, source="database", warnings=pairs))
         return 0
     out = output.Out(flags)
     locations.head(out)
     if not shown:
         out.line("nothing is snoozed")
-    for one in shown:
-        silence_text.show(out, one, alerts, silence_text.fitting(one, alerts), now_s)
+    for silence in shown:
+        silence_text.show(out, silence, alerts, silence_text.fitting(silence, alerts), now_s)
     return 0
 
 
@@ -267,7 +271,9 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
     now_s = time.time()
     with history_query.reader() as history:
         standing = [
-            one for one in history.silences() if silence_text.state_of(one, now_s) == "in-force"
+            silence
+            for silence in history.silences()
+            if silence_text.state_of(silence, now_s) == "in-force"
         ]
         alerts = history.alerts(now_s - _TITLES_S)
     chosen = standing if which is None else _chosen(standing, which)
@@ -275,16 +281,20 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
     running = current_state.running()
     if flags.json:
         data = [
-            silence_text.entry(one, (), now_s)
+            silence_text.entry(silence, (), now_s)
             | {"state": "cleared", "cleared_at": units.instant(now_s)}
-            for one in chosen
+            for silence in chosen
         ]
         output.emit_json(envelope.answer("snooze", data, source="database"))
         return 0
     out = output.Out(flags)
-    for one in chosen:
+    for silence in chosen:
         out.flow(
-            [f"{one.row}", (silence_text.called(one.matcher, alerts), "bold"), "taken back"],
+            [
+                f"{silence.row}",
+                (silence_text.called(silence.matcher, alerts), "bold"),
+                "taken back",
+            ],
             rest="  ",
         )
     if not done:
@@ -302,8 +312,8 @@ def _chosen(standing: Sequence[Silence], which: str) -> list[Silence]:
     GpuwatchdError
         When there is none.
     """
-    numbered = [one for one in standing if str(one.row) == which]
-    exact = numbered or [one for one in standing if one.matcher.key == which]
+    numbered = [silence for silence in standing if str(silence.row) == which]
+    exact = numbered or [silence for silence in standing if silence.matcher.key == which]
     if exact:
         return exact
     try:
@@ -315,7 +325,7 @@ def _chosen(standing: Sequence[Silence], which: str) -> list[Silence]:
         raise GpuwatchdError(
             words, hint="gpuwatchctl snooze list", page="errors#not-snoozed"
         ) from error
-    of_it = [one for one in standing if one.matcher.key == key]
+    of_it = [silence for silence in standing if silence.matcher.key == key]
     if not of_it:
         raise GpuwatchdError(
             f"{key} is not snoozed", hint="gpuwatchctl snooze list", page="errors#not-snoozed"

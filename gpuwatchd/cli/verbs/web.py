@@ -71,12 +71,12 @@ def command(
     path = expanded(section.token_file) if section.token_file else state_dir() / tokens.FILE_NAME
     secret = tokens.renew(path) if new_token else tokens.kept(path)
     if token:
-        _say(flags, secret, None, listens=None, token=secret, path=path)
+        _confirm(flags, secret, None, listens=None, token=secret, path=path)
         return 0
-    return _serve(flags, section, _Wish(listen, port, opens), tokens.Tokens(path), secret)
+    return _serve(flags, section, _Listening(listen, port, opens), tokens.Tokens(path), secret)
 
 
-class _Wish(NamedTuple):
+class _Listening(NamedTuple):
     """What the flags say of where and how."""
 
     listen: str | None
@@ -84,7 +84,9 @@ class _Wish(NamedTuple):
     opens: bool
 
 
-def _serve(flags: Globals, section: WebSection, wish: _Wish, kept: Tokens, secret: str) -> int:
+def _serve(
+    flags: Globals, section: WebSection, wish: _Listening, tokens: Tokens, secret: str
+) -> int:
     from gpuwatchd.web import listening, server  # noqa: PLC0415 - of the extra
 
     address = listening.parse(wish.listen or section.listen, remote=section.remote)
@@ -98,15 +100,17 @@ def _serve(flags: Globals, section: WebSection, wish: _Wish, kept: Tokens, secre
 
     def begun() -> None:
         if sys.stdout.isatty():
-            _say(flags, url or f"{where} {_ASK}", url, listens=where, token=secret, path=kept.path)
+            _confirm(
+                flags, url or f"{where} {_ASK}", url, listens=where, token=secret, path=tokens.path
+            )
         else:  # a file or a journal, which others may read, and which is kept
-            _say(flags, f"{where} {_ASK}", None, listens=where, token=None, path=kept.path)
+            _confirm(flags, f"{where} {_ASK}", None, listens=where, token=None, path=tokens.path)
         if wish.opens and url is not None:
             # A browser of the terminal comes back when it is left: we must answer it until then.
             threading.Thread(target=_open, args=(url,), daemon=True).start()
 
     try:
-        return server.Page(flags, kept, section.hosts).serve(made, begun)
+        return server.Page(flags, tokens, section.hosts).serve(made, begun)
     finally:
         if wish.opens:
             with contextlib.suppress(OSError):
@@ -121,7 +125,7 @@ def _where(made: socket.socket, hosts: tuple[str, ...]) -> str:
     return f"http://{host}:{at[1]}"
 
 
-def _say(
+def _confirm(
     flags: Globals,
     words: str,
     url: str | None,

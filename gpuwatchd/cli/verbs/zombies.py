@@ -51,7 +51,7 @@ def command(exit_code: bool) -> int:  # noqa: FBT001
     without being listed by the driver. Nothing is ever signalled.
     """
     flags = options.current()
-    view = seen(flags)
+    view = idle_view(flags)
     loose = openers(flags, view)
     if flags.json:
         output.emit_json(envelope.answer("zombies", _payload(view, loose), view=view))
@@ -70,7 +70,7 @@ def openers(flags: Globals, view: View) -> Loose:
     return loose
 
 
-def seen(flags: Globals) -> View:
+def idle_view(flags: Globals) -> View:
     """Return what the daemon lists; without a daemon, what one look can prove.
 
     Raises
@@ -87,19 +87,19 @@ def seen(flags: Globals) -> View:
         if state is None or not state.devices:
             raise
         return current_state.see(flags, everybody=True)
-    view.holdings = direct_holdings.found(view, flags.load_config().config, state)
-    kept = tuple(item for item in view.devices if flags.wants(item.device))
-    if not kept:
-        known = ", ".join(item.device.label for item in view.devices)
+    view.holdings = direct_holdings.idle_holdings(view, flags.load_config().config, state)
+    items = tuple(item for item in view.devices if flags.wants(item.device))
+    if not items:
+        value = ", ".join(item.device.label for item in view.devices)
         raise GpuwatchdError(
             f"no GPU matches {', '.join(flags.gpu)}",
-            hint=f"here: {known}",
+            hint=f"here: {value}",
             page="errors#no-such-gpu",
         )
-    uids = {item.device.uid for item in kept}
-    view.devices = kept
-    view.holdings = tuple(one for one in view.holdings if one.device_uid in uids)
-    view.warnings = [one for one in view.warnings if one[0] != "no-trend"]
+    uids = {item.device.uid for item in items}
+    view.devices = items
+    view.holdings = tuple(holding for holding in view.holdings if holding.device_uid in uids)
+    view.warnings = [warning for warning in view.warnings if warning[0] != "no-trend"]
     once = "no daemon runs: one look shows dead owners and ghosts; idleness needs a running daemon"
     view.warnings.append(("one-look", once))
     return view
@@ -109,13 +109,13 @@ def seen(flags: Globals) -> View:
 
 
 def _payload(view: View, loose: Loose) -> dict[str, Any]:
-    known = [item for item in view.devices if _is_known(item)]
+    items = [item for item in view.devices if _is_known(item)]
     return {
-        "holdings": [payload.holding_json(one) for one in view.holdings],
+        "holdings": [payload.holding_json(holding) for holding in view.holdings],
         "checked": {
             "devices": len(view.devices),
-            "devices_known": len(known),
-            "processes": sum(len(item.processes or ()) for item in known),
+            "devices_known": len(items),
+            "processes": sum(len(item.processes or ()) for item in items),
             "since_at": units.instant(_since(view)),
         },
         "open_files": {
@@ -126,10 +126,10 @@ def _payload(view: View, loose: Loose) -> dict[str, Any]:
             "holders": [
                 {
                     **payload.info_json(info),
-                    "nodes": [text.clean(node) for node in one.nodes],
-                    "computes": one.computes,
+                    "nodes": [text.clean(node) for node in holder.nodes],
+                    "computes": holder.computes,
                 }
-                for info, one in loose.found
+                for info, holder in loose.found
             ],
         },
     }
@@ -188,12 +188,12 @@ def unknown_lists(view: View) -> str:
 
 def checked(view: View) -> str:
     """Return how many processes on how many GPUs were looked at, and since when."""
-    known = [item for item in view.devices if _is_known(item)]
-    if not known:
+    items = [item for item in view.devices if _is_known(item)]
+    if not items:
         return "no process list can be read now"
-    count = sum(len(item.processes or ()) for item in known)
+    count = sum(len(item.processes or ()) for item in items)
     processes = "1 process" if count == 1 else f"{count} processes"
-    cards = "1 GPU" if len(known) == 1 else f"{len(known)} GPUs"
+    cards = "1 GPU" if len(items) == 1 else f"{len(items)} GPUs"
     since_s = _since(view)
     if view.source == "direct" or since_s is None:
         return f"{processes} on {cards} looked at, once"
@@ -288,12 +288,12 @@ def openers_told(
         title = f"device files of GPUs are open in processes that the driver does not list{doubt}:"
         out.line("")
         out.flow(_split(title, "bold"), rest="  ", gap=" ")
-    for info, one in loose.found:
-        nodes = one.nodes if wide else one.nodes[:_MOST_NODES]
-        more = len(one.nodes) - len(nodes)
+    for info, holder in loose.found:
+        nodes = holder.nodes if wide else holder.nodes[:_MOST_NODES]
+        more = len(holder.nodes) - len(nodes)
         parts: list[Part] = [
             verdict_text.who(info),
-            "may compute" if one.computes else "watches at most",
+            "may compute" if holder.computes else "watches at most",
         ]
         parts += [(node, "dim") for node in nodes]
         out.flow([*parts, (f"and {more} more" if more else "", "dim")], first="  ", rest="    ")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from gpuwatchd.collect.drm import sysfs
-from gpuwatchd.collect.drm.sysfs import Found, Gauges, Memory
+from gpuwatchd.collect.drm.sysfs import FoundCard, Gauges, Memory
 from gpuwatchd.core.model import Device, DeviceReading, Event, Fault
 
 if TYPE_CHECKING:
@@ -37,40 +37,40 @@ class Card:
 
     __slots__ = ("device", "energy", "found", "gauges", "state")
 
-    def __init__(self, found: Found, index: int) -> None:
-        self.found = found
+    def __init__(self, found_card: FoundCard, index: int) -> None:
+        self.found = found_card
         self.gauges = Gauges()
         self.energy: tuple[float, int] | None = None
         self.state: DeviceState = "ok"
         self.device = Device(
-            uid=found.uid,
-            vendor=found.vendor,
+            uid=found_card.uid,
+            vendor=found_card.vendor,
             index=index,
-            name=found.name,
+            name=found_card.name,
             memory_total_bytes=None,
-            memory_kind="unified" if found.unified else "dedicated",
+            memory_kind="unified" if found_card.unified else "dedicated",
             source="drm",
-            pci_bus=found.pdev,
+            pci_bus=found_card.pdev,
         )
 
 
-def measure(found: Found, proc: Path, slow: bool) -> Measured | OSError:  # noqa: FBT001
+def measure(found_card: FoundCard, proc: Path, slow: bool) -> Measured | OSError:  # noqa: FBT001
     """Read what /sys says of one card; runs in the card's lane and changes nothing."""
-    total, available = sysfs.host_memory(proc) if found.unified else (None, None)
+    total, available = sysfs.host_memory(proc) if found_card.unified else (None, None)
     try:
-        if found.vendor == "amd":
-            memory = sysfs.amd_memory(found, available)
+        if found_card.vendor == "amd":
+            memory = sysfs.amd_memory(found_card, available)
         else:
-            sysfs.read_word(found.folder / "vendor")  # raises where the card is gone
-            known = sysfs.intel_total_bytes(found.folder)
-            memory = Memory(None, available, total if found.unified else known)
+            sysfs.read_word(found_card.folder / "vendor")  # raises where the card is gone
+            known = sysfs.intel_total_bytes(found_card.folder)
+            memory = Memory(None, available, total if found_card.unified else known)
     except OSError as error:
         return error
     return Measured(
         memory=memory,
-        busy_pct=sysfs.number(f"{found.folder}/gpu_busy_percent"),
-        traffic_pct=sysfs.number(f"{found.folder}/mem_busy_percent"),
-        gauges=sysfs.gauges(found) if slow else None,
+        busy_pct=sysfs.number(f"{found_card.folder}/gpu_busy_percent"),
+        traffic_pct=sysfs.number(f"{found_card.folder}/mem_busy_percent"),
+        gauges=sysfs.gauges(found_card) if slow else None,
     )
 
 
@@ -83,21 +83,21 @@ def reading_of(
         state: DeviceState = "no-permission" if number in _NO_RIGHTS else "lost"
         words = getattr(answer, "strerror", None) or str(answer) or "no answer"
         return blank(card, state, f"its memory cannot be read: {words}", faults)
-    found, memory, reason = card.found, answer.memory, held.reason
+    found_card, memory, reason = card.found, answer.memory, held.reason
     card.state = "ok"
-    if found.vendor == "intel":
-        memory, reason = _of_processes(memory, held, unified=found.unified)
+    if found_card.vendor == "intel":
+        memory, reason = _of_processes(memory, held, unified=found_card.unified)
     elif memory.used_bytes is None:
         faults.append(_fault(card, "memory", "its memory figures are no numbers"))
     if answer.gauges is not None:
         card.gauges = _with_power(card, answer.gauges, mono_s)
     util = _percent(answer.busy_pct)
-    if found.vendor == "intel" and held.reason is None:
+    if found_card.vendor == "intel" and held.reason is None:
         util = held.busy_pct
     if memory.total_bytes is not None:
         card.device = msgspec.structs.replace(card.device, memory_total_bytes=memory.total_bytes)
     return DeviceReading(
-        device_uid=found.uid,
+        device_uid=found_card.uid,
         used_bytes=memory.used_bytes,
         free_bytes=memory.free_bytes,
         total_bytes=memory.total_bytes,
@@ -109,7 +109,7 @@ def reading_of(
         ecc_errors=card.gauges.ecc_errors,
         uses=held.uses,
         uses_reason=reason,
-        memory_api=_api(found),
+        memory_api=_api(found_card),
     )
 
 
@@ -167,10 +167,10 @@ def nothing(card: Card, why: str = "the GPU is asleep and is left so") -> Device
     )
 
 
-def _api(found: Found) -> str:
-    if found.vendor == "intel":
+def _api(found_card: FoundCard) -> str:
+    if found_card.vendor == "intel":
         return "fdinfo"
-    return "sysfs vram+gtt" if found.unified else "sysfs vram"
+    return "sysfs vram+gtt" if found_card.unified else "sysfs vram"
 
 
 def _fault(card: Card, field: str, why: str) -> Fault:

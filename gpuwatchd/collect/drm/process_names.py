@@ -52,7 +52,7 @@ class Names:
         """Return pid -> who it is; a process that has just ended is left out."""
         if self._booted_at_s is None:
             self._booted_at_s = _boot_time(_whole(f"{self._proc}/stat", _STAT_BYTES))
-        found: dict[int, ProcessInfo] = {}
+        processes: dict[int, ProcessInfo] = {}
         kept: dict[tuple[int, int], ProcessInfo] = {}
         for pid in pids:
             name, _, rest = word(f"{self._proc}/{pid}/stat").rpartition(")")
@@ -61,9 +61,9 @@ class Names:
                 continue
             identity = (pid, int(fields[19]))
             info = self._known.get(identity) or self._read(identity, name.partition("(")[2], fields)
-            found[pid] = kept[identity] = info
+            processes[pid] = kept[identity] = info
         self._known = kept
-        return found
+        return processes
 
     def _read(self, identity: tuple[int, int], name: str, fields: list[str]) -> ProcessInfo:
         pid, ticks = identity

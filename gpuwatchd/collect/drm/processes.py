@@ -99,7 +99,7 @@ class Processes:
         self._busy = Busy()
         self._is_contained = is_contained(proc)
 
-    def look(self, mono_s: float, cards: Iterable[tuple[str, bool]]) -> dict[str, Holders]:
+    def holders(self, mono_s: float, cards: Iterable[tuple[str, bool]]) -> dict[str, Holders]:
         """Return PCI address -> who holds the card.
 
         Parameters
@@ -193,7 +193,7 @@ class Processes:
                 found[pid] = descriptors
         self._open, self._compute = found, frozenset(compute)
         there = {(pid, descriptor) for pid, known in found.items() for descriptor in known}
-        self._parsed = {at: said for at, said in self._parsed.items() if at in there}
+        self._parsed = {at: pair for at, pair in self._parsed.items() if at in there}
         self._gpu_ids = compute_devices(self._sys)
 
     def _cards_of(self, pid: int, compute: set[int]) -> tuple[int, ...]:
@@ -236,14 +236,14 @@ class Processes:
         before, self._kfd_files = self._kfd_files, {}
         for pid in pids:
             held = found.setdefault(pid, {})
-            known = None if every else before.get(pid)
-            used = self._kfd_files[pid] = {} if known is None else known
-            for gpu_id, pdev in (self._gpu_ids if known is None else known).items():
+            values = None if every else before.get(pid)
+            used = self._kfd_files[pid] = {} if values is None else values
+            for gpu_id, pdev in (self._gpu_ids if values is None else values).items():
                 amount = number(f"{folder}/{pid}/{_GPU_FILE}{gpu_id}")
                 if amount is None:
                     continue
                 held[pdev] = amount + held.get(pdev, 0)
-                if amount and known is None:
+                if amount and values is None:
                     used[gpu_id] = pdev
         return found
 

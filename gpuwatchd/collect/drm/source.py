@@ -90,11 +90,14 @@ class DrmSource:
     def probe(self) -> Availability:
         """Say whether there is an AMD or Intel GPU to watch. Never raises."""
         self._scan()
-        found = [card.found for card in self._cards.values()]
-        if not found:
+        cards = [card.found for card in self._cards.values()]
+        if not cards:
             return self._absence()
-        named = ", ".join(f"{one.name} at {one.pdev} ({one.driver})" for one in found[:_NAMED])
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        named = ", ".join(
+            f"{found_card.name} at {found_card.pdev} ({found_card.driver})"
+            for found_card in cards[:_NAMED]
+        )
+        more = f" and {len(cards) - _NAMED} more" if len(cards) > _NAMED else ""
         return Availability(ok=True, reason=f"the kernel lists {named}{more}")
 
     def devices(self) -> list[Device]:
@@ -168,7 +171,7 @@ class DrmSource:
             )
             for turn, (uid, card) in enumerate(awake.items())
         }
-        jobs[_OPEN_FILES] = partial(self._processes.look, mono_s, cards)
+        jobs[_OPEN_FILES] = partial(self._processes.holders, mono_s, cards)
         free = {lane: work for lane, work in jobs.items() if lane not in self._lanes.busy}
         return self._lanes.run(free, DEADLINE_S)
 
@@ -180,16 +183,16 @@ class DrmSource:
         """Say who the processes are where nobody else can: in a container."""
         if self._names is None:
             return ()
-        people = self._names.of({use.key.pid for one in readings for use in one.uses or ()})
-        for position, one in enumerate(readings):
+        people = self._names.of({use.key.pid for reading in readings for use in reading.uses or ()})
+        for position, reading in enumerate(readings):
             # One that has just ended is not listed under a number alone.
             uses = tuple(
                 msgspec.structs.replace(use, key=people[use.key.pid].key)
-                for use in one.uses or ()
+                for use in reading.uses or ()
                 if use.key.pid in people
             )
-            if one.uses:
-                readings[position] = msgspec.structs.replace(one, uses=uses)
+            if reading.uses:
+                readings[position] = msgspec.structs.replace(reading, uses=uses)
         return tuple(people.values())
 
     # ---- cards ----------------------------------------------------------------------------------
@@ -197,16 +200,16 @@ class DrmSource:
     def _scan(self) -> None:
         """Look for cards; one that has gone is kept, so that its loss is seen."""
         for number, folder in sysfs.card_folders(self._sys):
-            found = sysfs.identify(number, folder, self._sys, integrated=self._integrated)
-            if found is None:
+            found_card = sysfs.identify(number, folder, self._sys, integrated=self._integrated)
+            if found_card is None:
                 continue
-            card = self._cards.get(found.uid)
+            card = self._cards.get(found_card.uid)
             if card is None:
                 # NVIDIA's are numbered from 0 by another source: no number is given twice.
                 first = sysfs.nvidia_count(self._sys)
-                self._cards[found.uid] = Card(found, first + len(self._cards))
+                self._cards[found_card.uid] = Card(found_card, first + len(self._cards))
             else:
-                card.found = found  # it may be another number after it was plugged in again
+                card.found = found_card  # it may be another number after it was plugged in again
 
     def _absence(self) -> Availability:
         if not sys.platform.startswith("linux") and not (self._sys / "class/drm").is_dir():

@@ -48,7 +48,7 @@ class Gauges(NamedTuple):
     ecc_errors: int | None = None
 
 
-class Found(NamedTuple):
+class FoundCard(NamedTuple):
     """One card of /sys/class/drm."""
 
     number: int
@@ -140,7 +140,7 @@ def is_suspended(folder: Path) -> bool:
     return word(f"{folder}/power/runtime_status") == "suspended"
 
 
-def identify(number_: int, folder: Path, sys: Path, *, integrated: bool) -> Found | None:
+def identify(number_: int, folder: Path, sys: Path, *, integrated: bool) -> FoundCard | None:
     """Return a card that is to be watched, None for any other.
 
     NVIDIA's cards belong to another source. Integrated graphics are left out unless
@@ -158,20 +158,20 @@ def identify(number_: int, folder: Path, sys: Path, *, integrated: bool) -> Foun
     if unified and not integrated and (vendor == "intel" or _has_card(sys)):
         return None
     if vendor == "intel":
-        return _found(number_, folder, driver, pdev, pdev, unified=unified)
+        return _found_card(number_, folder, driver, pdev, pdev, unified=unified)
     serial = unique_id(folder)
     if serial is None and is_suspended(folder) and (folder / "unique_id").exists():
         return None  # its identity is not readable while it sleeps; another one would be wrong
-    return _found(number_, folder, driver, pdev, serial or pdev, unified=unified)
+    return _found_card(number_, folder, driver, pdev, serial or pdev, unified=unified)
 
 
-def _found(
+def _found_card(
     number_: int, folder: Path, driver: str, pdev: str, identity: str, *, unified: bool
-) -> Found:
+) -> FoundCard:
     vendor = DRIVERS[driver]
     code = clean(word(folder / "device"), limit=16) or "of unknown kind"
     given = clean(word(folder / "product_name"), limit=80)
-    return Found(
+    return FoundCard(
         number=number_,
         folder=folder,
         driver=driver,
@@ -249,7 +249,7 @@ def nvidia_count(sys: Path) -> int:
     return sum(vendor == "nvidia" for vendor, _ in _display_devices(sys))
 
 
-def amd_memory(card: Found, available_bytes: int | None) -> Memory:
+def amd_memory(card: FoundCard, available_bytes: int | None) -> Memory:
     """Return the memory of an amdgpu card.
 
     A processor's graphics have a small carve-out as VRAM and work in the host's memory (GTT): both
@@ -287,7 +287,7 @@ def intel_total_bytes(folder: Path) -> int | None:
     return sum(tiles) if tiles else number(folder / "lmem_total_bytes")
 
 
-def gauges(card: Found) -> Gauges:
+def gauges(card: FoundCard) -> Gauges:
     """Return temperature, power, clock and memory errors, as far as they are published."""
     temp = power = clock = energy = None
     for monitor in sorted((card.folder / "hwmon").glob("hwmon*")):
@@ -325,10 +325,10 @@ def _sum(one: int | None, other: int | None) -> int | None:
 def host_memory(proc: Path) -> tuple[int | None, int | None]:
     """Return (total, available) bytes of the host's memory."""
     lines = word(proc / "meminfo").splitlines()
-    found = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
+    groups = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
 
     def kilobytes(name: str) -> int | None:
-        value = whole_number((found.get(name) or [""])[0])
+        value = whole_number((groups.get(name) or [""])[0])
         return None if value is None else value * 1024
 
     return kilobytes("MemTotal"), kilobytes("MemAvailable")

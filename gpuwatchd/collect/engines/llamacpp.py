@@ -69,18 +69,18 @@ class LlamaCpp:
         if shown is None and slots is None:
             self._refused.clear()
             raise EndpointError("neither /metrics nor /slots answers (start it with --metrics)")
-        found = prometheus.metrics(shown or b"", "llamacpp", _NAMES)
+        metrics = prometheus.metrics(shown or b"", "llamacpp", _NAMES)
         known = _slots(slots)
-        if not found and not known:
+        if not metrics and not known:
             raise EndpointError("what it shows is nothing of llama.cpp")
-        facts = {name: some[0] for name in _FACTS if (some := prometheus.values(found, name))}
-        if ratio := prometheus.values(found, "kv_cache_usage_ratio"):
+        facts = {name: some[0] for name in _FACTS if (some := prometheus.values(metrics, name))}
+        if ratio := prometheus.values(metrics, "kv_cache_usage_ratio"):
             facts["kv_cache_usage_ratio"] = ratio[0]
         in_use, kept = _shares(known)
         if kept is not None:
             facts["kept_share"] = kept
-        running = prometheus.values(found, "requests_processing")
-        waiting = prometheus.values(found, "requests_deferred")
+        running = prometheus.values(metrics, "requests_processing")
+        waiting = prometheus.values(metrics, "requests_deferred")
         busy = [slot for slot in known if slot.is_processing]
         told = any(slot.is_processing is not None for slot in known)
         return ServerReading(

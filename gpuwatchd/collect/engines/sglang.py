@@ -35,24 +35,24 @@ class Sglang:
         EndpointError
             When it does not answer, or shows no metric of SGLang.
         """
-        found = prometheus.metrics(get("/metrics"), "sglang", _NAMES)
-        if not found:
+        metrics = prometheus.metrics(get("/metrics"), "sglang", _NAMES)
+        if not metrics:
             raise EndpointError("its /metrics shows nothing of SGLang")
         facts = {
             name: value
             for name in _FACTS
-            if (value := prometheus.over_engines(found, (name,), sum)) is not None
+            if (value := prometheus.over_engines(metrics, (name,), sum)) is not None
         }
-        usage = prometheus.over_engines(found, ("token_usage",), max)
+        usage = prometheus.over_engines(metrics, ("token_usage",), max)
         if usage is None and facts.get("max_total_num_tokens") and "kv_used_tokens" in facts:
             usage = facts["kv_used_tokens"] / facts["max_total_num_tokens"]
-        running = prometheus.over_engines(found, ("num_running_reqs",), sum)
-        waiting = prometheus.over_engines(found, ("num_queue_reqs",), sum)
+        running = prometheus.over_engines(metrics, ("num_running_reqs",), sum)
+        waiting = prometheus.over_engines(metrics, ("num_queue_reqs",), sum)
         return ServerReading(
             kind=self.name,
             url=url,
             at_s=at_s,
-            models=prometheus.served(found),
+            models=prometheus.served(metrics),
             kv_share=prometheus.share(usage),
             running=prometheus.count(running),
             waiting=prometheus.count(waiting),

@@ -65,8 +65,8 @@ class Vllm:
         )
 
 
-def _requests(found: list[prometheus.Metric], name: str) -> int | None:
-    return prometheus.count(prometheus.over_engines(found, (name,), sum))
+def _requests(metrics: list[prometheus.Metric], name: str) -> int | None:
+    return prometheus.count(prometheus.over_engines(metrics, (name,), sum))
 
 
 def _number(text: str | None) -> float | None:

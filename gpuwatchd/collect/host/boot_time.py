@@ -47,12 +47,12 @@ def settled(path: Path, boot_id: str, booted_at_s: float, *, keep: bool = True) 
     if not boot_id:
         return booted_at_s
     try:
-        kept = typed.decode(path.read_bytes(), _Anchor)
+        anchor = typed.decode(path.read_bytes(), _Anchor)
     except (OSError, msgspec.MsgspecError):
-        kept = None
-    same = kept is not None and kept.boot_id == boot_id
-    if kept is not None and same and abs(kept.booted_at_s - booted_at_s) <= WRONG_CLOCK_S:
-        return kept.booted_at_s
+        anchor = None
+    same = anchor is not None and anchor.boot_id == boot_id
+    if anchor is not None and same and abs(anchor.booted_at_s - booted_at_s) <= WRONG_CLOCK_S:
+        return anchor.booted_at_s
     if keep:
         _keep(path, _Anchor(boot_id, booted_at_s))
     return booted_at_s

@@ -68,7 +68,9 @@ def _ancestors(process: psutil.Process) -> tuple[str, ...]:
     """Return who started a process, nearest first; never what starts everything."""
     labels: list[str] = []
     try:
-        chain = [(one.pid, one.as_dict(["name", "cmdline"])) for one in process.parents()[:MOST]]
+        chain = [
+            (parent.pid, parent.as_dict(["name", "cmdline"])) for parent in process.parents()[:MOST]
+        ]
     except (psutil.Error, OSError):
         return ()  # one of them has ended meanwhile
     for pid, facts in chain:
@@ -107,7 +109,7 @@ def _boot_session() -> str:
     return "" if failed else buffer.value.decode("ascii", "replace")
 
 
-def room_bytes() -> tuple[int, int]:
+def headroom_bytes() -> tuple[int, int]:
     """Return the host's memory and how much of it, free swap included, can still be taken."""
     memory = psutil.virtual_memory()
     return int(memory.total), int(memory.available) + int(psutil.swap_memory().free)

@@ -129,8 +129,8 @@ def _container(path: Sequence[str]) -> tuple[str, str] | None:
     """Return (runtime, id) of the outermost container: the one that this machine started."""
     for position, part in enumerate(path):
         for runtime, pattern in _SCOPES:
-            if found := pattern.fullmatch(part):
-                return runtime, _name(found[1])
+            if match := pattern.fullmatch(part):
+                return runtime, _name(match[1])
         inner = path[position + 1] if position + 1 < len(path) else ""
         if part == "docker" and _HEX.fullmatch(inner):
             return "docker", inner
@@ -143,9 +143,9 @@ def _container(path: Sequence[str]) -> tuple[str, str] | None:
 
 def _pod(path: Sequence[str]) -> str | None:
     for position, part in enumerate(path):
-        found = _POD.fullmatch(part)
-        if found and any("kubepods" in outer for outer in path[: position + 1]):
-            return found[1].replace("_", "-")
+        match = _POD.fullmatch(part)
+        if match and any("kubepods" in outer for outer in path[: position + 1]):
+            return match[1].replace("_", "-")
     return None
 
 
@@ -169,11 +169,11 @@ def _unit(path: Sequence[str]) -> str | None:
 
 def _uid(path: Sequence[str]) -> int | None:
     for part in path:
-        if found := _USER.fullmatch(part):
-            return int(found[1] or found[2])
+        if match := _USER.fullmatch(part):
+            return int(match[1] or match[2])
     return None
 
 
 def _name(text: str) -> str:
     r"""Undo systemd's escapes (``\x2d``) in a name, and make it safe."""
-    return clean(_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text), limit=128)
+    return clean(_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text), limit=128)

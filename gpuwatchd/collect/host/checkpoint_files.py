@@ -87,14 +87,14 @@ def newest(
         full = expanded(pattern, info, cwd=cwd or working_directory)
         if full is None:
             continue
-        for entry, found in _matching(full, budget):
+        for entry, stat_result in _matching(full, budget):
             if (
-                stat.S_ISREG(found.st_mode)
-                and found.st_uid == info.uid
-                and begun_s < found.st_mtime <= now_s - SETTLED_S
-                and (best is None or found.st_mtime > best.at_s)
+                stat.S_ISREG(stat_result.st_mode)
+                and stat_result.st_uid == info.uid
+                and begun_s < stat_result.st_mtime <= now_s - SETTLED_S
+                and (best is None or stat_result.st_mtime > best.at_s)
             ):
-                best = Saved(found.st_mtime, entry)
+                best = Saved(stat_result.st_mtime, entry)
     return best
 
 

@@ -66,7 +66,7 @@ def scan(proc: str | Path = "/proc", *, clock: Callable[[], float] = time.monoto
     if not pids:
         return Holders(possible=False, whole=False)
     until_s = clock() + DEADLINE_S
-    found, looked, unreadable = [], 0, 0
+    holders, looked, unreadable = [], 0, 0
     whole = len(pids) <= MOST_PIDS
     for pid in pids[:MOST_PIDS]:
         if clock() > until_s:
@@ -80,8 +80,8 @@ def scan(proc: str | Path = "/proc", *, clock: Callable[[], float] = time.monoto
         looked += 1
         if nodes:
             name = clean(read_bytes(root / str(pid) / "comm").strip()) or "?"
-            found.append(Holder(pid=pid, name=name, nodes=tuple(sorted(nodes))))
-    return Holders(found=tuple(found), looked=looked, unreadable=unreadable, whole=whole)
+            holders.append(Holder(pid=pid, name=name, nodes=tuple(sorted(nodes))))
+    return Holders(found=tuple(holders), looked=looked, unreadable=unreadable, whole=whole)
 
 
 def _nodes(folder: Path) -> set[str] | None:

@@ -40,7 +40,7 @@ _ENVIRON_BYTES: Final = 256 * 1024
 _MAPS_BYTES: Final = 4 * 1024 * 1024
 
 
-class Sight(NamedTuple):
+class Reading(NamedTuple):
     """What one reading of a process's files gave."""
 
     info: ProcessInfo
@@ -82,7 +82,7 @@ class Registry:
         except NoDescriptor:
             return None
 
-    def read(self, pid: int, stat: Stat, *, closer: bool) -> Sight:
+    def read(self, pid: int, stat: Stat, *, closer: bool) -> Reading:
         """Build the record of a process; ``closer`` reads its memory map too."""
         folder = f"{self._proc}/{pid}"
         argv = words_of(read_some(f"{folder}/cmdline", _ARGV_BYTES))
@@ -118,8 +118,8 @@ class Registry:
             frameworks=frameworks.loaded(libraries),
             role=frameworks.role(argv, title),
         )
-        known = program.keyed(info, folder, argv, libraries)
-        return Sight(known, status.anonymous_bytes)
+        process = program.keyed(info, folder, argv, libraries)
+        return Reading(process, status.anonymous_bytes)
 
     def moved(self, info: ProcessInfo, stat: Stat) -> ProcessInfo:
         """Return a process in its present state, with its present parents."""
@@ -133,7 +133,7 @@ class Registry:
     def _inherited(self, family: Sequence[Ancestor]) -> dict[str, str] | None:
         """Return the facts of the nearest ancestor that has not lost its environment."""
         near = (ranks.facts(self._environ(ancestor.pid)) for ancestor in family[:_NEAR])
-        return next((found for found in near if found is not None), None)
+        return next((values for values in near if values is not None), None)
 
     def _environ(self, pid: int) -> bytes:
         """Return a process's environment, for :func:`ranks.facts` only: it may hold secrets."""

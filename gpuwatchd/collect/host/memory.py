@@ -12,7 +12,7 @@ from gpuwatchd.collect.host.files import read_bytes
 _LINE: Final = re.compile(rb"^(MemTotal|MemAvailable|SwapFree):\s+(\d+) kB$", re.MULTILINE)
 
 
-class Room(NamedTuple):
+class Headroom(NamedTuple):
     """The host's memory, bytes."""
 
     total_bytes: int
@@ -20,7 +20,7 @@ class Room(NamedTuple):
     """What programs can still take without anybody being killed, free swap included."""
 
 
-def room(proc: Path = Path("/proc")) -> Room | None:
+def headroom(proc: Path = Path("/proc")) -> Headroom | None:
     """Return the host's memory now; None where that cannot be read. Some 30 µs.
 
     From /proc/meminfo: MemAvailable, the kernel's own estimate (caches that it can drop count as
@@ -30,9 +30,9 @@ def room(proc: Path = Path("/proc")) -> Room | None:
         from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
 
         total, free = by_psutil.room_bytes()
-        return Room(total, free)
+        return Headroom(total, free)
     found = {name: int(value) * 1024 for name, value in _LINE.findall(read_bytes(proc / "meminfo"))}
     total_bytes, available = found.get(b"MemTotal"), found.get(b"MemAvailable")
     if not total_bytes or available is None:
         return None
-    return Room(total_bytes, available + found.get(b"SwapFree", 0))
+    return Headroom(total_bytes, available + found.get(b"SwapFree", 0))

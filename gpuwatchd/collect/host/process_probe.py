@@ -13,7 +13,7 @@ PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
-class Glance(NamedTuple):
+class ProcessStat(NamedTuple):
     """Fields of /proc/PID/stat."""
 
     name: str
@@ -27,7 +27,7 @@ class Glance(NamedTuple):
     """Time that it has had a CPU so far, all threads, in user and kernel mode."""
 
 
-def glance(pid: int, proc: str | Path = "/proc") -> Glance | None:
+def probe(pid: int, proc: str | Path = "/proc") -> ProcessStat | None:
     """Return what the kernel says of a process now; None where it says nothing (or has no /proc).
 
     One read, some 10 µs.
@@ -52,7 +52,7 @@ def glance(pid: int, proc: str | Path = "/proc") -> Glance | None:
         return None
     name = clean(stat.name)
     started_s = stat.starttime / _TICKS_PER_S
-    return Glance(name, stat.state, stat.parent_pid, started_s, ticks / _TICKS_PER_S)
+    return ProcessStat(name, stat.state, stat.parent_pid, started_s, ticks / _TICKS_PER_S)
 
 
 def absent(pid: int, proc: Path = PROC) -> bool:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import ProcessInfo
 
 
-class Known:
+class ProcessRecord:
     """One process that was identified, and how its liveness is watched."""
 
     __slots__ = (

@@ -29,7 +29,7 @@ from gpuwatchd.collect.host.files import (
 from gpuwatchd.collect.host.identity import Registry, nameless, still
 from gpuwatchd.collect.host.liveness import Watch
 from gpuwatchd.collect.host.process_probe import absent
-from gpuwatchd.collect.host.process_record import Known
+from gpuwatchd.collect.host.process_record import ProcessRecord
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Host:
         self._has_proc = not use_psutil
         self._maps_per_look = maps_per_look
         self._monotonic = monotonic
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, ProcessRecord] = {}
         self._gone = Gone()
         self._memory_turn: list[int] = []
         self._steady: dict[int, ProcessInfo] = {}
@@ -124,7 +124,7 @@ class Host:
 
     # ---- what others use ------------------------------------------------------------------------
 
-    def look(self, pids: Iterable[int]) -> dict[int, ProcessInfo]:
+    def processes(self, pids: Iterable[int]) -> dict[int, ProcessInfo]:
         """Return who these processes are; a pid that does not exist is left out.
 
         Cheap for known live processes. A reused pid is a new process. Memory maps are read one
@@ -139,36 +139,38 @@ class Host:
             self._steady_asked_s = mono_s
             return self._steady
         self._unsettle()
-        found: dict[int, ProcessInfo] = {}
+        processes: dict[int, ProcessInfo] = {}
         for pid in pids:
-            known = self._known.get(pid)
-            if known is None or pid in ended or not self._same(pid, known):
-                known = self._meet(pid, mono_s)
-                if known is None:
+            record = self._known.get(pid)
+            if record is None or pid in ended or not self._same(pid, record):
+                record = self._meet(pid, mono_s)
+                if record is None:
                     continue
-            known.asked_mono_s = mono_s
-            found[pid] = known.info
+            record.asked_mono_s = mono_s
+            processes[pid] = record.info
         if self._has_proc and not self.is_contained:
-            self._look_closer(found, mono_s)
-        for pid in ended - found.keys():
+            self._look_closer(processes, mono_s)
+        for pid in ended - processes.keys():
             self._bury(pid)  # nobody asks any more, and its descriptor would stay open
-        if len(self._known) > len(found):
+        if len(self._known) > len(processes):
             self._forget(mono_s)
         # While there is anybody else, it is to be forgotten in time.
-        if isinstance(pids, frozenset) and len(pids) == len(found) == len(self._known):
-            self._settle(pids, found, mono_s)
-        return found
+        if isinstance(pids, frozenset) and len(pids) == len(processes) == len(self._known):
+            self._settle(pids, processes, mono_s)
+        return processes
 
-    def _settle(self, pids: frozenset[int], found: dict[int, ProcessInfo], mono_s: float) -> None:
+    def _settle(
+        self, pids: frozenset[int], processes: dict[int, ProcessInfo], mono_s: float
+    ) -> None:
         """Remember an answer that stays true until the kernel or the clock says otherwise."""
         if not self.is_contained:
-            mine = [self._known[pid] for pid in found]
-            if not all(known.held is not None and known.held.is_pidfd for known in mine):
+            mine = [self._known[pid] for pid in processes]
+            if not all(record.held is not None and record.held.is_pidfd for record in mine):
                 return
             self._steady_until_s = min((k.maps_due_mono_s for k in mine), default=math.inf)
         else:
             self._steady_until_s = math.inf
-        self._steady, self._steady_pids, self._steady_asked_s = found, pids, mono_s
+        self._steady, self._steady_pids, self._steady_asked_s = processes, pids, mono_s
 
     def _unsettle(self) -> None:
         """Look closely the next time; until now all of them were asked about."""
@@ -176,8 +178,8 @@ class Host:
             return
         self._steady_pids = None
         for pid in self._steady:
-            if (known := self._known.get(pid)) is not None:
-                known.asked_mono_s = max(known.asked_mono_s, self._steady_asked_s)
+            if (record := self._known.get(pid)) is not None:
+                record.asked_mono_s = max(record.asked_mono_s, self._steady_asked_s)
 
     def memory(self, pids: Iterable[int], *, newest: bool = False) -> dict[int, int | None]:
         """Return the memory of its own that each process holds on the host, swapped or not, bytes.
@@ -196,7 +198,7 @@ class Host:
         found: dict[int, int | None] = {}
         if not newest:
             found = {
-                pid: None if (known := self._known.get(pid)) is None else known.anonymous_bytes
+                pid: None if (record := self._known.get(pid)) is None else record.anonymous_bytes
                 for pid in there
             }
         if self.is_contained or not self._has_proc:
@@ -207,10 +209,10 @@ class Host:
             if not self._memory_turn:
                 break
             pid = self._memory_turn.pop()
-            known = self._known.get(pid)
-            if known is not None and pid in there and known.info.key.started_at_s is not None:
+            record = self._known.get(pid)
+            if record is not None and pid in there and record.info.key.started_at_s is not None:
                 amount = anonymous_bytes(read_bytes(f"{self._proc}/{pid}/status"))
-                known.anonymous_bytes = found[pid] = amount
+                record.anonymous_bytes = found[pid] = amount
         return found
 
     def states(self, pids: Iterable[int]) -> dict[int, str]:
@@ -220,21 +222,21 @@ class Host:
         has changed is in the next :meth:`look` too, where it matters: it is a zombie or waits in
         the driver, or does so no more, or it has another parent.
         """
-        found: dict[int, str] = {}
+        values: dict[int, str] = {}
         for pid in pids:
-            known = self._known.get(pid)
-            if known is None or known.info.key.started_at_s is None or not self._has_proc:
+            record = self._known.get(pid)
+            if record is None or record.info.key.started_at_s is None or not self._has_proc:
                 continue
             stat = self._registry.stat_if_any(pid)
-            if stat is None or stat.starttime != known.starttime:
+            if stat is None or stat.starttime != record.starttime:
                 continue
-            found[pid] = stat.state
-            before = known.info
+            values[pid] = stat.state
+            before = record.info
             stuck = {stat.state, before.state} & _STUCK and stat.state != before.state
             if stuck or stat.parent_pid != before.parent_pid:
-                known.info = self._registry.moved(before, stat)
+                record.info = self._registry.moved(before, stat)
                 self._unsettle()
-        return found
+        return values
 
     def gone(self, pid: int) -> ProcessInfo | None:
         """Return the last known identity of a pid whose process has ended, or None."""
@@ -256,30 +258,30 @@ class Host:
     def close(self) -> None:
         """Give every descriptor back. May be called twice."""
         self._unsettle()
-        for known in self._known.values():
-            self._unwatch(known)
+        for record in self._known.values():
+            self._unwatch(record)
         self._known.clear()
 
     # ---- lives ----------------------------------------------------------------------------------
 
-    def _same(self, pid: int, known: Known) -> bool:
+    def _same(self, pid: int, record: ProcessRecord) -> bool:
         """Say whether the process met before still lives (as far as no pidfd says so)."""
-        if self.is_contained or (known.held is not None and known.held.is_pidfd):
+        if self.is_contained or (record.held is not None and record.held.is_pidfd):
             return True
         if not self._has_proc:
             from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
 
-            return by_psutil.started_at_s(pid) == known.info.key.started_at_s
+            return by_psutil.started_at_s(pid) == record.info.key.started_at_s
         try:
-            stat = self._registry.stat(pid) if known.held is None else Watch.stat(known.held)
+            stat = self._registry.stat(pid) if record.held is None else Watch.stat(record.held)
         except NoDescriptor:
             return not absent(pid, self._proc)
         if stat is None:
-            return known.starttime == _HIDDEN and exists(pid)
-        ends = (stat.state == "Z") != (known.info.state == "Z")
-        return stat.starttime == known.starttime and not ends
+            return record.starttime == _HIDDEN and exists(pid)
+        ends = (stat.state == "Z") != (record.info.state == "Z")
+        return stat.starttime == record.starttime and not ends
 
-    def _meet(self, pid: int, mono_s: float) -> Known | None:
+    def _meet(self, pid: int, mono_s: float) -> ProcessRecord | None:
         """Identify the process that has this pid now; None when there is none."""
         before = self._known.get(pid)
         self._bury(pid)
@@ -300,15 +302,20 @@ class Host:
             return self._miss(pid, held, mono_s)
         return self._see(pid, before, held, stat, mono_s)
 
-    def _miss(self, pid: int, held: Held | None, mono_s: float) -> Known | None:
+    def _miss(self, pid: int, held: Held | None, mono_s: float) -> ProcessRecord | None:
         if held is not None:
             self._watch.let_go(held)
         unseen = nameless(pid, "no file descriptor left to look with")
         return None if absent(pid, self._proc) else self._note(pid, unseen, _HIDDEN, mono_s)
 
     def _see(
-        self, pid: int, before: Known | None, held: Held | None, stat: Stat | None, mono_s: float
-    ) -> Known | None:
+        self,
+        pid: int,
+        before: ProcessRecord | None,
+        held: Held | None,
+        stat: Stat | None,
+        mono_s: float,
+    ) -> ProcessRecord | None:
         if stat is None and not (self._real and exists(pid)):
             if held is not None:
                 self._watch.let_go(held)
@@ -317,63 +324,63 @@ class Host:
             self._watch.let_go(held)  # a zombie's is ready for ever: its state is read instead
             held = None
         if stat is None:
-            known = self._note(pid, nameless(pid, "hidden by system policy"), _HIDDEN, mono_s)
+            record = self._note(pid, nameless(pid, "hidden by system policy"), _HIDDEN, mono_s)
         elif before is not None and before.starttime == stat.starttime:
             # Ended but not yet reaped: its files are empty, so what was known stays.
             info = msgspec.structs.replace(before.info, state=stat.state)
-            known = self._note(pid, info, stat.starttime, mono_s)
+            record = self._note(pid, info, stat.starttime, mono_s)
         else:
             sight = self._registry.read(pid, stat, closer=False)
-            known = self._note(pid, sight.info, stat.starttime, mono_s)
-            known.anonymous_bytes = sight.anonymous_bytes
+            record = self._note(pid, sight.info, stat.starttime, mono_s)
+            record.anonymous_bytes = sight.anonymous_bytes
         if held is not None:
-            known.held = held
+            record.held = held
             self._watch.attend(pid, held)
-        return known
+        return record
 
-    def _note(self, pid: int, info: ProcessInfo, starttime: int, mono_s: float) -> Known:
-        known = Known(info, starttime, mono_s)
+    def _note(self, pid: int, info: ProcessInfo, starttime: int, mono_s: float) -> ProcessRecord:
+        record = ProcessRecord(info, starttime, mono_s)
         if info.key.started_at_s is None or info.state == "Z":
-            known.maps_due_mono_s = math.inf
-        self._known[pid] = known
+            record.maps_due_mono_s = math.inf
+        self._known[pid] = record
         self._gone.forget(pid)
-        return known
+        return record
 
     def _bury(self, pid: int) -> None:
-        known = self._known.pop(pid, None)
-        if known is None:
+        record = self._known.pop(pid, None)
+        if record is None:
             return
-        self._unwatch(known)
-        self._gone.note(known.info)
+        self._unwatch(record)
+        self._gone.note(record.info)
 
-    def _unwatch(self, known: Known) -> None:
-        if known.held is not None:
-            self._watch.let_go(known.held)
-            known.held = None
+    def _unwatch(self, record: ProcessRecord) -> None:
+        if record.held is not None:
+            self._watch.let_go(record.held)
+            record.held = None
 
     def _forget(self, mono_s: float) -> None:
         """Let go of what nobody has asked about for a while."""
-        for pid, known in list(self._known.items()):
-            if mono_s - known.asked_mono_s > FORGET_S:
+        for pid, record in list(self._known.items()):
+            if mono_s - record.asked_mono_s > FORGET_S:
                 self._bury(pid)
 
-    def _look_closer(self, found: dict[int, ProcessInfo], mono_s: float) -> None:
+    def _look_closer(self, processes: dict[int, ProcessInfo], mono_s: float) -> None:
         """Read the memory maps of those that have waited longest, and who they are by now."""
         due = [
             (self._known[pid].maps_due_mono_s, pid)
-            for pid in found
+            for pid in processes
             if self._known[pid].maps_due_mono_s <= mono_s
         ]
         for _, pid in heapq.nsmallest(self._maps_per_look, due):
-            known = self._known[pid]
-            known.maps_reads += 1
-            again = known.maps_reads == 1
-            known.maps_due_mono_s = mono_s + MAPS_AGAIN_S if again else math.inf
+            record = self._known[pid]
+            record.maps_reads += 1
+            again = record.maps_reads == 1
+            record.maps_due_mono_s = mono_s + MAPS_AGAIN_S if again else math.inf
             stat = self._registry.stat_if_any(pid)
-            if stat is not None and stat.starttime == known.starttime and stat.state != "Z":
+            if stat is not None and stat.starttime == record.starttime and stat.state != "Z":
                 sight = self._registry.read(pid, stat, closer=True)
-                known.info = found[pid] = still(known.info, sight.info)
-                known.anonymous_bytes = sight.anonymous_bytes
+                record.info = processes[pid] = still(record.info, sight.info)
+                record.anonymous_bytes = sight.anonymous_bytes
 
     # ---- the machine ----------------------------------------------------------------------------
 

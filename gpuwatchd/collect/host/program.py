@@ -52,16 +52,16 @@ def key(
     """
     if info.framework in frameworks.GRAPHICS or (executable or "").endswith(_DELETED):
         return None
-    found = program_key.launch(mask_argv(argv, limit=len(argv)), executable)
-    if found is None or (found.script and not found.script.startswith("/") and not folder):
+    launch = program_key.launch(mask_argv(argv, limit=len(argv)), executable)
+    if launch is None or (launch.script and not launch.script.startswith("/") and not folder):
         return None
-    script = _script(found, folder or "/", root)
+    script = _script(launch, folder or "/", root)
     begun_s = info.key.started_at_s
     late_ns = (begun_s + _LATE_S) * 1e9 if begun_s is not None else float("inf")
     if script is not None and (script.changed_ns or 0) > late_ns:
         return None
     return program_key.program_key(
-        found,
+        launch,
         user=info.user,
         executable=_mark(root, executable) if executable else None,
         script=script,
@@ -73,7 +73,7 @@ def keyed(
     info: ProcessInfo, proc: str, argv: Sequence[str], libraries: Iterable[str]
 ) -> ProcessInfo:
     """Return a process with the :func:`key` of what it runs; ``proc`` is its place in /proc."""
-    found = key(
+    text = key(
         info,
         argv,
         libraries,
@@ -81,33 +81,33 @@ def keyed(
         folder=_link(f"{proc}/cwd"),
         root=f"{proc}/root",
     )
-    return msgspec.structs.replace(info, program=found)
+    return msgspec.structs.replace(info, program=text)
 
 
-def _script(found: Launch, folder: str, root: str) -> FileMark | None:
+def _script(launch: Launch, folder: str, root: str) -> FileMark | None:
     """Return the file that holds the code, where there is one of its own."""
-    if found.script:
-        return _mark(root, posixpath.normpath(posixpath.join(folder, found.script)))
-    if not found.module:
+    if launch.script:
+        return _mark(root, posixpath.normpath(posixpath.join(folder, launch.script)))
+    if not launch.module:
         return None
-    inside = posixpath.join(folder, *found.module.split("."))
+    inside = posixpath.join(folder, *launch.module.split("."))
     tries = (_mark(root, f"{inside}.py"), _mark(root, f"{inside}/__main__.py"))
     return next((mark for mark in tries if mark.size is not None), None)
 
 
 def _library(root: str, framework: str | None, libraries: Iterable[str]) -> FileMark | None:
     """Return the file that stands for the version of a framework."""
-    parts = [part for name, known in frameworks.LIBRARIES if name == framework for part in known]
+    parts = [part for name, names in frameworks.LIBRARIES if name == framework for part in names]
     paths = sorted(path for path in libraries if any(part in path for part in parts))
     return _mark(root, paths[0]) if paths else None
 
 
 def _mark(root: str, path: str) -> FileMark:
     try:
-        found = os.stat(f"{root}{path}")  # noqa: PTH116 - a path of another process
+        stat_result = os.stat(f"{root}{path}")  # noqa: PTH116 - a path of another process
     except (OSError, ValueError):
         return FileMark(path)
-    return FileMark(path, found.st_size, found.st_mtime_ns)
+    return FileMark(path, stat_result.st_size, stat_result.st_mtime_ns)
 
 
 def _link(path: str) -> str | None:

@@ -92,8 +92,8 @@ def facts(environ: bytes) -> dict[str, str] | None:
     """
     if len(_VARIABLE.findall(environ)) < 2:
         return None
-    found = {name.decode(): clean(value, limit=96) for name, value in _FACT.findall(environ)}
-    return {name: value for name, value in found.items() if value}
+    values = {name.decode(): clean(value, limit=96) for name, value in _FACT.findall(environ)}
+    return {name: value for name, value in values.items() if value}
 
 
 def membership(
@@ -205,8 +205,8 @@ def _once(agent: Ancestor) -> str:
 
 
 def _short(name: str) -> str:
-    found = _UUID.fullmatch(name)
-    return found[1] if found else name
+    match = _UUID.fullmatch(name)
+    return match[1] if match else name
 
 
 def _number(env: Mapping[str, str], *names: str) -> int | None:

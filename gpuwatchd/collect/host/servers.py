@@ -66,12 +66,12 @@ def launches(
 
 def _variables(environ: bytes) -> tuple[tuple[str, str], ...]:
     """Return the few variables that say where an engine listens, and nothing else."""
-    found = []
+    pairs = []
     for entry in environ.split(b"\0"):
         name, _, value = entry.partition(b"=")
         if name.decode("ascii", "replace") in VARIABLES:
-            found.append((name.decode("ascii"), value.decode("utf-8", "replace")))
-    return tuple(found)
+            pairs.append((name.decode("ascii"), value.decode("utf-8", "replace")))
+    return tuple(pairs)
 
 
 def _by_psutil(key: ProcessKey) -> tuple[Launch, ...]:

@@ -21,14 +21,14 @@ class Users:
 
     def name(self, uid: int) -> str:
         """Return a user's name; the number where there is none, or none has come yet."""
-        known = self._names.get(uid)
-        if known is None and uid not in self._asked:
+        text = self._names.get(uid)
+        if text is None and uid not in self._asked:
             self._asked.add(uid)
             asks = threading.Thread(target=self._ask, args=(uid,), name="user", daemon=True)
             asks.start()
             asks.join(PATIENCE_S)
-            known = self._names.get(uid)
-        return str(uid) if known is None else known
+            text = self._names.get(uid)
+        return str(uid) if text is None else text
 
     def _ask(self, uid: int) -> None:
         try:

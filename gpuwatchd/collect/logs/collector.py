@@ -154,19 +154,19 @@ class Collector:
         started_at_s: float | None = None,
     ) -> ProcessInfo | None:
         """Return who a row is about, or None when there are too many to keep."""
-        shown = mask_argv([name])[0] if name else "?"
-        alias = (pid, shown, started_at_s)
+        text = mask_argv([name])[0] if name else "?"
+        alias = (pid, text, started_at_s)
         found = self._known.get(alias)
         if found is None:
             of_pid = self._by_pid.setdefault(pid, [])
-            found = next((each for each in of_pid if _same_name(each.name, shown)
+            found = next((each for each in of_pid if _same_name(each.name, text)
                           and each.key.started_at_s == started_at_s), None)  # fmt: skip
         if found is None:
             if len(self._known) >= MAX_SUBJECTS:
                 return None
             found = ProcessInfo(
                 key=ProcessKey(pid=pid, started_at_s=started_at_s),
-                name=shown,
+                name=text,
                 user=clean(user) if user else None,
                 argv=mask_argv(argv),
             )
@@ -219,7 +219,7 @@ def as_array(values: FloatArray) -> array[float]:
     return array("d", np.asarray(values, dtype=np.float64).tobytes())
 
 
-def _same_name(one: str, other: str) -> bool:
+def _same_name(text: str, other: str) -> bool:
     """Say whether two tools may mean one process: they cut names and drop folders.
 
     Examples
@@ -229,9 +229,9 @@ def _same_name(one: str, other: str) -> bool:
     >>> _same_name("python", "bash")
     False
     """
-    if one == other or "?" in {one, other}:
+    if text == other or "?" in {text, other}:
         return True
-    short, long = sorted((one, other), key=len)
+    short, long = sorted((text, other), key=len)
     if short.startswith("..."):
         return long.endswith(short.lstrip("."))
     return re.split(r"[/\\]", long)[-1] == short.removeprefix("./")

@@ -127,10 +127,10 @@ class Layout:
         """Number of columns."""
         return len(self.names)
 
-    def found(self) -> str:
+    def column_names(self) -> str:
         """Return the column names for an error message."""
-        shown = ", ".join(name.strip() for name in self.names[:12])
-        return shown + (f" and {self.width - 12} more" if self.width > 12 else "")
+        text = ", ".join(name.strip() for name in self.names[:12])
+        return text + (f" and {self.width - 12} more" if self.width > 12 else "")
 
     def unit(self, role: str) -> float:
         """Return bytes per unit of a memory column (MiB where the header names none)."""
@@ -208,11 +208,11 @@ def layout_of(line: str) -> Layout | None:
         line = line.lstrip("# ")  # a header as a comment, but no command line and no title
     if line[:1] in {"{", "<", "#", "+", "|", "=", ""}:
         return None
-    found = _read_header(line)
-    if found is None:
+    layout = _read_header(line)
+    if layout is None:
         return None
     # Readers settle the index column in their layout: each gets one of its own.
-    return replace(found, roles=dict(found.roles), units=dict(found.units))
+    return replace(layout, roles=dict(layout.roles), units=dict(layout.units))
 
 
 @lru_cache(maxsize=64)
@@ -225,8 +225,8 @@ def _read_header(line: str) -> Layout | None:
         return None
     layout = _scan(cells)
     layout.separator = separator
-    known = set(layout.roles) & {"time", "used", "free", "total", "pid", "uuid", "bus"}
-    if not known and not (layout.index_choices and "name" in layout.roles):
+    names = set(layout.roles) & {"time", "used", "free", "total", "pid", "uuid", "bus"}
+    if not names and not (layout.index_choices and "name" in layout.roles):
         return None
     return layout
 

@@ -161,8 +161,8 @@ class Places:
                 keys.append(("bus", host, bus))
             if index is not None or not keys:
                 keys.append(("index", host, index))
-        found = [base for each in keys if (base := self._keys.get(each)) is not None]
-        fitting = [base for base in found if base.may_be(uuid, bus)]
+        bases = [base for each in keys if (base := self._keys.get(each)) is not None]
+        fitting = [base for base in bases if base.may_be(uuid, bus)]
         if not fitting:
             fitting = [_Base(uuid, bus)]
             self._bases += fitting
@@ -189,21 +189,21 @@ class Places:
         """Return, by order, the place that stands for each place which is no device of its own."""
         same: dict[int, Place] = {}
         for base in self._bases:
-            kept: list[Place] = []
+            places: list[Place] = []
             for place in base.variants:
-                twin = next((each for each in kept if each.fits(place.name, place.total)), None)
+                twin = next((each for each in places if each.fits(place.name, place.total)), None)
                 if twin is None or place.parent is not None:
-                    kept.append(place)
+                    places.append(place)
                     continue
                 twin.take(place)
                 same[place.order] = twin
-            base.variants[:] = kept
+            base.variants[:] = places
         return same | self._united_parts(same)
 
     def _united_parts(self, same: dict[int, Place]) -> dict[int, Place]:
         """Unite the MIG instances of cards that turned out to be one."""
         parts: dict[tuple[int, str], Place] = {}
-        found: dict[int, Place] = {}
+        places: dict[int, Place] = {}
         for place in self.all:
             if place.parent is None:
                 continue
@@ -211,7 +211,7 @@ class Places:
             twin = parts.setdefault((place.parent.order, place.key), place)
             if twin is not place:
                 twin.take(place)
-                found[place.order] = twin
+                places[place.order] = twin
         for base in self._bases:
-            base.variants[:] = [place for place in base.variants if place.order not in found]
-        return found
+            base.variants[:] = [place for place in base.variants if place.order not in places]
+        return places

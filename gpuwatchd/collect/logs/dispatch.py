@@ -85,8 +85,8 @@ class Dispatcher:
         """Count a line that a run of NULs has touched as torn, unless it is a header."""
         left = line.replace("\0", "").strip()
         header = left and not left[0].isdigit()
-        if header and (found := self._detect([left], 0)) is not None:
-            self._enter(found)
+        if header and (text := self._detect([left], 0)) is not None:
+            self._enter(text)
             self._take([left], number)
         else:
             self._sink.bad("torn", number)
@@ -113,10 +113,10 @@ class Dispatcher:
             at, window = at + 1, _WINDOW
 
     def _start(self, lines: Sequence[str], at: int) -> bool:
-        found = self._detect(lines, at)
-        if found is not None:
-            self._enter(found)
-        return found is not None
+        text = self._detect(lines, at)
+        if text is not None:
+            self._enter(text)
+        return text is not None
 
     def _take(self, lines: Sequence[str], number: int) -> int:
         reader = self._now

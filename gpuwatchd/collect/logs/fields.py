@@ -101,7 +101,7 @@ def whole(text: str | float | None) -> int | None:
     return int(text) if math.isfinite(text) and text >= 0 and text == int(text) else None
 
 
-def known(text: str | None) -> str | None:
+def value_or_none(text: str | None) -> str | None:
     """Return the text without its spaces, or None when it means "not available"."""
     if text is None:
         return None
@@ -117,10 +117,10 @@ def uuid(text: str | None) -> str | None:
     >>> uuid("GPU-00000000-0000-0000-0000-000000000000") is None, uuid(" GPU-5f ")
     (True, 'GPU-5f')
     """
-    found = known(text)
-    if found is None or not found.upper().removeprefix("GPU-").removeprefix("MIG-").strip("0-"):
+    value = value_or_none(text)
+    if value is None or not value.upper().removeprefix("GPU-").removeprefix("MIG-").strip("0-"):
         return None
-    return found
+    return value
 
 
 def bus(text: str | None) -> str | None:
@@ -131,10 +131,10 @@ def bus(text: str | None) -> str | None:
     >>> bus("00000000:0C:00.0"), bus("0000:0c:00.0"), bus("[N/A]")
     ('0000:0c:00.0', '0000:0c:00.0', None)
     """
-    found = known(text)
-    if found is None:
+    value = value_or_none(text)
+    if value is None:
         return None
-    domain, mark, rest = found.lower().partition(":")
+    domain, mark, rest = value.lower().partition(":")
     if not mark or ":" not in rest:
-        return found.lower()
+        return value.lower()
     return f"{domain[-4:].rjust(4, '0')}:{rest}"

@@ -54,8 +54,8 @@ def _of_one_time_axis(tracks: list[Track], sink: Collector, log: LogFile) -> lis
     untimed = sum(len(track.t) for track in tracks if not track.timed)
     log.timed = timed > 0 and timed >= untimed
     if timed and untimed:
-        kept, left = ("with", untimed) if log.timed else ("without", timed)
-        sink.note(f"rows with and without a time in one log: only those {kept} one count, "
+        text, left = ("with", untimed) if log.timed else ("without", timed)
+        sink.note(f"rows with and without a time in one log: only those {text} one count, "
                   f"{left:,} left out")  # fmt: skip
     chosen = [track for track in tracks if track.timed == log.timed]
     if not log.timed and sink.options.interval_s:

@@ -41,10 +41,10 @@ def guess(lines: Sequence[str]) -> Layout | None:
     if at < width and _counts_devices(columns[at]):
         roles["index"] = at
     device = columns[roles["index"]] if "index" in roles else [""] * len(rows)
-    found = _memory(columns, set(roles.values()), device)
-    if found is None:
+    pair = _memory(columns, set(roles.values()), device)
+    if pair is None:
         return None
-    roles["used"], roles["total"] = found
+    roles["used"], roles["total"] = pair
     for position, column in enumerate(columns):
         if position not in roles.values() and all(_is_name(cell) for cell in column):
             roles.setdefault("name", position)
@@ -53,7 +53,7 @@ def guess(lines: Sequence[str]) -> Layout | None:
 
 def _is_time(column: Sequence[str]) -> bool:
     clock = Clock()
-    good = sum(":" in cell and not math.isnan(clock.one(cell)) for cell in column)
+    good = sum(":" in cell and not math.isnan(clock.parse(cell)) for cell in column)
     return good >= 0.9 * len(column)
 
 

@@ -66,10 +66,10 @@ class HeadedReader(ABC):
     def _say_missing(self, table: RowTable) -> None:
         if table.has_memory:
             return
-        found = table.layout.found()
+        text = table.layout.column_names()
         if "free" in table.layout.roles:
-            self._sink.no_memory = f"free memory without a total; columns found: {found}"
+            self._sink.no_memory = f"free memory without a total; columns found: {text}"
             self._sink.no_memory_hint = "pass --total, for example --total 24GiB"
         else:
-            self._sink.no_memory = f"no memory column; columns found: {found}"
+            self._sink.no_memory = f"no memory column; columns found: {text}"
             self._sink.no_memory_hint = WHAT_TO_LOG

@@ -42,7 +42,7 @@ class ProcessTable(RowTable):
             return
         process = self._process(row)
         if process is None:
-            reason = "torn" if fields.known(row["pid"]) is not None else "not available"
+            reason = "torn" if fields.value_or_none(row["pid"]) is not None else "not available"
             self.sink.bad(reason, number)
             return
         used = fields.amount(row["used"], self.layout.unit("used")) if "used" in row else math.nan
@@ -74,10 +74,10 @@ class ProcessTable(RowTable):
         return self.sink.process(
             pid,
             None if fields.not_available(name) else name,
-            user=fields.known(row.get("user")),
+            user=fields.value_or_none(row.get("user")),
             started_at_s=self._started(row),
         )
 
     def _started(self, row: dict[str, str]) -> float | None:
-        value = self.sink.clock.one(row["started"]) if row.get("started") else math.nan
+        value = self.sink.clock.parse(row["started"]) if row.get("started") else math.nan
         return None if math.isnan(value) else value

@@ -48,9 +48,9 @@ def pairs(files: Sequence[str], glance: Callable[[str], LogFile]) -> list[tuple[
             devices[file] = uids
     partner: dict[str, str] = {}
     for file, uids in processes.items():
-        found = [other for other, theirs in devices.items() if uids & theirs]
-        if len(found) == 1:
-            partner[file] = found[0]
+        texts = [other for other, theirs in devices.items() if uids & theirs]
+        if len(texts) == 1:
+            partner[file] = texts[0]
     taken = Counter(partner.values())
     chosen = {file: other for file, other in partner.items() if taken[other] == 1}
     company = {other: file for file, other in chosen.items()}
@@ -104,9 +104,9 @@ def _of_processes(log: LogFile) -> bool:
     )
 
 
-def _overlap(one: LogSeries, other: LogSeries) -> bool:
-    begins = max(float(one.t_s[0]), float(other.t_s[0]))
-    return begins <= min(float(one.t_s[-1]), float(other.t_s[-1]))
+def _overlap(log_series: LogSeries, other: LogSeries) -> bool:
+    begins = max(float(log_series.t_s[0]), float(other.t_s[0]))
+    return begins <= min(float(log_series.t_s[-1]), float(other.t_s[-1]))
 
 
 def _placed(part: LogSeries, wholes: dict[str, LogSeries]) -> LogSeries:

@@ -86,7 +86,7 @@ class RowTable:
         best, most = None, 0
         for position in self.layout.index_choices:
             values = {fields.whole(row[position]) for row in rows} - {None}
-            words = any(fields.known(row[position]) for row in rows)
+            words = any(fields.value_or_none(row[position]) for row in rows)
             if not values and words:
                 self.layout.roles.setdefault("name", position)
             elif len(values) > most:
@@ -264,7 +264,7 @@ class RowTable:
         index: int | None = nth
         if "index" in row:
             index = fields.whole(row["index"])
-            if index is None and fields.known(row["index"]) is not None:
+            if index is None and fields.value_or_none(row["index"]) is not None:
                 raise Torn
         elif self._numbered:
             index = None
@@ -273,8 +273,8 @@ class RowTable:
             uuid=fields.uuid(row.get("uuid")),
             bus=fields.bus(row.get("bus")),
             index=index,
-            host=fields.known(row.get("host")),
-            name=fields.known(row.get("name")),
+            host=fields.value_or_none(row.get("host")),
+            name=fields.value_or_none(row.get("name")),
             total=None if total is None or not total > 0 else total,
         )
 

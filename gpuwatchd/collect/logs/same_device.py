@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def united(sink: Collector) -> list[Track]:
     """Return the tracks of the log with readings, one for each subject and time axis."""
     same = sink.places.united()
-    found: dict[tuple[int, ProcessKey | None, str, bool], list[Track]] = {}
+    groups: dict[tuple[int, ProcessKey | None, str, bool], list[Track]] = {}
     for (order, key, name, timed), track in sink.tracks.items():
         if len(track.t):
             track.place = same.get(order, track.place)
-            found.setdefault((track.place.order, key, name, timed), []).append(track)
-    return [group[0] if len(group) == 1 else _joined(group) for group in found.values()]
+            groups.setdefault((track.place.order, key, name, timed), []).append(track)
+    return [group[0] if len(group) == 1 else _joined(group) for group in groups.values()]
 
 
 def _joined(group: list[Track]) -> Track:

@@ -45,7 +45,7 @@ def build(tracks: list[Track], sink: Collector) -> Built:
     levels: dict[int, _Level] = {}
     tracks.sort(key=lambda track: (track.place.order, track.process is not None))
     totals = _totals(tracks, sink)
-    seen: Counter[tuple[int, ProcessKey]] = Counter()
+    counter: Counter[tuple[int, ProcessKey]] = Counter()
     for track in tracks:
         order = track.place.order
         total = totals.get(order)
@@ -59,7 +59,7 @@ def build(tracks: list[Track], sink: Collector) -> Built:
             limit = _limit(track, total, runs, levels.get(order))
             if track.process is None:
                 levels[order] = _Level(limit, runs[-1].t, runs[-1].used)
-            built.series += _series_of(track, runs, total, limit, seen)
+            built.series += _series_of(track, runs, total, limit, counter)
     built.devices = _devices(tracks, totals, sink)
     return built
 
@@ -69,8 +69,8 @@ def _devices(tracks: list[Track], totals: dict[int, float | None], sink: Collect
     places = {track.place.order: track.place for track in tracks}
     if not tracks:
         places = {place.order: place for place in sink.places.all}
-    found = [place.device(totals.get(order, place.total)) for order, place in places.items()]
-    return list({device.uid: device for device in found}.values())
+    devices = [place.device(totals.get(order, place.total)) for order, place in places.items()]
+    return list({device.uid: device for device in devices}.values())
 
 
 def _totals(tracks: list[Track], sink: Collector) -> dict[int, float | None]:
@@ -125,23 +125,25 @@ def _series_of(
     runs: list[Run],
     total: float | None,
     limit: float | None,
-    seen: Counter[tuple[int, ProcessKey]],
+    counter: Counter[tuple[int, ProcessKey]],
 ) -> list[LogSeries]:
     if track.process is None:
-        return [_one(track, run, None, number=number, total=total, limit=limit)
+        return [_series(track, run, None, number=number, total=total, limit=limit)
                 for number, run in enumerate(runs)]  # fmt: skip
-    found: list[LogSeries] = []
+    serieses: list[LogSeries] = []
     for run in runs:
         # A pid that was away for more than ten intervals is another process.
         for start, end in itertools.pairwise([0, *run.breaks, run.t.size]):
             part = Run(run.t[start:end], run.used[start:end], ())
             process = track.process
-            if (track.place.order, process.key) in seen:
+            if (track.place.order, process.key) in counter:
                 process = _renewed(process, float(part.t[0]))
             who = (track.place.order, process.key)
-            found.append(_one(track, part, process, number=seen[who], total=total, limit=limit))
-            seen[who] += 1
-    return found
+            serieses.append(
+                _series(track, part, process, number=counter[who], total=total, limit=limit)
+            )
+            counter[who] += 1
+    return serieses
 
 
 def _renewed(process: ProcessInfo, first_seen_s: float) -> ProcessInfo:
@@ -150,7 +152,7 @@ def _renewed(process: ProcessInfo, first_seen_s: float) -> ProcessInfo:
     return msgspec.structs.replace(process, key=key)
 
 
-def _one(
+def _series(
     track: Track,
     run: Run,
     process: ProcessInfo | None,

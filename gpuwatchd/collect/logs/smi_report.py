@@ -66,7 +66,7 @@ def keep(card: Card, t: Time, line: int, sink: Collector) -> None:
             uuid=fields.uuid(card.uuid),
             bus=fields.bus(card.bus),
             index=card.index,
-            name=fields.known(card.name),
+            name=fields.value_or_none(card.name),
             total=total or None,
         )
     except ValueError:
@@ -118,7 +118,7 @@ def _process(place: Place, process: Process, t: Time, line: int, sink: Collector
     if pid is None:
         sink.bad("not available" if fields.not_available(process.pid or "") else "torn", line)
         return
-    who = sink.process(pid, fields.known(process.name))
+    who = sink.process(pid, fields.value_or_none(process.name))
     try:
         used = _bytes(process.used)
     except ValueError:

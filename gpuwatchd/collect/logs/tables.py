@@ -131,7 +131,7 @@ class Table(RowTable):
         return np.ascontiguousarray(first), None if same else np.ascontiguousarray(other)
 
     def _amount_columns(self, columns: dict[str, list[str]]) -> dict[str, FloatArray] | None:
-        found: dict[str, FloatArray] = {}
+        arrays: dict[str, FloatArray] = {}
         for role in MEMORY_ROLES:
             texts = columns.get(role)
             if texts is None:
@@ -140,7 +140,7 @@ class Table(RowTable):
             if _constant(texts):
                 if not self._learn(cache, texts[:1], role):
                     return None
-                found[role] = np.full(len(texts), cache[texts[0]])
+                arrays[role] = np.full(len(texts), cache[texts[0]])
                 continue
             try:
                 values = list(map(cache.__getitem__, texts))
@@ -148,8 +148,8 @@ class Table(RowTable):
                 if not self._learn(cache, texts, role):
                     return None
                 values = list(map(cache.__getitem__, texts))
-            found[role] = np.array(values, dtype=np.float64)
-        return found
+            arrays[role] = np.array(values, dtype=np.float64)
+        return arrays
 
     def _learn(self, cache: dict[str, float], texts: Sequence[str], role: str) -> bool:
         if len(cache) > CACHE_MAX:
@@ -171,21 +171,21 @@ class Table(RowTable):
         if len(varying) == 1:
             return self._places_of_one(columns, varying[0])
         identity = list(zip(*columns, strict=True))
-        found = {key: self._place_of(key) for key in dict.fromkeys(identity)}
-        if None in found.values():
+        places = {key: self._place_of(key) for key in dict.fromkeys(identity)}
+        if None in places.values():
             return None
-        return cast("list[Place]", list(map(found.__getitem__, identity)))
+        return cast("list[Place]", list(map(places.__getitem__, identity)))
 
     def _places_of_one(self, columns: list[list[str]], varying: list[str]) -> list[Place] | None:
         """Return the places of rows that differ in one column only, mostly the index."""
-        found: dict[str, Place] = {}
+        places: dict[str, Place] = {}
         for text in dict.fromkeys(varying):
             key = tuple(text if column is varying else column[0] for column in columns)
             place = self._place_of(key)
             if place is None:
                 return None
-            found[text] = place
-        return list(map(found.__getitem__, varying))
+            places[text] = place
+        return list(map(places.__getitem__, varying))
 
     def _place_of(self, key: tuple[str, ...]) -> Place | None:
         place = self._places.get(key)

@@ -72,7 +72,7 @@ class Clock:
         self.two_ways = False
         self.naive = False
 
-    def one(self, text: str) -> float:
+    def parse(self, text: str) -> float:
         """Return epoch seconds; NaN when it is no time.
 
         Examples
@@ -89,12 +89,12 @@ class Clock:
 
         They differ only for dates such as 04-03-2021; NaN where a reading is impossible.
         """
-        found = self._seen.get(text)
-        if found is None:
+        pair = self._seen.get(text)
+        if pair is None:
             if len(self._seen) >= _CACHE_MAX:
                 self._seen.clear()
-            found = self._seen[text] = self._parse(text.strip().strip('"').strip())
-        return found
+            pair = self._seen[text] = self._parse(text.strip().strip('"').strip())
+        return pair
 
     def column(self, texts: Sequence[str]) -> FloatArray | None:
         """Return the times of a column, or None when they are not all of one plain shape.

@@ -50,7 +50,7 @@ print(int(size() if callable(size) else size))
 """
 
 
-class Known(NamedTuple):
+class ListedProcess(NamedTuple):
     """One process of this machine."""
 
     pid: int
@@ -125,13 +125,13 @@ class Mac:
         except (psutil.Error, OSError):
             return None
 
-    def processes(self) -> list[Known]:
+    def processes(self) -> list[ListedProcess]:
         """Return every process; what is hidden of one is empty."""
-        found = []
+        listed_processes = []
         for process in psutil.process_iter(["pid", "ppid", "name", "cmdline", "create_time"]):
             facts = process.info
-            found.append(
-                Known(
+            listed_processes.append(
+                ListedProcess(
                     pid=facts["pid"],
                     parent_pid=facts["ppid"] or 0,
                     name=facts["name"] or "",
@@ -139,7 +139,7 @@ class Mac:
                     started_at_s=facts["create_time"] or 0.0,
                 )
             )
-        return found
+        return listed_processes
 
     def boot_id(self) -> str:
         """Return a text that changes with every boot; asked once, as no process outlives one.
@@ -149,10 +149,10 @@ class Mac:
         """
         if not self._boot_id:
             try:
-                said = self.run(BOOT_SESSION).decode("ascii", "replace").strip()
+                text = self.run(BOOT_SESSION).decode("ascii", "replace").strip()
             except (SourceError, SourceUnavailable):
-                said = ""
-            self._boot_id = said if is_uuid(said) else f"boot-{int(psutil.boot_time())}"
+                text = ""
+            self._boot_id = text if is_uuid(text) else f"boot-{int(psutil.boot_time())}"
         return self._boot_id
 
     def recommended_bytes(self) -> int | None:

@@ -168,17 +168,17 @@ def parse_text(text: str) -> list[Node]:
             finish()
             kind, entry = clean(header.group(2), limit=80), {}
             continue
-        found = _PROPERTY.match(line)
-        if found:
+        match = _PROPERTY.match(line)
+        if match:
             # Only under its own key: IOReportLegend repeats these names with other numbers.
-            entry.setdefault(found.group(1), found.group(2).strip())
+            entry.setdefault(match.group(1), match.group(2).strip())
     finish()
     return nodes
 
 
 def _quoted(text: str) -> str:
-    found = _QUOTED.match(text)
-    return clean(found.group(1), limit=80) if found else ""
+    match = _QUOTED.match(text)
+    return clean(match.group(1), limit=80) if match else ""
 
 
 def parse_clients(text: str) -> dict[int, GpuClient]:
@@ -194,15 +194,15 @@ def parse_clients(text: str) -> dict[int, GpuClient]:
     >>> found[42]
     GpuClient(pid=42, name='python3.12', gpu_time_ns=25)
     """
-    found: dict[int, GpuClient] = {}
+    clients: dict[int, GpuClient] = {}
     time_ns, creator = 0, ""
 
     def finish() -> None:
         match = _CREATOR.match(creator)
         if match:
-            pid, before = int(match.group(1)), found.get(int(match.group(1)))
+            pid, before = int(match.group(1)), clients.get(int(match.group(1)))
             total_ns = time_ns + (before.gpu_time_ns if before else 0)
-            found[pid] = GpuClient(pid, clean(match.group(2), limit=80), total_ns)
+            clients[pid] = GpuClient(pid, clean(match.group(2), limit=80), total_ns)
 
     for line in text.splitlines():
         if _HEADER.search(line):
@@ -215,10 +215,10 @@ def parse_clients(text: str) -> dict[int, GpuClient]:
         elif entry and entry.group(1) == "IOUserClientCreator":
             creator = _quoted(entry.group(2))
     finish()
-    return found
+    return clients
 
 
 def platform_uuid(raw: bytes) -> str | None:
     """Return the machine's own UUID from the property list of IOPlatformExpertDevice."""
-    found = re.search(rb"<key>IOPlatformUUID</key>\s*<string>([0-9A-Fa-f-]{36})</string>", raw)
-    return found.group(1).decode("ascii").lower() if found else None
+    match = re.search(rb"<key>IOPlatformUUID</key>\s*<string>([0-9A-Fa-f-]{36})</string>", raw)
+    return match.group(1).decode("ascii").lower() if match else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gpuwatchd.analysis import frameworks
-from gpuwatchd.collect.metal.calls import GPU_CLIENTS, Denied, Known
+from gpuwatchd.collect.metal.calls import GPU_CLIENTS, Denied, ListedProcess
 from gpuwatchd.collect.metal.ioreg import GpuClient, parse_clients
 from gpuwatchd.core.errors import SourceError
 from gpuwatchd.core.model import ProcessKey, ProcessUse
@@ -44,7 +44,7 @@ class System(Protocol):
     def resident_bytes(self, pid: int) -> int | None:
         """Return a process's resident memory."""
 
-    def processes(self) -> list[Known]:
+    def processes(self) -> list[ListedProcess]:
         """Return every process."""
 
 
@@ -79,7 +79,7 @@ class Processes:
         """Those that have kept the GPU busy once."""
         self._shares: dict[int, float] = {}
 
-    def look(self, mono_s: float) -> Holders:
+    def holders(self, mono_s: float) -> Holders:
         """Return who holds memory now.
 
         Raises
@@ -109,12 +109,12 @@ class Processes:
         total, known, is_bound = 0, False, False
         for pid in family:
             try:
-                found = self._system.footprint(pid)
+                footprint = self._system.footprint(pid)
             except Denied:
                 # Resident memory lacks what was compressed or swapped, and most GPU memory.
                 amount, is_bound = self._system.resident_bytes(pid), True
             else:
-                amount = None if found is None else found.footprint_bytes
+                amount = None if footprint is None else footprint.footprint_bytes
             if amount is not None:
                 total, known = total + amount, True
         return (total if known else None), is_bound
@@ -122,25 +122,35 @@ class Processes:
     # ---- the slow look --------------------------------------------------------------------------
 
     def _scan(self, mono_s: float) -> None:
-        known = {one.pid: one for one in self._system.processes()}
+        processes = {process.pid: process for process in self._system.processes()}
         try:
             text = self._system.run(GPU_CLIENTS).decode("utf-8", "replace")
         except SourceError:
             clients: dict[int, GpuClient] = {}  # what is recognised by name is listed all the same
         else:
             # Programs that have ended stay in the registry: only those that live count.
-            clients = {pid: one for pid, one in parse_clients(text).items() if pid in known}
-        self._measure(known, clients, mono_s)
-        listed = {pid for pid, one in known.items() if self._works(one, pid in clients)}
-        self._families = {pid: family(pid, known, listed) for pid in sorted(listed)}
+            clients = {
+                pid: gpu_client
+                for pid, gpu_client in parse_clients(text).items()
+                if pid in processes
+            }
+        self._measure(processes, clients, mono_s)
+        listed = {pid for pid, process in processes.items() if self._works(process, pid in clients)}
+        self._families = {pid: family(pid, processes, listed) for pid in sorted(listed)}
         self._shares = {pid: share for pid, share in self._shares.items() if pid in listed}
 
     def _measure(
-        self, known: Mapping[int, Known], clients: Mapping[int, GpuClient], mono_s: float
+        self,
+        processes: Mapping[int, ListedProcess],
+        clients: Mapping[int, GpuClient],
+        mono_s: float,
     ) -> None:
         """Work out who kept the GPU busy since the last look."""
         before_s, self._scanned_mono_s = self._scanned_mono_s, mono_s
-        times = {(pid, known[pid].started_at_s): one.gpu_time_ns for pid, one in clients.items()}
+        times = {
+            (pid, processes[pid].started_at_s): gpu_client.gpu_time_ns
+            for pid, gpu_client in clients.items()
+        }
         self._shares = {}
         if before_s is not None and mono_s > before_s:
             for identity in times.keys() & self._times.keys():
@@ -152,19 +162,19 @@ class Processes:
                     if share >= BUSY_SHARE:
                         self._workers.add(identity)
         self._times = times
-        self._workers &= {(one.pid, one.started_at_s) for one in known.values()}
+        self._workers &= {(process.pid, process.started_at_s) for process in processes.values()}
 
-    def _works(self, one: Known, has_gpu: bool) -> bool:  # noqa: FBT001
-        if one.name in _NEVER:
+    def _works(self, process: ListedProcess, has_gpu: bool) -> bool:  # noqa: FBT001
+        if process.name in _NEVER:
             return False
-        framework, _ = frameworks.recognise(one.argv, (), one.name)
+        framework, _ = frameworks.recognise(process.argv, (), process.name)
         if framework is not None and framework not in frameworks.GRAPHICS:
             return True
-        is_python = one.name.lower().startswith("python")
-        return (has_gpu and is_python) or (one.pid, one.started_at_s) in self._workers
+        is_python = process.name.lower().startswith("python")
+        return (has_gpu and is_python) or (process.pid, process.started_at_s) in self._workers
 
 
-def family(pid: int, known: Mapping[int, Known], listed: set[int]) -> tuple[int, ...]:
+def family(pid: int, processes: Mapping[int, ListedProcess], listed: set[int]) -> tuple[int, ...]:
     """Return a program with its descendants, without those that are listed themselves.
 
     A launcher holds next to nothing: its children hold the model.
@@ -176,8 +186,8 @@ def family(pid: int, known: Mapping[int, Known], listed: set[int]) -> tuple[int,
     (1, 2, 3)
     """
     children: dict[int, list[int]] = {}
-    for one in known.values():
-        children.setdefault(one.parent_pid, []).append(one.pid)
+    for process in processes.values():
+        children.setdefault(process.parent_pid, []).append(process.pid)
     found, left = [], [pid]
     while left:
         at = left.pop(0)

@@ -175,9 +175,9 @@ class MetalSource:
 
     def _nodes(self) -> list[Node]:
         raw = self._calls.run(ACCELERATORS)
-        found = ioreg.parse(raw)
+        nodes = ioreg.parse(raw)
         # A list that is damaged is asked for in the other form; an empty one means that none is.
-        return found if found or not raw.strip() else ioreg.parse(
+        return nodes if nodes or not raw.strip() else ioreg.parse(
             self._calls.run(ACCELERATORS_TEXT)
         )  # fmt: skip
 
@@ -266,14 +266,14 @@ class MetalSource:
         self._note_total(gpu, total)
         uses = None
         try:
-            uses, reason = self._processes.look(mono_s)
+            uses, reason = self._processes.holders(mono_s)
         except SourceError as error:
             reason = error.message
             faults.append(_fault(gpu, "processes", reason))
         return DeviceReading(
             device_uid=uid,
             used_bytes=allocated,
-            free_bytes=metal_system.room(self._ceiling, allocated, in_use, system),
+            free_bytes=metal_system.headroom(self._ceiling, allocated, in_use, system),
             total_bytes=total,
             resident_bytes=in_use,
             util_pct=node.busy_pct,

@@ -138,7 +138,7 @@ def ceiling(system: System, recommended_bytes: int | None) -> Ceiling | None:
     return Ceiling(ram * 2 // 3 if ram <= _SMALL_MACHINE else ram * 3 // 4, "estimate")
 
 
-def room(
+def headroom(
     limit: Ceiling | None, allocated: int | None, in_use: int | None, system: System
 ) -> int | None:
     """Return what the GPU can still get, bytes: the ceiling bounds it, and so does the host.
@@ -184,7 +184,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _swap(text: str) -> int | None:
-    found = _SWAP_USED.search(text)
-    if found is None or found.group(1).count(".") > 1:
+    match = _SWAP_USED.search(text)
+    if match is None or match.group(1).count(".") > 1:
         return None
-    return int(float(found.group(1)) * _UNITS[found.group(2)])
+    return int(float(match.group(1)) * _UNITS[match.group(2)])

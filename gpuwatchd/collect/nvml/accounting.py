@@ -136,7 +136,7 @@ class Accounting:
             if code == OK and not account.running:
                 del listed.asking[pid]
                 if _is_of(account, held, since_s):
-                    self._tell(card, pid, account.peak_bytes)
+                    self._report(card, pid, account.peak_bytes)
             elif tries > 1:
                 listed.asking[pid] = (tries - 1, held, since_s)
             else:
@@ -153,7 +153,7 @@ class Accounting:
         card.refused.add(FIELD)
         return False
 
-    def _tell(self, card: Card, pid: int, peak_bytes: int) -> None:
+    def _report(self, card: Card, pid: int, peak_bytes: int) -> None:
         peak = units.size(peak_bytes)
         self.happened.append(
             Event(

@@ -123,10 +123,10 @@ class EventWatch:
 
     def happened(self) -> tuple[Event, ...]:
         """Return what has happened since this was last asked."""
-        found: list[Event] = []
+        events: list[Event] = []
         while self._happened:
-            found.append(self._happened.popleft())
-        return tuple(found)
+            events.append(self._happened.popleft())
+        return tuple(events)
 
     def _take(self, uid: str, kind: int, data: int) -> None:
         """Note one event; called by the thread."""
@@ -214,7 +214,7 @@ class _Waiter(threading.Thread):
             code = waits(event_set, ctypes.byref(data), ctypes.c_uint(self._wait_ms))
             if code == OK:
                 pause_s = _FIRST_PAUSE_S
-                self._found(data)
+                self._handle(data)
             elif code == _TIMEOUT:
                 pause_s = _FIRST_PAUSE_S
                 # A driver that answers "timeout" at once must not keep this thread busy.
@@ -243,7 +243,7 @@ class _Waiter(threading.Thread):
                 continue  # This card reports none; the others do.
         return self._any
 
-    def _found(self, data: _Data) -> None:
+    def _handle(self, data: _Data) -> None:
         place = self.places.get(data.device or 0) or self._by_uuid(data.device)
         if place is None:
             return
@@ -265,11 +265,11 @@ class _Waiter(threading.Thread):
         return next((place for place in self.places.values() if place.uid == uid), None)
 
     def _slice(self, place: _Place, gpu_instance: int) -> str | None:
-        found = []
+        texts = []
         for handle, uid in place.slices:
             try:
                 if self._api.nvmlDeviceGetGpuInstanceId(handle) == gpu_instance:
-                    found.append(uid)
+                    texts.append(uid)
             except self._api.NVMLError:
                 continue
-        return found[0] if len(found) == 1 else None
+        return texts[0] if len(texts) == 1 else None

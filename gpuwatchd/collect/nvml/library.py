@@ -42,10 +42,10 @@ class Flaw(NamedTuple):
 
 def find(root: Path, environ: Mapping[str, str]) -> Path | None:
     """Return the library's path; None where it is in none of the usual folders."""
-    folders = [root / one.format(machine=platform.machine()) for one in _FOLDERS]
-    asked_for = [one for one in environ.get("LD_LIBRARY_PATH", "").split(":") if one]
-    folders[:0] = [root / one.lstrip("/") for one in asked_for]
-    return next((one / NAME for one in folders if os.path.exists(one / NAME)), None)  # noqa: PTH110
+    folders = [root / folder.format(machine=platform.machine()) for folder in _FOLDERS]
+    asked_for = [text for text in environ.get("LD_LIBRARY_PATH", "").split(":") if text]
+    folders[:0] = [root / text.lstrip("/") for text in asked_for]
+    return next((folder / NAME for folder in folders if os.path.exists(folder / NAME)), None)  # noqa: PTH110
 
 
 def flaw(library: Path) -> Flaw | None:
@@ -87,20 +87,20 @@ def refusal() -> Flaw | None:
     try:
         ctypes.CDLL(NAME)
     except OSError as error:
-        said = clean(str(error))
+        text = clean(str(error))
     else:
         return None
     library = find(Path("/"), os.environ)
-    not_found = NAME in said and "No such file" in said
+    not_found = NAME in text and "No such file" in text
     if library is None:
-        return None if not_found else Flaw(said, "reinstall the NVIDIA driver's library")
+        return None if not_found else Flaw(text, "reinstall the NVIDIA driver's library")
     found = flaw(library)
     if found is not None:
-        return Flaw(f"{found.words} (the loader: {said})", found.hint)
+        return Flaw(f"{found.words} (the loader: {text})", found.hint)
     if not_found:
         hint = f"export LD_LIBRARY_PATH={library.parent}, or add it to /etc/ld.so.conf.d"
-        return Flaw(f"{library}: the loader does not look there ({said})", hint)
-    return Flaw(said, f"ldd {library} names what is missing; or reinstall the driver's library")
+        return Flaw(f"{library}: the loader does not look there ({text})", hint)
+    return Flaw(text, f"ldd {library} names what is missing; or reinstall the driver's library")
 
 
 def _processor(file: Path) -> str | None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuwatchd.collect.device_threads import Lanes, Round
 from gpuwatchd.collect.nvml.card import code_of
 from gpuwatchd.collect.nvml.driver import VERSION_MISMATCH, Driver, Opened, silence
-from gpuwatchd.collect.nvml.retry import Again
+from gpuwatchd.collect.nvml.retry import RetryTimer
 from gpuwatchd.collect.nvml.scan import Scanner, beside, merge
 from gpuwatchd.collect.nvml.sleep import Sleepers
-from gpuwatchd.collect.nvml.state_changes import News
+from gpuwatchd.collect.nvml.state_changes import StateChanges
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Availability, Event
 
@@ -95,8 +95,8 @@ class Life:
         self.driver = Driver(api, reader, proc, sys)
         self.lanes = Lanes()
         self._scanner = Scanner(api, self.lanes)
-        self.news = News()
-        self.again = Again()
+        self.news = StateChanges()
+        self.again = RetryTimer()
         self.look_s = LOOK_S
         """How long a look for cards waits for one that is slow."""
         self._gone: Availability | None = None
@@ -147,7 +147,7 @@ class Life:
         if self._released:
             self._released = False
             self._retry_at_mono_s = mono_s
-            self._tell("released", "the driver is used again")
+            self._report("released", "the driver is used again")
         if self.is_open:
             self._keep_up(mono_s, wait_s)
         if self.is_open or self._task is not None:
@@ -234,7 +234,7 @@ class Life:
         before, self._module_version = self._module_version, self.driver.module_version()
         if before is not None and self._module_version not in {before, None}:
             text = f"the kernel module {before} was replaced by {self._module_version}"
-            self._tell("driver-changed", text)
+            self._report("driver-changed", text)
         for card in self.cards.values():
             card.forget_refusals()
         self._rescan_at_mono_s = mono_s + self._rescan_s
@@ -260,7 +260,7 @@ class Life:
         buses = [bus for bus in self._sleepers.buses if bus not in self._left]
         places: Sequence[int | str] = buses if self._left else range(opened.cards)
         deadline_s = self.look_s if self.cards else FIRST_LOOK_S
-        look = self._scanner.look(self.cards, places, self._left, deadline_s)
+        look = self._scanner.scan(self.cards, places, self._left, deadline_s)
         if look.gone:
             self.lose_all(mono_s, look.gone)
             return
@@ -275,9 +275,9 @@ class Life:
         if not self.cards:
             return
         self.why = Availability(ok=True, reason="NVML answers")
-        found = frozenset(uid for uid, card in self.cards.items() if card.handle is not None)
-        if self._events is not None and found != self._watched:
-            self._watched = found
+        names = frozenset(uid for uid, card in self.cards.items() if card.handle is not None)
+        if self._events is not None and names != self._watched:
+            self._watched = names
             work = partial(self._events.watch, tuple(self.cards.values()))
             self._begin(work, _nothing, mono_s, WATCH_S)
 
@@ -374,7 +374,7 @@ class Life:
             self._released = True
             self._find(mono_s)
             self.cards = beside(self.cards, self._sleepers.buses, "released")
-            self._tell("released", "the driver was let go on request")
+            self._report("released", "the driver was let go on request")
         self._mark("released")
         left = units.duration(self.release_until_mono_s - mono_s)
         reason = f"the NVIDIA driver is let go on request for another {left}"
@@ -385,8 +385,8 @@ class Life:
             sleeps = state == "lost" and card.device.pci_bus in self._left
             card.state = "asleep" if sleeps else state
 
-    def _tell(self, kind: EventKind, text: str) -> None:
-        self.news.tell(Event(at_s=self._clock(), kind=kind, text=text))
+    def _report(self, kind: EventKind, text: str) -> None:
+        self.news.add(Event(at_s=self._clock(), kind=kind, text=text))
 
 
 def _nothing(answer: Any, mono_s: float) -> None:

@@ -134,34 +134,34 @@ class MemoryReader:
         if has_own is False:
             self._share(card)
             return Figures()
-        found = Figures()
+        figures = Figures()
         for api in ("v2", "v1"):
-            found = self._by(desk, api)
-            if found.code in ABSENT_CODES:
+            figures = self._by(desk, api)
+            if figures.code in ABSENT_CODES:
                 continue
-            if found.memory is not None:
+            if figures.memory is not None:
                 card.memory_api, card.unanswered = api, 0
-                if self._is_coherent(card, desk, found.memory.total_bytes or 0):
+                if self._is_coherent(card, desk, figures.memory.total_bytes or 0):
                     card.device = msgspec.structs.replace(card.device, memory_kind="coherent")
-            return found
+            return figures
         if not whole:
             return Figures()
         if has_own or desk.capability is None:
-            return found  # a failure, or not known yet
+            return figures  # a failure, or not known yet
         card.unanswered += 1
         if card.unanswered < LOOKS:
-            return found
+            return figures
         self._share(card)
         return Figures()
 
     def _again(self, card: Card, desk: Desk) -> Figures:
         """Ask once more for the memory of a chip in no list, and take back that it has none."""
         for api in ("v2", "v1"):
-            found = self._by(desk, api)
-            if found.memory is not None:
+            figures = self._by(desk, api)
+            if figures.memory is not None:
                 card.memory_api, card.unanswered = api, 0
                 card.device = msgspec.structs.replace(card.device, memory_kind="dedicated")
-                return found
+                return figures
         return Figures()
 
     def _has_own(self, card: Card, desk: Desk) -> bool | None:

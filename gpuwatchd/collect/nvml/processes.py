@@ -344,10 +344,10 @@ def _newest(raw: bytes) -> tuple[dict[int, float], int]:
 
 def _largest_pid(proc: Path) -> int:
     """Return the largest number that a listed process can have."""
-    told = read_text(proc / "sys/kernel/pid_max")
+    text = read_text(proc / "sys/kernel/pid_max")
     # The driver's numbers are the host's: what a container may use (from Linux 6.14 on it has a
     # figure of its own) bounds them not.
-    return int(told) if told.isdecimal() and not in_container(proc) else MAX_PIDS
+    return int(text) if text.isdecimal() and not in_container(proc) else MAX_PIDS
 
 
 def _joined(before: tuple[int | None, str], known: int | None, kind: str) -> tuple[int | None, str]:

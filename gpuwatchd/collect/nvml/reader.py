@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuwatchd.collect.nvml.accounting import Accounting
 from gpuwatchd.collect.nvml.calls import Calls, Desk
 from gpuwatchd.collect.nvml.card import ABSENT_CODES, GLOBAL_CODES, GONE_CODES, OK, state_of
-from gpuwatchd.collect.nvml.health import ERRORS_EVERY_S, Health
+from gpuwatchd.collect.nvml.device_health import ERRORS_EVERY_S, DeviceHealth
 from gpuwatchd.collect.nvml.memory import NOT_CREDIBLE, MemoryReader
 from gpuwatchd.collect.nvml.processes import ProcessLists
 from gpuwatchd.core.model import PER_INSTANCE, DeviceReading
@@ -93,16 +93,16 @@ class Reader:
         self._calls = Calls(self._api.nvmlLib)
         self._lists = ProcessLists(self._calls, self._error, self._proc)
         self._memory = MemoryReader(self._calls, self._proc, self._sys)
-        self._health = Health(self._calls, self._gauge, self._refused, self._clock)
+        self._health = DeviceHealth(self._calls, self._gauge, self._refused, self._clock)
         self._accounting = Accounting(self._calls, self._error, self._clock)
 
     def happened(self) -> tuple[Event, ...]:
         """Return what has become worse, and who has ended, since this was last asked."""
-        found: list[Event] = []
+        events: list[Event] = []
         for heap in (self._health.happened, self._accounting.happened) if self._attached else ():
             while heap:
-                found.append(heap.popleft())
-        return tuple(found)
+                events.append(heap.popleft())
+        return tuple(events)
 
     def text(self, code: int) -> str:
         """Return NVML's words for a code."""
@@ -195,7 +195,7 @@ class Reader:
             card.faulty[fault.where] = mono_s
             if states.change(fault.where, "faulty", first="well") is not None:
                 log.warning("fault where=%s why=%r", fault.where, fault.why)
-        for where in [one for one, met_s in card.faulty.items() if mono_s - met_s >= OVER_S]:
+        for where in [text for text, met_s in card.faulty.items() if mono_s - met_s >= OVER_S]:
             change = states.change(where, "well")
             if change is not None:
                 log.info("fault over where=%s%s", where, change.fields)

@@ -24,7 +24,7 @@ RESTART_EVERY_S: Final = 600.0
 """Shortest time between two such starts while another card answers."""
 
 
-class Again:
+class RetryTimer:
     """Keeps the pauses; told what was seen, asked what is due. Times are monotonic seconds."""
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _LATE = object()
 
 
-class Found(NamedTuple):
+class FoundDevice(NamedTuple):
     """One card or MIG instance that answered."""
 
     uid: str
@@ -51,15 +51,15 @@ class Found(NamedTuple):
     """Whether it has instances; None when it refused to say."""
     mig_exists: bool = True
     """False when the driver or the card knows nothing of instances."""
-    slices: tuple[Found, ...] = ()
+    slices: tuple[FoundDevice, ...] = ()
     unsure: frozenset[int] = frozenset()
     """Places whose instance may be there: the driver refused to say."""
 
 
-class Look(NamedTuple):
+class ScanResult(NamedTuple):
     """What one look at the driver found."""
 
-    cards: tuple[Found, ...]
+    cards: tuple[FoundDevice, ...]
     blocked: tuple[tuple[int | str, int], ...]
     """(index or PCI address, NVML code) of the cards that did not tell who they are."""
     again: dict[str, Any]
@@ -88,13 +88,13 @@ class Scanner:
         self._error: type[Exception] = api.NVMLError
         self._lanes = lanes
 
-    def look(
+    def scan(
         self,
         cards: Mapping[str, Card],
         places: Sequence[int | str],
         left: AbstractSet[str],
         deadline_s: float,
-    ) -> Look:
+    ) -> ScanResult:
         """Ask for every card.
 
         Parameters
@@ -121,7 +121,7 @@ class Scanner:
             {lane: partial(self._place, place, known.keys()) for place, lane in lanes.items()},
             deadline_s,
         )
-        found: dict[str, Found] = {}
+        devices: dict[str, FoundDevice] = {}
         blocked: list[tuple[int | str, int]] = []
         late: list[int | str] = []
         gone = 0
@@ -130,19 +130,19 @@ class Scanner:
             if answer is _LATE:
                 late.append(place)
                 skipped.update({lane} & known.keys())
-            elif isinstance(answer, Found):
-                found[answer.uid] = answer
+            elif isinstance(answer, FoundDevice):
+                devices[answer.uid] = answer
             elif (code := code_of(answer)) in GLOBAL_CODES:
                 gone = code
             else:
                 blocked.append((place, code))
-        missing = known.keys() - found.keys() - skipped
+        missing = known.keys() - devices.keys() - skipped
         again = self._ask({uid: partial(self._again, uid) for uid in missing}, deadline_s)
-        return Look(
-            tuple(found.values()),
+        return ScanResult(
+            tuple(devices.values()),
             tuple(blocked),
             {uid: handle for uid, handle in again.items() if not isinstance(handle, Exception)},
-            frozenset(skipped - found.keys()),
+            frozenset(skipped - devices.keys()),
             tuple(late),
             gone,
         )
@@ -154,10 +154,10 @@ class Scanner:
     def _again(self, uid: str) -> Any:
         return self._api.nvmlDeviceGetHandleByUUID(uid)
 
-    def _place(self, place: int | str, known: AbstractSet[str]) -> Found:
+    def _place(self, place: int | str, names: AbstractSet[str]) -> FoundDevice:
         handle, index = self._at(place)
         uid = clean(self._api.nvmlDeviceGetUUID(handle))
-        return self._card(handle, uid, index, is_new=uid not in known)
+        return self._card(handle, uid, index, is_new=uid not in names)
 
     def _at(self, place: int | str) -> tuple[Any, int]:
         if isinstance(place, int):
@@ -165,7 +165,7 @@ class Scanner:
         handle = self._api.nvmlDeviceGetHandleByPciBusId(nvml_address(place).encode())
         return handle, self._api.nvmlDeviceGetIndex(handle)
 
-    def _card(self, handle: Any, uid: str, index: int, *, is_new: bool) -> Found:
+    def _card(self, handle: Any, uid: str, index: int, *, is_new: bool) -> FoundDevice:
         name, bus = "", None
         if is_new:
             name, bus = self._name(handle), self._bus(handle)
@@ -174,8 +174,8 @@ class Scanner:
             most = self._api.nvmlDeviceGetMaxMigDeviceCount(handle) if mig else 0
         except self._error as error:
             exists = code_of(error) not in ABSENT_CODES
-            return Found(uid, handle, index, name, bus, None, exists)
-        slices: list[Found] = []
+            return FoundDevice(uid, handle, index, name, bus, None, exists)
+        slices: list[FoundDevice] = []
         unsure: set[int] = set()
         for position in range(most):
             try:
@@ -185,9 +185,9 @@ class Scanner:
                 if code_of(error) not in EMPTY_SLOT_CODES:
                     unsure.add(position)
                 continue
-            slices.append(Found(part_uid, part, position, self._name(part), bus))
+            slices.append(FoundDevice(part_uid, part, position, self._name(part), bus))
         parts, doubts = tuple(slices), frozenset(unsure)
-        return Found(uid, handle, index, name, bus, mig, slices=parts, unsure=doubts)
+        return FoundDevice(uid, handle, index, name, bus, mig, slices=parts, unsure=doubts)
 
     def _name(self, handle: Any) -> str:
         with contextlib.suppress(self._error, UnicodeError):
@@ -215,7 +215,7 @@ def _is_whole(card: Card) -> bool:
     return card.device.parent_uid is None and not card.is_placeholder
 
 
-def merge(cards: Mapping[str, Card], look: Look) -> dict[str, Card]:
+def merge(cards: Mapping[str, Card], look: ScanResult) -> dict[str, Card]:
     """Return the table of cards after a look; known cards stay the same objects.
 
     What answered before and does not now stays, with its state; what never answered is shown by a
@@ -241,8 +241,8 @@ def merge(cards: Mapping[str, Card], look: Look) -> dict[str, Card]:
             code = states.pop(card.device.index, code)
         card.handle = look.again.get(uid)
         card.state = "ok" if card.handle is not None else state_of(code)
-    shown = {uid for uid in look.skipped if uid in found}
-    taken = {p for uid in shown for p in (found[uid].device.index, found[uid].device.pci_bus)}
+    names = {uid for uid in look.skipped if uid in found}
+    taken = {p for uid in names for p in (found[uid].device.index, found[uid].device.pci_bus)}
     new = {place: state_of(code) for place, code in states.items()}
     new |= {place: "hung" for place in look.late if place not in taken}
     for place, state in new.items():
@@ -251,7 +251,7 @@ def merge(cards: Mapping[str, Card], look: Look) -> dict[str, Card]:
     return dict(sorted(found.items(), key=lambda item: order(item[1], found)))
 
 
-def _adopt(cards: Mapping[str, Card], answer: Found, parent: Card | None = None) -> Card:
+def _adopt(cards: Mapping[str, Card], answer: FoundDevice, parent: Card | None = None) -> Card:
     card = cards.get(answer.uid)
     if card is None:
         card = Card(answer.uid, _describe(answer, parent))
@@ -262,7 +262,7 @@ def _adopt(cards: Mapping[str, Card], answer: Found, parent: Card | None = None)
     return card
 
 
-def _describe(answer: Found, parent: Card | None) -> Device:
+def _describe(answer: FoundDevice, parent: Card | None) -> Device:
     return Device(
         uid=answer.uid,
         vendor="nvidia",
@@ -276,7 +276,9 @@ def _describe(answer: Found, parent: Card | None) -> Device:
     )
 
 
-def _slices(cards: Mapping[str, Card], card: Card, answer: Found, found: dict[str, Card]) -> None:
+def _slices(
+    cards: Mapping[str, Card], card: Card, answer: FoundDevice, found: dict[str, Card]
+) -> None:
     known = {c.device.index: c for c in cards.values() if c.device.parent_uid == card.uid}
     if answer.mig is None:
         # Without an answer nothing has changed: instances are not gone because a call failed.

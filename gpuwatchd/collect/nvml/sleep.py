@@ -70,7 +70,7 @@ class Sleeper:
         self._looked_at_s = float("-inf")
         self._seen = False
 
-    def look(self, mono_s: float) -> bool:
+    def awake(self, mono_s: float) -> bool:
         """Look at its state; return whether it is awake."""
         self.asleep = read_text(self.folder / "power/runtime_status") != "active"
         if self.asleep:
@@ -183,7 +183,7 @@ class Sleepers:
             return frozenset()
         alone: set[str] = set()
         for bus, card in self.known.items():
-            awake = card.look(mono_s)
+            awake = card.awake(mono_s)
             if bus in held:
                 # With fine-grained power management a card can sleep although we hold it.
                 if not awake or card.rests(mono_s):

@@ -181,7 +181,7 @@ class NvmlSource:
         self._deadline_s = min(self._most_s, seconds / 2)
         self._life.look_s = min(LOOK_S, self._deadline_s)
 
-    def release(self, duration_s: float) -> None:
+    def release_driver(self, duration_s: float) -> None:
         """Let go of the driver for so long, so that a GPU can be reset or a module unloaded.
 
         Takes effect with the next read. 0 ends it early.
@@ -203,23 +203,23 @@ class NvmlSource:
                     lanes.setdefault(lane, []).append(card)
                 else:
                     faults.append(card.fault(card.why()))
-        found: dict[str, DeviceReading] = {}
+        readings: dict[str, DeviceReading] = {}
         began_s = time.monotonic()
-        back, gone = self._turn(lanes, mono_s, self._deadline_s, found, faults)
+        back, gone = self._turn(lanes, mono_s, self._deadline_s, readings, faults)
         if back and not gone:
             left_s = self._deadline_s - (time.monotonic() - began_s)
-            _, gone = self._turn(back, mono_s, max(left_s, self._deadline_s / 4), found, faults)
+            _, gone = self._turn(back, mono_s, max(left_s, self._deadline_s / 4), readings, faults)
         if gone:
             life.lose_all(mono_s, gone)
             faults.append(Fault(where="nvml", why=life.why.reason))
-        return [found.get(uid) or card.blank() for uid, card in life.cards.items()]
+        return [readings.get(uid) or card.blank() for uid, card in life.cards.items()]
 
     def _turn(
         self,
         lanes: dict[str, list[Card]],
         mono_s: float,
         deadline_s: float,
-        found: dict[str, DeviceReading],
+        readings: dict[str, DeviceReading],
         faults: list[Fault],
     ) -> tuple[dict[str, list[Card]], int]:
         """Ask every lane once; return the cards that have a handle again, and NVML's code."""
@@ -235,7 +235,7 @@ class NvmlSource:
         for lane, cards in lanes.items():
             answer = answers.get(lane)
             if isinstance(answer, list):
-                gone = self._take(answer, mono_s, found, faults) or gone
+                gone = self._take(answer, mono_s, readings, faults) or gone
                 again = [part.card for part in answer if part.handle is not None]
                 if again:
                     back[lane] = again
@@ -268,7 +268,7 @@ class NvmlSource:
         self,
         parts: list[_Part],
         mono_s: float,
-        found: dict[str, DeviceReading],
+        readings: dict[str, DeviceReading],
         faults: list[Fault],
     ) -> int:
         """Take over what a lane gave; return NVML's code when NVML itself is gone, else 0."""
@@ -281,7 +281,7 @@ class NvmlSource:
                 card.handle = part.handle
             elif part.reading is not None:
                 again.answered(card.uid)
-                found[card.uid] = part.reading
+                readings[card.uid] = part.reading
                 card.code, card.said = None, ""
             elif part.code in GLOBAL_CODES:
                 gone = part.code

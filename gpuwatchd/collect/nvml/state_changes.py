@@ -33,7 +33,7 @@ _TEXTS: Final[Mapping[DeviceState, str]] = {
 }
 
 
-class _Told:
+class _LoggedState:
     """What is known and told of one card."""
 
     __slots__ = ("answered", "back_since_s", "since_s", "state")
@@ -45,14 +45,14 @@ class _Told:
         self.back_since_s: float | None = None
 
 
-class News:
+class StateChanges:
     """Turns the states of cards into events, each told once."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _LoggedState] = {}
         self._waiting: list[Event] = []
 
-    def tell(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         """Add an event that is not about a card's state."""
         self._waiting.append(event)
 
@@ -67,35 +67,35 @@ class News:
             When they were read.
         """
         for card in cards:
-            told = self._told.get(card.uid)
-            if told is None:
+            state = self._told.get(card.uid)
+            if state is None:
                 if card.is_placeholder:
                     continue
-                told = self._told[card.uid] = _Told()
+                state = self._told[card.uid] = _LoggedState()
             if card.state == "ok":
-                if told.state != "ok":
-                    self._back(card, told, at_s, mono_s)
-                told.answered = True
-            elif card.state != told.state:
-                self._gone(card, told, at_s, mono_s)
+                if state.state != "ok":
+                    self._back(card, state, at_s, mono_s)
+                state.answered = True
+            elif card.state != state.state:
+                self._gone(card, state, at_s, mono_s)
             else:
-                told.back_since_s = None
+                state.back_since_s = None
         if not self._waiting:
             return ()
         waiting, self._waiting = tuple(self._waiting), []
         return waiting
 
-    def _gone(self, card: Card, told: _Told, at_s: float, mono_s: float) -> None:
+    def _gone(self, card: Card, state: _LoggedState, at_s: float, mono_s: float) -> None:
         kind = _KINDS.get(card.state)
         if kind is None:
             return
-        told.back_since_s = None
+        state.back_since_s = None
         # What never answered has not been lost; that it needs a reset is worth saying at once.
-        if not told.answered and kind != "reset-required":
+        if not state.answered and kind != "reset-required":
             return
-        if told.state == "ok":
-            told.since_s = mono_s
-        told.state = card.state
+        if state.state == "ok":
+            state.since_s = mono_s
+        state.state = card.state
         self._waiting.append(
             Event(
                 at_s=at_s,
@@ -107,13 +107,13 @@ class News:
             )
         )
 
-    def _back(self, card: Card, told: _Told, at_s: float, mono_s: float) -> None:
-        if told.back_since_s is None:
-            told.back_since_s = mono_s
-        if mono_s - told.back_since_s < BACK_AFTER_S:
+    def _back(self, card: Card, state: _LoggedState, at_s: float, mono_s: float) -> None:
+        if state.back_since_s is None:
+            state.back_since_s = mono_s
+        if mono_s - state.back_since_s < BACK_AFTER_S:
             return
-        away = units.duration(told.back_since_s - told.since_s)
-        told.state, told.back_since_s = "ok", None
+        away = units.duration(state.back_since_s - state.since_s)
+        state.state, state.back_since_s = "ok", None
         self._waiting.append(
             Event(
                 at_s=at_s,

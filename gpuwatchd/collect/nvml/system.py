@@ -63,8 +63,8 @@ def read_text(path: Path) -> str:
 def kernel_module_version(proc: Path, sys: Path) -> str | None:
     """Return the version of the loaded kernel module, from the files that it publishes."""
     text = read_text(proc / "driver/nvidia/version") or read_text(sys / "module/nvidia/version")
-    found = _VERSION.search(text)
-    return found.group() if found else None
+    match = _VERSION.search(text)
+    return match.group() if match else None
 
 
 class Library:
@@ -103,16 +103,16 @@ class Library:
         now = _identity(self._file)
         if now is None or now == self._was:
             return None
-        found = _VERSION.search(os.path.basename(os.path.realpath(self._file)))  # noqa: PTH119
-        return found.group() if found else ""
+        match = _VERSION.search(os.path.basename(os.path.realpath(self._file)))  # noqa: PTH119
+        return match.group() if match else ""
 
 
 def _identity(file: str) -> tuple[int, ...] | None:
     try:
-        found = os.stat(file)  # noqa: PTH116 - asked in every read while the versions do not fit
+        stat_result = os.stat(file)  # noqa: PTH116 - asked in every read while the versions do not fit
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return stat_result.st_dev, stat_result.st_ino, stat_result.st_size, stat_result.st_mtime_ns
 
 
 def in_container(proc: Path) -> bool:

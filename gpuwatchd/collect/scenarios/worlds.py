@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatchd.collect.scenarios.shapes import (
+from gpuwatchd.collect.scenarios.curves import (
     GIB,
     MIB,
     Cyclic,

@@ -40,16 +40,16 @@ def parse(text: str) -> Hours:
     >>> sorted(parse("fri-sun 00:00-24:00").days)
     [4, 5, 6]
     """
-    found = _RANGE.fullmatch(text.strip())
-    if found is None:
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
         raise ValueError(f"{text!r} is not like 22:00-07:00 or sat,sun 00:00-24:00")
-    begin = _minute(found["from_h"], found["from_m"])
-    end = _minute(found["to_h"], found["to_m"])
+    begin = _minute(match["from_h"], match["from_m"])
+    end = _minute(match["to_h"], match["to_m"])
     if begin == end:
         raise ValueError(f"{text!r} is empty; the whole day is 00:00-24:00")
     if begin == DAY_MINUTES:
         raise ValueError(f"{text!r} begins when the day is over; the next one begins at 00:00")
-    return Hours(_days(found["days"]), begin, end)
+    return Hours(_days(match["days"]), begin, end)
 
 
 def _minute(hours: str, minutes: str) -> int:

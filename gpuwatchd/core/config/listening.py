@@ -74,14 +74,14 @@ def parse(words: str, *, remote: bool) -> Address:
         if path and not place.is_absolute():
             raise NoAddress(f"unix:{text.clean(path)}: not a whole path", "unix:/PATH")
         return Address(path=place)
-    found = _ADDRESS.fullmatch(f":{words}" if words.isdecimal() else words)
-    if found is None:
+    match = _ADDRESS.fullmatch(f":{words}" if words.isdecimal() else words)
+    if match is None:
         raise _odd(words)
-    if len(found[2]) > len(str(MOST_PORT)) or int(found[2]) > MOST_PORT:
+    if len(match[2]) > len(str(MOST_PORT)) or int(match[2]) > MOST_PORT:
         raise NoAddress(
             f"{text.clean(words, limit=80)!r}: no port is above {MOST_PORT}", "0 takes a free one"
         )
-    port, host = int(found[2]), found[1].strip("[]")
+    port, host = int(match[2]), match[1].strip("[]")
     if host in {"", "localhost"}:
         return Address(("127.0.0.1", "::1") if host else ("127.0.0.1",), port)
     try:
@@ -98,8 +98,8 @@ def parse(words: str, *, remote: bool) -> Address:
 
 
 def _odd(words: str) -> NoAddress:
-    shown = text.clean(words, limit=80)
-    return NoAddress(f"{shown!r} is no address to listen at", f"write {_FORMS}")
+    value = text.clean(words, limit=80)
+    return NoAddress(f"{value!r} is no address to listen at", f"write {_FORMS}")
 
 
 def is_host(words: str) -> bool:
@@ -110,5 +110,5 @@ def is_host(words: str) -> bool:
     >>> is_host("gpu.example.org"), is_host("localhost:9800"), is_host("https://gpu.example.org")
     (True, True, False)
     """
-    found = _HOST.fullmatch(words.strip().lower())
-    return found is not None and int(found[1] or 0) <= MOST_PORT
+    match = _HOST.fullmatch(words.strip().lower())
+    return match is not None and int(match[1] or 0) <= MOST_PORT

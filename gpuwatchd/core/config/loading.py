@@ -72,10 +72,10 @@ def keys(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, 
             yield from keys(nested, f"{name}.")
 
 
-def _nearest(word: str, known: Iterable[str], cutoff: float) -> list[str]:
+def _nearest(word: str, names: Iterable[str], cutoff: float) -> list[str]:
     import difflib  # noqa: PLC0415 - only for mistakes; status must start quickly
 
-    return difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    return difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
 
 
 def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str) -> dict[str, Any]:
@@ -143,8 +143,8 @@ def _choices(path: str) -> tuple[str, ...]:
         fields = {f.encode_name: f.type for f in _fields(kind)}
         kind = fields.get(part)
         kind = _section(kind) or _listed(kind) or kind
-    found = list(_literals(kind))
-    return tuple(dict.fromkeys(found))
+    texts = list(_literals(kind))
+    return tuple(dict.fromkeys(texts))
 
 
 def _literals(kind: Any) -> Iterator[str]:

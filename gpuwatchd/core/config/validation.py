@@ -84,12 +84,12 @@ def _web(section: WebSection, file: str) -> None:
         raise ConfigError(file, "[web] listen", str(error), hint=error.hint) from None
     for host in section.hosts:
         if not listening.is_host(host):
-            shown = text.clean(host, limit=80)
-            why = f'"{shown}" is no name of a server such as "gpu.example.org" or "localhost:9800"'
+            value = text.clean(host, limit=80)
+            why = f'"{value}" is no name of a server such as "gpu.example.org" or "localhost:9800"'
             raise ConfigError(file, "[web] hosts", why)
     if section.token_file and not directories.expanded(section.token_file).is_absolute():
-        shown = text.clean(section.token_file)
-        raise ConfigError(file, "[web] token-file", f'"{shown}" is not a whole path')
+        value = text.clean(section.token_file)
+        raise ConfigError(file, "[web] token-file", f'"{value}" is not a whole path')
 
 
 def _odd_texts(config: Config) -> Iterator[tuple[str, str]]:
@@ -107,9 +107,9 @@ def _globs(config: Config) -> Iterator[tuple[str, str]]:
     for name in config.cost.prices:
         if len(name) > LONGEST_GLOB:
             yield "[cost] prices", f"a name is longer than {LONGEST_GLOB} characters"
-    for number, one in enumerate(config.override, start=1):
-        for field in msgspec.structs.fields(one):
-            words = getattr(one, field.name)
+    for number, section in enumerate(config.override, start=1):
+        for field in msgspec.structs.fields(section):
+            words = getattr(section, field.name)
             if field.type is str and field.name != "why" and len(words) > LONGEST_GLOB:
                 key = f"[[override]] {number} {field.encode_name}"
                 yield key, f"longer than {LONGEST_GLOB} characters"

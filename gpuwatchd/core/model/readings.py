@@ -168,7 +168,7 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
         return f"pod {self.pod[:8]}" if self.pod is not None else self.short_container
 
     @property
-    def whose(self) -> str:
+    def attribution(self) -> str:
         """Who is to blame, the most telling first: "slurm 42.0 - alice - vLLM - pid 4711".
 
         Job, pod or container - user - program - model - pid; of a process in another pid namespace

@@ -109,16 +109,16 @@ class ChatNotifier:
     def probe(self) -> Availability:
         """Say whether there are addresses and what sends to them. Connects to nobody."""
         try:
-            found = chat_addresses.load(self._urls_file)
+            addresses = chat_addresses.load(self._urls_file)
         except NotifyError as error:
             return Availability(ok=False, reason=error.message, hint=error.hint)
         if importlib.util.find_spec("apprise") is None:
             return Availability(ok=False, reason="Apprise is not installed", hint=EXTRA)
-        odd = [one.name for one in found if not one.schema]
+        odd = [address.name for address in addresses if not address.schema]
         if odd:
             reason = f"no address of a service: {', '.join(odd)}"
             return Availability(ok=False, reason=reason, hint="such as ntfys://ntfy.sh/topic")
-        return Availability(ok=True, reason=", ".join(one.name for one in found))
+        return Availability(ok=True, reason=", ".join(address.name for address in addresses))
 
     def send(self, message: Message) -> str:
         """Send to each address that has not taken this message yet; return who took it.
@@ -130,12 +130,12 @@ class ChatNotifier:
         NotifyError
             Transient while some address may still take it; permanent when none ever will.
         """
-        found = chat_addresses.load(self._urls_file)
+        addresses = chat_addresses.load(self._urls_file)
         apprise = _apprise()
         has_it = self._memory.taken(message.id)
-        waiting = [one for one in found if one.fingerprint not in has_it]
+        waiting = [address for address in addresses if address.fingerprint not in has_it]
         results = self._try_all(apprise, waiting, message)
-        return _verdict(found, self._memory.taken(message.id), results)
+        return _verdict(addresses, self._memory.taken(message.id), results)
 
     def _try_all(self, apprise: Any, wanted: Iterable[Address], message: Message) -> list[_Result]:
         deadline = time.monotonic() + self.timeout_s
@@ -160,24 +160,26 @@ class ChatNotifier:
             results.append(said[0] if said else _Result(address, "failed", why))
         return results
 
-    def _try(self, apprise: Any, address: Address, message: Message, said: list[_Result]) -> None:
+    def _try(
+        self, apprise: Any, address: Address, message: Message, results: list[_Result]
+    ) -> None:
         result = _try_one(apprise, address, message, self.timeout_s)
         if result.state == "sent":
             self._memory.note(message.id, address.fingerprint)
-        said.append(result)
+        results.append(result)
 
 
-def _verdict(found: Iterable[Address], has_it: Collection[str], results: list[_Result]) -> str:
+def _verdict(addresses: Iterable[Address], has_it: Collection[str], results: list[_Result]) -> str:
     """Return what is known of the arrival, or raise."""
-    took = [one.name for one in found if one.fingerprint in has_it]
-    total = len(list(found))
-    known = f"accepted by {', '.join(took)}" if took else ""
-    bad = [one for one in results if one.state != "sent"]
-    told = "; ".join(f"{one.address.name}: {one.why}" for one in bad)
+    took = [address.name for address in addresses if address.fingerprint in has_it]
+    total = len(list(addresses))
+    value = f"accepted by {', '.join(took)}" if took else ""
+    bad = [result for result in results if result.state != "sent"]
+    told = "; ".join(f"{result.address.name}: {result.why}" for result in bad)
     if not bad:
-        return known
+        return value
     part = f"{told} ({len(took)} of {total} have it)"
-    if any(one.state == "failed" for one in bad):
+    if any(result.state == "failed" for result in bad):
         raise NotifyError(
             part, permanent=False, hint="gpuwatchctl notify test chat", page="errors#chat"
         )
@@ -188,7 +190,7 @@ def _verdict(found: Iterable[Address], has_it: Collection[str], results: list[_R
             hint="check the addresses: gpuwatchctl notify test chat",
             page="errors#chat",
         )
-    return f"{known}; not by {told}"
+    return f"{value}; not by {told}"
 
 
 def _apprise() -> Any:
@@ -220,7 +222,7 @@ def _apprise() -> Any:
     return apprise
 
 
-class _Ear(logging.Handler):
+class _StatusListener(logging.Handler):
     """Hears which status a service answered with, in the thread that asked it."""
 
     def __init__(self) -> None:
@@ -242,7 +244,7 @@ class _Ear(logging.Handler):
 
 def _try_one(apprise: Any, address: Address, message: Message, timeout_s: float) -> _Result:
     """Try one address and return what came of it; never raises, and names no secret."""
-    ear = _Ear()
+    ear = _StatusListener()
     logger = logging.getLogger("apprise")
     logger.addHandler(ear)
     try:
@@ -251,7 +253,7 @@ def _try_one(apprise: Any, address: Address, message: Message, timeout_s: float)
             return _Result(address, "refused", "not understood as an address")
         if _prepared(service, message).notify(
             title=_title(message),
-            body=_body(message, _room(service)),
+            body=_body(message, _body_limit(service)),
             notify_type=_type(apprise, message),
             body_format="text",
             overflow="truncate",
@@ -307,7 +309,7 @@ def _title(message: Message) -> str:
     return text.for_chat(plain_text.subject(message))
 
 
-def _room(service: Any) -> int:
+def _body_limit(service: Any) -> int:
     """Return how many characters a body may have; a service without titles has it in there."""
     most = getattr(service, "body_maxlen", 0)
     room = most if isinstance(most, int) and most > 0 else _LONGEST_BODY
@@ -330,10 +332,10 @@ def _body(message: Message, room: int) -> str:
     taken = sum(len(line) + 1 for line in tail)
     head = text.cut(head, max(20, room - taken))
     left = room - len(head) - taken
-    kept: list[str] = []
+    texts: list[str] = []
     for line in facts:
         left -= len(line) + 1
         if left < 0:
             break
-        kept.append(line)
-    return text.cut("\n".join([head, *kept, *tail]), room)
+        texts.append(line)
+    return text.cut("\n".join([head, *texts, *tail]), room)

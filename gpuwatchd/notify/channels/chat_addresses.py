@@ -46,8 +46,8 @@ class Address(NamedTuple):
     @property
     def schema(self) -> str:
         """The kind of service, as it is written before "://"; "" where there is none."""
-        found, mark, _ = self.url.partition("://")
-        return found.lower() if mark and _SCHEMA.fullmatch(found) else ""
+        value, mark, _ = self.url.partition("://")
+        return value.lower() if mark and _SCHEMA.fullmatch(value) else ""
 
     @property
     def name(self) -> str:
@@ -112,9 +112,9 @@ def load(urls_file: str, environ: Mapping[str, str] | None = None) -> tuple[Addr
         source, words = f"credential {CREDENTIAL}", _content(credential, guarded=True)
     else:
         source, words = VARIABLE, "\n".join(environ.get(VARIABLE, "").split())
-    found = parse(words)
-    if found:
-        return found
+    addresses = parse(words)
+    if addresses:
+        return addresses
     if source == VARIABLE:
         raise NotifyError(
             "no address of a chat service is set",
@@ -132,30 +132,30 @@ def load(urls_file: str, environ: Mapping[str, str] | None = None) -> tuple[Addr
 
 def _content(path: Path, *, guarded: bool) -> str:
     """Return a file's text; the checks are made on the opened file itself."""
-    shown = text.clean(str(path))
+    value = text.clean(str(path))
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
             data = file.read(_MAX_BYTES) if stat.S_ISREG(status.st_mode) else b""
     except OSError as error:
         raise NotifyError(
-            f"file of addresses {shown}: {error.strerror}",
+            f"file of addresses {value}: {error.strerror}",
             permanent=True,
             hint="write one address per line into it and chmod 600",
             page="errors#secret-file",
         ) from None
     if not guarded and status.st_mode & 0o077:
         raise NotifyError(
-            f"file of addresses {shown}: others can read it (mode {status.st_mode & 0o777:04o})",
+            f"file of addresses {value}: others can read it (mode {status.st_mode & 0o777:04o})",
             permanent=True,
-            hint=f"chmod 600 {shown}",
+            hint=f"chmod 600 {value}",
             page="errors#secret-file",
         )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise NotifyError(
-            f"file of addresses {shown}: not UTF-8 text", permanent=True, page="errors#secret-file"
+            f"file of addresses {value}: not UTF-8 text", permanent=True, page="errors#secret-file"
         ) from None
 
 

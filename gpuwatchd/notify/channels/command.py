@@ -96,7 +96,7 @@ class CommandNotifier:
                 available.reason, permanent=True, hint=available.hint, page="errors#command-channel"
             )
         try:
-            code, said = child_process.run(
+            code, value = child_process.run(
                 [executable, *self._argv[1:]],
                 payload(message),
                 environ=environment(message, os.environ),
@@ -104,10 +104,10 @@ class CommandNotifier:
             )
         except (OSError, ValueError) as error:
             raise _not_started(self._program, error) from error
-        return self._judge(code, said)
+        return self._judge(code, value)
 
-    def _judge(self, code: int | None, said: str) -> str:
-        detail = f": {said}" if said else ""
+    def _judge(self, code: int | None, value: str) -> str:
+        detail = f": {value}" if value else ""
         if code == 0:
             return f"{self._program} exited with 0"
         if code is None:

@@ -62,7 +62,7 @@ def digest(
     still = [alert for alert in ordered if alert.state != "resolved"]
     worst: Severity = max((a.severity for a in still), key=_RANK.__getitem__, default="info")
     count = len(ordered)
-    said = "No alerts" if not count else "1 alert" if count == 1 else f"{count} alerts"
+    value = "No alerts" if not count else "1 alert" if count == 1 else f"{count} alerts"
     state = f", {len(still)} still open" if still else ", all over" if count else ""
     digest_id = hashlib.sha256(f"digest|{number}".encode("utf-8", "replace")).hexdigest()[:24]
     return Message(
@@ -70,7 +70,7 @@ def digest(
         notice="digest",
         severity=worst,
         subject=text.cut(
-            f"{said} since {units.moment(from_s, now_s=now_s)}{state}"
+            f"{value} since {units.moment(from_s, now_s=now_s)}{state}"
             f"{sentences.on_host(machine_name.name(host))}",
             sentences.SUBJECT_CHARS,
         ),

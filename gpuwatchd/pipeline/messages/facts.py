@@ -27,21 +27,21 @@ def facts(
     """Return who, where, since when, what to check, and what to type; nothing that is unknown."""
     over = alert.state == "resolved"
     known = runs(alert)
-    said = {
+    values = {
         "Who": alert.title or alert.subject.id,
         "Runs": f"{known}, on {host}" if known and host else known,
         "Host": "" if known else host,
         "Also": others(also, now_s=now_s),
-        "Who grew": "" if over else blamed(alert),
+        "Who grew": "" if over else attribution(alert),
     }
     if over:
-        said["Alert"] = _life(alert, now_s)
+        values["Alert"] = _life(alert, now_s)
     else:
-        said["Advice"] = advice(alert)
-        said |= _ways_out(alert, also)
+        values["Advice"] = advice(alert)
+        values |= _ways_out(alert, also)
     if notice == "repeat":
-        said["Reminder"] = _reminder(alert, now_s)
-    return {label: _short(value) for label, value in said.items() if value}
+        values["Reminder"] = _reminder(alert, now_s)
+    return {label: _short(value) for label, value in values.items() if value}
 
 
 def _short(value: str) -> str:
@@ -68,15 +68,17 @@ def runs(alert: Alert) -> str:
 def others(also: Sequence[Alert], *, now_s: float) -> str:
     """Return who else is meant: the first by name, the rest by number."""
     named = []
-    for one in also[:_OTHERS]:
-        end = sentences.tail(one, "resolved" if one.state == "resolved" else "firing", now_s=now_s)
-        name = sentences.brief(one.title or one.subject.id)
+    for alert in also[:_OTHERS]:
+        end = sentences.tail(
+            alert, "resolved" if alert.state == "resolved" else "firing", now_s=now_s
+        )
+        name = sentences.brief(alert.title or alert.subject.id)
         named.append(f"{sentences.fitted(name, max(_OTHER_CHARS - len(end), 12))}{end}")
     more = len(also) - len(named)
     return "; ".join([*named, f"{more} more"] if more > 0 else named)
 
 
-def blamed(alert: Alert) -> str:
+def attribution(alert: Alert) -> str:
     """Return whose growth it is; "" where it is only its own."""
     blame, process = alert.finding.blame, alert.subject.process
     if len(blame) == 1 and process is not None and blame[0].process == process:
@@ -88,12 +90,12 @@ def blamed(alert: Alert) -> str:
 
 def advice(alert: Alert) -> str:
     """Return what to check: as many whole lines as three lines of a screen hold, at least one."""
-    kept: list[str] = []
+    texts: list[str] = []
     for line in map(sentences.sentence, alert.finding.advice):
-        if kept and len(" ".join([*kept, line])) > _VALUE_CHARS:
+        if texts and len(" ".join([*texts, line])) > _VALUE_CHARS:
             break
-        kept.append(line)
-    return " ".join(kept)
+        texts.append(line)
+    return " ".join(texts)
 
 
 def target(alert: Alert) -> str:
@@ -146,7 +148,7 @@ def _life(alert: Alert, now_s: float) -> str:
 
 
 def _reminder(alert: Alert, now_s: float) -> str:
-    told = f"notice {alert.notices}"
+    value = f"notice {alert.notices}"
     if alert.next_notice_at_s is None:
-        return told
-    return f"{told}; the next at {units.moment(alert.next_notice_at_s, now_s=now_s)}"
+        return value
+    return f"{value}; the next at {units.moment(alert.next_notice_at_s, now_s=now_s)}"

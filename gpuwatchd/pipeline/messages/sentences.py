@@ -201,16 +201,18 @@ def tail(
     if is_stale(alert, now_s):
         return f"{more}: no news for {units.duration(now_s - alert.finding.judged_at_s)}"
     many = bool(also) or _MANY.match(alert.title) is not None
-    said = f"{more} {sure(alert.finding)}leak{'' if many else 's'}"
-    return f"{said}{_soon((alert, *also), now_s)}"
+    value = f"{more} {sure(alert.finding)}leak{'' if many else 's'}"
+    return f"{value}{_soon((alert, *also), now_s)}"
 
 
 def _soon(alerts: Sequence[Alert], now_s: float) -> str:
     """Return when the first of these is full; how fast it grows where that is not known."""
-    found = [(eta.mid_s, one.subject.host) for one in alerts if (eta := left(one.finding, now_s))]
-    if not found:
+    pairs = [
+        (eta.mid_s, alert.subject.host) for alert in alerts if (eta := left(alert.finding, now_s))
+    ]
+    if not pairs:
         return f" {units.rate(pace(alerts[0].finding))}"
-    mid_s, on_host = min(found)
+    mid_s, on_host = min(pairs)
     full = "out of memory" if on_host else "full"
     # Not "first": the body tells of the worst one first, which may be full later.
     soonest = "soonest " if len(alerts) > 1 else ""
@@ -230,7 +232,7 @@ def is_stale(alert: Alert, now_s: float) -> bool:
 def pace(finding: Finding) -> float | None:
     """Return how fast it grows in bytes/s: of ranks that leak alike, all of them together."""
     if finding.blame and _TOGETHER.search(finding.reason):
-        return sum(one.rate_bytes_per_s for one in finding.blame)
+        return sum(blame.rate_bytes_per_s for blame in finding.blame)
     return finding.rate_bytes_per_s
 
 
@@ -242,17 +244,17 @@ def growth(alert: Alert, *, now_s: float) -> str:
     since_s, onset_s = alert.clear_since_s, finding.onset_at_s
     if alert.state == "resolved" or since_s is not None:
         end_s = finding.judged_at_s if since_s is None else since_s
-        said = f"Grew {amount}".strip()
-        said += f" {units.rate(rate)}" if not amount else ""
+        value = f"Grew {amount}".strip()
+        value += f" {units.rate(rate)}" if not amount else ""
         if onset_s is None:
-            return f"{said}."
+            return f"{value}."
         span = units.duration(max(0.0, end_s - onset_s))
-        return f"{said} in {span} from {units.moment(onset_s, now_s=now_s, zone=True)} on."
-    said = f"Grows {units.rate(rate)}" if rate else "Grows" if rate is None else "Stands still"
+        return f"{value} in {span} from {units.moment(onset_s, now_s=now_s, zone=True)} on."
+    value = f"Grows {units.rate(rate)}" if rate else "Grows" if rate is None else "Stands still"
     if onset_s is not None:
         lasted = units.duration(max(0.0, now_s - onset_s))
-        said += f" since {units.moment(onset_s, now_s=now_s, zone=True)} ({lasted})"
-    return f"{said}, {amount} so far." if amount else f"{said}."
+        value += f" since {units.moment(onset_s, now_s=now_s, zone=True)} ({lasted})"
+    return f"{value}, {amount} so far." if amount else f"{value}."
 
 
 def crash(finding: Finding, *, now_s: float, zone: bool) -> str:
@@ -284,11 +286,11 @@ def judgement(finding: Finding) -> str:
     """Return the judgement with its strength, then what it rests on."""
     kind, word = _KINDS.get(finding.pattern, "a leak"), sure(finding).strip().capitalize()
     percent = units.percent(finding.confidence)
-    said = f"{word} {kind} ({percent})"
+    value = f"{word} {kind} ({percent})"
     if not word:
-        said = f"{kind.capitalize()}, as good as certain ({percent})"
+        value = f"{kind.capitalize()}, as good as certain ({percent})"
     because = evidence(finding.reason)
-    return f"{said}: {because}." if because else f"{said}."
+    return f"{value}: {because}." if because else f"{value}."
 
 
 def evidence(reason: str) -> str:
@@ -301,10 +303,10 @@ def evidence(reason: str) -> str:
     ...          "1h 02m)")[:70]
     'steady, none given back, rising in 14 of 16 parts of that time; 46% of'
     """
-    kept = text.clean(reason, limit=600).strip().rstrip(".")
+    value = text.clean(reason, limit=600).strip().rstrip(".")
     for pattern, instead in _ELSEWHERE:
-        kept = pattern.sub(instead, kept)
-    return text.cut(kept.strip(" ,;"), _EVIDENCE_CHARS)
+        value = pattern.sub(instead, value)
+    return text.cut(value.strip(" ,;"), _EVIDENCE_CHARS)
 
 
 def body(alert: Alert, *, now_s: float, others: bool = False) -> list[str]:
@@ -328,8 +330,8 @@ def _body(alert: Alert, now_s: float) -> list[str]:
         age, at = units.duration(now_s - judged_s), units.moment(judged_s, now_s=now_s)
         lines.append(f"No news for {age}: the figures are of {at}.")
     if alert.kind != "leak":
-        said = sentence(text.cut(alert.finding.reason, _REASON_CHARS))
-        return [*lines, said, *_since(alert, now_s)]
+        value = sentence(text.cut(alert.finding.reason, _REASON_CHARS))
+        return [*lines, value, *_since(alert, now_s)]
     lines.append(growth(alert, now_s=now_s))
     if calm_since_s(alert) is None:
         lines.append(crash(alert.finding, now_s=now_s, zone=alert.finding.onset_at_s is None))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.cli.incidents import Incidents
     from gpuwatchd.cli.output import Out
     from gpuwatchd.core.model import Alert, Silence
 
@@ -51,7 +51,7 @@ class Listed(NamedTuple):
     """The alerts of the list, open ones first, and what else was found."""
 
     alerts: tuple[Alert, ...]
-    found: Found
+    found: Incidents
     left_out: int
     now_s: float
 
@@ -62,9 +62,9 @@ def read(flags: Globals) -> Listed:
     found = incidents.gather(now_s - _PAST_S, only_open=False)
     if flags.user:
         found.keep_of(user_filter.People(flags.user))
-    wanted = [one for one in found.alerts if found.wanted(flags, one)]
-    is_open = [one for one in wanted if one.state in incidents.OPEN]
-    over = [one for one in wanted if one.state not in incidents.OPEN]
+    wanted = [alert for alert in found.alerts if found.wanted(flags, alert)]
+    is_open = [alert for alert in wanted if alert.state in incidents.OPEN]
+    over = [alert for alert in wanted if alert.state not in incidents.OPEN]
     listed = (*is_open, *over[:_MOST])
     return Listed(listed, found, len(over) - len(over[:_MOST]), now_s)
 
@@ -112,7 +112,7 @@ class AlertsScreen(ViewScreen):
     def on_screen_resume(self) -> None:
         """Read again: what lay above may have snoozed one."""
         if self.view is not None:
-            self.wish(anew=True)
+            self.request(anew=True)
 
     def retitled(self) -> None:
         """Say how many there are."""
@@ -120,32 +120,32 @@ class AlertsScreen(ViewScreen):
         if listed is None:
             self.headline()
             return
-        opened = [one for one in listed.alerts if one.state in incidents.OPEN]
+        opened = [alert for alert in listed.alerts if alert.state in incidents.OPEN]
         over = len(listed.alerts) + listed.left_out - len(opened)
         silent = sum(
-            listed.found.silence(one, listed.now_s) is not None for one in listed.alerts
+            listed.found.silence(alert, listed.now_s) is not None for alert in listed.alerts
         )  # fmt: skip
         pieces = [(f"{ranking.counted(opened) or 'nothing'} open", "bold" if opened else "calm")]
         pieces += [(f"{silent} snoozed", "held")] if silent else []
         self.headline(*pieces, (f"{over} over in 7 days", "faint"))
 
-    def answered(self, found: Listed) -> None:
+    def answered(self, listed: Listed) -> None:
         """Show the list; what was chosen stays chosen."""
-        self._listed = found
-        keys = [which(one) for one in found.alerts]
+        self._listed = listed
+        keys = [which(alert) for alert in listed.alerts]
         if self._chosen not in keys:
-            self._chosen = self._first(found)
+            self._chosen = self._first(listed)
         page = self.query_one("#alerts", Pages)
-        page.put(list(_paragraphs(found)))
+        page.put(list(_paragraphs(listed)))
         page.choose(keys.index(self._chosen) if self._chosen in keys else None)
         soon, self._soon = self._soon, None
         if soon is not None:
             soon()
 
-    def _first(self, found: Listed) -> Which | None:
+    def _first(self, listed: Listed) -> Which | None:
         """Return the alert about what was chosen on the screen before, else the first."""
-        about = snooze.about(self.top, found.alerts)
-        chosen = about or (found.alerts[0] if found.alerts else None)
+        about = snooze.about(self.top, listed.alerts)
+        chosen = about or (listed.alerts[0] if listed.alerts else None)
         return None if chosen is None else which(chosen)
 
     @property
@@ -158,7 +158,7 @@ class AlertsScreen(ViewScreen):
         """Choose another one."""
         if self._listed is None or not self._listed.alerts:
             return
-        keys = [which(one) for one in self._listed.alerts]
+        keys = [which(alert) for alert in self._listed.alerts]
         at = keys.index(self._chosen) if self._chosen in keys else 0
         self._take(min(max(at + by, 0), len(keys) - 1))
 
@@ -202,12 +202,14 @@ class AlertsScreen(ViewScreen):
             return
         silence = listed.found.silence(alert, listed.now_s)
         if silence is None:
-            self.top.say("it is not snoozed", "unknown")
+            self.top.show_message("it is not snoozed", "unknown")
             return
         if silence.matcher.key != alert.key and not self._asked_twice:
             self._asked_twice = True
             rule = delivery_text.conditions(silence.matcher, listed.found.alerts)
-            self.top.say(f"this takes back a whole rule ({rule}): u again does it", "watch")
+            self.top.show_message(
+                f"this takes back a whole rule ({rule}): u again does it", "watch"
+            )
             return
         self._asked_twice = False
         self.run_worker(partial(self._take_back, silence), thread=True, exit_on_error=False)
@@ -217,8 +219,8 @@ class AlertsScreen(ViewScreen):
         try:
             silence_changes.take_back([silence], time.time())
         except GpuwatchdError as error:
-            said = f"{error.message} ({error.hint})" if error.hint else error.message
-            self.app.call_from_thread(self.top.say, said, "trouble")
+            text = f"{error.message} ({error.hint})" if error.hint else error.message
+            self.app.call_from_thread(self.top.show_message, text, "trouble")
             return
         self.app.call_from_thread(self._taken_back, silence)
 
@@ -226,33 +228,33 @@ class AlertsScreen(ViewScreen):
         view = self.top.view
         if view is not None:
             view.silences = tuple(one for one in view.silences if one.row != silence.row)
-        self.top.say("taken back: people are told of it again", "calm")
-        self.wish(anew=True)
+        self.top.show_message("taken back: people are told of it again", "calm")
+        self.request(anew=True)
 
 
 def _paragraphs(listed: Listed) -> Iterable[Paragraph]:
     found = listed.found
-    for _, said in found.warnings:
-        yield Paragraph(partial(_sentence, f"! {said}", "yellow"))
-    opened = [one for one in listed.alerts if one.state in incidents.OPEN]
+    for _, text in found.warnings:
+        yield Paragraph(partial(_sentence, f"! {text}", "yellow"))
+    opened = [alert for alert in listed.alerts if alert.state in incidents.OPEN]
     if not opened:
         yield Paragraph(partial(_sentence, "no open alert", "green"))
-    for at, one in enumerate(listed.alerts):
+    for at, alert in enumerate(listed.alerts):
         if at == len(opened):
             yield Paragraph(blank)
             yield Paragraph(partial(_sentence, "over, in the last 7 days", "bold"))
-        yield Paragraph(partial(_entry, one, found, listed.now_s), at)
+        yield Paragraph(partial(_entry, alert, found, listed.now_s), at)
     if listed.left_out:
-        said = f"and {listed.left_out} more: gpuwatchctl alerts --all"
-        yield Paragraph(partial(_sentence, said, "dim"))
+        text = f"and {listed.left_out} more: gpuwatchctl alerts --all"
+        yield Paragraph(partial(_sentence, text, "dim"))
     if found.silences:
         yield Paragraph(blank)
     for silence in found.silences:
-        said = delivery_text.silence(silence, now_s=listed.now_s, alerts=found.alerts)
-        yield Paragraph(partial(_sentence, f"silent: {said}", "dim"))
+        text = delivery_text.silence(silence, now_s=listed.now_s, alerts=found.alerts)
+        yield Paragraph(partial(_sentence, f"silent: {text}", "dim"))
 
 
-def _entry(alert: Alert, found: Found, now_s: float, out: Out) -> None:
+def _entry(alert: Alert, found: Incidents, now_s: float, out: Out) -> None:
     out.flow(alerts.line(alert, found, now_s), rest=" " * 4)
 
 
@@ -278,21 +280,21 @@ class StoryScreen(PagedScreen):
     def on_screen_resume(self) -> None:
         """Read again: it may have been snoozed."""
         if self.view is not None:
-            self.wish(anew=True)
+            self.request(anew=True)
 
     def retitled(self) -> None:
         """Say which it is."""
-        one = self._alert
-        kind = design.SEVERITY_KINDS[one.severity] if one.state != "resolved" else "calm"
+        alert = self._alert
+        kind = design.SEVERITY_KINDS[alert.severity] if alert.state != "resolved" else "calm"
         self.headline(
-            (one.code, "held"), (f"{one.state} {one.severity}", f"{kind} bold"),
-            (one.title or one.key, "bold"),
+            (alert.code, "held"), (f"{alert.state} {alert.severity}", f"{kind} bold"),
+            (alert.title or alert.key, "bold"),
         )  # fmt: skip
 
-    def answered(self, found: alert_details.Story) -> None:
+    def answered(self, story: alert_details.Story) -> None:
         """Tell it."""
-        self._alert = found.alert
-        self.page.write(partial(alert_details.show, story=found))
+        self._alert = story.alert
+        self.page.write(partial(alert_details.show, story=story))
 
     def action_snooze(self) -> None:
         """Ask for how long, and why."""

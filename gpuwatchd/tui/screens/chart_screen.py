@@ -41,7 +41,7 @@ _PER_COLUMN: Final = 2
 _FEWEST: Final = 120
 
 
-class Drawn:
+class ReadPicture:
     """A picture that was read, with what is wrong with the history."""
 
     __slots__ = ("note", "picture")
@@ -51,9 +51,9 @@ class Drawn:
         self.note = note
 
 
-def drawn(
+def read_picture(
     uid: str, make: Callable[[Reader | None, Asked], Picture], asked: Asked, *, tight: bool = False
-) -> Drawn:
+) -> ReadPicture:
     """Return a picture, made with the history where there is one. Runs in a thread.
 
     Parameters
@@ -69,11 +69,11 @@ def drawn(
     """
     try:
         with history_query.reader() as history:
-            begun = _begun(asked, history.oldest_s(uid))
-            return Drawn(_made(partial(make, history), begun, tight=tight), "")
+            begun = _clamped(asked, history.oldest_s(uid))
+            return ReadPicture(_made(partial(make, history), begun, tight=tight), "")
     except StoreError as error:
-        begun = _begun(asked, None)
-        return Drawn(_made(partial(make, None), begun, tight=tight), _brief(error.message))
+        begun = _clamped(asked, None)
+        return ReadPicture(_made(partial(make, None), begun, tight=tight), _brief(error.message))
 
 
 def _made(make: Callable[[Asked], Picture], asked: Asked, *, tight: bool) -> Picture:
@@ -88,7 +88,7 @@ def _brief(message: str) -> str:
     return message.replace(f"{path}: ", "").replace(path, "the history")
 
 
-def _begun(asked: Asked, oldest_s: float | None) -> Asked:
+def _clamped(asked: Asked, oldest_s: float | None) -> Asked:
     if asked.begin_s > 0:
         return asked
     begin_s = asked.end_s - _HOUR_S if oldest_s is None else oldest_s
@@ -147,7 +147,7 @@ class ChartScreen(ViewScreen):
 
     def action_span(self, key: str) -> None:
         """Show another span, up to now."""
-        self.span_name, self.span_s = next((name, s) for one, name, s in SPANS if one == key)
+        self.span_name, self.span_s = next((name, s) for text, name, s in SPANS if text == key)
         self._usual = False
         self.chart.reset()
 
@@ -163,7 +163,7 @@ class ChartScreen(ViewScreen):
         if since_s is None or self.view is None:
             return SPANS[1][1:]
         need_s = 1.2 * (self.view.taken_at_s - since_s)
-        return next((one[1:] for one in SPANS[1:] if one[2] is not None and one[2] >= need_s),
+        return next((span[1:] for span in SPANS[1:] if span[2] is not None and span[2] >= need_s),
                     SPANS[-1][1:])  # fmt: skip
 
     def asked(self) -> Asked:
@@ -186,18 +186,18 @@ class ChartScreen(ViewScreen):
 
     def picture_job(
         self, uid: str, make: Callable[[Reader | None, Asked], Picture]
-    ) -> Callable[[], Drawn]:
+    ) -> Callable[[], ReadPicture]:
         """Return what reads the picture; for a job's thread."""
         asked = self.asked()
         tight = self._usual and self.chart.window is None
-        return partial(drawn, uid, make, asked, tight=tight)
+        return partial(read_picture, uid, make, asked, tight=tight)
 
     # ---- what is shown
 
-    def put(self, found: Drawn) -> None:
+    def put(self, picture: ReadPicture) -> None:
         """Show a picture."""
-        self.chart.put(found.picture)
-        self.trouble = self.trouble or found.note
+        self.chart.put(picture.picture)
+        self.trouble = self.trouble or picture.note
         self.read_out()
 
     def redrawn(self) -> None:
@@ -206,7 +206,7 @@ class ChartScreen(ViewScreen):
         window, at_s = self.chart.window, self.view.taken_at_s
         if window is not None and self._follows and self._shown_at_s:
             moved_s = at_s - self._shown_at_s
-            self.chart.look((window[0] + moved_s, window[1] + moved_s))
+            self.chart.show_span((window[0] + moved_s, window[1] + moved_s))
         self._shown_at_s = at_s
 
     def on_chart_moved(self) -> None:
@@ -215,7 +215,7 @@ class ChartScreen(ViewScreen):
         at_s = self.view.taken_at_s if self.view is not None else 0.0
         self._follows = window is None or window[1] >= at_s
         self.read_out()
-        self.wish(anew=True)
+        self.request(anew=True)
 
     def on_chart_pointed(self) -> None:
         """Say what is under the cursor."""
@@ -223,8 +223,8 @@ class ChartScreen(ViewScreen):
 
     def read_out(self) -> None:
         """Write the line below the chart: what is under the cursor, else what is seen."""
-        pieces = self.chart.told() or self.caption()
-        self.query_one("#told", Bar).say(pieces)
+        pieces = self.chart.point_under_cursor() or self.caption()
+        self.query_one("#told", Bar).show(pieces)
 
     def caption(self) -> list[Piece]:
         """Return what the chart shows, where there is no cursor."""

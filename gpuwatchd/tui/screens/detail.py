@@ -26,7 +26,7 @@ from gpuwatchd.cli.verbs import alerts, cost, explain
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Subject
 from gpuwatchd.tui.paged import SCROLLING
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, Drawn
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture
 from gpuwatchd.tui.views import Bar, background
 from gpuwatchd.tui.widgets.chart import Chart
 from gpuwatchd.tui.widgets.sheet import Pages, Settled
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from gpuwatchd.charts.drawing import Picture
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.cli.incidents import Incidents
     from gpuwatchd.cli.output import Out
-    from gpuwatchd.cli.subjects import Meant
+    from gpuwatchd.cli.subjects import NamedSubject
     from gpuwatchd.core.model import Alert, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
@@ -67,10 +67,10 @@ class About(NamedTuple):
     """Whether it is among the processes no more; then it is as it was seen last."""
 
 
-class Told(NamedTuple):
+class ReadDetail(NamedTuple):
     """What was read."""
 
-    drawn: Drawn
+    drawn: ReadPicture
     text: tuple[Written, ...] | None = None
     """None where only the chart was to be read."""
 
@@ -132,9 +132,9 @@ class DetailScreen(ChartScreen):
             chosen = self.top.process() or _worst(self.view, self.top.selected_device_uid)
             if chosen is not None:
                 self._uid, self._key = chosen[0].device.uid, chosen[1].info.key
-        found = _find(self.view, self._uid, self._key)
-        if found is not None:
-            self._about = About(*found, ended=False)
+        pair = _find(self.view, self._uid, self._key)
+        if pair is not None:
+            self._about = About(*pair, ended=False)
         elif self._about is not None:
             self._about = self._about._replace(ended=True)
         self.retitled()
@@ -158,7 +158,7 @@ class DetailScreen(ChartScreen):
         """Return a span that holds the growth."""
         return self.spanning(None if self._about is None else self._about.process.finding)
 
-    def job(self) -> Callable[[], Told] | None:
+    def job(self) -> Callable[[], ReadDetail] | None:
         """Return what reads the chart, and the text where that is due."""
         view, about = self.view, self._about
         if view is None or about is None:
@@ -168,22 +168,22 @@ class DetailScreen(ChartScreen):
         # who explains a verdict asks much.
         whole, flags = self._drawn and time.monotonic() >= self._due_text_s, self.flags
 
-        def read() -> Told:
-            return Told(picture(), _text(flags, view, about) if whole else None)
+        def read() -> ReadDetail:
+            return ReadDetail(picture(), _text(flags, view, about) if whole else None)
 
         return read
 
-    def answered(self, found: Told) -> None:
+    def answered(self, detail: ReadDetail) -> None:
         """Show the chart, and the text where it was read."""
-        self.put(found.drawn)
-        if found.text is not None:
-            self._text = found.text
+        self.put(detail.drawn)
+        if detail.text is not None:
+            self._text = detail.text
             self._due_text_s = time.monotonic() + max(self.top.every_s, _TEXT_S)
             self._write()
             self._count()
         elif not self._drawn:
             self._drawn = True
-            self.wish(anew=True)
+            self.request(anew=True)
 
     @property
     def busy(self) -> bool:
@@ -236,19 +236,19 @@ class DetailScreen(ChartScreen):
 def _find(
     view: View, uid: str | None, key: ProcessKey | None
 ) -> tuple[LiveDevice, LiveProcess] | None:
-    found = [
+    pairs = [
         (item, process)
         for item in view.devices
         for process in item.processes or ()
         if process.info.key == key
     ]
-    here = [one for one in found if one[0].device.uid == uid]
-    return next(iter(here or found), None)
+    here = [pair for pair in pairs if pair[0].device.uid == uid]
+    return next(iter(here or pairs), None)
 
 
 def _worst(view: View, uid: str | None) -> tuple[LiveDevice, LiveProcess] | None:
     """Return the process that deserves a look most, of the chosen device if it has any."""
-    every = [(item, one) for item in view.devices for one in item.processes or ()]
+    every = [(item, process) for item in view.devices for process in item.processes or ()]
     mine = [one for one in every if one[0].device.uid == uid] or every
     order = ("critical", "leak", "watch", "held", "trouble", "unknown", "calm")
 
@@ -270,25 +270,28 @@ def _picture(view: View, about: About, history: Reader | None, asked: charts.Ask
 def _text(flags: Globals, view: View, about: About) -> tuple[Written, ...]:
     """Return what is told of a process, part by part."""
     settled = Settled(flags)
-    found = _found()
-    meant = _meant(view, about, found)
+    found = _incidents()
+    meant = _named_subject(view, about, found)
     case, _ = reasoning.case_about(settled, view, meant)
     who = partial(_who, about=about, now_s=view.taken_at_s)
     mine = [] if found is None else _alerts_of(found, about.process.info.key)
     explained = partial(
-        explain.tell, case=case, sections=reasoning.sections(case), steps=reasoning.steps(case)
+        explain.write_explanation,
+        case=case,
+        sections=reasoning.sections(case),
+        steps=reasoning.steps(case),
     )
     return (who, *_listed(mine, found), explained)
 
 
-def _found() -> Found | None:
+def _incidents() -> Incidents | None:
     try:
         return incidents.gather(0.0, only_open=False)
     except GpuwatchdError:  # there is no history and no live state: nothing was ever told
         return None
 
 
-def _meant(view: View, about: About, found: Found | None) -> Meant:
+def _named_subject(view: View, about: About, found: Incidents | None) -> NamedSubject:
     """Return what is judged of a process; of one that has ended, what was judged last."""
     if not about.ended:
         return subjects.of_process(view, about.item, about.process)
@@ -297,52 +300,52 @@ def _meant(view: View, about: About, found: Found | None) -> Meant:
     mine = [] if found is None else _alerts_of(found, process.info.key)
     alert = next((one for one in mine if one.kind == "leak" and one.subject == subject), None)
     finding = alert.finding if alert is not None else process.finding
-    word = found.said(alert) if found is not None and alert is not None else None
-    return subjects.Meant(about.item, process, subject, finding, alert, word)
+    word = found.user_label(alert) if found is not None and alert is not None else None
+    return subjects.NamedSubject(about.item, process, subject, finding, alert, word)
 
 
-def _alerts_of(found: Found, key: ProcessKey) -> list[Alert]:
-    return [one for one in found.alerts if one.subject.process == key]
+def _alerts_of(found: Incidents, key: ProcessKey) -> list[Alert]:
+    return [alert for alert in found.alerts if alert.subject.process == key]
 
 
 def _who(out: Out, about: About, now_s: float) -> None:
     """Write who it is: all of it, one thing after the other."""
     info = about.process.info
-    facts = [one for one in (process_facts.runs(info),) if one]
-    facts += [said for said, _ in process_facts.wide(about.process, now_s=now_s)]
+    facts = [text for text in (process_facts.runs(info),) if text]
+    facts += [text for text, _ in process_facts.wide(about.process, now_s=now_s)]
     if about.ended:
         out.flow(output.sentence("it has ended; this is what was known of it last", "yellow"),
                  rest="  ", gap=" ")  # fmt: skip
     if facts:
-        out.flow([(one, "") for one in facts], rest="  ", whole=True)
+        out.flow([(fact, "") for fact in facts], rest="  ", whole=True)
 
 
 def _cost(flags: Globals, about: About) -> tuple[Written, ...]:
     """Return what it has cost and may cost yet; nothing where nothing was ever told of it."""
-    found = _found()
+    found = _incidents()
     mine = [] if found is None else _alerts_of(found, about.process.info.key)
     if not mine:
         return ()
-    keys = {one.key for one in mine}
+    keys = {alert.key for alert in mine}
     try:
         bill = cost_entries.gather(Settled(flags), time.time() - _COST_S)
     except GpuwatchdError:
         return ()
-    bill.entries = [one for one in bill.entries if one.key in keys]
+    bill.entries = [entry for entry in bill.entries if entry.key in keys]
     if not bill.entries:
         return ()
     return lambda out: out.line(("Cost", "bold")), partial(cost.incidents, bill=bill)
 
 
-def _listed(mine: list[Alert], found: Found | None) -> Iterator[Written]:
+def _listed(mine: list[Alert], found: Incidents | None) -> Iterator[Written]:
     """Yield its alerts, the newest first."""
     if not mine or found is None:
         return
     now_s = time.time()
     yield lambda out: out.line(("Alerts", "bold"))
-    for one in mine[:_MOST_ALERTS]:
-        yield partial(_alert, one, found, now_s)
+    for alert in mine[:_MOST_ALERTS]:
+        yield partial(_alert, alert, found, now_s)
 
 
-def _alert(alert: Alert, found: Found, now_s: float, out: Out) -> None:
+def _alert(alert: Alert, found: Incidents, now_s: float, out: Out) -> None:
     out.flow(alerts.line(alert, found, now_s), first="  ", rest="    ")

@@ -10,7 +10,7 @@ from textual.containers import Container
 
 from gpuwatchd.cli import badges, charts, verdict_text
 from gpuwatchd.core import design, units
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, Drawn
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture
 from gpuwatchd.tui.views import Bar
 from gpuwatchd.tui.widgets.chart import Chart
 from gpuwatchd.tui.widgets.sheet import Pages, Paragraph, sentence
@@ -32,7 +32,7 @@ _BESIDE: Final = 100
 _MOST: Final = 500
 
 
-class Whose(NamedTuple):
+class ChartSubject(NamedTuple):
     """Whose memory is shown: that of a device, or of a process on it."""
 
     uid: str
@@ -64,7 +64,7 @@ class PastScreen(ChartScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._whose: Whose | None = None
+        self._whose: ChartSubject | None = None
         self._last: tuple[LiveDevice, LiveProcess | None] | None = None
         self._mark: Mark | None = None
 
@@ -91,12 +91,12 @@ class PastScreen(ChartScreen):
         every = _subjects(self.view)
         if self._whose is None:
             uid, key = self.top.selected_device_uid, self.top.selected_process
-            wished = [one for one in every if one.key == key and key is not None]
-            wished += [one for one in every if one.uid == uid and one.key is None]
+            wished = [subject for subject in every if subject.key == key and key is not None]
+            wished += [subject for subject in every if subject.uid == uid and subject.key is None]
             self._whose = next(iter(wished or every), None)
-        found = _find(self.view, self._whose)
-        if found is not None:
-            self._last = found
+        pair = _find(self.view, self._whose)
+        if pair is not None:
+            self._last = pair
         self.retitled()
 
     def retitled(self) -> None:
@@ -118,7 +118,7 @@ class PastScreen(ChartScreen):
             (f"on {on}", ""), (badge.words, badge.kind),
         )  # fmt: skip
 
-    def job(self) -> Callable[[], Drawn] | None:
+    def job(self) -> Callable[[], ReadPicture] | None:
         """Return what reads the chart."""
         if self.view is None or self._last is None:
             return None
@@ -127,9 +127,9 @@ class PastScreen(ChartScreen):
         make = partial(_picture, self.view, item, process, gone)
         return self.picture_job(item.device.uid, make)
 
-    def answered(self, found: Drawn) -> None:
+    def answered(self, picture: ReadPicture) -> None:
         """Show the chart and what happened."""
-        self.put(found)
+        self.put(picture)
         self._list()
 
     # ---- what happened
@@ -145,19 +145,19 @@ class PastScreen(ChartScreen):
         page = self.query_one("#marks", Pages)
         if picture is None:
             return
-        told = [
-            Paragraph(partial(_told, one, picture.now_s, self.painter.ascii), at)
-            for at, one in enumerate(marks)
+        paragraphs = [
+            Paragraph(partial(_mark_line, mark, picture.now_s, self.painter.ascii), at)
+            for at, mark in enumerate(marks)
         ]
-        if not told:
-            told = [Paragraph(sentence("nothing happened in this time", "dim"))]
+        if not paragraphs:
+            paragraphs = [Paragraph(sentence("nothing happened in this time", "dim"))]
         for gap in picture.gaps[::-1][:_MOST]:
             since = units.moment(gap.begin_s, now_s=picture.now_s)
             why = f": {gap.why}" if gap.why else ""
             lasted = units.duration(gap.end_s - gap.begin_s)
-            told.append(Paragraph(sentence(f"nothing recorded for {lasted} from {since}{why}",
+            paragraphs.append(Paragraph(sentence(f"nothing recorded for {lasted} from {since}{why}",
                                            "dim")))  # fmt: skip
-        page.put(told)
+        page.put(paragraphs)
         page.choose(marks.index(self._mark) if self._mark in marks else None)
 
     def action_mark(self, by: int) -> None:
@@ -171,7 +171,7 @@ class PastScreen(ChartScreen):
     def _take(self, at: int) -> None:
         self._mark = self._marks[at]
         self.query_one("#marks", Pages).choose(at)
-        begin_s, end_s = self.chart.seen
+        begin_s, end_s = self.chart.span
         at_s = self._mark.at_s
         if not begin_s <= at_s <= end_s:
             half_s = (end_s - begin_s) / 2
@@ -202,26 +202,28 @@ class PastScreen(ChartScreen):
         self.chart.point_at(None)
         self.query_one("#marks", Pages).put(())
         self.redrawn()
-        self.wish(anew=True)
+        self.request(anew=True)
 
 
-def _subjects(view: View) -> list[Whose]:
+def _subjects(view: View) -> list[ChartSubject]:
     """Return every device, each followed by its processes, the largest first."""
-    found = []
+    subjects = []
     for item in view.devices:
-        found.append(Whose(item.device.uid, None))
+        subjects.append(ChartSubject(item.device.uid, None))
         ranked = sorted(item.processes or (), key=lambda one: -(one.used_bytes or 0))
-        found += [Whose(item.device.uid, one.info.key) for one in ranked]
-    return found
+        subjects += [ChartSubject(item.device.uid, one.info.key) for one in ranked]
+    return subjects
 
 
-def _find(view: View, whose: Whose | None) -> tuple[LiveDevice, LiveProcess | None] | None:
-    item = next((one for one in view.devices if whose and one.device.uid == whose.uid), None)
+def _find(view: View, whose: ChartSubject | None) -> tuple[LiveDevice, LiveProcess | None] | None:
+    item = next(
+        (device for device in view.devices if whose and device.device.uid == whose.uid), None
+    )
     if item is None or whose is None:
         return None
     if whose.key is None:
         return item, None
-    own = next((one for one in item.processes or () if one.info.key == whose.key), None)
+    own = next((process for process in item.processes or () if process.info.key == whose.key), None)
     return None if own is None else (item, own)
 
 
@@ -240,7 +242,7 @@ def _picture(  # noqa: PLR0917 - what a thread needs
     return charts.of_process(history, view, item, process, asked)
 
 
-def _told(mark: Mark, now_s: float, ascii_only: bool, out: Out) -> None:  # noqa: FBT001
+def _mark_line(mark: Mark, now_s: float, ascii_only: bool, out: Out) -> None:  # noqa: FBT001
     flag = design.FLAGS[mark.kind]
     kind = flag.colour
     if mark.kind == "alert" and mark.severity is not None:

@@ -29,7 +29,7 @@ class Held(NamedTuple):
 def read(flags: Globals) -> Held:
     """Look once. Runs in a thread."""
     settled = Settled(flags, verbose=True)
-    view = zombies.seen(settled)
+    view = zombies.idle_view(settled)
     return Held(view, zombies.openers(settled, view), settled)
 
 
@@ -49,17 +49,15 @@ class HeldScreen(PagedScreen):
     def retitled(self) -> None:
         """Say how much it is."""
         holdings = () if self.view is None else self.view.holdings
-        known = [one.held_bytes for one in holdings if one.held_bytes is not None]
+        known = [holding.held_bytes for holding in holdings if holding.held_bytes is not None]
         count = len(holdings)
         if not count:
             self.headline(("nothing is held without work, as far as is known", "calm"))
             return
         least = "at least " if len(known) < count else ""
-        said = f"{count} holding{'s' if count > 1 else ''}, {least}{units.size(sum(known))}"
-        self.headline((said, "held bold"), ("nothing is ever signalled", "faint"))
+        text = f"{count} holding{'s' if count > 1 else ''}, {least}{units.size(sum(known))}"
+        self.headline((text, "held bold"), ("nothing is ever signalled", "faint"))
 
-    def answered(self, found: Held) -> None:
+    def answered(self, held: Held) -> None:
         """Show what was found."""
-        self.page.write(
-            partial(zombies.show, flags=found.flags, view=found.view, loose=found.loose)
-        )
+        self.page.write(partial(zombies.show, flags=held.flags, view=held.view, loose=held.loose))

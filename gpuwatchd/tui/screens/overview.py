@@ -36,7 +36,7 @@ class Hit(NamedTuple):
     what: object = None
 
 
-class Room(NamedTuple):
+class RowBudget(NamedTuple):
     """Rows for each part of the screen."""
 
     health: int
@@ -49,7 +49,7 @@ class Room(NamedTuple):
     """Processes."""
 
 
-def room(height: int, view: View, *, wide: bool, processes: int) -> Room:
+def share_rows(height: int, view: View, *, wide: bool, processes: int) -> RowBudget:
     """Share the rows between head and foot out.
 
     Parameters
@@ -72,7 +72,7 @@ def room(height: int, view: View, *, wide: bool, processes: int) -> Room:
     each = 2 if doubled else 1
     rows = max(0, left - shown * each)
     lent = max(0, min(rows - max(1, processes), 1 + told - alerts))
-    return Room(health, shown, each, alerts + lent, rows - lent)
+    return RowBudget(health, shown, each, alerts + lent, rows - lent)
 
 
 class OverviewScreen(Page):
@@ -116,8 +116,8 @@ class OverviewScreen(Page):
             self.hits = []
             return [[(" looking for GPUs", "faint")]]
         plan = gpus.plan(view, width)
-        share = room(height, view, wide=plan.rest > 0, processes=len(self.chosen.all_rows))
-        rows = strips.health(painter, view, width, share.health)
+        share = share_rows(height, view, wide=plan.rest > 0, processes=len(self.chosen.all_rows))
+        rows = strips.daemon_rows(painter, view, width, share.health)
         rows += [[] for _ in range(share.health - len(rows))]
         hits: list[Hit | None] = [None] * share.health
         rows.append(gpus.head(painter, plan, view, share.gpus))
@@ -147,19 +147,19 @@ class OverviewScreen(Page):
         hits.append(Hit("heads"))
         self._page = max(1, count - 1)
         first = chosen.first_row(count)
-        shown = chosen.rows[first : first + count]
+        entries = chosen.rows[first : first + count]
         lines: list[Row] = [
-            table.row(painter, self._columns, one,
-                      chosen=one.who == chosen.under_cursor and not chosen.on_gpus,
+            table.row(painter, self._columns, entry,
+                      chosen=entry.who == chosen.under_cursor and not chosen.on_gpus,
                       now_s=view.taken_at_s)
-            for one in shown
+            for entry in entries
         ]  # fmt: skip
         if not lines:
             lines = [[(painter.fit(f" {why}", width), "faint")] for why in self._none(view)][:count]
         _scroll_bar(lines, len(chosen.rows), first, count, ascii_only=painter.ascii)
         rows += lines + [[] for _ in range(count - len(lines))]
-        hits += [Hit("process", one.who) for one in shown]
-        hits += [None] * (count - len(shown))
+        hits += [Hit("process", entry.who) for entry in entries]
+        hits += [None] * (count - len(entries))
 
     def _none(self, view: View) -> list[str]:
         """Return why there is no row."""
@@ -182,17 +182,17 @@ class OverviewScreen(Page):
 
     def head(self, width: int) -> Row:
         """Return the first row, with what is left out."""
-        said = self.chosen.said(self.painter.ascii)
-        return frame.head(self.top, f"{self.name_shown} {said}".strip(), width)
+        value = self.chosen.left_out(self.painter.ascii)
+        return frame.head(self.top, f"{self.name_shown} {value}".strip(), width)
 
     def foot(self, width: int) -> Row:
         """Return the filter while it is typed."""
         if not self._typing:
             return super().foot(width)
         cursor = "_" if self.painter.ascii else "▏"
-        said = f" filter: {self.chosen.wish}{cursor}"
+        value = f" filter: {self.chosen.wish}{cursor}"
         hint = [("  name, user, pid, framework, GPU   Enter keeps, Esc clears ", "bar faint")]
-        shown = self.painter.safe(said)
+        shown = self.painter.safe(value)
         return frame.spread([(shown[-width:], "bar bold")], [*hint], width, "bar")
 
     # ---- keys
@@ -255,7 +255,7 @@ class OverviewScreen(Page):
         turns = {"right": 1, "full_stop": 1, "greater_than_sign": 1,
                  "left": -1, "comma": -1, "less_than_sign": -1}  # fmt: skip
         if key in turns:
-            self.chosen.sort_beside([one.name for one in self._columns], turns[key])
+            self.chosen.sort_beside([column.name for column in self._columns], turns[key])
         elif key in {"r", "R"}:
             self.chosen.turn()
         elif key in {"M", "m"}:
@@ -264,7 +264,7 @@ class OverviewScreen(Page):
             self.chosen.sort(table.NATURAL)
         elif key.isdecimal() and len(key) == 1:
             if not self.chosen.digit(key, self.app_clock_s()):
-                self.top.say(f"there is no GPU {key}")
+                self.top.show_message(f"there is no GPU {key}")
         elif key == "slash":
             self._typing = True
         elif key == "escape":

@@ -13,7 +13,7 @@ from gpuwatchd.cli.envelope import is_leak
 from gpuwatchd.cli.verbs import predict
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, Drawn
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture
 from gpuwatchd.tui.views import Bar
 from gpuwatchd.tui.widgets.chart import Chart
 from gpuwatchd.tui.widgets.sheet import Pages, Paragraph
@@ -74,7 +74,7 @@ class PredictScreen(ChartScreen):
     def item(self) -> LiveDevice | None:
         """The chosen device."""
         devices = () if self.view is None else self.view.devices
-        return next((one for one in devices if one.device.uid == self._uid), None)
+        return next((device for device in devices if device.device.uid == self._uid), None)
 
     def on_resize(self, event: events.Resize) -> None:
         """Put the facts where there is room for them."""
@@ -85,9 +85,9 @@ class PredictScreen(ChartScreen):
         super().redrawn()
         assert self.view is not None  # noqa: S101
         if self.item is None:
-            known = {one.device.uid for one in self.view.devices}
+            names = {device.device.uid for device in self.view.devices}
             wish = self.top.selected_device_uid
-            self._uid = wish if wish in known else _worst(self.view.devices)
+            self._uid = wish if wish in names else _worst(self.view.devices)
         item, view = self.item, self.view
         gpus = self.query_one("#gpus", Pages)
         gpus.styles.height = min(len(view.devices), _MOST_GPUS, max(1, self.size.height // 5))
@@ -98,7 +98,7 @@ class PredictScreen(ChartScreen):
             (at for at, one in enumerate(view.devices) if one.device.uid == self._uid), None
         ))  # fmt: skip
         if item is not None:
-            tell = partial(predict.tell, view=view, item=item, flags=self.flags, whole=True)
+            tell = partial(predict.write_device, view=view, item=item, flags=self.flags, whole=True)
             beside = self.has_class("beside")
             self.query_one("#facts", Pages).write(tell if beside else partial(_short, item))
         self.retitled()
@@ -116,7 +116,7 @@ class PredictScreen(ChartScreen):
         """Return a span that holds the growth."""
         return self.spanning(None if self.item is None else self.item.finding)
 
-    def job(self) -> Callable[[], Drawn] | None:
+    def job(self) -> Callable[[], ReadPicture] | None:
         """Return what reads the chart."""
         view, item = self.view, self.item
         if view is None or item is None:
@@ -127,15 +127,15 @@ class PredictScreen(ChartScreen):
 
         return self.picture_job(item.device.uid, make)
 
-    def answered(self, found: Drawn) -> None:
+    def answered(self, picture: ReadPicture) -> None:
         """Show the chart."""
-        self.put(found)
+        self.put(picture)
 
     def action_choose(self, by: int) -> None:
         """Choose another GPU."""
         if self.view is None or not self.view.devices:
             return
-        uids = [one.device.uid for one in self.view.devices]
+        uids = [device.device.uid for device in self.view.devices]
         at = uids.index(self._uid) if self._uid in uids else 0
         self._take(uids[min(max(at + by, 0), len(uids) - 1)])
 
@@ -155,10 +155,10 @@ class PredictScreen(ChartScreen):
         self.top.selected_device_uid = uid
         self.span_name = ""
         self.chart.put(None)
-        self.chart.look(None)
+        self.chart.show_span(None)
         self.chart.point_at(None)
         self.redrawn()
-        self.wish(anew=True)
+        self.request(anew=True)
 
     def action_scroll(self, pages: int) -> None:
         """Scroll the facts."""
@@ -169,7 +169,7 @@ class PredictScreen(ChartScreen):
 def _worst(devices: Iterable[LiveDevice]) -> str | None:
     """Return the device that deserves a look first."""
     order = ("critical", "leak", "trouble", "watch", "held", "unknown", "calm")
-    ranked = sorted(devices, key=lambda one: order.index(badges.device(one).kind))
+    ranked = sorted(devices, key=lambda item: order.index(badges.device(item).kind))
     return ranked[0].device.uid if ranked else None
 
 
@@ -185,11 +185,11 @@ def _row(item: LiveDevice, out: Out) -> None:
     room = out.width
     for cell in cells:
         text, style = (cell, "") if isinstance(cell, str) else cell
-        kept = output.fit(out.safe(text), max(0, room), out.safe("…"))
+        value = output.fit(out.safe(text), max(0, room), out.safe("…"))
         if room <= 1:
             break
-        shown += [(kept, style), "  "]
-        room -= output.width_of(kept) + 2
+        shown += [(value, style), "  "]
+        room -= output.width_of(value) + 2
     out.line(*shown[:-1])
 
 
@@ -216,17 +216,17 @@ def _short(item: LiveDevice, out: Out) -> None:
             out.flow([(who, "bold"), *predict.calm(finding, process)], rest="  ")
             continue
         out.flow([(who, "bold"), verdict_text.verdict(finding)], rest="  ")
-        told = predict.facts(item, finding, process)
+        pairs = predict.facts(item, finding, process)
         brief: list[Part] = []
-        for label, value in told:
+        for label, value in pairs:
             if label not in _LONG:
-                said = value if isinstance(value, str) else value[0]
-                brief += [(label, "dim"), f"{said},"]
+                text = value if isinstance(value, str) else value[0]
+                brief += [(label, "dim"), f"{text},"]
         out.flow(brief, first="  ", rest="  ", gap=" ")
-        for label, value in told:
+        for label, value in pairs:
             if label in _LONG:
-                said = value if isinstance(value, str) else value[0]
-                out.flow(output.sentence(f"{label}: {said}"), first="  ", rest="    ", gap=" ")
+                text = value if isinstance(value, str) else value[0]
+                out.flow(output.sentence(f"{label}: {text}"), first="  ", rest="    ", gap=" ")
 
 
 _LONG = frozenset({"because", "hardware", "shares", "known", "advice"})

@@ -32,10 +32,10 @@ _SAID: Final = {
 
 def about(top: TopApp, alerts: Sequence[Alert]) -> Alert | None:
     """Return the alert about the chosen process, else about the chosen GPU, else None."""
-    opened = [one for one in alerts if one.state in incidents.OPEN]
+    opened = [alert for alert in alerts if alert.state in incidents.OPEN]
     key, uid = top.selected_process, top.selected_device_uid
-    of_process = [one for one in opened if key is not None and one.subject.process == key]
-    of_device = [one for one in opened if uid is not None and one.subject.device_uid == uid]
+    of_process = [alert for alert in opened if key is not None and alert.subject.process == key]
+    of_device = [alert for alert in opened if uid is not None and alert.subject.device_uid == uid]
     return next(iter(of_process or of_device), None)
 
 
@@ -76,16 +76,16 @@ class SnoozeScreen(ViewScreen):
 
         def read() -> tuple[Alert | None, Silence | None]:
             found = incidents.gather(0.0, only_open=alert is None)
-            known = found.alerts
-            meant = alert or about(top, known) or (known[0] if known else None)
+            alerts = found.alerts
+            meant = alert or about(top, alerts) or (alerts[0] if alerts else None)
             silence = None if meant is None else found.silence(meant, time.time())
             return meant, silence
 
         return read
 
-    def answered(self, found: tuple[Alert | None, Silence | None]) -> None:
+    def answered(self, pair: tuple[Alert | None, Silence | None]) -> None:
         """Show the form."""
-        self._alert, self._silence = found
+        self._alert, self._silence = pair
         self._answered = True
         self._form()
 
@@ -95,21 +95,21 @@ class SnoozeScreen(ViewScreen):
 
     def retitled(self) -> None:
         """Say of which alert."""
-        one = self._alert
-        if one is None:
+        alert = self._alert
+        if alert is None:
             self.headline(*([("no alert is open", "calm")] if self._answered else []))
         else:
-            self.headline((one.code, "held"), (one.title or one.key, "bold"))
+            self.headline((alert.code, "held"), (alert.title or alert.key, "bold"))
 
     def _form(self) -> None:
         page, alert = self.query_one("#form", Pages), self._alert
         if alert is None and not self._answered:
             return
         if alert is None:
-            page.write(partial(_say, "there is no open alert that could be snoozed", "green"))
+            page.write(partial(_write, "there is no open alert that could be snoozed", "green"))
             return
         now_s = time.time()
-        form = [Paragraph(partial(_say, "For how long is nobody to be told of it?", "bold"))]
+        form = [Paragraph(partial(_write, "For how long is nobody to be told of it?", "bold"))]
         form += [
             Paragraph(partial(_term, term, now_s, at + 1), at)
             for at, term in enumerate(silence_changes.TERMS)
@@ -117,8 +117,8 @@ class SnoozeScreen(ViewScreen):
         form += [Paragraph(blank), Paragraph(partial(_reason, self._why, self._typing))]
         form.append(Paragraph(blank))
         if self._silence is not None:
-            said = delivery_text.silence_end(self._silence, now_s=now_s)
-            form.append(Paragraph(partial(_say, f"silent already {said}", "yellow")))
+            value = delivery_text.silence_end(self._silence, now_s=now_s)
+            form.append(Paragraph(partial(_write, f"silent already {value}", "yellow")))
         critical = alert.severity == "critical"
         told = (
             "it is critical as it is: nothing of it is told until then"
@@ -126,7 +126,7 @@ class SnoozeScreen(ViewScreen):
             else "it is told all the same when it becomes critical"
         )
         for words in (told, "it is still watched, and shown here, by status and by alerts"):
-            form.append(Paragraph(partial(_say, words, "dim")))
+            form.append(Paragraph(partial(_write, words, "dim")))
         page.put(form)
         page.choose(self._chosen)
 
@@ -208,15 +208,15 @@ class SnoozeScreen(ViewScreen):
             silence = silence_changes.of_alert(alert, term, now_s=time.time(), why=why)
             kept = silence_changes.keep(silence)
         except GpuwatchdError as error:
-            said = f"{error.message} ({error.hint})" if error.hint else error.message
-            self.app.call_from_thread(self._refused, said)
+            value = f"{error.message} ({error.hint})" if error.hint else error.message
+            self.app.call_from_thread(self._refused, value)
             return
         self.app.call_from_thread(self._kept, kept)
 
-    def _refused(self, said: str) -> None:
+    def _refused(self, value: str) -> None:
         self._writing = False
-        self.trouble = said
-        self.top.say(said, "trouble")
+        self.trouble = value
+        self.top.show_message(value, "trouble")
         self.retitled()
 
     def _kept(self, silence: Silence) -> None:
@@ -225,7 +225,7 @@ class SnoozeScreen(ViewScreen):
         if view is not None:  # shown at once; the daemon says the same a tick later
             others = (one for one in view.silences if one.matcher != silence.matcher)
             view.silences = (*others, silence)
-        self.top.say(
+        self.top.show_message(
             f"{delivery_text.silent(silence, now_s=now_s)}; u in alerts takes it back", "held"
         )
         self.action_back()
@@ -245,11 +245,11 @@ def _reason(why: str, typing: bool, out: Out) -> None:  # noqa: FBT001
         out.line(("Why? ", "bold"), ("(Tab, then type; may be left out)", "dim"))
         return
     room = out.width - 8
-    shown = why if output.width_of(why) <= room else why[-room:]
-    out.line(("Why? ", "bold"), (shown, ""), cursor)
+    value = why if output.width_of(why) <= room else why[-room:]
+    out.line(("Why? ", "bold"), (value, ""), cursor)
 
 
-def _say(words: str, style: str, out: Out) -> None:
+def _write(words: str, style: str, out: Out) -> None:
     out.flow(output.sentence(words, style), rest="  ", gap=" ")
 
 

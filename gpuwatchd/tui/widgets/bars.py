@@ -23,7 +23,7 @@ class PlainScrollBar(ScrollBarRender):
 
 
 def figured(
-    share: float | None, cells: int, said: str, parts: str, *, ascii_only: bool, flat: bool
+    share: float | None, cells: int, value: str, parts: str, *, ascii_only: bool, flat: bool
 ) -> Row:
     """Return a bar of the used share with the figures written on it.
 
@@ -48,11 +48,11 @@ def figured(
     inner = cells - 2 if flat else cells
     if inner < 1:
         return []
-    said = said[:inner]
+    value = value[:inner]
     full = 0 if share is None else min(inner, max(0, round(share * inner)))
     if ascii_only:
-        said += "#" * max(0, full - len(said))
-    text = said.ljust(inner, "-" if ascii_only and share is not None else " ")
+        value += "#" * max(0, full - len(value))
+    text = value.ljust(inner, "-" if ascii_only and share is not None else " ")
     if flat:
         return [
             ("[", "faint"), (text[:full], f"{parts} reverse"), (text[full:], ""), ("]", "faint")

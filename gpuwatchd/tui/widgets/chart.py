@@ -103,7 +103,7 @@ def _floor(floor: Curve | None, at_s: float) -> float | None:
     return None if at is None else floor.used_bytes[at]
 
 
-def told(picture: Picture, found: Point) -> list[Piece]:
+def point_text(picture: Picture, found: Point) -> list[Piece]:
     """Return what is known of an instant in words, the most telling first."""
     at = units.moment(found.at_s, now_s=picture.now_s)
     if picture.now_s - found.at_s < 6 * 3600.0 and found.at_s <= picture.now_s:
@@ -160,13 +160,13 @@ class Chart(Widget):
         self.picture = picture
         self._redraw()
 
-    def look(self, window: Window | None) -> None:
+    def show_span(self, window: Window | None) -> None:
         """Show this span."""
         self.window = window
         self._redraw()
 
     @property
-    def seen(self) -> Window:
+    def span(self) -> Window:
         """From and to of what is seen."""
         if self.window is not None:
             return self.window
@@ -181,7 +181,7 @@ class Chart(Widget):
         """
         if self.picture is None:
             return
-        begin_s, end_s = self.seen
+        begin_s, end_s = self.span
         around_s = at_s if at_s is not None else self.cursor_s
         if around_s is None or not begin_s <= around_s <= end_s:
             now_s = self.picture.now_s
@@ -194,14 +194,14 @@ class Chart(Widget):
         """Go to later times, or to earlier ones."""
         if self.picture is None:
             return
-        begin_s, end_s = self.seen
+        begin_s, end_s = self.span
         shift_s = steps * _SHIFT * (end_s - begin_s)
         self.go((begin_s + shift_s, end_s + shift_s))
 
     def reset(self) -> None:
         """Show all of the picture again, without a cursor."""
         self.cursor_s = None
-        self.look(None)
+        self.show_span(None)
         self.post_message(self.Moved())
         self.post_message(self.Pointed())
 
@@ -209,7 +209,7 @@ class Chart(Widget):
         """Move the cursor by columns; where there is none it begins at the newest sample."""
         if self.picture is None or self._plot.right <= self._plot.left:
             return
-        begin_s, end_s = self.seen
+        begin_s, end_s = self.span
         if self.cursor_s is None or not begin_s <= self.cursor_s <= end_s:
             at_s = self.picture.curve.at_s
             newest_s = at_s[-1] if at_s else self.picture.now_s
@@ -225,14 +225,14 @@ class Chart(Widget):
             self.refresh()
             self.post_message(self.Pointed())
 
-    def told(self) -> list[Piece]:
+    def point_under_cursor(self) -> list[Piece]:
         """Return what is under the cursor in words; [] where there is none."""
         if self.picture is None or self.cursor_s is None:
             return []
-        begin_s, end_s = self.seen
+        begin_s, end_s = self.span
         columns = max(1, self._plot.right - self._plot.left)
         found = point(self.picture, self.cursor_s, within_s=(end_s - begin_s) / columns / 2)
-        return told(self.picture, found)
+        return point_text(self.picture, found)
 
     def go(self, window: Window) -> None:
         """Look at a span, but never at one in which nothing can be."""
@@ -243,7 +243,7 @@ class Chart(Widget):
         over_s = end_s - latest_s - 0.1 * (end_s - begin_s)
         if over_s > 0:
             begin_s, end_s = begin_s - over_s, end_s - over_s
-        self.look((begin_s, end_s))
+        self.show_span((begin_s, end_s))
         self.post_message(self.Moved())
         if self.cursor_s is not None:
             self.post_message(self.Pointed())
@@ -259,7 +259,7 @@ class Chart(Widget):
         plot = self._plot
         if not plot.left <= x < plot.right:
             return None
-        begin_s, end_s = self.seen
+        begin_s, end_s = self.span
         return begin_s + (x - plot.left + 0.5) / (plot.right - plot.left) * (end_s - begin_s)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
@@ -276,7 +276,7 @@ class Chart(Widget):
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """Take hold of the chart."""
         if self.picture is not None and event.button == 1:
-            self._drag = (event.x, self.seen)
+            self._drag = (event.x, self.span)
             self.capture_mouse()
 
     def on_mouse_up(self) -> None:
@@ -309,7 +309,7 @@ class Chart(Widget):
         width, height = self.size
         if width <= 0 or height <= 0:
             return
-        drawn: list[Strip] = []
+        strips: list[Strip] = []
         if self.picture is not None:
             rows = terminal.draw(
                 self.picture, width, height, ascii_only=self._ascii, window=self.window
@@ -317,9 +317,9 @@ class Chart(Widget):
             self._plot = terminal.plot(
                 self.picture, width, height, ascii_only=self._ascii, window=self.window
             )
-            drawn = [self._painter.strip(row, width) for row in rows]
-        if drawn != self._drawn:
-            self._drawn = drawn
+            strips = [self._painter.strip(row, width) for row in rows]
+        if strips != self._drawn:
+            self._drawn = strips
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
@@ -342,7 +342,7 @@ class Chart(Widget):
         """Return where the cursor stands; None where it cannot be seen."""
         if self.cursor_s is None or self.picture is None:
             return None
-        plot, (begin_s, end_s) = self._plot, self.seen
+        plot, (begin_s, end_s) = self._plot, self.span
         if not begin_s <= self.cursor_s <= end_s:
             return None
         share = (self.cursor_s - begin_s) / max(end_s - begin_s, 1e-9)

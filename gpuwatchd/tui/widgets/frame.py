@@ -63,15 +63,15 @@ def foot(top: TopApp, keys: Sequence[tuple[str, str]], width: int) -> Row:
     painter = top.painter
     if top.notice:
         words, kind = top.notice
-        said = painter.cell(f" {words}", width)
-        return [(said, f"{kind} bar")]
-    shown = spans(keys, width)
+        text = painter.cell(f" {words}", width)
+        return [(text, f"{kind} bar")]
+    pairs = spans(keys, width)
     row: Row = []
     used = 0
     for key, does in keys:
-        if key in shown:
+        if key in pairs:
             row += [(f" {key}", "bar bold"), (f" {does} ", "bar faint")]
-            used = shown[key][1]
+            used = pairs[key][1]
     row.append((" " * max(0, width - used), "bar"))
     return row
 
@@ -84,22 +84,22 @@ def spans(keys: Sequence[tuple[str, str]], width: int) -> dict[str, tuple[int, i
     >>> spans([("q", "quit"), ("?", "help")], 9)
     {'q': (0, 8)}
     """
-    found: dict[str, tuple[int, int]] = {}
+    pairs: dict[str, tuple[int, int]] = {}
     used = 0
     for key, does in keys:
         long = len(key) + len(does) + 3
         if used + long <= width:
-            found[key] = (used, used + long)
+            pairs[key] = (used, used + long)
             used += long
-    return found
+    return pairs
 
 
 def clicked(top: TopApp, keys: Sequence[tuple[str, str]], x: int, width: int) -> None:
     """Press the key of the last row that was clicked, where it is one key."""
     if top.notice:
         return
-    shown = spans(keys, width).items()
-    key = next((name for name, (begin, end) in shown if begin <= x < end), "")
+    dict_items = spans(keys, width).items()
+    key = next((name for name, (begin, end) in dict_items if begin <= x < end), "")
     if len(key) == 1 or key in _NAMED:
         top.simulate_key(_NAMED.get(key, key))
 

@@ -71,8 +71,8 @@ def head(painter: Painter, columns: Plan, view: View, shown: int) -> Row:
         ("GROWTH", columns.rate, True), ("LATELY", columns.spark, False),
         (f"SUSPECT, NAME ({count} GPU{'s' if count != 1 else ''})", columns.rest, False),
     ]  # fmt: skip
-    said = " ".join(painter.cell(name, wide, right=right) for name, wide, right in named if wide)
-    return [(f" {said}", "head faint")]
+    text = " ".join(painter.cell(name, wide, right=right) for name, wide, right in named if wide)
+    return [(f" {text}", "head faint")]
 
 
 def row(painter: Painter, columns: Plan, item: LiveDevice, *, chosen: bool) -> Row:
@@ -128,34 +128,34 @@ def second(painter: Painter, view: View, item: LiveDevice, width: int) -> Row:
     cells: Row = [("   ", "")]
     state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     broken = device_facts.broken(item, now_s=view.taken_at_s)
-    said: list[tuple[str, str]] = [(item.device.name, "faint")]
+    pairs: list[tuple[str, str]] = [(item.device.name, "faint")]
     note = device_facts.memory_note(item.device)
     facts = (*state, *broken, (note, "faint"), (device_facts.processes(item), "yellow"))
-    said += [(part, "") if isinstance(part, str) else part for part in facts]
+    pairs += [(part, "") if isinstance(part, str) else part for part in facts]
     finding = item.finding
     if not state:
         badge = badges.device(item)
         leaks = finding is not None and is_leak(finding)
-        said.append((badge.rest, badge.kind if leaks else "faint"))
+        pairs.append((badge.rest, badge.kind if leaks else "faint"))
         by = cards.suspect(item, finding) if finding is not None and is_leak(finding) else ""
-        said.append((f"by {by}" if by else "", ""))
-    said.append((device_facts.unowned(item), "yellow"))
+        pairs.append((f"by {by}" if by else "", ""))
+    pairs.append((device_facts.unowned(item), "yellow"))
     others = view.others.get(item.device.uid)
-    said.append(("" if others is None else others.line(none=not item.processes), "dim"))
+    pairs.append(("" if others is None else others.line(none=not item.processes), "dim"))
     room = width - 4
-    for what, parts in said:
+    for what, parts in pairs:
         if what and room > 3:
-            shown = painter.fit(what, room)
-            cells += [(shown, parts), ("  ", "")]
-            room -= width_of(shown) + 2
+            text = painter.fit(what, room)
+            cells += [(text, parts), ("  ", "")]
+            room -= width_of(text) + 2
     return cells
 
 
 def badge_cell(painter: Painter, badge: Badge, width: int, here: str = "") -> Row:
     """Return mark and word of a verdict on its colour."""
-    said = painter.cell(f"{painter.mark(badge.kind)} {badge.word}", width)
+    text = painter.cell(f"{painter.mark(badge.kind)} {badge.word}", width)
     loud = badge.kind in {"critical", "leak", "trouble"}
-    return [(said, f"{badge.kind} badge" if loud else f"{badge.kind} {here}")]
+    return [(text, f"{badge.kind} badge" if loud else f"{badge.kind} {here}")]
 
 
 def _memory(painter: Painter, item: LiveDevice, width: int, badge: Badge) -> Row:
@@ -163,13 +163,13 @@ def _memory(painter: Painter, item: LiveDevice, width: int, badge: Badge) -> Row
     reading, total = item.reading, _total(item)
     used = None if reading is None else reading.used_bytes
     share = used / total if used is not None and total else None
-    said = f"{cards.amount(used)}/{units.size(total)}"
-    if width_of(said) > width - 2 * (not painter.rich):
-        said = said.removesuffix(" GiB")
+    text = f"{cards.amount(used)}/{units.size(total)}"
+    if width_of(text) > width - 2 * (not painter.rich):
+        text = text.removesuffix(" GiB")
     if width >= 20 and share is not None:
-        said += f" {units.percent(share)}"
+        text += f" {units.percent(share)}"
     kind = badge.kind if badge.kind != "unknown" else "curve"
-    return bars.figured(share, width, said, kind, ascii_only=painter.ascii, flat=not painter.rich)
+    return bars.figured(share, width, text, kind, ascii_only=painter.ascii, flat=not painter.rich)
 
 
 def _total(item: LiveDevice) -> int | None:

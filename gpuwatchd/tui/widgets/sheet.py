@@ -64,16 +64,16 @@ class Sheet(Out):
 
 
 def _row(line: str) -> Row:
-    found: Row = []
+    pairs: Row = []
     end = 0
     for match in _STYLED.finditer(line):
         if match.start() > end:
-            found.append((line[end : match.start()], ""))
-        found.append((match[2], match[1]))
+            pairs.append((line[end : match.start()], ""))
+        pairs.append((match[2], match[1]))
         end = match.end()
     if end < len(line):
-        found.append((line[end:], ""))
-    return found
+        pairs.append((line[end:], ""))
+    return pairs
 
 
 class Paragraph(NamedTuple):

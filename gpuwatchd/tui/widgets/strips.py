@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuwatchd.tui.paint import Cell, Painter, Row
 
 
-def health(painter: Painter, view: View, width: int, most: int) -> list[Row]:
+def daemon_rows(painter: Painter, view: View, width: int, most: int) -> list[Row]:
     """Return how the daemon is: a row on it, or a row for each thing that is wrong with it."""
     rows: list[Row] = []
     for code, sentence in view.warnings:
@@ -27,9 +27,9 @@ def health(painter: Painter, view: View, width: int, most: int) -> list[Row]:
             at = units.clock(view.taken_at_s, now_s=view.taken_at_s + view.stale_s)
             age = f" {units.duration(view.stale_s)} ago ({at})"
         quiet = code == locations.NOTE[0]
-        said = f"{'' if quiet else '! '}{sentence}{age}"
+        text = f"{'' if quiet else '! '}{sentence}{age}"
         loud = "critical" if code.startswith(("daemon", FAILED)) else "leak"
-        rows.append([(painter.fit(f" {said}", width), "faint" if quiet else loud)])
+        rows.append([(painter.fit(f" {text}", width), "faint" if quiet else loud)])
     if not rows:
         rows.append([(painter.fit(f" {_summary(view)}", width), "faint")])
     return rows[:most]
@@ -53,7 +53,7 @@ def alerts(painter: Painter, flags: Globals, view: View, width: int, most: int) 
     if most < 1:
         return []
     lines: list[Row] = [
-        _line(painter, panel.alert_line(one, view), width) for one in ranking.shown(view.alerts)
+        _line(painter, panel.alert_line(alert, view), width) for alert in ranking.shown(view.alerts)
     ]
     lines += _others(painter, flags, view, width)
     if not lines:
@@ -65,11 +65,11 @@ def alerts(painter: Painter, flags: Globals, view: View, width: int, most: int) 
 
 def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
     counted = ranking.counted(ranking.shown(view.alerts))
-    said = f" {counted} open" if counted else " no open alerts"
+    text = f" {counted} open" if counted else " no open alerts"
     if view.silences:
-        said += f", {len(view.silences)} silence{'s' if len(view.silences) != 1 else ''}"
+        text += f", {len(view.silences)} silence{'s' if len(view.silences) != 1 else ''}"
     more = f" ({hidden} more below: a)" if hidden > 0 else ""
-    return [(painter.cell(said + more, width), "head faint")]
+    return [(painter.cell(text + more, width), "head faint")]
 
 
 def _others(painter: Painter, flags: Globals, view: View, width: int) -> list[Row]:
@@ -94,8 +94,8 @@ def _line(
         words, style = (part, "") if isinstance(part, str) else part
         if not words or room < (2 if apart else 1):
             continue
-        shown = painter.fit(words, room)
-        gap = "" if words.startswith(" ") or shown.endswith(" ") else apart
-        row += [(shown, style), (gap, "")]
-        room -= width_of(shown) + len(gap)
+        text = painter.fit(words, room)
+        gap = "" if words.startswith(" ") or text.endswith(" ") else apart
+        row += [(text, style), (gap, "")]
+        room -= width_of(text) + len(gap)
     return row

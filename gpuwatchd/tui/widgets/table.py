@@ -157,11 +157,12 @@ def columns(view: View, width: int) -> tuple[Column, ...]:
     """
     gpu = max((len(_short(item)) for item in view.devices), default=3)
     found = [
-        one._replace(wide=max(3, gpu)) if one.name == "gpu" else one
-        for one in _COLUMNS
-        if width >= one.from_width and (one.name not in _RARE or _known(view, _RARE[one.name]))
+        column._replace(wide=max(3, gpu)) if column.name == "gpu" else column
+        for column in _COLUMNS
+        if width >= column.from_width
+        and (column.name not in _RARE or _any_known(view, _RARE[column.name]))
     ]
-    used = _SIGNS + sum(one.wide + 1 for one in found)
+    used = _SIGNS + sum(column.wide + 1 for column in found)
     return (*found, Column("name", max(_NAME_MIN, width - used - 1), "<", 0))
 
 
@@ -173,30 +174,32 @@ _RARE: Final[dict[str, Callable[[LiveProcess], object]]] = {
 """What not every machine, or log, tells."""
 
 
-def _known(view: View, what: Callable[[LiveProcess], object]) -> bool:
-    return any(what(one) is not None for item in view.devices for one in item.processes or ())
+def _any_known(view: View, what: Callable[[LiveProcess], object]) -> bool:
+    return any(
+        what(process) is not None for item in view.devices for process in item.processes or ()
+    )
 
 
 def heads(painter: Painter, shown: Sequence[Column], by: str, *, turned: bool) -> Row:
     """Return the names of the columns, the sorted one marked."""
     row: Row = [("   ", "head")]
     arrow = ("^" if turned else "v") if painter.ascii else ("▲" if turned else "▼")
-    for one in shown:
-        said = _HEADS.get(one.name, one.name.upper())
-        if one.name == by:
-            said = f"{said[: one.wide - 1]}{arrow}"
-        parts = "head bold underline" if one.name == by else "head faint"
-        row += [(painter.cell(said, one.wide, right=one.side == ">"), parts), (" ", "head")]
+    for column in shown:
+        text = _HEADS.get(column.name, column.name.upper())
+        if column.name == by:
+            text = f"{text[: column.wide - 1]}{arrow}"
+        parts = "head bold underline" if column.name == by else "head faint"
+        row += [(painter.cell(text, column.wide, right=column.side == ">"), parts), (" ", "head")]
     return row
 
 
 def column_at(shown: Sequence[Column], x: int) -> str | None:
     """Return the column whose head was clicked."""
     at = _SIGNS
-    for one in shown:
-        if at <= x < at + one.wide + 1:
-            return one.name
-        at += one.wide + 1
+    for column in shown:
+        if at <= x < at + column.wide + 1:
+            return column.name
+        at += column.wide + 1
     return None
 
 
@@ -208,18 +211,18 @@ def row(
     here = "chosen" if chosen else ""
     sign = ">" if chosen and not painter.rich else " "
     cells: Row = [(sign, here), (f"{painter.mark(badge.kind)} ", f"{badge.kind} {here}")]
-    for one in shown:
-        if one.name == "verdict":
+    for column in shown:
+        if column.name == "verdict":
             if badge.kind in {"critical", "leak"}:
-                cells += badge_cell_word(painter, badge, one.wide)
+                cells += badge_cell_word(painter, badge, column.wide)
             else:
-                cells.append((painter.cell(badge.word, one.wide), f"{badge.kind} {here}"))
-        elif one.name == "name":
-            cells += _name(painter, entry, one.wide, here)
+                cells.append((painter.cell(badge.word, column.wide), f"{badge.kind} {here}"))
+        elif column.name == "name":
+            cells += _name(painter, entry, column.wide, here)
         else:
-            said, parts = _TEXTS[one.name](entry, now_s)
-            said = painter.cell(said, one.wide, right=one.side == ">")
-            cells.append((said, f"{parts} {here}"))
+            text, parts = _TEXTS[column.name](entry, now_s)
+            text = painter.cell(text, column.wide, right=column.side == ">")
+            cells.append((text, f"{parts} {here}"))
         cells.append((" ", here))
     return cells
 
@@ -290,8 +293,8 @@ def _name(painter: Painter, entry: Entry, width: int, here: str) -> Row:
     whole = verdict_text.who(info)
     plain = whole.startswith(f"{info.label}[")
     ended = " (defunct)" if plain and whole.endswith("(defunct)") else ""
-    said = f"{_called(info, width)}{ended}" if plain else whole
-    first = painter.fit(said, width)
+    text = f"{_called(info, width)}{ended}" if plain else whole
+    first = painter.fit(text, width)
     cells: Row = [(first, f"bold {here}" if is_leak(entry.process.finding) else here)]
     room = width - width_of(first)
     more = [process_facts.runs(info), *process_facts.where(info)]
@@ -299,8 +302,8 @@ def _name(painter: Painter, entry: Entry, width: int, here: str) -> Row:
         more.append(" ".join(info.argv[1:]))
     for what in more:
         if what and room > 4:
-            shown = painter.fit(what, room - 2)
-            cells += [("  ", here), (shown, f"faint {here}")]
-            room -= width_of(shown) + 2
+            value = painter.fit(what, room - 2)
+            cells += [("  ", here), (value, f"faint {here}")]
+            room -= width_of(value) + 2
     cells.append((" " * max(0, room), here))
     return cells

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.cli.incidents import Incidents
     from gpuwatchd.core.model import Alert, Silence
 
 _DAYS: Final = {"1d": 1, "7d": 7, "30d": 30}
@@ -46,13 +46,13 @@ def alerts(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     past = [one for one in rows if one.state not in incidents.OPEN]
     return {
         "page": head(flags, view),
-        "missing": [text.clean(one) for code, one in found.warnings if "daemon" not in code],
+        "missing": [text.clean(value) for code, value in found.warnings if "daemon" not in code],
         "open": [row(one, found, now_s) for one in rows if one.state in incidents.OPEN],
         "past": [row(one, found, now_s) for one in past[:_MOST]],
         "more": max(0, len(past) - _MOST),
         "since": since if since in _DAYS else "7d",
         "terms": _terms(),
-        "silences": [_silence(one, found.alerts, now_s) for one in found.silences],
+        "silences": [_silence(silence, found.alerts, now_s) for silence in found.silences],
         "can": found.trouble is None,
     }
 
@@ -67,7 +67,7 @@ def alert(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     return {
         "page": head(flags, view),
         "alert": row(meant, found, now_s),
-        "lines": [[label, lines.joined([said])] for label, said, _ in alert_details.lines(story)],
+        "lines": [[label, lines.joined([value])] for label, value, _ in alert_details.lines(story)],
         "about": _about(view, meant),
         "terms": _terms(),
         "can": found.trouble is None,
@@ -76,10 +76,10 @@ def alert(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
 
 def _terms() -> list[list[str]]:
     named = {silence_changes.UNTIL_RESOLVED: "until it is over"}
-    return [[one, named.get(one, f"for {one}")] for one in silence_changes.TERMS]
+    return [[term, named.get(term, f"for {term}")] for term in silence_changes.TERMS]
 
 
-def row(one: Alert, found: Found, now_s: float) -> dict[str, Any]:
+def row(one: Alert, found: Incidents, now_s: float) -> dict[str, Any]:
     """Return one alert as the list has it."""
     code, state, when, title, *rest = listed.line(one, found, now_s)
     silence = found.silence(one, now_s)
@@ -99,20 +99,20 @@ def row(one: Alert, found: Found, now_s: float) -> dict[str, Any]:
     }
 
 
-def _silence(one: Silence, known: list[Alert], now_s: float) -> dict[str, Any]:
-    fits = silence_text.fitting(one, known)
+def _silence(silence: Silence, known: list[Alert], now_s: float) -> dict[str, Any]:
+    fits = silence_text.fitting(silence, known)
     count = f"fits {len(fits)} open alert{'' if len(fits) == 1 else 's'}"
     parts = (
-        silence_text.until(one, now_s),
-        "" if one.matcher.key else count,
-        "also of what is critical" if one.even_critical else "",
-        f"by {one.who}" if one.who else "",
-        one.why,
+        silence_text.until(silence, now_s),
+        "" if silence.matcher.key else count,
+        "also of what is critical" if silence.even_critical else "",
+        f"by {silence.who}" if silence.who else "",
+        silence.why,
     )
     return {
-        "id": one.row,
-        "about": text.clean(silence_text.called(one.matcher, known), limit=400),
-        "of_alert": bool(one.matcher.key),
+        "id": silence.row,
+        "about": text.clean(silence_text.called(silence.matcher, known), limit=400),
+        "of_alert": bool(silence.matcher.key),
         "line": lines.joined(parts),
     }
 
@@ -120,12 +120,14 @@ def _silence(one: Silence, known: list[Alert], now_s: float) -> dict[str, Any]:
 def _about(view: current_state.View, meant: Alert) -> dict[str, str]:
     """Return where on the page its GPU and its process are, as far as they are here."""
     subject = meant.subject
-    item = next((one for one in view.devices if one.device.uid == subject.device_uid), None)
+    item = next(
+        (device for device in view.devices if device.device.uid == subject.device_uid), None
+    )
     if item is None:
         return {}
-    found = {"gpu": text.clean(item.device.uid), "label": text.clean(item.device.label)}
-    for one in item.processes or ():
-        if one.info.key == subject.process:
-            found["process"] = overview.address(item, one)
-            found["who"] = text.clean(verdict_text.who(one.info))
-    return found
+    values = {"gpu": text.clean(item.device.uid), "label": text.clean(item.device.label)}
+    for process in item.processes or ():
+        if process.info.key == subject.process:
+            values["process"] = overview.address(item, process)
+            values["who"] = text.clean(verdict_text.who(process.info))
+    return values

@@ -32,12 +32,12 @@ def device(view: View, query: Mapping[str, str]) -> LiveDevice:
         When it is not here.
     """
     uid = query.get("gpu", "")
-    found = next((one for one in view.devices if text.clean(one.device.uid) == uid), None)
-    if found is None:
-        shown = text.clean(uid, limit=80)
+    item = next((one for one in view.devices if text.clean(one.device.uid) == uid), None)
+    if item is None:
+        value = text.clean(uid, limit=80)
         hint = "the overview has those that are"
-        raise GpuwatchdError(f"GPU {shown} is not here", hint=hint, page="errors#no-such-gpu")
-    return found
+        raise GpuwatchdError(f"GPU {value} is not here", hint=hint, page="errors#no-such-gpu")
+    return item
 
 
 def process(item: LiveDevice, query: Mapping[str, str]) -> LiveProcess | None:
@@ -63,8 +63,8 @@ def ended(history: Reader | None, query: Mapping[str, str]) -> ProcessInfo:
     GpuwatchdError
         When nothing is recorded of it.
     """
-    known = [] if history is None else history.processes()
-    found = [one for one in known if is_meant(one.key, query)]
+    processes = [] if history is None else history.processes()
+    found = [one for one in processes if is_meant(one.key, query)]
     if not found:
         pid = text.clean(query.get("pid", ""), limit=20)
         why = f"process {pid} is not on this GPU, and nothing is recorded of it"
@@ -75,8 +75,8 @@ def ended(history: Reader | None, query: Mapping[str, str]) -> ProcessInfo:
 
 def on(history: Reader | None, query: Mapping[str, str]) -> Device | None:
     """Return a GPU as the history knows it."""
-    known = [] if history is None else history.devices()
-    return next((one for one in known if text.clean(one.uid) == query.get("gpu")), None)
+    devices = [] if history is None else history.devices()
+    return next((one for one in devices if text.clean(one.uid) == query.get("gpu")), None)
 
 
 def history() -> Reader | None:

@@ -21,18 +21,18 @@ def gpu(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     view = current_state.see(flags)
     item = find.device(view, query)
     uid = item.device.uid
-    shown = [one for one in view.alerts if one.subject.device_uid == uid]
-    mine = {text.clean(one.key) for one in shown}
+    alerts = [alert for alert in view.alerts if alert.subject.device_uid == uid]
+    mine = {text.clean(alert.key) for alert in alerts}
     return {
         "page": head(flags, view),
         "device": overview.device(view, item),
         "foreseen": foreseen.subjects(item, whole=True),
         "facts": _facts(item),
         "events": [
-            lines.joined(device_facts.happened(one, now_s=view.taken_at_s))
-            for one in item.events[::-1]
+            lines.joined(device_facts.happened(event, now_s=view.taken_at_s))
+            for event in item.events[::-1]
         ],
-        "alerts": [one for one in overview.alerts(view) if one["key"] in mine],
+        "alerts": [alert for alert in overview.alerts(view) if alert["key"] in mine],
         **overview.table(overview.ordered([item]), query),
     }
 
@@ -40,13 +40,13 @@ def gpu(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
 def _facts(item: LiveDevice) -> list[list[str]]:
     """Return label and words of what is known beside the curve."""
     device, reading = item.device, item.reading
-    found = [
+    pairs = [
         ("UUID", device.uid),
         ("read by", f"{device.source} {device.pci_bus or ''}".strip()),
         ("on card", device.parent_uid or ""),
         ("memory", device_facts.memory_means(device)),
-        ("hardware", "" if reading is None else ", ".join(cards.health(reading))),
+        ("hardware", "" if reading is None else ", ".join(cards.hardware_state(reading))),
         ("account", "" if item.ledger is None else device_facts.balance(item.ledger)),
         *(("fault", fault) for fault in item.faults),
     ]
-    return [[label, text.clean(words, limit=1024)] for label, words in found if words]
+    return [[label, text.clean(words, limit=1024)] for label, words in pairs if words]

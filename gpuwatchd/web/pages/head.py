@@ -31,11 +31,11 @@ def head(flags: Globals, view: View) -> dict[str, Any]:
         "warnings": _warnings(flags, view, now_s),
         "open": [
             {
-                "key": text.clean(one.key),
-                "said": lines.of_alert(one, view),
-                "watched": one.state == "watch",
+                "key": text.clean(alert.key),
+                "said": lines.of_alert(alert, view),
+                "watched": alert.state == "watch",
             }
-            for one in open_now
+            for alert in open_now
         ],
         "counted": ranking.counted(open_now),
     }
@@ -100,5 +100,9 @@ def silent_until(view: View) -> dict[str, str]:
 
     now_s = time.time()
     held = delivery_text.in_force(view.silences, now_s)
-    found = ((one.key, alerts.silenced(one, held, now_s)) for one in view.alerts)
-    return {key: delivery_text.silent(one, now_s=now_s) for key, one in found if one is not None}
+    pairs = ((alert.key, alerts.silenced(alert, held, now_s)) for alert in view.alerts)
+    return {
+        key: delivery_text.silent(silence, now_s=now_s)
+        for key, silence in pairs
+        if silence is not None
+    }

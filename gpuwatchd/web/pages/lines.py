@@ -66,8 +66,8 @@ class Lines(Out):
 
 def joined(parts: Iterable[Part], between: str = ", ") -> str:
     """Return parts as one clean line."""
-    found = (_words(part).strip() for part in parts)
-    return between.join(one for one in found if one)
+    texts = (_words(part).strip() for part in parts)
+    return between.join(value for value in texts if value)
 
 
 def of_alert(alert: Alert, view: View) -> str:

@@ -48,13 +48,13 @@ def overview(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def table(found: Sequence[Entry], query: Mapping[str, str]) -> dict[str, Any]:
+def table(pairs: Sequence[Entry], query: Mapping[str, str]) -> dict[str, Any]:
     """Return the rows of processes that are wanted, and how many there are."""
     wish = query.get("filter", "").lower().split()
-    fitting = [one for one in found if all(_has(*one, word) for word in wish)]
+    fitting = [pair for pair in pairs if all(_has(*pair, word) for word in wish)]
     shown = fitting if query.get("all") else fitting[:ROWS]
-    rows = [_row(*one) for one in shown]
-    return {"processes": rows, "fitting": len(fitting), "count": len(found)}
+    rows = [_row(*pair) for pair in shown]
+    return {"processes": rows, "fitting": len(fitting), "count": len(pairs)}
 
 
 # ---- devices ------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def device(view: View, item: LiveDevice) -> dict[str, Any]:
         "spark": spark(item, total),
         "verdict": verdict(view, item),
         "facts": [lines.joined([part]) for part in cards.extras(item)],
-        "notes": [text.clean(one, limit=1024) for one in said if one],
+        "notes": [text.clean(value, limit=1024) for value in said if value],
         "processes": None if item.processes is None else len(item.processes),
     }
 
@@ -102,8 +102,8 @@ def verdict(view: View, item: LiveDevice) -> list[str]:
         return [instead]
     first, *others = (lines.joined([part]) for part in cards.judgement(item, item.finding))
     beside = badges.device(item)
-    said = [beside.rest if first == beside.words else first, *others]
-    return [text.clean(one, limit=1024) for one in said if one]
+    texts = [beside.rest if first == beside.words else first, *others]
+    return [text.clean(value, limit=1024) for value in texts if value]
 
 
 def badge(of: Badge) -> dict[str, str]:
@@ -139,8 +139,8 @@ def address(item: LiveDevice, one: LiveProcess) -> str:
 
 def ordered(items: Iterable[LiveDevice]) -> list[Entry]:
     """Return processes, those that grow fastest first, then by what they hold: as `top` has it."""
-    found = [(item, one) for item in items for one in item.processes or ()]
-    return sorted(found, key=_order)
+    pairs = [(item, process) for item in items for process in item.processes or ()]
+    return sorted(pairs, key=_order)
 
 
 def _order(of: Entry) -> tuple[float, float, int, str]:
@@ -180,9 +180,9 @@ def _row(item: LiveDevice, one: LiveProcess) -> dict[str, Any]:
     }
 
 
-def pace(one: LiveProcess) -> tuple[str, str]:
+def pace(item: LiveProcess) -> tuple[str, str]:
     """Return how fast a process grows and until when; "" where it does not."""
-    finding = one.finding
+    finding = item.finding
     if finding is None or finding.pattern not in LEAK_PATTERNS:
         return "", ""
     past = verdict_text.stopped(finding)
@@ -199,7 +199,7 @@ def pace(one: LiveProcess) -> tuple[str, str]:
 def alerts(view: View) -> list[dict[str, Any]]:
     """Return the strip of what is open, the worst first."""
     silent = silent_until(view)
-    return [_alert(one, view, silent) for one in ranking.shown(view.alerts)]
+    return [_alert(alert, view, silent) for alert in ranking.shown(view.alerts)]
 
 
 def _alert(alert: Alert, view: View, silent: Mapping[str, str]) -> dict[str, Any]:

@@ -37,25 +37,25 @@ def picture(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     asked = charts.Asked(end_s - span_s, end_s, POINTS)
     history = find.history()
     with nullcontext() if history is None else closing(history):
-        drawn = _drawn(view, history, query, asked)
+        drawn = _picture(view, history, query, asked)
         shorter = charts.since_record([drawn], asked) if query.get("tight") else asked
         if shorter != asked:
             asked, span_s = shorter, end_s - shorter.begin_s
-            drawn = _drawn(view, history, query, asked)
+            drawn = _picture(view, history, query, asked)
     least_s, most_s = _NEXT_S
     return {
         "page": head(flags, view),
         "picture": as_json.to_json(drawn) | {"sentence": text_description.sentence(drawn)},
         # A forecast reaches further, at most twice the span again.
         "zones": time_zones.rows(asked.begin_s, end_s + 2 * span_s),
-        "marks": [_mark(one, end_s) for one in drawn.marks][::-1],
+        "marks": [_mark(mark, end_s) for mark in drawn.marks][::-1],
         "empty": drawn.empty,
-        "notes": [text.clean(one, limit=400) for one in drawn.notes],
+        "notes": [text.clean(note, limit=400) for note in drawn.notes],
         "next_s": min(most_s, max(least_s, view.interval_s, span_s / POINTS)),
     }
 
 
-def _drawn(
+def _picture(
     view: View, history: Reader | None, query: Mapping[str, str], asked: charts.Asked
 ) -> Picture:
     if "pid" not in query:
@@ -76,10 +76,10 @@ def _drawn(
     return charts.past_process(history, device, info, asked)
 
 
-def _mark(one: Mark, now_s: float) -> dict[str, Any]:
+def _mark(mark: Mark, now_s: float) -> dict[str, Any]:
     return {
-        "when": units.moment(one.at_s, now_s=now_s),
-        "kind": one.kind,
-        "severity": one.severity,
-        "text": text.clean(one.text, limit=400),
+        "when": units.moment(mark.at_s, now_s=now_s),
+        "kind": mark.kind,
+        "severity": mark.severity,
+        "text": text.clean(mark.text, limit=400),
     }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.cli.incidents import Incidents
     from gpuwatchd.core.model import Device, ProcessInfo
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.profiles import Run
@@ -43,30 +43,30 @@ _COST_S = 30 * 86_400.0
 def process(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what is known of one process now; of one that has ended, what is recorded."""
     view = current_state.see(flags)
-    items = [one for one in view.devices if text.clean(one.device.uid) == query.get("gpu")]
+    items = [device for device in view.devices if text.clean(device.device.uid) == query.get("gpu")]
     found = find.process(items[0], query) if items else None
     if found is None:
         return _over(flags, view, query)
     item = items[0]
-    shown = badges.process(found)
+    badge = badges.process(found)
     subject = None if found.finding is None else found.finding.subject
     mine = [
-        text.clean(one.key)
-        for one in view.alerts
-        if one.subject.process == found.info.key and one.subject.device_uid == item.device.uid
+        text.clean(alert.key)
+        for alert in view.alerts
+        if alert.subject.process == found.info.key and alert.subject.device_uid == item.device.uid
     ]
     return {
         "page": head(flags, view),
         "device": {"uid": text.clean(item.device.uid), "label": text.clean(item.device.label)},
         "over": "",
         "who": text.clean(verdict_text.who(found.info)),
-        "badge": overview.badge(shown),
+        "badge": overview.badge(badge),
         "held": units.size(found.used_bytes),
-        "pace": [one for one in overview.pace(found) if one],
+        "pace": [value for value in overview.pace(found) if value],
         "runs": text.clean(process_facts.runs(found.info)),
         "facts": _facts(found, view),
         "foreseen": [] if subject is None else foreseen.subjects(item, whole=False, only=found),
-        "alerts": [one for one in overview.alerts(view) if one["key"] in mine],
+        "alerts": [alert for alert in overview.alerts(view) if alert["key"] in mine],
     }
 
 
@@ -90,17 +90,17 @@ def _over(flags: Globals, view: View, query: Mapping[str, str]) -> dict[str, Any
     }
 
 
-def _facts(found: LiveProcess, view: View) -> list[str]:
-    said = [one for one, _ in process_facts.wide(found, now_s=view.taken_at_s)]
-    said += [verdict_text.known(found.history), process_facts.host_growth(found)]
-    return [text.clean(one, limit=_LINE) for one in said if one]
+def _facts(item: LiveProcess, view: View) -> list[str]:
+    texts = [value for value, _ in process_facts.wide(item, now_s=view.taken_at_s)]
+    texts += [verdict_text.baseline_text(item.history), process_facts.host_growth(item)]
+    return [text.clean(value, limit=_LINE) for value in texts if value]
 
 
 def _identity(info: ProcessInfo, now_s: float) -> list[str]:
     began_s = info.key.started_at_s
     began = "" if began_s is None else f"since {units.clock(began_s, now_s=now_s)}"
-    said = [*process_facts.where(info), began]
-    return [text.clean(one, limit=_LINE) for one in said if one]
+    texts = [*process_facts.where(info), began]
+    return [text.clean(value, limit=_LINE) for value in texts if value]
 
 
 # ---- what takes longer --------------------------------------------------------------------------
@@ -123,24 +123,24 @@ def evidence(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
         "page": head(flags, view),
         "sections": told["sections"],
         "next_steps": told["next_steps"],
-        "missing": [text.clean(one, limit=_LINE) for _, one in warnings],
+        "missing": [text.clean(value, limit=_LINE) for _, value in warnings],
         "runs": _runs(found, item, view.taken_at_s),
-        "cost": _cost(flags, {one.key for one in mine.alerts}, now_s),
+        "cost": _cost(flags, {alert.key for alert in mine.alerts}, now_s),
         "past": [
-            alerts.row(one, mine, now_s)
-            for one in mine.alerts[:_MOST_ALERTS]
-            if one.state not in incidents.OPEN
+            alerts.row(alert, mine, now_s)
+            for alert in mine.alerts[:_MOST_ALERTS]
+            if alert.state not in incidents.OPEN
         ],
     }
 
 
-def _alerts(found: LiveProcess) -> Found:
+def _alerts(item: LiveProcess) -> Incidents:
     """Return the alerts of a process, the newest first; none where nothing is recorded."""
     try:
         known = incidents.gather(0.0, only_open=False)
     except GpuwatchdError:
-        return incidents.Found()
-    known.alerts = [one for one in known.alerts if one.subject.process == found.info.key]
+        return incidents.Incidents()
+    known.alerts = [alert for alert in known.alerts if alert.subject.process == item.info.key]
     return known
 
 
@@ -152,7 +152,7 @@ def _cost(flags: Globals, keys: set[str], now_s: float) -> list[str]:
         bill = cost_entries.gather(flags, now_s - _COST_S)
     except GpuwatchdError:
         return []
-    bill.entries = [one for one in bill.entries if one.key in keys]
+    bill.entries = [entry for entry in bill.entries if entry.key in keys]
     out = lines.Lines(flags)
     cost.incidents(out, bill)
     return out.texts()
@@ -165,20 +165,20 @@ def _runs(found: LiveProcess, item: LiveDevice, now_s: float) -> list[list[str]]
     if key is None or history is None:
         return []
     with closing(history):
-        runs = [one for one in history.runs(key) if one.process != found.info.key]
-    return [_run(one, item.device, now_s) for one in runs[::-1][:_MOST_RUNS]]
+        runs = [run for run in history.runs(key) if run.process != found.info.key]
+    return [_run(run, item.device, now_s) for run in runs[::-1][:_MOST_RUNS]]
 
 
-def _run(one: Run, device: Device, now_s: float) -> list[str]:
-    did = one.profile
+def _run(run: Run, device: Device, now_s: float) -> list[str]:
+    did = run.profile
     end = "ended near the limit" if did.near_limit else ""
-    said = f"said to be {'normal' if did.word == 'normal' else 'a leak'}" if did.word else ""
+    value = f"said to be {'normal' if did.word == 'normal' else 'a leak'}" if did.word else ""
     alerted = "was told of" if did.alerted else ""
-    elsewhere = "" if one.device_uid == device.uid else "on another GPU"
+    elsewhere = "" if run.device_uid == device.uid else "on another GPU"
     return [
-        units.clock(one.begun_at_s, now_s=now_s),
+        units.clock(run.begun_at_s, now_s=now_s),
         units.duration(did.run_s),
         units.size(did.base_bytes),
         units.size(did.top_bytes),
-        lines.joined([end, said, alerted, elsewhere]) or "-",
+        lines.joined([end, value, alerted, elsewhere]) or "-",
     ]

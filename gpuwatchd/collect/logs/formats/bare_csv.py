@@ -37,14 +37,14 @@ class Reader:
         self._table: RowTable | None = None
         self._refused = 0
         if sink.options.columns:
-            self._told(sink.options.columns)
+            self._note_columns(sink.options.columns)
 
-    def _told(self, names: Sequence[str]) -> None:
+    def _note_columns(self, names: Sequence[str]) -> None:
         layout = layout_from(names)
         kind = ProcessTable if "pid" in layout.roles else Table
         self._table = kind(layout, self._sink)
         if not self._table.has_memory:
-            self._sink.no_memory = f"no memory column; columns named: {layout.found()}"
+            self._sink.no_memory = f"no memory column; columns named: {layout.column_names()}"
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
@@ -93,7 +93,7 @@ class Reader:
             )
             return
         names = {at: role for role, at in layout.roles.items()}
-        told = ", ".join(names.get(at, "-") for at in range(layout.width))
-        self._sink.note(f"no header; the only columns that fit: {told}")
+        text = ", ".join(names.get(at, "-") for at in range(layout.width))
+        self._sink.note(f"no header; the only columns that fit: {text}")
         self._table = Table(layout, self._sink)
         self._table.feed(held, self._first_line)

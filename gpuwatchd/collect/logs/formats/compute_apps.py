@@ -89,4 +89,4 @@ class Reader(HeadedReader):
 
     def _say_missing(self, table: object) -> None:
         if isinstance(table, ProcessTable) and "used" not in table.layout.roles:
-            self._sink.no_memory = f"{NO_AMOUNT}; columns found: {table.layout.found()}"
+            self._sink.no_memory = f"{NO_AMOUNT}; columns found: {table.layout.column_names()}"

@@ -57,15 +57,15 @@ class Reader:
         if len(cells) != len(self._names):
             sink.bad("torn", number)
             return
-        found = {_ROLES[name.upper()]: cell for name, cell in zip(self._names, cells, strict=True)
+        values = {_ROLES[name.upper()]: cell for name, cell in zip(self._names, cells, strict=True)
                  if name.upper() in _ROLES}  # fmt: skip
-        if "used" not in found:
+        if "used" not in values:
             sink.no_memory = f"no memory column; columns found: {', '.join(self._names)}"
             sink.no_memory_hint = "log with dcgmi dmon -e 250,252"
             sink.bad("no memory column", number)
             return
         try:
-            amounts = {role: fields.amount(cell) for role, cell in found.items()}
+            amounts = {role: fields.amount(cell) for role, cell in values.items()}
         except ValueError:
             sink.bad("bad number", number)
             return

@@ -63,7 +63,7 @@ class Reader(JsonReader):
             uuid=fields.uuid(text_of(gpu.get("uuid"))),
             index=fields.whole(text_of(gpu.get("index"))),
             host=host or None,
-            name=fields.known(text_of(gpu.get("name"))),
+            name=fields.value_or_none(text_of(gpu.get("name"))),
             total=known,
         )
         if math.isnan(used):
@@ -83,8 +83,8 @@ class Reader(JsonReader):
         argv = each.get("full_command")
         who = None if pid is None else self._sink.process(
             pid,
-            fields.known(text_of(each.get("command"))),
-            user=fields.known(text_of(each.get("username"))),
+            fields.value_or_none(text_of(each.get("command"))),
+            user=fields.value_or_none(text_of(each.get("username"))),
             argv=[text_of(word) for word in argv] if isinstance(argv, list) else (),
         )  # fmt: skip
         try:

@@ -53,7 +53,7 @@ class Reader(JsonReader):
             kind = ProcessTable if "pid" in layout.roles else Table
             table = self._tables[keys] = kind(layout, self._sink)
             if not table.has_memory:
-                self._sink.no_memory = f"no memory key; keys found: {layout.found()}"
+                self._sink.no_memory = f"no memory key; keys found: {layout.column_names()}"
                 self._sink.no_memory_hint = WHAT_TO_LOG
         return table
 

@@ -37,7 +37,7 @@ def _date_in(line: str) -> str | None:
     if len(line) > 120 or not _DATED.match(line):
         return None
     text = line.strip().strip("=#-*[]").strip()
-    return None if math.isnan(_CLOCK.one(text)) else text
+    return None if math.isnan(_CLOCK.parse(text)) else text
 
 
 class Reader:

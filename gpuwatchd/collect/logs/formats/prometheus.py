@@ -88,15 +88,15 @@ class Reader:
         self._seen.add(series)
         self._line = number
         self._stamp = int(stamp) / 1e3 if stamp else None
-        found = {key.lower(): _unescaped(text) for key, text in _LABEL.findall(labels or "")}
-        key = tuple(found.get(each) for each in _KEYS)
+        values = {key.lower(): _unescaped(text) for key, text in _LABEL.findall(labels or "")}
+        key = tuple(values.get(each) for each in _KEYS)
         role, unit = METRICS[name]
         try:
             self._rows.setdefault(key, {})[role] = fields.amount(value, unit)
         except ValueError:
             self._sink.bad("bad number", number)
             return
-        self._labels[key] = found
+        self._labels[key] = values
 
     def _flush(self) -> None:
         rows, self._rows = self._rows, {}
@@ -141,4 +141,4 @@ def _unescaped(text: str) -> str:
     >>> print(_unescaped(r'C:\\new \"big\"'))
     C:\new "big"
     """
-    return _ESCAPED.sub(lambda found: " " if found[1] == "n" else found[1], text)
+    return _ESCAPED.sub(lambda match: " " if match[1] == "n" else match[1], text)

@@ -54,7 +54,7 @@ class Reader(JsonReader):
         names = (text_of(card.get(name)) for name in _NAMES)
         name = next((name for name in names if name and not name.startswith("0x")), "AMD GPU")
         known = None if math.isnan(total) or total <= 0 else total
-        unique = fields.known(text_of(card.get("Unique ID")))
+        unique = fields.value_or_none(text_of(card.get("Unique ID")))
         place = self._sink.places.find(
             uuid=unique,
             bus=fields.bus(text_of(card.get("PCI Bus"))),

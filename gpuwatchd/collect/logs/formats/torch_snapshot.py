@@ -221,15 +221,15 @@ def _bounded() -> Iterator[Callable[[int], None]]:
     with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - one small read
         now = int(file.read().split()[0]) * resource.getpagesize()
 
-    def make_room(read_bytes: int) -> None:
+    def set_limit(read_bytes: int) -> None:
         most = now + _ROOM_BYTES + _ROOM_PER_BYTE * read_bytes
         if before[0] != resource.RLIM_INFINITY:
             most = min(most, before[0])
         resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
 
-    make_room(0)
+    set_limit(0)
     try:
-        yield make_room
+        yield set_limit
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 

@@ -79,12 +79,12 @@ class DesktopNotifier:
         self._shown = Shown(None)
 
     @property
-    def pressed(self) -> Callable[[ButtonName, Message], None] | None:
+    def on_action(self) -> Callable[[ButtonName, Message], None] | None:
         """Who is told, in the thread of the bus, that a button was pressed."""
         return self._pressed
 
-    @pressed.setter
-    def pressed(self, hearer: Callable[[ButtonName, Message], None] | None) -> None:
+    @on_action.setter
+    def on_action(self, hearer: Callable[[ButtonName, Message], None] | None) -> None:
         # Only who hears of buttons has pop-ups that are worth knowing again. Those that an earlier
         # run left on the screen have buttons, too, where the server tells everybody of a press.
         path = config.runtime_dir() / "popups.json"
@@ -243,11 +243,11 @@ class _Library:
             icon=Icon(name=_ICONS[icon]),
             buttons=tuple(
                 Button(
-                    title=text.clean(one.label, limit=40),
-                    identifier=one.name,
-                    on_pressed=partial(pressed, one.name) if pressed is not None else None,
+                    title=text.clean(button.label, limit=40),
+                    identifier=button.name,
+                    on_pressed=partial(pressed, button.name) if pressed is not None else None,
                 )
-                for one in buttons
+                for button in buttons
             ),
             on_clicked=partial(pressed, "show") if pressed is not None else None,
             thread=message.thread or message.id,

@@ -137,7 +137,9 @@ class Link:
                 )
             self.server, self._by_script = "macOS", True
             return
-        self._has_buttons = any(getattr(one, "name", "") == "BUTTONS" for one in capabilities)
+        self._has_buttons = any(
+            getattr(capability, "name", "") == "BUTTONS" for capability in capabilities
+        )
         await self._ask_server()
 
     @property
@@ -199,7 +201,7 @@ class Link:
             return
         # Any program on the bus may own the server's name: what it did not get cannot be pressed.
         name = "show" if key == "default" else key
-        if name == "show" or any(one.name == name for one in message.buttons):
+        if name == "show" or any(button.name == name for button in message.buttons):
             self._pressed(name, message)
 
     def _on_closed(self, number: int, _: int) -> None:
@@ -306,6 +308,6 @@ def title(message: Message) -> str:
 
 def _typed(body: str, buttons: Sequence[Button], *, markup: bool = False) -> str:
     """Return a text with what to type instead of pressing; what "Show" does is there already."""
-    lines = [f"{one.label}: {one.command}" for one in buttons if one.name != "show"]
+    lines = [f"{button.label}: {button.command}" for button in buttons if button.name != "show"]
     safe = [text.clean(line) for line in lines]
     return "\n".join([body, *map(text.for_pango, safe)] if markup else [body, *safe])

@@ -46,7 +46,7 @@ def show(title: str, body: str, timeout_s: float) -> str:
         Transient when it took too long, else permanent, so that another channel is used.
     """
     try:
-        code, said = _call(argv(title, body), timeout_s)
+        code, value = _call(argv(title, body), timeout_s)
     except subprocess.TimeoutExpired:
         raise NotifyError(
             "osascript did not answer in time", permanent=False, page="errors#pop-up"
@@ -57,7 +57,7 @@ def show(title: str, body: str, timeout_s: float) -> str:
             f"osascript: {why}", permanent=True, hint=_HINT, page="errors#pop-up"
         ) from error
     if code:
-        why = text.clean(said, limit=160).strip() or f"exit code {code}"
+        why = text.clean(value, limit=160).strip() or f"exit code {code}"
         raise NotifyError(
             f"macOS refused the notice: {why}", permanent=True, hint=_HINT, page="errors#pop-up"
         )

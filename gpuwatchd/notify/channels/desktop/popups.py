@@ -80,8 +80,8 @@ class Shown:
 
     def message(self, number: int) -> Message | None:
         """Return what a pop-up is about, without its text."""
-        found = (one.message for one in self._popups.values() if one.number == number)
-        return next(found, None)
+        messages = (popup.message for popup in self._popups.values() if popup.number == number)
+        return next(messages, None)
 
     def put(self, incident: str, number: int, message: Message) -> None:
         """Note what is on the screen now."""

@@ -129,7 +129,7 @@ async def identity(bus: Any) -> str:
     return f"{where} {who}" if who and where else ""
 
 
-class _Ear(logging.Handler):
+class _ComplaintListener(logging.Handler):
     """Hears what the library complains about in this thread, instead of raising it."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class _Ear(logging.Handler):
 @contextlib.contextmanager
 def complaints() -> Iterator[list[BaseException | str]]:
     """Collect what the library complains about meanwhile."""
-    ear = _Ear()
+    ear = _ComplaintListener()
     logger = logging.getLogger(LIBRARY_LOG)
     logger.addHandler(ear)
     try:
@@ -177,5 +177,5 @@ def explain(cause: BaseException | str | None) -> NotifyError:
         (FileNotFoundError, ConnectionError, PermissionError, EOFError, KeyError),
     ):
         return NotifyError(NO_BUS, permanent=False, hint=_NO_BUS_HINT, page="errors#pop-up")
-    said = text.clean(str(cause), limit=160) or type(cause).__name__
-    return NotifyError(f"the pop-up failed: {said}", permanent=False, page="errors#pop-up")
+    value = text.clean(str(cause), limit=160) or type(cause).__name__
+    return NotifyError(f"the pop-up failed: {value}", permanent=False, page="errors#pop-up")

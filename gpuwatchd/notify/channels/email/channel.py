@@ -153,7 +153,7 @@ class EmailNotifier:
             written = mail.compose(
                 message,
                 sender=_on_the_wire(self._sender),
-                to=[_on_the_wire(one) for one in self._to],
+                to=[_on_the_wire(value) for value in self._to],
                 host=socket.gethostname(),
                 picture=image,
             )
@@ -203,7 +203,7 @@ class EmailNotifier:
             wrong = "nobody to send to", 'set [notify.email] to = ["you@example.org"]'
         elif not _ADDRESS.fullmatch(self._sender):
             wrong = "sender is not an address", 'set [notify.email] sender = "gpu@example.org"'
-        elif bad := [one for one in self._to if not _ADDRESS.fullmatch(one)]:
+        elif bad := [value for value in self._to if not _ADDRESS.fullmatch(value)]:
             wrong = f"{text.clean(bad[0])!r} is not an address", "one plain address per entry of to"
         elif self._security == "none" and not _is_loopback(self._host):
             wrong = (
@@ -241,24 +241,24 @@ class EmailNotifier:
         if not self._username:
             return None
         keyring = (self._password_keyring, self._username) if self._password_keyring else None
-        found = credentials.read(
+        value = credentials.read(
             credential=CREDENTIAL, file=self._password_file, variable=VARIABLE, keyring=keyring
         )
-        if found is None:
+        if value is None:
             raise NotifyError(
                 "[notify.email] username is set, but no password",
                 permanent=True,
                 hint="set password-file to a file that only you can read (chmod 600)",
                 page="errors#mail",
             )
-        return found
+        return value
 
     def _arrived(self, refused: Mapping[str, tuple[int, bytes]], password: str | None) -> str:
         accepted = len(self._to) - len(refused)
-        known = f"accepted by {text.clean(self._host)} for {accepted} of {len(self._to)}"
+        value = f"accepted by {text.clean(self._host)} for {accepted} of {len(self._to)}"
         for address, (code, said) in refused.items():
-            known += f"; {text.clean(address)} refused: {code} {_safe(said, password)}"
-        return known
+            value += f"; {text.clean(address)} refused: {code} {_safe(said, password)}"
+        return value
 
     def _translate(self, error: Exception, password: str | None) -> NotifyError:
         """Return the error in our words: is it for good, and what can be done."""
@@ -311,15 +311,15 @@ class EmailNotifier:
             return False, text.clean(error.strerror or type(error).__name__).lower(), ""
         return False, type(error).__name__, ""
 
-    def _lacking(self, said: str) -> tuple[bool, str, str]:
+    def _lacking(self, value: str) -> tuple[bool, str, str]:
         """Return (permanent, why, hint) of what the settings ask for and the server has not."""
-        if self._security == "starttls" and "STARTTLS" in said:
+        if self._security == "starttls" and "STARTTLS" in value:
             return True, "it does not offer STARTTLS", 'try security = "tls" and its port'
-        if "AUTH" in said:
+        if "AUTH" in value:
             return True, "it offers no login here", "check port and security, or leave out username"
-        if "SMTPUTF8" in said:
+        if "SMTPUTF8" in value:
             return True, "it takes no address with other letters than ASCII", "check sender and to"
-        return True, text.clean(said), "the server lacks what the settings ask for"
+        return True, text.clean(value), "the server lacks what the settings ask for"
 
 
 class _TooBigError(NotifyError):
@@ -353,13 +353,13 @@ def _tls_reason(error: ssl.SSLError) -> tuple[bool, str, str]:
 def _recipients_refused(error: smtplib.SMTPRecipientsRefused, password: str | None) -> NotifyError:
     """Every recipient was refused; one that may be accepted later is worth a retry."""
     answers = list(error.recipients.values())
-    said = "; ".join(
+    value = "; ".join(
         f"{text.clean(address)}: {code} {_safe(answer, password)}"
         for address, (code, answer) in error.recipients.items()
     )
     permanent = all(500 <= code <= 599 for code, _ in answers)
     return NotifyError(
-        f"recipient refused: {text.clean(said)}",
+        f"recipient refused: {text.clean(value)}",
         permanent=permanent,
         hint="check [notify.email] to",
         page="errors#mail",
@@ -368,11 +368,11 @@ def _recipients_refused(error: smtplib.SMTPRecipientsRefused, password: str | No
 
 def _safe(answer: bytes | str, password: str | None) -> str:
     """Return a server's answer on one line, without the password should it repeat it."""
-    said = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
+    value = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
     if password:
-        said = _BASE64.sub(lambda word: _masked(word[0], password), said)
-        said = said.replace(password, text.MASK)
-    return text.clean(said, limit=160)
+        value = _BASE64.sub(lambda word: _masked(word[0], password), value)
+        value = value.replace(password, text.MASK)
+    return text.clean(value, limit=160)
 
 
 def _masked(word: str, password: str) -> str:

@@ -74,9 +74,9 @@ def compose(
     mail.set_content(plain, cte="quoted-printable")
     mail.add_alternative(html, subtype="html", cte="quoted-printable")
     if picture is not None:
-        (_, shown) = mail.iter_parts()
-        if isinstance(shown, MIMEPart):
-            shown.add_related(
+        (_, mimepart) = mail.iter_parts()
+        if isinstance(mimepart, MIMEPart):
+            mimepart.add_related(
                 picture, "image", "png", cid=f"<{name}>", filename="chart.png", disposition="inline"
             )
     return mail

@@ -47,7 +47,7 @@ class Reach(EmailNotifier):
             What keeps a mail from being sent.
         """
         try:
-            said = self._hello()
+            text = self._hello()
         except NotifyError as error:
             failure = error
         except (smtplib.SMTPException, OSError, ValueError) as error:
@@ -55,7 +55,7 @@ class Reach(EmailNotifier):
             self.fault = next(kinds, self.fault)
             failure = self._translate(error, None)
         else:
-            return said
+            return text
         raise failure
 
     def _hello(self) -> str:

@@ -45,10 +45,10 @@ class Request(Value, frozen=True, kw_only=True):
 def stamp(directory: Path) -> tuple[int, int, int] | None:
     """Return what changes when the file does; None without a file. Cheap, for every tick."""
     try:
-        found = os.lstat(os.path.join(directory, FILE_NAME))  # noqa: PTH118 - once a tick
+        stat_result = os.lstat(os.path.join(directory, FILE_NAME))  # noqa: PTH118 - once a tick
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return stat_result.st_ino, stat_result.st_mtime_ns, stat_result.st_size
 
 
 def ask(directory: Path, duration_s: float, now_s: float) -> Request:
@@ -125,10 +125,10 @@ def read(directory: Path, now_s: float) -> Request | None:
             f"{path}: cannot be read: {error.strerror}", page="errors#directory"
         ) from error
     try:
-        found = os.fstat(handle)
+        stat_result = os.fstat(handle)
         # Before it is read: a directory opens, too.
         ours = {os.geteuid(), 0, os.stat(directory).st_uid}  # noqa: PTH116 - raises as open does
-        if not stat.S_ISREG(found.st_mode) or found.st_uid not in ours:
+        if not stat.S_ISREG(stat_result.st_mode) or stat_result.st_uid not in ours:
             raise StoreError(f"{path}: is not a file of ours", page="errors#directory")
         content = os.read(handle, _MAX_BYTES + 1)
     except OSError as error:

@@ -46,7 +46,7 @@ ERRORS_EVERY_S: Final = 60.0
 MOST_EVENTS: Final = 256
 
 
-class Health:
+class DeviceHealth:
     """Asks now and then, and tells what has become worse.
 
     Parameters

@@ -43,7 +43,7 @@ def _weight(mark: Mark) -> tuple[int, int]:
     return _KINDS.index(mark.kind), _GRAVE.index(mark.severity) if grave else len(_GRAVE)
 
 
-def told(found: list[Group], most: int) -> tuple[list[tuple[int, Mark]], int]:
+def numbered(found: list[Group], most: int) -> tuple[list[tuple[int, Mark]], int]:
     """Return the marks of a list by time, with their numbers, and how many are left out.
 
     Parameters
@@ -62,14 +62,14 @@ def told(found: list[Group], most: int) -> tuple[list[tuple[int, Mark]], int]:
     return [every[n] for n in kept], len(every) - len(kept)
 
 
-def groups(picture: Picture, width: int, shown: Frame, *, numbered: bool = True) -> list[Group]:
+def groups(picture: Picture, width: int, frame: Frame, *, numbered: bool = True) -> list[Group]:
     """Return the marks that are seen, those together for which there is one place."""
-    per_s = width / (shown.end_s - shown.begin_s)
+    per_s = width / (frame.end_s - frame.begin_s)
     found: list[Group] = []
     for mark in picture.marks:
-        if not shown.begin_s <= mark.at_s <= shown.end_s or _told(mark, found):
+        if not frame.begin_s <= mark.at_s <= frame.end_s or _told(mark, found):
             continue
-        column = min(width - 1, int((mark.at_s - shown.begin_s) * per_s))
+        column = min(width - 1, int((mark.at_s - frame.begin_s) * per_s))
         before = found[-1] if found else None
         taken = 1 + len(str(before.number)) if before is not None and numbered else 1
         if before is not None and column < before.column + taken:
@@ -87,22 +87,22 @@ def _told(mark: Mark, found: list[Group]) -> bool:
     )
 
 
-def since_judged(told: Forecast, now_s: float) -> float:
+def since_judged(forecast: Forecast, now_s: float) -> float:
     """Return by how much the time that is left is shorter than it was foreseen, seconds.
 
     Of a judgement of now 0: the words beside a picture tell the figures of the judgement itself,
     and one thing has one number.
     """
-    passed_s = now_s - told.judged_at_s
+    passed_s = now_s - forecast.judged_at_s
     return passed_s if passed_s > _FRESH_S else 0.0
 
 
-def full(told: Forecast, now_s: float) -> list[str]:
+def limit_texts(forecast: Forecast, now_s: float) -> list[str]:
     """Return when it is full, the longest form first."""
-    passed_s = since_judged(told, now_s)
-    mid_s = max(0.0, (told.mid_s or 0.0) - passed_s)
+    passed_s = since_judged(forecast, now_s)
+    mid_s = max(0.0, (forecast.mid_s or 0.0) - passed_s)
     short = f"full in {units.duration(mid_s)}"
-    if told.low_s is None:
+    if forecast.low_s is None:
         return [short]
-    high_s = None if told.high_s is None else max(0.0, told.high_s - passed_s)
-    return [f"full in {units.band(max(0.0, told.low_s - passed_s), mid_s, high_s)}", short]
+    high_s = None if forecast.high_s is None else max(0.0, forecast.high_s - passed_s)
+    return [f"full in {units.band(max(0.0, forecast.low_s - passed_s), mid_s, high_s)}", short]
