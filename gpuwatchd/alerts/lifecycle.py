@@ -12,6 +12,8 @@ A finding opens as a *watch* (shown, not sent) when several evaluations in a row
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from gpuwatchd.alerts.alert_history import first_notice_s, ladder_s
@@ -22,6 +24,7 @@ from gpuwatchd.core.model import Alert, Finding
 
 _URGENT_S = 7200.0
 _LONGEST_PAUSE_S = 300.0
+_YOUNG_S = 900.0
 
 SLOW_S = 60.0
 """Time between two judgements of one subject while nothing is urgent."""
@@ -44,11 +47,11 @@ def watch_hold_s(finding: Finding) -> float:
 def alert_hold_s(finding: Finding) -> float:
     """Return how long the evidence must last before an alert fires.
 
-    A twentieth of the time that is left, between one and five minutes: the shorter the time, the
+    A twentieth of the time that is left, between 40 s and five minutes: the shorter the time, the
     dearer each minute of certainty.
     """
     left = finding.eta.mid_s if finding.eta is not None else 2 * HOUR_S
-    return _clip(0.05 * left, 60.0, 300.0)
+    return _clip(0.05 * left, 40.0, 300.0)
 
 
 def pause_s(finding: Finding, alert: Alert | None, *, young: bool, calm_looks: int) -> float:
@@ -75,6 +78,10 @@ def pause_s(finding: Finding, alert: Alert | None, *, young: bool, calm_looks: i
         return FAST_S
     if alert is None and finding.tier == "none":
         return min(SLOW_S * (1 + calm_looks // 15), _LONGEST_PAUSE_S)
+    watched = alert is not None and alert.state == "watch"
+    if watched and left is None and finding.onset_at_s is not None:
+        # No forecast yet: what began a few minutes ago may be full in ten.
+        return _clip((finding.judged_at_s - finding.onset_at_s) / 60.0, FAST_S, SLOW_S)
     return SLOW_S
 
 
@@ -116,7 +123,6 @@ def evaluate(
         return _without_evidence(finding, alert, rules, now_s)
     if alert is None:
         alert = _opened(finding, now_s, title)
-    strong = finding.tier == "alert"
     grown = msgspec.structs.replace(
         alert,
         finding=finding,
@@ -124,12 +130,9 @@ def evaluate(
         severity=alert.severity if alert.state == "firing" else grade(finding),
         confirmations=alert.confirmations + 1,
         held_since_s=now_s if alert.held_since_s is None else alert.held_since_s,
-        alert_confirmations=alert.alert_confirmations + 1 if strong else 0,
-        alert_since_s=(now_s if alert.alert_since_s is None else alert.alert_since_s)
-        if strong
-        else None,
         clears=0,
         clear_since_s=None,
+        **_alert_evidence(finding, alert, now_s),
     )
     outcome = _promote(grown, rules, now_s)
     alert = outcome.alert
@@ -139,6 +142,24 @@ def evaluate(
     judged = msgspec.structs.replace(finding, severity=alert.severity)
     alert = msgspec.structs.replace(alert, finding=judged)
     return msgspec.structs.replace(outcome, alert=alert)
+
+
+def _alert_evidence(finding: Finding, alert: Alert, now_s: float) -> dict[str, Any]:
+    """Return since when, and how often, the evidence has supported an alert.
+
+    Young growth in large segments looks weaker between two of them: such a judgement does not
+    count, and takes one confirmation back. On older growth it begins the count anew.
+    """
+    since_s, count = alert.alert_since_s, alert.alert_confirmations
+    if finding.tier == "alert":
+        first_s = now_s if since_s is None else since_s
+        return {"alert_since_s": first_s, "alert_confirmations": count + 1}
+    onset_s = finding.onset_at_s
+    young = onset_s is not None and now_s - onset_s <= _YOUNG_S
+    if not young or since_s is None or count < 2:
+        return {"alert_since_s": None, "alert_confirmations": 0}
+    passed_s = max(now_s - alert.finding.judged_at_s, 0.0)
+    return {"alert_since_s": since_s + passed_s, "alert_confirmations": count - 1}
 
 
 def _opened(finding: Finding, now_s: float, title: str) -> Alert:

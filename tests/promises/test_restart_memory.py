@@ -64,6 +64,19 @@ def test_a_leak_of_10_to_30_minutes_is_mailed_before_half_of_its_time(
     assert mailed_share(machine, minutes) < 0.5
 
 
+@pytest.mark.parametrize("minutes", [10, 12, 20])
+def test_growth_at_random_times_is_mailed_in_time_in_nine_of_ten_draws(
+    tmp_path: Path, minutes: int
+) -> None:
+    shares = []
+    for seed in range(10):
+        curve = leak(minutes, 24, segments=True, seed=seed)
+        machine = lived(Machine(tmp_path / str(seed), curve, 24), 0.6 * 60.0 * minutes)
+        shares.append(mailed_share(machine, minutes))
+    assert sum(share < 0.5 for share in shares) >= 9
+    assert max(shares) < 0.55
+
+
 def test_the_growth_after_a_load_is_as_old_as_it_is(tmp_path: Path) -> None:
     machine = lived(Machine(tmp_path, leak(10, 24, load_s=15.0)), 15.0 + 300.0)
     assert machine.mailed_s is not None

@@ -33,7 +33,7 @@ GIVEN_BACK = 0.5
 """A fall by this share of a growth is worth a word."""
 EVEN_SHARE = 0.01
 """A sixteenth of a growth with more than this share of it has risen."""
-HEARD_SHARE, HEARD_S = 0.45, 90.0
+HEARD_SHARE, HEARD_S = 0.4, 90.0
 """People are to hear of growth when this share of its time to full is gone; from the first evidence
 of an alert to its message it takes so long."""
 LEAST_WAIT = 0.6

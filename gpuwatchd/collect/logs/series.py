@@ -130,7 +130,7 @@ def _series_of(
     if track.process is None:
         return [_series(track, run, None, number=number, total=total, limit=limit)
                 for number, run in enumerate(runs)]  # fmt: skip
-    serieses: list[LogSeries] = []
+    parts: list[LogSeries] = []
     for run in runs:
         # A pid that was away for more than ten intervals is another process.
         for start, end in itertools.pairwise([0, *run.breaks, run.t.size]):
@@ -139,11 +139,11 @@ def _series_of(
             if (track.place.order, process.key) in counter:
                 process = _renewed(process, float(part.t[0]))
             who = (track.place.order, process.key)
-            serieses.append(
+            parts.append(
                 _series(track, part, process, number=counter[who], total=total, limit=limit)
             )
             counter[who] += 1
-    return serieses
+    return parts
 
 
 def _renewed(process: ProcessInfo, first_seen_s: float) -> ProcessInfo:
