@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gpuwatchd.alerts import wording
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import Alert, EtaRange, Finding, ProcessKey, Subject
 from gpuwatchd.store import process_hours, records, schema, upkeep
@@ -223,7 +225,8 @@ def _happened(it: sqlite3.Connection, until_s: int, missing: list[tuple[int, int
         at_s = float(until_s - days * 86_400)
         over = msgspec.structs.replace(
             _alert(Subject(device_uid=uid(gpu)), at_s), state="resolved",
-            resolved_at_s=at_s + 7200, changed_at_s=at_s + 7200, ended="it stopped growing",
+            resolved_at_s=at_s + 7200, changed_at_s=at_s + 7200,
+   **wording.ending(Ending.STOPPED_GROWING),
             key=f"leak:{uid(gpu)}",
         )  # fmt: skip
         records.save_alert(it, over)

@@ -9,6 +9,7 @@ import pytest
 
 from gpuwatchd import alerts
 from gpuwatchd.alerts import Rules
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Alert, EtaRange, Finding
 from tests.making import alert, calm, finding
 
@@ -81,22 +82,22 @@ def test_the_first_notice_waits_for_the_flap_hold() -> None:
 
 def test_what_resolves_before_its_notice_is_never_sent() -> None:
     never_told = alert(notices=0)
-    outcome = alerts.ended(never_told, "its process has ended", RULES, now_s=10_000.0)
+    outcome = alerts.ended(never_told, Ending.PROCESS_ENDED, RULES, now_s=10_000.0)
     assert outcome.alert is not None
     assert outcome.alert.next_notice_at_s is None
 
 
 def test_recovery_is_told_when_the_opening_was() -> None:
     told = alert(notices=1)
-    outcome = alerts.ended(told, "its process has ended", RULES, now_s=10_000.0)
+    outcome = alerts.ended(told, Ending.PROCESS_ENDED, RULES, now_s=10_000.0)
     assert outcome.alert is not None
     assert alerts.notice_due(outcome.alert, 10_000.0) == "resolved"
-    assert outcome.alert.ended == "its process has ended"
+    assert outcome.alert.ended_code == Ending.PROCESS_ENDED
 
 
 def test_recovery_can_be_switched_off() -> None:
     quiet = Rules(recovered=False)
-    outcome = alerts.ended(alert(notices=1), "over", quiet, now_s=10_000.0)
+    outcome = alerts.ended(alert(notices=1), Ending.STOPPED_GROWING, quiet, now_s=10_000.0)
     assert outcome.alert is not None
     assert outcome.alert.next_notice_at_s is None
 

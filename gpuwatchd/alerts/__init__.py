@@ -7,11 +7,10 @@ store keeps it, so that a restart, a crash or a reboot changes nothing.
 from gpuwatchd.alerts.alert_history import AlertHistory, matters, recalled, remembered, reopened
 from gpuwatchd.alerts.due import group_of, notice_due
 from gpuwatchd.alerts.grouping import Notice, Notifications, SendingContext, due_notices
-from gpuwatchd.alerts.inhibition import STALE, inhibitor
+from gpuwatchd.alerts.inhibition import inhibitor
 from gpuwatchd.alerts.lifecycle import (
     FAST_S,
     SLOW_S,
-    STOPPED,
     alert_hold_s,
     clear_hold_s,
     ended,
@@ -29,8 +28,6 @@ from gpuwatchd.alerts.severity import grade
 __all__ = [
     "FAST_S",
     "SLOW_S",
-    "STALE",
-    "STOPPED",
     "AlertHistory",
     "Effective",
     "Local",

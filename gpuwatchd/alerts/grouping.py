@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.alert_history import ladder_s
 from gpuwatchd.alerts.due import Due, Signature, group_of, notice_due, together
-from gpuwatchd.alerts.inhibition import STALE, InhibitingAlerts, inhibitor
+from gpuwatchd.alerts.inhibition import InhibitingAlerts, inhibitor
 from gpuwatchd.alerts.matching import rules_for
+from gpuwatchd.alerts.routing import held_route, told_as
 from gpuwatchd.alerts.routing import routes as routes_of
-from gpuwatchd.alerts.routing import told_as
 from gpuwatchd.alerts.rules import HOUR_S, Local, Route, Rules
-from gpuwatchd.core import units
+from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Alert, Decision, NoticeKind, Silence, Value
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ SUMMARY_S = 900.0
 LATE_S = 86_400.0
 """That something is over is no news any more after this time."""
 _URGENT_SHARE = 4.0
-_LIMITED = " messages went out within the hour"
 
 
 class Notice(Value, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ def due_notices(
 
 
 def _has_waited(batch: Iterable[Due]) -> bool:
-    return any(due_notice.alert.held_back.endswith(_LIMITED) for due_notice in batch)
+    return any(due_notice.alert.held_code is Hold.RATE_LIMIT for due_notice in batch)
 
 
 class _NoticeCollector:
@@ -120,15 +120,15 @@ class _NoticeCollector:
         if alert.next_notice_at_s is None and self.reminds:
             alert = self._planned(alert)
         notice = notice_due(alert, self.now_s)
-        if notice is None and not (self.above.lost or alert.held_back or alert.inhibited_by):
+        if notice is None and not (self.above.lost or alert.held_code or alert.inhibited_by):
             return None
         alert = self._inhibited(alert, due=notice is not None)
-        if alert.held_back == STALE and alert.notices and alert.state == "firing":
+        if alert.held_code is Hold.NO_DATA and alert.notices and alert.state == "firing":
             return None  # Nobody is reminded of what nobody has heard of.
         due_notice = None if notice is None else self._due(alert)
         if due_notice is None:
-            if alert.held_back and alert.held_back != STALE:
-                self._change(alert, held_back="")
+            if alert.held_code not in {None, Hold.NO_DATA}:
+                self._change(alert, **wording.held(None))
             return None
         held = next((route for route in due_notice.routes if route.kind == "hold"), None)
         if due_notice.signature or held is None:
@@ -136,9 +136,9 @@ class _NoticeCollector:
         over = alert.resolved_at_s
         late = over is not None and self.now_s - over > LATE_S
         if notice == "resolved" and (late or held.until_at_s is None):
-            self._drop(due_notice, held.reason)
+            self._hold(due_notice, held, drop=True)
         else:
-            self._hold(due_notice, held.reason)
+            self._hold(due_notice, held)
         return None
 
     def _planned(self, alert: Alert) -> Alert:
@@ -207,10 +207,7 @@ class _NoticeCollector:
             last_s = told_s.get(due_notice.group)
             early = last_s is not None and self.now_s - last_s < pause_s
             if due_notice.notice == "firing" and early and due_notice.group not in soon:
-                pause = units.duration(pause_s)
-                self._hold(
-                    due_notice, f"its group was told of lately; new alerts of it after {pause}"
-                )
+                self._hold(due_notice, held_route("", Hold.GROUP_PAUSE, pause_s=pause_s))
             else:
                 out.append(due_notice)
         return out
@@ -242,7 +239,7 @@ class _NoticeCollector:
     def _may_join(self, alert: Alert) -> bool:
         """Say whether an alert that has fired waits for nothing but its time, and that is near."""
         at_s, last_s = alert.next_notice_at_s, alert.last_notice_at_s
-        if alert.state != "firing" or at_s is None or alert.held_back:
+        if alert.state != "firing" or at_s is None or alert.held_code:
             return False
         if alert.notices == 0 or last_s is None:
             return last_s is None
@@ -270,7 +267,7 @@ class _NoticeCollector:
             return
         if self.now_s - last_s < SUMMARY_S and not crowded:
             for due_notice in beyond:
-                self._hold(due_notice, f"{limit}{_LIMITED}")
+                self._hold(due_notice, held_route("", Hold.RATE_LIMIT, per_hour=limit))
             return
         summaries: dict[tuple[bool, Signature], list[Due]] = {}
         for due_notice in beyond:
@@ -285,9 +282,9 @@ class _NoticeCollector:
         for due_notice in batch:
             alert = self._change(due_notice.alert, **self._booked(due_notice))
             booked.append(_as(alert, due_notice.severity))
-            for route in due_notice.routes:
-                held = route.kind == "hold"
-                self._decide(due_notice, "hold" if held else "notify", route.reason, route.channel)
+            self.decisions += [
+                _decision(due_notice, self.now_s, route) for route in due_notice.routes
+            ]
         first = batch[0]
         leaving = tuple(route for route in first.routes if route.kind != "hold")
         self.notices.append(
@@ -299,7 +296,7 @@ class _NoticeCollector:
         alert, rules = due_notice.alert, self.rules
         changes: dict[str, object] = {
             "notices": alert.notices + 1,
-            "held_back": "",
+            **wording.held(None),
             "told_severity": due_notice.severity,
             "told_on": tuple(
                 dict.fromkeys((*alert.told_on, *(s[0] for s in due_notice.signature)))
@@ -316,29 +313,39 @@ class _NoticeCollector:
             "told_flapping": alert.told_flapping or flapping,
         }
 
-    def _hold(self, due_notice: Due, why: str) -> None:
-        """Note why a notice that is due stays due: once, not at every look."""
-        if due_notice.alert.held_back != why and not due_notice.joins:
-            self._decide(due_notice, "hold", why)
-            self._change(due_notice.alert, held_back=why)
+    def _hold(self, due_notice: Due, route: Route, *, drop: bool = False) -> None:
+        """Note why a notice that is due stays due: once, not at every look.
 
-    def _drop(self, due_notice: Due, why: str) -> None:
-        """Note why nobody is told that something is over."""
-        self._decide(due_notice, "hold", why)
-        self._change(due_notice.alert, held_back=why, next_notice_at_s=None)
-
-    def _decide(self, due_notice: Due, kind: str, reason: str, target: str = "") -> None:
+        With ``drop`` it is due no more: nobody is told that something is over.
+        """
+        alert = due_notice.alert
+        same = (alert.held_code, alert.held_facts) == (route.code, route.facts)
+        if not drop and (same or due_notice.joins):
+            return
         self.decisions.append(
-            Decision(
-                finding_id=due_notice.alert.finding.id,
-                alert_key=due_notice.alert.key,
-                kind="hold" if kind == "hold" else "notify",
-                target=target,
-                notice=due_notice.notice,
-                reason=reason,
-                at_s=self.now_s,
-            )
+            _decision(due_notice, self.now_s, msgspec.structs.replace(route, channel=""))
         )
+        self._change(
+            alert,
+            held_back=route.reason,
+            held_code=route.code,
+            held_facts=route.facts,
+            next_notice_at_s=None if drop else alert.next_notice_at_s,
+        )
+
+
+def _decision(due_notice: Due, now_s: float, route: Route) -> Decision:
+    return Decision(
+        finding_id=due_notice.alert.finding.id,
+        alert_key=due_notice.alert.key,
+        kind="hold" if route.kind == "hold" else "notify",
+        target=route.channel,
+        notice=due_notice.notice,
+        reason=route.reason,
+        at_s=now_s,
+        code=route.code,
+        facts=route.facts,
+    )
 
 
 def _as(alert: Alert, severity: Severity) -> Alert:

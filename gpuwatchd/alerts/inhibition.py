@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.alerts.rules import RANK
+from gpuwatchd.core.codes import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.core.model import Alert, ProcessKey
-
-STALE = "nothing has been heard of it for 10 minutes"
-"""Why nobody is reminded of an alert: no data is neither good news nor bad."""
 
 
 class InhibitingAlerts:
@@ -30,7 +28,7 @@ class InhibitingAlerts:
                 continue
             if alert.kind == "gpu":
                 self.lost.append(alert)
-            elif alert.subject.process is not None and alert.held_back != STALE:
+            elif alert.subject.process is not None and alert.held_code is not Hold.NO_DATA:
                 self._near.setdefault(alert.subject.process, []).append(alert)
                 self._near.setdefault(alert.subject.device_uid, []).append(alert)
 

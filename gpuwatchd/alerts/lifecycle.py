@@ -12,15 +12,20 @@ A finding opens as a *watch* (shown, not sent) when several evaluations in a row
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.alert_history import first_notice_s, ladder_s
 from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.rules import HOUR_S, RANK, Outcome, Rules
 from gpuwatchd.alerts.severity import MILDER_HOLD_S, grade
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Alert, Finding
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.codes import Facts
 
 _URGENT_S = 7200.0
 _LONGEST_PAUSE_S = 300.0
@@ -30,8 +35,6 @@ SLOW_S = 60.0
 """Time between two judgements of one subject while nothing is urgent."""
 FAST_S = 10.0
 """The same while memory may run out within two hours, or something has just begun to grow."""
-STOPPED = "it stopped growing"
-"""Why an alert is over whose evidence has gone."""
 
 
 def _clip(value: float, low: float, high: float) -> float:
@@ -275,17 +278,27 @@ def _without_evidence(finding: Finding, alert: Alert | None, rules: Rules, now_s
     )
     if cleared.clears < rules.clear_after or now_s - since < clear_hold_s(alert):
         return Outcome(alert=cleared, changed=False)
-    return Outcome(alert=_resolve(cleared, STOPPED, rules, now_s), changed=True)
+    return Outcome(
+        alert=_resolve(cleared, wording.ending(Ending.STOPPED_GROWING), rules, now_s), changed=True
+    )
 
 
-def ended(alert: Alert, why: str, rules: Rules, *, now_s: float, quietly: bool = False) -> Outcome:
+def ended(
+    alert: Alert,
+    code: Ending,
+    rules: Rules,
+    *,
+    now_s: float,
+    quietly: bool = False,
+    facts: Facts | None = None,
+) -> Outcome:
     """Return the alert after its subject has gone (the process ended, the memory came back).
 
     ``quietly`` tells nobody: another alert goes on in its place.
     """
     if alert.state == "pending":
         return Outcome(alert=None, changed=False)
-    over = _resolve(alert, why, rules, now_s)
+    over = _resolve(alert, wording.ending(code, **(facts or {})), rules, now_s)
     if quietly:
         over = msgspec.structs.replace(over, next_notice_at_s=None)
     return Outcome(alert=over, changed=True)
@@ -312,7 +325,7 @@ def inherited(alert: Alert, before: Alert) -> Alert:
     )
 
 
-def _resolve(alert: Alert, why: str, rules: Rules, now_s: float) -> Alert:
+def _resolve(alert: Alert, why: dict[str, Any], rules: Rules, now_s: float) -> Alert:
     tell = rules.recovered and alert.notices > 0
     # Of one that comes and goes people hear when it has been calm for an hour.
     tell_s = now_s + HOUR_S if alert.told_flapping else now_s
@@ -321,9 +334,9 @@ def _resolve(alert: Alert, why: str, rules: Rules, now_s: float) -> Alert:
         state="resolved",
         resolved_at_s=now_s,
         changed_at_s=now_s,
-        ended=why,
+        **why,
         next_notice_at_s=tell_s if tell else None,
         inhibited_by="",
         # Of what nobody was told it stays known why.
-        held_back="" if alert.notices > 0 else alert.held_back,
+        **(wording.held(None) if alert.notices > 0 else {}),
     )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.inhibition import inhibitor
 from gpuwatchd.alerts.matching import matches, rules_for
 from gpuwatchd.alerts.quiet_hours import quiet_until
 from gpuwatchd.alerts.rules import HOUR_S, RANK, Effective, Local, Route, Rules
-from gpuwatchd.core import units
+from gpuwatchd.core.codes import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.model import Alert, NoticeKind, Severity, Silence
 
 ALL_CHANNELS = "all"
@@ -26,8 +30,8 @@ def told_as(alert: Alert, effective: Effective) -> Severity:
     return alert.severity if cap is None or RANK[alert.severity] <= RANK[cap] else cap
 
 
-def may_grow(alert: Alert, effective: Effective, level_bytes: float | None = None) -> str:
-    """Return why nobody is told of a growth that is meant to be; "" where it is told.
+def may_grow(alert: Alert, effective: Effective, level_bytes: float | None = None) -> Facts | None:
+    """Return by which rule nobody is told of a growth that is meant to be; None where it is told.
 
     Parameters
     ----------
@@ -35,16 +39,16 @@ def may_grow(alert: Alert, effective: Effective, level_bytes: float | None = Non
         What the subject holds now; by default what follows from its judgement.
     """
     if not effective.grows:
-        return ""
+        return None
     bound = effective.grows_to_bytes
     if bound is not None:
         level = _level(alert) if level_bytes is None else level_bytes
         below = level is not None and level < bound
-        return f"it may grow to {units.size(bound)} ({effective.grows})" if below else ""
+        return {"rule": effective.grows, "bound_bytes": bound} if below else None
     eta = alert.finding.eta
     if eta is not None and eta.mid_s < HOUR_S:
-        return ""  # However it is meant, memory is about to be full.
-    return f"it may grow ({effective.grows})"
+        return None  # However it is meant, memory is about to be full.
+    return {"rule": effective.grows}
 
 
 def _level(alert: Alert) -> float | None:
@@ -112,12 +116,9 @@ def routes(
     """
     effective = rules_for(alert, rules)
     case = _RoutingCase(alert, notice, effective, told_as(alert, effective), local)
-    held, until_s = _held(case, silences, others, level_bytes)
-    if held:
-        return tuple(
-            Route(channel=name, kind="hold", reason=held, until_at_s=until_s)
-            for name in effective.channels
-        )
+    held = _held(case, silences, others, level_bytes)
+    if held is not None:
+        return tuple(msgspec.structs.replace(held, channel=name) for name in effective.channels)
     return tuple(_route(name, case, rules) for name in effective.channels)
 
 
@@ -131,57 +132,61 @@ class _RoutingCase(NamedTuple):
     local: Local | None
 
 
+def held_route(name: str, code: Hold, /, **facts: float | str) -> Route:
+    """Return the route of a notice that does not leave by a channel."""
+    return msgspec.structs.replace(_of(code, facts), channel=name)
+
+
+def _of(code: Hold, facts: Facts, now_s: float | None = None) -> Route:
+    text = wording.hold(code, facts, now_s=now_s)
+    return Route(channel="", kind="hold", reason=text, code=code, facts=facts)
+
+
 def _held(
     case: _RoutingCase,
     silences: Sequence[Silence],
     others: Iterable[Alert],
     level_bytes: float | None,
-) -> tuple[str, float | None]:
+) -> Route | None:
     """Return why no channel is used at all, and until when where that is known."""
     alert, now_s = case.alert, None if case.local is None else case.local.now_s
     if case.effective.mute:
-        return f"muted by {case.effective.mute}", None
+        return held_route("", Hold.MUTED, rule=case.effective.mute)
     if case.notice != "resolved":
         grows = may_grow(alert, case.effective, level_bytes)
-        if grows:
-            return grows, None
+        if grows is not None:
+            return _of(Hold.MAY_GROW, grows)
         above = inhibitor(alert, others)
         if above is not None:
-            return _inhibition_reason(above), None
+            who, why = above.title or above.key, above.finding.reason.partition(";")[0]
+            why = why if above.kind == "gpu" else ""
+            return held_route("", Hold.INHIBITED, alert=who, why=why)
     silence = silenced(alert, silences, now_s, case.severity)
     if silence is None:
-        return "", None
-    who = f" by {silence.who}" if silence.who else ""
-    why = f": {silence.why}" if silence.why else ""
-    until = "it is over" if silence.until_resolved else units.clock(silence.until_at_s, now_s=now_s)
-    return f"silenced{who} until {until}{why}", silence.until_at_s
-
-
-def _inhibition_reason(above: Alert) -> str:
-    """Return why another alert makes one no news."""
-    who, what = above.title or above.key, above.finding.reason.partition(";")[0]
-    if above.kind == "gpu" and what:
-        return f"{who}: {what}"
-    return f"the alert on {who} says it all"
+        return None
+    facts: Facts = {"who": silence.who, "why": silence.why}
+    if not silence.until_resolved:
+        facts["until_at_s"] = silence.until_at_s
+    route = _of(Hold.SILENCED, facts, now_s)
+    return msgspec.structs.replace(route, until_at_s=silence.until_at_s)
 
 
 def _route(channel: str, case: _RoutingCase, rules: Rules) -> Route:
     over = case.notice == "resolved"
     if over and case.alert.told_on and channel not in case.alert.told_on:
-        return Route(channel=channel, kind="hold", reason="it was not told of its beginning")
+        return held_route(channel, Hold.BEGINNING_NOT_SENT)
     least = rules.severity.get(channel, "info")
     # Who was told that it began is told that it is over, whatever it was worth at its end.
     if not over and RANK[case.severity] < RANK[least]:
-        above = "critical alerts only" if least == "critical" else f"{least} and above"
-        return Route(channel=channel, kind="hold", reason=f"{channel} is for {above}")
+        return held_route(channel, Hold.BELOW_SEVERITY, channel=channel, least=least)
     ranges = (*rules.quiet.get(channel, ()), *rules.quiet.get(ALL_CHANNELS, ()))
     urgent = case.severity == "critical" and not over
     if ranges and case.local is not None and not urgent:
         until = quiet_until(ranges, case.local)
         endless = until is not None and until.at_s - case.local.now_s > _ENDLESS_S
         if endless and not over:
-            return Route(channel=channel, kind="hold", reason="quiet hours that do not end")
+            return held_route(channel, Hold.QUIET_ALWAYS)
         if until is not None and not endless:
-            why = f"quiet hours until {until.clock}"
-            return Route(channel=channel, kind="wait", reason=why, until_at_s=until.at_s)
+            route = held_route(channel, Hold.QUIET_HOURS, clock=until.clock)
+            return msgspec.structs.replace(route, kind="wait", until_at_s=until.at_s)
     return Route(channel=channel, kind="send", reason=case.notice)

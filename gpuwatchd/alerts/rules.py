@@ -11,6 +11,7 @@ from gpuwatchd.core.model import Alert, Matcher, Severity, Value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuwatchd.core.codes import Facts, Hold
     from gpuwatchd.core.config.hours import Hours
 
 RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
@@ -90,8 +91,12 @@ class Route(Value, frozen=True, kw_only=True):
     kind: Literal["send", "wait", "hold"]
     """send: now; wait: booked, and leaves at ``until_at_s``; hold: not by this channel now."""
     reason: str
+    """For people."""
     until_at_s: float | None = None
     """Epoch seconds on the clock of people, where the end is known."""
+    code: Hold | None = None
+    """Why it waits or is held; None: it is sent."""
+    facts: Facts = msgspec.field(default_factory=dict)
 
 
 class Outcome(Value, frozen=True, kw_only=True):

@@ -9,9 +9,10 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.analysis.cost import account
 from gpuwatchd.cli import current_state
 from gpuwatchd.cli.counted_hours import Counted, told_of
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import prices as table
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
-from gpuwatchd.pipeline import end_reasons, titles
+from gpuwatchd.pipeline import titles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -159,9 +160,9 @@ class _Counter:
     def _leak(self, alert: Alert) -> None:
         if alert.state in _OPEN:
             self._at_risk(alert)
-        elif alert.resolved_at_s is not None and alert.ended == end_reasons.CRASHED:
+        elif alert.resolved_at_s is not None and alert.ended_code is Ending.ENDED_NEAR_LIMIT:
             self._lost(alert, alert.resolved_at_s)
-        elif alert.resolved_at_s is not None and alert.ended == end_reasons.ENDED:
+        elif alert.resolved_at_s is not None and alert.ended_code is Ending.PROCESS_ENDED:
             self._saved(alert, alert.resolved_at_s)
 
     def _at_risk(self, alert: Alert) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gpuwatchd.core import text, units
+from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.model import Message
 
 if TYPE_CHECKING:
@@ -24,11 +25,12 @@ LATE_S = 3600.0
 MAX_LINES = 40
 _LONGEST_RETRY_S = 3600.0
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
-_OVERTAKEN = "overtaken by a later message of the same incident"
-_OVER = "over before it could be told"
-_DROPPED = "not sent: "
-TAKEN_OUT = "is not configured"
-"""How the reason ends of what was meant for a channel that is in use no more."""
+_TEXTS = {
+    Failure.OVERTAKEN: "overtaken by a later message of the same incident",
+    Failure.OVER_BEFORE_SENT: "over before it could be told",
+    Failure.FALLBACK_SENT: "told by {channel} instead",
+    Failure.CHANNEL_SENT: "told by {channel} after all",
+}
 
 
 class Plan(NamedTuple):
@@ -59,16 +61,22 @@ def leaves_with_others(delivery: Delivery, now_s: float) -> bool:
     return late and delivery.message.notice != "digest"
 
 
-def dropped(delivery: Delivery, why: str) -> Delivery:
+def dropped(delivery: Delivery, why: Failure, **facts: float | str) -> Delivery:
     """Return a delivery that will not be sent, and why."""
     return msgspec.structs.replace(
-        delivery, state="failed", next_try_at_s=None, lease_until_s=None, error=_DROPPED + why
+        delivery,
+        state="failed",
+        next_try_at_s=None,
+        lease_until_s=None,
+        error=f"not sent: {_TEXTS[why].format_map(facts)}",
+        code=why,
+        facts=facts,
     )
 
 
 def is_dropped(delivery: Delivery) -> bool:
     """Say whether a message was not sent on purpose: no channel has failed."""
-    return delivery.state == "failed" and (delivery.error or "").startswith(_DROPPED)
+    return delivery.state == "failed" and delivery.code in _TEXTS
 
 
 def moved(delivery: Delivery, by_s: float, now_s: float) -> Delivery:
@@ -116,7 +124,7 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     drop: list[Delivery] = []
     for (_, incident), group in incidents.items():
         older, newer = _overtaken(group)
-        drop += [dropped(one, _OVERTAKEN) for one in older]
+        drop += [dropped(one, Failure.OVERTAKEN) for one in older]
         untold = any(one.message.id == incident for one in older)
         untold = untold and not any(is_held(one) for one in group)
         groups = [_keys(one) for one in newer if one.message.notice != "resolved"]
@@ -125,7 +133,7 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
             harmless = one.message.notice == "resolved" and one.message.severity == "info"
             over = harmless and untold
             if over and not any(_keys(one) & keys for keys in groups):
-                drop.append(dropped(one, _OVER))
+                drop.append(dropped(one, Failure.OVER_BEFORE_SENT))
             else:
                 deliveries.append(one)
     due = [one for one in deliveries if _is_due(one, now_s)]

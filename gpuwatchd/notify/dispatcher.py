@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.core import text
+from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Availability
 from gpuwatchd.core.registry import load
 from gpuwatchd.notify import NOTIFIERS
-from gpuwatchd.notify.backlog import TAKEN_OUT, digest, leaves_with_others
+from gpuwatchd.notify.backlog import digest, leaves_with_others
 from gpuwatchd.notify.worker import ChannelWorker
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ GIVE_UP_S = 48 * 3600.0
 GRACE_S = 5.0
 """A channel's own timeout speaks first, because it can say what it waited for."""
 _REMEMBERED = 256
-_GIVEN_UP = "given up after two days: "
 
 Key = tuple[str, str]
 
@@ -201,8 +201,9 @@ class MessageDispatcher:
             self._held.add(key)
         lane = self._lanes.get(delivery.channel)
         if lane is None:
-            why = f"channel {text.clean(delivery.channel)} {TAKEN_OUT}"
-            self._report(_failed(delivery, NotifyError(why, permanent=True), self._clock()))
+            why = f"channel {text.clean(delivery.channel)} is not configured"
+            failed = _failed(delivery, NotifyError(why, permanent=True), self._clock())
+            self._report(msgspec.structs.replace(failed, code=Failure.NOT_CONFIGURED))
             return True
         if delivery.dry_run:
             self._report(_sent(delivery, self._clock(), "dry run"))
@@ -326,12 +327,16 @@ def made_at(done: Delivery, created_at_s: float, now_s: float) -> Delivery:
     now_s
         Epoch seconds.
     """
-    error = done.error or ""
-    if done.state == "failed" and error.startswith(_GIVEN_UP):
+    if done.state == "failed" and done.code is Failure.GIVEN_UP:
         again = retry_at(done.attempts, created_at_s, now_s)
         if again is not None:
-            error = error.removeprefix(_GIVEN_UP)
-            done = msgspec.structs.replace(done, state="pending", next_try_at_s=again, error=error)
+            done = msgspec.structs.replace(
+                done,
+                state="pending",
+                next_try_at_s=again,
+                error=str(done.facts.get("error", done.error)),
+                code=Failure.REFUSED,
+            )
     return msgspec.structs.replace(done, created_at_s=created_at_s)
 
 
@@ -353,6 +358,8 @@ def _sent(delivery: Delivery, now_s: float, value: str) -> Delivery:
         next_try_at_s=None,
         lease_until_s=None,
         error=None,
+        code=None,
+        facts={},
         known=value,
     )
 
@@ -362,13 +369,14 @@ def _failed(delivery: Delivery, error: NotifyError, now_s: float) -> Delivery:
     again = None if error.permanent else retry_at(attempts, delivery.created_at_s, now_s)
     why = text.clean(error.message) + (f" ({text.clean(error.hint)})" if error.hint else "")
     log.debug("%s: attempt %d: %s", delivery.channel, attempts, why)
-    if again is None and not error.permanent:
-        why = f"{_GIVEN_UP}{why}"
+    given_up = again is None and not error.permanent
     return msgspec.structs.replace(
         delivery,
         state="failed" if again is None else "pending",
         attempts=attempts,
         next_try_at_s=again,
         lease_until_s=None,
-        error=why,
+        error=f"given up after two days: {why}" if given_up else why,
+        code=Failure.GIVEN_UP if given_up else Failure.REFUSED,
+        facts={"error": why},
     )

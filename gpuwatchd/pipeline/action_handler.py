@@ -323,8 +323,7 @@ class ActionHandler:
         if newest is not None and newest.saved_at_s >= asked.at_s - _CLOCKS_S:
             del self._unconfirmed[process]
             by = "as was said" if newest.said_by != "file" else newest.detail or "a new file"
-            result = f"{actions.SAVED}: {by}"
-            self._write(process, "done", result, now_s)
+            self._write(process, "done", f"has saved: {by}", now_s, saved=True)
             self._answer(asked.message, "It has saved", by)
         elif not 0 <= now_s - asked.at_s < CONFIRM_S:
             del self._unconfirmed[process]
@@ -351,7 +350,15 @@ class ActionHandler:
         self._running.append(thread)
         return True
 
-    def _write(self, process: ProcessKey | None, phase: Phase, result: str, now_s: float) -> None:
+    def _write(
+        self,
+        process: ProcessKey | None,
+        phase: Phase,
+        result: str,
+        now_s: float,
+        *,
+        saved: bool = False,
+    ) -> None:
         if self._shelf is None:
             return
         row = Action(
@@ -361,6 +368,7 @@ class ActionHandler:
             phase=phase,
             result=text.clean(result),
             who=_user(),
+            saved=saved,
         )
         self._shelf.write_now(lambda connection: actions.insert(connection, row))
 

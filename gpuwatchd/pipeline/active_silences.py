@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Matcher
-from gpuwatchd.pipeline.alert_transfer import KNOWN, UNKNOWN
-from gpuwatchd.pipeline.job_ranks import GOES_ON
 from gpuwatchd.store import silences
 
 if TYPE_CHECKING:
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
 
 STEP_S: Final = 2.0
 """A smaller difference is the drift of two clocks."""
+
+_GOES_ON = frozenset({Ending.HOLDER_KNOWN, Ending.HOLDER_UNKNOWN, Ending.OTHER_RANK})
+"""Endings of alerts that go on as another one."""
 
 
 class _Held(NamedTuple):
@@ -155,12 +157,12 @@ class ActiveSilences:
 
 def _heir(alert: Alert, changes: Iterable[Alert]) -> Alert | None:
     """Return the alert that another goes on with; None where it is just over."""
-    if alert.ended not in {KNOWN, UNKNOWN, GOES_ON}:
+    if alert.ended_code not in _GOES_ON:
         return None
     others = [
         change for change in changes if change.state != "resolved" and change.kind == alert.kind
     ]
-    if alert.ended == GOES_ON:
+    if alert.ended_code is Ending.OTHER_RANK:
         # The same alert with another rank, perhaps on another device: it began when this one did.
         begun_s = alert.opened_at_s
         return next((other for other in others if other.opened_at_s == begun_s), None)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from gpuwatchd import alerts as policy
+from gpuwatchd.alerts import wording
+from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Alert, Decision, Delivery
-from gpuwatchd.pipeline.resolved_alerts import BACK, ResolvedAlerts
+from gpuwatchd.pipeline.resolved_alerts import ResolvedAlerts
 from gpuwatchd.pipeline.rule_settings import local
 from gpuwatchd.pipeline.track import Track
 
@@ -28,11 +30,8 @@ log = logging.getLogger("gpuwatchd")
 
 STALE_S = 600.0
 """Nobody is reminded of an alert whose subject has not been seen for this long."""
-STALE = policy.STALE
 PRICED = 16
 """Of so many alerts in one message it is counted what they cost: it takes milliseconds of each."""
-UNHEARD = "that it began has reached nobody"
-"""Why nobody is told that something is over."""
 _HOUR_S = 3600.0
 
 Opening = tuple[str, float]
@@ -58,12 +57,12 @@ def _aged(bearer: AlertHolder, now_s: float) -> Alert | None:
     """Mark an alert as stale, or take that back; return it when that is news."""
     alert, heard_s = bearer.alert, _heard_at_s(bearer)
     fresh = heard_s is not None and now_s - heard_s <= STALE_S
-    if alert is None or (alert.held_back == STALE) != fresh:
+    if alert is None or (alert.held_code is Hold.NO_DATA) != fresh:
         return None
     # Of one that is still to be told, another reason says more.
-    if not fresh and alert.held_back and not alert.notices:
+    if not fresh and alert.held_code and not alert.notices:
         return None
-    bearer.alert = msgspec.structs.replace(alert, held_back="" if fresh else STALE)
+    bearer.alert = msgspec.structs.replace(alert, **wording.held(None if fresh else Hold.NO_DATA))
     return bearer.alert
 
 
@@ -201,8 +200,9 @@ class AlertNotifier:
             bearer = holders.get(alert.key)
             if alert.state == "resolved":
                 if alert.next_notice_at_s is not None and self._is_unheard(alert.key):
-                    now = msgspec.structs.replace(alert, next_notice_at_s=None, held_back=UNHEARD)
-                    self._explain(now, UNHEARD, now_s)
+                    why = wording.held(Hold.BEGINNING_UNDELIVERED)
+                    now = msgspec.structs.replace(alert, next_notice_at_s=None, **why)
+                    self._explain(now, now_s)
                 if now.next_notice_at_s is None:
                     self.failing.pop(now.key, None)
                 self._bygone.add(source, now, rules, now_s)
@@ -213,7 +213,7 @@ class AlertNotifier:
                     now, not_over = self._bygone.reopened(source, now, rules, now_s)
                     if not_over is not None:
                         news[not_over.key, not_over.opened_at_s] = not_over
-                        self._explain(not_over, BACK, now_s)
+                        self._explain(not_over, now_s)
                 bearer.alert = now
             news[now.key, now.opened_at_s] = now
         return news
@@ -228,7 +228,7 @@ class AlertNotifier:
             for pending_delivery in self._history.pending_deliveries()
         )
 
-    def _explain(self, alert: Alert, why: str, now_s: float) -> None:
+    def _explain(self, alert: Alert, now_s: float) -> None:
         """Write down why nobody is told that an alert is over."""
         decision = Decision(
             finding_id=alert.finding.id,
@@ -236,8 +236,10 @@ class AlertNotifier:
             kind="hold",
             target="",
             notice="resolved",
-            reason=why,
+            reason=alert.held_back,
             at_s=now_s,
+            code=alert.held_code,
+            facts=alert.held_facts,
         )
         if self._history is not None:
             self._history.decide([decision])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd import alerts
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.pipeline.track import unjudged
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.track import Track
     from gpuwatchd.pipeline.watcher import Watcher
 
-KNOWN = "who holds the memory is known now"
-UNKNOWN = "who holds the memory is not known any more"
 KEPT = "the kernel keeps pages of processes that have ended: judged per process"
 GRACE_S = 300.0
 """A device is judged as a whole only when its processes have been unknown for this long."""
@@ -67,7 +66,7 @@ def drop_whole(watcher: Watcher, device: TrackedDevice, now_s: float) -> list[Al
     alert = device.others[0].alert
     if alert is None or alert.state == "firing":
         return []
-    ended = watcher.end(device.others[0], KNOWN, now_s, quietly=True)
+    ended = watcher.end(device.others[0], Ending.HOLDER_KNOWN, now_s, quietly=True)
     return [] if ended is None else [ended]
 
 
@@ -79,7 +78,7 @@ def _unjudged(watcher: Watcher, device: TrackedDevice, now_s: float) -> list[Ale
             track.finding = unjudged(track.subject, KEPT, now_s)
             track.room.note(track.finding)
             watcher.looks += 1
-        alert = watcher.end(track, KEPT, now_s, quietly=True)
+        alert = watcher.end(track, Ending.PAGES_KEPT, now_s, quietly=True)
         if alert is not None:
             ended.append(alert)
     return ended
@@ -101,7 +100,7 @@ def take_over(
             out.append(alert)
             continue
         whole = track is device.others[0]
-        why = UNKNOWN if whole else KNOWN
+        why = Ending.HOLDER_UNKNOWN if whole else Ending.HOLDER_KNOWN
         for rival in (
             [*device.processes.values(), *device.others[1:]] if whole else device.others[:1]
         ):

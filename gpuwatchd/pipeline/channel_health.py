@@ -10,6 +10,7 @@ from gpuwatchd.notify import backlog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.model import Delivery
 
 _MOST = 2000
@@ -79,11 +80,12 @@ class Reach:
 class _Channel:
     """What is known of one channel since the start."""
 
-    __slots__ = ("delivered_at_s", "ok", "since_mono_s", "since_s", "why")
+    __slots__ = ("delivered_at_s", "facts", "ok", "since_mono_s", "since_s", "why")
 
     def __init__(self) -> None:
         self.ok: bool | None = None
         self.why = ""
+        self.facts: Facts | None = None
         self.since_s: float | None = None
         self.since_mono_s: float | None = None
         self.delivered_at_s: float | None = None
@@ -103,11 +105,13 @@ class Channels:
         channel.since_s = channel.since_mono_s = None
         return mended
 
-    def failed(self, name: str, why: str, *, at_s: float, mono_s: float) -> bool:
-        """Note a failure; return whether it is news."""
+    def failed(
+        self, name: str, why: str, *, at_s: float, mono_s: float, facts: Facts | None = None
+    ) -> bool:
+        """Note a failure; return whether it is news: the first one, or one of another kind."""
         channel = self._channels.setdefault(name, _Channel())
-        news = channel.ok is not False or channel.why != why
-        channel.ok, channel.why = False, why
+        news = channel.ok is not False or channel.facts != facts
+        channel.ok, channel.why, channel.facts = False, why, facts
         if channel.since_mono_s is None:
             channel.since_s, channel.since_mono_s = at_s, mono_s
         return news

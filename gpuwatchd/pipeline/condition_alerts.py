@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuwatchd import alerts
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Alert, Finding
 from gpuwatchd.pipeline.clock import moved_alert
 from gpuwatchd.pipeline.device_health import DeviceHealth
 from gpuwatchd.pipeline.idle_alerts import IdleAlerts
 
 if TYPE_CHECKING:
+    from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.config import Config
     from gpuwatchd.pipeline.device_health import Ailment
     from gpuwatchd.pipeline.idle_memory import IdleMemory
@@ -148,7 +150,8 @@ class ConditionAlerts:
         if alert is None:
             del self.alarms[key]
             return None
-        why = self._unwanted(alert) or self._over(alarm, alert, now_s)
+        facts: Facts = {"setting": self._unwanted(alert)}
+        why = Ending.TURNED_OFF if facts["setting"] else self._over(alarm, alert, now_s)
         if why is None:
             return None
         if alert.last_notice_at_s is not None:
@@ -156,9 +159,10 @@ class ConditionAlerts:
             kept = {k: at for k, at in self._told_s.items() if now_s - at < cooldown_s}
             self._told_s = kept | {key: alert.last_notice_at_s}
         del self.alarms[key]
-        return alerts.ended(alert, why, self._intake.watcher.rules, now_s=now_s).alert
+        rules = self._intake.watcher.rules
+        return alerts.ended(alert, why, rules, now_s=now_s, facts=facts).alert
 
-    def _over(self, alarm: ConditionAlert, alert: Alert, now_s: float) -> str | None:
+    def _over(self, alarm: ConditionAlert, alert: Alert, now_s: float) -> Ending | None:
         """Return why an alert is over; None while it is not, or nobody knows."""
         if alert.kind == "gpu":
             pair = self._health.is_well(alert.subject)
@@ -167,18 +171,18 @@ class ConditionAlerts:
         heard_s = now_s if alarm.heard_at_s is None else alarm.heard_at_s
         if pair is None:
             alarm.well_since_s = None
-            return "nothing has been seen of it for a day" if now_s - heard_s >= FORGET_S else None
+            return Ending.NOT_SEEN if now_s - heard_s >= FORGET_S else None
         alarm.heard_at_s = now_s
         if alarm.well_since_s is None:
             alarm.well_since_s = now_s
         return pair[0] if now_s - alarm.well_since_s >= pair[1] else None
 
-    def _unwanted(self, alert: Alert) -> str | None:
-        """Return why an alert is over that nobody wants to be told of any more."""
+    def _unwanted(self, alert: Alert) -> str:
+        """Return which setting says that nobody wants to be told of an alert any more."""
         section = self.config.policy
         if alert.kind == "gpu":
-            return None if section.tell_hardware else "[policy] tell-hardware was turned off"
-        return None if section.tell_held else "[policy] tell-held was emptied"
+            return "" if section.tell_hardware else "tell-hardware was turned off"
+        return "" if section.tell_held else "tell-held was emptied"
 
     def _keep_time(self, now_s: float) -> None:
         """Let what has lasted have lasted when the clock is set back, or nobody looked."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline.titles import device_title
 
@@ -120,10 +121,10 @@ class DeviceHealth:
                 ailments[ail.key] = ail
         return ailments
 
-    def is_well(self, subject: Subject) -> tuple[str, float] | None:
+    def is_well(self, subject: Subject) -> tuple[Ending, float] | None:
         """Return that a GPU answers again, and for how long it must; None where it does not."""
         device = self._intake.devices.get(subject.device_uid)
-        return ("the GPU answers again", 60.0) if device and _state(device) == "ok" else None
+        return (Ending.DEVICE_ANSWERS, 60.0) if device and _state(device) == "ok" else None
 
     def _hold_s(self, device: TrackedDevice, state: str) -> float:
         if state == "reset-required":

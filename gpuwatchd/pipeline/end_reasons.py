@@ -1,16 +1,15 @@
-"""Why something is over, in words that the facts support."""
+"""Why something is over, as far as the facts support it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuwatchd.core.codes import Ending
+
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
     from gpuwatchd.pipeline.track import Track
 
-ENDED = "its process has ended"
-CRASHED = "it ended near the limit: probably out of memory"
-FELL = "memory came back after it had come near the limit: probably out of memory"
 FULL_SHARE = 0.05
 """Less than this share of a device that is free is near the limit."""
 _FELL_BY = 0.1
@@ -18,11 +17,12 @@ _CALM_LOOK_S = 600.0
 """The look that first finds nothing may come so long after the crash."""
 
 
-def of_process(track: Track) -> str:
+def of_process(track: Track) -> Ending:
     """Return why the alert on a process that has gone is over."""
     last, full_s = track.window.last, track.room.full_at_s
     crashed = last is not None and full_s is not None and full_s >= last[0]
-    return CRASHED if crashed or _filled_it(track) else ENDED
+    full = crashed or _filled_it(track)
+    return Ending.ENDED_NEAR_LIMIT if full else Ending.PROCESS_ENDED
 
 
 def _filled_it(track: Track) -> bool:
@@ -35,11 +35,11 @@ def _filled_it(track: Track) -> bool:
     return limit - most <= FULL_SHARE * total
 
 
-def of_calm(track: Track, alert: Alert) -> str:
+def of_calm(track: Track, alert: Alert) -> Ending:
     """Return why an alert is over whose subject does not grow any more."""
     last, full_s, since_s = track.window.last, track.room.full_at_s, alert.clear_since_s
     if last is None or full_s is None or since_s is None or full_s < since_s - _CALM_LOOK_S:
-        return alert.ended
+        return Ending.STOPPED_GROWING
     held = alert.finding.limit_bytes
     fell = held is not None and last[1] < (1.0 - FULL_SHARE - _FELL_BY) * held
-    return FELL if fell else alert.ended
+    return Ending.FELL_NEAR_LIMIT if fell else Ending.STOPPED_GROWING

@@ -15,6 +15,7 @@ import msgspec
 
 from gpuwatchd import alerts
 from gpuwatchd.alerts.rules import RANK
+from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.config import hours
 from gpuwatchd.notify import backlog
 
@@ -115,8 +116,9 @@ def _needless(arrived: Sequence[Delivery], waiting: Sequence[Delivery]) -> list[
     """Return what nobody needs any more: its own channels, or its fallbacks, have delivered."""
     by = arrived[0].channel
     instead = all(delivery.fallback_of for delivery in arrived)
+    why = Failure.FALLBACK_SENT if instead else Failure.CHANNEL_SENT
     return [
-        backlog.dropped(delivery, f"told by {by} instead" if instead else f"told by {by} after all")
+        backlog.dropped(delivery, why, channel=by)
         for delivery in waiting
         if (instead or delivery.fallback_of) and not backlog.is_held(delivery)
     ]
@@ -136,7 +138,7 @@ def _next(letter: Collection[Delivery], section: PolicySection) -> tuple[str, ..
 
     The regular ones, too, where its own were taken out of the settings while it waited.
     """
-    gone = all((delivery.error or "").endswith(backlog.TAKEN_OUT) for delivery in letter)
+    gone = all(delivery.code is Failure.NOT_CONFIGURED for delivery in letter)
     return (*section.channels, *section.fallback) if gone else section.fallback
 
 
@@ -165,6 +167,8 @@ def _redirected(
         next_try_at_s=local.now_s if until is None else until.at_s,
         sent_at_s=None,
         error=None,
+        code=None,
+        facts={},
         known="",
         held=meant.held if until is None else f"quiet hours until {until.clock}",
         lease_until_s=None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.analysis import frameworks
 from gpuwatchd.collect.host.memory import headroom
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline import end_reasons
 from gpuwatchd.pipeline.titles import host_title
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.tracker import Intake
 
 EVERY_TICKS = 6
-LEFT = "its process has left that GPU, and is watched with another"
 UNCHANGED_S = 60.0
 """A figure that stays the same is noted again after this time."""
 
@@ -124,7 +124,7 @@ class HostMemory:
         for key in missing & before:
             track = device.hosts.pop(key)
             left = key in present
-            why = LEFT if left else end_reasons.of_process(track)
+            why = Ending.LEFT_DEVICE if left else end_reasons.of_process(track)
             alert = self._intake.watcher.end(track, why, now_s, quietly=left)
             self._intake.watcher.forget(track)
             if alert is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline.device_health import Ailment
 from gpuwatchd.pipeline.titles import device_title, process_title
@@ -97,7 +98,7 @@ class IdleAlerts:
         self._homes = {key: uid for key, uid in self._homes.items() if key in keys}
         return self._found
 
-    def is_over(self, subject: Subject, patience_s: float = 0.0) -> tuple[str, float] | None:
+    def is_over(self, subject: Subject, patience_s: float = 0.0) -> tuple[Ending, float] | None:
         """Return why nothing is held any more, and for how long that must be; None: not known.
 
         Parameters
@@ -110,15 +111,15 @@ class IdleAlerts:
         if reading is None or reading.state != "ok" or reading.uses is None:
             return None
         if subject.process is None:
-            return "no memory is held by nobody any more", BUSY_S
+            return Ending.MEMORY_OWNED, BUSY_S
         use = next((one for one in reading.uses if one.key == subject.process), None)
         if use is None:
-            return "the process has ended or has let go of the GPU", GONE_S
+            return Ending.MEMORY_RELEASED, GONE_S
         if subject.process in self._doubted:
             if not use.sm_pct:
-                return "it is not listed any more", patience_s + BUSY_S
+                return Ending.NOT_LISTED, patience_s + BUSY_S
             self._doubted.discard(subject.process)
-        return "it is at work again, or has given the memory back", BUSY_S
+        return Ending.AT_WORK, BUSY_S
 
     def _ail(self, those: list[Holding]) -> Ailment:
         """Return what is told of one process; ``those`` begin with the surest."""

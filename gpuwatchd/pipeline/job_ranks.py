@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import alerts
+from gpuwatchd.alerts import wording
 from gpuwatchd.analysis.attribution import jobs
-from gpuwatchd.pipeline.end_reasons import CRASHED
+from gpuwatchd.core.codes import Ending, Hold
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo
     from gpuwatchd.pipeline.track import JobKey, Track
 
-AS_ONE = "told as one: "
-GOES_ON = "the alert goes on with another rank of its job"
 _OPEN = frozenset({"watch", "firing"})
 
 
@@ -118,7 +117,7 @@ class Ranks:
             and not jobs.leaks(was.finding)
         )
 
-    def pass_on(self, track: Track, heir: Track, why: str) -> Alert:
+    def pass_on(self, track: Track, heir: Track, why: Ending) -> Alert:
         """Move the open alert of a lead to another rank; return it there."""
         alert = track.alert
         assert alert is not None  # noqa: S101 - asked for by heir()
@@ -127,7 +126,7 @@ class Ranks:
             alert, key=f"leak:{heir.subject.id}", subject=heir.subject, finding=finding
         )
         heir.lead, heir.leads = None, track.leads
-        heir.fate = why if why == CRASHED else track.fate
+        heir.fate = why if why is Ending.ENDED_NEAR_LIMIT else track.fate
         for one in self._jobs.get(track.job, {}).values() if track.job is not None else ():
             if one.lead is track:
                 one.lead = heir
@@ -144,15 +143,15 @@ def held(alert: Alert | None, lead: Track) -> Alert | None:
         watch_at_s=None,
         firing_at_s=None,
         next_notice_at_s=None,
-        held_back=f"{AS_ONE}{lead.leads or lead.title}",
+        **wording.held(Hold.PART_OF_JOB, job=lead.leads or lead.title),
     )
 
 
 def freed(alert: Alert) -> Alert:
     """Return the alert of a rank that is told of by itself, or for others: nothing holds it."""
-    if not alert.held_back.startswith(AS_ONE):
+    if alert.held_code is not Hold.PART_OF_JOB:
         return alert
-    return msgspec.structs.replace(alert, held_back="")
+    return msgspec.structs.replace(alert, **wording.held(None))
 
 
 def stand_for(lead: Track, before: Alert) -> None:

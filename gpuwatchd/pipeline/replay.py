@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from gpuwatchd.alerts import FAST_S
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.pipeline.live_state import worst
 from gpuwatchd.pipeline.titles import device_title, process_title
 from gpuwatchd.pipeline.watcher import Headroom, Track, Watcher
@@ -358,7 +359,7 @@ def _end(watcher: Watcher, replay: _Replay, instant: float) -> None:
     replay.ended = True
     replay.final = replay.track.shown()
     old = replay.track.alert
-    alert = watcher.end(replay.track, "its process has ended", instant)
+    alert = watcher.end(replay.track, Ending.PROCESS_ENDED, instant)
     if alert is not None:
         _note(replay, old, alert, instant)
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import alerts as policy
+from gpuwatchd.alerts import wording
+from gpuwatchd.core.codes import Hold
 from gpuwatchd.pipeline.clock import moved_alert
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.core.model import Alert
-
-BACK = "it was back before that could be told"
-"""Why nobody is told that something is over."""
 
 
 class ResolvedAlerts:
@@ -61,7 +60,7 @@ class ResolvedAlerts:
         owed = self.owing.pop(alert.key, None)
         if owed is None or past is None:
             return alert, owed
-        owed = msgspec.structs.replace(owed, next_notice_at_s=None, held_back=BACK)
+        owed = msgspec.structs.replace(owed, next_notice_at_s=None, **wording.held(Hold.REOPENED))
         self.pasts[alert.key] = policy.remembered(past, owed, now_s)
         return alert, owed
 

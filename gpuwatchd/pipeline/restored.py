@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuwatchd import alerts as policy
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline.clock import moved_alert
 from gpuwatchd.store.ring import Ring
@@ -118,14 +119,16 @@ class RestoredState:
             and alert.subject.process is not None
             and alert.subject.process not in present
         ]
-        return self._disown(gone, "its process ended while nobody watched", rules, now_s)
+        return self._disown(gone, Ending.ENDED_UNOBSERVED, rules, now_s)
 
     def expired(self, devices: Container[str], rules: Rules, now_s: float) -> list[Alert]:
         """End the alerts of devices that do not come back."""
         lost = [a for a in self.alerts.values() if a.subject.device_uid not in devices]
-        return self._disown(lost, "its device has not been seen for a day", rules, now_s)
+        return self._disown(lost, Ending.NOT_SEEN, rules, now_s)
 
-    def _disown(self, alerts: Iterable[Alert], why: str, rules: Rules, now_s: float) -> list[Alert]:
+    def _disown(
+        self, alerts: Iterable[Alert], why: Ending, rules: Rules, now_s: float
+    ) -> list[Alert]:
         changed: list[Alert] = []
         for alert in alerts:
             del self.alerts[alert.subject.id]

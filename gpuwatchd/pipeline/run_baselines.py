@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.analysis import program_key
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import LEAK_PATTERNS, Profile
 from gpuwatchd.pipeline.track_baseline import MARGIN, Suppression, chosen, level_of, of_job
 from gpuwatchd.pipeline.whole_run import before, profile_of, whole
@@ -23,6 +24,7 @@ from gpuwatchd.store.profiles import Run
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.model import Alert, ProcessInfo, ProcessKey
     from gpuwatchd.pipeline.tracker import EndedProcess, Intake
     from gpuwatchd.pipeline.watcher import Track, Watcher
@@ -127,7 +129,8 @@ class RunBaselines:
         meant = abs(alert.opened_at_s - word.opened_at_s) < 1.0
         if not meant and (newest is None or newest[1] > track.hush.level_bytes):
             return None
-        return self._watcher.end(track, track.hush.why, now_s, quietly=True)
+        label: Facts = {"label": track.hush.why}
+        return self._watcher.end(track, Ending.LABELLED_NORMAL, now_s, quietly=True, facts=label)
 
     def _what_it_had_done(self, track: Track, word: UserLabel) -> Profile | None:
         """Return the profile of a run at the time of the word, made now if it is not yet kept."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import alerts
+from gpuwatchd.alerts import wording
+from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import About, Alert
 
 if TYPE_CHECKING:
@@ -81,7 +83,8 @@ def expected(
         changed_at_s=finding.judged_at_s,
         about=subject_facts(device, info, finding),
     )
-    why = alerts.may_grow(as_alert, alerts.rules_for(as_alert, rules), level_bytes)
-    if not why:
+    rule = alerts.may_grow(as_alert, alerts.rules_for(as_alert, rules), level_bytes)
+    if rule is None:
         return finding
+    why = wording.hold(Hold.MAY_GROW, rule)
     return msgspec.structs.replace(finding, tier="watch", reason=f"{finding.reason}; {why}")

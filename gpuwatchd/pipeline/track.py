@@ -14,6 +14,7 @@ from gpuwatchd.pipeline.end_reasons import FULL_SHARE
 from gpuwatchd.pipeline.track_baseline import TrackBaseline
 
 if TYPE_CHECKING:
+    from gpuwatchd.core.codes import Ending
     from gpuwatchd.core.model import FloatArray, Profile
     from gpuwatchd.pipeline.track_baseline import Suppression
 
@@ -141,7 +142,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """The rank of its job whose alert stands for this one too."""
     leads: str = ""
     """Title of the alert that stands for several ranks; empty for everybody else."""
-    fate: str = ""
+    fate: Ending | None = None
     """Why a rank ended that led before."""
     finding: Finding | None = None
     alert: Alert | None = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import alerts as policy
 from gpuwatchd.analysis import attribution
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import alert_transfer, end_reasons
 from gpuwatchd.pipeline.device_state import EndedProcess, TrackedDevice
@@ -154,7 +155,7 @@ class Intake:
         same = reading.uses is not None and reading.uses is tracked_device.uses
         tracked_device.still = same and reading.used_bytes == tracked_device.room.used_bytes
         if boot_id is None:
-            changed += self._retire(tracked_device.others, "its MIG instances are judged", now_s)
+            changed += self._retire(tracked_device.others, Ending.INSTANCES_JUDGED, now_s)
         elif not tracked_device.others:
             self._watch_whole(tracked_device)
         tracked_device.taken_s = now_s
@@ -178,7 +179,7 @@ class Intake:
         for track in (*device.processes.values(), *device.others[1:]):
             last = _ring(track).last
             if track.alert is not None and last is not None and now_s - last[0] >= FORGET_DEVICE_S:
-                alert = self.watcher.end(track, "it could not be seen for a day", now_s)
+                alert = self.watcher.end(track, Ending.NOT_SEEN, now_s)
                 if alert is not None:
                     ended.append(alert)
         return ended
@@ -222,7 +223,7 @@ class Intake:
                 found += [track for track in tracks if track.alert is not None]
         return found
 
-    def _retire(self, tracks: list[Track], why: str, now_s: float) -> list[Alert]:
+    def _retire(self, tracks: list[Track], why: Ending, now_s: float) -> list[Alert]:
         """Judge these tracks no more, and empty their list."""
         ended = []
         for track in tracks:
@@ -235,7 +236,7 @@ class Intake:
 
     def _remove(self, device: TrackedDevice, now_s: float) -> list[Alert]:
         del self.devices[device.device.uid]
-        return self._retire(list(device.tracks()), "its device is gone", now_s)
+        return self._retire(list(device.tracks()), Ending.DEVICE_GONE, now_s)
 
     def _forget_infos(self) -> None:
         present = sum(len(device.processes) for device in self.devices.values())

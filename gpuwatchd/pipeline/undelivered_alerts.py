@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.pipeline.end_reasons import CRASHED, FELL
+from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.store.live import UndeliveredAlert
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class UndeliveredAlerts:
                     )
                     for alert in alerts
                     if alert.resolved_at_s is not None
-                    and (alert.ended in {CRASHED, FELL} or alert.severity == "critical")
+                    and (alert.ended_code in OUT_OF_MEMORY or alert.severity == "critical")
                 )  # fmt: skip
         if any(now_s - alert.ended_at_s >= SAID_FOR_S for alert in self._found):
             self._found = tuple(

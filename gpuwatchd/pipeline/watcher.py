@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import alerts
+from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import attribution, frameworks
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Alert, Finding, Pattern, Series, Severity
 from gpuwatchd.pipeline import end_reasons, titles
-from gpuwatchd.pipeline.job_ranks import AS_ONE, GOES_ON, Ranks, freed, held, stand_for
+from gpuwatchd.pipeline.job_ranks import Ranks, freed, held, stand_for
 from gpuwatchd.pipeline.rule_settings import rules_of
 from gpuwatchd.pipeline.subject_facts import expected
 from gpuwatchd.pipeline.track import Headroom, Track, Window
@@ -23,6 +25,7 @@ from gpuwatchd.pipeline.track import Headroom, Track, Window
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.config import Config
 
 __all__ = ["Headroom", "Track", "Watcher", "Window", "flat_finding", "rules_of"]
@@ -232,7 +235,8 @@ class Watcher:
                 track.alert = held(outcome.alert, track.lead)
                 return None
             stand_for(track.lead, before)
-            return self.end(track, f"{AS_ONE}{track.lead.leads}", now_s, quietly=True)
+            job: Facts = {"job": track.lead.leads}
+            return self.end(track, Ending.PART_OF_JOB, now_s, quietly=True, facts=job)
         if outcome.alert is not None and track.job is not None:
             alert = freed(outcome.alert)
             if led != track.leads:
@@ -243,13 +247,21 @@ class Watcher:
     def _follow(self, track: Track, was: Track, now_s: float) -> None:
         """Have a rank that still leaks go on with the alert of its lead that leaks no more."""
         leads = track.leads
-        alert = self.ranks.pass_on(was, track, GOES_ON)
-        ended = self.end(was, GOES_ON, now_s, quietly=True)
+        alert = self.ranks.pass_on(was, track, Ending.OTHER_RANK)
+        ended = self.end(was, Ending.OTHER_RANK, now_s, quietly=True)
         track.leads = leads
         track.alert = msgspec.structs.replace(alert, title=leads or track.title)
         self.passed_on += [track.alert] if ended is None else [ended, track.alert]
 
-    def end(self, track: Track, why: str, now_s: float, *, quietly: bool = False) -> Alert | None:
+    def end(
+        self,
+        track: Track,
+        why: Ending,
+        now_s: float,
+        *,
+        quietly: bool = False,
+        facts: Facts | None = None,
+    ) -> Alert | None:
         """Resolve a track's alert because its subject has gone; return it if it was open.
 
         ``quietly`` tells nobody: another alert goes on in its place.
@@ -260,12 +272,13 @@ class Watcher:
         heir = None if quietly else self.ranks.heir(track)
         if heir is not None:
             self.passed_on.append(self.ranks.pass_on(track, heir, why))
-            why, quietly = GOES_ON, True
-        elif track.fate:
+            why, quietly = Ending.OTHER_RANK, True
+        elif track.fate is not None:
             why = track.fate
-        return self._settle(
-            track, alerts.ended(track.alert, why, self.rules, now_s=now_s, quietly=quietly)
+        outcome = alerts.ended(
+            track.alert, why, self.rules, now_s=now_s, quietly=quietly, facts=facts
         )
+        return self._settle(track, outcome)
 
     @staticmethod
     def _settle(track: Track, outcome: alerts.Outcome) -> Alert | None:
@@ -273,6 +286,7 @@ class Watcher:
         track.alert = alert
         if alert is not None and alert.state == "resolved":
             track.alert, track.leads = None, ""
-            if alert.ended == alerts.STOPPED:
-                alert = msgspec.structs.replace(alert, ended=end_reasons.of_calm(track, alert))
+            if alert.ended_code is Ending.STOPPED_GROWING:
+                why = end_reasons.of_calm(track, alert)
+                alert = msgspec.structs.replace(alert, **wording.ending(why))
         return alert if outcome.changed else None

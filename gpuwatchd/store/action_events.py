@@ -55,7 +55,7 @@ def load(connection: sqlite3.Connection, since_s: float) -> list[ActionEvent]:
         )
         for action in actions.load(connection, "a.ts_ms >= ? AND NOT a.dry_run", (since_ms,))
         if action.phase in _KINDS  # damage may make anything of a word
-        and not action.result.startswith(actions.SAVED)  # which the checkpoint itself says
+        and not action.saved  # which the checkpoint itself says
     ]  # fmt: skip
     for saved in checkpoints.load(connection, "saved_ts_ms >= ?", (since_ms,)):
         who = "" if saved.said_by == "file" else saved.said_by

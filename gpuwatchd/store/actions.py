@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from gpuwatchd.core.model import ProcessKey, Value
-from gpuwatchd.store import access, records
+from gpuwatchd.store import access, legacy_text, records
 
 if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
 Phase = Literal["asked", "done", "refused"]
-SAVED = "has saved"
-"""Begins the result of a further row "done": the checkpoint that was asked for has been seen."""
+_SAVED = "saved"
 
 
 class Action(Value, frozen=True, kw_only=True):
@@ -31,6 +30,8 @@ class Action(Value, frozen=True, kw_only=True):
     dry_run: bool = False
     result: str = ""
     """What came of it, in a line."""
+    saved: bool = False
+    """A further row "done": the checkpoint that was asked for has been seen."""
     who: str = ""
     row: int | None = None
 
@@ -38,8 +39,8 @@ class Action(Value, frozen=True, kw_only=True):
 def insert(connection: sqlite3.Connection, action: Action) -> int:
     """Write a row inside the caller's transaction; return its number."""
     row: int = connection.execute(
-        "INSERT INTO action(ts_ms, verb, process, dry_run, phase, result, who)"
-        " VALUES(?,?,?,?,?,?,?) RETURNING id",
+        "INSERT INTO action(ts_ms, verb, process, dry_run, phase, result, who, code)"
+        " VALUES(?,?,?,?,?,?,?,?) RETURNING id",
         (
             records.to_ms(action.at_s),
             action.verb,
@@ -48,6 +49,7 @@ def insert(connection: sqlite3.Connection, action: Action) -> int:
             action.phase,
             action.result or None,
             action.who or None,
+            _SAVED if action.saved else None,
         ),
     ).fetchone()[0]
     return row
@@ -79,10 +81,11 @@ def load(
             phase=row[6],
             result=row[7] or "",
             who=row[8] or "",
+            saved=row[9] == _SAVED or legacy_text.is_saved(row[7] or ""),
         )
         for row in connection.execute(
             "SELECT a.id, a.ts_ms, a.verb, p.pid, p.started_at_s, a.dry_run, a.phase, a.result,"  # noqa: S608
-            f" a.who FROM action a LEFT JOIN process p ON p.id = a.process WHERE {where}"
+            f" a.who, a.code FROM action a LEFT JOIN process p ON p.id = a.process WHERE {where}"
             " ORDER BY a.id",
             values,
         )

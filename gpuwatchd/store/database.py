@@ -27,7 +27,6 @@ BUSY_MS = 250
 """How long a write waits for another writer. It is the sampling thread that waits, and everything
 that is not written stays in memory and is tried again, so this is short."""
 WAL_LIMIT_BYTES = 16 * 2**20
-BACKUP_LIMIT_BYTES = 64 * 2**20
 _SIDE_FILES = ("", "-wal", "-shm")
 
 
@@ -291,12 +290,15 @@ def _begin(path: Path) -> None:
 def _upgrade(path: Path, connection: sqlite3.Connection, version: int) -> None:
     size = path.stat().st_size
     free = shutil.disk_usage(path.parent).free
-    if version > 0 and size < BACKUP_LIMIT_BYTES and free > 4 * size:
+    if version > 0 and free >= 4 * size:
         backup = path.with_name(f"{path.name}.bak-v{version}")
         backup.unlink(missing_ok=True)
         _begin(backup)
         with closing(sqlite3.connect(backup)) as target:
             connection.backup(target)
+        # The copy of the upgrade before this one has done its service.
+        for older in set(path.parent.glob(f"{path.name}.bak-v*")) - {backup}:
+            older.unlink(missing_ok=True)
     schema.migrate(connection)
 
 

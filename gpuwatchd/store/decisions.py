@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Decision
-from gpuwatchd.store import records
+from gpuwatchd.store import legacy_text, records
 
 if TYPE_CHECKING:
     import sqlite3
@@ -26,8 +27,8 @@ def save(connection: sqlite3.Connection, decisions: Iterable[Decision]) -> int:
     for decision in decisions:
         try:
             connection.execute(
-                "INSERT INTO decision(ts_ms, alert_key, kind, notice, channel, reason)"
-                " VALUES(?,?,?,?,?,?)",
+                "INSERT INTO decision(ts_ms, alert_key, kind, notice, channel, reason, code,"
+                " facts) VALUES(?,?,?,?,?,?,?,?)",
                 (
                     records.to_ms(decision.at_s),
                     decision.alert_key,
@@ -35,6 +36,8 @@ def save(connection: sqlite3.Connection, decisions: Iterable[Decision]) -> int:
                     decision.notice,
                     decision.target,
                     decision.reason,
+                    decision.code,
+                    records.facts_json(decision.facts),
                 ),
             )
         except records.REFUSED:
@@ -64,13 +67,21 @@ def load(
             target=row[4],
             reason=row[5],
             at_s=row[0] / 1000,
+            code=Hold(row[6]) if row[6] else _legacy(row[2], row[5]),
+            facts=records.facts_of(row[7]),
         )
         for row in connection.execute(
-            "SELECT ts_ms, alert_key, kind, notice, channel, reason FROM decision"  # noqa: S608
-            f" WHERE {where} AND ts_ms >= ? ORDER BY id",
+            "SELECT ts_ms, alert_key, kind, notice, channel, reason, code, facts"  # noqa: S608
+            f" FROM decision WHERE {where} AND ts_ms >= ? ORDER BY id",
             (*values, records.to_ms(since_s)),
         )
     ]
+
+
+def _legacy(kind: str, reason: str) -> Hold | None:
+    """Return the code of a row that was written without one; what left at once has none."""
+    code = legacy_text.hold(reason)
+    return None if kind != "hold" and code is Hold.LEGACY else code
 
 
 def expire(connection: sqlite3.Connection, before_ms: int) -> None:

@@ -291,9 +291,24 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
 def read(directory: Path) -> LiveState | None:
     """Return the last state, or None when there is none (or it is not ours to understand)."""
     try:
-        return typed.decode(_content(directory), LiveState)
+        return _with_codes(typed.decode(_content(directory), LiveState))
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None
+
+
+def _with_codes(state: LiveState) -> LiveState:
+    """Return a state with the codes of its texts, where a daemon of an earlier version wrote it."""
+    if all(alert.ended_code or not alert.ended for alert in state.alerts) and all(
+        alert.held_code or not alert.held_back for alert in (*state.alerts, *state.pending)
+    ):
+        return state
+    from gpuwatchd.store import legacy_text  # noqa: PLC0415 - seldom, and `status` starts without
+
+    return msgspec.structs.replace(
+        state,
+        alerts=tuple(map(legacy_text.with_codes, state.alerts)),
+        pending=tuple(map(legacy_text.with_codes, state.pending)),
+    )
 
 
 def _content(directory: Path) -> bytes:

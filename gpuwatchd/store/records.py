@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 
 from gpuwatchd.core import typed
+from gpuwatchd.core.codes import Facts, Failure
 from gpuwatchd.core.model import Alert, Delivery, Device, Message, ProcessInfo, ProcessKey
+from gpuwatchd.store import legacy_text
 
 PAYLOAD_LIMIT_BYTES = 16 * 1024
 REFUSED = (
@@ -38,6 +40,7 @@ def about_alert(key: str) -> tuple[str, tuple[str, str]]:
 
 _QUOTES = frozenset("'\"\\\t\r\n")
 _JSON = msgspec.json.Encoder()
+_FACTS = typed.decoder(dict[str, float | str])
 _ALERT = typed.decoder(Alert)
 _MESSAGE = typed.decoder(Message)
 
@@ -50,6 +53,18 @@ def to_ms(at_s: float | None) -> int | None:
 def to_s(ts_ms: int | None) -> float | None:
     """Return an instant in seconds; unknown stays None."""
     return None if ts_ms is None else ts_ms / 1000
+
+
+def facts_json(facts: Facts) -> str | None:
+    """Return the numbers beside a code as JSON; None without any."""
+    return _JSON.encode(facts).decode() if facts else None
+
+
+def facts_of(text: str | None) -> Facts:
+    """Return the numbers beside a code; none of a text that is damaged."""
+    with contextlib.suppress(msgspec.MsgspecError, TypeError):
+        return _FACTS.decode(text or "{}")
+    return {}
 
 
 def save_device(connection: sqlite3.Connection, device: Device, seen_ms: tuple[int, int]) -> int:
@@ -130,14 +145,14 @@ def save_alert(connection: sqlite3.Connection, alert: Alert) -> int:
     ).fetchone()
     row: int = connection.execute(
         "INSERT INTO alert(id, key, kind, severity, state, gpu, process, opened_ts_ms,"
-        " changed_ts_ms, resolved_ts_ms, confirmations, notices, next_notice_ts_ms, title, finding)"
-        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT(id) DO UPDATE SET"
+        " changed_ts_ms, resolved_ts_ms, confirmations, notices, next_notice_ts_ms, title, finding,"
+        " code, facts) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT(id) DO UPDATE SET"
         " severity = excluded.severity, state = excluded.state, gpu = excluded.gpu,"
         " process = excluded.process, opened_ts_ms = excluded.opened_ts_ms,"
         " changed_ts_ms = excluded.changed_ts_ms, resolved_ts_ms = excluded.resolved_ts_ms,"
         " confirmations = excluded.confirmations, notices = excluded.notices,"
         " next_notice_ts_ms = excluded.next_notice_ts_ms, title = excluded.title,"
-        " finding = excluded.finding RETURNING id",
+        " finding = excluded.finding, code = excluded.code, facts = excluded.facts RETURNING id",
         (
             known,
             alert.key,
@@ -154,6 +169,8 @@ def save_alert(connection: sqlite3.Connection, alert: Alert) -> int:
             to_ms(alert.next_notice_at_s),
             alert.title,
             _JSON.encode(alert).decode(),
+            alert.ended_code,
+            facts_json(alert.ended_facts),
         ),
     ).fetchone()[0]
     return row
@@ -189,7 +206,8 @@ def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) 
         " DO UPDATE SET state = excluded.state, attempts = excluded.attempts,"
         " next_try_ts_ms = excluded.next_try_ts_ms, sent_ts_ms = excluded.sent_ts_ms,"
         " lease_until_ts_ms = excluded.lease_until_ts_ms, error = excluded.error,"
-        " dry_run = excluded.dry_run, held = excluded.held, known = excluded.known"
+        " dry_run = excluded.dry_run, held = excluded.held, known = excluded.known,"
+        " code = excluded.code, facts = excluded.facts"
     )
     taken = connection.execute(
         "SELECT 1 FROM delivery WHERE id = ? AND (channel, message_id) IS NOT (?, ?)",
@@ -198,7 +216,8 @@ def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) 
     found: int = connection.execute(
         "INSERT INTO delivery(id, alert, alert_key, channel, notice, message_id, payload, state,"
         " attempts, created_ts_ms, next_try_ts_ms, sent_ts_ms, error, dry_run, lease_until_ts_ms,"
-        " held, known, fallback_of) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+        " held, known, fallback_of, code, facts)"
+        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
         f" ON CONFLICT(id){change} ON CONFLICT(channel, message_id){change} RETURNING id",
         (
             row if taken is None else None,
@@ -219,6 +238,8 @@ def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) 
             delivery.held or None,
             delivery.known or None,
             delivery.fallback_of or None,
+            delivery.code,
+            facts_json(delivery.facts),
         ),
     ).fetchone()[0]
     connection.executemany(
@@ -258,7 +279,7 @@ def load_alerts(
         values,
     ):
         try:
-            alerts.append(_ALERT.decode(text))
+            alerts.append(legacy_text.with_codes(_ALERT.decode(text)))
         except (msgspec.MsgspecError, TypeError):  # also a text that is none any more
             strange += 1
     return alerts, strange
@@ -272,8 +293,8 @@ def load_deliveries(
     strange = 0
     for row in connection.execute(
         "SELECT id, alert_key, channel, payload, state, attempts, created_ts_ms, next_try_ts_ms,"  # noqa: S608
-        " sent_ts_ms, error, dry_run, lease_until_ts_ms, held, known, fallback_of"
-        f" FROM delivery WHERE {where} ORDER BY id",
+        " sent_ts_ms, error, dry_run, lease_until_ts_ms, held, known, fallback_of, code,"
+        f" facts FROM delivery WHERE {where} ORDER BY id",
         values,
     ):
         try:
@@ -300,6 +321,8 @@ def _delivery(row: tuple[Any, ...]) -> Delivery:
         held=row[12] or "",
         known=row[13] or "",
         fallback_of=row[14] or "",
+        code=Failure(row[15]) if row[15] else legacy_text.failure(row[9]),
+        facts=facts_of(row[16]),
     )
 
 

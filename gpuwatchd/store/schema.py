@@ -145,7 +145,19 @@ CREATE TABLE process_1h(gpu INTEGER NOT NULL, ts_s INTEGER NOT NULL, process INT
   PRIMARY KEY(gpu, ts_s, process)) STRICT, WITHOUT ROWID
 """
 
-STEPS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
+# Why an alert is over, a notice was held and a message failed, as a code and the numbers beside it
+# (JSON). The text of rows from before tells it, too: see legacy_text.
+_VERSION_6 = """
+ALTER TABLE alert ADD COLUMN code TEXT;
+ALTER TABLE alert ADD COLUMN facts TEXT;
+ALTER TABLE decision ADD COLUMN code TEXT;
+ALTER TABLE decision ADD COLUMN facts TEXT;
+ALTER TABLE delivery ADD COLUMN code TEXT;
+ALTER TABLE delivery ADD COLUMN facts TEXT;
+ALTER TABLE action ADD COLUMN code TEXT
+"""
+
+STEPS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
 """Statements, separated by semicolons, of each version."""
 VERSION = len(STEPS)
 

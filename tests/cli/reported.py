@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.core import config
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import (
     About,
@@ -29,7 +31,6 @@ from gpuwatchd.core.model import (
     Silence,
     Subject,
 )
-from gpuwatchd.pipeline.end_reasons import CRASHED
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.store.writer import History
 from tests import making
@@ -168,7 +169,8 @@ class Truth:
         )  # fmt: skip
         return self.alert(
             self.dead, uid, later, opened_at_s=self.at(31.9), changed_at_s=self.at(38),
-            firing_at_s=self.at(32), resolved_at_s=self.at(38), state="resolved", ended=CRASHED,
+            firing_at_s=self.at(32), resolved_at_s=self.at(38), state="resolved",
+            **wording.ending(Ending.ENDED_NEAR_LIMIT),
             severity="critical",
         )  # fmt: skip
 

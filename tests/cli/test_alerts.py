@@ -10,9 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.analysis.verdict import judge
 from gpuwatchd.cli import completion_answers, main
 from gpuwatchd.core import config
+from gpuwatchd.core.codes import Ending, Failure
 from gpuwatchd.core.config import DetectionSection, Seconds, StoreSection
 from gpuwatchd.core.model import (
     About,
@@ -26,7 +28,6 @@ from gpuwatchd.core.model import (
     Silence,
     Subject,
 )
-from gpuwatchd.pipeline.end_reasons import FELL
 from gpuwatchd.store.writer import History
 from tests.cli import world
 
@@ -115,7 +116,8 @@ def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
             delivery(alert.key, "chat", now_s - 2200, state="pending", attempts=0, sent_at_s=None,
                      held="quiet hours until 07:00", next_try_at_s=now_s + 3600),
             delivery(alert.key, "chat", now_s - 2150, state="failed", attempts=1, sent_at_s=None,
-                     message=message("repeat"), error="not sent: overtaken by a later message"),
+                     message=message("repeat"), code=Failure.OVERTAKEN,
+                     error="not sent: overtaken by a later message"),
             delivery(alert.key, "command", now_s - 2100, state="pending", attempts=2,
                      sent_at_s=None, error="exited with 75", next_try_at_s=now_s + 600),
         ],
@@ -292,7 +294,11 @@ def test_what_is_over_foresees_nothing(shown: Callable[..., str]) -> None:
     now_s = time.time()
     open_now = world.firing(finding=found, key="leak:a", opened_at_s=now_s - 9000)
     over = msgspec.structs.replace(
-        open_now, key="leak:b", state="resolved", resolved_at_s=now_s - 8000, ended=FELL
+        open_now,
+        key="leak:b",
+        state="resolved",
+        resolved_at_s=now_s - 8000,
+        **wording.ending(Ending.FELL_NEAR_LIMIT),
     )
     record([open_now, over])
     assert "full in" in shown("alerts", "show", open_now.code)
@@ -300,4 +306,4 @@ def test_what_is_over_foresees_nothing(shown: Callable[..., str]) -> None:
     assert "full in" not in told
     assert " left" not in told
     assert "grow" in told
-    assert FELL in " ".join(told.split())
+    assert "probably out of memory" in " ".join(told.split())

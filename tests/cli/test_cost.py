@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.cli import main
 from gpuwatchd.core import config
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import (
     About,
@@ -21,7 +23,6 @@ from gpuwatchd.core.model import (
     ProcessKey,
     Subject,
 )
-from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED
 from gpuwatchd.store.checkpoints import Checkpoint
 from gpuwatchd.store.writer import History
 from tests import making
@@ -155,7 +156,9 @@ def test_what_a_crash_near_the_limit_probably_lost(
 ) -> None:
     info = past.job(7, 3.0, ended_s=HOUR_S)
     end_s = past.now_s - HOUR_S
-    past.alert(info, state="resolved", resolved_at_s=end_s, ended=CRASHED)
+    past.alert(
+        info, state="resolved", resolved_at_s=end_s, **wording.ending(Ending.ENDED_NEAR_LIMIT)
+    )
     live(past)
     (entry,) = asked(capsys)["data"]
     assert entry["what"] == "lost"
@@ -168,7 +171,12 @@ def test_an_hour_of_the_person_is_a_line_of_its_own(
     past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = past.job(7, 3.0, ended_s=HOUR_S)
-    past.alert(info, state="resolved", resolved_at_s=past.now_s - HOUR_S, ended=CRASHED)
+    past.alert(
+        info,
+        state="resolved",
+        resolved_at_s=past.now_s - HOUR_S,
+        **wording.ending(Ending.ENDED_NEAR_LIMIT),
+    )
     live(past)
     assert asked(capsys)["engineer"] is None
     before = asked(capsys)["sums"]["lost"]["cost_usd"]
@@ -187,7 +195,8 @@ def stopped(past: Past, *, low_s: float, ended_s: float = HOUR_S) -> Alert:
     eta = EtaRange(low_s=low_s + 60.0, mid_s=low_s + 5000.0, high_s=None)
     finding = making.finding(subject=subject, judged_at_s=end_s - 60.0, eta=eta)
     return past.alert(
-        info, finding=finding, state="resolved", resolved_at_s=end_s, ended=ENDED,
+        info, finding=finding, state="resolved", resolved_at_s=end_s,
+        **wording.ending(Ending.PROCESS_ENDED),
         opened_at_s=end_s - 1800.0,
     )  # fmt: skip
 
@@ -287,7 +296,8 @@ def test_another_currency_without_its_rate_says_so(
 @pytest.mark.parametrize("by", ["gpu", "user", "job", "incident"])
 def test_the_parts_are_the_whole(past: Past, capsys: pytest.CaptureFixture[str], by: str) -> None:
     past.alert(
-        past.job(7, 3.0, ended_s=8 * HOUR_S), state="resolved", ended=CRASHED,
+        past.job(7, 3.0, ended_s=8 * HOUR_S), state="resolved",
+  **wording.ending(Ending.ENDED_NEAR_LIMIT),
         resolved_at_s=past.now_s - 8 * HOUR_S,
     )  # fmt: skip
     held = Holding(

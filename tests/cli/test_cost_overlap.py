@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from gpuwatchd.alerts import wording
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Cost, Holding, ProcessInfo, Subject
-from gpuwatchd.pipeline.end_reasons import CRASHED
 from tests import making
 from tests.cli import world
 from tests.cli.test_cost import HOUR_S, Past, asked, live, past
@@ -49,7 +50,12 @@ def test_what_is_at_risk_is_not_held_as_well(
 
 def test_what_was_lost_was_not_held_as_well(past: Past, capsys: pytest.CaptureFixture[str]) -> None:
     info = past.job(7, 4.0, ended_s=HOUR_S)
-    past.alert(info, state="resolved", ended=CRASHED, resolved_at_s=past.now_s - HOUR_S)
+    past.alert(
+        info,
+        state="resolved",
+        **wording.ending(Ending.ENDED_NEAR_LIMIT),
+        resolved_at_s=past.now_s - HOUR_S,
+    )
     held_alert(past, info, from_h=3.0, to_h=1.0)
     live(past)
     sums = asked(capsys)["sums"]
@@ -75,7 +81,7 @@ def test_every_loss_that_nobody_owns_counts(past: Past, capsys: pytest.CaptureFi
         past.alert(
             past.job(4711, 0.0), key="leak:GPU-1", subject=device, state="resolved",
             finding=making.finding(subject=device, onset_at_s=begun_s, judged_at_s=end_s),
-            opened_at_s=begun_s, resolved_at_s=end_s, ended=CRASHED,
+            opened_at_s=begun_s, resolved_at_s=end_s, **wording.ending(Ending.ENDED_NEAR_LIMIT),
         )  # fmt: skip
     recent = past.job(12, 1.0)
     live(past, alerts=(past.alert(recent),))

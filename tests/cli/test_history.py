@@ -232,7 +232,7 @@ def test_what_was_asked_of_jobs_and_when_they_saved_is_listed(
     steps: list[tuple[float, actions.Phase, str]] = [
         (end_s - 90.0, "asked", "by gpuwatchctl"),
         (end_s - 89.0, "done", "asked pid 4711"),
-        (end_s - 60.0, "done", f"{actions.SAVED}: /data/run.pt"),
+        (end_s - 60.0, "done", "has saved: /data/run.pt"),
     ]
     for at_s, phase, result in steps:
         row = actions.Action(

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import cost
 from gpuwatchd.cli import main
 from gpuwatchd.cli.report import advice, incident
 from gpuwatchd.cli.report.stake import Stake, ranked
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import EtaRange, Subject
-from gpuwatchd.pipeline.end_reasons import CRASHED
 from tests import making
 from tests.cli import reported, world
 
@@ -119,7 +120,10 @@ def test_the_last_judgement_of_what_is_over_is_no_forecast() -> None:
 
     still = leak("a", 3600.0)
     over = msgspec.structs.replace(
-        still, state="resolved", resolved_at_s=still.finding.judged_at_s + 600.0, ended=CRASHED
+        still,
+        state="resolved",
+        resolved_at_s=still.finding.judged_at_s + 600.0,
+        **wording.ending(Ending.ENDED_NEAR_LIMIT),
     )
     assert "full at" in incident.foreseen(case(still), now_s=still.opened_at_s)
     assert incident.foreseen(case(over), now_s=still.opened_at_s) == ""

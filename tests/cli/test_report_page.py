@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.cli import main
 from gpuwatchd.cli.report import limits, saving
 from gpuwatchd.core import config
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import About, ProcessInfo, ProcessKey, Subject
@@ -207,7 +209,8 @@ def crowd(alerts: int, processes: int) -> None:
         found = making.alert(
             key=f"leak:{subject.id}#{n}", subject=subject, finding=finding,
             opened_at_s=now_s - 5000, changed_at_s=now_s - 100, firing_at_s=now_s - 4000,
-            state="resolved", resolved_at_s=now_s - 100 + n / alerts, ended="its process has ended",
+            state="resolved", resolved_at_s=now_s - 100 + n / alerts,
+        **wording.ending(Ending.PROCESS_ENDED),
             title=f"GPU 0 (A100): {info.numbered} of {info.user}",
             about=About(user=info.user or ""),
         )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.charts.drawing import Curve, Picture
 from gpuwatchd.cli import output
 from gpuwatchd.cli.flags import Globals
@@ -24,8 +25,8 @@ from gpuwatchd.cli.report.document import (
     Steps,
     Table,
 )
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import EtaRange
-from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED
 from tests import making
 
 if TYPE_CHECKING:
@@ -137,13 +138,15 @@ def test_numbers_have_their_nouns() -> None:
 # ---- what was foreseen and what came ------------------------------------------------------------
 
 
-def case(*, after_s: float | None, ended: str = CRASHED, **changes: Any) -> incident.Incident:
+def case(
+    *, after_s: float | None, ended: Ending = Ending.ENDED_NEAR_LIMIT, **changes: Any
+) -> incident.Incident:
     """Return a leak that was told at 1000 s, to be full at 2000 s (1500 - 3000)."""
     eta = EtaRange(low_s=500.0, mid_s=1000.0, high_s=2000.0)
     first = making.finding(**{"judged_at_s": 1000.0, "eta": eta, **changes})
     over_s = None if after_s is None else 1000.0 + after_s
     alert = making.alert(
-        finding=first, resolved_at_s=over_s, ended="" if over_s is None else ended,
+        finding=first, resolved_at_s=over_s, **({} if over_s is None else wording.ending(ended)),
         state="firing" if over_s is None else "resolved",
     )  # fmt: skip
     story = incident.Story(alert, None, None, None)  # type: ignore[arg-type]
@@ -165,10 +168,12 @@ def test_an_end_is_held_against_the_interval(after_s: float, held: bool, said: s
 
 
 def test_an_end_of_another_kind_says_what_it_saved() -> None:
-    one = case(after_s=400.0, ended=ENDED)
+    one = case(after_s=400.0, ended=Ending.PROCESS_ENDED)
     assert incident.held_true(one) is None
     assert "0h 10m before memory would have been full" in incident.outcome(one, now_s=4000.0)
-    assert "before" not in incident.outcome(case(after_s=1500.0, ended=ENDED), now_s=4000.0)
+    assert "before" not in incident.outcome(
+        case(after_s=1500.0, ended=Ending.PROCESS_ENDED), now_s=4000.0
+    )
 
 
 def test_what_is_open_is_so_and_what_has_no_forecast_has_none() -> None:

@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.model import Delivery, Message
 from gpuwatchd.notify.backlog import (
     LATE_S,
@@ -268,8 +269,8 @@ def test_a_step_of_the_clock_keeps_to_the_hour_that_something_is_held_for() -> N
 
 
 def test_what_is_not_sent_on_purpose_is_told_from_what_failed() -> None:
-    one = dropped(waiting("a"), "told by email instead")
+    one = dropped(waiting("a"), Failure.FALLBACK_SENT, channel="email")
     assert (one.state, one.next_try_at_s) == ("failed", None)
     assert is_dropped(one)
-    assert not is_dropped(msgspec.structs.replace(one, error="wrong password"))
+    assert not is_dropped(msgspec.structs.replace(one, code=Failure.REFUSED))
     assert not is_dropped(waiting("a"))

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.alerts import STOPPED
+from gpuwatchd.alerts import wording
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import About, Blame, Cost, EtaRange, ProcessKey, Subject
 from gpuwatchd.notify import plain_text
-from gpuwatchd.pipeline import end_reasons, messages
+from gpuwatchd.pipeline import messages
 from tests.making import CARD, KEY, MIB, alert, finding
 
 if TYPE_CHECKING:
@@ -93,10 +94,10 @@ def told(**changes: Any) -> Alert:
     return alert(**{**values, **changes})
 
 
-def over(why: str, **changes: Any) -> Alert:
+def over(why: Ending, **changes: Any) -> Alert:
     """Return an alert that has ended."""
-    values = {"state": "resolved", "ended": why, "resolved_at_s": NOW_S - 5.0, "notices": 2}
-    return told(**{**values, **changes})
+    values = {"state": "resolved", "resolved_at_s": NOW_S - 5.0, "notices": 2}
+    return told(**{**values, **wording.ending(why), **changes})
 
 
 def _ranks() -> Alert:
@@ -252,12 +253,12 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
     again = told(notices=3, next_notice_at_s=NOW_S + 14 * HOUR_S)
     yield "repeat", again, "repeat", plain
     yield "repeat-standing-still", told(notices=2, clear_since_s=NOW_S - 420.0), "repeat", plain
-    yield "resolved-ended", over(end_reasons.ENDED), "resolved", plain
-    yield "resolved-crashed", over(end_reasons.CRASHED), "resolved", plain
-    yield "resolved-fell", over(end_reasons.FELL), "resolved", plain
-    stopped = over(STOPPED, firing_at_s=NOW_S - 3000.0, clear_since_s=NOW_S - 1800.0)
+    yield "resolved-ended", over(Ending.PROCESS_ENDED), "resolved", plain
+    yield "resolved-crashed", over(Ending.ENDED_NEAR_LIMIT), "resolved", plain
+    yield "resolved-fell", over(Ending.FELL_NEAR_LIMIT), "resolved", plain
+    stopped = over(Ending.STOPPED_GROWING, firing_at_s=NOW_S - 3000.0, clear_since_s=NOW_S - 1800.0)
     yield "resolved-stopped", stopped, "resolved", plain
-    yield "resolved-unseen", over("its process ended while nobody watched"), "resolved", plain
+    yield "resolved-unseen", over(Ending.ENDED_UNOBSERVED), "resolved", plain
     yield "firing-gpu-lost", _gpu_lost(), "firing", plain
     with_leak = msgspec.structs.replace(_gpu_lost(), notices=1)
     yield "firing-gpu-lost-group", with_leak, "firing", {"also": (told(), _held())}
@@ -281,7 +282,11 @@ def _gpu_lost() -> Alert:
 
 def _gpu_back() -> Alert:
     return msgspec.structs.replace(
-        _gpu_lost(), state="resolved", ended="the GPU answers again", resolved_at_s=NOW_S, notices=2
+        _gpu_lost(),
+        state="resolved",
+        **wording.ending(Ending.DEVICE_ANSWERS),
+        resolved_at_s=NOW_S,
+        notices=2,
     )
 
 
@@ -303,7 +308,7 @@ def _held() -> Alert:
 
 
 def _digests() -> Iterator[tuple[str, Message]]:
-    some = [told(), over(end_reasons.CRASHED, key="leak:2"), _gpu_lost(), _ranks()]
+    some = [told(), over(Ending.ENDED_NEAR_LIMIT, key="leak:2"), _gpu_lost(), _ranks()]
     day: dict[str, Any] = {
         "number": "1",
         "why": "of the day",

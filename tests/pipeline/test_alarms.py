@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.model import Alert, DeviceReading, Holding, ProcessUse
 from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
@@ -99,7 +100,11 @@ def test_a_lost_gpu_raises_one_alert_and_recovers() -> None:
     world.set(CARD, "ok")
     assert world.run(50) == []
     (over,) = world.run(30)
-    assert (over.state, over.ended, over.key) == ("resolved", "the GPU answers again", opened.key)
+    assert (over.state, over.ended_code, over.key) == (
+        "resolved",
+        Ending.DEVICE_ANSWERS,
+        opened.key,
+    )
     assert world.open == []
 
 
@@ -285,7 +290,7 @@ def test_one_whose_device_never_comes_back_is_over_after_a_day() -> None:
     del world.intake.devices[CARD.uid]
     assert world.run(80_000) == []
     (over,) = world.run(10_000)
-    assert "a day" in over.ended
+    assert over.ended_code is Ending.NOT_SEEN
 
 
 def test_turned_off_nothing_is_told_and_what_was_is_over() -> None:
@@ -299,7 +304,7 @@ def test_turned_off_nothing_is_told_and_what_was_is_over() -> None:
     world.run(100)
     world.alarms.config = Config(policy=PolicySection(tell_hardware=False))
     (over,) = world.run(10)
-    assert "turned off" in over.ended
+    assert over.ended_code is Ending.TURNED_OFF
 
 
 _STATES = st.sampled_from(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config import Config, DaemonSection, Seconds
 from gpuwatchd.core.errors import SourceError, SourceUnavailable
 from gpuwatchd.pipeline import Pipeline
@@ -156,15 +157,13 @@ def test_a_first_notice_that_is_due_is_told_although_the_driver_hangs() -> None:
         ticks += run(pipeline, 1)
     assert states(ticks) == ["watch", "firing"]
     assert [d.message.notice for d in post.taken] == ["firing"]
-    assert [a.held_back for a in ticks[100].alerts] == [""] * len(ticks[100].alerts)
-    assert [a.held_back for a in ticks[-1].alerts] == [
-        "nothing has been heard of it for 10 minutes"
-    ]
+    assert [a.held_code for a in ticks[100].alerts] == [None] * len(ticks[100].alerts)
+    assert [a.held_code for a in ticks[-1].alerts] == [Hold.NO_DATA]
     script.play = leaking
     for _ in range(100):
         clock[0] += 5.0
         ticks += run(pipeline, 1)
-    assert [a.held_back for a in ticks[-1].alerts] == [""]
+    assert [a.held_code for a in ticks[-1].alerts] == [None]
 
 
 def test_one_series_that_cannot_be_judged_hides_no_other(

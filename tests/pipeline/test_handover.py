@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.pipeline import Pipeline
 from tests.making import CARD, GIB, KEY, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run
@@ -44,9 +45,7 @@ def test_an_alert_on_the_device_is_taken_over_by_the_process_once_it_is_known() 
     assert [a.subject.process for a in ticks[-1].alerts] == [KEY]
     assert post.told == [f"firing: {DEVICE}"]
     over = [a for t in ticks for a in t.changes if a.state == "resolved"]
-    assert [(a.subject.process, a.ended) for a in over] == [
-        (None, "who holds the memory is known now")
-    ]
+    assert [(a.subject.process, a.ended_code) for a in over] == [(None, Ending.HOLDER_KNOWN)]
     ticks = run(pipeline, 20)
     assert post.told == [f"firing: {DEVICE}", f"resolved: {PROCESS}"]
     assert ticks[-1].alerts == ()
@@ -119,7 +118,7 @@ def test_a_card_that_is_cut_into_instances_is_judged_no_more() -> None:
     source.known = (CARD, part)
     ticks = run(pipeline, 1)
     assert ticks[-1].alerts == ()
-    assert [a.ended for a in ticks[-1].changes] == ["its MIG instances are judged"]
+    assert [a.ended_code for a in ticks[-1].changes] == [Ending.INSTANCES_JUDGED]
     source.known, source.play = (CARD,), hidden
     ticks = run(pipeline, 60)
     assert [d.device.uid for d in ticks[-1].state.devices] == [CARD.uid]

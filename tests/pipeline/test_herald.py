@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gpuwatchd import alerts as policy
+from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config import (
     Config,
     CostSection,
@@ -191,7 +192,7 @@ def test_a_digest_counts_for_the_limit_per_hour(tmp_path: Path) -> None:
     case.ends_at = case.count
     case.run(5)
     (over,) = case.history.over_since(0.0)
-    assert (case.told, over.held_back) == (["firing"], "2 messages went out within the hour")
+    assert (case.told, over.held_code) == (["firing"], Hold.RATE_LIMIT)
     case.pipeline.close()
 
 
@@ -207,7 +208,7 @@ def test_a_silence_that_somebody_sets_is_heard_and_ends(tmp_path: Path) -> None:
     case.run(190)
     assert case.told == []
     (held,) = [a for a in case.history.open_alerts() if a.state == "firing"]
-    assert held.held_back.startswith("silenced by alice until ")
+    assert (held.held_code, held.held_facts["who"]) == (Hold.SILENCED, "alice")
     case.die()
     case.run(10)
     assert case.told == []
@@ -233,7 +234,7 @@ def test_overrides_hold_for_those_they_are_about(
     assert [alert.state for alert in last.alerts] == [state]
     assert case.told == (["firing"] if rule.user == "bob" else [])
     if rule.user == "alice":
-        assert last.alerts[0].held_back == "muted by override 1: ours"
+        assert last.alerts[0].held_facts == {"rule": "override 1: ours"}
     case.pipeline.close()
 
 
@@ -266,7 +267,7 @@ def test_of_what_reached_nobody_nobody_hears_that_it_is_over(tmp_path: Path) -> 
     case.run(20)
     assert case.told == ["firing"]
     (over,) = case.history.over_since(0.0)
-    assert (over.next_notice_at_s, over.held_back) == (None, "that it began has reached nobody")
+    assert (over.next_notice_at_s, over.held_code) == (None, Hold.BEGINNING_UNDELIVERED)
     case.pipeline.close()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.collect.host.memory import Headroom, headroom
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.pipeline import Pipeline, host_memory
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
@@ -106,8 +107,8 @@ def test_a_process_that_the_host_ran_out_for() -> None:
     pipeline, _ = watched(lambda i: on_host(i, growing(i), there=i < end), free)
     ticks = run(pipeline, end + 20)
     assert ticks[-1].alerts == ()
-    assert [a.ended for t in ticks for a in t.changes if a.state == "resolved"] == [
-        "it ended near the limit: probably out of memory"
+    assert [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"] == [
+        Ending.ENDED_NEAR_LIMIT
     ]
 
 

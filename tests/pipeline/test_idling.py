@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
 from gpuwatchd.pipeline.idle_alerts import BUSY_S, GONE_S, HOLD_S
@@ -51,7 +52,7 @@ def test_what_is_held_is_told_once_with_its_owner_and_what_frees_it() -> None:
     world.held.found = ()
     assert world.run(BUSY_S - 10) == []
     (over,) = world.run(30)
-    assert "at work again" in over.ended
+    assert over.ended_code is Ending.AT_WORK
 
 
 def test_one_process_on_two_gpus_is_one_alert() -> None:
@@ -90,7 +91,7 @@ def test_a_process_that_ended_ends_its_alert_soon_and_an_unknown_list_never() ->
     assert world.run(3600) == []
     world.set(CARD, "ok", ())
     (over,) = world.run(GONE_S + 10)
-    assert "ended" in over.ended
+    assert over.ended_code is Ending.MEMORY_RELEASED
 
 
 def test_a_held_alert_of_an_earlier_run_waits_for_the_first_looks() -> None:
@@ -128,7 +129,7 @@ def test_what_lasts_over_a_time_without_looks_is_not_over(restarted: bool) -> No
     assert [alert.key for alert in world.open] == [opened.key]
     world.held.found = ()
     (over,) = world.run(BUSY_S + 60)
-    assert "at work again" in over.ended
+    assert over.ended_code is Ending.AT_WORK
 
 
 def test_what_works_after_a_time_without_looks_is_over_soon() -> None:
@@ -144,7 +145,7 @@ def test_what_works_after_a_time_without_looks_is_over_soon() -> None:
     world.run(60)
     world.set(CARD, "ok", (USE,))
     (over,) = world.run(BUSY_S)
-    assert (over.key, over.ended[:17]) == (opened.key, "it is at work aga")
+    assert (over.key, over.ended_code) == (opened.key, Ending.AT_WORK)
 
 
 def test_one_that_is_gone_without_a_name_is_named_by_its_pid() -> None:

@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.model import Delivery, Message
 from gpuwatchd.pipeline.fallbacks import Fallbacks, Turn
@@ -52,7 +53,7 @@ def turn(
 
 def test_a_channel_that_was_taken_out_leaves_its_messages_to_those_in_use() -> None:
     now = PolicySection(channels=("email",), fallback=("chat",))
-    gone = delivery(state="failed", error="channel desktop is not configured")
+    gone = delivery(state="failed", code=Failure.NOT_CONFIGURED)
     made, _ = turn(gone, section=now)
     assert [(one.channel, one.fallback_of) for one in made.new] == [("email", "desktop")]
     made, _ = turn(delivery(state="failed"), section=now)

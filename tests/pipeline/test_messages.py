@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwatchd.alerts import wording
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import About, Blame, EtaRange, Message, NoticeKind, Subject
 from gpuwatchd.notify import plain_text
 from gpuwatchd.pipeline import messages
@@ -72,7 +74,9 @@ def test_a_message_fits_on_one_screen_and_says_each_thing_once(name: str) -> Non
 
 def test_recovery_answers_the_first_message() -> None:
     first = messages.compose(alert(notices=1), "firing", now_s=NOW_S)
-    over = alert(notices=2, state="resolved", resolved_at_s=13_500.0, ended="its process has ended")
+    over = alert(
+        notices=2, state="resolved", resolved_at_s=13_500.0, **wording.ending(Ending.PROCESS_ENDED)
+    )
     message = messages.compose(over, "resolved", now_s=13_500.0)
     assert first.thread is None
     assert message.thread == first.id
@@ -80,7 +84,7 @@ def test_recovery_answers_the_first_message() -> None:
 
 
 def test_what_probably_ran_out_of_memory_has_not_recovered() -> None:
-    over = telling.over("it ended near the limit: probably out of memory", severity="critical")
+    over = telling.over(Ending.ENDED_NEAR_LIMIT, severity="critical")
     message = messages.compose(over, "resolved", now_s=telling.NOW_S)
     assert message.severity == "critical"
     assert message.subject.startswith("Probably out of memory: ")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpuwatchd.collect.logs.log import LogFile, LogSeries
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline import Pipeline, replay
 from gpuwatchd.pipeline.replay import Recorded, SubjectResult
@@ -95,7 +96,7 @@ def test_a_process_that_ends_before_its_log_resolves_its_alert() -> None:
     device = series(times(600), np.full(600, 60.0 * GIB))
     found = {r.process is not None: r for r in judged(leak, device)}
     assert [e.state for e in found[True].alerts][-1] == "resolved"
-    assert found[True].alerts[-1].alert.ended == "its process has ended"
+    assert found[True].alerts[-1].alert.ended_code == Ending.PROCESS_ENDED
 
 
 def test_a_device_whose_processes_are_judged_is_not_judged_again() -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import LEAK_PATTERNS, Event
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.alert_transfer import KEPT
-from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED, FELL
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run
 from tests.store.world import opened
@@ -163,7 +163,9 @@ def test_growth_over_the_baseline_is_told() -> None:
     assert [(one.process, one.share) for one in fired.finding.blame] == [(None, 1.0)]
 
 
-@pytest.mark.parametrize(("end", "expected"), [(340, ENDED), (360, CRASHED)])
+@pytest.mark.parametrize(
+    ("end", "expected"), [(340, Ending.PROCESS_ENDED), (360, Ending.ENDED_NEAR_LIMIT)]
+)
 def test_how_a_process_ended(end: int, expected: str) -> None:
     """At 200 MiB a tick from 20 GiB on, 80 GiB are full at tick 367."""
 
@@ -172,12 +174,18 @@ def test_how_a_process_ended(end: int, expected: str) -> None:
 
     post = Postbox()
     ticks = run(Pipeline(config=EAGER, sources=[Script(play)], courier=post), end + 10)
-    assert [a.ended for t in ticks for a in t.changes if a.state == "resolved"] == [expected]
-    assert expected in post.taken[-1].message.body.lower()
+    assert [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"] == [expected]
+    assert post.taken[-1].message.notice == "resolved"
 
 
 @pytest.mark.parametrize(
-    ("peak_gib", "expected"), [(79.5, CRASHED), (81.0, CRASHED), (75.0, ENDED), (1.0, ENDED)]
+    ("peak_gib", "expected"),
+    [
+        (79.5, Ending.ENDED_NEAR_LIMIT),
+        (81.0, Ending.ENDED_NEAR_LIMIT),
+        (75.0, Ending.PROCESS_ENDED),
+        (1.0, Ending.PROCESS_ENDED),
+    ],
 )
 def test_what_the_driver_says_that_it_held_counts_at_its_end(
     peak_gib: float, expected: str
@@ -200,7 +208,7 @@ def test_what_the_driver_says_that_it_held_counts_at_its_end(
         return msgspec.structs.replace(taken, events=(said,)) if tick == 340 else taken
 
     ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 350)
-    assert [a.ended for t in ticks for a in t.changes if a.state == "resolved"] == [expected]
+    assert [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"] == [expected]
     (event,) = ticks[-1].state.devices[0].events
     name = f"{LEAKER.label}[{KEY.pid}] of {LEAKER.user}"
     assert event.text == (
@@ -214,7 +222,9 @@ def test_how_a_device_fell_whose_processes_are_not_known() -> None:
         return sample(1000.0 + 5 * tick, None, used_bytes=used)
 
     ticks = run(Pipeline(config=EAGER, sources=[Script(play)], courier=Postbox()), 800)
-    assert [a.ended for t in ticks for a in t.changes if a.state == "resolved"] == [FELL]
+    assert [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"] == [
+        Ending.FELL_NEAR_LIMIT
+    ]
 
 
 def test_nobody_is_blamed_while_the_list_is_unknown() -> None:
@@ -240,7 +250,9 @@ def test_an_alert_that_nobody_can_check_ends_after_a_day() -> None:
 
     ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 230)
     assert [a.subject.process for a in ticks[199].alerts] == [KEY]
-    ended = [(n, a.ended) for n, t in enumerate(ticks) for a in t.changes if a.state == "resolved"]
-    assert [why for _, why in ended] == ["it could not be seen for a day"]
+    ended = [
+        (n, a.ended_code) for n, t in enumerate(ticks) for a in t.changes if a.state == "resolved"
+    ]
+    assert [why for _, why in ended] == [Ending.NOT_SEEN]
     assert 222 <= ended[0][0] <= 224
     assert ticks[-1].alerts == ()

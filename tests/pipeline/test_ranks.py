@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli import main
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED
-from gpuwatchd.pipeline.job_ranks import GOES_ON
 from gpuwatchd.pipeline.track_baseline import Suppression, of_job
 from gpuwatchd.store import live
 from gpuwatchd.store.labels import UserLabel
@@ -230,8 +229,8 @@ def test_a_job_whose_ranks_end_one_after_the_other_is_over_once() -> None:
     ticks = run(pipeline, 350)
     assert ticks[-1].alerts == ()
     assert [told.split(":")[0] for told in post.told] == ["firing", "resolved"]
-    ended = [a.ended for t in ticks for a in t.changes if a.state == "resolved"]
-    assert ended == [GOES_ON, GOES_ON, GOES_ON, ENDED]
+    ended = [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"]
+    assert ended == [Ending.OTHER_RANK, Ending.OTHER_RANK, Ending.OTHER_RANK, Ending.PROCESS_ENDED]
 
 
 def test_a_job_that_ends_as_a_whole_is_over_once() -> None:
@@ -253,8 +252,8 @@ def test_a_job_that_ran_out_of_memory_is_said_to_have_done_so() -> None:
     source = Script(lambda i: spread(i, play), devices=CARDS)
     ticks = run(Pipeline(config=EAGER, sources=[source], courier=Postbox()), 460)
     assert ticks[-1].alerts == ()
-    ended = [a.ended for t in ticks for a in t.changes if a.state == "resolved"]
-    assert ended[-1] == CRASHED
+    ended = [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"]
+    assert ended[-1] == Ending.ENDED_NEAR_LIMIT
 
 
 def test_a_job_that_becomes_known_late_takes_over_what_was_told_one_by_one() -> None:
@@ -301,7 +300,7 @@ def test_what_the_user_calls_normal_is_so_for_the_whole_job() -> None:
     (alert,) = run(pipeline, 250)[-1].alerts
     lead = pipeline.watcher.tracks[alert.subject.id]
     lead.hush = Suppression(level_bytes=200 * GIB, why="alice said that this is normal", job=True)
-    pipeline.watcher.end(lead, "normal", 2245.0, quietly=True)
+    pipeline.watcher.end(lead, Ending.STOPPED_GROWING, 2245.0, quietly=True)
     ticks = run(pipeline, 80)
     assert ticks[-1].alerts == ()
     assert len(post.told) == 1
@@ -319,7 +318,7 @@ def test_what_the_user_calls_normal_of_one_rank_is_so_for_that_rank() -> None:
     (alert,) = run(pipeline, 200)[-1].alerts
     alone = pipeline.watcher.tracks[alert.subject.id]
     alone.hush = Suppression(level_bytes=200 * GIB, why="alice said that this is normal")
-    pipeline.watcher.end(alone, "normal", 1995.0, quietly=True)
+    pipeline.watcher.end(alone, Ending.STOPPED_GROWING, 1995.0, quietly=True)
     ticks = run(pipeline, 400)
     assert [a.subject.process for a in ticks[-1].alerts] == [rank(1).key]
 
@@ -355,5 +354,5 @@ def test_a_rank_whose_lead_stops_is_told_of_by_itself() -> None:
     ]
     assert firing[0].held_back == ""
     assert [told.split(":")[0] for told in post.told] == ["firing"]
-    ended = [a.ended for t in ticks for a in t.changes if a.state == "resolved"]
-    assert ended == [GOES_ON]
+    ended = [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"]
+    assert ended == [Ending.OTHER_RANK]

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gpuwatchd.core.codes import Failure
 from gpuwatchd.notify import backlog
 from gpuwatchd.pipeline.channel_health import Channels, Reach
 from tests.pipeline.test_letters import delivery
@@ -41,7 +42,7 @@ def test_a_new_opening_is_untold_although_the_last_was_told() -> None:
 
 def test_what_was_not_sent_on_purpose_has_not_failed() -> None:
     reach = Reach({"a": 1.0}.get)
-    reach.note(backlog.dropped(about("a"), "overtaken"))
+    reach.note(backlog.dropped(about("a"), Failure.OVERTAKEN))
     assert reach.untold() == ()
 
 
@@ -57,7 +58,7 @@ def test_a_channel_fails_since_its_first_failure_after_a_delivery() -> None:
     channels = Channels()
     assert channels.failed("email", "down", at_s=100.0, mono_s=10.0)
     assert not channels.failed("email", "down", at_s=160.0, mono_s=70.0)
-    assert channels.failed("email", "refused", at_s=170.0, mono_s=80.0)
+    assert channels.failed("email", "refused", at_s=170.0, mono_s=80.0, facts={"error": "refused"})
     assert channels.failing_for_s("email", 130.0) == 120.0
     assert channels.problems() == ["channel email does not deliver: refused"]
     (health,) = channels.channel_health((), ())

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.collect.host import Host
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import Pipeline
 from tests.host.world import FakeProc
@@ -48,4 +49,4 @@ def test_it_goes_on(tmp_path: Path, step_s: int) -> None:
 
 def test_without_the_time_of_boot_it_would_end(tmp_path: Path) -> None:
     tick = tick_after_restart(tmp_path, kept=False, step_s=-90)
-    assert [a.ended for a in tick.changes] == ["its process ended while nobody watched"]
+    assert [a.ended_code for a in tick.changes] == [Ending.ENDED_UNOBSERVED]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwatchd.alerts import wording
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Matcher, Silence, Subject
 from gpuwatchd.pipeline.active_silences import STEP_S, ActiveSilences
-from gpuwatchd.pipeline.alert_transfer import KNOWN, UNKNOWN
-from gpuwatchd.pipeline.job_ranks import GOES_ON
 from gpuwatchd.store import silences
 from tests.making import CARD, KEY, alert
 from tests.store.world import T0, Time, opened
@@ -122,13 +122,13 @@ def test_other_silences_outlive_the_alert() -> None:
     assert len(silencing.active) == 1
 
 
-@pytest.mark.parametrize("why", [KNOWN, UNKNOWN, GOES_ON])
+@pytest.mark.parametrize("why", [Ending.HOLDER_KNOWN, Ending.HOLDER_UNKNOWN, Ending.OTHER_RANK])
 @pytest.mark.parametrize("last", [True, False])
-def test_an_alert_that_goes_on_under_another_key_stays_silenced(why: str, *, last: bool) -> None:
+def test_an_alert_that_goes_on_under_another_key_stays_silenced(why: Ending, *, last: bool) -> None:
     time = Time()
     silencing = on(None, time)
     silencing.add(silence(row=None, until_resolved=True, why="known"), time.now_s)
-    over = alert(state="resolved", ended=why)
+    over = alert(state="resolved", **wording.ending(why))
     heir = alert(key="leak:heir")
     silencing.follow([over, heir] if last else [heir, over], time.now_s)
     (one,) = silencing.active
@@ -143,7 +143,7 @@ def test_a_silence_goes_to_no_alert_that_only_came_at_the_same_time(state: str) 
     time = Time()
     silencing = on(None, time)
     silencing.add(silence(row=None, until_resolved=True), time.now_s)
-    over = alert(state="resolved", ended=GOES_ON)
+    over = alert(state="resolved", **wording.ending(Ending.OTHER_RANK))
     another = alert(key="leak:another", opened_at_s=over.opened_at_s + 100.0)
     heir = alert(key="leak:heir", state=state)
     silencing.follow([another, over, heir], time.now_s)
@@ -155,7 +155,7 @@ def test_a_silence_of_a_device_goes_to_no_memory_of_the_host() -> None:
     silencing = on(None, time)
     silencing.add(silence(row=None, until_resolved=True), time.now_s)
     host = Subject(device_uid=CARD.uid, process=KEY, host=True)
-    over = alert(state="resolved", ended=KNOWN)
+    over = alert(state="resolved", **wording.ending(Ending.HOLDER_KNOWN))
     silencing.follow([alert(key="leak:host", subject=host), over], time.now_s)
     assert not silencing.active
 
@@ -168,7 +168,9 @@ def test_moved_to_another_key_it_is_kept_and_the_old_one_struck(tmp_path: Path) 
     silencing = ActiveSilences(history.shelf, time.monotonic)
     silencing.refresh(time.now_s)
     heir = alert(key="leak:heir")
-    silencing.follow([alert(state="resolved", ended=KNOWN), heir], time.now_s)
+    silencing.follow(
+        [alert(state="resolved", **wording.ending(Ending.HOLDER_KNOWN)), heir], time.now_s
+    )
     again = ActiveSilences(history.shelf, time.monotonic)
     again.refresh(time.now_s)
     assert [one.matcher.key for one in again.active] == ["leak:heir"]

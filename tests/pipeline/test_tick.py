@@ -11,6 +11,7 @@ import pytest
 
 from gpuwatchd.cli import main
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config, DetectionSection, PolicySection
 from gpuwatchd.core.errors import SourceError
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample
@@ -131,7 +132,7 @@ def test_a_reused_pid_is_another_process() -> None:
 
     ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 200)
     ended = [a for t in ticks for a in t.changes if a.state == "resolved"]
-    assert [a.ended for a in ended] == ["its process has ended"]
+    assert [a.ended_code for a in ended] == [Ending.PROCESS_ENDED]
     assert ticks[-1].alerts == ()
 
 
@@ -212,8 +213,8 @@ def test_an_alert_whose_process_ended_meanwhile_is_over() -> None:
     pipeline = Pipeline(config=EAGER, sources=[alone], courier=post)
     pipeline.intake.adopt(alert(notices=1))
     tick = pipeline.tick()
-    assert [(a.state, a.ended) for a in tick.changes] == [
-        ("resolved", "its process ended while nobody watched")
+    assert [(a.state, a.ended_code) for a in tick.changes] == [
+        ("resolved", Ending.ENDED_UNOBSERVED)
     ]
     assert [d.message.notice for d in post.taken] == ["resolved"]
 
@@ -285,7 +286,7 @@ def test_a_device_that_is_removed_takes_its_alerts_with_it() -> None:
     run(pipeline, 180)
     source.known = (other,)
     tick = run(pipeline, 1)[-1]
-    assert [(a.state, a.ended) for a in tick.changes] == [("resolved", "its device is gone")]
+    assert [(a.state, a.ended_code) for a in tick.changes] == [("resolved", Ending.DEVICE_GONE)]
     assert tick.state.devices == ()
     assert [d.message.notice for d in post.taken] == ["firing", "resolved"]
 
@@ -300,7 +301,7 @@ def test_an_alert_whose_device_never_comes_back_is_over_after_a_day() -> None:
     ticks = run(pipeline, 144)
     assert [a.subject.device_uid for a in ticks[-1].alerts] == ["GPU-sold"]
     ticks = run(pipeline, 1)
-    assert [a.ended for a in ticks[-1].changes] == ["its device has not been seen for a day"]
+    assert [a.ended_code for a in ticks[-1].changes] == [Ending.NOT_SEEN]
 
 
 @pytest.mark.parametrize(("framework", "expected"), [("display", "watch"), ("PyTorch", "firing")])

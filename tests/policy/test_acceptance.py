@@ -8,6 +8,7 @@ import time
 import pytest
 
 from gpuwatchd.alerts import Override, Rules
+from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config.hours import parse
 from gpuwatchd.core.model import Matcher
 from tests.policy.world import HOUR_S, START_S, World, one
@@ -144,7 +145,7 @@ def test_the_limit_per_hour_survives_a_restart() -> None:
     held = world.bearers[second].alert
     assert world.notices() == ["firing"]
     assert held is not None
-    assert held.held_back == "1 messages went out within the hour"
+    assert held.held_code == Hold.RATE_LIMIT
 
 
 def test_beyond_the_limit_what_waits_leaves_together() -> None:
@@ -209,14 +210,14 @@ def test_inhibit() -> None:
     assert world.notices("gpu:GPU-0") == ["firing"]
     alert = world.bearers[key].alert
     assert alert is not None
-    assert (alert.inhibited_by, alert.held_back) == ("gpu:GPU-0", "GPU 0: it does not answer")
+    assert (alert.inhibited_by, alert.held_code) == ("gpu:GPU-0", Hold.INHIBITED)
     world.lost = False
     world.run(400.0)
     # Told again when that is over and it is still true.
     assert world.notices(key) == ["firing"]
     alert = world.bearers[key].alert
     assert alert is not None
-    assert (alert.inhibited_by, alert.held_back) == ("", "")
+    assert (alert.inhibited_by, alert.held_code) == ("", None)
 
 
 def test_silence() -> None:
@@ -229,7 +230,7 @@ def test_silence() -> None:
     alert = world.bearers[key].alert
     assert alert is not None
     assert alert.state == "firing"
-    assert alert.held_back.startswith("silenced by bob until ")
+    assert (alert.held_code, alert.held_facts["who"]) == (Hold.SILENCED, "bob")
     assert [d.reason for d in world.store.decisions] == [alert.held_back]
     world.run(200.0)
     assert world.notices(key) == ["firing"]
@@ -254,7 +255,7 @@ def test_after_a_day_of_silence_it_is_no_news_any_more() -> None:
     assert world.notices(key) == ["firing"]
     (over,) = [a for a in world.store.alerts() if a.key == key]
     assert over.next_notice_at_s is None
-    assert over.held_back.startswith("silenced until ")
+    assert over.held_code is Hold.SILENCED
 
 
 def test_quiet_hours() -> None:
@@ -301,9 +302,9 @@ def test_stale() -> None:
     world.run(700.0)
     alert = world.bearers[key].alert
     assert alert is not None
-    assert (alert.state, alert.held_back) == (
+    assert (alert.state, alert.held_code) == (
         "firing",
-        "nothing has been heard of it for 10 minutes",
+        Hold.NO_DATA,
     )
     world.run(5 * HOUR_S, every_s=60.0)
     assert world.notices(key) == ["firing"]

@@ -10,6 +10,7 @@ import msgspec
 
 from gpuwatchd import alerts as policy
 from gpuwatchd.alerts import Rules
+from gpuwatchd.core.codes import Ending, Hold
 from gpuwatchd.core.model import (
     About,
     Alert,
@@ -231,7 +232,7 @@ class World:
         for key, bearer in self.bearers.items():
             if self.how[key] == "gone":
                 outcome = (
-                    policy.ended(bearer.alert, "its process has ended", self.rules, now_s=now_s)
+                    policy.ended(bearer.alert, Ending.PROCESS_ENDED, self.rules, now_s=now_s)
                     if bearer.alert is not None
                     else policy.Outcome(alert=None, changed=False)
                 )
@@ -265,7 +266,7 @@ class World:
             )  # fmt: skip
             changes.append(self.gpu.alert)
         elif not self.lost and self.gpu.alert is not None:
-            outcome = policy.ended(self.gpu.alert, "it is back", self.rules, now_s=now_s)
+            outcome = policy.ended(self.gpu.alert, Ending.DEVICE_ANSWERS, self.rules, now_s=now_s)
             self._settle(self.gpu, outcome, changes)
 
     @staticmethod
@@ -295,19 +296,19 @@ class World:
             if alert is None or alert.state != "firing":
                 continue
             # And nothing says why it is held back that is not due.
-            if alert.held_back and alert.held_back != policy.STALE:
+            if alert.held_code not in {None, Hold.NO_DATA}:
                 assert policy.notice_due(alert, now_s) is not None, alert
             if alert.notices > 0:
                 # Nor is what has become worse, or is to be told again, passed over in silence.
                 worth = policy.told_as(alert, policy.rules_for(alert, self.rules))
                 worse = RANK[worth] > RANK[alert.told_severity or alert.severity]
                 again_s = alert.next_notice_at_s
-                assert alert.held_back or not worse, alert
-                assert alert.held_back or again_s is None or now_s < again_s, alert
+                assert alert.held_code or not worse, alert
+                assert alert.held_code or again_s is None or now_s < again_s, alert
                 continue
             assert alert.next_notice_at_s is not None, alert.key
             waits = now_s < alert.next_notice_at_s
-            assert waits or alert.held_back, alert
+            assert waits or alert.held_code, alert
             # A wait is never longer than a cool-down.
             assert alert.next_notice_at_s <= now_s + self.rules.cooldown_s, alert
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.pipeline.end_reasons import CRASHED
+from gpuwatchd.alerts import wording
+from gpuwatchd.core.codes import Ending
 from tests.making import alert
 from tests.promises.post_office import DOWN, WRONG, Channel, Office
 from tests.store.world import T0
@@ -83,17 +84,18 @@ def test_the_health_of_channels(office: Callable[..., Office]) -> None:
     assert one.post.channel_health()[1].delivered_at_s == T0 + 120
 
 
-def _over(one: Office, key: str, ended: str, **fields: Any) -> None:
+def _over(one: Office, key: str, ended: Ending, **fields: Any) -> None:
     """End an alert that nobody heard of: nobody is told of that either."""
     values = {"opened_at_s": T0, "firing_at_s": T0, "changed_at_s": one.time.now_s, **fields}
-    told = alert(key=key, state="resolved", resolved_at_s=one.time.now_s, ended=ended, **values)
+    values |= wording.ending(ended)
+    told = alert(key=key, state="resolved", resolved_at_s=one.time.now_s, **values)
     one.history.apply([told], [])
     one.turn()
 
 
-def _lost(one: Office) -> list[tuple[str, str]]:
+def _lost(one: Office) -> list[str]:
     one.post.untold()  # as each tick asks first
-    return [(lost.key, lost.ended) for lost in one.post.losses.lost(one.time.now_s)]
+    return [lost.key for lost in one.post.losses.lost(one.time.now_s)]
 
 
 def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
@@ -106,10 +108,10 @@ def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
         one.tell(key)
     one.turn()
     assert (len(one.post.untold()), _lost(one)) == (3, [])
-    _over(one, "calm", "it does not grow any more")
-    _over(one, "crashed", CRASHED)
-    _over(one, "page", "its process has ended", severity="critical")
-    expected = [("crashed", CRASHED), ("page", "its process has ended")]
+    _over(one, "calm", Ending.STOPPED_GROWING)
+    _over(one, "crashed", Ending.ENDED_NEAR_LIMIT)
+    _over(one, "page", Ending.PROCESS_ENDED, severity="critical")
+    expected = ["crashed", "page"]
     assert (one.post.untold(), _lost(one)) == ((), expected)
     one.die()
     one.begin()
@@ -134,7 +136,7 @@ def test_what_was_told_before_its_end_is_not_lost(office: Callable[..., Office])
     one = office(mail)
     one.tell("b", also=("a",))
     one.turn()
-    _over(one, "a", CRASHED)
+    _over(one, "a", Ending.ENDED_NEAR_LIMIT)
     assert _lost(one) == []
     one.die()
     one.begin()
@@ -148,5 +150,5 @@ def test_the_clock_of_a_source_may_go_ahead_of_ours(office: Callable[..., Office
     ahead_s = T0 + 3600.0
     one.tell("x", thread="a", about_s=ahead_s)
     one.turn()
-    _over(one, "a", CRASHED, opened_at_s=ahead_s)
-    assert _lost(one) == [("a", CRASHED)]
+    _over(one, "a", Ending.ENDED_NEAR_LIMIT, opened_at_s=ahead_s)
+    assert _lost(one) == ["a"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.store import live
 from gpuwatchd.store.reader import Reader
 from tests.cli.world import PROGRAM
@@ -169,7 +170,7 @@ def test_a_lost_gpu_is_told_once_across_kill_9_and_so_is_its_return(tmp_path: Pa
     assert openings[0]["severity"] == "critical"
     with Reader.open(tmp_path / "state") as reader:
         (kept,) = (one for one in reader.alerts() if one.kind == "gpu")
-    assert (kept.state, kept.ended) == ("resolved", "the GPU answers again")
+    assert (kept.state, kept.ended_code) == ("resolved", Ending.DEVICE_ANSWERS)
     assert kept.subject.device_uid.endswith("lost-gpu-1")
     assert "Traceback" not in said(tmp_path)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Series, Subject
 from gpuwatchd.pipeline.replay import Recorded
@@ -132,7 +133,7 @@ def _look(watcher: Watcher, player: _Player, position: int, now: float, start: f
     track, course = player.track, player.course
     if now > player.end_s:
         player.over = True
-        watcher.end(track, "its process has ended", now)
+        watcher.end(track, Ending.PROCESS_ENDED, now)
         return
     if not watcher.due(track, now):
         return

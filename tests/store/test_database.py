@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.store import database, schema
+from gpuwatchd.store import database, integrity, schema
 from tests.conftest import ROOT
 from tests.making import alert
 from tests.store.world import CARDS, KNOWN, T0, opened, rows, sample
@@ -103,9 +103,19 @@ def test_a_half_made_file_is_made_anew(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
 
 
+@pytest.mark.parametrize("version", range(1, schema.VERSION))
+def test_the_tables_of_no_version_are_those_of_the_next(version: int) -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
+        for step in schema.STEPS[:version]:
+            model.executescript(step)
+        assert integrity.missing(model, version) is None
+        assert integrity.missing(model, version + 1) is not None
+
+
 def test_an_older_file_is_copied_and_upgraded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "history.db.bak-v2").touch()
     history = opened(tmp_path)
     history.apply([alert()], [])
     history.close()
@@ -120,6 +130,7 @@ def test_an_older_file_is_copied_and_upgraded(
     assert rows(tmp_path, "PRAGMA user_version") == [(before + 1,)]
     assert rows(tmp_path, "SELECT count(*) FROM note") == [(0,)]
     backup = tmp_path / f"history.db.bak-v{before}"
+    assert [one.name for one in tmp_path.glob("*.bak-*")] == [backup.name]
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     with closing(sqlite3.connect(backup)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (before,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Decision
 from gpuwatchd.store import decisions
 from gpuwatchd.store.reader import Reader
@@ -25,6 +26,8 @@ def decision(number: int = 0, key: str = "leak:a", **changes: object) -> Decisio
         "notice": "firing",
         "reason": f"quiet hours {number}",
         "at_s": T0 + number,
+        "code": Hold.QUIET_HOURS,
+        "facts": {"clock": "07:00"},
     }
     return Decision(**{**values, **changes})  # type: ignore[arg-type]
 

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.store import actions, checkpoints, decisions, profiles, records, silences
+from gpuwatchd.core.codes import Ending, Failure, Hold
+from gpuwatchd.store import (
+    actions,
+    checkpoints,
+    decisions,
+    legacy_text,
+    profiles,
+    records,
+    silences,
+)
 from gpuwatchd.store import labels as words
+from tests.making import alert
 from tests.store import asking, released
 from tests.store.filling import away, names, structs
 
@@ -35,9 +45,12 @@ NEVER_STORED = {
         "parents",
         "foreign",
     },
-    "Decision": {"finding_id"},
+    "Decision": {"finding_id", "facts"},
+    # Written from version 6 on.
+    "Alert": {"ended_facts", "held_facts"},
+    "Delivery": {"facts"},
 }
-"""What the tables have no column for."""
+"""What the tables of version 5 had no column for."""
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +127,24 @@ def test_everything_is_in_every_state(history: sqlite3.Connection) -> None:
     assert values("kind", "decision") == {"notify", "hold", "act"}
     assert values("phase", "action") == {"asked", "done", "refused"}
     assert values("word", "feedback") == {"normal", "leak"}
-    over = {alert.ended for alert in records.load_alerts(history)[0] if alert.state == "resolved"}
-    assert len(over) == 25
-    held = values("reason", "decision WHERE kind = 'hold'")
-    assert len(held) == 15
+    over = [alert for alert in records.load_alerts(history)[0] if alert.state == "resolved"]
+    assert len({alert.ended for alert in over}) == 25
+    assert {alert.ended_code for alert in over} == set(Ending) - {Ending.LEGACY}
+    decided = decisions.load(history)
+    assert len({one.reason for one in decided if one.kind == "hold"}) == 15
+    held = {one.held_code for one in records.load_alerts(history)[0]}
+    assert held | {one.code for one in decided} == {None, *Hold} - {Hold.LEGACY, Hold.PART_OF_JOB}
+    failed = {one.code for one in records.load_deliveries(history, "state = 'failed'")[0]}
+    assert failed == set(Failure) - {Failure.LEGACY}
+    assert [one.saved for one in actions.load(history)].count(True) == 1
+
+
+def test_a_text_that_no_version_wrote_has_the_code_of_none() -> None:
+    over = legacy_text.with_codes(
+        alert(state="resolved", ended="it had enough", held_back="why not")
+    )
+    assert (over.ended_code, over.held_code) == (Ending.LEGACY, Hold.LEGACY)
+    assert legacy_text.with_codes(over) is over
 
 
 def test_every_question_is_asked(said: dict[str, Any]) -> None:

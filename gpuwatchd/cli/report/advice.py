@@ -11,7 +11,7 @@ from gpuwatchd.cli.incidents import OPEN
 from gpuwatchd.cli.report import incident, quality
 from gpuwatchd.cli.report.stake import Stake, ranked
 from gpuwatchd.core import units
-from gpuwatchd.pipeline import end_reasons
+from gpuwatchd.core.codes import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ class Item(NamedTuple):
 
 def ends(alerts: list[Alert]) -> int:
     """Return how many ended near the limit, probably out of memory."""
-    return sum(alert.ended in {end_reasons.CRASHED, end_reasons.FELL} for alert in alerts)
+    return sum(alert.ended_code in OUT_OF_MEMORY for alert in alerts)
 
 
 def watched_hours(period: Period) -> float:
@@ -137,7 +137,7 @@ def _of_incidents(period: Period) -> Iterator[Item]:
     names: set[str] = set()
     for alert in period.alerts:
         still = alert.state in OPEN
-        failed = alert.ended in {end_reasons.CRASHED, end_reasons.FELL}
+        failed = alert.ended_code in OUT_OF_MEMORY
         if alert.key in names or not (still or failed) or _is_normal(period, alert):
             continue
         names.add(alert.key)

@@ -15,8 +15,8 @@ from gpuwatchd.cli.process_facts import where
 from gpuwatchd.cli.report import limits, report_charts
 from gpuwatchd.cli.report.stake import Stake, ranked
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.core.model import Finding, ProcessInfo
-from gpuwatchd.pipeline import end_reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,6 @@ __all__ = [
 
 _RANK = {"critical": 0, "warning": 1, "info": 2}
 _KINDS = {"leak": 0, "gpu": 1, "held": 2}
-_FULL = frozenset({end_reasons.CRASHED, end_reasons.FELL})
 _BEFORE, _AFTER = 0.25, 0.1
 """A chart begins and ends so much of the incident's length before and after it."""
 _LEAST_S = 900.0
@@ -123,7 +122,7 @@ def _stake(alert: Alert, usd: float | None) -> Stake:
         level=(
             0 if alert.state in OPEN else 1,
             _RANK[alert.severity],
-            0 if alert.ended in _FULL else 1,
+            0 if alert.ended_code in OUT_OF_MEMORY else 1,
             _KINDS.get(alert.kind, 3),
         ),
         usd=usd,
@@ -331,7 +330,7 @@ def outcome(incident: Incident, *, now_s: float) -> str:
     if eta is None or alert.kind != "leak":
         return text
     took_s = over_s - incident.first.judged_at_s
-    if alert.ended in _FULL:
+    if alert.ended_code in OUT_OF_MEMORY:
         if took_s < eta.low_s:
             return f"{text}: {units.duration(eta.low_s - took_s)} before the interval"
         if eta.high_s is not None and took_s > eta.high_s:
@@ -345,7 +344,7 @@ def outcome(incident: Incident, *, now_s: float) -> str:
 def held_true(incident: Incident) -> bool | None:
     """Say whether memory ran out within the interval foreseen; None where it did not run out."""
     over_s, eta = incident.alert.resolved_at_s, incident.first.eta
-    if over_s is None or eta is None or incident.alert.ended not in _FULL:
+    if over_s is None or eta is None or incident.alert.ended_code not in OUT_OF_MEMORY:
         return None
     took_s = over_s - incident.first.judged_at_s
     return eta.low_s <= took_s and (eta.high_s is None or took_s <= eta.high_s)

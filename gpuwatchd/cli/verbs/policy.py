@@ -9,8 +9,10 @@ import click
 import msgspec
 
 from gpuwatchd import alerts
+from gpuwatchd.alerts import wording
 from gpuwatchd.cli import envelope, incidents, options, output, ruleset, settings
 from gpuwatchd.core import text, units
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import (
     About,
@@ -294,7 +296,7 @@ def _as(alert: Alert, notice: NoticeKind, at_s: float) -> Alert:
             alert,
             state="resolved",
             resolved_at_s=at_s if over is None else over,
-            ended=alert.ended or alerts.STOPPED,
+            **({} if alert.ended_code else wording.ending(Ending.STOPPED_GROWING)),
             notices=max(alert.notices, 2),
         )
     return msgspec.structs.replace(
@@ -303,6 +305,7 @@ def _as(alert: Alert, notice: NoticeKind, at_s: float) -> Alert:
         firing_at_s=at_s if alert.firing_at_s is None else alert.firing_at_s,
         resolved_at_s=None,
         ended="",
+        ended_code=None,
         notices=1 if notice == "firing" else max(alert.notices, 2),
     )
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from gpuwatchd.core.codes import Ending, Facts, Failure, Hold
 from gpuwatchd.core.model.base import (
     AlertState,
     ButtonName,
@@ -136,9 +137,15 @@ class Alert(Value, frozen=True, kw_only=True):
     title: str = ""
     """Who it is about, in words that outlive it: "GPU 0 (A100): python[4711] of alice"."""
     ended: str = ""
-    """Why it was resolved, in words."""
+    """Why it was resolved, for people."""
+    ended_code: Ending | None = None
+    """The same to decide by; None while it is open."""
+    ended_facts: Facts = msgspec.field(default_factory=dict)
     held_back: str = ""
-    """Why no notice went out although one was due; empty when none was held back."""
+    """Why no notice went out although one was due, for people; "" when none was held back."""
+    held_code: Hold | None = None
+    """The same to decide by."""
+    held_facts: Facts = msgspec.field(default_factory=dict)
     about: About | None = None
     group: str = ""
     """What it shares its notices with: alerts of one cause."""
@@ -195,7 +202,11 @@ class Decision(Value, frozen=True, kw_only=True):
     """Channel or action name; "" for a hold."""
     notice: NoticeKind
     reason: str
+    """For people."""
     at_s: float
+    code: Hold | None = None
+    """Why it is held or waits; None: it leaves now."""
+    facts: Facts = msgspec.field(default_factory=dict)
 
 
 class Chart(Value, frozen=True, kw_only=True):
@@ -268,6 +279,10 @@ class Delivery(Value, frozen=True, kw_only=True):
     next_try_at_s: float | None = None
     sent_at_s: float | None = None
     error: str | None = None
+    """Why it was not delivered, for people."""
+    code: Failure | None = None
+    """The same to decide by."""
+    facts: Facts = msgspec.field(default_factory=dict)
     dry_run: bool = False
     held: str = ""
     """Why it waits although its channel works: "quiet hours until 07:00"; "" when it does not."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from gpuwatchd.alerts import STOPPED
 from gpuwatchd.core import text, units
-from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED, FELL
+from gpuwatchd.core.codes import OUT_OF_MEMORY, Ending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +36,6 @@ _LEADS: dict[NoticeKind, str] = {
     "test": "Test",
     "digest": "",
 }
-_OVER = {ENDED: "its process has ended", STOPPED: "no longer grows"}
 """Why it is over, on a lock screen."""
 _KINDS = {
     "gradual": "a gradual leak",
@@ -106,7 +104,7 @@ def fitted(title: str, room: int) -> str:
 
 def crashed(alert: Alert) -> bool:
     """Say whether an alert is over because its subject probably ran out of memory."""
-    return alert.state == "resolved" and alert.ended in {CRASHED, FELL}
+    return alert.state == "resolved" and alert.ended_code in OUT_OF_MEMORY
 
 
 def left(finding: Finding, now_s: float) -> EtaRange | None:
@@ -193,7 +191,12 @@ def tail(
         return more
     if alert.state == "resolved" or notice == "resolved" or alert.kind != "leak":
         over = alert.state == "resolved" or notice == "resolved"
-        why = _OVER.get(alert.ended, alert.ended or "it is over") if over else _first(alert)
+        stopped = alert.ended_code is Ending.STOPPED_GROWING
+        why = (
+            ("no longer grows" if stopped else alert.ended or "it is over")
+            if over
+            else _first(alert)
+        )
         return f"{more}: {text.cut(text.clean(why), room - len(more) - 2)}"
     since_s = calm_since_s(alert)
     if since_s is not None:
@@ -357,7 +360,7 @@ def _since(alert: Alert, now_s: float) -> list[str]:
 
 def _ending(alert: Alert, now_s: float) -> str:
     why = text.clean(alert.ended).strip().rstrip(".") or "it is over"
-    if alert.ended == STOPPED and alert.clear_since_s is not None:
+    if alert.ended_code is Ending.STOPPED_GROWING and alert.clear_since_s is not None:
         why += f" at {units.moment(alert.clear_since_s, now_s=now_s)}"
     return sentence(why)
 

@@ -1,0 +1,107 @@
+"""Why things are so, as codes: what decides, is stored and is compared; texts are only shown.
+
+The values are part of the history and of the live state: they do not change. A value of a later
+version reads as ``LEGACY``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+Facts: TypeAlias = dict[str, float | str]
+"""The numbers and names beside a code: what its text is made of."""
+
+
+class _Code(StrEnum):
+    @classmethod
+    def _missing_(cls, value: object) -> _Code | None:
+        return cls.__members__.get("LEGACY") if isinstance(value, str) else None
+
+
+class Ending(_Code):
+    """Why an alert is over."""
+
+    PROCESS_ENDED = "process-ended"
+    ENDED_NEAR_LIMIT = "ended-near-limit"
+    """Its process ended when memory was nearly full: probably out of memory."""
+    FELL_NEAR_LIMIT = "fell-near-limit"
+    """Memory was given back after it had been nearly full: probably out of memory."""
+    ENDED_UNOBSERVED = "ended-unobserved"
+    """Its process ended while no daemon ran."""
+    STOPPED_GROWING = "stopped-growing"
+    OTHER_RANK = "other-rank"
+    """The alert goes on with another rank of its job."""
+    PART_OF_JOB = "part-of-job"
+    """One alert stands for all ranks of its job."""
+    HOLDER_KNOWN = "holder-known"
+    """Of a whole device: its processes are known and judged one by one now."""
+    HOLDER_UNKNOWN = "holder-unknown"
+    PAGES_KEPT = "pages-kept"
+    """The kernel keeps pages of processes that have ended: a device says nothing as a whole."""
+    LEFT_DEVICE = "left-device"
+    """The process goes on with another GPU, where its host memory is watched."""
+    INSTANCES_JUDGED = "instances-judged"
+    """Of a whole card: its MIG instances are judged now."""
+    LABELLED_NORMAL = "labelled-normal"
+    """The user said that it is meant to be so."""
+    NOT_SEEN = "not-seen"
+    """Nothing has been known of its subject for a day."""
+    DEVICE_GONE = "device-gone"
+    DEVICE_ANSWERS = "device-answers"
+    MEMORY_RELEASED = "memory-released"
+    MEMORY_OWNED = "memory-owned"
+    """No memory is left that nobody owns."""
+    AT_WORK = "at-work"
+    NOT_LISTED = "not-listed"
+    TURNED_OFF = "turned-off"
+    """The setting that it was sent for was turned off."""
+    LEGACY = "legacy"
+    """Written by an earlier version in words that nobody knows any more, or by a later one."""
+
+
+OUT_OF_MEMORY: Final = frozenset({Ending.ENDED_NEAR_LIMIT, Ending.FELL_NEAR_LIMIT})
+
+
+class Hold(_Code):
+    """Why a notice that is due does not leave, or not yet."""
+
+    NO_DATA = "no-data"
+    RATE_LIMIT = "rate-limit"
+    """As many messages as may leave within an hour have left."""
+    GROUP_PAUSE = "group-pause"
+    MUTED = "muted"
+    MAY_GROW = "may-grow"
+    INHIBITED = "inhibited"
+    """Another alert says it all."""
+    SILENCED = "silenced"
+    BEGINNING_NOT_SENT = "beginning-not-sent"
+    """That it is over interests nobody on a channel that did not tell of its beginning."""
+    BEGINNING_UNDELIVERED = "beginning-undelivered"
+    """The same where every channel has failed."""
+    BELOW_SEVERITY = "below-severity"
+    QUIET_HOURS = "quiet-hours"
+    QUIET_ALWAYS = "quiet-always"
+    PART_OF_JOB = "part-of-job"
+    REOPENED = "reopened"
+    """It was open again before its end was sent."""
+    LEGACY = "legacy"
+
+
+class Failure(_Code):
+    """Why a message was not delivered."""
+
+    OVERTAKEN = "overtaken"
+    """A later message of the same incident says more."""
+    OVER_BEFORE_SENT = "over-before-sent"
+    FALLBACK_SENT = "fallback-sent"
+    """Another channel has delivered it."""
+    CHANNEL_SENT = "channel-sent"
+    """Of a fallback: the channel that it was meant for has delivered it after all."""
+    NOT_CONFIGURED = "not-configured"
+    """Its channel was taken out of the settings."""
+    GIVEN_UP = "given-up"
+    """Two days of attempts were in vain."""
+    REFUSED = "refused"
+    """The channel said no; attempts may go on."""
+    LEGACY = "legacy"
