@@ -11,7 +11,7 @@ from gpuwatchd.core.model import Alert, Matcher, Severity, Value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.core.config.hours import Hours
+    from gpuwatchd.core.config.validation import Hours
 
 RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 HOUR_S = 3600.0

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gpuwatchd.alerts import Override, Rules
-from gpuwatchd.core.config.hours import parse
+from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import Matcher
 from tests.policy.world import HOUR_S, START_S, World, one
 

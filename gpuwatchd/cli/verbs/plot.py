@@ -100,9 +100,9 @@ def command(  # noqa: PLR0917 - one argument per flag
     if file is not None:
         _write(file, pictures, dark=dark, size=size)
     if flags.json:
-        from gpuwatchd.charts import as_json  # noqa: PLC0415
+        from gpuwatchd.charts import drawing  # noqa: PLC0415
 
-        data = [as_json.to_json(picture) for picture in pictures]
+        data = [drawing.to_json(picture) for picture in pictures]
         pair = (("not-all", more), ("no-such-gpu", missing))
         warnings = [one for one in pair if one[1]]
         output.emit_json(envelope.answer("plot", data, source="database", warnings=warnings))
