@@ -27,6 +27,9 @@ MarkKind = Literal[
 began anew, or the clock was set; began, ended: of a process; saved, asked: checkpoints."""
 
 
+Form = Literal["png", "svg"]
+
+
 class Curve(Value, frozen=True, kw_only=True):
     """Memory over time, oldest first. All tuples have the same length (n,)."""
 
@@ -111,6 +114,23 @@ class Picture(Value, frozen=True, kw_only=True):
     def empty(self) -> bool:
         """Whether nothing is known of the whole span."""
         return not self.curve.at_s
+
+
+class Order(Value, frozen=True, kw_only=True):
+    """What a file shows."""
+
+    pictures: tuple[Picture, ...]
+    form: Form
+    dark: bool = False
+    width_px: int | None = None
+    height_px: int | None = None
+    """None: as much as the panels need."""
+    dpi: float | None = None
+    """Dots of an inch; None: as the form and the size have it."""
+    bare: bool = False
+    """Without title and verdict: who shows it says both."""
+    window: tuple[float, float] | None = None
+    """The span that is shown, epoch seconds; None: all, with the forecast."""
 
 
 # A picture as JSON, for ``plot --json``, the report and the live page.

@@ -124,7 +124,7 @@ def _write(
     file: Path, pictures: Sequence[Picture], *, dark: bool, size: tuple[int, int] | None
 ) -> None:
     from gpuwatchd.charts import rendering  # noqa: PLC0415
-    from gpuwatchd.charts.png import Order  # noqa: PLC0415
+    from gpuwatchd.charts.drawing import Order  # noqa: PLC0415
     from gpuwatchd.cli.report import saving  # noqa: PLC0415 - only for files
 
     form: Literal["png", "svg"] = "svg" if file.suffix.lower() == ".svg" else "png"
