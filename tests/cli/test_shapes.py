@@ -82,7 +82,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("config validate {new}", own.ConfigValidate),
     ("policy show", alerts.PolicyShown),
     ("policy test", alerts.PolicyTested),
-    ("policy test --example", alerts.PolicyTested),
+    ("policy test", alerts.PolicyTested),
     ("notify list", alerts.Notify),
     ("notify test command --dry-run", alerts.Notify),
     ("notify test command", alerts.Notify),
