@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpuwatchd.core import config
-from gpuwatchd.core.config import files, presets
+from gpuwatchd.core.config import loading
 from gpuwatchd.core.errors import ConfigError, NotifyError
 from gpuwatchd.notify import credentials
-from gpuwatchd.notify.channels import chat_addresses
+from gpuwatchd.notify.channels import chat
 from gpuwatchd.notify.channels.command import CommandNotifier
 
 GPULSE = """
@@ -253,7 +253,7 @@ def test_the_highest_layer_names_the_preset(tmp_path: Path) -> None:
     assert loaded.origin["policy.repeat"] == "preset ci"
 
 
-@pytest.mark.parametrize("name", list(presets.PRESETS))
+@pytest.mark.parametrize("name", list(loading.PRESETS))
 def test_every_preset_is_valid_and_changes_only_what_is_told(tmp_path: Path, name: str) -> None:
     loaded = load(tmp_path, f'[policy]\npreset = "{name}"')
     before = config.Config()
@@ -262,7 +262,7 @@ def test_every_preset_is_valid_and_changes_only_what_is_told(tmp_path: Path, nam
     assert all(key.startswith("policy.") for key in changed)
     assert not changed & {"policy.confirm", "policy.clear-after"}
     assert loaded.config.detection == before.detection
-    presets.layer(name).clear()
+    loading.preset_layer(name).clear()
     assert config.load(tmp_path / "config.toml", environ={}).config == loaded.config
 
 
@@ -364,7 +364,7 @@ def test_a_home_that_nobody_has_is_a_file_that_is_not_there(
     assert config.expanded(nobody) == Path(nobody)
     assert "no such program" in CommandNotifier([nobody]).probe().reason
     for read in (
-        lambda: chat_addresses.load(nobody),
+        lambda: chat.load(nobody),
         lambda: credentials.read(credential="x", file=nobody),
     ):
         with pytest.raises(NotifyError, match="No such file or directory"):
@@ -383,7 +383,7 @@ def test_what_the_system_does_not_let_us_read_is_told_once_and_left_out(
             raise PermissionError(errno.EACCES, "Permission denied")
         return os.open(path, flags)
 
-    monkeypatch.setattr(files, "_opener", denied)
+    monkeypatch.setattr(loading, "_opener", denied)
     loaded = config.load()
     assert loaded.warnings == [f"{file}: not readable by this user, so what it says is left out"]
     assert loaded.files == []

@@ -13,7 +13,7 @@ from gpuwatchd.core import typed
 from gpuwatchd.core.config import Config
 from tests.conftest import ROOT
 
-ALONE = {"keyring_ask.py", "credentials.py", "mail_chart.py"}
+ALONE = {"keyring_ask.py", "credentials.py", "png.py"}
 """Programs of their own, or what speaks with them: in one thread."""
 RACE = """
 import sys, threading

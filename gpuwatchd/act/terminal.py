@@ -5,6 +5,7 @@ Nothing that came from elsewhere is ever part of a shell's text: what is run goe
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.act import session
 from gpuwatchd.core import text
 from gpuwatchd.core.config import SECRET_VARIABLES, expanded
 from gpuwatchd.core.errors import NotAllowed
@@ -79,7 +79,7 @@ def outside(argv: Sequence[str], environ: Mapping[str, str], *, service: bool) -
     """
     if not service:
         return list(argv)
-    given = [f"--setenv={name}={environ[name]}" for name in session.NAMES if name in environ]
+    given = [f"--setenv={name}={environ[name]}" for name in NAMES if name in environ]
     given += [
         f"--setenv={name}={value}"
         for name, value in environ.items()
@@ -98,8 +98,8 @@ def show(command: Sequence[str], chosen: Sequence[str] = ()) -> subprocess.Popen
     NotAllowed
         There is no display, or no terminal that starts.
     """
-    environ = session.environment()
-    if not session.has_display(environ):
+    environ = environment()
+    if not has_display(environ):
         raise NotAllowed("no display to open a terminal on", page="errors#no-terminal")
     inner = ["sh", "-c", _HOLD, "gpuwatchd", *resolve(command)]
     service = "INVOCATION_ID" in environ and shutil.which("systemd-run") is not None
@@ -137,3 +137,73 @@ def _stays(process: subprocess.Popen[bytes]) -> bool:
     while process.poll() is None and time.monotonic() < end_s:
         time.sleep(0.02)
     return not process.returncode
+
+
+# The graphical session of the user, as a program without one finds it.
+# A service of the user's systemd has no display in its environment, since it may be older than
+# the session; but every desktop tells its display to systemd, which gives it to whoever asks.
+
+NAMES: Final = (
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    "XDG_SESSION_TYPE",
+    "XDG_CURRENT_DESKTOP",
+    "XDG_RUNTIME_DIR",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "TERMINAL",
+    "LANG",
+    "LC_ALL",
+)
+"""All that is ever taken from there."""
+_ASK_S: Final = 3.0
+
+
+def has_display(environ: Mapping[str, str]) -> bool:
+    """Say whether windows can be opened with this environment."""
+    return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+
+
+def environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return our environment without secrets, with the session's display where we have none.
+
+    May take some seconds; never raises.
+    """
+    given = os.environ if environ is None else environ
+    own = {name: value for name, value in given.items() if name not in SECRET_VARIABLES}
+    if has_display(own):
+        return own
+    values = parse(_ask())
+    return own | values if has_display(values) else own
+
+
+def parse(text: str) -> dict[str, str]:
+    r"""Return what is wanted of ``systemctl --user show-environment``.
+
+    Examples
+    --------
+    >>> parse("HOME=/home/a\nDISPLAY=:1\nXAUTHORITY=$'/run/a b'\nSECRET=x\n")
+    {'DISPLAY': ':1'}
+    """
+    pairs = (line.partition("=") for line in text.splitlines())
+    # A value in quotes has odd characters; none of those that are needed has.
+    return {k: v for k, _, v in pairs if k in NAMES and v and not v.startswith("$'")}
+
+
+def _ask() -> str:
+    """Ask the user's service manager. Not verified with one that runs."""
+    program = shutil.which("systemctl")
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [program, "--user", "show-environment"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ASK_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuwatchd.core.config.hours import DAYS
+from gpuwatchd.core.config.validation import DAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.alerts.rules import Local
-    from gpuwatchd.core.config.hours import Hours
+    from gpuwatchd.core.config.validation import Hours
 
 _AHEAD_DAYS = 9
 
@@ -31,7 +31,7 @@ def quiet_until(ranges: Iterable[Hours], local: Local) -> Until | None:
 
     Examples
     --------
-    >>> from gpuwatchd.core.config.hours import parse
+    >>> from gpuwatchd.core.config.validation import parse
     >>> from gpuwatchd.alerts.rules import Local
     >>> night = Local(now_s=84_600.0, weekday=3, minute=1410,
     ...               epoch=lambda day, minute: 86_400.0 * day + 60.0 * minute)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuwatchd.core.codes import Facts, Hold
-    from gpuwatchd.core.config.hours import Hours
+    from gpuwatchd.core.config.validation import Hours
 
 RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 HOUR_S = 3600.0

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.charts import text_chart
-from gpuwatchd.charts.mail_chart import FOLDER, Order
+from gpuwatchd.charts.drawing import Curve, Forecast, Order, Picture
 from gpuwatchd.core import extras, text
 
 if TYPE_CHECKING:
@@ -32,8 +32,13 @@ log = logging.getLogger(__name__)
 
 DEADLINE_S = 5.0
 MOST_BYTES = 400_000
-PROGRAM = ("-m", "gpuwatchd.charts.mail_chart")
+PROGRAM = ("-m", "gpuwatchd.charts.png")
 MISSING = f"no pictures: {extras.install('charts')}"
+FOLDER = "gpuwatchd-chart-"
+"""Begins the name of the directory that Matplotlib may write to."""
+SIZE_PX = (1280, 760)
+"""Twice as many as shown in a mail, for screens that have them."""
+_DPI = 240.0
 _PNG = b"\x89PNG\r\n\x1a\n"
 _KEPT = frozenset({
     "HOME", "LANG", "PYTHONPATH", "PYTHONHOME", "TMPDIR", "TZ", "TZDIR", "USER", "VIRTUAL_ENV",
@@ -60,12 +65,58 @@ def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
     """
     if text_chart.drawable(chart) is None or not available():
         return None
-    order = msgspec.json.encode(Order(chart=chart, now_s=time.time()))
+    order = msgspec.json.encode(order_of(chart, now_s=time.time()))
     out, why = ask(PROGRAM, order, deadline_s=deadline_s)
     if out is not None and out.startswith(_PNG) and len(out) <= MOST_BYTES:
         return out
     log.debug("no picture: %s", why or f"{len(out or b'')} bytes")
     return None
+
+
+def order_of(chart: Chart, *, now_s: float) -> Order:
+    """Return the order for the picture of a mail."""
+    return Order(
+        pictures=(picture_of(chart, now_s=now_s),),
+        form="png",
+        width_px=SIZE_PX[0],
+        height_px=SIZE_PX[1],
+        dpi=_DPI,
+        bare=True,
+    )
+
+
+def picture_of(chart: Chart, *, now_s: float) -> Picture:
+    """Return the chart of a message as a picture: its curve, its fit and where that leads."""
+    judged_s = chart.at_s[-1] if chart.judged_at_s is None else chart.judged_at_s
+    forecast = None
+    if chart.level_bytes is not None and chart.rate_bytes_per_s is not None:
+        forecast = Forecast(
+            judged_at_s=judged_s,
+            level_bytes=chart.level_bytes,
+            rate_bytes_per_s=chart.rate_bytes_per_s,
+            onset_at_s=chart.onset_at_s,
+            limit_bytes=chart.limit_bytes,
+            low_s=chart.low_s,
+            mid_s=chart.mid_s,
+            high_s=chart.high_s,
+        )
+    return Picture(
+        key="",
+        title="GPU memory",
+        kind="leak",
+        verdict="",
+        begin_s=chart.at_s[0],
+        end_s=chart.at_s[-1],
+        now_s=now_s,
+        curve=Curve(
+            at_s=chart.at_s,
+            used_bytes=chart.used_bytes,
+            low_bytes=chart.used_bytes,
+            high_bytes=chart.used_bytes,
+        ),
+        limit_bytes=chart.limit_bytes,
+        forecast=forecast,
+    )
 
 
 def ask(

@@ -12,7 +12,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.charts import as_json, assets, text_description, time_zones
+from gpuwatchd.charts import assets, drawing, scales, text_description
 from gpuwatchd.charts.elements import Markup, badge, element, join, table
 from gpuwatchd.charts.svg import draw
 from gpuwatchd.core import units
@@ -131,12 +131,12 @@ def _hash(content: str) -> str:
 
 
 def _data(pictures: Sequence[Picture]) -> str:
-    found: dict[str, Any] = {"pictures": [as_json.to_json(picture) for picture in pictures]}
+    found: dict[str, Any] = {"pictures": [drawing.to_json(picture) for picture in pictures]}
     if pictures:
         begin_s = min(picture.begin_s for picture in pictures)
         # A forecast reaches further, at most four times the span again.
         end_s = max(5 * picture.end_s - 4 * picture.begin_s for picture in pictures)
-        found["zones"] = time_zones.rows(begin_s, end_s)
+        found["zones"] = scales.zone_rows(begin_s, end_s)
     return json_for_html(found)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from gpuwatchd.charts import child_process
-from gpuwatchd.charts.png import MOST_PANELS, Order, fits
+from gpuwatchd.charts.png import MOST_PANELS, fits
 from gpuwatchd.core import extras
 from gpuwatchd.core.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from gpuwatchd.charts.drawing import Order
 
 DEADLINE_S: Final = 30.0
 PROGRAM: Final = ("-m", "gpuwatchd.charts.png")

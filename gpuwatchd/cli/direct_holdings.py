@@ -13,9 +13,9 @@ from gpuwatchd.analysis import attribution
 from gpuwatchd.analysis.idle import DAEMONS, Board, Held, Limits, snapshot
 from gpuwatchd.cli import locations
 from gpuwatchd.cli.current_state import BOOT
-from gpuwatchd.collect.host import Host, holders
+from gpuwatchd.collect.host import Host, files
 from gpuwatchd.collect.host.files import inside_container
-from gpuwatchd.collect.host.process_probe import absent, probe
+from gpuwatchd.collect.host.liveness import absent, probe
 from gpuwatchd.core.model import Value
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _AGAIN_S: Final = 0.25
 class Loose(Value, frozen=True, kw_only=True):
     """Who has device files open without being listed by the driver."""
 
-    found: tuple[tuple[ProcessInfo, holders.Holder], ...] = ()
+    found: tuple[tuple[ProcessInfo, files.Holder], ...] = ()
     looked: int = 0
     unreadable: int = 0
     whole: bool = True
@@ -125,7 +125,7 @@ def loose(view: View) -> Loose:
 
     Never the screen, the driver's helpers, the daemon or this program.
     """
-    seen = holders.scan()
+    seen = files.scan()
     listed = {use.info.key.pid for item in view.devices for use in item.processes or ()}
     own = {os.getpid(), view.daemon.pid}
     others = [holder for holder in seen.found if holder.pid not in listed and holder.pid not in own]

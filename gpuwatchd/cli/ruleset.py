@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 import msgspec
 
 from gpuwatchd.core import text, units
-from gpuwatchd.core.config import Config, OverrideSection, hours
+from gpuwatchd.core.config import Config, OverrideSection, validation
 from gpuwatchd.core.model import LEAK_PATTERNS, Severity
 from gpuwatchd.notify import NOTIFIERS
 
@@ -23,7 +23,7 @@ _CONDITIONS: Final = (
     *("kind", "pattern"),
 )
 _OF_PROCESS: Final = ("user", "process", "framework", "command", "job", "container")
-_WEEK_MIN: Final = 7 * hours.DAY_MINUTES
+_WEEK_MIN: Final = 7 * validation.DAY_MINUTES
 _LEVELS: Final[tuple[Severity, ...]] = get_args(Severity)
 
 
@@ -105,10 +105,10 @@ def _minutes(ranges: Iterable[str]) -> set[int]:
     """Return the minutes of the week, Monday 00:00 is 0, that some ranges cover."""
     covered: set[int] = set()
     for words in ranges:
-        one = hours.parse(words)
-        length = (one.end - one.begin) % hours.DAY_MINUTES or hours.DAY_MINUTES
+        one = validation.parse(words)
+        length = (one.end - one.begin) % validation.DAY_MINUTES or validation.DAY_MINUTES
         for day in one.days:
-            start = day * hours.DAY_MINUTES + one.begin
+            start = day * validation.DAY_MINUTES + one.begin
             covered.update((start + step) % _WEEK_MIN for step in range(length))
     return covered
 

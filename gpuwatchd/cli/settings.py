@@ -263,7 +263,7 @@ def problems(settings: Config) -> list[str]:
 
 
 def _chat(settings: Config) -> Iterator[str]:
-    from gpuwatchd.notify.channels import chat_addresses as addresses  # noqa: PLC0415
+    from gpuwatchd.notify.channels import chat as addresses  # noqa: PLC0415
 
     try:
         addresses.load(settings.notify.chat.urls_file)

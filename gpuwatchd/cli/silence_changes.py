@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli import incidents, locations, requesting_user, silence_text
+from gpuwatchd.cli import incidents, locations, silence_text, user_filter
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -92,7 +92,7 @@ def of_alert(
         for_s=for_s,
         until_resolved=until_resolved,
         even_critical=even_critical,
-        who=requesting_user.user(),
+        who=user_filter.user(),
         why=because(why),
     )
 

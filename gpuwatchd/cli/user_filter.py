@@ -7,6 +7,7 @@ verdicts, alerts, memory held without work and servers are those users' only.
 from __future__ import annotations
 
 import os
+import pwd
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -168,3 +169,14 @@ def concerns(
 def held_by(holding: Holding, people: People) -> bool:
     """Say whether memory that is held without work is held by one of these users."""
     return people.own(holding.process)
+
+
+# Who is asking: the user whose word is written down.
+
+
+def user() -> str:
+    """Return the name of the user who runs this program, or its number where it has none."""
+    try:
+        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:
+        return str(os.getuid())

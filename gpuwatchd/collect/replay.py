@@ -13,9 +13,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
-from gpuwatchd.collect.logs.binaries import refusal
 from gpuwatchd.collect.logs.collector import Collector
-from gpuwatchd.collect.logs.dispatch import Dispatcher
+from gpuwatchd.collect.logs.dispatch import Dispatcher, refusal
 from gpuwatchd.collect.logs.finish import finish
 from gpuwatchd.collect.logs.formats import FORMATS, torch_snapshot
 from gpuwatchd.collect.logs.log import LogFile, LogOptions, LogSeries

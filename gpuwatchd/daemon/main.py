@@ -24,15 +24,15 @@ import click
 
 from gpuwatchd import __version__
 from gpuwatchd.collect import selection
-from gpuwatchd.collect.host import Host, allocator
+from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.notify import credentials, dispatcher
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.driver_release import DriverRelease
-from gpuwatchd.service import installed, process
-from gpuwatchd.service.sd_notify import NotifySocket, watchdog_s
+from gpuwatchd.service import process
+from gpuwatchd.service.process import NotifySocket, watchdog_s
 from gpuwatchd.service.wakeup import Wakeup
 from gpuwatchd.store.directories import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
@@ -140,7 +140,7 @@ class Daemon:
         self.manager = NotifySocket(self._socket)
         self._feed_every_s = watchdog_s(os.environ) / 2
         self.chores = Chores()
-        self._code = installed.Installed()
+        self._code = process.Installed()
         readers = loaded.config.daemon.readers
         self.state_dir = private_directory(config.state_dir(), readers)
         self.runtime_dir = private_directory(config.runtime_dir(), readers)
@@ -296,7 +296,7 @@ class Daemon:
                 return
             try:
                 self.history.chores(time.time())
-                allocator.trim()
+                process.trim()
             except Exception:
                 # A chore is safe to skip and to repeat; sampling is not.
                 log.exception("failed chore=%s", name)
@@ -377,7 +377,7 @@ def command(
         overrides["sources"] = {"enabled": list(sources)}
     os.umask(0o077)
     credentials.withhold()
-    allocator.one_arena()
+    process.one_arena()
     # One BLAS thread: our matrices are small, and each further thread keeps a buffer.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     loaded = config.load(file, overrides=overrides)

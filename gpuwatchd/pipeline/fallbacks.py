@@ -16,7 +16,7 @@ import msgspec
 from gpuwatchd import alerts
 from gpuwatchd.alerts.rules import RANK
 from gpuwatchd.core.codes import Failure
-from gpuwatchd.core.config import hours
+from gpuwatchd.core.config import validation
 from gpuwatchd.notify import backlog
 
 if TYPE_CHECKING:
@@ -193,4 +193,4 @@ def _quiet_until(
     urgent = message.severity == "critical" and message.notice != "resolved"
     if urgent or not ranges:
         return None
-    return alerts.quiet_until([hours.parse(text) for text in ranges], local)
+    return alerts.quiet_until([validation.parse(text) for text in ranges], local)

@@ -10,14 +10,14 @@ from msgspec import structs
 from gpuwatchd.analysis import cost
 from gpuwatchd.analysis.frameworks.serving import idle_kv
 from gpuwatchd.analysis.idle import DAEMONS, STOPPED, Board, Held, Limits, PersistenceCheck, Server
-from gpuwatchd.collect.host.process_probe import absent, probe
+from gpuwatchd.collect.host.liveness import absent, probe
 from gpuwatchd.core.config import prices as table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuwatchd.collect.host import Host
-    from gpuwatchd.collect.host.process_probe import ProcessStat
+    from gpuwatchd.collect.host.liveness import ProcessStat
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.device_state import TrackedDevice

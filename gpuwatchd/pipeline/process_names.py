@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.collect.host.ended import WAS
+from gpuwatchd.collect.host.identity import WAS
 from gpuwatchd.core.model import ProcessInfo, ProcessUse
 
 if TYPE_CHECKING:

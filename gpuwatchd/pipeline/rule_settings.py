@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd import alerts
-from gpuwatchd.core.config import hours
+from gpuwatchd.core.config import validation
 from gpuwatchd.core.model import Matcher
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def rules_of(config: Config) -> alerts.Rules:
         flaps=section.flaps,
         severity=dict(section.severity),
         quiet={
-            name: tuple(hours.parse(text) for text in ranges)
+            name: tuple(validation.parse(text) for text in ranges)
             for name, ranges in section.quiet_hours.items()
         },
         overrides=tuple(

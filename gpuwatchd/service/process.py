@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import logging
 import os
+import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+import gpuwatchd
 from gpuwatchd.core import text
+from gpuwatchd.core.text import MAX_CHARS, cut_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from gpuwatchd.core.config import Config
 
@@ -136,3 +142,181 @@ def takes_restart(begun: Config, fresh: Config) -> list[str]:
     if begun.daemon.readers != fresh.daemon.readers:
         changed.append("[daemon] readers")
     return [f"{name} has changed: restart gpuwatchd to use it" for name in changed]
+
+
+# Whether another version of the program has been installed over the running one.
+# A package manager replaces files under a running daemon and leaves it running, as it should:
+# but the daemon still imports parts of itself when they are first needed, and would then mix two
+# versions.
+
+SETTLED_S: Final = 60.0
+"""An installation that has not changed for this long is complete."""
+
+
+class Installed:
+    """The installation that this process was started from.
+
+    Parameters
+    ----------
+    files
+        What tells one installation from another; by default the file of our version and of the day
+        when modules moved last, and that of the virtual environment: a package notes its own there.
+    program
+        What was started; by default the script that this process runs. Homebrew puts every version
+        into a folder of its own and lets this path lead to the newest.
+    """
+
+    def __init__(self, files: Sequence[Path] | None = None, program: Path | None = None) -> None:
+        usual = (Path(gpuwatchd.__file__), Path(sys.prefix) / "pyvenv.cfg")
+        self._files = tuple(usual if files is None else files)
+        self._program = Path(sys.argv[0] if program is None else program).absolute()
+        self._led_to = os.path.realpath(self._program)
+        self._told = False
+        self._marks = self._file_states()
+        self._begun = self._content()
+
+    def replaced(self, now_s: float | None = None) -> bool:
+        """Say whether it is another one now, and complete; cheap, asked every tick.
+
+        While a file that we had is missing nothing is complete: an upgrade is under way, or we were
+        removed.
+
+        Parameters
+        ----------
+        now_s
+            Unix time, in seconds; by default that of the clock.
+        """
+        marks = self._file_states()
+        moved = self.moved_to() is not None
+        if (marks == self._marks and not moved) or self._begun is None:
+            return False
+        now_s = time.time() if now_s is None else now_s
+        looked_at = (_mark(self._program),) if moved else marks
+        ages = [now_s - ctime_ns / 1e9 for _, ctime_ns in filter(None, looked_at)]
+        # A clock that was set back says nothing of the age.
+        if any(0 <= age_s < SETTLED_S for age_s in ages):
+            return False
+        content = self._content()
+        if content == self._begun:
+            # Written again as it was: looked into once, not every tick from now on.
+            self._marks = marks
+        fresh = moved or content not in {None, self._begun}
+        if fresh and not self._told:
+            log.info("another version of gpuwatchd has been installed")
+            self._told = True
+        return fresh
+
+    def moved_to(self) -> str | None:
+        """Return the program to start where its path leads to another file than it did, or None."""
+        leads_to = os.path.realpath(self._program)
+        moved = leads_to != self._led_to and os.access(leads_to, os.X_OK)
+        return str(self._program) if moved else None
+
+    def _file_states(self) -> tuple[tuple[int, int] | None, ...]:
+        """Return which file is there now, and since when (in ns), for each of them."""
+        return tuple(_mark(file) for file in self._files)
+
+    def _content(self) -> tuple[bytes | None, ...] | None:
+        content = tuple(_bytes(file) for file in self._files)
+        had = zip(self._marks, content, strict=True)
+        gone = content[0] is None or any(mark and text is None for mark, text in had)
+        return None if gone else content
+
+
+def _mark(file: Path) -> tuple[int, int] | None:
+    try:
+        stat_result = file.stat()
+    except OSError:
+        return None
+    return stat_result.st_ino, stat_result.st_ctime_ns
+
+
+def _bytes(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+# The service manager's ear: sd_notify without a library.
+
+_NEVER_S = 86_400.0
+
+
+def watchdog_s(environ: Mapping[str, str]) -> float:
+    """Return after how many seconds of silence we would be killed; a day when nobody watches.
+
+    Examples
+    --------
+    >>> watchdog_s({"WATCHDOG_USEC": "60000000"})
+    60.0
+    """
+    text = environ.get("WATCHDOG_USEC", "")
+    return int(text) / 1e6 if text.isdecimal() and int(text) else _NEVER_S
+
+
+class NotifySocket:
+    """Where READY=1, STATUS= and WATCHDOG=1 go.
+
+    Parameters
+    ----------
+    address
+        ``NOTIFY_SOCKET``; empty when nobody listens.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._status = ""
+        self._untold: dict[str, str] = {}
+        """Name -> assignment that found the listener's queue full: it is sent with the next."""
+
+    def send(self, *lines: str) -> None:
+        """Send assignments such as READY=1. Never waits, and a listener that has gone is no fault.
+
+        A manager that is busy has a full queue: what finds it so goes out with the next message.
+        """
+        if not self._address:
+            return
+        self._untold |= {line.partition("=")[0]: line for line in lines}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.settimeout(0.0)
+            try:
+                channel.sendto("\n".join(self._untold.values()).encode(), self._address)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.debug("notify socket error=%s", error)
+        self._untold.clear()
+
+    def status(self, text: str) -> None:
+        """Show one line in ``systemctl status``, when it is news."""
+        if text != self._status:
+            self._status = text
+            self.send(f"STATUS={cut_words(text, MAX_CHARS)}")
+
+
+# Keeping our own memory small: a watcher must not be what it watches for.
+# glibc gives every thread an arena of its own and keeps what was freed; for a process with a few
+# mostly idle threads that is some 10 MiB of nothing. Elsewhere both functions do nothing.
+
+_M_ARENA_MAX = -8
+
+
+@cache
+def _libc() -> Any:
+    if not sys.platform.startswith("linux"):
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
+
+
+def one_arena() -> bool:
+    """Let all threads share one arena; before threads are started. Returns whether it could."""
+    library = _libc()
+    return library is not None and library.mallopt(_M_ARENA_MAX, 1) == 1
+
+
+def trim() -> bool:
+    """Give freed memory back to the system; returns whether any was."""
+    library = _libc()
+    return library is not None and library.malloc_trim(0) == 1

@@ -14,16 +14,7 @@ from gpuwatchd import __version__
 from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.core.model import Availability, ServiceState
-from gpuwatchd.service import (
-    account,
-    directories,
-    journal,
-    other_instances,
-    removal,
-    state,
-    unit_files,
-)
-from gpuwatchd.service import linger as linger_
+from gpuwatchd.service import account, other_instances, removal, state, systemctl, unit_files
 from gpuwatchd.service.runner import CommandRunner, Done, Runner, daemon_argv
 from gpuwatchd.service.systemctl import NAME, START_S, Systemctl, user_name
 from gpuwatchd.service.unit import SYSTEM_VARIABLES, UNIT, for_package, render
@@ -63,7 +54,7 @@ class Systemd:
         system: bool = False,
         root: Path = Path("/"),
     ) -> None:
-        self._environ = directories.with_runtime_dir(os.environ if environ is None else environ)
+        self._environ = unit_files.with_runtime_dir(os.environ if environ is None else environ)
         self._run = run or CommandRunner(self._environ)
         self._executable = executable
         self._system = system
@@ -90,7 +81,7 @@ class Systemd:
         """
         if packaged:
             return for_package(packaged, system=self._system)
-        chosen = SYSTEM_VARIABLES if self._system else directories.of_a_user(self._environ)
+        chosen = SYSTEM_VARIABLES if self._system else unit_files.user_variables(self._environ)
         return render(daemon_argv(self._executable), chosen, system=self._system)
 
     def install(
@@ -137,7 +128,7 @@ class Systemd:
         else:
             texts.append("already running")
         return texts + (
-            [account.readers()] if self._system else linger_.advice(self._run, want=linger)
+            [account.readers()] if self._system else linger_advice(self._run, want=linger)
         )
 
     def _files(
@@ -149,7 +140,7 @@ class Systemd:
             file = unit_files.drop_in(unit, unit_files.CREDENTIALS)
             files[file] = unit_files.credentials(credentials)
         if not self._system:
-            odd = directories.unusual(self._environ) if brought else {}
+            odd = unit_files.unusual_variables(self._environ) if brought else {}
             file = unit_files.drop_in(unit, unit_files.DIRECTORIES)
             files[file] = unit_files.directories(odd) if odd else None
         return files
@@ -278,8 +269,8 @@ class Systemd:
         texts = [f"{file} is yours and stays" for file in unit_files.drop_ins(unit)]
         if self._system and brought is not None:
             texts.append("account and configuration go with the package: sudo apt purge gpuwatchd")
-        if not self._system and linger_.on(self._run):
-            texts.append(linger_.left())
+        if not self._system and _lingers(self._run):
+            texts.append(linger_left())
         return texts
 
     def start(self) -> None:
@@ -327,7 +318,7 @@ class Systemd:
         if service_state.state == "failed" or (
             service_state.state == "starting" and service_state.result
         ):
-            lines = journal.last_lines(self._run, system=self._system)
+            lines = systemctl.last_lines(self._run, system=self._system)
             service_state = msgspec.structs.replace(service_state, log=lines)
         holder = None if service_state.pid else other_instances.lock_holder(self._runtime_dir)
         if holder is not None and service_state.state not in {"starting", "stopping"}:
@@ -347,7 +338,7 @@ class Systemd:
         ServiceError
             When the journal may not be read.
         """
-        return journal.show_lines(
+        return systemctl.show_lines(
             self._run, self._environ, system=self._system,
             lines=lines, follow=follow, since_at_s=since_at_s, level=level,
         )  # fmt: skip
@@ -416,3 +407,34 @@ class Systemd:
         usual = unit_files.usual_path(system=self._system, root=self._root)
         folders = self._ctl.unit_path() or usual
         return unit, unit_files.packaged(folders, unit, daemon_argv(self._executable))
+
+
+# Whether a user's services go on without a login.
+
+
+def _lingers(run: Runner) -> bool:
+    """Say whether this user lingers."""
+    done = run(["loginctl", "show-user", user_name(), "--property=Linger", "--value"])
+    return done.code == 0 and done.output == "yes"
+
+
+def linger_advice(run: Runner, *, want: bool) -> list[str]:
+    """Return what is to be said about running without a login; enable it when wanted."""
+    user = user_name()
+    if _lingers(run):
+        return ["it also runs while you are logged out (linger)"]
+    if not want:
+        return [f"it stops when you log out; to keep it: loginctl enable-linger {user}"]
+    done = run(["loginctl", "enable-linger", user])
+    if done.code:
+        why = done.last_line
+        return [f"linger could not be enabled ({why}): sudo loginctl enable-linger {user}"]
+    return ["linger enabled: it also runs while you are logged out"]
+
+
+def linger_left() -> str:
+    """Return what is said of lingering that stays after the service has gone."""
+    return (
+        "you go on lingering, other services may need it; if none does:"
+        f" loginctl disable-linger {user_name()}"
+    )

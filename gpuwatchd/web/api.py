@@ -13,10 +13,10 @@ from gpuwatchd.cli import envelope, locations
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import live
-from gpuwatchd.web import files, openapi, request_bodies, responses, verbs
+from gpuwatchd.web import openapi, request_bodies, responses, verbs
+from gpuwatchd.web import pages as views
 from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, BadQuery, Endpoint, words
-from gpuwatchd.web.pages import responses as views
-from gpuwatchd.web.work import Busy, Workers
+from gpuwatchd.web.verbs import Busy, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -54,8 +54,8 @@ class Api:
         self._gpu = tuple(gpu)
         self._unexpected = unexpected
         self._workers = Workers()
-        self._files = files.pages()
-        self._openapi = files.page_of(openapi.encoded(), "application/json")
+        self._files = responses.pages()
+        self._openapi = responses.page_of(openapi.encoded(), "application/json")
 
     def app(self) -> ASGIApp:
         """Return what answers requests."""
@@ -218,7 +218,7 @@ async def _healthy(_: Request) -> Response:
     return responses.json_response(200, {"status": "ok"}, 0)
 
 
-def _page(request: Request, page: files.Page) -> Response:
+def _page(request: Request, page: responses.Page) -> Response:
     headers = {"etag": page.tag, "cache-control": "no-cache"}
     if page.tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.act import session, terminal
+from gpuwatchd.act import terminal
 from gpuwatchd.core.errors import NotAllowed
 
 if TYPE_CHECKING:
@@ -119,11 +119,11 @@ def test_the_display_of_the_session_is_asked_for(
 ) -> None:
     _program(place, "systemctl", "echo DISPLAY=:5; echo TOKEN=secret; echo XAUTHORITY=/run/x")
     monkeypatch.delenv("DISPLAY")
-    found = session.environment()
+    found = terminal.environment()
     assert (found["DISPLAY"], found["XAUTHORITY"]) == (":5", "/run/x")
     assert "TOKEN" not in found
     _program(place, "systemctl", "echo DISPLAY=:5; exit 1")
-    assert not session.has_display(session.environment())
+    assert not terminal.has_display(terminal.environment())
 
 
 def test_our_own_command_is_found_beside_the_interpreter() -> None:

@@ -17,7 +17,7 @@ from gpuwatchd.core import config
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import Holding
 from gpuwatchd.store.writer import History
-from gpuwatchd.web import tokens
+from gpuwatchd.web import auth
 from tests import histories, making
 from tests.children import Child
 from tests.cli import recorded, world
@@ -74,7 +74,7 @@ def _served(process: subprocess.Popen[str]) -> Served:
         said.append(line)
         found = _ADDRESS.search(line)
         if found:
-            token = tokens.read(config.state_dir() / tokens.FILE_NAME)
+            token = auth.read(config.state_dir() / auth.FILE_NAME)
             return Served(found[1], token, process)
     raise AssertionError(f"no address: {''.join(said)}")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 
-from gpuwatchd.charts import as_json, assets, page, svg, text_description
+from gpuwatchd.charts import assets, drawing, page, svg, text_description
 from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, MarkKind, Picture
 from gpuwatchd.charts.elements import element
 from gpuwatchd.core import units
@@ -37,7 +37,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
             """([said, wanted]) => {
               window.chart = gpuwatchdChart(document.getElementById("place"), said, wanted);
             }""",
-            [as_json.to_json(picture), wanted or {}],
+            [drawing.to_json(picture), wanted or {}],
         )
         settle(tab)
         return tab
@@ -46,7 +46,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
 
 
 def update(tab: Page, picture: Picture) -> None:
-    tab.evaluate("said => chart.update(said)", as_json.to_json(picture))
+    tab.evaluate("said => chart.update(said)", drawing.to_json(picture))
     settle(tab)
 
 
@@ -283,7 +283,7 @@ def test_nothing_that_may_be_drawn_breaks_it(live: Callable[..., Page]) -> None:
             await new Promise(requestAnimationFrame);
           }
         }""",
-        [as_json.to_json(picture) for picture in pictures],
+        [drawing.to_json(picture) for picture in pictures],
     )
     assert_no_console_errors(tab)
     update(tab, gallery.leak())

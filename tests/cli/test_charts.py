@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.charts import as_json
+from gpuwatchd.charts import drawing
 from gpuwatchd.charts.drawing import Curve
 from gpuwatchd.cli import badges, charts, current_state, history_query
 from gpuwatchd.cli.answers.charts import PictureShape
@@ -50,7 +50,7 @@ def test_a_month_of_eight_gpus(state: Path) -> None:
         columns = (one.curve.used_bytes, one.curve.low_bytes, one.curve.high_bytes)
         for used, low, high in zip(*columns, strict=True):
             assert used is None or (low or 0) <= used <= (high or 0)
-        msgspec.convert(as_json.to_json(one), PictureShape)
+        msgspec.convert(drawing.to_json(one), PictureShape)
 
 
 def test_processes_of_a_month_now_and_then(state: Path) -> None:
@@ -79,7 +79,7 @@ def test_little_and_rude(state: Path, make: object) -> None:
     make(state)  # type: ignore[operator]
     now_s = time.time()
     (found,), _ = charts.all_devices(Globals(), charts.Asked(now_s - DAY, now_s))
-    shown = msgspec.json.encode(as_json.to_json(found)).decode()
+    shown = msgspec.json.encode(drawing.to_json(found)).decode()
     assert "\\u001b" not in shown
     assert "\u202e" not in shown
     assert found.floor is None

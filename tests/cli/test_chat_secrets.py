@@ -38,7 +38,7 @@ ASKED = [
     "config validate",
     "config validate --json",
     "policy show --json",
-    "policy test --example --json",
+    "policy test --json",
     "doctor -v",
     "doctor --json",
     "check --json",

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli import COMMANDS, completion_answers
-from gpuwatchd.cli.completion_scripts import FILES, SCRIPTS
+from gpuwatchd.cli.verbs.completion import FILES, SCRIPTS
 from tests.children import Child
 from tests.cli import world
 from tests.conftest import ROOT, need

@@ -44,7 +44,7 @@ def _named() -> set[str]:
     found: set[str] = set()
     files = [
         *(ROOT / "gpuwatchd/cli/doctor").glob("*.py"),
-        ROOT / "gpuwatchd/notify/channels/email/probe.py",
+        ROOT / "gpuwatchd/notify/channels/email/channel.py",
     ]
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli import main, servers, verdict_text
+from gpuwatchd.cli import main, panel, verdict_text
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core.model import DeviceReading, Holding, ServedModel, ServerReading
 from gpuwatchd.store.live import KnownRuns, LiveDevice
@@ -81,7 +81,7 @@ def test_a_model_that_stays_has_no_day_on_which_it_leaves(days: float, said: str
     now_s = 1_790_000_000.0
     model = ServedModel(name="llama3:8b", expires_at_s=now_s + days * 86400.0)
     server = ServerReading(kind="Ollama", url="u", at_s=now_s, models=(model,))
-    parts = [part for part in servers.line(server, now_s=now_s) if isinstance(part, str)]
+    parts = [part for part in panel.server_line(server, now_s=now_s) if isinstance(part, str)]
     assert any(re.fullmatch(said, part) for part in parts), parts
 
 

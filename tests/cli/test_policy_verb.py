@@ -7,7 +7,6 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from gpuwatchd.cli import main
@@ -62,20 +61,22 @@ def kinds(data: dict[str, Any]) -> dict[str, str]:
 def test_each_channel_says_what_it_would_do_and_why(
     rules: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = answer(capsys, "--example", "--at", NIGHT, "--config", rules)
+    world.write()
+    data = answer(capsys, "--at", NIGHT, "--config", rules)
     assert kinds(data) == {"desktop": "send", "email": "wait", "chat": "hold"}
     waits = data["routes"][1]
     assert waits["reason"] == "quiet hours until 07:00"
     until = datetime.fromisoformat(waits["until_at"]).timestamp()
     assert until - datetime.fromisoformat(NIGHT).timestamp() == 7.5 * 3600
     assert data["fallback"] == ["command"]
-    assert kinds(answer(capsys, "--example", "--at", NOON, "--config", rules))["email"] == "send"
+    assert kinds(answer(capsys, "--at", NOON, "--config", rules))["email"] == "send"
 
 
 def test_critical_passes_quiet_hours_and_limits(
     rules: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ("--example", "--at", NIGHT, "--set", "severity=critical", "--config", rules)
+    world.write()
+    arguments = ("--at", NIGHT, "--set", "severity=critical", "--config", rules)
     assert set(kinds(answer(capsys, *arguments)).values()) == {"send"}
 
 
@@ -95,7 +96,8 @@ def test_overrides_are_applied_and_named(
     by: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = ("--example", "--at", NOON, "--set", change, "--config", rules)
+    world.write(alerts=(world.firing(finding=world.leak(limit_bytes=80.0 * 2**30)),))
+    arguments = ("--at", NOON, "--set", change, "--config", rules)
     data = answer(capsys, *arguments)
     assert kinds(data) == channels
     assert reason in data["routes"][0]["reason"]
@@ -105,7 +107,8 @@ def test_overrides_are_applied_and_named(
 def test_the_text_is_the_one_that_would_leave(
     rules: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["policy", "test", "--example", "--at", NOON, "--config", rules]) == 0
+    world.write()
+    assert main(["policy", "test", "--at", NOON, "--config", rules]) == 0
     shown = capsys.readouterr().out
     assert "python[4711] of alice" in shown
     assert "12.4 MB/min" in shown
@@ -145,8 +148,9 @@ def test_an_end_is_tried_when_it_came(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_one_key_of_the_file_is_named_once(rules: str, capsys: pytest.CaptureFixture[str]) -> None:
+    world.write()
     change = ("--set", "process=cached", "--set", "severity=critical")
-    assert main(["policy", "test", "--example", *change, "--config", rules]) == 0
+    assert main(["policy", "test", *change, "--config", rules]) == 0
     assert capsys.readouterr().out.count("override 3 sets grows") == 1
 
 
@@ -160,9 +164,10 @@ def test_what_is_only_watched_is_never_due(capsys: pytest.CaptureFixture[str]) -
 def test_reminders_and_endings_that_are_switched_off(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    world.write()
     file = tmp_path / "quiet.toml"
     file.write_text("[policy]\nrepeat = []\nrecovered = false\nchannels = []\n", encoding="utf-8")
-    arguments = ("--example", "--config", str(file), "--notice")
+    arguments = ("--config", str(file), "--notice")
     assert "no reminders" in answer(capsys, *arguments, "repeat")["never"]
     assert "recovered is off" in answer(capsys, *arguments, "resolved")["never"]
     data = answer(capsys, *arguments, "firing")
@@ -196,13 +201,12 @@ def test_a_silence_of_that_time_counts_also_when_it_was_taken_back_later(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("policy", "test"), 1, "policy test --example"),
+        (("policy", "test"), 1, "policy show"),
         (("policy", "test", "nothing"), 1, "no alert"),
-        (("policy", "test", "4711", "--example"), 2, "not both"),
-        (("policy", "test", "--example", "--set", "colour=red"), 2, "KEY=VALUE with one of"),
-        (("policy", "test", "--example", "--set", "severity=dire"), 2, "severity is one of"),
-        (("policy", "test", "--example", "--notice", "farewell"), 2, "farewell"),
-        (("policy", "test", "--example", "--config", "/nonexistent.toml"), 5, "no such file"),
+        (("policy", "test", "--set", "colour=red"), 2, "KEY=VALUE with one of"),
+        (("policy", "test", "--set", "severity=dire"), 2, "severity is one of"),
+        (("policy", "test", "--notice", "farewell"), 2, "farewell"),
+        (("policy", "test", "--config", "/nonexistent.toml"), 5, "no such file"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -224,13 +228,12 @@ def test_hostile_words_are_harmless(rules: str) -> None:
 
 
 def test_nothing_is_sent_or_written(tmp_path: Path) -> None:
+    world.write()
     mark = tmp_path / "sent"
     file = tmp_path / "rules.toml"
     argv = json.dumps(["/bin/sh", "-c", f"touch {mark}"])
     file.write_text(f'[policy]\nchannels = ["command"]\n[notify.command]\nargv = {argv}\n')
-    done: subprocess.CompletedProcess[str] = world.run(
-        "policy", "test", "--example", "--config", str(file)
-    )
+    done: subprocess.CompletedProcess[str] = world.run("policy", "test", "--config", str(file))
     assert "command  sent" in " ".join(done.stdout.split(" ")).replace("   ", "  ")
     time.sleep(0.2)
     assert not mark.exists()
@@ -246,22 +249,13 @@ def test_show_says_what_validate_says(rules: str, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["data"]["problems"]
 
 
-def test_an_example_changes_nothing_of_the_alerts_words() -> None:
-    from gpuwatchd.cli.verbs import policy
-
-    alert = policy._example(1_000.0)
-    assert policy._changed(alert, {}) == alert
-    changed = policy._changed(alert, {"pattern": "step", "gpu": "3"})
-    assert (changed.finding.pattern, changed.about and changed.about.gpu) == ("step", "3")
-    assert msgspec.structs.replace(changed, about=None) != alert
-
-
 def test_a_channel_with_an_odd_name_does_nothing_to_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    world.write()
     file = tmp_path / "odd.toml"
     file.write_text('[policy]\nchannels = ["\\u001b[31mx"]\nfallback = ["\\u001b]0;t\\u0007y"]\n')
-    assert main(["--config", str(file), "policy", "test", "--example"]) == 0
+    assert main(["--config", str(file), "policy", "test"]) == 0
     said = capsys.readouterr().out
     assert "\x1b" not in said
     assert "  x        sent" in said

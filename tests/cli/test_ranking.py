@@ -10,7 +10,7 @@ import msgspec
 from gpuwatchd.cli import current_state, ranking
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core.model import EtaRange
-from gpuwatchd.web.pages import responses
+from gpuwatchd.web import pages
 from tests.cli import world
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_the_worst_comes_first_then_the_soonest_to_be_full_everywhere() -> None:
     flags = Globals()
     assert [one.title for one in ranking.shown(current_state.see(flags).alerts)] == ORDER
     for name, key in (("overview", "alerts"), ("alerts", "open")):
-        assert [one["title"] for one in responses.answer(name, flags, {})[key]] == ORDER
+        assert [one["title"] for one in pages.answer(name, flags, {})[key]] == ORDER
     for verb in ("status", "alerts"):
         shown = world.run(verb).stdout
         at = [shown.index(name) for name in ORDER]
@@ -65,7 +65,7 @@ def test_alerts_and_watches_are_counted_apart() -> None:
     world.write(alerts=crowd())
     assert ranking.counted(crowd()) == "4 alerts, 1 watch"
     assert ranking.counted(()) == ""
-    page = responses.answer("overview", Globals(), {})["page"]
+    page = pages.answer("overview", Globals(), {})["page"]
     assert page["counted"] == "4 alerts, 1 watch"
     assert [one["watched"] for one in page["open"]] == [False] * 4 + [True]
 

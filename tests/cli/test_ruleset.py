@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.cli import main, ruleset, settings
 from gpuwatchd.core import config
-from gpuwatchd.core.config import hours
+from gpuwatchd.core.config import validation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,7 +161,11 @@ def test_validate_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out)["data"]["rules"][0].startswith("Nobody")
 
 
-@given(st.sets(st.sampled_from(hours.DAYS), min_size=1), st.integers(0, 1439), st.integers(0, 1439))
+@given(
+    st.sets(st.sampled_from(validation.DAYS), min_size=1),
+    st.integers(0, 1439),
+    st.integers(0, 1439),
+)
 def test_minutes_of_the_week_are_those_of_the_hours(days: set[str], begin: int, end: int) -> None:
     if begin == end:
         return
@@ -169,6 +173,6 @@ def test_minutes_of_the_week_are_those_of_the_hours(days: set[str], begin: int, 
     length = (end - begin) % 1440
     found = ruleset._minutes([words])
     assert len(found) == length * len(days)
-    day = hours.DAYS.index(next(iter(days)))
+    day = validation.DAYS.index(next(iter(days)))
     assert (1440 * day + begin) in found
     assert (1440 * day + begin + length - 1) % (7 * 1440) in found

@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.cli import COMMANDS, answers, main
-from gpuwatchd.cli.answers import about, alerts, base, charts, history, present, report, web
+from gpuwatchd.cli.answers import about, alerts, base, charts, history, present, report
 from gpuwatchd.cli.answers import program as own
 from gpuwatchd.cli.verbs import service
 from gpuwatchd.core import config
@@ -82,7 +82,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("config validate {new}", own.ConfigValidate),
     ("policy show", alerts.PolicyShown),
     ("policy test", alerts.PolicyTested),
-    ("policy test --example", alerts.PolicyTested),
+    ("policy test", alerts.PolicyTested),
     ("notify list", alerts.Notify),
     ("notify test command --dry-run", alerts.Notify),
     ("notify test command", alerts.Notify),
@@ -97,7 +97,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("docs --list", about.Pages),
     ("docs --search leak", about.PagesFound),
     ("schema", about.Schemas),
-    ("web --token", web.Web),
+    ("web --token", own.Web),
     ("status --gpu 77", base.Failure),
     ("status --frobnicate", base.Failure),
     ("check --frobnicate", base.Failure),

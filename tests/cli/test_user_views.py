@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli import main, requesting_user
+from gpuwatchd.cli import main, user_filter
 from gpuwatchd.cli.user_filter import People
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Seconds, StoreSection
@@ -163,10 +163,10 @@ def test_several_users_a_glob_and_a_number(capsys: pytest.CaptureFixture[str]) -
 def test_me_is_who_asks() -> None:
     mine = People(["me"])
     assert mine.has(None, os.getuid())
-    assert mine.has(requesting_user.user())
+    assert mine.has(user_filter.user())
     assert not mine.has("somebody-else", os.getuid() + 1)
     by_number = People([str(os.getuid())])  # where only the name is known, as in the history
-    assert by_number.has(requesting_user.user())
+    assert by_number.has(user_filter.user())
     assert not People(["9" * 30]).has("somebody-else", 0)
     assert not mine.has(None)
 

@@ -13,8 +13,8 @@ from msgspec import structs
 
 from gpuwatchd.cli import direct_holdings, main
 from gpuwatchd.cli.current_state import View
-from gpuwatchd.collect.host import holders
-from gpuwatchd.collect.host.holders import Holder, Holders
+from gpuwatchd.collect.host import files
+from gpuwatchd.collect.host.files import Holder, Holders
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import DeviceReading, Holding, ProcessInfo, ProcessKey
 from gpuwatchd.store.live import LiveDevice
@@ -56,7 +56,7 @@ def nobody_else(monkeypatch: pytest.MonkeyPatch) -> Callable[[Holders], None]:
     """Let nobody have device files open, or whom a test names."""
 
     def put(answer: Holders) -> None:
-        monkeypatch.setattr(holders, "scan", lambda: answer)
+        monkeypatch.setattr(files, "scan", lambda: answer)
 
     put(Holders(looked=10))
     return put

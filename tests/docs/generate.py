@@ -16,7 +16,7 @@ import msgspec
 from gpuwatchd.act import ACTIONS
 from gpuwatchd.analysis.detectors import DETECTORS
 from gpuwatchd.cli import COMMANDS, program
-from gpuwatchd.cli.completion_scripts import FILES, SCRIPTS
+from gpuwatchd.cli.verbs.completion import FILES, SCRIPTS
 from gpuwatchd.collect import SOURCES
 from gpuwatchd.collect.logs.formats import FORMATS
 from gpuwatchd.core import config, units

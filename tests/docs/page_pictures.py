@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from gpuwatchd.charts import assets
 from gpuwatchd.cli.flags import Globals
-from gpuwatchd.web.pages import responses
+from gpuwatchd.web import pages
 from tests.docs import screens
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _answers(shot: Shot) -> list[object]:
     view, _, uid = name.partition("/")
     asked = {"gpu": uid, **dict(parse_qsl(query))} if uid else {}
     names = [view, "picture"] if uid else ["overview"]
-    return [responses.answer(one, Globals(), asked) for one in names]
+    return [pages.answer(one, Globals(), asked) for one in names]
 
 
 def taken(browser: Browser, shot: Shot) -> bytes:
@@ -115,7 +115,7 @@ def _give(route: Route) -> None:
     name = parts.path.rpartition("/")[2]
     if parts.path.startswith("/api/"):
         query: Mapping[str, str] = dict(parse_qsl(parts.query))
-        route.fulfill(json=responses.answer(name, Globals(), query))
+        route.fulfill(json=pages.answer(name, Globals(), query))
         return
     made = {"chart.js": assets.script, "page.css": assets.style}
     name = name or "index.html"

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from gpuwatchd.cli.flags import Globals
-from gpuwatchd.web.pages import responses
+from gpuwatchd.web import pages
 from tests.docs import page_pictures, screens
 
 PIL = pytest.importorskip("PIL.Image")
@@ -29,7 +29,7 @@ def test_the_same_world_is_the_same_picture() -> None:
         "gpuwatchd.cli.envelope.host", return_value="lab3"
     ):  # fmt: skip
         first, second = page_pictures.digest(), page_pictures.digest()
-        said = json.dumps(responses.answer("overview", Globals(), {}))
+        said = json.dumps(pages.answer("overview", Globals(), {}))
     assert first == second
     assert "gpuwatchd-screens-" not in said, "the picture would change with its folder"
 

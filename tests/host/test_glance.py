@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.host.process_probe import absent, probe
+from gpuwatchd.collect.host.liveness import absent, probe
 from tests.host.world import linux
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.collect.host import Host, parents
+from gpuwatchd.collect.host import Host, program
 from tests.host.world import STARTED, FakeProc, host_of, linux
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_loops_and_long_chains_end(proc: FakeProc) -> None:
     assert len(_parents(proc)) == 1
     for pid in range(100, 140):
         proc.process(pid, parent=pid + 1)
-    assert len(_parents(proc, 100)) == parents.MOST
+    assert len(_parents(proc, 100)) == program.MOST
     proc.process(60, parent=60)
     assert _parents(proc, 60) == ()
 
@@ -70,5 +70,5 @@ def test_a_real_childs_parent_is_us(child: subprocess.Popen[bytes]) -> None:
     host = Host(contained=False)
     found = host.processes([child.pid])[child.pid].parents
     assert found[0].endswith(f"[{os.getpid()}]")
-    assert len(found) <= parents.MOST
+    assert len(found) <= program.MOST
     host.close()

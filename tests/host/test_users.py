@@ -9,7 +9,7 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.host.users import Users
+from gpuwatchd.collect.host.identity import Users
 
 if TYPE_CHECKING:
     import pytest

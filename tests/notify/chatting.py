@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from gpuwatchd.notify.channels import chat, chat_addresses
+from gpuwatchd.notify.channels import chat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,7 @@ def second() -> Iterator[Service]:
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (chat_addresses.VARIABLE, "CREDENTIALS_DIRECTORY", "http_proxy", "HTTP_PROXY"):
+    for name in (chat.VARIABLE, "CREDENTIALS_DIRECTORY", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(chat, "_MEMORY", chat._Memory())
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.core.errors import NotifyError
-from gpuwatchd.notify.channels import chat_addresses
+from gpuwatchd.notify.channels import chat
 from gpuwatchd.notify.channels.chat import ChatNotifier
 from tests.notify.chatting import SECRET, _nothing_set, write
 
@@ -52,9 +52,9 @@ def test_a_pipe_in_place_of_the_file_hangs_nobody(tmp_path: Path) -> None:
 
 def test_credential_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not ChatNotifier().probe().ok
-    monkeypatch.setenv(chat_addresses.VARIABLE, "ntfy://127.0.0.1/gpu slack://A/B/C")
+    monkeypatch.setenv(chat.VARIABLE, "ntfy://127.0.0.1/gpu slack://A/B/C")
     assert ChatNotifier().probe().reason == "ntfy at 127.0.0.1, slack (address 2)"
-    (tmp_path / chat_addresses.CREDENTIAL).write_text("json://localhost/x\n")
+    (tmp_path / chat.CREDENTIAL).write_text("json://localhost/x\n")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert ChatNotifier().probe().reason == "json at localhost"
 
@@ -65,9 +65,9 @@ def test_addresses_that_were_taken_out_of_the_environment(monkeypatch: pytest.Mo
     from gpuwatchd.notify import credentials
 
     monkeypatch.setattr(credentials, "_withheld", {})
-    monkeypatch.setenv(chat_addresses.VARIABLE, "ntfy://127.0.0.1/gpu")
+    monkeypatch.setenv(chat.VARIABLE, "ntfy://127.0.0.1/gpu")
     credentials.withhold()
-    assert chat_addresses.VARIABLE not in os.environ
+    assert chat.VARIABLE not in os.environ
     assert ChatNotifier().probe().ok
 
 
@@ -90,12 +90,12 @@ SECRETIVE = [
 
 @pytest.mark.parametrize("url", SECRETIVE)
 def test_no_secret_is_in_the_name_of_an_address(url: str) -> None:
-    (address,) = chat_addresses.parse(url)
+    (address,) = chat.parse(url)
     for shown in (address.name, repr(address), f"{[address]}", address.fingerprint):
         assert SECRET.lower() not in shown.lower()
 
 
 @given(st.text(min_size=1, max_size=40))
 def test_every_line_has_a_name(line: str) -> None:
-    for address in chat_addresses.parse(line):
+    for address in chat.parse(line):
         assert re.fullmatch(r"[a-z0-9+.-]* ?(at [0-9a-z.:-]+|\(?address \d+\)?)", address.name)

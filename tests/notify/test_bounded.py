@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.notify import bounded_reads
 from gpuwatchd.notify.channels import chat
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def test_it_is_read_to_a_bound_and_its_status_counts(server: _Server) -> None:
     chat._apprise()
     answer = requests.post(server.url, data=b"x", timeout=10)
     assert answer.status_code == 403
-    assert bounded_reads.MOST_BYTES <= len(answer.content) < 2 * bounded_reads.MOST_BYTES
+    assert chat.MOST_BYTES <= len(answer.content) < 2 * chat.MOST_BYTES
 
 
 def test_a_short_answer_is_whole_and_a_second_time_changes_nothing() -> None:
@@ -72,8 +71,8 @@ def test_a_short_answer_is_whole_and_a_second_time_changes_nothing() -> None:
         def close(self) -> None:
             raise AssertionError("it has come to its end")
 
-    bounded_reads.bound(Response)
+    chat.bound_reads(Response)
     once = Response.iter_content
-    bounded_reads.bound(Response)
+    chat.bound_reads(Response)
     assert Response.iter_content is once
     assert b"".join(Response().iter_content()) == b"ab"

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.core.errors import NotifyError
-from gpuwatchd.notify.channels import chat, chat_addresses
+from gpuwatchd.notify.channels import chat
 from gpuwatchd.notify.channels.chat import ChatNotifier
 from tests.notify.chatting import SECRET, Service, _nothing_set, second, service, write
 from tests.notify.conftest import HOSTILE
@@ -137,7 +137,7 @@ def test_pagerduty_knows_the_incident_again(
     ],
 )
 def test_the_addresses_of_the_documentation_are_understood(url: str) -> None:
-    (address,) = chat_addresses.parse(url)
+    (address,) = chat.parse(url)
     assert chat._service(chat._apprise(), address, 5.0) is not None
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Button
-from gpuwatchd.notify.channels.desktop import channel, osascript
+from gpuwatchd.notify.channels.desktop import channel, connection
 from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ HOSTILE = '" & (do shell script "touch x") & "'
 
 
 def test_text_is_an_argument_and_no_part_of_the_script() -> None:
-    words = osascript.argv(HOSTILE, "-e\nbody")
+    words = connection.argv(HOSTILE, "-e\nbody")
     assert words[0] == "/usr/bin/osascript"
     scripts = [words[n + 1] for n, word in enumerate(words[:-2]) if word == "-e"]
     assert scripts[0] == "on run argv"
@@ -46,15 +46,15 @@ def test_a_failure_is_known(
             raise answer
         return answer
 
-    monkeypatch.setattr(osascript, "_call", call)
+    monkeypatch.setattr(connection, "_call", call)
     with pytest.raises(NotifyError, match=expected) as caught:
-        osascript.show("t", "b", 5)
+        connection.show("t", "b", 5)
     assert caught.value.permanent is permanent
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
 def test_the_exit_code_of_the_real_call_counts() -> None:
-    assert osascript._call(["sh", "-c", "echo no >&2; exit 3"], 5) == (3, "no\n")
+    assert connection._call(["sh", "-c", "echo no >&2; exit 3"], 5) == (3, "no\n")
 
 
 def test_the_dummy_of_macos_is_known_and_the_script_used(
@@ -74,7 +74,7 @@ def test_the_dummy_of_macos_is_known_and_the_script_used(
 
     monkeypatch.setattr(channel, "_build", Dummy)
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(osascript, "_call", call)
+    monkeypatch.setattr(connection, "_call", call)
     snooze = Button(name="snooze", label="Snooze 1 h", command="gpuwatchctl snooze 4711 1h")
     notifier = DesktopNotifier(timeout=5)
     try:

@@ -36,7 +36,7 @@ for found in pkgutil.walk_packages(gpuwatchd.__path__, "gpuwatchd."):
     done += 1
 print(done)
 """
-CHILDREN_WITH_EXTRAS = ("gpuwatchd.charts.mail_chart", "gpuwatchd.notify.keyring_ask")
+CHILDREN_WITH_EXTRAS = ("gpuwatchd.charts.png", "gpuwatchd.notify.keyring_ask")
 """Started as programs of their own where the extra is there, never imported."""
 
 

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from gpuwatchd.charts import child_process as children
 from gpuwatchd.charts import png as figure
 from gpuwatchd.charts import rendering
-from gpuwatchd.charts.drawing import Curve
-from gpuwatchd.charts.png import Order
+from gpuwatchd.charts.drawing import Curve, Order
 from gpuwatchd.core import design, units
 from gpuwatchd.core.errors import GpuwatchdError
 from tests.browser import gallery

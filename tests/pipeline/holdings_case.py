@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.collect.host.process_probe import ProcessStat
+from gpuwatchd.collect.host.liveness import ProcessStat
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import ZombiesSection
 from gpuwatchd.core.model import (

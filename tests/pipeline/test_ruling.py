@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatchd import alerts
 from gpuwatchd.core.config import Config, OverrideSection, PolicySection, Seconds
-from gpuwatchd.core.config.hours import parse
+from gpuwatchd.core.config.validation import parse
 from gpuwatchd.pipeline.rule_settings import local, rules_of
 from tests.making import alert
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatchd.alerts import Override, Rules
 from gpuwatchd.core.codes import Hold
-from gpuwatchd.core.config.hours import parse
+from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import Matcher
 from tests.policy.world import HOUR_S, START_S, World, one
 

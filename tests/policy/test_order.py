@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwatchd.alerts import Override, Rules
-from gpuwatchd.core.config.hours import parse
+from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import Matcher
 from tests.policy.world import RANK, World
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.alerts import Local, Override, Rules, quiet_until, routes
-from gpuwatchd.core.config.hours import parse
+from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import About, EtaRange, Matcher, Silence
 from tests.making import alert, calm, finding
 

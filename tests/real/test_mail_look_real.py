@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.charts import child_process
-from gpuwatchd.charts import mail_chart as drawing
+from gpuwatchd.charts import child_process, scales
+from gpuwatchd.core.design import PARTS
 from gpuwatchd.notify.channels.email.message import compose
 from tests.conftest import need
 from tests.real import mail_picture
@@ -76,9 +76,9 @@ def test_the_picture_is_on_the_page(
     message: Message, png: bytes, tmp_path: Path, width: int
 ) -> None:
     image = _seen(_page(message, png, tmp_path), width=width, dark=False)
-    limit, curve = _rows(image, drawing.LIMIT), _rows(image, drawing.CURVE)
-    # The line of the limit goes across the page, and the curve stays below it.
-    assert limit.max() > 0.65 * image.shape[1]
+    limit, curve = _rows(image, PARTS["limit"].light), _rows(image, PARTS["curve"].light)
+    # The limit goes across the page beside the band on it, and the curve stays below it.
+    assert limit.max() > 0.4 * image.shape[1]
     assert limit.argmax() < curve.nonzero()[0].min()
     assert curve.sum() > 200
     # Everything is on it: the page ends above the end of the screen, in its own colour.
@@ -93,14 +93,14 @@ def test_the_end_is_where_it_should_be(message: Message, png: bytes, tmp_path: P
     assert chart is not None
     assert chart.mid_s is not None
     image = _seen(_page(message, png, tmp_path), width=640, dark=False).astype(int)
-    wanted = [int(drawing.LIMIT[k : k + 2], 16) for k in (1, 3, 5)]
-    row = int(_rows(image.astype(np.uint8), drawing.LIMIT).argmax())
+    wanted = [int(PARTS["limit"].light[k : k + 2], 16) for k in (1, 3, 5)]
+    row = int(_rows(image.astype(np.uint8), PARTS["limit"].light).argmax())
     across = (np.abs(image[row] - wanted).max(axis=1) <= 14).nonzero()[0]
     left, right = int(across.min()), int(across.max())
     # Within the chart alone: the bar at the left of the page has a colour near to it.
     below = np.abs(image[row + 7 : row + 16, left : right + 1] - wanted).max(axis=2) <= 40
     cross = left + below.nonzero()[1].mean()
-    begin_s, end_s = chart.at_s[0], drawing.end_s(chart)
+    begin_s, end_s, _ = scales.frame(child_process.picture_of(chart, now_s=NOW_S))
     share = (NOW_S + chart.mid_s - begin_s) / (end_s - begin_s)
     assert cross == pytest.approx(left + share * (right - left), abs=8)
 
@@ -120,7 +120,7 @@ def test_without_a_picture_the_page_has_a_line_of_text(message: Message, tmp_pat
     assert "<img" not in page.read_text(encoding="utf-8")
     image = _seen(page, width=360, dark=False)
     assert image[:, -4:].min() == 255
-    assert _rows(image, drawing.LIMIT).max() == 0
+    assert _rows(image, PARTS["limit"].light).max() == 0
 
 
 def test_the_longest_texts_stay_within_a_phone(message: Message, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def items(stage: Stage) -> Iterator[Item]:
             telling = world == "leak" and path in {"page/overview", "page/predict", "alerts/latest"}
             yield Item(f"web/{world}/{path}", partial(_read, stage, world, path), telling)
     yield Item("web/leak/written", partial(_written, stage))
-    for address in places.files.pages():
+    for address in places.responses.pages():
         yield Item(f"web/files{address}", partial(_file, stage, address))
     yield Item("web/guard", partial(_guarded, stage), whole=True)
 
@@ -57,9 +57,9 @@ class _Server:
     """One server, with its door before it."""
 
     def __init__(self, place: Any) -> None:
-        file = place / "state" / places.tokens.FILE_NAME
-        kept = places.tokens.Tokens(file)
-        self.token = places.tokens.kept(file)
+        file = place / "state" / places.security.FILE_NAME
+        kept = places.security.Tokens(file)
+        self.token = places.security.kept(file)
         self.wrong: list[Exception] = []
         self.api = places.Api(config=None, gpu=(), unexpected=self.wrong.append)
         self.app = places.security.Guard(

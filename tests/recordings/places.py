@@ -19,9 +19,9 @@ from gpuwatchd.store import live
 from gpuwatchd.store.schema import FILE_NAME as HISTORY_FILE
 from gpuwatchd.store.writer import History
 from gpuwatchd.web import auth as security
-from gpuwatchd.web import files, tokens
+from gpuwatchd.web import responses
 from gpuwatchd.web.api import Api
-from gpuwatchd.web.pages.responses import ANSWERS as PAGE_VIEWS
+from gpuwatchd.web.pages import ANSWERS as PAGE_VIEWS
 
 __all__ = [
     "COMMANDS",
@@ -35,13 +35,12 @@ __all__ = [
     "command",
     "config",
     "desktop",
-    "files",
     "gpuwatchctl",
     "gpuwatchd_main",
     "live",
     "mail",
     "program",
     "render",
+    "responses",
     "security",
-    "tokens",
 ]

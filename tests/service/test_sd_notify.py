@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.service.sd_notify import NotifySocket
+from gpuwatchd.service.process import NotifySocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.collect.nvml.retry import RetryTimer
+from gpuwatchd.collect.nvml.lifecycle import RetryTimer
 from tests.sources.nvml_case import play
 
 if TYPE_CHECKING:

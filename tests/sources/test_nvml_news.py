@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.collect.nvml.card import Card, placeholder
-from gpuwatchd.collect.nvml.state_changes import BACK_AFTER_S, StateChanges
+from gpuwatchd.collect.nvml.device_health import BACK_AFTER_S, StateChanges
 from gpuwatchd.core.model import Device
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.collect.drm import fdinfo
+from gpuwatchd.collect.drm import processes
 from gpuwatchd.collect.metal import ioreg
 from gpuwatchd.collect.metal import system as metal_system
 from tests.sources.drm_case import amd_fdinfo, xe_fdinfo
@@ -33,18 +33,18 @@ def test_damaged_fdinfo(text: str, wounds: list[tuple[int, int, bytes]]) -> None
     raw = text.encode()
     for wound in wounds:
         raw = hurt(raw, wound) or b"x"
-    sane(fdinfo.parse(raw.decode("utf-8", "replace")))
+    sane(processes.parse(raw.decode("utf-8", "replace")))
 
 
 @given(lines)
 def test_strange_fdinfo(found: list[tuple[str, str, str]]) -> None:
     text = "".join(f"{key}{name}:\t{value}\n" for key, name, value in found)
-    client = fdinfo.parse(f"drm-driver:\tamdgpu\n{text}")
+    client = processes.parse(f"drm-driver:\tamdgpu\n{text}")
     assert client is not None
     sane(client)
 
 
-def sane(client: fdinfo.Client | None) -> None:
+def sane(client: processes.Client | None) -> None:
     if client is None:
         return
     for table in (client.resident, client.engines, client.ticks, client.capacity):
@@ -52,7 +52,7 @@ def sane(client: fdinfo.Client | None) -> None:
     for unified in (False, True):
         held = client.held_bytes(unified=unified)
         assert held is None or held >= 0
-    busy = fdinfo.Busy()
+    busy = processes.Busy()
     for now_s in (1.0, 2.0):
         busy.start(now_s)
         assert all(0 <= share <= 1 for share in busy.of("key", client).values())

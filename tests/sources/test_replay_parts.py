@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import sane, sane_row
 from gpuwatchd.collect.logs.columns import layout_of, memory_role, words_of
 from gpuwatchd.collect.logs.device_identity import Places
 from gpuwatchd.collect.logs.runs import Repairs, split
-from gpuwatchd.collect.logs.sanity import sane, sane_row
 from gpuwatchd.collect.logs.times import Clock
 
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1))  # noqa: DTZ001 - naive on purpose

@@ -32,9 +32,8 @@ STRUCTS = {
     "feedback-request": "gpuwatchd.web.request_bodies:FeedbackBody",
     "snooze-request": "gpuwatchd.web.request_bodies:SnoozeBody",
     # Between a daemon that runs and the programs that it starts, which an upgrade may exchange.
-    "chart-order": "gpuwatchd.charts.mail_chart:Order",
     "keyring-answer": "gpuwatchd.notify.credentials:Answer",
-    "report-chart-order": "gpuwatchd.charts.png:Order",
+    "report-chart-order": "gpuwatchd.charts.drawing:Order",
 }
 FOREIGN = {
     "gpuwatchd.core.config.loading:Config": "the user's TOML; unknown keys are refused",

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.tui.page import Page
-from gpuwatchd.tui.widgets.lines import Lines
+from gpuwatchd.tui.page import Lines, Page
 from tests.tui import world
 from tests.tui.viewing import view_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatchd.store.live import UndeliveredAlert
 from gpuwatchd.tui import feed
-from gpuwatchd.tui.widgets.lines import Lines
+from gpuwatchd.tui.page import Lines
 from tests.tui import world
 from tests.tui.first import cursor, processes_of, rows_of, usual
 from tests.tui.viewing import flags_of, opened, press, view_of

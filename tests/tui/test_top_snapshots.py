@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.cli.output import width_of
-from gpuwatchd.tui.widgets.lines import Lines
+from gpuwatchd.tui.page import Lines
 from tests.tui import world
 from tests.tui.viewing import flags_of, opened, view_of
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.tui.writer import Writer
+from gpuwatchd.tui.driver import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

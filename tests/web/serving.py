@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core import config
-from gpuwatchd.web import listening, server, tokens
+from gpuwatchd.web import auth, listening, server
 from tests.cli import world
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def within(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             running.append(self)
 
     monkeypatch.setattr(server, "_Server", Kept)
-    kept = tokens.Tokens(config.state_dir() / tokens.FILE_NAME)
-    token = tokens.kept(kept.path)
+    kept = auth.Tokens(config.state_dir() / auth.FILE_NAME)
+    token = auth.kept(kept.path)
     made = listening.sockets(listening.parse("127.0.0.1:0", remote=False))
     port = made[0].getsockname()[1]
     page = server.Page(Globals(), kept, ())
@@ -147,7 +147,7 @@ def serve(*words: str, **environ: str) -> Iterator[Served]:
         line = process.stdout.readline()
         assert line, process.communicate(timeout=20)[1]
         data = json.loads(line)["data"]
-        token = tokens.read(Path(data["token_file"]))
+        token = auth.read(Path(data["token_file"]))
         yield Served(int(data["listens"].rpartition(":")[2]), token, process)
     finally:
         process.send_signal(signal.SIGTERM)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.web import connection
+from gpuwatchd.web import server
 from tests.cli import world
 from tests.web import serving
 
@@ -209,8 +209,8 @@ def test_websockets_are_not_spoken(served: Served) -> None:
 
 
 def test_who_stalls_is_put_off_and_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (connection.HEAD_S, connection.IDLE_S) == (10.0, 15), "the how-to says so"
-    monkeypatch.setattr(connection, "HEAD_S", 1.0)
+    assert (server.HEAD_S, server.IDLE_S) == (10.0, 15), "the how-to says so"
+    monkeypatch.setattr(server, "HEAD_S", 1.0)
     world.write()
     with serving.within(monkeypatch) as served, ExitStack() as links:
         stalled = [links.enter_context(held(served)) for _ in range(40)]
@@ -224,7 +224,7 @@ def test_who_stalls_is_put_off_and_others_are_answered(monkeypatch: pytest.Monke
 
 
 def test_who_takes_a_byte_at_a_time_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_S", 0.6)
+    monkeypatch.setattr(server, "HEAD_S", 0.6)
     world.write()
     with (
         serving.within(monkeypatch) as served,
@@ -250,7 +250,7 @@ def test_who_holds_every_connection_keeps_out_nobody_who_has_the_token(served: S
         known = links.enter_context(held(served))
         known.sendall(mine)
         assert head(serving.whole(known)) == 200
-        for _ in range(connection.MOST + 10):
+        for _ in range(server.MOST + 10):
             stranger = links.enter_context(held(served))
             stranger.sendall(asking)
             assert head(serving.whole(stranger)) == 200
@@ -263,7 +263,7 @@ def test_more_of_those_who_have_the_token_are_not_let_in(served: Served) -> None
     asking = f"HEAD {STATUS} HTTP/1.1\r\nHost: {served.host}\r\n".encode()
     asking += f"Authorization: Bearer {served.token}\r\n\r\n".encode()
     with ExitStack() as links:
-        for _ in range(connection.MOST):
+        for _ in range(server.MOST):
             one = links.enter_context(held(served))
             one.sendall(asking)
             assert b" 200 OK" in one.recv(65536)

@@ -16,7 +16,8 @@ from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import Matcher, ProcessKey, Silence
 from gpuwatchd.store import live
-from gpuwatchd.web.pages import overview, responses
+from gpuwatchd.web import pages
+from gpuwatchd.web.pages import overview
 from tests import making
 from tests.cli import recorded, world
 
@@ -32,7 +33,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069
 
 def ask(name: str, **query: str) -> dict[str, Any]:
     """Return an answer as it travels."""
-    said = responses.answer(name, Globals(), query)
+    said = pages.answer(name, Globals(), query)
     found: dict[str, Any] = json.loads(json.dumps(said, allow_nan=False))
     return found
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.web import tokens
-from gpuwatchd.web.tokens import TokenError, Tokens
+from gpuwatchd.web import auth
+from gpuwatchd.web.auth import TokenError, Tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,31 +21,31 @@ OTHER_UID = 65534
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Return where a token is to be, in a folder that does not exist yet."""
-    return tmp_path / "state" / tokens.FILE_NAME
+    return tmp_path / "state" / auth.FILE_NAME
 
 
 def test_it_is_made_once_and_its_owners_alone(path: Path) -> None:
     os.umask(0)
-    first = tokens.kept(path)
+    first = auth.kept(path)
     assert len(first) >= 43
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert tokens.kept(path) == first
-    assert [one.name for one in path.parent.iterdir()] == [tokens.FILE_NAME]
+    assert auth.kept(path) == first
+    assert [one.name for one in path.parent.iterdir()] == [auth.FILE_NAME]
 
 
 def test_many_that_begin_at_once_agree(path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
-        found = set(pool.map(lambda _: tokens.kept(path), range(64)))
-    assert found == {tokens.read(path)}
-    assert [one.name for one in path.parent.iterdir()] == [tokens.FILE_NAME]
+        found = set(pool.map(lambda _: auth.kept(path), range(64)))
+    assert found == {auth.read(path)}
+    assert [one.name for one in path.parent.iterdir()] == [auth.FILE_NAME]
 
 
 def test_a_new_one_holds_at_once_and_the_old_one_no_longer(path: Path) -> None:
-    first = tokens.kept(path)
+    first = auth.kept(path)
     known = Tokens(path)
     assert known.fits(first)
-    second = tokens.renew(path)
+    second = auth.renew(path)
     assert second != first
     assert not known.fits(first)
     assert known.fits(second)
@@ -57,7 +57,7 @@ def test_a_new_one_holds_at_once_and_the_old_one_no_longer(path: Path) -> None:
 def test_it_holds_while_root_acts_as_another_user_who_cannot_see_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = tokens.kept(path)
+    token = auth.kept(path)
     known = Tokens(path)
     assert known.fits(token)
     path.unlink()
@@ -69,19 +69,19 @@ def test_it_holds_while_root_acts_as_another_user_who_cannot_see_it(
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
 def test_one_that_others_can_read_is_refused(path: Path, mode: int) -> None:
-    token = tokens.kept(path)
+    token = auth.kept(path)
     known = Tokens(path)
     assert known.fits(token)
     path.chmod(mode)
     assert not known.fits(token)
     with pytest.raises(TokenError, match="others can read it"):
-        tokens.kept(path)
+        auth.kept(path)
 
 
 @pytest.fixture
 def theirs(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the file of a token that belongs to another user, and that we could read."""
-    tokens.kept(path)
+    auth.kept(path)
     if os.geteuid() == 0:
         os.chown(path, OTHER_UID, -1)
         return path
@@ -102,7 +102,7 @@ def test_one_that_belongs_to_another_user_is_refused(theirs: Path) -> None:
     known = Tokens(theirs)
     assert known.current() == ""
     assert not known.fits(content)
-    for ask in (tokens.read, tokens.kept):
+    for ask in (auth.read, auth.kept):
         with pytest.raises(TokenError, match="belongs to another user") as error:
             ask(theirs)
         assert error.value.page == "errors#web-token"
@@ -113,7 +113,7 @@ def test_one_that_belongs_to_another_user_is_refused(theirs: Path) -> None:
 def test_one_that_is_given_away_meanwhile_is_good_for_nothing(
     path: Path, request: pytest.FixtureRequest
 ) -> None:
-    token = tokens.kept(path)
+    token = auth.kept(path)
     known = Tokens(path)
     assert known.fits(token)
     request.getfixturevalue("theirs")
@@ -127,7 +127,7 @@ def test_one_that_is_given_away_meanwhile_is_good_for_nothing(
 def test_that_of_another_user_is_replaced_by_one_of_our_own(theirs: Path) -> None:
     before = theirs.read_text()
     if os.geteuid() == 0:
-        assert tokens.renew(theirs) != before.strip()
+        assert auth.renew(theirs) != before.strip()
         assert theirs.stat().st_uid == 0
     assert Tokens(theirs).current() != before.strip()
 
@@ -135,7 +135,7 @@ def test_that_of_another_user_is_replaced_by_one_of_our_own(theirs: Path) -> Non
 def test_roots_own_is_taken_by_the_service_of_the_machine(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = tokens.kept(path)
+    token = auth.kept(path)
     look = os.fstat
 
     def roots(handle: int) -> os.stat_result:
@@ -144,7 +144,7 @@ def test_roots_own_is_taken_by_the_service_of_the_machine(
         return os.stat_result(found)
 
     monkeypatch.setattr(os, "fstat", roots)
-    assert tokens.read(path) == token
+    assert auth.read(path) == token
 
 
 def test_a_link_is_not_followed_and_what_it_names_is_not_touched(path: Path) -> None:
@@ -154,9 +154,9 @@ def test_a_link_is_not_followed_and_what_it_names_is_not_touched(path: Path) -> 
     other.chmod(0o600)
     path.symlink_to(other)
     with pytest.raises(TokenError, match="a link"):
-        tokens.kept(path)
+        auth.kept(path)
     assert not Tokens(path).fits("x" * 43)
-    tokens.renew(path)
+    auth.renew(path)
     assert other.read_text() == "x" * 43
     assert not path.is_symlink()
 
@@ -165,7 +165,7 @@ def test_a_link_to_nothing_makes_nothing_there(path: Path) -> None:
     path.parent.mkdir()
     path.symlink_to(path.parent / "planted")
     with pytest.raises(TokenError, match="a link"):
-        tokens.kept(path)
+        auth.kept(path)
     assert not (path.parent / "planted").exists()
 
 
@@ -181,18 +181,18 @@ def test_what_is_no_token_is_refused_without_waiting(path: Path, kind: str) -> N
         path.write_bytes(content[kind])
         path.chmod(0o600)
     with pytest.raises(TokenError):
-        tokens.kept(path)
+        auth.kept(path)
 
 
 def test_a_place_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TokenError, match="Not a directory") as error:
-        tokens.kept(tmp_path / "file" / "token")
+        auth.kept(tmp_path / "file" / "token")
     assert error.value.hint
 
 
 def test_it_is_in_no_repr(path: Path) -> None:
-    token = tokens.kept(path)
+    token = auth.kept(path)
     known = Tokens(path)
     assert known.fits(token)
     assert token not in repr(known)

@@ -22,7 +22,7 @@ import pytest
 
 from gpuwatchd.cli import main
 from gpuwatchd.core import config
-from gpuwatchd.web import tokens
+from gpuwatchd.web import auth
 from tests.children import Child
 from tests.cli import recorded, shaped, world
 from tests.web import serving
@@ -52,7 +52,7 @@ def test_one_line_and_the_end_by_a_signal(signum: int, code: int) -> None:
 def test_the_token_is_in_no_file_and_no_journal(tmp_path: Path, words: Sequence[str]) -> None:
     """What a service prints is kept, and may be read by others."""
     world.write()
-    token = tokens.kept(config.state_dir() / tokens.FILE_NAME)
+    token = auth.kept(config.state_dir() / auth.FILE_NAME)
     out = tmp_path / "out"
     with out.open("wb") as file:
         process = subprocess.Popen(
@@ -75,7 +75,7 @@ def test_the_token_is_in_no_file_and_no_journal(tmp_path: Path, words: Sequence[
     if words == ("--json",):
         data = json.loads(said)["data"]
         assert (data["url"], data["token"]) == (None, None)
-        assert tokens.read(Path(data["token_file"])) == token
+        assert auth.read(Path(data["token_file"])) == token
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=" ".join)
@@ -89,7 +89,7 @@ def test_who_sits_before_it_is_given_the_address_with_the_token(words: Sequence[
     try:
         while not (found := re.search(rb"#token=([\w-]{43})", said)):
             said += os.read(master, 4096)  # fails where the program ends
-        assert found[1].decode() == tokens.read(config.state_dir() / tokens.FILE_NAME)
+        assert found[1].decode() == auth.read(config.state_dir() / auth.FILE_NAME)
     finally:
         process.terminate()
         assert process.wait(60) == 0

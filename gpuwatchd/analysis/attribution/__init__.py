@@ -5,8 +5,15 @@ Nothing here imports numpy before somebody has grown: the daemon draws ledgers l
 
 from __future__ import annotations
 
-from gpuwatchd.analysis.attribution.ledger import Baseline, above_baseline, draw
-from gpuwatchd.analysis.attribution.share import LEAST_SHARE, UNATTRIBUTED, growth, share
+from gpuwatchd.analysis.attribution.ledger import (
+    LEAST_SHARE,
+    UNATTRIBUTED,
+    Baseline,
+    above_baseline,
+    draw,
+    growth,
+    share,
+)
 
 __all__ = [
     "LEAST_SHARE",

@@ -1,12 +1,29 @@
 """What memory and time on a GPU cost: prices, shares, and the one line of an alert. Pure."""
 
-from gpuwatchd.analysis.cost.account import WHATS, Entry, Sum, entries_of, grouped, saved, summed
-from gpuwatchd.analysis.cost.charges import Part, Since, charge, total
-from gpuwatchd.analysis.cost.held import GIB, gib_hours, usd
-from gpuwatchd.analysis.cost.intervals import Ask, Stint, counted_from, stint
-from gpuwatchd.analysis.cost.lines import in_currency, in_hours, line
+from gpuwatchd.analysis.cost.account import (
+    WHATS,
+    Entry,
+    Sum,
+    entries_of,
+    grouped,
+    in_currency,
+    in_hours,
+    line,
+    saved,
+    summed,
+)
+from gpuwatchd.analysis.cost.intervals import (
+    Ask,
+    Part,
+    Since,
+    Stint,
+    charge,
+    counted_from,
+    stint,
+    total,
+)
 from gpuwatchd.analysis.cost.price import OLD_DAYS, Price, Prices
-from gpuwatchd.analysis.cost.sharing import Held, Hour, Taken, taken, with_rest
+from gpuwatchd.analysis.cost.sharing import GIB, Held, Hour, Taken, gib_hours, taken, usd, with_rest
 
 __all__ = [
     "GIB",

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from gpuwatchd.analysis.idle import activity, advice
+from gpuwatchd.analysis.idle import advice, ranks
 from gpuwatchd.analysis.idle.facts import STOPPED, Sign
 from gpuwatchd.core import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gpuwatchd.analysis.idle.activity import Scene
     from gpuwatchd.analysis.idle.facts import Board, Held, Limits, Server
-    from gpuwatchd.analysis.idle.ranks import Wait
+    from gpuwatchd.analysis.idle.ranks import Scene, Wait
     from gpuwatchd.core.model import HoldingKind, ProcessKey
 
 DRIVER_WAIT_S: Final = 60.0
@@ -71,7 +70,7 @@ def read(
         ghost = _ghost(board, limits)
         if ghost is not None:
             yield ghost
-        around = activity.scene(board)
+        around = ranks.scene(board)
         for held in board.uses:
             used = held.used_bytes
             if held.exempt or (used is not None and (used < limits.minimum_bytes or used <= 0)):
@@ -106,9 +105,9 @@ def _works_elsewhere(boards: Sequence[Board]) -> set[ProcessKey]:
     """Return the processes that are at work on some device now."""
     keys = set()
     for board in boards:
-        around = activity.scene(board)
+        around = ranks.scene(board)
         for held in board.uses or ():
-            if activity.of(board, held, around) in {"busy", "spins"}:
+            if ranks.of(board, held, around) in {"busy", "spins"}:
                 keys.add(held.info.key)
     return keys
 
@@ -151,7 +150,7 @@ def _ended(board: Board, held: Held) -> Sign | None:
         parent = f" {held.parent}" if held.parent else ""
         words = f"pid {pid} has ended and its parent{parent} has not collected it"
         return _sign(board, held, "defunct", words, advice.defunct(held))
-    if held.cpu_pct is not None and held.cpu_pct < activity.STILL_CPU_PCT:
+    if held.cpu_pct is not None and held.cpu_pct < ranks.STILL_CPU_PCT:
         words = f"pid {pid} waited in the kernel (state D) in every look and used no CPU"
         return _sign(board, held, "driver-wait", words, advice.DRIVER_WAIT, needs_s=DRIVER_WAIT_S)
     return None
@@ -276,7 +275,7 @@ def _idle(
     """Return the sign of a process that holds memory and does nothing with it."""
     if held.used_bytes is None or held.kind == "G":
         return None
-    if activity.of(board, held, around) != "still":
+    if ranks.of(board, held, around) != "still":
         return None
     asked = [s.reading for s in _servers_of(held, servers) if s.reading.ok] if servers else ()
     if any((r.running or 0) > 0 or (r.waiting or 0) > 0 for r in asked):
@@ -284,7 +283,7 @@ def _idle(
     if is_early(board.uid, held.info.key):
         return _sign(board, held, "idle", "", (), needs_s=after_s, flat=True)
     amount = units.size(held.used_bytes)
-    if activity.use(board, held, around) is None:
+    if ranks.use(board, held, around) is None:
         words = f"{amount} unchanged, and next to no CPU used (its use of the GPU is unknown)"
     else:
         words = f"{amount} unchanged, and the GPU did nothing for it in any look"

@@ -1,6 +1,5 @@
 """Numerics that every detector shares: one view of a series, and estimators that bear noise."""
 
-from gpuwatchd.analysis.numerics.breaks import last_crash, last_gap
 from gpuwatchd.analysis.numerics.estimators import (
     batch_means_p,
     deviation,
@@ -16,7 +15,16 @@ from gpuwatchd.analysis.numerics.estimators import (
     turns,
     zigzag,
 )
-from gpuwatchd.analysis.numerics.series import MIB, Holds, View, holds, prepare, steady_rise
+from gpuwatchd.analysis.numerics.series import (
+    MIB,
+    Holds,
+    View,
+    holds,
+    last_crash,
+    last_gap,
+    prepare,
+    steady_rise,
+)
 
 __all__ = [
     "MIB",

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpuwatchd.cli.answers import about, alerts, charts, history, present, program, report, web
+from gpuwatchd.cli.answers import about, alerts, charts, history, present, program, report
 from gpuwatchd.cli.answers.base import Failure, Shape
 from gpuwatchd.core.model import Finding, Message
 
@@ -68,7 +68,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "checkpointed": (program.Checkpointed,),
     "analyze": (history.Analyze,),
     "backtest": (history.Backtest,),
-    "web": (web.Web,),
+    "web": (program.Web,),
     "doctor": (program.Doctor,),
     "ask-checkpoint": (program.AskCheckpoint,),
     "release": (program.DriverRelease,),

@@ -39,7 +39,7 @@ def check(around: Around) -> Iterator[Check]:
 
 
 def _reach(around: Around) -> Check:
-    from gpuwatchd.notify.channels.email.probe import Reach  # noqa: PLC0415
+    from gpuwatchd.notify.channels.email.channel import Reach  # noqa: PLC0415
 
     values = msgspec.structs.asdict(around.settings.notify.email)
     server = Reach(**{**values, "timeout": WITHIN_S})

@@ -7,8 +7,7 @@ here, and that nothing is here that no error names.
 
 from __future__ import annotations
 
-from gpuwatchd.cli.error_pages.asking import ASKING
-from gpuwatchd.cli.error_pages.page import ErrorPage
+from gpuwatchd.cli.error_pages.asking import ASKING, ErrorPage
 from gpuwatchd.cli.error_pages.serving import SERVING
 from gpuwatchd.cli.error_pages.working import WORKING
 

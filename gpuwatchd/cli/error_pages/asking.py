@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
-from gpuwatchd.cli.error_pages.page import ErrorPage
+# The shape of a section of the page of errors.
+
+
+class ErrorPage(NamedTuple):
+    """One section of the page of errors."""
+
+    id: str
+    """The stable name: ``errors#ID``."""
+    title: str
+    """What it is, in a few words."""
+    means: str
+    """What it says of the state of things."""
+    causes: tuple[str, ...]
+    """What usually leads to it."""
+    do: tuple[str, ...]
+    """What to do about it, the likeliest first."""
+
 
 ASKING: Final = (
     # What is asked for is not there.

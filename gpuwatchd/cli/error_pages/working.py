@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuwatchd.cli.error_pages.page import ErrorPage
+from gpuwatchd.cli.error_pages.asking import ErrorPage
 
 WORKING: Final = (
     # GPUs.

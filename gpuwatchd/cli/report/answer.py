@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.analysis import cost
-from gpuwatchd.charts import as_json
+from gpuwatchd.charts import drawing
 from gpuwatchd.cli import alert_details, cost_text, envelope, payload
 from gpuwatchd.cli.envelope import finite
 from gpuwatchd.cli.incidents import OPEN
@@ -126,7 +126,7 @@ def _finding(one: Incident) -> dict[str, Any]:
 
 
 def _picture(picture: Picture) -> dict[str, Any]:
-    return as_json.to_json(picture)
+    return drawing.to_json(picture)
 
 
 def _gpu(period: Period, device_use: DeviceUse) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuwatchd.charts import time_zones
+from gpuwatchd.charts import scales
 from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.cli import badges, log_text
 from gpuwatchd.cli.envelope import is_leak
@@ -25,7 +25,7 @@ _LEAST_FLOOR: Final = 4
 
 def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> Picture:
     """Return the chart of a subject, with at most :data:`POINTS` points and one for each gap."""
-    shift_s = 0.0 if log.epoch else -time_zones.ahead_s(0.0)
+    shift_s = 0.0 if log.epoch else -scales.ahead_s(0.0)
     t_s = series.t_s + shift_s
     width_s = _width(t_s)
     curve = _curve(t_s, series.used_bytes, series.breaks, width_s)

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from gpuwatchd.act import ACTIONS
-from gpuwatchd.cli import envelope, locations, options, output, requesting_user
+from gpuwatchd.cli import envelope, locations, options, output, user_filter
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import ActionError, GpuwatchdError, TargetGone
 from gpuwatchd.core.registry import load
@@ -85,7 +85,7 @@ def _write(key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
         process=key,
         phase=phase,
         result=text.clean(result),
-        who=requesting_user.user(),
+        who=user_filter.user(),
     )
     try:
         with locations.writing() as place:

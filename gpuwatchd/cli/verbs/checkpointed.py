@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatchd.cli import current_state, envelope, locations, options, output, requesting_user
+from gpuwatchd.cli import current_state, envelope, locations, options, output, user_filter
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -50,7 +50,7 @@ def command(pid: int, at_s: float | None) -> int:
         begun = units.clock(started_at_s, now_s=now_s)
         raise click.BadParameter(f"process {pid} began later, at {begun}", param_hint="'--at'")
     point = checkpoints.Checkpoint(
-        process=info.key, saved_at_s=saved_at_s, said_by=requesting_user.user()
+        process=info.key, saved_at_s=saved_at_s, said_by=user_filter.user()
     )
     with locations.writing() as place:
         checkpoint = checkpoints.write(place.state_dir, point)

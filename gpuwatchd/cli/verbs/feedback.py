@@ -18,7 +18,7 @@ from gpuwatchd.cli import (
     locations,
     options,
     output,
-    requesting_user,
+    user_filter,
     verdict_text,
 )
 from gpuwatchd.core import text, units
@@ -96,7 +96,7 @@ def give(alert: str, word: str, why: str | None) -> int:
         word="normal" if word == "normal" else "leak",
         given_at_s=time.time(),
         why=(text.clean(why, limit=_WHY_CHARS).strip() or None) if why else None,
-        who=requesting_user.user(),
+        who=user_filter.user(),
     )
     with locations.writing() as place:
         label = store.write(place.state_dir, given)

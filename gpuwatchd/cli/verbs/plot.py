@@ -100,9 +100,9 @@ def command(  # noqa: PLR0917 - one argument per flag
     if file is not None:
         _write(file, pictures, dark=dark, size=size)
     if flags.json:
-        from gpuwatchd.charts import as_json  # noqa: PLC0415
+        from gpuwatchd.charts import drawing  # noqa: PLC0415
 
-        data = [as_json.to_json(picture) for picture in pictures]
+        data = [drawing.to_json(picture) for picture in pictures]
         pair = (("not-all", more), ("no-such-gpu", missing))
         warnings = [one for one in pair if one[1]]
         output.emit_json(envelope.answer("plot", data, source="database", warnings=warnings))
@@ -124,7 +124,7 @@ def _write(
     file: Path, pictures: Sequence[Picture], *, dark: bool, size: tuple[int, int] | None
 ) -> None:
     from gpuwatchd.charts import rendering  # noqa: PLC0415
-    from gpuwatchd.charts.png import Order  # noqa: PLC0415
+    from gpuwatchd.charts.drawing import Order  # noqa: PLC0415
     from gpuwatchd.cli.report import saving  # noqa: PLC0415 - only for files
 
     form: Literal["png", "svg"] = "svg" if file.suffix.lower() == ".svg" else "png"

@@ -17,13 +17,9 @@ from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import (
     About,
     Alert,
-    EtaRange,
-    Finding,
     NoticeKind,
     Pattern,
-    ProcessKey,
     Severity,
-    Subject,
 )
 
 if TYPE_CHECKING:
@@ -42,10 +38,10 @@ _ABOUT: Final = (
 )
 _SETTABLE: Final = (*_ABOUT, "severity", "pattern")
 _LATER_S: Final = 60.0
-_ANOTHER: Final = "gpuwatchctl policy test --example"
+_INSTEAD: Final = "gpuwatchctl policy show says what the rules mean"
 
 
-@click.group("policy", epilog=options.examples("policy show", "policy test --example"))
+@click.group("policy", epilog=options.examples("policy show", "policy test latest"))
 def command() -> None:
     """Say what the rules mean, and try them on a finding."""
 
@@ -87,7 +83,7 @@ def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> 
 
 @command.command(
     "test",
-    epilog=options.examples("policy test latest", "policy test --example --set user=alice"),
+    epilog=options.examples("policy test latest", "policy test latest --set user=alice"),
 )
 @click.argument("alert", required=False, shell_complete=options.complete_key)
 @click.option(
@@ -101,9 +97,8 @@ def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> 
     "at_s",
     type=options.Instant(),
     metavar="TIME",
-    help="As if it were then (when it fired; for an example: now).",
+    help="As if it were then (when it fired).",
 )
-@click.option("--example", is_flag=True, help="Take a leak that is made up.")
 @click.option(
     "--set",
     "changes",
@@ -116,7 +111,6 @@ def test(
     alert: str | None,
     notice: NoticeKind,
     at_s: float | None,
-    example: bool,  # noqa: FBT001
     changes: dict[str, str],
 ) -> int:
     """Say what would be sent of a finding, by what, when, and why not; sends nothing.
@@ -124,15 +118,10 @@ def test(
     ALERT is a key, part of one, a pid or "latest" (the default). The rules are those in force now,
     or those of --config.
     """
-    if alert and example:
-        raise click.UsageError("ALERT or --example, not both")
     flags = options.current()
     config = flags.load_config().config
     trial = _Trial(config, notice)
-    if example:
-        trial.alert = _example(at_s or time.time())
-    else:
-        trial.find(alert)
+    trial.find(alert)
     trial.at_s = at_s or trial.due_s()
     trial.alert = _changed(trial.alert, changes)
     trial.run()
@@ -155,7 +144,7 @@ class _Trial:
         self.at_s = 0.0
         self.as_of_s = 0.0
         self.alert: Alert
-        self.source = "example"
+        self.source = "history"
         self.others: list[Alert] = []
         self.silences: list[Silence] = []
         self.routes: tuple[Route, ...] = ()
@@ -173,7 +162,7 @@ class _Trial:
             if key:
                 raise
             raise GpuwatchdError(
-                "no alert is recorded to try it on", hint=_ANOTHER, page="errors#no-such-alert"
+                "no alert is recorded to try it on", hint=_INSTEAD, page="errors#no-such-alert"
             ) from error
         self.source = found.source
         self.others = [alert for alert in found.alerts if alert.key != self.alert.key]
@@ -347,52 +336,4 @@ def _changed(alert: Alert, changes: Mapping[str, str]) -> Alert:
         title=title,
         severity=severity,
         finding=msgspec.structs.replace(alert.finding, severity=severity, **finding),
-    )
-
-
-def _example(at_s: float) -> Alert:
-    """Return the alert of a leak that is made up."""
-    process = ProcessKey(pid=4711, started_at_s=at_s - 6 * 3600)
-    subject = Subject(device_uid="GPU-example", process=process)
-    finding = Finding(
-        id="example",
-        subject=subject,
-        judged_at_s=at_s,
-        pattern="gradual",
-        tier="alert",
-        severity="warning",
-        confidence=0.91,
-        rate_bytes_per_s=12.4e6 / 60,
-        eta=EtaRange(low_s=7_200.0, mid_s=9_000.0, high_s=12_600.0),
-        r_squared=0.982,
-        detector="trend",
-        onset_at_s=at_s - 3_600,
-        reason="a made-up leak that grows steadily",
-        framework="PyTorch",
-        growth_bytes=744e6,
-        limit_bytes=80.0 * 2**30,
-        samples=720,
-    )
-    return Alert(
-        key=f"leak:{subject.id}",
-        kind="leak",
-        subject=subject,
-        state="firing",
-        severity="warning",
-        finding=finding,
-        opened_at_s=at_s - 300,
-        changed_at_s=at_s,
-        watch_at_s=at_s - 200,
-        firing_at_s=at_s,
-        notices=1,
-        title="GPU 0 (A100): python[4711] of alice",
-        about=About(
-            gpu="0",
-            gpu_name="NVIDIA A100",
-            user="alice",
-            process="python",
-            pid=4711,
-            framework="PyTorch",
-            command="python train.py",
-        ),
     )

@@ -14,9 +14,9 @@ from gpuwatchd.cli import (
     locations,
     options,
     output,
-    requesting_user,
     silence_changes,
     silence_text,
+    user_filter,
 )
 from gpuwatchd.cli.silence_changes import UNTIL_RESOLVED
 from gpuwatchd.core import text, units
@@ -148,7 +148,7 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
             from_at_s=now_s,
             until_at_s=now_s + for_s,
             even_critical=even_critical,
-            who=requesting_user.user(),
+            who=user_filter.user(),
             why=silence_changes.because(why),
         )
     kept = silence_changes.keep(silence)

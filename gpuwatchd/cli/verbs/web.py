@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.config import WebSection
-    from gpuwatchd.web.tokens import Tokens
+    from gpuwatchd.web.auth import Tokens
 
 _NEEDED = ("starlette", "uvicorn")
 _DOOR = "web-open.html"
@@ -66,14 +66,14 @@ def command(
     flags = options.current()
     section = flags.load_config().config.web
     _need_extra()
-    from gpuwatchd.web import tokens  # noqa: PLC0415 - of the extra
+    from gpuwatchd.web import auth  # noqa: PLC0415 - of the extra
 
-    path = expanded(section.token_file) if section.token_file else state_dir() / tokens.FILE_NAME
-    secret = tokens.renew(path) if new_token else tokens.kept(path)
+    path = expanded(section.token_file) if section.token_file else state_dir() / auth.FILE_NAME
+    secret = auth.renew(path) if new_token else auth.kept(path)
     if token:
         _confirm(flags, secret, None, listens=None, token=secret, path=path)
         return 0
-    return _serve(flags, section, _Listening(listen, port, opens), tokens.Tokens(path), secret)
+    return _serve(flags, section, _Listening(listen, port, opens), auth.Tokens(path), secret)
 
 
 class _Listening(NamedTuple):

@@ -8,12 +8,13 @@ KFD (AMD's compute driver) names its processes to everybody. **Not verified on h
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatchd.collect.drm.fdinfo import Busy, Client, parse
-from gpuwatchd.collect.drm.process_names import is_contained
+from gpuwatchd.analysis import frameworks
 from gpuwatchd.collect.drm.sysfs import compute_devices, number, read_text, word
-from gpuwatchd.core.model import ProcessKey, ProcessUse
+from gpuwatchd.core.model import ProcessInfo, ProcessKey, ProcessUse
+from gpuwatchd.core.text import clean, mask_argv
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -271,3 +272,221 @@ def _target(link: str | Path) -> str:
         return os.readlink(link).removesuffix(" (deleted)")  # noqa: PTH115
     except OSError:
         return ""
+
+
+# Who the processes of this container are.
+# The pids that drivers name belong to the host, so that inside a container nobody is named. Here
+# they come from the container's own /proc: they are local, and this source says itself who they
+# are.
+
+_INITIAL: Final = "pid:[4026531836]"
+"""What /proc/self/ns/pid is on a host: the number is part of the kernel's interface."""
+_ARGV_BYTES: Final = 16 * 1024
+_STAT_BYTES: Final = 1 << 20
+"""The line before the boot time counts every interrupt of every processor."""
+
+
+def is_contained(proc: Path) -> bool:
+    """Say whether this process has a pid namespace of its own."""
+    try:
+        return str((proc / "self/ns/pid").readlink()) != _INITIAL
+    except OSError:
+        return False
+
+
+class Names:
+    """Identities, each read once per life of a process.
+
+    Parameters
+    ----------
+    proc
+        Where /proc is.
+    """
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._known: dict[tuple[int, int], ProcessInfo] = {}
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self._booted_at_s: int | None = None
+
+    def of(self, pids: Iterable[int]) -> dict[int, ProcessInfo]:
+        """Return pid -> who it is; a process that has just ended is left out."""
+        if self._booted_at_s is None:
+            self._booted_at_s = _boot_time(_whole(f"{self._proc}/stat", _STAT_BYTES))
+        processes: dict[int, ProcessInfo] = {}
+        kept: dict[tuple[int, int], ProcessInfo] = {}
+        for pid in pids:
+            name, _, rest = word(f"{self._proc}/{pid}/stat").rpartition(")")
+            fields = rest.split()
+            if len(fields) < 20 or not fields[19].isdecimal():
+                continue
+            identity = (pid, int(fields[19]))
+            info = self._known.get(identity) or self._read(identity, name.partition("(")[2], fields)
+            processes[pid] = kept[identity] = info
+        self._known = kept
+        return processes
+
+    def _read(self, identity: tuple[int, int], name: str, fields: list[str]) -> ProcessInfo:
+        pid, ticks = identity
+        raw = _whole(f"{self._proc}/{pid}/cmdline", _ARGV_BYTES)
+        argv = raw.rstrip("\0").split("\0") if raw else []
+        framework, sure = frameworks.recognise(argv, (), name)
+        booted_s = self._booted_at_s
+        started_at_s = None if booted_s is None else booted_s + ticks / self._ticks_per_s
+        return ProcessInfo(
+            key=ProcessKey(pid=pid, started_at_s=started_at_s),
+            name=clean(name) or f"pid {pid}",
+            argv=mask_argv(argv),
+            parent_pid=int(fields[1]) if fields[1].isdecimal() else None,
+            state=clean(fields[0], limit=1),
+            framework=framework,
+            framework_sure=sure,
+            role=frameworks.role(argv, name),
+        )
+
+
+def _whole(path: str, limit_bytes: int) -> str:
+    try:
+        return read_text(path, limit_bytes)
+    except OSError:
+        return ""
+
+
+def _boot_time(stat: str) -> int | None:
+    for line in stat.splitlines():
+        key, _, value = line.partition(" ")
+        if key == "btime" and value.isdecimal():
+            return int(value)
+    return None
+
+
+# What /proc/PID/fdinfo/FD of an open graphics device says, as the kernel documents it.
+# Pure: text in, values out. The format is ``key: value [unit]`` (kernel documentation, "DRM
+# client usage stats" and the pages of the amdgpu, i915 and xe drivers). **Not verified on
+# hardware**: the tests use text of the documented shape.
+
+_UNITS: Final = {"": 1, "ns": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_KINDS: Final = (
+    "engine-capacity-", "engine-", "total-cycles-", "cycles-", "resident-", "memory-",
+)  # fmt: skip
+"""Beginnings of the keys that are followed by a name; the longer one first."""
+_LINE: Final = re.compile(
+    rf"^drm-({'|'.join(_KINDS)}|)([\w.-]+):[ \t]*(\S+)(?:[ \t]+(\w+))?[ \t]*$",
+    re.MULTILINE | re.ASCII,
+)
+_MOST_DIGITS: Final = 19
+"""Of a number that the kernel may write here; with more it is none of ours."""
+_OWN_MEMORY: Final = re.compile(r"vram\d*|local\d*")
+"""Regions that lie on the card: amdgpu "vram", xe "vram0", i915 "local0"."""
+_HOST_MEMORY: Final = re.compile(r"gtt|system\d*|stolen(-system\d*)?")
+"""Regions that lie in the host's memory. Any other region is kept and counted nowhere."""
+
+
+class Client(NamedTuple):
+    """One open file of one driver: what it holds and how long it has computed."""
+
+    driver: str
+    pdev: str | None
+    """PCI address, as sysfs writes it."""
+    client_id: int | None
+    """Unique per device; the same on duplicated and inherited descriptors."""
+    resident: dict[str, int]
+    """Region -> bytes in use; a region that the driver does not report is missing."""
+    engines: dict[str, int]
+    """Engine -> nanoseconds of work, or cycles where the driver counts those."""
+    ticks: dict[str, int]
+    """Engine -> cycles that have passed in all (xe); empty where ``engines`` is nanoseconds."""
+    capacity: dict[str, int]
+    """Engine -> number of equal engines; 1 where it is missing."""
+
+    def held_bytes(self, *, unified: bool) -> int | None:
+        """Return the bytes that count: on the card, and in the host's memory too when shared."""
+        found = [
+            amount
+            for region, amount in self.resident.items()
+            if _OWN_MEMORY.fullmatch(region) or (unified and _HOST_MEMORY.fullmatch(region))
+        ]
+        return sum(found) if found else None
+
+    @property
+    def computes(self) -> bool:
+        """Whether it has used an engine that only computes."""
+        return any(self.engines.get(name, 0) > 0 for name in ("compute", "ccs"))
+
+
+def parse(text: str) -> Client | None:
+    r"""Return what one fdinfo file says; None when it is not of a graphics device.
+
+    ``drm-resident-*`` is what is in use; ``drm-memory-*`` is the older word for the same, so that
+    both are never added. ``drm-total-*`` was only asked for and may not be backed: it is left out.
+
+    Examples
+    --------
+    >>> client = parse("drm-driver:\tamdgpu\ndrm-client-id:\t7\ndrm-memory-vram:\t4 KiB\n")
+    >>> client.client_id, client.held_bytes(unified=False)
+    (7, 4096)
+    >>> parse("pos:\t0\nflags:\t02\n") is None
+    True
+    """
+    values: dict[str, dict[str, int]] = {kind: {} for kind in _KINDS}
+    plain: dict[str, str] = {}
+    for kind, name, value, unit in _LINE.findall(text):
+        if not kind:
+            plain[name] = value
+            continue
+        factor = _UNITS.get(unit)
+        if factor is not None and value.isdecimal() and len(value) <= _MOST_DIGITS:
+            values[kind][name] = int(value) * factor
+    driver = plain.get("driver", "").lower()
+    if not driver:
+        return None
+    engines, client_id = values["engine-"], plain.get("client-id", "")
+    is_number = client_id.isdecimal() and len(client_id) <= _MOST_DIGITS
+    return Client(
+        driver=driver,
+        pdev=plain.get("pdev", "").lower() or None,
+        client_id=int(client_id) if is_number else None,
+        resident=values["memory-"] | values["resident-"],
+        engines=engines or values["cycles-"],
+        ticks={} if engines else values["total-cycles-"],
+        capacity={name: number for name, number in values["engine-capacity-"].items() if number},
+    )
+
+
+class Busy:
+    """How busy engines were between two looks, from counters that may run backwards.
+
+    The kernel allows a counter to fall behind for a while and asks readers to stay with the larger
+    value until it has caught up.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[object, str], tuple[int, int]] = {}
+        self._before_ns: int | None = None
+        self._step_ns = 0
+
+    def start(self, mono_s: float) -> None:
+        """Begin a look at an instant of the monotonic clock, seconds."""
+        now_ns = int(mono_s * 1e9)
+        self._step_ns = 0 if self._before_ns is None else now_ns - self._before_ns
+        self._before_ns = now_ns
+
+    def of(self, key: object, client: Client) -> dict[str, float]:
+        """Return engine -> share of its time that a client used since the last look, 0-1."""
+        shares: dict[str, float] = {}
+        for engine, raw in client.engines.items():
+            work, whole = self._seen.get((key, engine), (raw, client.ticks.get(engine, 0)))
+            count = max(raw, work)
+            ticks = max(client.ticks.get(engine, 0), whole)
+            known = (key, engine) in self._seen
+            self._seen[key, engine] = (count, ticks)
+            span = ticks - whole if client.ticks else self._step_ns
+            if known and span > 0:
+                room = span * client.capacity.get(engine, 1)
+                shares[engine] = min(1.0, (count - work) / room)
+        return shares
+
+    def forget(self, keys: set[object]) -> None:
+        """Keep the counters of these clients only."""
+        if any(key not in keys for key, _ in self._seen):
+            self._seen = {at: value for at, value in self._seen.items() if at[0] in keys}

@@ -22,8 +22,7 @@ import msgspec
 from gpuwatchd.collect.device_threads import Lanes
 from gpuwatchd.collect.drm import sysfs
 from gpuwatchd.collect.drm.card import Card, blank, measure, news, nothing, reading_of
-from gpuwatchd.collect.drm.process_names import Names, is_contained
-from gpuwatchd.collect.drm.processes import Holders, Processes
+from gpuwatchd.collect.drm.processes import Holders, Names, Processes, is_contained
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import Availability, Fault, Sample
 

@@ -11,7 +11,7 @@ import psutil
 
 from gpuwatchd.analysis import frameworks
 from gpuwatchd.collect.host import program
-from gpuwatchd.collect.host.parents import MOST, Ancestor
+from gpuwatchd.collect.host.program import MOST, Ancestor
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.core.text import clean, mask_argv, mask_title
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pwd
+import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -20,17 +22,16 @@ from gpuwatchd.collect.host.files import (
     read_stat,
     words_of,
 )
-from gpuwatchd.collect.host.parents import ancestors
-from gpuwatchd.collect.host.users import Users
+from gpuwatchd.collect.host.program import ancestors
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
-from gpuwatchd.core.text import mask_argv, mask_title
+from gpuwatchd.core.text import clean, mask_argv, mask_title
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from gpuwatchd.collect.host.files import Stat
-    from gpuwatchd.collect.host.parents import Ancestor
+    from gpuwatchd.collect.host.program import Ancestor
 
 MAX_THREADS: Final = 64
 _ARGV_BYTES: Final = 16 * 1024
@@ -167,3 +168,70 @@ def nameless(pid: int, why: str, *, foreign: bool = False) -> ProcessInfo:
     """Return the record of a process that has a number and nothing else."""
     key = ProcessKey(pid=pid, started_at_s=None)
     return ProcessInfo(key=key, name=f"pid {pid} ({why})", foreign=foreign)
+
+
+# Names of users; a directory service (LDAP) that does not answer keeps nobody waiting.
+
+PATIENCE_S: Final = 0.3
+"""So long a name is waited for, once per user; until it comes the number stands for it."""
+
+
+class Users:
+    """User id -> name, each asked for once, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._asked: set[int] = set()
+
+    def name(self, uid: int) -> str:
+        """Return a user's name; the number where there is none, or none has come yet."""
+        text = self._names.get(uid)
+        if text is None and uid not in self._asked:
+            self._asked.add(uid)
+            asks = threading.Thread(target=self._ask, args=(uid,), name="user", daemon=True)
+            asks.start()
+            asks.join(PATIENCE_S)
+            text = self._names.get(uid)
+        return str(uid) if text is None else text
+
+    def _ask(self, uid: int) -> None:
+        try:
+            self._names[uid] = clean(pwd.getpwuid(uid).pw_name)
+        except (KeyError, OSError):
+            self._names[uid] = str(uid)
+
+
+MAX_GONE: Final = 1024
+WAS: Final = "gone, was "
+"""Begins the name that one is shown with whom only this place still knew."""
+_NAMELESS: Final = frozenset({"", "?", "gone"})
+
+
+class Gone:
+    """The last known identity of up to :data:`MAX_GONE` pids whose process has ended."""
+
+    def __init__(self) -> None:
+        self._who: dict[int, ProcessInfo] = {}
+
+    def of(self, pid: int) -> ProcessInfo | None:
+        """Return who had a pid, or None."""
+        return self._who.get(pid)
+
+    def note(self, info: ProcessInfo) -> None:
+        """Remember a process that has ended; the oldest is forgotten when there are too many."""
+        pid = info.key.pid
+        self._who.pop(pid, None)
+        self._who[pid] = info
+        if len(self._who) > MAX_GONE:
+            del self._who[next(iter(self._who))]
+
+    def forget(self, pid: int) -> None:
+        """Take note that somebody has the pid again."""
+        self._who.pop(pid, None)
+
+    def recall(self, infos: Iterable[ProcessInfo]) -> None:
+        """Take over whom an earlier run of the daemon knew; whoever lives is forgotten later."""
+        for info in infos:
+            name = info.name.removeprefix(WAS)
+            if name not in _NAMELESS and not info.foreign:
+                self.note(info if name == info.name else msgspec.structs.replace(info, name=name))

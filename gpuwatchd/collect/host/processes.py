@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuwatchd.collect.host.boot_time import settled
-from gpuwatchd.collect.host.ended import Gone
 from gpuwatchd.collect.host.files import (
     NoDescriptor,
     anonymous_bytes,
@@ -26,10 +25,8 @@ from gpuwatchd.collect.host.files import (
     inside_container,
     read_bytes,
 )
-from gpuwatchd.collect.host.identity import Registry, nameless, still
-from gpuwatchd.collect.host.liveness import Watch
-from gpuwatchd.collect.host.process_probe import absent
-from gpuwatchd.collect.host.process_record import ProcessRecord
+from gpuwatchd.collect.host.identity import Gone, Registry, nameless, still
+from gpuwatchd.collect.host.liveness import Watch, absent
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
@@ -390,3 +387,26 @@ class Host:
         from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
 
         return by_psutil.boot_id()
+
+
+class ProcessRecord:
+    """One process that was identified, and how its liveness is watched."""
+
+    __slots__ = (
+        "anonymous_bytes",
+        "asked_mono_s",
+        "held",
+        "info",
+        "maps_due_mono_s",
+        "maps_reads",
+        "starttime",
+    )
+
+    def __init__(self, info: ProcessInfo, starttime: int, mono_s: float) -> None:
+        self.info = info
+        self.starttime = starttime
+        self.held: Held | None = None
+        self.anonymous_bytes: int | None = None
+        self.asked_mono_s = mono_s
+        self.maps_due_mono_s = mono_s
+        self.maps_reads = 0

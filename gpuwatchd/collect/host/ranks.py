@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gpuwatchd.collect.host.cgroup import Place
-    from gpuwatchd.collect.host.parents import Ancestor
+    from gpuwatchd.collect.host.program import Ancestor
 
 _NAMES: Final = (
     *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.collect.logs.collector import Track, as_array
-from gpuwatchd.collect.logs.counted import told_apart
 from gpuwatchd.collect.logs.fields import BYTES_FROM, MIB
 from gpuwatchd.collect.logs.runs import last_of_each_time
-from gpuwatchd.collect.logs.same_device import united
 from gpuwatchd.collect.logs.series import build
 from gpuwatchd.collect.logs.times import EPOCH_FROM
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.logs.device_identity import Place
     from gpuwatchd.collect.logs.log import LogFile
     from gpuwatchd.collect.logs.runs import Repairs
-    from gpuwatchd.core.model import FloatArray
+    from gpuwatchd.core.model import FloatArray, ProcessKey
 
 FEW_ROWS = 2
 """Rows with another total or name under one key: this many are torn, more are another device."""
@@ -224,3 +222,89 @@ def _say_error(sink: Collector, log: LogFile) -> None:
         line, reason = sink.first_bad or (1, "not understood")
         counts = ", ".join(f"{count:,} {why}" for why, count in log.skipped.items())
         log.error = f"line {line}: {reason}; no usable row ({counts or 'no memory figure'})"
+
+
+# Places that turned out to be one device: the bus id in one block, the UUID in another.
+
+
+def united(sink: Collector) -> list[Track]:
+    """Return the tracks of the log with readings, one for each subject and time axis."""
+    same = sink.places.united()
+    groups: dict[tuple[int, ProcessKey | None, str, bool], list[Track]] = {}
+    for (order, key, name, timed), track in sink.tracks.items():
+        if len(track.t):
+            track.place = same.get(order, track.place)
+            groups.setdefault((track.place.order, key, name, timed), []).append(track)
+    return [group[0] if len(group) == 1 else _joined(group) for group in groups.values()]
+
+
+def _joined(group: list[Track]) -> Track:
+    """Return one track of several, in order of time: their order in the file is not known."""
+    first = group[0]
+    joined = Track(first.place, first.process, first.timed, any(each.unitless for each in group))
+    t = np.concatenate([np.asarray(each.t) for each in group])
+    used = np.concatenate([np.asarray(each.used) for each in group])
+    other = np.concatenate([np.asarray(each.t if each.other is None else each.other)
+                            for each in group])  # fmt: skip
+    order = np.argsort(t, kind="stable")
+    joined.t, joined.used = as_array(t[order]), as_array(used[order])
+    if any(each.other is not None for each in group):
+        joined.other = as_array(other[order])
+    joined.total = max((each.total for each in group if each.total is not None), default=None)
+    joined.usable = next((each.usable for each in group if each.usable is not None), None)
+    return joined
+
+
+# Tables without any device column, whose ticks hold one row per device a few ms apart.
+
+_WITHIN_TICK_S = 0.1
+_MOST_DEVICES = 64
+_REGULAR_SHARE = 0.95
+
+
+def told_apart(tracks: list[Track], sink: Collector) -> list[Track]:
+    """Return the tracks, those of several devices taken apart: the n-th row of a tick is GPU n."""
+    found: list[Track] = []
+    alone = sum(track.counted for track in tracks) == 1
+    for track in tracks:
+        rows = _rows_of_ticks(np.asarray(track.t)) if track.counted and alone else None
+        if rows is None or track.other is not None or not track.timed:
+            found.append(track)
+            continue
+        sink.note(f"no device column: the n-th of {rows.shape[1]} rows in a tick is read as GPU n")
+        found += [
+            _counted_device(track, rows[:, number], number, sink) for number in range(rows.shape[1])
+        ]
+        sink.skipped["torn"] += len(track.t) - rows.size
+    return found
+
+
+def _rows_of_ticks(t: FloatArray) -> np.ndarray | None:
+    """Return (ticks, devices) row numbers, or None when rows do not come in equal groups."""
+    if t.size < 6:
+        return None
+    steps = np.diff(t)
+    first = np.concatenate(([0], np.flatnonzero(steps > _WITHIN_TICK_S) + 1))
+    sizes = np.diff(np.concatenate((first, [t.size])))
+    count = int(np.median(sizes))
+    regular = sizes == count
+    if not 2 <= count <= _MOST_DEVICES or first.size < 3:
+        return None
+    between = np.diff(t[first])
+    if regular.mean() < _REGULAR_SHARE or (steps < 0).any():
+        return None
+    if float(np.median(between)) < 5 * _WITHIN_TICK_S:
+        return None  # sampled too fast to tell a tick from a device
+    rows: np.ndarray = first[regular][:, None] + np.arange(count)
+    return rows
+
+
+def _counted_device(track: Track, rows: np.ndarray, number: int, sink: Collector) -> Track:
+    place = track.place
+    if number:
+        place = sink.places.find(index=number, host=place.host, name=place.name, total=place.total)
+    part = Track(place, None, timed=True, unitless=track.unitless, counted=True)
+    part.t = as_array(np.asarray(track.t)[rows])
+    part.used = as_array(np.asarray(track.used)[rows])
+    part.total = track.total
+    return part

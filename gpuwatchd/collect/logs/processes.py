@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import Torn
 from gpuwatchd.collect.logs.rowwise import RowTable
-from gpuwatchd.collect.logs.sanity import Torn
 
 if TYPE_CHECKING:
     from gpuwatchd.collect.logs.columns import Layout

@@ -8,9 +8,8 @@ import re
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import remember
+from gpuwatchd.collect.logs.collector import Torn, remember, sane_row, used_of
 from gpuwatchd.collect.logs.columns import layout_of
-from gpuwatchd.collect.logs.sanity import Torn, sane_row, used_of
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:

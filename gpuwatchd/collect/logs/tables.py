@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import sane
 from gpuwatchd.collect.logs.rowwise import CACHE_MAX, MEMORY_ROLES, RowTable, between
-from gpuwatchd.collect.logs.sanity import sane
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

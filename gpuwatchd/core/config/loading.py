@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
 from gpuwatchd.core import typed, units
-from gpuwatchd.core.config import files as reading
 from gpuwatchd.core.config.directories import SYSTEM_FILE, user_file
 from gpuwatchd.core.config.schema import Config, Seconds, Section, Size
 from gpuwatchd.core.errors import ConfigError
@@ -210,9 +211,9 @@ def parse(text: str, *, file: str = "<text>") -> dict[str, Any]:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(file, "", f"not valid TOML: {error}", page=reading.PAGE) from None
+        raise ConfigError(file, "", f"not valid TOML: {error}", page=PAGE) from None
     except RecursionError:
-        raise ConfigError(file, "", "nested too deeply", page=reading.PAGE) from None
+        raise ConfigError(file, "", "nested too deeply", page=PAGE) from None
     table = _normalise(raw, Config, "", file)
     _convert(table, file)
     return table
@@ -330,7 +331,7 @@ def load(
     read: list[Path] = []
     unread: list[str] = []
     for path in candidates:
-        text, trouble = reading.read(path, must_exist=chosen is not None)
+        text, trouble = read_file(path, must_exist=chosen is not None)
         unread += [trouble] if trouble else []
         if text is None:
             continue
@@ -343,13 +344,12 @@ def load(
         normal = _normalise(overrides, Config, "", "command line")
         _convert(normal, "command line")
         layers.append((normal, "command line"))
-    from gpuwatchd.core.config import presets  # noqa: PLC0415
 
     named = [found for table, _ in layers if (found := table.get("policy", {}).get("preset"))]
     preset = named[-1] if named else Config().policy.preset
     merged: dict[str, Any] = {}
     origin = {name: "default" for name, _ in keys()}
-    for table, source in ((presets.layer(preset), f"preset {preset}"), *layers):
+    for table, source in ((preset_layer(preset), f"preset {preset}"), *layers):
         _merge(merged, table)
         origin.update(dict.fromkeys(_leaves(table), source))
     return Loaded(
@@ -370,3 +370,110 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}"
+
+
+# A file of the configuration as text, whatever lies at its place.
+
+PAGE = "errors#configuration-file"
+MAX_BYTES = 1 << 20
+"""No configuration is larger."""
+
+
+def read_file(path: Path, *, must_exist: bool) -> tuple[str | None, str]:
+    """Return the text of a file, and what is to be said where it had to be left out.
+
+    The text is None where there is no file, or none that we may read: the machine's file can be
+    for others. A file that was asked for by name (``must_exist``) is never left out.
+
+    Raises
+    ------
+    ConfigError
+        When it is no text of a sensible size, or cannot be read.
+    """
+    try:
+        with open(path, "rb", opener=_opener) as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ConfigError(str(path), "", f"larger than {units.size(MAX_BYTES)}", page=PAGE)
+        return content.decode("utf-8"), ""
+    except FileNotFoundError:
+        if must_exist:
+            hint = "gpuwatchctl config path names the usual file, config init writes it"
+            raise ConfigError(str(path), "", "no such file", hint=hint, page=PAGE) from None
+        return None, ""
+    except UnicodeDecodeError:
+        raise ConfigError(str(path), "", "not UTF-8 text", page=PAGE) from None
+    except OSError as error:
+        if not must_exist and isinstance(error, NotADirectoryError):
+            return None, ""
+        if not must_exist and isinstance(error, PermissionError):
+            # Left out in silence, its channels would be missed only when an alert comes.
+            return None, f"{path}: not readable by this user, so what it says is left out"
+        raise ConfigError(str(path), "", error.strerror or "cannot be read", page=PAGE) from None
+
+
+def _opener(path: str, flags: int) -> int:
+    # A FIFO that nobody writes to would hold us up for ever; a shell's <(...) has its writer.
+    if stat.S_ISFIFO(os.stat(path).st_mode) and not path.startswith(("/dev/fd/", "/proc/self/fd/")):  # noqa: PTH116 - the opener's path is text
+        raise OSError(errno.EINVAL, "is a FIFO, not a file")
+    return os.open(path, flags | os.O_NOCTTY)
+
+
+# What ``[policy] preset`` stands for: keys below the user's own files, so that keys set win.
+# ``workstation`` is the defaults. A preset changes who is told, and how often; never what is
+# found.
+
+PRESETS: Final[dict[str, dict[str, Any]]] = {
+    "workstation": {},
+    # A server of several people: mail instead of pop-ups that nobody sees, fewer reminders, a
+    # summary each day, and memory that nobody works with is told of too.
+    "shared": {
+        "channels": ["email"],
+        "digest": "daily",
+        "digest-channels": ["email"],
+        "repeat": ["4h", "1d"],
+        "cooldown": "1h",
+        "group-interval": "15m",
+        "max-per-hour": 10,
+        "tell-held": [
+            *(
+                "gone",
+                "defunct",
+                "driver-wait",
+                "ghost",
+                "orphaned-runner",
+                "leaked-kv",
+                "hung-rank",
+            )
+        ],
+    },
+    # A run without people: a job reads the verdict from check, or from analyze --fail-on. What is
+    # told (by a channel that is set) is told once, at once, and without an epilogue.
+    "ci": {
+        "channels": [],
+        "flap-hold": "0s",
+        "repeat": [],
+        "recovered": False,
+        "digest": "off",
+    },
+}
+"""Name -> keys of ``[policy]`` as they would be written in a file."""
+
+
+def preset_layer(name: str) -> dict[str, Any]:
+    """Return a preset as a layer of configuration; empty where it changes nothing.
+
+    Examples
+    --------
+    >>> layer("ci")["policy"]["repeat"], layer("workstation")
+    ([], {})
+    """
+    keys = PRESETS[name]
+    # Layers are merged in place.
+    return {"policy": {key: _own(value) for key, value in keys.items()}} if keys else {}
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _own(one) for key, one in value.items()}
+    return [*value] if isinstance(value, list) else value

@@ -7,25 +7,30 @@ the log holds whole addresses, secrets included; nothing of that leaves this mod
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
+import ipaddress
 import logging
+import os
 import re
+import stat
 import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from gpuwatchd.core import extras, text
+from gpuwatchd.core.config import expanded
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability
-from gpuwatchd.notify import bounded_reads, plain_text
-from gpuwatchd.notify.channels import chat_addresses
+from gpuwatchd.notify import credentials, plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from gpuwatchd.core.model import Message
-    from gpuwatchd.notify.channels.chat_addresses import Address
 
 EXTRA = extras.install("chat")
 _TYPES = {"info": "INFO", "warning": "WARNING", "critical": "FAILURE"}
@@ -109,7 +114,7 @@ class ChatNotifier:
     def probe(self) -> Availability:
         """Say whether there are addresses and what sends to them. Connects to nobody."""
         try:
-            addresses = chat_addresses.load(self._urls_file)
+            addresses = load(self._urls_file)
         except NotifyError as error:
             return Availability(ok=False, reason=error.message, hint=error.hint)
         if importlib.util.find_spec("apprise") is None:
@@ -130,7 +135,7 @@ class ChatNotifier:
         NotifyError
             Transient while some address may still take it; permanent when none ever will.
         """
-        addresses = chat_addresses.load(self._urls_file)
+        addresses = load(self._urls_file)
         apprise = _apprise()
         has_it = self._memory.taken(message.id)
         waiting = [address for address in addresses if address.fingerprint not in has_it]
@@ -218,7 +223,7 @@ def _apprise() -> Any:
     with contextlib.suppress(ImportError):
         import requests  # noqa: PLC0415 - comes with Apprise
 
-        bounded_reads.bound(requests.Response)
+        bound_reads(requests.Response)
     return apprise
 
 
@@ -339,3 +344,178 @@ def _body(message: Message, room: int) -> str:
             break
         texts.append(line)
     return text.cut("\n".join([head, *texts, *tail]), room)
+
+
+# Answers of web services, read no further and no longer than anybody needs.
+# Apprise reads whatever a service answers to its end, in our process, and has no setting for it.
+# A service that never comes to an end would fill the memory, in a thread that was long given up.
+
+MOST_BYTES: Final = 1 << 20
+"""No answer to a notice is as long; its status, which counts, comes before."""
+LONGEST_S: Final = 60.0
+
+
+def bound_reads(response: Any) -> None:
+    """Make a class of responses (``requests.Response``) stop reading; twice does nothing more."""
+    whole = response.iter_content
+    if getattr(whole, "bounded", False):
+        return
+
+    def iter_content(self: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+        ends_s, taken = time.monotonic() + LONGEST_S, 0
+        for chunk in whole(self, *arguments, **options):
+            yield chunk
+            taken += len(chunk)
+            if taken >= MOST_BYTES or time.monotonic() >= ends_s:
+                # What is left of it would come before the next answer.
+                self.close()
+                return
+
+    iter_content.bounded = True  # type: ignore[attr-defined]
+    response.iter_content = iter_content
+
+
+# Addresses of chat services: where they are kept, and how they are named without their secrets.
+# An address is a secret as a whole: in ``slack://TokenA/TokenB/TokenC`` the token stands where
+# others have a host. So only the kind of service is ever shown, and a host where it surely is
+# one.
+
+CREDENTIAL = "chat-urls"
+VARIABLE = "GPUWATCHD_CHAT_URLS"
+_MAX_BYTES = 64 * 1024
+_SCHEMA = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}")
+_PLAIN = (
+    ("apprise", "form", "gotify", "hassio", "http", "json", "matrix", "mailto"),
+    ("mmost", "mqtt", "ncloud", "ntfy", "rocket", "signal", "xml"),
+)
+_WITH_HOST = frozenset(f"{name}{tls}" for row in _PLAIN for name in row for tls in ("", "s"))
+"""Services of one's own: what stands after "://" is a host."""
+_HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,18}[a-z0-9])?\.)+[a-z]{2,10}")
+
+
+class Address(NamedTuple):
+    """One address; its repr never shows it."""
+
+    number: int
+    """From 1, as they stand in the file."""
+    url: str
+
+    @property
+    def schema(self) -> str:
+        """The kind of service, as it is written before "://"; "" where there is none."""
+        value, mark, _ = self.url.partition("://")
+        return value.lower() if mark and _SCHEMA.fullmatch(value) else ""
+
+    @property
+    def name(self) -> str:
+        """What may be shown: "ntfy at ntfy.example.org", "slack (address 2)"."""
+        host = self._host()
+        if host:
+            return f"{self.schema} at {host}"
+        return f"{self.schema} (address {self.number})" if self.schema else f"address {self.number}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same address, and nothing can be read from it."""
+        return hashlib.sha256(self.url.encode("utf-8", "replace")).hexdigest()
+
+    def _host(self) -> str:
+        if self.schema not in _WITH_HOST:
+            return ""
+        try:
+            parts = urlsplit(self.url)
+            host = parts.hostname or ""
+        except ValueError:
+            return ""
+        # ntfy://topic is a topic of ntfy.sh, and whoever knows it can read along.
+        if host == "localhost" or _HOST.fullmatch(host):
+            return host
+        try:
+            return str(ipaddress.ip_address(host))
+        except ValueError:
+            return ""
+
+    def __repr__(self) -> str:
+        return f"Address({self.name})"
+
+
+def parse(words: str) -> tuple[Address, ...]:
+    r"""Return the addresses of a text: one per line; what begins with "#" is a comment.
+
+    Examples
+    --------
+    >>> parse("# ours\nslack://A/B/C\n\nntfys://ntfy.example.org/gpu\n")
+    (Address(slack (address 1)), Address(ntfys at ntfy.example.org))
+    """
+    lines = [line.strip() for line in words.splitlines()]
+    kept = dict.fromkeys(line for line in lines if line and not line.startswith("#"))
+    return tuple(Address(number, url) for number, url in enumerate(kept, start=1))
+
+
+def load(urls_file: str, environ: Mapping[str, str] | None = None) -> tuple[Address, ...]:
+    """Return the addresses: of the file, else the credential, else the environment.
+
+    Raises
+    ------
+    NotifyError
+        Permanent: there are none, or the file is one that others can read.
+    """
+    environ = credentials.environment() if environ is None else environ
+    directory = environ.get("CREDENTIALS_DIRECTORY")
+    credential = Path(directory) / CREDENTIAL if directory else None
+    if urls_file:
+        source, words = "urls-file", _content(expanded(urls_file), guarded=False)
+    elif credential is not None and credential.exists():
+        source, words = f"credential {CREDENTIAL}", _content(credential, guarded=True)
+    else:
+        source, words = VARIABLE, "\n".join(environ.get(VARIABLE, "").split())
+    addresses = parse(words)
+    if addresses:
+        return addresses
+    if source == VARIABLE:
+        raise NotifyError(
+            "no address of a chat service is set",
+            permanent=True,
+            hint='set [notify.chat] urls-file = "~/.config/gpuwatchd/chat-urls"',
+            page="errors#secret-file",
+        )
+    raise NotifyError(
+        f"{source}: no address in it",
+        permanent=True,
+        hint="one address per line, such as ntfys://...",
+        page="errors#secret-file",
+    )
+
+
+def _content(path: Path, *, guarded: bool) -> str:
+    """Return a file's text; the checks are made on the opened file itself."""
+    value = text.clean(str(path))
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            data = file.read(_MAX_BYTES) if stat.S_ISREG(status.st_mode) else b""
+    except OSError as error:
+        raise NotifyError(
+            f"file of addresses {value}: {error.strerror}",
+            permanent=True,
+            hint="write one address per line into it and chmod 600",
+            page="errors#secret-file",
+        ) from None
+    if not guarded and status.st_mode & 0o077:
+        raise NotifyError(
+            f"file of addresses {value}: others can read it (mode {status.st_mode & 0o777:04o})",
+            permanent=True,
+            hint=f"chmod 600 {value}",
+            page="errors#secret-file",
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise NotifyError(
+            f"file of addresses {value}: not UTF-8 text", permanent=True, page="errors#secret-file"
+        ) from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    # A FIFO planted in the file's place must not hang us.
+    return os.open(path, flags | os.O_NONBLOCK)

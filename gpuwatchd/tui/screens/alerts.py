@@ -20,10 +20,9 @@ from gpuwatchd.cli import (
 from gpuwatchd.cli.verbs import alerts
 from gpuwatchd.core import design
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.tui.paged import PagedScreen
 from gpuwatchd.tui.screens import snooze
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
-from gpuwatchd.tui.views import ViewScreen
+from gpuwatchd.tui.views import PagedScreen, ViewScreen
 from gpuwatchd.tui.widgets.sheet import Pages, Paragraph, blank
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from gpuwatchd.cli import (
 from gpuwatchd.cli.verbs import alerts, cost, explain
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Subject
-from gpuwatchd.tui.paged import SCROLLING
 from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture
-from gpuwatchd.tui.views import Bar, background
+from gpuwatchd.tui.views import SCROLLING, Bar, background
 from gpuwatchd.tui.widgets.chart import Chart
 from gpuwatchd.tui.widgets.sheet import Pages, Settled
 

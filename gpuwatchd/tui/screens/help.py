@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import design
-from gpuwatchd.tui.paged import PagedScreen
+from gpuwatchd.tui.views import PagedScreen
 from gpuwatchd.tui.widgets.sheet import blank, sentence
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.cli.verbs import zombies
 from gpuwatchd.core import units
-from gpuwatchd.tui.paged import PagedScreen
+from gpuwatchd.tui.views import PagedScreen
 from gpuwatchd.tui.widgets.sheet import Settled
 
 if TYPE_CHECKING:

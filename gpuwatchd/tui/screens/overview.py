@@ -8,7 +8,7 @@ from gpuwatchd.cli import device_facts, ranking
 from gpuwatchd.core import text
 from gpuwatchd.tui.page import Page
 from gpuwatchd.tui.selection import Selection
-from gpuwatchd.tui.widgets import frame, gpus, strips, table
+from gpuwatchd.tui.widgets import bars, frame, gpus, table
 
 if TYPE_CHECKING:
     from textual import events
@@ -117,7 +117,7 @@ class OverviewScreen(Page):
             return [[(" looking for GPUs", "faint")]]
         plan = gpus.plan(view, width)
         share = share_rows(height, view, wide=plan.rest > 0, processes=len(self.chosen.all_rows))
-        rows = strips.daemon_rows(painter, view, width, share.health)
+        rows = bars.daemon_rows(painter, view, width, share.health)
         rows += [[] for _ in range(share.health - len(rows))]
         hits: list[Hit | None] = [None] * share.health
         rows.append(gpus.head(painter, plan, view, share.gpus))
@@ -132,7 +132,7 @@ class OverviewScreen(Page):
                 rows.append(gpus.second(painter, view, item, width))
                 hits.append(Hit("gpu", uid))
         self._processes(rows, hits, view, width, share.rows)
-        rows += strips.alerts(painter, self.top.flags, view, width, share.alerts)
+        rows += bars.alerts(painter, self.top.flags, view, width, share.alerts)
         hits += [Hit("alert")] * share.alerts
         self.hits = hits
         self._tell_top()

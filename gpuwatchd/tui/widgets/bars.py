@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.scrollbar import ScrollBarRender
 
-from gpuwatchd.cli import cards
+from gpuwatchd import __version__
+from gpuwatchd.cli import cards, locations, panel, ranking
+from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import units
+from gpuwatchd.tui.feed import FAILED
+from gpuwatchd.tui.widgets.sheet import Sheet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.tui.paint import Row
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.output import Part
+    from gpuwatchd.tui.paint import Cell, Painter, Row
 
 
 class PlainScrollBar(ScrollBarRender):
@@ -79,3 +86,89 @@ def spark(
         return " " * points
     low, high = cards.spark_scale(known, total)
     return units.spark(shown, low=low, high=high, ascii_only=ascii_only).rjust(points)
+
+
+# Above and below the processes: how the daemon is, what is open, what is held without work.
+
+
+def daemon_rows(painter: Painter, view: View, width: int, most: int) -> list[Row]:
+    """Return how the daemon is: a row on it, or a row for each thing that is wrong with it."""
+    rows: list[Row] = []
+    for code, sentence in view.warnings:
+        age = ""
+        if code in {"daemon-dead", "daemon-late"}:
+            at = units.clock(view.taken_at_s, now_s=view.taken_at_s + view.stale_s)
+            age = f" {units.duration(view.stale_s)} ago ({at})"
+        quiet = code == locations.NOTE[0]
+        text = f"{'' if quiet else '! '}{sentence}{age}"
+        loud = "critical" if code.startswith(("daemon", FAILED)) else "leak"
+        rows.append([(painter.fit(f" {text}", width), "faint" if quiet else loud)])
+    if not rows:
+        rows.append([(painter.fit(f" {_summary(view)}", width), "faint")])
+    return rows[:most]
+
+
+def _summary(view: View) -> str:
+    daemon = view.daemon
+    other = daemon.version is not None and daemon.version != __version__
+    who = f"gpuwatchd {daemon.version}, which is not this version" if other else "gpuwatchd"
+    up = ""
+    if daemon.started_at_s is not None and view.taken_at_s >= daemon.started_at_s:
+        up = f", up {units.duration(view.taken_at_s - daemon.started_at_s)}"
+    count = sum(len(item.processes or ()) for item in view.devices)
+    gpus = len(view.devices)
+    many = f"{gpus} GPU{'s' if gpus != 1 else ''}, {count} process{'es' if count != 1 else ''}"
+    return f"{who}{up}; {many}; last sample {units.duration(view.stale_s)} ago"
+
+
+def alerts(painter: Painter, flags: Globals, view: View, width: int, most: int) -> list[Row]:
+    """Return what is open and what somebody should know, worst first, at most ``most`` rows."""
+    if most < 1:
+        return []
+    lines: list[Row] = [
+        _line(painter, panel.alert_line(alert, view), width) for alert in ranking.shown(view.alerts)
+    ]
+    lines += _others(painter, flags, view, width)
+    if not lines:
+        return [[(painter.cell(" no open alerts", width), "head faint")]]
+    if most == 1:
+        return [*lines[:1]]
+    return [_head(painter, view, width, len(lines) - most + 1), *lines[: most - 1]]
+
+
+def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
+    counted = ranking.counted(ranking.shown(view.alerts))
+    text = f" {counted} open" if counted else " no open alerts"
+    if view.silences:
+        text += f", {len(view.silences)} silence{'s' if len(view.silences) != 1 else ''}"
+    more = f" ({hidden} more below: a)" if hidden > 0 else ""
+    return [(painter.cell(text + more, width), "head faint")]
+
+
+def _others(painter: Painter, flags: Globals, view: View, width: int) -> list[Row]:
+    sheet = Sheet(flags, 10_000)
+    if view.untold or view.lost:
+        from gpuwatchd.cli import undelivered  # noqa: PLC0415 - only where nobody was told
+
+        undelivered.banner(sheet, view)
+    panel.holdings(sheet, view)
+    for problem in view.daemon.problems:
+        sheet.flow([("problem: " + problem, "yellow")])
+    return [_line(painter, [*row], width, apart="") for row in sheet.rows()]
+
+
+def _line(
+    painter: Painter, parts: list[Part] | list[Cell], width: int, *, apart: str = "  "
+) -> Row:
+    """Return parts in one row, two columns apart, cut where it ends."""
+    row: Row = [(" ", "")]
+    room = width - 1
+    for part in parts:
+        words, style = (part, "") if isinstance(part, str) else part
+        if not words or room < (2 if apart else 1):
+            continue
+        text = painter.fit(words, room)
+        gap = "" if words.startswith(" ") or text.endswith(" ") else apart
+        row += [(text, style), (gap, "")]
+        room -= width_of(text) + len(gap)
+    return row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.charts import as_json, text_description, time_zones
+from gpuwatchd.charts import drawing, scales, text_description
 from gpuwatchd.cli import charts, current_state
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
@@ -45,9 +45,9 @@ def picture(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     least_s, most_s = _NEXT_S
     return {
         "page": head(flags, view),
-        "picture": as_json.to_json(drawn) | {"sentence": text_description.sentence(drawn)},
+        "picture": drawing.to_json(drawn) | {"sentence": text_description.sentence(drawn)},
         # A forecast reaches further, at most twice the span again.
-        "zones": time_zones.rows(asked.begin_s, end_s + 2 * span_s),
+        "zones": scales.zone_rows(asked.begin_s, end_s + 2 * span_s),
         "marks": [_mark(mark, end_s) for mark in drawn.marks][::-1],
         "empty": drawn.empty,
         "notes": [text.clean(note, limit=400) for note in drawn.notes],

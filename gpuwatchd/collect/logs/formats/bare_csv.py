@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.logs.columns import layout_from
-from gpuwatchd.collect.logs.guess import guess
+from gpuwatchd.collect.logs.columns import guess, layout_from
 from gpuwatchd.collect.logs.processes import ProcessTable
 from gpuwatchd.collect.logs.rowwise import between
 from gpuwatchd.collect.logs.tables import Table
