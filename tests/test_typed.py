@@ -6,11 +6,7 @@ import re
 import subprocess
 import sys
 
-import msgspec
-import pytest
-
 from gpuwatchd.core import typed
-from gpuwatchd.core.config import Config
 from tests.conftest import ROOT
 
 ALONE = {"keyring_ask.py", "credentials.py", "mail_chart.py"}
@@ -63,11 +59,3 @@ def test_nothing_is_decoded_past_it() -> None:
         and not file.samefile(str(typed.__file__))
     }
     assert past == ALONE
-
-
-def test_it_decodes_and_converts_as_the_library_does() -> None:
-    assert typed.decode(b"[1, 2]", list[int]) == [1, 2]
-    assert typed.decoder(list[int]) is typed.decoder(list[int])
-    assert typed.convert({}, Config) == Config()
-    with pytest.raises(msgspec.ValidationError):
-        typed.decode(b'["x"]', list[int])

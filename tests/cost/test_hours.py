@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpuwatchd.analysis import cost
 from gpuwatchd.analysis.cost import Held, Part, Price
 from gpuwatchd.core.config import CostSection
+from tests.making import present
 
 MINUTE = 60.0
 Rows = list[Held]
@@ -97,8 +98,7 @@ def test_so_far_and_until_it_is_full() -> None:
 
 def test_a_job_has_all_of_its_devices() -> None:
     parts = [Part(6.0, 1.0, price(4.0)), Part(6.0, 1.0, price(4.0))]
-    found = cost.charge(parts, BOOK, since_at_s=0.0, since="start", left_s=None)
-    assert found is not None
+    found = present(cost.charge(parts, BOOK, since_at_s=0.0, since="start", left_s=None))
     assert (found.spent_usd, found.usd_per_hour, found.at_risk_usd) == (48.0, 8.0, None)
 
 
@@ -114,8 +114,7 @@ def test_unknown_stays_unknown_and_nothing_is_negative(
     drawn: list[tuple[float | None, float | None, float | None]],
 ) -> None:
     parts = [Part(hours, share, None if usd is None else price(usd)) for hours, share, usd in drawn]
-    found = cost.charge(parts, BOOK, since_at_s=0.0, since="start", left_s=60.0)
-    assert found is not None
+    found = present(cost.charge(parts, BOOK, since_at_s=0.0, since="start", left_s=60.0))
     lacking = any(one.hours is None or one.price is None for one in parts)
     assert (found.spent_usd is None) == lacking
     assert found.spent_usd is None or found.spent_usd >= 0.0

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.notify.dispatcher import MessageDispatcher
 
+    Dispatch = Callable[..., MessageDispatcher]
+
 
 class Fake:
     """A channel whose behaviour is a list of answers; the last one repeats."""
@@ -23,6 +25,7 @@ class Fake:
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers) or ["arrived"]
+        self.gates = [one for one in answers if isinstance(one, threading.Event)]
         self.sent: list[str] = []
         self.closed = 0
         self.begun = 0

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.charts import child_process, text_chart
+from gpuwatchd.charts import child_process
 from gpuwatchd.charts import mail_chart as drawing
 from gpuwatchd.core import design
 from gpuwatchd.core.model import Chart
@@ -22,6 +22,7 @@ from gpuwatchd.notify import plain_text
 from gpuwatchd.notify.channels.email.html import html
 from gpuwatchd.notify.channels.email.message import compose
 from tests.conftest import need
+from tests.making import present
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,33 +117,8 @@ def test_days_are_named_once() -> None:
     assert drawing._tick_labels(two_days, NOW_S) == ["02:07", "03:07", "Mon 02:07", "03:07"]
 
 
-def test_the_words_say_what_the_picture_shows() -> None:
-    assert text_chart.words(leak()) == (
-        "Memory grew from 12.0 GiB at 01:27 to 16.0 GiB at 02:07 (UTC), by 107 MB/min. "
-        "It reaches its limit of 22.0 GiB at 03:37, in nine of ten cases between 03:22 and 04:07."
-    )
-    assert text_chart.words(leak(high_s=None)).endswith(
-        "hardly before 03:22; it may also level off."
-    )
-    assert text_chart.words(leak(mid_s=None)).endswith("Its limit is 22.0 GiB.")
-    assert text_chart.words(leak(limit_bytes=None)).endswith("Its limit is not known.")
-    falling = leak(
-        used_bytes=tuple(reversed(leak().used_bytes)), rate_bytes_per_s=None, level_bytes=None,
-        onset_at_s=None, mid_s=None,
-    )  # fmt: skip
-    assert text_chart.words(falling).startswith("Memory went from 16.0 GiB at 01:07 to 12.0 GiB")
-
-
-def test_a_line_of_text_has_its_scale() -> None:
-    marks, scale = text_chart.sparkline(leak()).splitlines()
-    assert (len(marks), marks[0], marks[-1]) == (text_chart.SPARK_CHARS, "▁", "█")
-    assert list(marks) == sorted(marks)
-    assert scale == "12.0 GiB to 16.0 GiB of 22.0 GiB, 01:07 to 02:07 UTC"
-
-
 def test_the_lines_are_where_the_numbers_say(drawn_here: None) -> None:
-    png = child_process.draw(leak(), deadline_s=30.0)
-    assert png is not None
+    png = present(child_process.draw(leak(), deadline_s=30.0))
     image = pixels(png)
     height, width, _ = image.shape
     assert (width, height) == (2 * drawing.WIDTH_PX, 2 * drawing.HEIGHT_PX)
@@ -262,10 +238,6 @@ def test_the_channel_itself_never_imports_matplotlib() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_chart_keeps_its_shape_in_the_outbox() -> None:
-    assert msgspec.json.decode(msgspec.json.encode(leak()), type=Chart) == leak()
-
-
 def test_a_broken_chart_costs_nothing_but_itself(message: Message) -> None:
     for odd in (
         Chart(at_s=(), used_bytes=()),
@@ -285,8 +257,7 @@ def test_a_broken_chart_costs_nothing_but_itself(message: Message) -> None:
 def test_odd_numbers_lose_no_mail(message: Message, odd: dict[str, Any]) -> None:
     broken = msgspec.structs.replace(message, chart=leak(**odd))
     mail = compose(broken, sender="g@example.org", to=["a@example.org"], host="h", picture=b"png")
-    said = mail.get_body(("plain",))
-    assert said is not None
+    said = present(mail.get_body(("plain",)))
     assert message.command in said.get_content()
 
 

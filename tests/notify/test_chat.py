@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import threading
@@ -57,28 +56,6 @@ def test_severity_is_the_type(
     changed = msgspec.structs.replace(message, notice=notice, severity=severity)
     ChatNotifier(write(f"json://{service.at}")).send(changed)
     assert service.got[0].json["type"] == kind
-
-
-def test_ntfy(write: Any, service: Service, message: Message) -> None:
-    ChatNotifier(write(f"ntfy://user:{SECRET}@{service.at}/gpu?priority=high")).send(message)
-    (got,) = service.got
-    headers = {name.lower(): value for name, value in got.headers.items()}
-    assert "python[4711]" in (headers.get("x-title") or got.body.decode())
-    assert b"12.4 MB/min" in got.body
-    assert headers["authorization"].startswith("Basic ")
-
-
-def test_slack(
-    write: Any, service: Service, message: Message, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from apprise.plugins.slack import NotifySlack
-
-    monkeypatch.setattr(NotifySlack, "webhook_url", f"http://{service.at}/services")
-    url = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
-    assert ChatNotifier(write(url)).send(message) == "accepted by slack (address 1)"
-    (got,) = service.got
-    assert got.path == "/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
-    assert "12.4 MB/min" in json.dumps(got.json)
 
 
 def test_discord(

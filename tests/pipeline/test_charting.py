@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpuwatchd.core.model import Alert, EtaRange, Finding, Message, Subject
 from gpuwatchd.pipeline.chart_points import MOST_POINTS, chart, thinned
 from gpuwatchd.store import records
+from tests.making import present
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray
@@ -91,8 +92,7 @@ def test_a_leak_is_drawn_from_its_onset_with_its_line() -> None:
 
 
 def test_far_ahead_more_of_the_past_is_shown() -> None:
-    drawn = chart(leak(), alert())
-    assert drawn is not None
+    drawn = present(chart(leak(), alert()))
     assert drawn.at_s[0] == pytest.approx(NOW_S - 6000.0 - 0.15 * 53_000.0, abs=120.0)
 
 
@@ -101,22 +101,19 @@ def test_it_is_small_enough_to_be_kept_with_its_message() -> None:
 
 
 def test_without_an_onset_the_whole_window_is_shown() -> None:
-    drawn = chart(leak(), alert(onset_at_s=None))
-    assert drawn is not None
+    drawn = present(chart(leak(), alert(onset_at_s=None)))
     assert drawn.at_s[0] == NOW_S - 5.0 * 3999
 
 
 def test_what_is_over_has_a_curve_and_no_future() -> None:
     over = msgspec.structs.replace(alert(), state="resolved")
-    drawn = chart(leak(), over)
-    assert drawn is not None
+    drawn = present(chart(leak(), over))
     assert (drawn.rate_bytes_per_s, drawn.level_bytes, drawn.mid_s) == (None, None, None)
 
 
 @pytest.mark.parametrize("changes", [{"eta": None}, {"rate_bytes_per_s": -5.0}])
 def test_without_an_end_none_is_drawn(changes: dict[str, Any]) -> None:
-    drawn = chart(leak(), alert(**changes))
-    assert drawn is not None
+    drawn = present(chart(leak(), alert(**changes)))
     assert drawn.mid_s is None
 
 

@@ -87,11 +87,6 @@ def test_who_it_was_is_known_after_a_restart_and_since_when(machine: Machine) ->
     assert found.process.user == "alice"
 
 
-def test_without_an_earlier_state_nothing_is_taken_up(machine: Machine) -> None:
-    machine.holdings.resume(None)
-    assert machine.ticks(THREE_LOOKS) == ()
-
-
 def test_a_nameless_pid_that_exists_is_not_gone(machine: Machine) -> None:
     machine.card([ProcessInfo(key=key(7, None), name="pid 7 (hidden by system policy)")])
     assert machine.ticks(THREE_LOOKS) == ()
@@ -305,14 +300,3 @@ def test_what_a_card_in_parts_holds_is_listed_with_its_parts() -> None:
     machine.run(7)
     found = machine.ticks(9 * EVERY_TICKS)
     assert [one.device_uid for one in found] == ["MIG-1"]
-
-
-def test_a_stopped_process_is_said_to_be() -> None:
-    machine = Machine(zombies=IDLE)
-    people = [info(pid) for pid in range(100, 140)]
-    machine.card(people, util=0.0)
-    for one in people:
-        machine.run(one.key.pid, "T")
-    found = machine.ticks(12 * EVERY_TICKS)
-    assert len(found) == 40
-    assert all("stopped" in one.evidence for one in found)

@@ -10,7 +10,7 @@ import msgspec
 from gpuwatchd.collect.host.memory import Headroom, headroom
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.pipeline import Pipeline, host_memory
-from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, run
 from tests.store.world import BOOT, Time, opened
 
@@ -77,23 +77,18 @@ def test_a_leak_on_the_host_is_found_and_told_as_one_of_the_host() -> None:
     assert alert.finding.eta is not None
     left = TOTAL - 10 * GIB - growing(499)
     assert abs(alert.finding.eta.mid_s / (left / (6 * MIB)) - 1) < 0.25
-    shown = ticks[-1].state.devices[0].processes
-    assert shown is not None
+    shown = present(ticks[-1].state.devices[0].processes)
     assert shown[0].host_bytes == growing(499)
-    assert shown[0].host_finding is not None
-    assert shown[0].host_finding.tier == "alert"
-    assert shown[0].finding is not None
-    assert shown[0].finding.pattern == "stable"
+    assert present(shown[0].host_finding).tier == "alert"
+    assert present(shown[0].finding).pattern == "stable"
 
 
 def test_flat_memory_on_the_host_is_flat() -> None:
     pipeline, post = watched(lambda i: on_host(i, 8 * GIB))
     ticks = run(pipeline, 400)
     assert post.told == []
-    shown = ticks[-1].state.devices[0].processes
-    assert shown is not None
-    assert shown[0].host_finding is not None
-    assert shown[0].host_finding.reason == "host memory is flat"
+    shown = present(ticks[-1].state.devices[0].processes)
+    assert present(shown[0].host_finding).reason == "host memory is flat"
     assert shown[1].host_finding is None
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatchd.collect.metal.calls import ACCELERATORS
 from gpuwatchd.pipeline import Pipeline
-from tests.making import GIB, LEAKER, MIB, sample
+from tests.making import GIB, LEAKER, MIB, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, run
 from tests.sources.metal_case import FakeMac
 
@@ -56,8 +56,7 @@ def test_a_listed_process_takes_over_from_the_device() -> None:
 def test_the_ledger_says_that_it_is_not_whole() -> None:
     script = Script(lambda tick: lacking(tick, share=1.0))
     (tick,) = run(Pipeline(config=EAGER, sources=[script]), 1)
-    ledger = tick.state.devices[0].ledger
-    assert ledger is not None
+    ledger = present(tick.state.devices[0].ledger)
     assert ledger.state == "partial"
     assert tick.state.devices[0].unattributed_bytes is None
 
@@ -81,6 +80,5 @@ def test_on_a_mac_what_is_allocated_is_judged_whoever_is_listed() -> None:
     assert alert.subject.process is None
     assert "Apple M2" in post.told[0]
     assert len(post.told) == 1
-    ledger = ticks[-1].state.devices[0].ledger
-    assert ledger is not None
+    ledger = present(ticks[-1].state.devices[0].ledger)
     assert (ledger.state, ledger.unattributed_bytes) == ("partial", None)

@@ -74,27 +74,6 @@ def history(tmp_path: Path) -> Iterator[History]:
     kept.close()
 
 
-def test_a_new_courier_does_not_send_again_what_the_old_one_has_sent(history: History) -> None:
-    old, new = Hands(), Hands()
-    post = Outbox(old, history)
-    post.send(history.apply([], [delivery()]))
-    old.end("sent")
-    post.replace(new)
-    post.collect(NOW_S)
-    assert new.taken == []
-    assert history.pending_deliveries() == []
-
-
-def test_a_new_courier_goes_on_with_what_the_old_one_had_in_hand() -> None:
-    old, new = Hands(), Hands()
-    post = Outbox(old, None)
-    post.send([delivery(1), delivery(2)])
-    old.end("pending", "no answer")
-    post.replace(new)
-    post.collect(NOW_S)
-    assert {one.alert_key for one in new.taken} == {"leak:1", "leak:2"}
-
-
 def test_an_old_complaint_about_a_channel_does_not_outlive_its_settings() -> None:
     old = Hands()
     post = Outbox(old, None)

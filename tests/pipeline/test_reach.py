@@ -17,18 +17,6 @@ def about(*keys: str, **changes: Any) -> Any:
     return msgspec.structs.replace(one, alert_key=keys[0], message=message)
 
 
-def test_untold_is_what_failed_and_was_told_by_nobody() -> None:
-    opened = {"a": 1.0, "b": 1.0, "c": 1.0}
-    reach = Reach(opened.get)
-    reach.note(about("a", "b"))
-    reach.note(about("c", error=None, attempts=0))
-    assert reach.untold() == ("a", "b")
-    reach.note(about("b", channel="email", state="sent", error=None))
-    assert reach.untold() == ("a",)
-    del opened["a"]
-    assert reach.untold() == ()
-
-
 def test_a_new_opening_is_untold_although_the_last_was_told() -> None:
     opened = {"a": 1.0}
     reach = Reach(opened.get)

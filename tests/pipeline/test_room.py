@@ -13,7 +13,7 @@ from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline, replay
 from gpuwatchd.pipeline.watcher import Headroom
-from tests.making import CARD, GIB, KEY, LEAKER, MIB, finding, sample
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, finding, present, sample
 from tests.pipeline.play import Script, run
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def left_s(play: Script) -> float:
     pipeline = Pipeline(config=Config(), sources=[play])
     found = run(pipeline, 200)[-1].findings[MINE.id]
     pipeline.close()
-    assert found.eta is not None
-    return found.eta.mid_s
+    return present(found.eta).mid_s
 
 
 def test_two_leaks_share_what_is_free() -> None:
@@ -130,9 +129,7 @@ def test_recorded_neighbours_count_too() -> None:
     found = replay.analyze(LogFile(path="x", devices=[CARD], series=series), Config())
     free = 55 * GIB - 2 * 179 * 50 * MIB
     for one in found:
-        assert one.finding is not None
-        assert one.finding.eta is not None
-        assert one.finding.eta.mid_s == pytest.approx(free / (20 * MIB), rel=0.06)
+        assert present(present(one.finding).eta).mid_s == pytest.approx(free / (20 * MIB), rel=0.06)
 
 
 @pytest.mark.parametrize("state", ["released", "asleep", "lost", "hung"])

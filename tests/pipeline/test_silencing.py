@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time as real
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -223,21 +222,6 @@ def test_it_is_read_again_only_when_somebody_has_written() -> None:
     paper.outside += 1
     silencing.refresh(time.now_s)
     assert paper.reads == 2
-
-
-def test_a_look_costs_microseconds() -> None:
-    time, paper = Time(), Paper(silence())
-    silencing = on(paper, time)
-    silencing.refresh(time.now_s)
-    best = min(_timed(silencing, time.now_s) for _ in range(20))
-    assert best < 20e-6
-
-
-def _timed(silencing: ActiveSilences, now_s: float) -> float:
-    begun_s = real.perf_counter()
-    for _ in range(100):
-        silencing.refresh(now_s)
-    return (real.perf_counter() - begun_s) / 100
 
 
 _STEPS = st.lists(

@@ -333,12 +333,6 @@ def test_an_override_has_channels_and_reminders_of_its_own() -> None:
     assert world.notices(key) == ["firing", "repeat", "repeat"]
 
 
-def test_without_reminders_it_is_told_once() -> None:
-    world, key = one(Rules(repeat_s=()))
-    world.run(86_400.0, every_s=60.0)
-    assert world.notices(key) == ["firing"]
-
-
 def test_every_hold_is_said_once() -> None:
     mute = Override(matcher=Matcher(), name="override 1", mute=True, why="a test machine")
     world, _ = one(Rules(overrides=(mute,)), how="urgent")

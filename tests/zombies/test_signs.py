@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.analysis.idle import Limits, snapshot
+from tests.making import present
 from tests.zombies.facts import blind, board, held, kinds, ledger, look, server
 
 if TYPE_CHECKING:
@@ -24,8 +25,7 @@ def test_a_process_at_work_is_not_listed() -> None:
 def test_a_pid_that_does_not_exist_is_named_with_whom_it_was() -> None:
     (found,) = look(board(held(exists=False, who={"state": "gone"})))
     assert (found.kind, found.since_s) == ("gone", 0.0)
-    assert found.process is not None
-    assert found.process.label == "python train.py"
+    assert present(found.process).label == "python train.py"
     assert "pid 4711" in found.evidence
     assert any("no signal" in line for line in found.advice)
 
@@ -185,8 +185,7 @@ def test_holding_memory_idle_for_two_hours() -> None:
 def test_what_is_idle_is_told_process_by_process_where_that_is_known() -> None:
     both = board(held(1, busy_pct=0.0), held(2, busy_pct=60.0))
     (found,) = look(both, looks=LONG)
-    assert found.process is not None
-    assert found.process.key.pid == 1
+    assert present(found.process).key.pid == 1
 
 
 def test_with_unknown_utilisation_only_an_unused_cpu_is_idle() -> None:
@@ -205,8 +204,7 @@ def test_an_unused_cpu_proves_nothing_unless_another_can_be_at_work() -> None:
     quiet, other = held(1, cpu_pct=0.0), held(2, cpu_pct=0.1)
     assert look(board(quiet, other), looks=LONG) == ()
     (found,) = look(board(quiet, held(2, cpu_pct=80.0)), looks=LONG)
-    assert found.process is not None
-    assert found.process.key.pid == 1
+    assert present(found.process).key.pid == 1
 
 
 def test_a_server_with_requests_is_not_idle() -> None:
@@ -232,11 +230,6 @@ def test_a_server_with_requests_is_not_idle() -> None:
 def test_what_would_free_it_depends_on_what_it_is(who: dict[str, Any], advice: str) -> None:
     (found,) = look(board(held(who=who), **IDLE), looks=LONG)
     assert any(advice in line for line in found.advice), found.advice
-
-
-def test_a_launcher_that_has_ended_is_said() -> None:
-    (found,) = look(board(held(orphan=True), **IDLE), looks=LONG)
-    assert "whoever started it has ended" in found.evidence
 
 
 def test_one_that_was_stopped_is_said_to_be() -> None:
