@@ -81,6 +81,14 @@ class World:
         return [alarm.alert for alarm in self.alarms.alarms.values() if alarm.alert]
 
 
+def losing() -> World:
+    """Return a world in which one of two GPUs has just been lost."""
+    world = World(CARD, OTHER)
+    world.run(10)
+    world.set(CARD, "lost")
+    return world
+
+
 def test_a_lost_gpu_raises_one_alert_and_recovers() -> None:
     world = World(CARD, OTHER)
     assert world.run(60) == []
@@ -104,9 +112,7 @@ def test_a_lost_gpu_raises_one_alert_and_recovers() -> None:
 
 
 def test_one_that_comes_and_goes_is_open_all_the_time() -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     assert len(world.run(100)) == 1
     for _ in range(5):
         world.set(CARD, "ok")
@@ -144,9 +150,7 @@ def test_what_is_meant_or_not_known_is_no_alarm(state: DeviceState) -> None:
 
 @pytest.mark.parametrize("state", ["released", "asleep", "unsupported", "no-permission", None])
 def test_nothing_but_a_good_reading_ends_it(state: DeviceState | None) -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     world.run(100)
     world.set(CARD, state)
     assert world.run(7200) == []
@@ -235,9 +239,7 @@ def test_an_instance_is_not_told_of_beside_its_card() -> None:
 
 
 def test_time_without_a_look_does_not_count() -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     world.run(20)
     world.now_s += 8 * 3600.0  # the machine slept
     assert world.run(30) == []
@@ -245,9 +247,7 @@ def test_time_without_a_look_does_not_count() -> None:
 
 
 def test_a_clock_set_back_moves_an_open_alert() -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     (opened,) = world.run(100)
     world.now_s -= 7200.0
     assert world.run(60) == []
@@ -258,9 +258,7 @@ def test_a_clock_set_back_moves_an_open_alert() -> None:
 
 
 def test_an_alert_of_an_earlier_run_goes_on() -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     (opened,) = world.run(100)
     told = msgspec.structs.replace(opened, notices=1, next_notice_at_s=None)
     again = World(CARD, OTHER)
@@ -278,9 +276,7 @@ def test_an_alert_of_an_earlier_run_goes_on() -> None:
 
 
 def test_one_whose_device_never_comes_back_is_over_after_a_day() -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     world.run(100)
     del world.intake.devices[CARD.uid]
     assert world.run(80_000) == []
@@ -293,9 +289,7 @@ def test_turned_off_nothing_is_told_and_what_was_is_over() -> None:
     world.run(10)
     world.set(CARD, "lost")
     assert world.run(400) == []
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     world.run(100)
     world.alarms.config = Config(policy=PolicySection(tell_hardware=False))
     (over,) = world.run(10)

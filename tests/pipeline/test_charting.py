@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.core.model import Alert, EtaRange, Finding, Message, Subject
+from gpuwatchd.core.model import Alert, EtaRange, Message
 from gpuwatchd.pipeline.chart_points import MOST_POINTS, chart, thinned
 from gpuwatchd.store import records
-from tests.making import present
+from tests import making
+from tests.making import finding, present
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray
@@ -50,31 +51,15 @@ def leak(n: int = 4000) -> Track:
 
 
 def alert(**changes: Any) -> Alert:
-    subject = Subject(device_uid="GPU-1")
-    finding = Finding(
-        id="f",
-        subject=subject,
-        judged_at_s=NOW_S,
-        pattern="gradual",
-        tier="alert",
-        severity="warning",
-        confidence=0.9,
-        rate_bytes_per_s=RATE,
-        eta=EtaRange(low_s=40_000.0, mid_s=53_000.4, high_s=70_000.0),
-        onset_at_s=NOW_S - 6000.0,
-        limit_bytes=24 * GIB,
-    )
-    finding = msgspec.structs.replace(finding, **changes)
-    return Alert(
-        key="leak/GPU-1",
-        kind="leak",
-        subject=subject,
-        state="firing",
-        severity="warning",
-        finding=finding,
-        opened_at_s=NOW_S - 100.0,
-        changed_at_s=NOW_S,
-    )
+    values: dict[str, Any] = {
+        "judged_at_s": NOW_S,
+        "rate_bytes_per_s": RATE,
+        "eta": EtaRange(low_s=40_000.0, mid_s=53_000.4, high_s=70_000.0),
+        "onset_at_s": NOW_S - 6000.0,
+        "limit_bytes": 24 * GIB,
+    }
+    judged = finding(**{**values, **changes})
+    return making.alert(finding=judged, opened_at_s=NOW_S - 100.0, changed_at_s=NOW_S)
 
 
 def test_a_leak_is_drawn_from_its_onset_with_its_line() -> None:

@@ -71,6 +71,14 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str, dict[str, st
     return found
 
 
+def known(caplog: pytest.LogCaptureFixture) -> Machine:
+    """Return a machine of two GPUs that are known already."""
+    machine = Machine(CARD.uid, OTHER.uid)
+    machine.ticks()
+    caplog.clear()
+    return machine
+
+
 @pytest.fixture(autouse=True)
 def _all_levels(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="gpuwatchd")
@@ -90,9 +98,7 @@ def test_a_new_gpu_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_each_state_and_its_end_is_one_line(
     state: DeviceState, caplog: pytest.LogCaptureFixture
 ) -> None:
-    machine = Machine(CARD.uid, OTHER.uid)
-    machine.ticks()
-    lines(caplog)
+    machine = known(caplog)
     machine.states[CARD.uid] = state
     machine.ticks(20)
     ((level, what, keys),) = lines(caplog)
@@ -107,9 +113,7 @@ def test_each_state_and_its_end_is_one_line(
 
 
 def test_one_that_goes_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
-    machine = Machine(CARD.uid, OTHER.uid)
-    machine.ticks()
-    lines(caplog)
+    machine = known(caplog)
     del machine.states[OTHER.uid]
     machine.ticks(20)
     ((level, what, keys),) = lines(caplog)
@@ -123,9 +127,7 @@ def test_one_that_goes_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_one_that_is_listed_and_not_read(caplog: pytest.LogCaptureFixture) -> None:
-    machine = Machine(CARD.uid, OTHER.uid)
-    machine.ticks()
-    lines(caplog)
+    machine = known(caplog)
     machine.unread = {OTHER.uid}
     machine.ticks(20)
     ((level, what, keys),) = lines(caplog)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.core.model import Alert, Device, Event, Finding, Sample, Subject
+from gpuwatchd.core.model import Alert, Device, Event, Sample
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.event_log import MOST_PER_DEVICE, EventLog
-from tests.making import CARD
+from tests import making
+from tests.making import CARD, finding
 from tests.pipeline.play import EAGER, Script, leaking, run
 
 if TYPE_CHECKING:
@@ -30,42 +31,9 @@ def sample(*events: Event) -> Sample:
     return Sample(taken_at_s=NOW_S, taken_mono_s=1.0, boot_id="b", readings=(), events=events)
 
 
-def device(uid: str = "GPU-1", parent_uid: str | None = None) -> Device:
-    return Device(
-        uid=uid,
-        vendor="nvidia",
-        index=0,
-        name="A100",
-        memory_total_bytes=None,
-        parent_uid=parent_uid,
-    )
-
-
 def alert() -> Alert:
-    subject = Subject(device_uid="GPU-1")
-    finding = Finding(
-        id="f",
-        subject=subject,
-        judged_at_s=NOW_S,
-        pattern="gradual",
-        tier="alert",
-        severity="warning",
-        confidence=0.9,
-        rate_bytes_per_s=1.0,
-        eta=None,
-        onset_at_s=NOW_S - 3600,
-        advice=("restart it",),
-    )
-    return Alert(
-        key="k",
-        kind="leak",
-        subject=subject,
-        state="firing",
-        severity="warning",
-        finding=finding,
-        opened_at_s=NOW_S,
-        changed_at_s=NOW_S,
-    )
+    judged = finding(judged_at_s=NOW_S, onset_at_s=NOW_S - 3600, advice=("restart it",))
+    return making.alert(finding=judged, opened_at_s=NOW_S, changed_at_s=NOW_S)
 
 
 class Book:
@@ -114,7 +82,7 @@ def test_many_that_end_do_not_push_out_that_one_failed() -> None:
 def test_what_broke_while_memory_grew_is_said_first() -> None:
     happenings = EventLog(None)
     happenings.take(sample(event(1800)))
-    lines = told(happenings, device())
+    lines = told(happenings, CARD)
     assert lines[0].startswith("look at the hardware first: XID 79: the GPU has fallen off the bus")
     assert lines[1:] == ("restart it",)
 
@@ -122,14 +90,14 @@ def test_what_broke_while_memory_grew_is_said_first() -> None:
 def test_it_is_said_of_an_instance_when_its_card_broke() -> None:
     happenings = EventLog(None)
     happenings.take(sample(event(1800, uid="GPU-0")))
-    assert told(happenings, device()) == ("restart it",)
-    assert len(told(happenings, device(parent_uid="GPU-0"))) == 2
+    assert told(happenings, CARD) == ("restart it",)
+    assert len(told(happenings, msgspec.structs.replace(CARD, parent_uid="GPU-0"))) == 2
 
 
 def test_what_a_program_did_or_what_was_long_ago_is_not_said() -> None:
     happenings = EventLog(None)
     happenings.take(sample(event(1800, hardware=False), event(50_000)))
-    assert told(happenings, device()) == ("restart it",)
+    assert told(happenings, CARD) == ("restart it",)
 
 
 def test_the_track_keeps_what_was_said_and_it_is_said_once() -> None:
@@ -138,10 +106,10 @@ def test_the_track_keeps_what_was_said_and_it_is_said_once() -> None:
     first = alert()
     track = SimpleNamespace(alert=first, finding=first.finding)
     tracks: Any = {first.subject.id: track}
-    second = happenings.advised(first, device(), tracks)
+    second = happenings.advised(first, CARD, tracks)
     assert track.alert is second
     assert track.finding.advice == second.finding.advice
-    assert happenings.advised(second, device(), tracks) is second
+    assert happenings.advised(second, CARD, tracks) is second
 
 
 def broken(tick: int) -> Sample:
