@@ -226,35 +226,26 @@ def test_every_preset_is_valid_and_changes_only_what_is_told(tmp_path: Path, nam
         ('[policy]\nquiet-hours = { email = ["xyz 01:00-02:00"] }', "'xyz' is no day"),
         ('[policy]\nquiet-hours = { all = ["24:00-00:00"] }', "begins when the day is over"),
         ('[policy]\nquiet-hours = { all = ["mon 24:00-01:00"] }', "begins when the day is over"),
-        ('[policy]\ndigest-at = "25:00"', "no time of day"),
-        ('[cost]\ncurrency = "euro"', "three capital letters"),
-        ('[policy]\npreset = "lab"', '"lab" is not one of'),
         ("[override]\nmute = true", "expected tables: [[override]]"),
         (
             '[[override]]\n[[override]]\nseverity = "fatal"',
             "[[override]] 2 severity: 'fatal' is not",
         ),
-        ('[policy]\nseverity = { email = "x" }', 'severity: \'x\' is not one of "info", "warning"'),
-        ('[policy]\ntell-held = ["x"]', "[policy] tell-held[0]: 'x' is not one of \"gone\", "),
         ('[cost.prices]\n"*" = -1', "[cost] prices: expected a number >= 0"),
-        ("[[override]]\nusr = 'x'", "[override 1] usr: unknown key; did you mean user?"),
-        ('[web]\nlisten = "x"', "[web] listen: 'x' is no address to listen at"),
         ('[web]\nlisten = "127.0.0.1:70000"', "'127.0.0.1:70000': no port is above 65535"),
         (f'[web]\nlisten = "127.0.0.1:{"9" * 4000}"', "no port is above 65535"),
         ('[web]\nlisten = "0.0.0.0:80"', "[web] listen: 0.0.0.0 can be reached from elsewhere"),
         ('[web]\nlisten = "unix:web.sock"', "[web] listen: unix:web.sock: not a whole path"),
-        ('[web]\nhosts = ["a.b", "https://a.b"]', '[web] hosts: "https://a.b" is no name of a'),
         ('[web]\nhosts = ["*"]', '[web] hosts: "*" is no name of a server'),
         ('[web]\nhosts = ["a:70000"]', '[web] hosts: "a:70000" is no name of a server'),
         ('[web]\nhosts = [""]', '[web] hosts: "" is no name of a server'),
-        ('[web]\ntoken-file = "token"', '[web] token-file: "token" is not a whole path'),
         ('[web]\nremote = "yes"', "[web] remote: expected"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, written: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, written)
-    assert said.replace("'lab'", "lab") in caught.value.message.replace("'lab'", '"lab"')
+    assert said in caught.value.message
 
 
 def test_where_the_live_page_may_listen(tmp_path: Path) -> None:

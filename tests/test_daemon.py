@@ -266,14 +266,6 @@ def test_a_damaged_history_is_moved_aside_and_told(tmp_path: Path) -> None:
     assert any("aside" in problem for problem in state.problems)
 
 
-def test_help_fits_and_version_is_short(tmp_path: Path) -> None:
-    helped = once(tmp_path, "--help")
-    assert helped.returncode == 0
-    assert max(len(line) for line in helped.stdout.splitlines()) <= 80
-    assert once(tmp_path, "--version").stdout.startswith("gpuwatchd ")
-    assert once(tmp_path, "--nonsense").returncode == 2
-
-
 def test_a_storm_of_signals_neither_ends_nor_blocks_it(tmp_path: Path) -> None:
     with daemon(tmp_path, *SIMULATED) as process:
         for _ in range(20_000):

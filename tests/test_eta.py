@@ -137,16 +137,6 @@ def test_what_the_neighbours_leak_shortens_the_time_left() -> None:
     assert judged(x, others=-1e6).eta == alone.eta
 
 
-def test_a_slice_runs_full_at_its_own_limit() -> None:
-    """A MIG slice of a 80 GiB card has a tenth of its memory, and that is what binds."""
-    x = 2e9 + 5e5 * TIMES
-    small, large = judged(x, limit=10 * GIB), judged(x, limit=80 * GIB)
-    assert small.eta is not None
-    assert large.eta is not None
-    assert small.eta.mid_s == pytest.approx((10 * GIB - x[-1]) / 5e5, rel=0.02)
-    assert large.eta.mid_s == pytest.approx((80 * GIB - x[-1]) / 5e5, rel=0.02)
-
-
 def test_nine_of_ten_truths_lie_in_the_interval() -> None:
     look = measure.Look()
     for family in ("wander", "faster", "parcels", "stairs", "pulses", "shaky"):

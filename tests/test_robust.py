@@ -40,24 +40,12 @@ def test_the_grid_follows_the_sampling(interval_s: float) -> None:
     assert np.all(np.diff(view.t_s) > 0)
 
 
-def test_a_gap_ends_the_window() -> None:
-    t = np.concatenate((np.arange(0.0, 1000.0, 5.0), np.arange(3000.0, 3500.0, 5.0)))
-    view = numerics.prepare(one(t, t))
-    assert view.samples == 100
-    assert view.span_s == pytest.approx(495.0)
-
-
 def test_a_missed_minute_or_a_coarse_log_is_no_gap() -> None:
     t = np.delete(np.arange(0.0, 1000.0, 5.0), slice(50, 61))
     assert numerics.last_gap(t) == 0
     assert numerics.last_gap(np.arange(0.0, 12000.0, 120.0)) == 0
     rng = np.random.default_rng(3)
     assert numerics.last_gap(np.cumsum(rng.uniform(30.0, 120.0, 50))) == 0
-
-
-def test_only_the_last_hours_are_looked_at() -> None:
-    t = np.arange(0.0, 10 * 3600.0, 10.0)
-    assert numerics.prepare(one(t, t), 3600.0).span_s == pytest.approx(3600.0)
 
 
 def test_an_empty_series_is_an_empty_view() -> None:

@@ -33,12 +33,6 @@ def test_a_state_is_logged_once_and_its_end_says_how_long_it_lasted() -> None:
     assert states.logged("b") is None
 
 
-def test_the_first_state_of_something_new_is_logged() -> None:
-    states = StateLog(Clock())
-    found = present(states.change("a", "well"))
-    assert found.was is None
-
-
 def test_what_goes_to_and_fro_is_bounded_and_the_newest_line_becomes_right() -> None:
     clock = Clock()
     states = StateLog(clock)

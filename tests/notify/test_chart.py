@@ -25,6 +25,7 @@ from tests.conftest import need
 from tests.making import present
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import numpy as np
@@ -38,12 +39,8 @@ NOW_S = 1_795_313_220.0
 
 
 @pytest.fixture(autouse=True)
-def _zone(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+def _zone(live_in: Callable[[str], None]) -> None:
+    live_in("UTC")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import email
 import email.policy
 import errno
@@ -11,6 +12,8 @@ import os
 import smtplib
 import socket
 import ssl
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +31,7 @@ from tests.notify.conftest import HOSTILE
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
 
 SECRET = "correct-horse-battery"
 
@@ -339,3 +343,57 @@ def test_a_question_for_the_login_that_makes_no_sense(
     server.fail["login"] = binascii.Error("Incorrect padding")
     with pytest.raises(NotifyError, match="its question for the login makes no sense"):
         notifier(username="gpu", password_file=str(password_file)).send(message)
+
+
+# ---- answers that never end ----------------------------------------------------------------------
+
+
+def test_a_server_that_dribbles_for_ever_is_left_in_time(message: Message) -> None:
+    over = threading.Event()
+
+    def dribble(listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        with client, contextlib.suppress(OSError):
+            while not over.wait(0.05):
+                client.sendall(b"220-still thinking\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=dribble, args=(listener,))
+        thread.start()
+        mail = EmailNotifier(
+            host="127.0.0.1", port=listener.getsockname()[1], security="none",
+            sender="gpu@example.org", to=("a@example.org",), timeout=0.3,
+        )  # fmt: skip
+        began = time.monotonic()
+        with pytest.raises(NotifyError, match=r"no answer within 0\.3 s") as caught:
+            mail.send(message)
+        over.set()
+        thread.join(5)
+    assert not caught.value.permanent
+    assert time.monotonic() - began < 3.0
+
+
+def test_a_server_that_pours_for_ever_fills_no_memory(message: Message) -> None:
+    poured = 0
+
+    def pour(listener: socket.socket) -> None:
+        nonlocal poured
+        client, _ = listener.accept()
+        lines = (b"220-" + b"x" * 500 + b"\r\n") * 100
+        with client, contextlib.suppress(OSError):
+            while poured < 256 << 20:
+                client.sendall(lines)
+                poured += len(lines)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=pour, args=(listener,))
+        thread.start()
+        mail = EmailNotifier(
+            host="127.0.0.1", port=listener.getsockname()[1], security="none",
+            sender="gpu@example.org", to=("a@example.org",), timeout=20.0,
+        )  # fmt: skip
+        with pytest.raises(NotifyError, match="its answer has no end") as caught:
+            mail.send(message)
+        thread.join(5)
+    assert not caught.value.permanent
+    assert smtp.MOST_BYTES <= poured < 64 << 20

@@ -203,30 +203,21 @@ def test_worse_is_news_at_once() -> None:
     assert worse[0].notices == 1
 
 
-def test_a_source_that_falls_silent_is_told_a_recording_that_ends_is_not() -> None:
+@pytest.mark.parametrize(("state", "recorded"), [(None, "replay"), ("no-permission", "simulate")])
+def test_a_source_that_falls_silent_is_told_a_recording_that_ends_is_not(
+    state: DeviceState | None, recorded: str
+) -> None:
     world = World(CARD)
     world.run(10)
-    world.set(CARD, None)
+    world.set(CARD, state)
     seen = world.intake.devices[CARD.uid]
-    seen.source = "replay"
+    seen.source = recorded
     assert world.run(3600) == []
     seen.source = "nvml"
     assert world.run(DRIVER_S - 10) == []
     (opened,) = world.run(60)
     assert opened.finding.reason.startswith("nothing can be read")
     assert opened.severity == "warning"
-
-
-def test_one_that_may_not_be_read_any_more_is_told() -> None:
-    world = World(CARD)
-    world.run(10)
-    world.set(CARD, "no-permission")
-    world.intake.devices[CARD.uid].source = "simulate"
-    assert world.run(3600) == []
-    world.intake.devices[CARD.uid].source = "nvml"
-    world.set(CARD, "no-permission")
-    (opened,) = world.run(DRIVER_S + 10)
-    assert opened.finding.reason.startswith("nothing can be read")
 
 
 def test_an_instance_is_not_told_of_beside_its_card() -> None:

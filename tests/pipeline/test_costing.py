@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from gpuwatchd.core.config import CheckpointsSection, CostSection, Seconds, Stor
 from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.alert_cost import Costing
-from gpuwatchd.pipeline.checkpoint_search import Saves
+from gpuwatchd.pipeline.checkpoint_search import DEADLINE_S, Saves
 from gpuwatchd.store import checkpoints
 from gpuwatchd.store.checkpoints import Checkpoint
 from gpuwatchd.store.writer import History
@@ -23,6 +24,7 @@ from tests.pipeline.play import EAGER, Postbox, Script, run
 from tests.pipeline.test_ranks import CARDS, growing, spread
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from gpuwatchd.core.config import Config
@@ -152,17 +154,6 @@ def test_hardware_has_no_cost_of_its_own() -> None:
     assert pipeline.costing.of(alert(kind="gpu"), NOW_S) is None
 
 
-def test_what_is_held_without_work_is_its_share_of_the_device() -> None:
-    pipeline = Pipeline(
-        config=PRICED, sources=[Script(lambda i: sample(1000.0 + 5.0 * i, [(LEAKER, 20 * GIB)]))]
-    )
-    run(pipeline, 121)
-    held = alert(kind="held", opened_at_s=1000.0)
-    found = present(pipeline.costing.of(held, 1600.0))
-    assert found.gpu_hours == pytest.approx(600 / 3600 / 4, rel=0.15)
-    assert found.since == "first-seen"
-
-
 def test_what_is_held_on_several_devices_counts_on_each() -> None:
     def play(tick: int) -> Sample:
         parts = [sample(1000.0 + 5.0 * tick, [(LEAKER, 20 * GIB)], device=c) for c in CARDS[:2]]
@@ -267,3 +258,79 @@ def test_of_one_that_has_ended_what_it_cost_is_still_known() -> None:
     found = pipeline.costing.of(msgspec.structs.replace(over, cost=before), 2200.0)
     assert found == before
     assert [d.message.notice for d in post.taken] == ["firing", "resolved"]
+
+
+# ---- looking for checkpoints ---------------------------------------------------------------------
+
+
+def collected(saves: Saves) -> list[Checkpoint]:
+    end_s = time.monotonic() + 60.0
+    while saves.busy and time.monotonic() < end_s:
+        found = saves.collect()
+        if found:
+            return found
+        time.sleep(0.005)
+    return []
+
+
+def test_nobody_to_ask_about_needs_no_thread() -> None:
+    saves = Saves()
+    before = threading.active_count()
+    saves.ask((), (LEAKER,), 10.0)
+    saves.ask(("/a",), (), 10.0)
+    assert threading.active_count() == before
+    assert not saves.busy
+
+
+def test_one_that_fails_does_not_stop_the_next() -> None:
+    calls = []
+
+    def look(patterns: Sequence[str], _info: ProcessInfo, _now_s: float) -> Saved | None:
+        calls.append(patterns)
+        if len(calls) == 1:
+            raise OSError("stale file handle")
+        return Saved(1.0, "/x")
+
+    saves = Saves(look)
+    saves.ask(("/a",), (LEAKER, LEAKER), 10.0)
+    assert len(collected(saves)) == 1
+    saves.close()
+
+
+def test_a_look_that_hangs_is_told_and_asked_nothing_more() -> None:
+    free, now = threading.Event(), [0.0]
+
+    def look(*_: object) -> Saved | None:
+        free.wait(30.0)
+        return None
+
+    saves = Saves(look, mono=lambda: now[0])
+    try:
+        saves.ask(("/nfs/*",), (LEAKER,), 10.0)
+        begun_s = time.monotonic()
+        saves.ask(("/nfs/*",), (LEAKER,), 20.0)
+        assert saves.collect() == []
+        assert time.monotonic() - begun_s < 1.0
+        assert saves.problem == ""
+        now[0] = DEADLINE_S + 1.0
+        assert "has not come back for 31 s" in saves.problem
+    finally:
+        free.set()
+        saves.close()
+    assert collected(saves) == []
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_one_thread_serves_all_looks(times: int) -> None:
+    names = set()
+
+    def look(*_: object) -> Saved | None:
+        names.add(threading.current_thread().name)
+        return Saved(1.0, "/x")
+
+    saves = Saves(look)
+    for _ in range(times):
+        saves.ask(("/a",), (LEAKER,), 10.0)
+        assert collected(saves)
+    saves.close()
+    assert names == {"checkpoints"}

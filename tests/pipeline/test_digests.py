@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time as real
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from tests.pipeline.play import Postbox
 from tests.store.world import Time, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -31,13 +30,9 @@ HOUR_S = 3600.0
 
 
 @pytest.fixture(autouse=True)
-def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _berlin(live_in: Callable[[str], None]) -> None:
     """Live in a place where clocks change."""
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    real.tzset()
-    yield
-    monkeypatch.undo()
-    real.tzset()
+    live_in("Europe/Berlin")
 
 
 def at(text: str) -> float:

@@ -112,22 +112,6 @@ def test_what_is_unknown_is_no_subject() -> None:
     assert not any(track.subject.host for track in pipeline.watcher.tracks.values())
 
 
-def test_a_process_on_two_devices_is_one_subject() -> None:
-    other = msgspec.structs.replace(CARD, uid="GPU-2", index=1)
-
-    def play(i: int) -> Sample:
-        one = on_host(i, 4 * GIB)
-        second = msgspec.structs.replace(one.readings[0], device_uid="GPU-2")
-        return msgspec.structs.replace(one, readings=(second, one.readings[0]))
-
-    source = Script(play, devices=(CARD, other))
-    pipeline = Pipeline(config=EAGER, sources=[source])
-    pipeline.intake.hosts = host_memory.HostMemory(pipeline.intake, lambda: None)
-    run(pipeline, 20)
-    found = [t.subject for t in pipeline.watcher.tracks.values() if t.subject.host]
-    assert [(s.device_uid, s.process) for s in found] == [("GPU-1", KEY)]
-
-
 def test_it_stays_one_while_one_of_its_devices_cannot_be_read() -> None:
     other = msgspec.structs.replace(CARD, uid="GPU-2", index=1)
 

@@ -121,8 +121,3 @@ def test_an_empty_log_has_no_subjects() -> None:
     assert judged() == []
     empty = np.empty(0)
     assert judged(series(empty, empty)) == []
-
-
-def test_one_sample_is_no_trend() -> None:
-    (found,) = judged(series(times(1), ramp(1)))
-    assert present(found.finding).pattern == "unknown"

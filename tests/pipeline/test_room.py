@@ -46,13 +46,6 @@ def test_a_subject_runs_out_when_nothing_is_free() -> None:
     assert Headroom(free_bytes=30.0).limit(None, whole=False) is None
 
 
-def test_memory_shared_with_the_host_ends_where_the_host_has_no_more() -> None:
-    """The total is that of the host, and other programs hold most of it."""
-    room = Headroom(total_bytes=128.0, free_bytes=20.0, used_bytes=30.0)
-    assert room.limit(30.0, whole=True) == 50.0
-    assert room.limit(30.0, whole=False) == 50.0
-
-
 def test_only_leaks_of_others_count_and_never_below_zero() -> None:
     room = Headroom()
     room.note(finding(subject=OTHER, rate_bytes_per_s=5e6))

@@ -15,7 +15,8 @@ import pytest
 from gpuwatchd.analysis.frameworks.addresses import Launch
 from gpuwatchd.core.config.schema import Seconds
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, ServedModel
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline import Pipeline, engine_polling
+from gpuwatchd.pipeline.engine_polling import Ask, Asker
 from gpuwatchd.pipeline.engine_readings import FIND_AGAIN_S, GONE_S, MOST, Serving
 from gpuwatchd.store import live
 from tests.children import Child
@@ -350,3 +351,19 @@ def test_the_answers_reach_the_live_state(tmp_path: Path) -> None:
         assert (reading.pid, reading.kv_share, reading.running) == (key.pid, 0.125, 0)
         assert state.devices[0].processes is not None
         assert [p.info.model for p in state.devices[0].processes] == ["m"]
+
+
+# ---- what the asking thread keeps ----------------------------------------------------------------
+
+
+def test_what_is_kept_of_servers_is_bounded_and_the_one_in_use_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_polling, "MOST_ENGINES", 3)
+    asker = Asker()
+    used = Ask("Ollama", "http://127.0.0.1:11434", 1.0)
+    engine = asker._engine(used)
+    for number in range(20):
+        asker._engine(Ask("vLLM", f"http://127.0.0.1:{8000 + number}", 1.0))
+        assert asker._engine(used) is engine
+    assert len(asker._engines) == 3

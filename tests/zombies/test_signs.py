@@ -11,15 +11,26 @@ from tests.making import present
 from tests.zombies.facts import blind, board, held, kinds, ledger, look, server
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.idle import Held
+    from gpuwatchd.analysis.idle import Board, Held
 
 IDLE: dict[str, Any] = {"util_pct": 0.0}
 LONG = 300
 """Looks: two and a half hours."""
 
 
-def test_a_process_at_work_is_not_listed() -> None:
-    assert look(board(held()), looks=LONG) == ()
+@pytest.mark.parametrize(
+    "seen",
+    [
+        board(held()),
+        board(held(1), held(2)),
+        board(held(kind="G"), **IDLE),
+        board(held(exists=False, who={"foreign": True, "name": "?"})),
+        blind(),
+    ],
+    ids=["at work", "several at work", "draws only", "of another namespace", "an unknown list"],
+)
+def test_what_proves_nothing_is_not_listed(seen: Board) -> None:
+    assert look(seen, looks=LONG) == ()
 
 
 def test_a_pid_that_does_not_exist_is_named_with_whom_it_was() -> None:
@@ -196,10 +207,6 @@ def test_with_unknown_utilisation_only_an_unused_cpu_is_idle() -> None:
     assert "its use of the GPU is unknown" in found.evidence
 
 
-def test_of_several_processes_on_a_busy_device_nobody_is_idle_by_guess() -> None:
-    assert look(board(held(1), held(2)), looks=LONG) == ()
-
-
 def test_an_unused_cpu_proves_nothing_unless_another_can_be_at_work() -> None:
     quiet, other = held(1, cpu_pct=0.0), held(2, cpu_pct=0.1)
     assert look(board(quiet, other), looks=LONG) == ()
@@ -269,19 +276,6 @@ def test_unknown_memory_is_no_reason_to_hide_a_dead_owner() -> None:
     (found,) = look(board(held(gib=None, exists=False)))
     assert found.held_bytes is None
     assert look(board(held(gib=None), **IDLE), looks=LONG) == ()
-
-
-def test_a_pid_of_another_namespace_is_never_gone() -> None:
-    foreign = {"foreign": True, "name": "?"}
-    assert look(board(held(exists=False, who=foreign)), looks=9) == ()
-
-
-def test_drawing_only_is_not_idle_holding() -> None:
-    assert look(board(held(kind="G"), **IDLE), looks=LONG) == ()
-
-
-def test_an_unknown_list_says_nothing_at_all() -> None:
-    assert look(blind(), looks=LONG) == ()
 
 
 def test_what_is_surest_comes_first_then_what_is_largest() -> None:

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatchd.analysis.idle import ORDER, Board, Held, Limits, PersistenceCheck, Server
-from gpuwatchd.core.model import ServedModel
 from tests.making import present
 from tests.zombies.facts import GIB, MIB, blind, board, held, info, kinds, ledger, look, server
 
@@ -221,8 +220,3 @@ def test_nothing_is_listed_while_lists_fail_now_and_then(
     for turn in range(60):
         seen = boards if turn % 3 else [blind(one.uid) for one in boards]
         assert vigil.update(seen, servers, turn * 30.0, Limits()) == ()
-
-
-def test_a_served_model_is_no_empty_list() -> None:
-    said = server(models=1)
-    assert said.reading.models == (ServedModel(name="m"),)
