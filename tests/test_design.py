@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -98,7 +98,8 @@ def distance(one: str, other: str, sight: str) -> float:
 
 @pytest.mark.parametrize("name", [*LOOKS, *WRITTEN])
 def test_what_is_written_in_a_colour_can_be_read(name: str) -> None:
-    paint, surface = {**PARTS, **LOOKS}[name], PARTS["surface"]
+    paints: dict[Any, Any] = {**PARTS, **LOOKS}
+    paint, surface = paints[name], PARTS["surface"]
     assert min(contrast(paint.light, ground) for ground in (PAPER, surface.light)) >= TEXT
     assert min(contrast(paint.dark, ground) for ground in (NIGHT, surface.dark)) >= TEXT
 

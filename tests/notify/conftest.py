@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from gpuwatchd.core.model import EtaRange, Message, ProcessKey, Subject
-from gpuwatchd.notify.dispatcher import MessageDispatcher
 from tests.making import finding
-from tests.notify.courier import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.notify.courier import Dispatch, Fake
 
 HOSTILE = 'python\x1b[2J\x00<b>bold</b>\u202e[/tag]\ud800 & "quoted"\r\nBcc: victim@example.org'
 
@@ -35,21 +26,3 @@ def message() -> Message:
         command="gpuwatchctl explain 4711",
         finding=judged,
     )
-
-
-@pytest.fixture
-def dispatch() -> Iterator[Dispatch]:
-    """Return what makes dispatchers, which are closed after the test."""
-    made: list[tuple[MessageDispatcher, dict[str, Fake]]] = []
-
-    def make(channels: dict[str, Fake], **options: object) -> MessageDispatcher:
-        settings: dict[str, Any] = {"clock": Clock(), **options}
-        made.append((MessageDispatcher(channels, **settings), channels))
-        return made[-1][0]
-
-    yield make
-    for courier, channels in made:
-        for channel in channels.values():
-            for gate in channel.gates:
-                gate.set()
-        courier.close()

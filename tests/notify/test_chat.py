@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pytest
@@ -17,15 +19,92 @@ from hypothesis import strategies as st
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.notify.channels import chat, chat_addresses
 from gpuwatchd.notify.channels.chat import ChatNotifier
-from tests.notify.chatting import SECRET, Service, _nothing_set, second, service, write
 from tests.notify.conftest import HOSTILE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from gpuwatchd.core.model import Message
 
-__all__ = ["_nothing_set", "second", "service", "write"]
+SECRET = "T0kenOfThirtySixCharactersXYZ0123456"
+
+
+class Got(NamedTuple):
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Service:
+    """A service on loopback; ``status`` is what it answers."""
+
+    def __init__(self) -> None:
+        self.got: list[Got] = []
+        self.status = 200
+        self.wait = threading.Event()
+        self.hangs = False
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+                outer.got.append(Got(self.path, dict(self.headers), body))
+                if outer.hangs:
+                    outer.wait.wait(30)
+                self.send_response(outer.status)
+                self.end_headers()
+                self.wfile.write(b"ok" if outer.status < 300 else SECRET.encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.at = f"127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.wait.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    found = Service()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def second() -> Iterator[Service]:
+    found = Service()
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (chat_addresses.VARIABLE, "CREDENTIALS_DIRECTORY", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(chat, "_MEMORY", chat._Memory())
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def written(*urls: str, mode: int = 0o600) -> str:
+        file = tmp_path / "urls"
+        file.write_text("# ours\n\n" + "\n".join(urls) + "\n")
+        file.chmod(mode)
+        return str(file)
+
+    return written
+
 
 # Loading Apprise's services warns of what other libraries will drop one day.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -20,7 +20,7 @@ from gpuwatchd.pipeline.tracker import Intake
 from gpuwatchd.pipeline.watcher import Watcher
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
-from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, sample
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run, states
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ def test_a_flat_machine_says_so_and_tells_nobody() -> None:
     ticks = run(Pipeline(config=EAGER, sources=[flat], courier=post), 200)
     assert states(ticks) == []
     assert post.taken == []
-    finding = ticks[-1].state.devices[0].finding
-    assert finding is not None
+    finding = present(ticks[-1].state.devices[0].finding)
     assert finding.pattern == "stable"
 
 
@@ -102,8 +101,7 @@ def test_an_unknown_process_list_is_not_an_empty_one() -> None:
     pipeline = Pipeline(config=EAGER, sources=[Script(play)])
     ticks = run(pipeline, 140)
     stale = ticks[105].state.devices[0]
-    assert stale.processes is not None
-    assert [p.info.key.pid for p in stale.processes] == [KEY.pid, QUIET.key.pid]
+    assert [p.info.key.pid for p in present(stale.processes)] == [KEY.pid, QUIET.key.pid]
     assert stale.processes_age_s == 30.0
     assert stale.ledger is not None
     assert (stale.ledger.state, stale.ledger.owned_bytes) == ("none", None)
@@ -139,12 +137,10 @@ def test_memory_that_no_process_owns_is_a_subject_of_its_own() -> None:
 def test_the_live_state_is_written_each_tick_and_marked_at_the_end(tmp_path: Path) -> None:
     pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], runtime_dir=tmp_path)
     pipeline.tick()
-    first = live.read(tmp_path)
-    assert first is not None
+    first = present(live.read(tmp_path))
     assert (first.ticks, first.stopped) == (1, False)
     pipeline.close()
-    last = live.read(tmp_path)
-    assert last is not None
+    last = present(live.read(tmp_path))
     assert last.stopped
 
 
@@ -205,8 +201,7 @@ def test_a_process_whose_memory_is_unknown_elsewhere_may_end_here() -> None:
         )
 
     ticks = run(Pipeline(config=EAGER, sources=[Script(play, devices=(CARD, other))]), 6)
-    assert ticks[-1].state.devices[1].processes is not None
-    assert ticks[-1].state.devices[1].processes[0].info.name == "python"
+    assert present(ticks[-1].state.devices[1].processes)[0].info.name == "python"
 
 
 def test_who_was_here_once_is_not_remembered_for_ever() -> None:
@@ -258,8 +253,7 @@ def test_what_draws_is_watched_at_most(framework: str, expected: str) -> None:
     ticks = run(pipeline, 250)
     assert [a.state for a in ticks[-1].alerts] == [expected]
     assert bool(post.taken) is (expected == "firing")
-    shown = ticks[-1].state.devices[0].finding
-    assert shown is not None
+    shown = present(ticks[-1].state.devices[0].finding)
     assert shown.pattern == "gradual"
 
 

@@ -10,6 +10,7 @@ import pytest
 from gpuwatchd.alerts import Override, Rules
 from gpuwatchd.core.config.hours import parse
 from gpuwatchd.core.model import Matcher
+from tests.making import present
 from tests.policy.world import HOUR_S, START_S, World, one
 
 
@@ -87,8 +88,7 @@ def test_flap_never_sent() -> None:
     world = World(subjects=1)
     (key,) = world.keys
     world.be(key, "urgent", 80.0)
-    fired = world.bearers[key].alert
-    assert fired is not None
+    fired = present(world.bearers[key].alert)
     assert fired.state == "firing"
     world.be(key, "gone", 86_400.0, every_s=600.0)
     assert world.told == []
@@ -294,8 +294,7 @@ def test_a_cap_is_a_cap() -> None:
     world, key = one(Rules(overrides=(cap,)))
     world.be(key, "critical", 600.0)
     assert [(t.notice, t.severity) for t in world.told] == [("firing", "warning")]
-    alert = world.bearers[key].alert
-    assert alert is not None
+    alert = present(world.bearers[key].alert)
     assert (alert.severity, alert.told_severity) == ("critical", "warning")
 
 

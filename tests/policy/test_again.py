@@ -10,7 +10,7 @@ import pytest
 from gpuwatchd import alerts
 from gpuwatchd.alerts import Rules
 from gpuwatchd.core.model import EtaRange
-from tests.making import alert, finding
+from tests.making import alert, finding, present
 from tests.policy.world import ETAS, HOUR_S, World, one
 
 
@@ -79,12 +79,10 @@ def test_an_escalation_passes_the_cooldown_and_what_is_milder_is_only_shown() ->
     world.be(key, "critical", 30.0)
     assert world.notices(key) == ["firing", "escalated"]
     world.be(key, "warning", 500.0)
-    shown = world.bearers[key].alert
-    assert shown is not None
+    shown = present(world.bearers[key].alert)
     assert shown.severity == "critical"
     world.run(200.0)
-    shown = world.bearers[key].alert
-    assert shown is not None
+    shown = present(world.bearers[key].alert)
     assert shown.severity == "warning"
     # To and fro: people know it as bad as that already.
     for _ in range(5):
@@ -98,12 +96,10 @@ def test_a_time_around_the_bound_turns_nothing_to_and_fro() -> None:
     grades = set()
     for minutes in [50, 70, 55, 90, 50, 110] * 20:
         eta = {"low_s": 30.0 * minutes, "mid_s": 60.0 * minutes, "high_s": None}
-        alert = world.bearers[key].alert
-        assert alert is not None
+        alert = present(world.bearers[key].alert)
         ETAS["now"] = msgspec.convert(eta, type=EtaRange)
         world.be(key, "now", 60.0)
-        alert = world.bearers[key].alert
-        assert alert is not None
+        alert = present(world.bearers[key].alert)
         grades.add(alert.severity)
     assert grades == {"critical"}
 

@@ -6,6 +6,7 @@ import itertools
 
 from gpuwatchd.alerts import Rules
 from gpuwatchd.core.model import Matcher
+from tests.making import present
 from tests.policy.world import HOUR_S, World, one
 
 
@@ -39,8 +40,7 @@ def test_a_stream_of_news_keeps_nothing_waiting_for_ever() -> None:
     for number, key in enumerate(world.keys):
         world.be(key, "warning", 360.0, every_s=30.0)
         for held in world.keys[: number + 1]:
-            alert = world.bearers[held].alert
-            assert alert is not None
+            alert = present(world.bearers[held].alert)
             if alert.notices == 0 and alert.firing_at_s is not None:
                 waits.append(world.wall_s - alert.firing_at_s)
     assert max(waits) < 1800.0
@@ -72,8 +72,7 @@ def test_when_a_gpu_is_back_nobody_is_reminded_of_what_has_not_been_seen_since()
     )
     world.lost = False
     world.run(HOUR_S, every_s=20.0)
-    alert = world.bearers[key].alert
-    assert alert is not None
+    alert = present(world.bearers[key].alert)
     assert alert.inhibited_by == ""
     assert world.notices(key) == ["firing"]
 
