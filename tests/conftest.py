@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from gpuwatchd.collect.host.files import inside_container
 from tests import children
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
@@ -107,6 +108,19 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the folder of real telemetry (../shared/data) is not here")
     return SHARED
+
+
+@pytest.fixture
+def live_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Return what changes the time zone until the test is over."""
+
+    def move(zone: str) -> None:
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+
+    yield move
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpuwatchd.core.model import (
     Alert,
     Device,
@@ -14,11 +16,17 @@ from gpuwatchd.core.model import (
     ProcessKey,
     ProcessUse,
     Sample,
+    Series,
     Subject,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeVar
+
+    import numpy.typing as npt
+
+    _T = TypeVar("_T")
 
 MIB = 1024**2
 GIB = 1024**3
@@ -27,6 +35,21 @@ CARD = Device(
 )
 KEY = ProcessKey(pid=4711, started_at_s=1_000.0)
 LEAKER = ProcessInfo(key=KEY, name="python", user="alice", argv=("python", "train.py"))
+
+
+def present(value: _T | None) -> _T:
+    """Return what must be there."""
+    assert value is not None
+    return value
+
+
+def series(
+    t: npt.NDArray[np.floating[Any]], used: npt.NDArray[np.floating[Any]], **changes: Any
+) -> Series:
+    """Return a series of a whole device without a limit; any field can be changed."""
+    values: dict[str, Any] = {"subject": Subject(device_uid="G"), "limit_bytes": None}
+    t_s, used_bytes = np.asarray(t, dtype=np.float64), np.asarray(used, dtype=np.float64)
+    return Series(t_s=t_s, used_bytes=used_bytes, **{**values, **changes})
 
 
 def finding(**changes: Any) -> Finding:

@@ -23,24 +23,18 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-IGNORING = (
-    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
-    "os.execv(sys.argv[1], sys.argv[1:])"
-)
-"""Runs a program as a shell runs what it starts in the background."""
-
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Return what runs a file of tests as ours are run: how many ended how, and what was said."""
 
-    def go(text: str, *before: str, **changes: str) -> tuple[dict[str, int], str]:
+    def go(text: str, **changes: str) -> tuple[dict[str, int], str]:
         file = tmp_path / "test_it.py"
         file.write_text("import os, sys, subprocess\n" + textwrap.dedent(text))
         unset = {"PACKAGES", "CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"}
         kept = {name: value for name, value in os.environ.items() if name not in unset}
         words = f"-m pytest -q -rA -p tests.conftest -p no:cacheprovider -c {os.devnull}".split()
-        argv = [*before, sys.executable, *words, "--rootdir", str(tmp_path), str(file)]
+        argv = [sys.executable, *words, "--rootdir", str(tmp_path), str(file)]
         env = {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **changes}
         done = subprocess.run(
             argv, env=env, cwd=ROOT, text=True, capture_output=True, timeout=100, check=False
@@ -70,29 +64,6 @@ def test_what_a_test_leaves_running_is_ended_and_the_test_is_named(
     assert not psutil.pid_exists(pid)
     assert re.search(rf"{pid} \(sh .*\) of \S*test_it.py::test_first\n", said)
     assert len(re.findall(r"\(sleep 600\) of this file\n", said)) == 1
-
-
-def test_the_block_that_started_a_process_ends_it_when_an_assertion_fails(run: Run) -> None:
-    how, _ = run("""
-        from tests.children import Child
-        def test_fails():
-            with Child(["sleep", "600"]):
-                assert False
-    """)
-    assert (how.get("failed"), how.get("error")) == (1, None)
-
-
-def test_in_the_background_of_a_shell_programs_can_still_be_interrupted(run: Run) -> None:
-    text = """
-        import signal
-        def test_it():
-            code = "import signal; print(signal.getsignal(signal.SIGINT).__name__)"
-            argv = [sys.executable, "-c", code]
-            assert subprocess.check_output(argv, text=True) == "default_int_handler\\n"
-            os.kill(os.getpid(), signal.SIGINT)  # which we were told to ignore
-    """
-    how, _ = run(text, sys.executable, "-c", IGNORING)
-    assert (how.get("passed"), how.get("failed")) == (1, None)
 
 
 @pytest.mark.parametrize(

@@ -51,38 +51,6 @@ def test_snake_case_is_the_same_key(tmp_path: Path) -> None:
     assert load(tmp_path, "[detection]\nmin_r_squared = 0.5").config.detection.min_r_squared == 0.5
 
 
-MISTAKES = [
-    (
-        "[detection]\nmin-r-squard = 1",
-        "[detection] min-r-squard: unknown key; did you mean min-r-squared?",
-    ),
-    ("[polcy]\nconfirm = 1", "[polcy]: unknown section; did you mean policy?"),
-    ("[daemon]\ninterval = 'soon'", "[daemon] interval: 'soon' is not a duration"),
-    ("[daemon]\ninterval = true", "[daemon] interval: expected a duration"),
-    ("[detection]\nmin-r-squared = 2.0", "[detection] min-r-squared: expected a number <= 1.0"),
-    ("[notify.email]\nport = 0", "[notify.email] port: expected a whole number >= 1"),
-    (
-        "[policy]\nchannels = 'desktop'",
-        '[policy] channels: expected a list such as ["desktop"], got',
-    ),
-    ("[detection]\nmin_r_squared = 0\nmin-r-squared = 0", "given twice"),
-    ("daemon = 5", "[daemon]: expected a table"),
-    ("[daemon", "not valid TOML"),
-    ("interval = 5", "[interval]: unknown key outside a section"),
-    ("[notify.email]\nsecurity = 'ssl'", '\'ssl\' is not one of "starttls", "tls", "none"'),
-]
-
-
-@pytest.mark.parametrize(("written", "said"), MISTAKES)
-def test_a_mistake_names_file_key_and_cure(tmp_path: Path, written: str, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path, written)
-    assert str(tmp_path / "config.toml") in caught.value.message
-    assert said in caught.value.message
-    assert "\n" not in caught.value.message
-    assert caught.value.exit_code == 5
-
-
 def test_layers_are_merged_key_by_key(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[daemon]\ninterval = '7s'\nlog-level = 'debug'\n")
@@ -122,21 +90,6 @@ def test_every_key_can_be_set_from_the_environment(tmp_path: Path) -> None:
         )
         assert loaded.origin[key] == "environment", key
         assert loaded.warnings == []
-
-
-def test_an_unknown_variable_is_a_warning_not_an_error(tmp_path: Path) -> None:
-    loaded = load(tmp_path, "", GPUWATCHD_DAEMON_INTERVALL="5s")
-    assert loaded.warnings == [
-        (
-            "unknown environment variable GPUWATCHD_DAEMON_INTERVALL; "
-            "did you mean GPUWATCHD_DAEMON_INTERVAL?"
-        )
-    ]
-
-
-def test_a_named_file_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file"):
-        config.load(tmp_path / "none.toml", environ={})
 
 
 def test_a_bad_flag_is_not_blamed_on_a_file(tmp_path: Path) -> None:
@@ -273,35 +226,26 @@ def test_every_preset_is_valid_and_changes_only_what_is_told(tmp_path: Path, nam
         ('[policy]\nquiet-hours = { email = ["xyz 01:00-02:00"] }', "'xyz' is no day"),
         ('[policy]\nquiet-hours = { all = ["24:00-00:00"] }', "begins when the day is over"),
         ('[policy]\nquiet-hours = { all = ["mon 24:00-01:00"] }', "begins when the day is over"),
-        ('[policy]\ndigest-at = "25:00"', "no time of day"),
-        ('[cost]\ncurrency = "euro"', "three capital letters"),
-        ('[policy]\npreset = "lab"', '"lab" is not one of'),
         ("[override]\nmute = true", "expected tables: [[override]]"),
         (
             '[[override]]\n[[override]]\nseverity = "fatal"',
             "[[override]] 2 severity: 'fatal' is not",
         ),
-        ('[policy]\nseverity = { email = "x" }', 'severity: \'x\' is not one of "info", "warning"'),
-        ('[policy]\ntell-held = ["x"]', "[policy] tell-held[0]: 'x' is not one of \"gone\", "),
         ('[cost.prices]\n"*" = -1', "[cost] prices: expected a number >= 0"),
-        ("[[override]]\nusr = 'x'", "[override 1] usr: unknown key; did you mean user?"),
-        ('[web]\nlisten = "x"', "[web] listen: 'x' is no address to listen at"),
         ('[web]\nlisten = "127.0.0.1:70000"', "'127.0.0.1:70000': no port is above 65535"),
         (f'[web]\nlisten = "127.0.0.1:{"9" * 4000}"', "no port is above 65535"),
         ('[web]\nlisten = "0.0.0.0:80"', "[web] listen: 0.0.0.0 can be reached from elsewhere"),
         ('[web]\nlisten = "unix:web.sock"', "[web] listen: unix:web.sock: not a whole path"),
-        ('[web]\nhosts = ["a.b", "https://a.b"]', '[web] hosts: "https://a.b" is no name of a'),
         ('[web]\nhosts = ["*"]', '[web] hosts: "*" is no name of a server'),
         ('[web]\nhosts = ["a:70000"]', '[web] hosts: "a:70000" is no name of a server'),
         ('[web]\nhosts = [""]', '[web] hosts: "" is no name of a server'),
-        ('[web]\ntoken-file = "token"', '[web] token-file: "token" is not a whole path'),
         ('[web]\nremote = "yes"', "[web] remote: expected"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, written: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, written)
-    assert said.replace("'lab'", "lab") in caught.value.message.replace("'lab'", '"lab"')
+    assert said in caught.value.message
 
 
 def test_where_the_live_page_may_listen(tmp_path: Path) -> None:

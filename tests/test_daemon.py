@@ -18,6 +18,7 @@ import pytest
 
 from gpuwatchd.store import live
 from tests.children import Child
+from tests.making import present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,9 +46,7 @@ def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def state_of(tmp_path: Path) -> live.LiveState:
-    state = live.read(tmp_path / "run")
-    assert state is not None
-    return state
+    return present(live.read(tmp_path / "run"))
 
 
 def once(tmp_path: Path, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -80,8 +79,7 @@ def said(tmp_path: Path) -> str:
 def test_once_takes_one_sample_and_leaves_the_state(tmp_path: Path) -> None:
     done = once(tmp_path, *SIMULATED, "--once")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
-    state = live.read(tmp_path / "run")
-    assert state is not None
+    state = present(live.read(tmp_path / "run"))
     assert len(state.devices) == 1
     assert done.stderr.count(" INFO gpu found ") == 1
 
@@ -90,8 +88,7 @@ def test_without_a_gpu_it_runs_and_says_what_is_missing(tmp_path: Path) -> None:
     done = once(tmp_path, "--source", "nvml", "--once")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    state = live.read(tmp_path / "run")
-    assert state is not None
+    state = present(live.read(tmp_path / "run"))
     assert any("nvml" in problem for problem in state.problems)
     assert done.stderr.count("WARNING nvml: ") == 1
 
@@ -132,8 +129,7 @@ def test_sigterm_writes_everything_and_leaves_in_time(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
         assert time.monotonic() - asked < 5.0
-    state = live.read(tmp_path / "run")
-    assert state is not None
+    state = present(live.read(tmp_path / "run"))
     assert state.stopped
     import sqlite3
 
@@ -266,17 +262,8 @@ def test_a_damaged_history_is_moved_aside_and_told(tmp_path: Path) -> None:
     assert list((tmp_path / "state").glob("history.db.corrupt-*"))
     assert done.stderr.count(" WARNING history trouble=damaged ") == 1
     assert done.stderr.count(".corrupt-") == 1, "nothing is said twice"
-    state = live.read(tmp_path / "run")
-    assert state is not None
+    state = present(live.read(tmp_path / "run"))
     assert any("aside" in problem for problem in state.problems)
-
-
-def test_help_fits_and_version_is_short(tmp_path: Path) -> None:
-    helped = once(tmp_path, "--help")
-    assert helped.returncode == 0
-    assert max(len(line) for line in helped.stdout.splitlines()) <= 80
-    assert once(tmp_path, "--version").stdout.startswith("gpuwatchd ")
-    assert once(tmp_path, "--nonsense").returncode == 2
 
 
 def test_a_storm_of_signals_neither_ends_nor_blocks_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,13 @@ from gpuwatchd.analysis.forecast.eta import NARROWEST, WIDEST, Ahead, ahead, eta
 from gpuwatchd.analysis.forecast.saturation import Saturation, saturation
 from gpuwatchd.analysis.verdict import judge
 from gpuwatchd.core.config import DetectionSection
-from gpuwatchd.core.model import Finding, Series, Subject
+from tests import making
+from tests.making import present
 from tests.scenarios import eta as measure
 from tests.scenarios import eta_fit
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import Finding, Series
 
 Array = npt.NDArray[np.float64]
 GIB = 2.0**30
@@ -24,10 +29,7 @@ TIMES = np.arange(0.0, 7200.0, 5.0)
 
 
 def series(x: Array, *, limit: float = 24 * GIB, others: float = 0.0) -> Series:
-    return Series(
-        subject=Subject(device_uid="G"), t_s=TIMES[: x.size], used_bytes=x, limit_bytes=limit,
-        others_bytes_per_s=others,
-    )  # fmt: skip
+    return making.series(TIMES[: x.size], x, limit_bytes=limit, others_bytes_per_s=others)
 
 
 def forecast(x: Array, headroom: float, rate: float) -> Ahead:
@@ -130,20 +132,9 @@ def test_what_the_neighbours_leak_shortens_the_time_left() -> None:
     x = 8e9 + 1e6 * TIMES
     alone, crowded = judged(x), judged(x, others=1e6)
     assert alone.eta is not None
-    assert crowded.eta is not None
-    assert crowded.eta.mid_s == pytest.approx(0.5 * alone.eta.mid_s, rel=0.01)
+    assert present(crowded.eta).mid_s == pytest.approx(0.5 * alone.eta.mid_s, rel=0.01)
     assert crowded.rate_bytes_per_s == alone.rate_bytes_per_s
     assert judged(x, others=-1e6).eta == alone.eta
-
-
-def test_a_slice_runs_full_at_its_own_limit() -> None:
-    """A MIG slice of a 80 GiB card has a tenth of its memory, and that is what binds."""
-    x = 2e9 + 5e5 * TIMES
-    small, large = judged(x, limit=10 * GIB), judged(x, limit=80 * GIB)
-    assert small.eta is not None
-    assert large.eta is not None
-    assert small.eta.mid_s == pytest.approx((10 * GIB - x[-1]) / 5e5, rel=0.02)
-    assert large.eta.mid_s == pytest.approx((80 * GIB - x[-1]) / 5e5, rel=0.02)
 
 
 def test_nine_of_ten_truths_lie_in_the_interval() -> None:
@@ -185,17 +176,14 @@ def curve(kind: str, until: float) -> Array:
 
 def saturate(x: Array) -> Saturation | None:
     t = np.arange(float(x.size)) * 5.0
-    view = numerics.prepare(
-        Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=x, limit_bytes=24 * GIB)
-    )
+    view = numerics.prepare(making.series(t, x, limit_bytes=24 * GIB))
     return saturation(view, float(view.t_s[0]))
 
 
 @pytest.mark.parametrize("kind", ["exponential", "hyperbolic"])
 @pytest.mark.parametrize("until", [0.7, 0.8, 0.9])
 def test_growth_that_slows_down_is_told_where_it_ends(kind: str, until: float) -> None:
-    found = saturate(curve(kind, until))
-    assert found is not None
+    found = present(saturate(curve(kind, until)))
     left = 12 * GIB - (4 + 8 * until) * GIB
     assert found.low <= 12 * GIB * 1.01
     assert found.high >= 12 * GIB * 0.99
@@ -222,21 +210,14 @@ def test_what_rose_and_fell_has_no_level() -> None:
 def test_scaling_bytes_scales_the_level() -> None:
     x = curve("exponential", 0.8)
     small, large = saturate(x), saturate(4.0 * x)
-    assert small is not None
-    assert large is not None
-    assert large.mid == pytest.approx(4.0 * small.mid, rel=0.01)
+    assert present(large).mid == pytest.approx(4.0 * present(small).mid, rel=0.01)
 
 
 def test_a_warm_up_is_said_to_level_off_and_has_no_false_time() -> None:
     x = curve("exponential", 0.75)
     t = np.arange(float(x.size)) * 5.0
-    found = judge(
-        Series(
-            subject=Subject(device_uid="G"), t_s=t, used_bytes=x, limit_bytes=80 * GIB,
-            total_bytes=80 * GIB,
-        ),
-        DetectionSection(),
-    )  # fmt: skip
+    one = making.series(t, x, limit_bytes=80 * GIB, total_bytes=80 * GIB)
+    found = judge(one, DetectionSection())
     assert found.tier != "alert"
     assert found.eta is None or found.eta.high_s is None
     assert found.levels_off_bytes == pytest.approx(12 * GIB, rel=0.15)

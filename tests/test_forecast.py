@@ -11,7 +11,7 @@ import pytest
 from gpuwatchd.analysis import forecast, numerics
 from gpuwatchd.analysis.forecast.laws import BINS, LAWS
 from gpuwatchd.analysis.forecast.windows import _stall, _stall_now
-from gpuwatchd.core.model import Series, Subject
+from tests.making import series
 
 Array = npt.NDArray[np.float64]
 
@@ -19,9 +19,7 @@ MIB, GIB = 2.0**20, 2.0**30
 
 
 def view(t: Array, x: Array) -> numerics.View:
-    return numerics.prepare(
-        Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=x, limit_bytes=None)
-    )
+    return numerics.prepare(series(t, x))
 
 
 def best(found: forecast.Windows, headroom: float) -> tuple[forecast.Weights, int]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+
+from gpuwatchd.core import typed
+from tests.conftest import ROOT
 
 HEAVY = (
     *("apprise", "dbus_fast", "desktop_notifier", "keyring", "matplotlib", "rich", "smtplib"),
@@ -23,3 +27,58 @@ def test_a_daemon_with_nothing_to_tell_loads_nothing_to_tell_it_with() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["command", "desktop"]
+
+
+# ---- types ---------------------------------------------------------------------------------------
+
+
+ALONE = {"keyring_ask.py", "credentials.py", "mail_chart.py"}
+"""Programs of their own, or what speaks with them: in one thread."""
+RACE = """
+import sys, threading
+import msgspec
+from gpuwatchd.core import typed
+
+sys.setswitchinterval(1e-6)
+KINDS = '''
+class A{n}(msgspec.Struct):
+    a: int
+    b: "dict[str, B{n}]"
+    c: "tuple[B{n}, ...]" = ()
+class B{n}(msgspec.Struct):
+    x: "int | None" = None
+    y: "A{n} | None" = None
+'''
+CONTENT = b'{"a": 1, "b": {"q": {"x": 1, "y": {"a": 1, "b": {}}}}, "c": [{"x": 2}]}'
+for n in range(400):
+    exec(KINDS.format(n=n))
+    kind, part = globals()[f"A{n}"], globals()[f"B{n}"]
+    begin = threading.Barrier(4)
+    def ask():
+        begin.wait()
+        ASK
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for one in threads: one.start()
+    for one in threads: one.join()
+print("done")
+"""
+
+
+def test_threads_that_ask_at_once_do_not_crash_the_program() -> None:
+    asked = "typed.decode(CONTENT, kind); typed.decode(b'{}', part)"
+    done = subprocess.run(
+        [sys.executable, "-c", RACE.replace("ASK", asked)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_nothing_is_decoded_past_it() -> None:
+    asking = re.compile(r"msgspec\.(json\.decode|json\.Decoder|convert)\(.*\w")
+    past = {
+        file.name
+        for file in (ROOT / "gpuwatchd").rglob("*.py")
+        if any(asking.search(line) for line in file.read_text("utf-8").splitlines())
+        and not file.samefile(str(typed.__file__))
+    }
+    assert past == ALONE

@@ -15,7 +15,9 @@ from gpuwatchd.analysis.forecast.previous_runs import stopped
 from gpuwatchd.analysis.forecast.program_prior import _tail
 from gpuwatchd.analysis.verdict import growth
 from gpuwatchd.core.config import DetectionSection
-from gpuwatchd.core.model import Finding, Profile, Series, Subject
+from gpuwatchd.core.model import Finding, Profile, Series
+from tests import making
+from tests.making import present
 
 Array = npt.NDArray[np.float64]
 GB, MIB, HOUR = 1e9, 2.0**20, 3600.0
@@ -28,10 +30,8 @@ def clock(hours: float) -> Array:
 
 
 def series(x: Array, *past: Profile) -> Series:
-    return Series(
-        subject=Subject(device_uid="G"), t_s=np.arange(0.0, 10.0 * x.size, 10.0), used_bytes=x,
-        limit_bytes=CARD, total_bytes=CARD, history=past,
-    )  # fmt: skip
+    t = np.arange(0.0, 10.0 * x.size, 10.0)
+    return making.series(t, x, limit_bytes=CARD, total_bytes=CARD, history=past)
 
 
 def ramp(hours: float, *, top: float = 8 * GB, length_s: float = HOUR) -> Array:
@@ -39,8 +39,7 @@ def ramp(hours: float, *, top: float = 8 * GB, length_s: float = HOUR) -> Array:
 
 
 def past(x: Array, **changes: Any) -> Profile:
-    found = forecast.profile(series(x), ended_at_s=0.0)
-    assert found is not None
+    found = present(forecast.profile(series(x), ended_at_s=0.0))
     return msgspec.structs.replace(found, **changes)
 
 
@@ -196,8 +195,7 @@ def test_a_run_that_shows_the_end_explains_an_unfinished_one() -> None:
 def test_idling_after_a_leak_is_no_proof() -> None:
     x = 4 * GB + 8 * GB * np.clip(clock(4) / (2 * HOUR), 0.0, 1.0)
     busy = np.where(clock(4) < 2 * HOUR, 80.0, 0.0)
-    idled = forecast.profile(series(x), busy=busy, alerted=True, ended_at_s=0.0)
-    assert idled is not None
+    idled = present(forecast.profile(series(x), busy=busy, alerted=True, ended_at_s=0.0))
     leak = 4 * GB + 4 * GB * clock(1.5) / HOUR
     assert chance(leak, idled) > chance(leak) > chance(leak, past(x))
 
@@ -209,8 +207,7 @@ def test_history_silences_nothing_when_little_memory_is_left() -> None:
     one = series(near, full, full)
     view = numerics.prepare(one)
     (found,) = forecast.windows(view, 40 * MIB)
-    personal = forecast.personal(one, view)
-    assert personal is not None
+    personal = present(forecast.personal(one, view))
     assert personal.expects(found).any()
     assert not personal.expects(found, np.full(found.size, CARD - near[-1])).any()
 
@@ -219,8 +216,7 @@ def test_what_is_plain_stays_plain_when_little_memory_is_left() -> None:
     rise = 4 * GB + 18.4 * GB * np.clip(clock(4) / HOUR, 0.0, 1.0)
     for share, plain in ((0.5, False), (0.99, True)):
         one = series(rise[: int(share * 360)], past(rise))
-        found = growth.find(one, numerics.prepare(one), 40 * MIB)
-        assert found is not None
+        found = present(growth.find(one, numerics.prepare(one), 40 * MIB))
         assert found.plain is plain
 
 
@@ -247,9 +243,7 @@ def test_the_word_leak_makes_growth_beyond_the_others_a_leak() -> None:
 
 
 def rank(x: Array) -> Profile:
-    found = forecast.profile(series(x), ended_at_s=0.0, kind="sibling")
-    assert found is not None
-    return found
+    return present(forecast.profile(series(x), ended_at_s=0.0, kind="sibling"))
 
 
 def test_a_rank_that_leaves_its_siblings_is_a_fault() -> None:
@@ -302,12 +296,9 @@ def test_yesterdays_rise_is_normal_today_and_a_leak_on_top_is_not() -> None:
     wave = np.clip((hour - 6.0) / 4.0, 0.0, 1.0) - np.clip((hour - 14.0) / 3.0, 0.0, 1.0)
     end = int(np.searchsorted(t, 33 * HOUR))
     yesterday = forecast.yesterday(
-        Series(
-            subject=Subject(device_uid="G"), t_s=t[:end], used_bytes=(4 * GB + 8 * GB * wave)[:end],
-            limit_bytes=CARD, total_bytes=CARD,
-        ),
+        making.series(t[:end], (4 * GB + 8 * GB * wave)[:end], limit_bytes=CARD, total_bytes=CARD),
         now_s=float(t[end - 1]),
-    )  # fmt: skip
+    )
     assert yesterday is not None
     today = 4 * GB + 8 * GB * np.clip((clock(3) - 1.0) / (4 * HOUR), 0.0, 1.0)
     steeper = 4 * GB + 18 * GB * np.clip((clock(1.5) - 1.0) / (1.6 * HOUR), 0.0, 1.0)

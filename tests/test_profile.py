@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from gpuwatchd.analysis.forecast import PROFILE_AGES_S, PROFILE_LOOKBACKS_S, profile, yesterday
-from gpuwatchd.core.model import Profile, Series, Subject
+from tests import making
+from tests.making import present
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import Profile, Series
 
 Array = npt.NDArray[np.float64]
 GB, HOUR, DAY = 1e9, 3600.0, 86400.0
@@ -17,10 +22,7 @@ CARD = 24 * GB
 
 
 def series(t: Array, x: Array, *, age_s: float | None = None) -> Series:
-    return Series(
-        subject=Subject(device_uid="G"), t_s=t, used_bytes=x, limit_bytes=CARD, total_bytes=CARD,
-        age_s=age_s,
-    )  # fmt: skip
+    return making.series(t, x, limit_bytes=CARD, total_bytes=CARD, age_s=age_s)
 
 
 def clock(hours: float, step: float = 10.0) -> Array:
@@ -28,9 +30,7 @@ def clock(hours: float, step: float = 10.0) -> Array:
 
 
 def of(t: Array, x: Array, *, busy: Array | None = None) -> Profile:
-    found = profile(series(t, x), busy=busy, ended_at_s=float(t[-1]))
-    assert found is not None
-    return found
+    return present(profile(series(t, x), busy=busy, ended_at_s=float(t[-1])))
 
 
 def ramp(t: Array, length_s: float = HOUR) -> Array:
@@ -142,8 +142,7 @@ def test_a_run_that_is_too_short_has_no_profile(size: int) -> None:
 
 def test_a_run_whose_beginning_was_not_seen_keeps_its_age() -> None:
     t = clock(2)
-    found = profile(series(t, ramp(t), age_s=10 * HOUR), ended_at_s=0.0)
-    assert found is not None
+    found = present(profile(series(t, ramp(t), age_s=10 * HOUR), ended_at_s=0.0))
     assert found.run_s == pytest.approx(10 * HOUR, rel=0.01)
 
 
@@ -163,8 +162,7 @@ def test_gaps_and_other_intervals_are_borne_and_the_arrays_untouched() -> None:
 
 def test_a_series_without_a_limit_has_a_profile() -> None:
     t = clock(2)
-    bare = Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=ramp(t), limit_bytes=None)
-    assert profile(bare, ended_at_s=0.0) is not None
+    assert profile(making.series(t, ramp(t)), ended_at_s=0.0) is not None
 
 
 def test_a_profile_of_six_hours_costs_milliseconds() -> None:
@@ -190,8 +188,7 @@ def day(t: Array, *, back: bool = True) -> Array:
 
 def test_yesterdays_rise_at_the_same_hour_is_known_once_it_was_given_back() -> None:
     t = np.arange(0.0, 32 * HOUR, 60.0)
-    found = yesterday(series(t, day(t)), now_s=float(t[-1]))
-    assert found is not None
+    found = present(yesterday(series(t, day(t)), now_s=float(t[-1])))
     assert found.kind == "yesterday"
     assert found.proven_bytes == pytest.approx(12 * GB, rel=0.02)
     assert max(found.grown_bytes) == pytest.approx(8 * GB, rel=0.02)
@@ -200,8 +197,7 @@ def test_yesterdays_rise_at_the_same_hour_is_known_once_it_was_given_back() -> N
 def test_yesterdays_growth_that_was_kept_is_not_normal() -> None:
     t = np.arange(0.0, 32 * HOUR, 60.0)
     x = 4 * GB + 8 * GB * np.clip((t / HOUR - 6.0) / 4.0, 0.0, 1.0)
-    found = yesterday(series(t, x), now_s=float(t[-1]))
-    assert found is not None
+    found = present(yesterday(series(t, x), now_s=float(t[-1])))
     assert found.proven_bytes < 5 * GB
     assert max(found.grown_bytes) < GB
 

@@ -16,6 +16,7 @@ from gpuwatchd.collect.host import Host, program
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
 from gpuwatchd.core.text import mask_argv
 from tests.children import Child
+from tests.making import present
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,8 +40,7 @@ def test_what_changes_from_run_to_run_does_not_change_the_key() -> None:
         *("--master_port=29777", "--run-name", "red-owl-9", "--local_rank=3", "hydra.seed=5"),
         *("--device", "cuda:5", "--data", "/data/2026-11-21/tokens.bin"),
     )
-    assert first is not None
-    assert first == second
+    assert present(first) == second
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,7 @@ def test_other_work_has_another_key(other: tuple[str, ...]) -> None:
 
 
 def test_changed_code_another_user_and_another_library_have_other_keys() -> None:
-    found = launch(["python", "train.py"])
-    assert found is not None
+    found = present(launch(["python", "train.py"]))
     keys = {
         program_key(found, user="alice", script=MARK),
         program_key(found, user="bob", script=MARK),
@@ -158,8 +157,7 @@ INFO = ProcessInfo(key=ProcessKey(pid=7, started_at_s=STARTED_S), name="python",
 def test_a_script_that_changed_after_the_start_is_not_what_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass")
     argv, folder = ["python", "train.py"], str(tmp_path)
-    before = program.key(INFO, argv, folder=folder)
-    assert before is not None
+    before = present(program.key(INFO, argv, folder=folder))
     os.utime(tmp_path / "train.py", (STARTED_S + 100, STARTED_S + 100))
     assert program.key(INFO, argv, folder=folder) is None
     (tmp_path / "train.py").write_text("pass  # another")
@@ -190,8 +188,7 @@ def test_the_host_knows_the_program_of_a_live_process(tmp_path: Path) -> None:
             [sys.executable, "work.py", "--seed", seed], cwd=tmp_path, stdout=subprocess.PIPE
         ) as child:
             try:
-                assert child.stdout is not None
-                child.stdout.readline()
+                present(child.stdout).readline()
                 for host in (Host(), Host(use_psutil=True)):
                     found.append(host.processes([child.pid])[child.pid].program)
                     host.close()

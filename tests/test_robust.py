@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.analysis import numerics
 from gpuwatchd.core.model import Series, Subject
+from tests import making
 from tests.making import KEY
 
 Array = npt.NDArray[np.floating[Any]]
@@ -25,9 +26,7 @@ def floats(x: Array) -> npt.NDArray[np.float64]:
 
 
 def one(t: Array, x: Array) -> Series:
-    return Series(
-        subject=Subject(device_uid="G"), t_s=floats(t), used_bytes=floats(x), limit_bytes=None
-    )
+    return making.series(t, x)
 
 
 @pytest.mark.parametrize("interval_s", [0.25, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0])
@@ -41,36 +40,12 @@ def test_the_grid_follows_the_sampling(interval_s: float) -> None:
     assert np.all(np.diff(view.t_s) > 0)
 
 
-def test_cells_keep_minimum_mean_and_maximum() -> None:
-    t = np.arange(0.0, 7200.0 * 2, 1.0)
-    x = 1e9 + (t % 10) * 1e6
-    view = numerics.prepare(one(t, x))
-    assert view.low.min() == x.min()
-    assert view.high.max() == x.max()
-    assert np.all(view.low <= view.mean)
-    assert np.all(view.mean <= view.high)
-    assert view.low[5] == 1e9
-    assert view.high[5] == 1.009e9
-
-
-def test_a_gap_ends_the_window() -> None:
-    t = np.concatenate((np.arange(0.0, 1000.0, 5.0), np.arange(3000.0, 3500.0, 5.0)))
-    view = numerics.prepare(one(t, t))
-    assert view.samples == 100
-    assert view.span_s == pytest.approx(495.0)
-
-
 def test_a_missed_minute_or_a_coarse_log_is_no_gap() -> None:
     t = np.delete(np.arange(0.0, 1000.0, 5.0), slice(50, 61))
     assert numerics.last_gap(t) == 0
     assert numerics.last_gap(np.arange(0.0, 12000.0, 120.0)) == 0
     rng = np.random.default_rng(3)
     assert numerics.last_gap(np.cumsum(rng.uniform(30.0, 120.0, 50))) == 0
-
-
-def test_only_the_last_hours_are_looked_at() -> None:
-    t = np.arange(0.0, 10 * 3600.0, 10.0)
-    assert numerics.prepare(one(t, t), 3600.0).span_s == pytest.approx(3600.0)
 
 
 def test_an_empty_series_is_an_empty_view() -> None:
@@ -160,16 +135,6 @@ def test_noise_ignores_slope_and_jumps(sd: float) -> None:
     rng = np.random.default_rng(1)
     x = np.arange(2000.0) * 7 + 5000 * (np.arange(2000) > 900) + rng.normal(0.0, sd, 2000)
     assert numerics.noise(x) == pytest.approx(sd, rel=0.2, abs=1e-6)
-
-
-def test_coarser_views_average() -> None:
-    t = np.arange(0.0, 8000.0, 10.0)
-    rng = np.random.default_rng(2)
-    view = numerics.prepare(one(t, rng.normal(1e9, 1e7, t.size)))
-    coarse = view.coarser(4)
-    assert coarse.t_s.size == view.t_s.size // 4
-    assert coarse.t_s[-1] == 0.0
-    assert coarse.noise_bytes == pytest.approx(view.noise_bytes / 2, rel=0.25)
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4, 16])

@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.numerics.deceleration import crow_amsaa, slowing
-from gpuwatchd.core.model import Series, Subject
+from tests.making import present, series
 
 Floats = npt.NDArray[np.floating[Any]]
 MIB, GIB = 2.0**20, 2.0**30
@@ -21,14 +21,7 @@ T = np.arange(0.0, HOURS * 3600.0, 5.0)
 def view(x: Floats, noise: float = 0.0, quantum: float = 2 * MIB) -> numerics.View:
     rng = np.random.default_rng(7)
     x = x + (rng.normal(0.0, noise, T.size) if noise else 0.0)
-    return numerics.prepare(
-        Series(
-            subject=Subject(device_uid="G"),
-            t_s=T,
-            used_bytes=np.round(x / quantum) * quantum,
-            limit_bytes=None,
-        )
-    )
+    return numerics.prepare(series(T, np.round(x / quantum) * quantum))
 
 
 SLOWING = {
@@ -52,8 +45,7 @@ GOING_ON = {
 @pytest.mark.parametrize("noise", [0.0, 4 * MIB, 16 * MIB])
 @pytest.mark.parametrize("name", SLOWING)
 def test_slowing_growth_is_proven(name: str, noise: float) -> None:
-    proof = slowing(view(SLOWING[name], noise))
-    assert proof is not None
+    proof = present(slowing(view(SLOWING[name], noise)))
     assert proof.rate_now <= proof.rate_before
     assert 0.0 <= proof.explained <= 1.0
     assert proof.growth_bytes == pytest.approx(np.ptp(SLOWING[name]), rel=0.1)
@@ -72,8 +64,7 @@ def test_quanta_are_borne(quantum: float) -> None:
 
 
 def test_it_says_where_growth_would_level_off() -> None:
-    proof = slowing(view(SLOWING["exponential"]))
-    assert proof is not None
+    proof = present(slowing(view(SLOWING["exponential"])))
     assert proof.level_bytes == pytest.approx(9 * GIB, rel=0.05)
     assert proof.level_bytes is not None
     now = SLOWING["exponential"][-1]
@@ -83,15 +74,13 @@ def test_it_says_where_growth_would_level_off() -> None:
 
 
 def test_a_logarithm_has_no_level() -> None:
-    proof = slowing(view(SLOWING["logarithm"]))
-    assert proof is not None
+    proof = present(slowing(view(SLOWING["logarithm"])))
     assert proof.level_bytes is None or proof.level_bytes > SLOWING["logarithm"][-1]
     assert proof.ahead_bytes > SLOWING["logarithm"][-1]
 
 
 def test_what_has_stopped_says_so() -> None:
-    proof = slowing(view(SLOWING["filled and stopped"]))
-    assert proof is not None
+    proof = present(slowing(view(SLOWING["filled and stopped"])))
     assert proof.stopped
     assert proof.level_bytes == pytest.approx(9 * GIB, rel=0.01)
 
@@ -116,8 +105,7 @@ def test_bursts_at_random_are_rarely_called_slowing() -> None:
 def test_few_and_rarer_rises_are_judged_by_their_exponent() -> None:
     at = np.array([20.0, 60, 130, 200, 300, 420, 600, 900, 1300, 2000, 3500, 6200])
     x = 4 * GIB + 0.2 * GIB * np.searchsorted(at, T, side="right")
-    proof = slowing(view(x))
-    assert proof is not None
+    proof = present(slowing(view(x)))
     assert proof.level_bytes is None
 
 
@@ -132,5 +120,4 @@ def test_the_exponent_is_found(beta: float) -> None:
 def test_nothing_grows_in_nothing() -> None:
     assert crow_amsaa(np.arange(5.0), np.full(5, 1.0)) == (1.0, 0.0)
     empty = np.empty(0)
-    series = Series(subject=Subject(device_uid="G"), t_s=empty, used_bytes=empty, limit_bytes=None)
-    assert slowing(numerics.prepare(series)) is None
+    assert slowing(numerics.prepare(series(empty, empty))) is None

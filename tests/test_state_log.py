@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.core.state_log import _MOST_KEYS, MOST_LINES, PER_S, StateLog
+from tests.making import present
 
 
 class Clock:
@@ -22,23 +23,14 @@ def test_a_state_is_logged_once_and_its_end_says_how_long_it_lasted() -> None:
     clock = Clock()
     states = StateLog(clock)
     assert states.change("a", "well", first="well") is None
-    ill = states.change("a", "ill", first="well")
-    assert ill is not None
+    ill = present(states.change("a", "ill", first="well"))
     assert (ill.was, ill.unlogged) == ("well", 0)
     assert [states.change("a", "ill") for _ in range(100)] == [None] * 100
     clock.now_s += 35.0
-    well = states.change("a", "well")
-    assert well is not None
+    well = present(states.change("a", "well"))
     assert (well.was, well.after_s, well.unlogged) == ("ill", 35.0, 0)
     assert states.logged("a") == "well"
     assert states.logged("b") is None
-
-
-def test_the_first_state_of_something_new_is_logged() -> None:
-    states = StateLog(Clock())
-    found = states.change("a", "well")
-    assert found is not None
-    assert found.was is None
 
 
 def test_what_goes_to_and_fro_is_bounded_and_the_newest_line_becomes_right() -> None:
@@ -51,8 +43,7 @@ def test_what_goes_to_and_fro_is_bounded_and_the_newest_line_becomes_right() -> 
     assert lines == MOST_LINES
     assert states.logged("a") == "well"  # what is logged is old ...
     clock.now_s += PER_S
-    late = states.change("a", "ill")
-    assert late is not None  # ... and is put right
+    late = present(states.change("a", "ill"))
     assert late.unlogged == 1001 - MOST_LINES - 1
     assert states.change("b", "ill") is not None, "one thing costs no other its lines"
 

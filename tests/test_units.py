@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.core import units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(
@@ -75,20 +78,6 @@ def test_unknown_is_a_question_mark_never_zero() -> None:
     assert {form(None) for form in (units.size, units.rate, units.duration, units.percent)} == {"?"}
 
 
-def test_rates_are_decimal_megabytes_per_minute() -> None:
-    assert units.rate(50e6 / 60) == "50.0 MB/min"
-    assert units.rate(40 * 1024**2) == "2,517 MB/min"
-    assert units.rate(500.0) == "0.03 MB/min"
-
-
-@pytest.mark.parametrize(
-    ("value_s", "words"),
-    [(0, "0s"), (119, "119s"), (120, "0h 02m"), (3599, "1h 00m"), (172_800, "2d 0h")],
-)
-def test_times(value_s: float, words: str) -> None:
-    assert units.duration(value_s) == words
-
-
 def test_instants_are_rfc_3339_in_utc() -> None:
     assert units.instant(1_764_000_000.25) == "2025-11-24T16:00:00.250Z"
     assert units.instant(None) is None
@@ -139,43 +128,28 @@ def test_an_instant_that_no_calendar_has_is_unknown(at_s: float) -> None:
     ],
 )
 def test_a_moment_says_its_day_when_it_is_another(
-    zone: str, later_s: float, words: str, monkeypatch: pytest.MonkeyPatch
+    zone: str, later_s: float, words: str, live_in: Callable[[str], None]
 ) -> None:
-    monkeypatch.setenv("TZ", zone)
-    time.tzset()
+    live_in(zone)
     now_s = 1_795_313_220.0  # Sunday, 22 November 2026, 02:07 UTC
-    try:
-        assert units.moment(now_s + later_s, now_s=now_s) == words
-        named = units.moment(now_s + later_s, now_s=now_s, zone=True)
-        assert named == f"{words} {'IST' if zone == 'Asia/Kolkata' else 'UTC'}"
-    finally:
-        monkeypatch.undo()
-        time.tzset()
+    assert units.moment(now_s + later_s, now_s=now_s) == words
+    named = units.moment(now_s + later_s, now_s=now_s, zone=True)
+    assert named == f"{words} {'IST' if zone == 'Asia/Kolkata' else 'UTC'}"
 
 
-def test_a_zone_without_letters_is_said_by_its_distance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "<+0330>-3:30")
-    time.tzset()
-    try:
-        assert units.moment(0.0, now_s=0.0, zone=True) == "03:30 UTC+03:30"
-    finally:
-        monkeypatch.undo()
-        time.tzset()
+def test_a_zone_without_letters_is_said_by_its_distance(live_in: Callable[[str], None]) -> None:
+    live_in("<+0330>-3:30")
+    assert units.moment(0.0, now_s=0.0, zone=True) == "03:30 UTC+03:30"
 
 
-def test_a_tick_is_as_short_as_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    time.tzset()
-    try:
-        noon_s = units.parse_instant("2026-11-21T12:00+01:00", now_s=0.0)
-        midnight_s = noon_s - 12 * 3600
-        assert units.tick(noon_s, step_s=3600) == "12:00"
-        assert units.tick(noon_s + 5, step_s=5) == "12:00:05"
-        assert units.tick(noon_s, step_s=5) == "12:00"
-        assert units.tick(midnight_s, step_s=3600) == "Sat 21"
-        assert units.tick(midnight_s, step_s=7 * 86400) == "11-21"
-        assert units.tick(midnight_s, step_s=91 * 86400) == "2026-11-21"
-        assert units.tick(1e20, step_s=60) == "?"
-    finally:
-        monkeypatch.undo()
-        time.tzset()
+def test_a_tick_is_as_short_as_it_can_be(live_in: Callable[[str], None]) -> None:
+    live_in("Europe/Berlin")
+    noon_s = units.parse_instant("2026-11-21T12:00+01:00", now_s=0.0)
+    midnight_s = noon_s - 12 * 3600
+    assert units.tick(noon_s, step_s=3600) == "12:00"
+    assert units.tick(noon_s + 5, step_s=5) == "12:00:05"
+    assert units.tick(noon_s, step_s=5) == "12:00"
+    assert units.tick(midnight_s, step_s=3600) == "Sat 21"
+    assert units.tick(midnight_s, step_s=7 * 86400) == "11-21"
+    assert units.tick(midnight_s, step_s=91 * 86400) == "2026-11-21"
+    assert units.tick(1e20, step_s=60) == "?"

@@ -131,3 +131,19 @@ def test_our_own_command_is_found_beside_the_interpreter() -> None:
     assert words[-2:] == ["explain", "x"]
     assert words[0] == sys.executable or words[0].endswith("/gpuwatchctl")
     assert terminal.resolve(["other", "x"]) == ["other", "x"]
+
+
+# ---- secrets -------------------------------------------------------------------------------------
+
+
+OURS = {
+    "DISPLAY": ":1", "GPUWATCHD_SMTP_PASSWORD": "hush", "GPUWATCHD_CHAT_URLS": "hush",
+    "GPUWATCHD_STATE_DIR": "/s",
+}  # fmt: skip
+
+
+def test_a_terminal_has_none_and_shows_none() -> None:
+    assert terminal.environment(OURS) == {"DISPLAY": ":1", "GPUWATCHD_STATE_DIR": "/s"}
+    argv = terminal.outside(["xterm"], OURS, service=True)
+    assert "--setenv=GPUWATCHD_STATE_DIR=/s" in argv
+    assert "hush" not in " ".join(argv)

@@ -91,11 +91,3 @@ def test_what_is_said_of_one_that_leaks_alone() -> None:
     assert jobs.alone(own, [rank(0, finding()), rank(1, calm())]).endswith(
         "1 of the others grow at another pace"
     )
-
-
-def test_titles() -> None:
-    ranks = [rank(number, finding()) for number in (0, 1, 3)]
-    assert jobs.title(ranks) == "3 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-1, 3"
-    assert jobs.title(ranks, host=True) == (
-        "host memory of 3 ranks of torchrun 7f3a (python train.py) of alice"
-    )

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from gpuwatchd.analysis import attribution
-from gpuwatchd.core.model import ProcessKey, Series, Subject
+from gpuwatchd.core.model import ProcessKey, Series
+from tests import making
 
 Array = npt.NDArray[np.floating[Any]]
 T = np.arange(0.0, 3600.0, 10.0)
@@ -17,12 +18,7 @@ A, B, C = (ProcessKey(pid=pid, started_at_s=1.0) for pid in (1, 2, 3))
 
 
 def one(x: Array, t: Array = T) -> Series:
-    return Series(
-        subject=Subject(device_uid="G"),
-        t_s=np.asarray(t, dtype=np.float64),
-        used_bytes=np.asarray(x, dtype=np.float64),
-        limit_bytes=None,
-    )
+    return making.series(t, x)
 
 
 def test_shares_add_up_and_are_ranked() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpuwatchd.analysis import cost
 from gpuwatchd.analysis.cost import Held, Part, Price
 from gpuwatchd.core.config import CostSection
+from tests.making import present
 
 MINUTE = 60.0
 Rows = list[Held]
@@ -97,8 +98,7 @@ def test_so_far_and_until_it_is_full() -> None:
 
 def test_a_job_has_all_of_its_devices() -> None:
     parts = [Part(6.0, 1.0, price(4.0)), Part(6.0, 1.0, price(4.0))]
-    found = cost.charge(parts, BOOK, since_at_s=0.0, since="start", left_s=None)
-    assert found is not None
+    found = present(cost.charge(parts, BOOK, since_at_s=0.0, since="start", left_s=None))
     assert (found.spent_usd, found.usd_per_hour, found.at_risk_usd) == (48.0, 8.0, None)
 
 
@@ -114,8 +114,7 @@ def test_unknown_stays_unknown_and_nothing_is_negative(
     drawn: list[tuple[float | None, float | None, float | None]],
 ) -> None:
     parts = [Part(hours, share, None if usd is None else price(usd)) for hours, share, usd in drawn]
-    found = cost.charge(parts, BOOK, since_at_s=0.0, since="start", left_s=60.0)
-    assert found is not None
+    found = present(cost.charge(parts, BOOK, since_at_s=0.0, since="start", left_s=60.0))
     lacking = any(one.hours is None or one.price is None for one in parts)
     assert (found.spent_usd is None) == lacking
     assert found.spent_usd is None or found.spent_usd >= 0.0
@@ -137,3 +136,35 @@ def test_a_higher_price_or_more_time_never_costs_less(
     assert spent(hours_, usd + more, left_s) >= base
     assert spent(hours_ + more, usd, left_s) >= base
     assert spent(hours_, usd, left_s + more) >= base
+
+
+# ---- what held memory costs ----------------------------------------------------------------------
+
+
+GIB = 2**30
+
+
+def test_memory_times_time() -> None:
+    assert cost.gib_hours(24 * GIB, 7200.0) == 48.0
+    assert cost.gib_hours(0, 7200.0) == 0.0
+    assert cost.gib_hours(24 * GIB, -5.0) == 0.0
+
+
+@pytest.mark.parametrize(("held", "time"), [(None, 1.0), (1.0, None)])
+def test_unknown_stays_unknown(held: float | None, time: float | None) -> None:
+    assert cost.gib_hours(held, time) is None
+    assert cost.usd(held, time, total_bytes=GIB, usd_per_gpu_hour=1.0) is None
+
+
+def test_dollars_are_its_share_of_the_device() -> None:
+    price = {"total_bytes": 80.0 * GIB, "usd_per_gpu_hour": 4.0}
+    assert cost.usd(20 * GIB, 3600.0, **price) == 1.0
+    assert cost.usd(90 * GIB, 3600.0, **price) == 4.0
+    assert cost.usd(-1, 3600.0, **price) == 0.0
+
+
+@pytest.mark.parametrize(("total", "price"), [(None, 4.0), (0, 4.0), (80 * GIB, None)])
+def test_without_a_price_or_a_total_there_is_no_amount(
+    total: float | None, price: float | None
+) -> None:
+    assert cost.usd(GIB, 60.0, total_bytes=total, usd_per_gpu_hour=price) is None

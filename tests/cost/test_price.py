@@ -15,6 +15,7 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.core.config import CostSection, prices
 from gpuwatchd.core.config.prices import PriceRow
 from gpuwatchd.core.model import Device
+from tests.making import present
 
 GIB = 2**30
 NOW_S = dt.datetime(2024, 8, 1, tzinfo=dt.UTC).timestamp()
@@ -41,8 +42,7 @@ def of(section: CostSection, device: Device, **more: object) -> cost.Price | Non
 
 
 def test_the_table_gives_the_price_of_one_gpu_with_its_date() -> None:
-    found = of(CostSection(), card())
-    assert found is not None
+    found = present(of(CostSection(), card()))
     assert (found.usd_per_hour, found.basis) == (4.10, "A100 40GB, on-demand, as of 2024-06")
     assert found.source == "P r, 32.77 / 8; https://example.org"
 
@@ -57,18 +57,15 @@ def test_only_the_offer_that_was_asked_for_counts() -> None:
 
 def test_your_prices_win_and_the_most_specific_of_them() -> None:
     own = {"NVIDIA*": 1.0, "nvidia a100*40gb": 1.8, "*": 9.0}
-    found = of(CostSection(prices=own, usd_per_gpu_hour=7.0), card())
-    assert found is not None
+    found = present(of(CostSection(prices=own, usd_per_gpu_hour=7.0), card()))
     assert (found.usd_per_hour, found.basis) == (1.8, 'yours, for "nvidia a100*40gb"')
-    plain = of(CostSection(prices={"H100": 1.0}, usd_per_gpu_hour=7.0), card())
-    assert plain is not None
+    plain = present(of(CostSection(prices={"H100": 1.0}, usd_per_gpu_hour=7.0), card()))
     assert (plain.usd_per_hour, plain.basis) == (7.0, "yours")
 
 
 def test_an_owned_device_costs_what_was_paid_over_its_lifetime() -> None:
     section = CostSection(mode="owned", purchase=8760.0, lifetime=365 * 86400.0)  # type: ignore[arg-type]
-    found = of(section, card(), power_w=300.0)
-    assert found is not None
+    found = present(of(section, card(), power_w=300.0))
     assert found.usd_per_hour == pytest.approx(1.0)
     assert found.electricity_usd_per_hour is None
 
@@ -76,12 +73,10 @@ def test_an_owned_device_costs_what_was_paid_over_its_lifetime() -> None:
 def test_its_electricity_is_counted_apart_by_measured_power() -> None:
     section = CostSection(mode="owned", purchase=8760.0, lifetime=365 * 86400.0,  # type: ignore[arg-type]
                           electricity_per_kwh=0.5)  # fmt: skip
-    found = of(section, card(), power_w=300.0)
-    assert found is not None
+    found = present(of(section, card(), power_w=300.0))
     assert (found.usd_per_hour, found.electricity_usd_per_hour) == pytest.approx((1.0, 0.15))
     assert "300 W" in found.basis
-    dark = of(section, card())
-    assert dark is not None
+    dark = present(of(section, card()))
     assert dark.electricity_usd_per_hour is None
     assert "power is unknown" in dark.basis
 
@@ -96,8 +91,7 @@ def test_off_is_off() -> None:
 
 def test_prices_are_in_your_currency_and_carried_in_dollars() -> None:
     section = CostSection(prices={"*A100*": 1.8}, currency="EUR", per_usd=0.9)
-    found = of(section, card())
-    assert found is not None
+    found = present(of(section, card()))
     assert found.usd_per_hour == pytest.approx(2.0)
 
 
@@ -111,8 +105,7 @@ def test_another_currency_needs_its_rate() -> None:
 @pytest.mark.parametrize(("days", "old"), [(180, False), (181, True)])
 def test_an_old_row_says_its_age(days: int, old: bool) -> None:
     row = msgspec.structs.replace(A100, as_of=dt.date(2024, 8, 1) - dt.timedelta(days=days))
-    found = cost.Prices(CostSection(), (row,)).of(card(), {}, now_s=NOW_S)
-    assert found is not None
+    found = present(cost.Prices(CostSection(), (row,)).of(card(), {}, now_s=NOW_S))
     assert found.is_old is old
     assert ("months old" in found.basis) is old
 
@@ -185,8 +178,7 @@ def test_a_row_without_its_origin_is_refused(missing: str) -> None:
     ],
 )
 def test_drivers_names_find_their_row(name: str, usd: float) -> None:
-    found = cost.Prices(CostSection(), prices.builtin()).of(card(name), {}, now_s=NOW_S)
-    assert found is not None
+    found = present(cost.Prices(CostSection(), prices.builtin()).of(card(name), {}, now_s=NOW_S))
     assert found.usd_per_hour == usd
 
 

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from gpuwatchd.core.model import EtaRange, Finding, Message, ProcessKey, Subject
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from gpuwatchd.core.model import EtaRange, Message, ProcessKey, Subject
+from tests.making import finding
 
 HOSTILE = 'python\x1b[2J\x00<b>bold</b>\u202e[/tag]\ud800 & "quoted"\r\nBcc: victim@example.org'
 
 
 @pytest.fixture
-def finding() -> Finding:
-    return Finding(
-        id="GPU-1/4711@5.0#1",
+def message() -> Message:
+    judged = finding(
         subject=Subject(device_uid="GPU-1", process=ProcessKey(pid=4711, started_at_s=5.0)),
-        judged_at_s=1000.0,
-        pattern="gradual",
-        tier="alert",
-        severity="warning",
-        confidence=0.91,
-        rate_bytes_per_s=206667.0,
         eta=EtaRange(low_s=2340.0, mid_s=2820.0, high_s=None),
-        reason="It grows.",
     )
-
-
-@pytest.fixture
-def message(finding: Finding) -> Message:
     return Message(
         id="a1b2c3",
         notice="firing",
@@ -40,14 +24,5 @@ def message(finding: Finding) -> Message:
         body="GPU 0 (A100 80GB): python[4711] of alice grows.\nFull in 0h 47m.",
         facts={"GPU": "0 (A100 80GB)", "Rate": "12.4 MB/min", "Full in": "0h 47m"},
         command="gpuwatchctl explain 4711",
-        finding=finding,
+        finding=judged,
     )
-
-
-@pytest.fixture
-def cleanup() -> Iterator[list[Callable[[], object]]]:
-    """Things to call after the test."""
-    actions: list[Callable[[], object]] = []
-    yield actions
-    for action in actions:
-        action()

@@ -175,21 +175,6 @@ def test_nothing_is_lost_and_nothing_is_twice(some: list[Delivery]) -> None:
     assert {(one.channel, one.message.id) for one in made.submit + made.drop} <= given
 
 
-def test_a_digest_names_all_of_them() -> None:
-    late = [
-        waiting("a", age_s=9000, severity="critical"),
-        waiting("b", age_s=8000, notice="resolved", severity="info"),
-    ]
-    one = digest(late, NOW_S)
-    assert one.severity == "critical"
-    assert one.subject == "gpuwatchd: 2 messages that could not be delivered earlier"
-    lines = one.body.splitlines()
-    assert lines[0] == "While this channel could not be reached:"
-    assert lines[1].endswith("critical: about a")
-    assert lines[2].endswith("recovered: about b")
-    assert len(one.subject) <= 78
-
-
 def test_a_digest_repeated_is_the_same_message() -> None:
     late = [waiting("a"), waiting("b")]
     assert digest(late, NOW_S).id == digest(late[::-1], NOW_S + 60).id
@@ -231,23 +216,6 @@ def test_what_recovered_while_it_was_held_is_told_as_recovered() -> None:
     made = plan([held("first", age_s=50), over], NOW_S + 7200.0)
     assert (names(made.submit), names(made.drop)) == (["over"], ["first"])
     assert all(is_dropped(one) for one in made.drop)
-
-
-def test_what_probably_ran_out_of_memory_is_over_and_has_not_recovered() -> None:
-    one = digest([waiting("a"), waiting("b", notice="resolved", severity="critical")], NOW_S)
-    assert "over: about b" in one.body
-    assert "recovered" not in one.body
-
-
-def test_a_digest_of_what_was_held_says_so() -> None:
-    one = digest([held("a"), held("b", notice="resolved", severity="info")], NOW_S)
-    assert one.subject == "gpuwatchd: 2 messages that were held back"
-    first, *rest = one.body.splitlines()
-    assert first == "Held back until now (quiet hours until 07:00):"
-    assert [line.split("  ")[1] for line in rest] == ["warning: about a", "recovered: about b"]
-    mixed = digest([held("a"), waiting("b")], NOW_S)
-    assert mixed.subject == "gpuwatchd: 2 messages that could not be delivered earlier"
-    assert mixed.body.startswith("Held back (quiet hours until 07:00), or undeliverable until now:")
 
 
 def test_a_summary_is_never_part_of_another() -> None:

@@ -4,24 +4,107 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.notify.channels import chat
 from gpuwatchd.notify.channels.chat import ChatNotifier
-from tests.notify.chatting import SECRET, Service, _nothing_set, second, service, write
 from tests.notify.conftest import HOSTILE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from gpuwatchd.core.model import Message
 
-__all__ = ["_nothing_set", "second", "service", "write"]
+SECRET = "T0kenOfThirtySixCharactersXYZ0123456"
+
+
+class Got(NamedTuple):
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Service:
+    """A service on loopback; ``status`` is what it answers."""
+
+    def __init__(self) -> None:
+        self.got: list[Got] = []
+        self.status = 200
+        self.wait = threading.Event()
+        self.hangs = False
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+                outer.got.append(Got(self.path, dict(self.headers), body))
+                if outer.hangs:
+                    outer.wait.wait(30)
+                self.send_response(outer.status)
+                self.end_headers()
+                self.wfile.write(b"ok" if outer.status < 300 else SECRET.encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.at = f"127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.wait.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    found = Service()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def second() -> Iterator[Service]:
+    found = Service()
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (chat.VARIABLE, "CREDENTIALS_DIRECTORY", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(chat, "_MEMORY", chat._Memory())
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def written(*urls: str, mode: int = 0o600) -> str:
+        file = tmp_path / "urls"
+        file.write_text("# ours\n\n" + "\n".join(urls) + "\n")
+        file.chmod(mode)
+        return str(file)
+
+    return written
+
 
 # Loading Apprise's services warns of what other libraries will drop one day.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -57,28 +140,6 @@ def test_severity_is_the_type(
     changed = msgspec.structs.replace(message, notice=notice, severity=severity)
     ChatNotifier(write(f"json://{service.at}")).send(changed)
     assert service.got[0].json["type"] == kind
-
-
-def test_ntfy(write: Any, service: Service, message: Message) -> None:
-    ChatNotifier(write(f"ntfy://user:{SECRET}@{service.at}/gpu?priority=high")).send(message)
-    (got,) = service.got
-    headers = {name.lower(): value for name, value in got.headers.items()}
-    assert "python[4711]" in (headers.get("x-title") or got.body.decode())
-    assert b"12.4 MB/min" in got.body
-    assert headers["authorization"].startswith("Basic ")
-
-
-def test_slack(
-    write: Any, service: Service, message: Message, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from apprise.plugins.slack import NotifySlack
-
-    monkeypatch.setattr(NotifySlack, "webhook_url", f"http://{service.at}/services")
-    url = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
-    assert ChatNotifier(write(url)).send(message) == "accepted by slack (address 1)"
-    (got,) = service.got
-    assert got.path == "/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
-    assert "12.4 MB/min" in json.dumps(got.json)
 
 
 def test_discord(
@@ -319,3 +380,85 @@ def test_probe_imports_nothing_large(write: Any) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
+
+
+# ---- addresses -----------------------------------------------------------------------------------
+
+
+def test_a_file_that_others_can_read_is_refused(write: Any, message: Message) -> None:
+    notifier = ChatNotifier(write(f"slack://{SECRET}/B/C", mode=0o644))
+    available = notifier.probe()
+    assert not available.ok
+    assert available.hint.startswith("chmod 600 ")
+    with pytest.raises(NotifyError, match="others can read it") as caught:
+        notifier.send(message)
+    assert caught.value.permanent
+
+
+@pytest.mark.parametrize("content", [b"", b"# none\n", b"\xff\xfe\x00"])
+def test_a_file_without_addresses_is_told(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "urls"
+    file.write_bytes(content)
+    file.chmod(0o600)
+    available = ChatNotifier(str(file)).probe()
+    assert not available.ok
+    assert "address" in available.reason
+
+
+def test_a_pipe_in_place_of_the_file_hangs_nobody(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "urls", 0o600)
+    assert not ChatNotifier(str(tmp_path / "urls")).probe().ok
+    assert "No such file" in ChatNotifier(str(tmp_path / "none")).probe().reason
+
+
+def test_credential_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not ChatNotifier().probe().ok
+    monkeypatch.setenv(chat.VARIABLE, "ntfy://127.0.0.1/gpu slack://A/B/C")
+    assert ChatNotifier().probe().reason == "ntfy at 127.0.0.1, slack (address 2)"
+    (tmp_path / chat.CREDENTIAL).write_text("json://localhost/x\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert ChatNotifier().probe().reason == "json at localhost"
+
+
+def test_addresses_that_were_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    from gpuwatchd.notify import credentials
+
+    monkeypatch.setattr(credentials, "_withheld", {})
+    monkeypatch.setenv(chat.VARIABLE, "ntfy://127.0.0.1/gpu")
+    credentials.withhold()
+    assert chat.VARIABLE not in os.environ
+    assert ChatNotifier().probe().ok
+
+
+SECRETIVE = [
+    f"slack://{SECRET}/B1/C2",
+    f"discord://4174216298/{SECRET}",
+    f"pagerduty://{SECRET}@{SECRET}",
+    f"ntfy://{SECRET.lower()}",
+    f"ntfys://me:{SECRET}@ntfy.example.org/{SECRET}",
+    f"tgram://123456789:{SECRET}/12315544/",
+    f"sendgrid://SG.{SECRET}.{SECRET}:me@example.org",
+    f"https://hooks.slack.com/services/T1/B1/{SECRET}",
+    f"json://user:{SECRET}@127.0.0.1:8/{SECRET}?{SECRET}=1",
+    f"json://{SECRET}.{SECRET}.org/",
+    f"{SECRET}",
+    f"x y://{SECRET}",
+    f"json://[{SECRET}",
+]
+
+
+@pytest.mark.parametrize("url", SECRETIVE)
+def test_no_secret_is_in_the_name_of_an_address(url: str) -> None:
+    (address,) = chat.parse(url)
+    for shown in (address.name, repr(address), f"{[address]}", address.fingerprint):
+        assert SECRET.lower() not in shown.lower()
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_every_line_has_a_name(line: str) -> None:
+    for address in chat.parse(line):
+        assert re.fullmatch(r"[a-z0-9+.-]* ?(at [0-9a-z.:-]+|\(?address \d+\)?)", address.name)

@@ -1,41 +1,129 @@
-"""The courier: nothing blocks, nothing is lost, one channel never hurts another."""
+"""The dispatcher: nothing blocks, nothing is lost, one channel never hurts another."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gpuwatchd.core import config
 from gpuwatchd.core.errors import NotifyError
-from gpuwatchd.notify.dispatcher import GRACE_S, MessageDispatcher
-from tests.notify.courier import Clock, Fake, collect, delivery, threads, wait
+from gpuwatchd.core.model import Availability, Delivery, Message
+from gpuwatchd.notify import NOTIFIERS, dispatcher
+from gpuwatchd.notify.dispatcher import GIVE_UP_S, GRACE_S, MessageDispatcher, retry_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gpuwatchd.core.model import Message
 
-
-def test_a_message_is_sent(message: Message, cleanup: list[Callable[[], object]]) -> None:
-    fake = Fake()
-    courier = MessageDispatcher({"fake": fake}, clock=Clock(1234.0))
-    cleanup.append(courier.close)
-    assert courier.submit(delivery(message))
-    (done,) = collect(courier, 1)
-    assert (done.state, done.attempts, done.sent_at_s, done.error) == ("sent", 1, 1234.0, None)
-    assert fake.sent == ["a1b2c3-1"]
-    assert courier.results() == []
+    Dispatch = Callable[..., MessageDispatcher]
 
 
-def test_a_transient_failure_says_when_to_try_again(
-    message: Message, cleanup: list[Callable[[], object]]
-) -> None:
+class Fake:
+    """A channel whose behaviour is a list of answers; the last one repeats."""
+
+    name = "fake"
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers) or ["arrived"]
+        self.gates = [one for one in answers if isinstance(one, threading.Event)]
+        self.sent: list[str] = []
+        self.closed = 0
+        self.begun = 0
+        self.timeout_s = 0.0
+
+    def probe(self) -> Availability:
+        return Availability(ok=True, reason="fake")
+
+    def send(self, message: Message) -> str:
+        self.begun += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, threading.Event):
+            answer.wait(30)
+            answer = "arrived late"
+        if isinstance(answer, Exception):
+            raise answer
+        self.sent.append(message.id)
+        return str(answer)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Clock:
+    """A clock that only moves when told to."""
+
+    def __init__(self, now_s: float = 1000.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def delivery(message: Message, channel: str = "fake", row: int | None = 1) -> Delivery:
+    return Delivery(
+        alert_key="k",
+        channel=channel,
+        message=msgspec.structs.replace(message, id=f"{message.id}-{row}"),
+        state="pending",
+        attempts=0,
+        created_at_s=1000.0,
+        row=row,
+    )
+
+
+def collect(courier: MessageDispatcher, n: int, within_s: float = 60.0) -> list[Delivery]:
+    """Return n results, waiting for the worker threads."""
+    got: list[Delivery] = []
+    until = time.monotonic() + within_s
+    while len(got) < n and time.monotonic() < until:
+        got += courier.results()
+        time.sleep(0.002)
+    assert len(got) == n
+    return got
+
+
+def wait(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+    until = time.monotonic() + within_s
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.002)
+    assert condition()
+
+
+def threads() -> int:
+    return sum(thread.name == "notify" for thread in threading.enumerate())
+
+
+@pytest.fixture
+def dispatch() -> Iterator[Dispatch]:
+    """Return what makes dispatchers, which are closed after the test."""
+    made: list[tuple[MessageDispatcher, dict[str, Fake]]] = []
+
+    def make(channels: dict[str, Fake], **options: object) -> MessageDispatcher:
+        settings: dict[str, Any] = {"clock": Clock(), **options}
+        made.append((MessageDispatcher(channels, **settings), channels))
+        return made[-1][0]
+
+    yield make
+    for courier, channels in made:
+        for channel in channels.values():
+            for gate in channel.gates:
+                gate.set()
+        courier.close()
+
+
+def test_a_transient_failure_says_when_to_try_again(message: Message, dispatch: Dispatch) -> None:
     fake = Fake(NotifyError("no bus\x1b[2J", permanent=False, hint="log in"), "arrived")
     clock = Clock()
-    courier = MessageDispatcher({"fake": fake}, clock=clock)
-    cleanup.append(courier.close)
+    courier = dispatch({"fake": fake}, clock=clock)
     courier.submit(delivery(message))
     (failed,) = collect(courier, 1)
     assert (failed.state, failed.attempts, failed.next_try_at_s) == ("pending", 1, 1030.0)
@@ -46,24 +134,9 @@ def test_a_transient_failure_says_when_to_try_again(
     assert (sent.state, sent.attempts, sent.next_try_at_s, sent.error) == ("sent", 2, None, None)
 
 
-def test_a_permanent_failure_is_final(
-    message: Message, cleanup: list[Callable[[], object]]
-) -> None:
-    courier = MessageDispatcher(
-        {"fake": Fake(NotifyError("wrong password", permanent=True))}, clock=Clock()
-    )
-    cleanup.append(courier.close)
-    courier.submit(delivery(message))
-    (failed,) = collect(courier, 1)
-    assert (failed.state, failed.next_try_at_s) == ("failed", None)
-
-
-def test_a_bug_in_a_channel_is_a_transient_failure(
-    message: Message, cleanup: list[Callable[[], object]]
-) -> None:
+def test_a_bug_in_a_channel_is_a_transient_failure(message: Message, dispatch: Dispatch) -> None:
     fake = Fake(KeyError("secret detail"), "arrived")
-    courier = MessageDispatcher({"fake": fake}, clock=Clock())
-    cleanup.append(courier.close)
+    courier = dispatch({"fake": fake})
     courier.submit(delivery(message))
     (failed,) = collect(courier, 1)
     assert failed.state == "pending"
@@ -80,22 +153,19 @@ def test_an_unknown_channel_fails_at_once(message: Message) -> None:
     assert "pigeon is not configured" in (failed.error or "")
 
 
-def test_a_dry_run_sends_nothing(message: Message) -> None:
+def test_a_dry_run_sends_nothing(message: Message, dispatch: Dispatch) -> None:
     fake = Fake()
-    courier = MessageDispatcher({"fake": fake}, clock=Clock())
+    courier = dispatch({"fake": fake})
     courier.submit(msgspec.structs.replace(delivery(message), dry_run=True))
     (done,) = courier.results()
     assert (done.state, done.attempts, fake.sent) == ("sent", 0, [])
     assert threads() == 0
 
 
-def test_the_same_message_is_in_hand_only_once(
-    message: Message, cleanup: list[Callable[[], object]]
-) -> None:
+def test_the_same_message_is_in_hand_only_once(message: Message, dispatch: Dispatch) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
-    courier = MessageDispatcher({"fake": fake}, clock=Clock())
-    cleanup += [gate.set, courier.close]
+    courier = dispatch({"fake": fake})
     for _ in range(5):
         assert courier.submit(delivery(message))
     gate.set()
@@ -109,29 +179,13 @@ def test_the_same_message_is_in_hand_only_once(
     assert fake.sent == ["a1b2c3-1"] * 2
 
 
-def test_a_hung_channel_delays_no_other(
-    message: Message, cleanup: list[Callable[[], object]]
-) -> None:
-    gate = threading.Event()
-    hung, quick = Fake(gate), Fake()
-    courier = MessageDispatcher({"hung": hung, "quick": quick}, clock=Clock())
-    cleanup += [gate.set, courier.close]
-    courier.submit(delivery(message, "hung"))
-    began = time.monotonic()
-    courier.submit(delivery(message, "quick"))
-    (done,) = collect(courier, 1)
-    assert (done.channel, done.state) == ("quick", "sent")
-    assert time.monotonic() - began < 2
-
-
 def test_a_stuck_worker_is_replaced_once_and_noticed_when_it_returns(
-    message: Message, cleanup: list[Callable[[], object]]
+    message: Message, dispatch: Dispatch
 ) -> None:
     first, second = threading.Event(), threading.Event()
     fake = Fake(first, second, "arrived")
     clock = Clock()
-    courier = MessageDispatcher({"fake": fake}, deadline_s=20, clock=Clock(), monotonic=clock)
-    cleanup += [first.set, second.set, courier.close]
+    courier = dispatch({"fake": fake}, deadline_s=20, monotonic=clock)
     before = threads()
 
     courier.submit(delivery(message, row=1))
@@ -166,13 +220,12 @@ def test_a_stuck_worker_is_replaced_once_and_noticed_when_it_returns(
 
 
 def test_a_message_that_arrived_late_is_not_sent_again(
-    message: Message, cleanup: list[Callable[[], object]]
+    message: Message, dispatch: Dispatch
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, NotifyError("down", permanent=False))
     clock = Clock()
-    courier = MessageDispatcher({"fake": fake}, clock=Clock(), monotonic=clock)
-    cleanup += [gate.set, courier.close]
+    courier = dispatch({"fake": fake}, monotonic=clock)
     courier.submit(delivery(message))
     wait(lambda: len(fake.answers) == 1)
     clock.now_s += 60
@@ -187,12 +240,11 @@ def test_a_message_that_arrived_late_is_not_sent_again(
 
 
 def test_a_full_queue_is_refused_and_can_be_tried_again(
-    message: Message, cleanup: list[Callable[[], object]]
+    message: Message, dispatch: Dispatch
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
-    courier = MessageDispatcher({"fake": fake}, queue_size=2, clock=Clock())
-    cleanup += [gate.set, courier.close]
+    courier = dispatch({"fake": fake}, queue_size=2)
     courier.submit(delivery(message, row=0))
     wait(lambda: len(fake.answers) == 1)
     assert [courier.submit(delivery(message, row=row)) for row in (1, 2, 3)] == [True, True, False]
@@ -202,13 +254,10 @@ def test_a_full_queue_is_refused_and_can_be_tried_again(
     collect(courier, 1)
 
 
-def test_close_does_not_wait_for_what_hangs(
-    message: Message, cleanup: list[Callable[[], object]]
-) -> None:
+def test_close_does_not_wait_for_what_hangs(message: Message, dispatch: Dispatch) -> None:
     gate = threading.Event()
     fake, idle, hung = Fake(), Fake(), Fake(gate, "arrived")
-    cleanup.append(gate.set)
-    courier = MessageDispatcher({"fake": fake, "idle": idle, "hung": hung}, clock=Clock())
+    courier = dispatch({"fake": fake, "idle": idle, "hung": hung})
     courier.submit(delivery(message, "fake"))
     for row in (1, 2, 3):
         courier.submit(delivery(message, "hung", row=row))
@@ -225,11 +274,13 @@ def test_close_does_not_wait_for_what_hangs(
     wait(lambda: threads() == 0)
 
 
-def test_a_channel_that_hangs_while_it_lets_go_holds_up_nobody(message: Message) -> None:
+def test_a_channel_that_hangs_while_it_lets_go_holds_up_nobody(
+    message: Message, dispatch: Dispatch
+) -> None:
     gate = threading.Event()
     fake = Fake()
     fake.close = lambda: gate.wait(30)  # type: ignore[method-assign, assignment]
-    courier = MessageDispatcher({"fake": fake}, clock=Clock())
+    courier = dispatch({"fake": fake})
     courier.submit(delivery(message))
     collect(courier, 1)
     began = time.monotonic()
@@ -239,12 +290,11 @@ def test_a_channel_that_hangs_while_it_lets_go_holds_up_nobody(message: Message)
 
 
 def test_what_a_closed_courier_leaves_the_next_one_sends(
-    message: Message, cleanup: list[Callable[[], object]]
+    message: Message, dispatch: Dispatch
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
-    old, new = (MessageDispatcher({"fake": fake}, clock=Clock()) for _ in range(2))
-    cleanup += [gate.set, new.close]
+    old, new = (dispatch({"fake": fake}) for _ in range(2))
     for row in (1, 2, 3):
         old.submit(delivery(message, row=row))
     wait(lambda: len(fake.answers) == 1)
@@ -257,15 +307,12 @@ def test_what_a_closed_courier_leaves_the_next_one_sends(
     assert sorted(fake.sent) == ["a1b2c3-1", "a1b2c3-2", "a1b2c3-3"]
 
 
-def test_a_channel_with_a_longer_timeout_is_given_it(
-    message: Message, cleanup: list[Callable[[], object]]
-) -> None:
+def test_a_channel_with_a_longer_timeout_is_given_it(message: Message, dispatch: Dispatch) -> None:
     gate = threading.Event()
     fake = Fake(gate)
     fake.timeout_s = 100.0
     clock = Clock()
-    courier = MessageDispatcher({"fake": fake}, deadline_s=20, clock=Clock(), monotonic=clock)
-    cleanup += [gate.set, courier.close]
+    courier = dispatch({"fake": fake}, deadline_s=20, monotonic=clock)
     courier.submit(delivery(message))
     wait(lambda: fake.begun == 1)
     clock.now_s += 104
@@ -274,13 +321,10 @@ def test_a_channel_with_a_longer_timeout_is_given_it(
     assert len(courier.results()) == 1
 
 
-def test_what_is_late_leaves_as_one_message(
-    message: Message, cleanup: list[Callable[[], object]]
-) -> None:
+def test_what_is_late_leaves_as_one_message(message: Message, dispatch: Dispatch) -> None:
     gate = threading.Event()
     fake = Fake(gate, NotifyError("still down", permanent=False), "arrived")
-    courier = MessageDispatcher({"fake": fake}, clock=Clock(1000.0 + 8 * 3600))
-    cleanup += [gate.set, courier.close]
+    courier = dispatch({"fake": fake}, clock=Clock(1000.0 + 8 * 3600))
     fresh = msgspec.structs.replace(delivery(message, row=9), created_at_s=1000.0 + 8 * 3600)
     courier.submit(fresh)
     wait(lambda: len(fake.answers) == 2)
@@ -299,3 +343,126 @@ def test_what_is_late_leaves_as_one_message(
     assert {one.state for one in again} == {"sent"}
     assert len(fake.sent) == 3
     assert fake.sent[2].startswith("digest-")
+
+
+# ---- one channel's queue -------------------------------------------------------------------------
+
+
+def test_what_waits_for_company_is_left_to_the_next_courier(
+    message: Message, dispatch: Dispatch
+) -> None:
+    gate = threading.Event()
+    hung, fake = Fake(gate), Fake()
+    courier = dispatch({"hung": hung, "fake": fake}, clock=Clock(1000.0 + 8 * 3600))
+    courier.submit(delivery(message, "hung", row=1))
+    courier.submit(delivery(message, "fake", row=2))
+    wait(lambda: not courier._lanes["fake"]._queue)
+    left = courier.close(timeout_s=0.0)
+    assert {one.row for one in left} == {1, 2}
+    assert fake.sent == []
+
+
+def test_without_a_thread_a_message_waits_for_one(
+    message: Message, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    fake = Fake()
+    courier = dispatch({"fake": fake})
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert courier.submit(delivery(message))
+    assert courier.results() == []
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert [one.state for one in collect(courier, 1)] == ["sent"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_that_dies_is_replaced(message: Message, dispatch: Dispatch) -> None:
+    class Dying(Fake):
+        def send(self, message: Message) -> str:
+            if message.id.endswith("-1"):
+                sys.exit(1)
+            return super().send(message)
+
+    fake = Dying()
+    courier = dispatch({"fake": fake})
+    courier.submit(delivery(message, row=1))
+    assert collect(courier, 1)[0].state == "pending"
+    courier.submit(delivery(message, row=2))
+    assert collect(courier, 1)[0].state == "sent"
+    assert threads() == 1
+
+
+def test_messages_that_cannot_be_merged_are_a_failure_and_not_the_end(
+    message: Message, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Message:
+        raise OverflowError("year is out of range")
+
+    monkeypatch.setattr(dispatcher, "digest", broken)
+    courier = dispatch({"fake": Fake()}, clock=Clock(1000.0 + 8 * 3600))
+    for row in (1, 2):
+        courier.submit(delivery(message, row=row))
+    done = collect(courier, 2)
+    assert {(one.state, one.error) for one in done} == {("pending", "OverflowError in the channel")}
+
+
+# ---- retries, and what is made of the configuration ----------------------------------------------
+
+
+@given(st.floats(0, 2e9), st.floats(-1e9, 1e9))
+def test_retries_end_after_two_days_whatever_the_clock_does(created_s: float, ago_s: float) -> None:
+    now_s = created_s + ago_s
+    times = [retry_at(attempts, created_s, now_s) for attempts in range(1, 10)]
+    for at_s in times:
+        if at_s is None:
+            assert ago_s > GIVE_UP_S - 3600.0
+        else:
+            assert 29.9 <= at_s - now_s <= 3600.1
+            assert at_s <= max(created_s, now_s if ago_s < 0 else created_s) + GIVE_UP_S + 1
+    assert all(a is not None or b is None for a, b in pairwise(times))
+
+
+def test_a_message_is_tried_for_two_days() -> None:
+    now_s, attempts, tries = 0.0, 0, 0
+    while True:
+        tries += 1
+        attempts += 1
+        again = retry_at(attempts, 0.0, now_s)
+        if again is None:
+            break
+        now_s = again
+    assert 47 * 3600 < now_s <= 48 * 3600
+    assert 50 <= tries <= 60
+
+
+def test_build_uses_the_configuration() -> None:
+    section = config.NotifySection(
+        email=config.EmailSection(host="mail.example.org", to=("a@example.org",)),
+        command=config.CommandSection(argv=("/bin/true",)),
+    )
+    built = dispatcher.build(section, ("email", "command", "pigeon"))
+    assert list(built) == ["email", "command", "pigeon"]
+    assert "mail.example.org:587" in repr(built["email"])
+    assert built["command"].probe().ok
+    assert not built["pigeon"].probe().ok
+
+
+def test_one_channel_that_cannot_be_built_hurts_no_other(
+    message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NOTIFIERS, "desktop", "gpuwatchd.no_such_module:Nothing")
+    built = dispatcher.build(
+        config.NotifySection(command=config.CommandSection(argv=("/bin/true",))),
+        ("desktop", "command"),
+    )
+    assert built["command"].probe().ok
+    broken = built["desktop"].probe()
+    assert not broken.ok
+    assert "no_such_module" in broken.reason
+    with pytest.raises(NotifyError) as caught:
+        built["desktop"].send(message)
+    assert caught.value.permanent

@@ -6,41 +6,15 @@ import re
 from html.parser import HTMLParser
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.core import design
-from gpuwatchd.core.model import Button, Message, NoticeKind, Severity
+from gpuwatchd.core.model import Button, Message
 from gpuwatchd.notify import plain_text
 from gpuwatchd.notify.channels.email.html import html
 from tests.notify.conftest import HOSTILE
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def test_the_text_of_a_message_word_for_word(message: Message) -> None:
-    assert plain_text.plain(message) == (
-        "GPU 0 (A100 80GB): python[4711] of alice grows.\n"
-        "Full in 0h 47m.\n"
-        "\n"
-        "GPU:     0 (A100 80GB)\n"
-        "Rate:    12.4 MB/min\n"
-        "Full in: 0h 47m\n"
-        "\n"
-        "What to do next:\n"
-        "    gpuwatchctl explain 4711\n"
-        "\n"
-        "--\n"
-        "gpuwatchd (warning)\n"
-    )
-
-
-def test_a_bare_message_has_no_empty_blocks() -> None:
-    bare = Message(id="1", notice="test", severity="info", subject="s", body="It works.")
-    assert plain_text.plain(bare) == "It works.\n\n--\ngpuwatchd (test)\n"
-    assert "<table" not in html(bare)
-    assert "<pre" not in html(bare)
 
 
 def test_money_and_buttons_are_in_both_parts_once(message: Message) -> None:
@@ -114,23 +88,6 @@ def test_the_html_holds_everything_and_loads_nothing(message: Message) -> None:
     assert "url(" not in page
 
 
-@pytest.mark.parametrize(
-    ("notice", "severity", "expected", "colour"),
-    [
-        ("firing", "critical", "CRITICAL", design.LOOKS["critical"].light),
-        ("repeat", "info", "INFO", design.LOOKS["watch"].light),
-        ("resolved", "info", "RECOVERED", design.LOOKS["calm"].light),
-        ("resolved", "critical", "OVER", design.LOOKS["critical"].light),
-    ],
-)
-def test_colour_is_never_the_only_carrier(
-    message: Message, notice: NoticeKind, severity: Severity, expected: str, colour: str
-) -> None:
-    page = html(msgspec.structs.replace(message, notice=notice, severity=severity))
-    assert f">{expected}<" in page
-    assert colour in page
-
-
 def test_hostile_text_stays_text() -> None:
     hostile = Message(
         id="1",
@@ -160,10 +117,6 @@ def test_a_popup_is_short_and_ends_with_the_command(message: Message) -> None:
     assert popup.endswith("\ngpuwatchctl explain 4711")
     assert len(popup.splitlines()) <= plain_text.POPUP_LINES + 1
     assert len(popup) <= plain_text.POPUP_CHARS + 300
-
-
-def test_a_popup_keeps_its_lines(message: Message) -> None:
-    assert plain_text.popup(message, markup=True).count("\n") == 2
 
 
 @given(st.text(), st.text(), st.dictionaries(st.text(), st.text(), max_size=3))

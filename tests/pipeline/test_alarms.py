@@ -82,6 +82,14 @@ class World:
         return [alarm.alert for alarm in self.alarms.alarms.values() if alarm.alert]
 
 
+def losing() -> World:
+    """Return a world in which one of two GPUs has just been lost."""
+    world = World(CARD, OTHER)
+    world.run(10)
+    world.set(CARD, "lost")
+    return world
+
+
 def test_a_lost_gpu_raises_one_alert_and_recovers() -> None:
     world = World(CARD, OTHER)
     assert world.run(60) == []
@@ -109,9 +117,7 @@ def test_a_lost_gpu_raises_one_alert_and_recovers() -> None:
 
 
 def test_one_that_comes_and_goes_is_open_all_the_time() -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     assert len(world.run(100)) == 1
     for _ in range(5):
         world.set(CARD, "ok")
@@ -149,9 +155,7 @@ def test_what_is_meant_or_not_known_is_no_alarm(state: DeviceState) -> None:
 
 @pytest.mark.parametrize("state", ["released", "asleep", "unsupported", "no-permission", None])
 def test_nothing_but_a_good_reading_ends_it(state: DeviceState | None) -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     world.run(100)
     world.set(CARD, state)
     assert world.run(7200) == []
@@ -204,30 +208,21 @@ def test_worse_is_news_at_once() -> None:
     assert worse[0].notices == 1
 
 
-def test_a_source_that_falls_silent_is_told_a_recording_that_ends_is_not() -> None:
+@pytest.mark.parametrize(("state", "recorded"), [(None, "replay"), ("no-permission", "simulate")])
+def test_a_source_that_falls_silent_is_told_a_recording_that_ends_is_not(
+    state: DeviceState | None, recorded: str
+) -> None:
     world = World(CARD)
     world.run(10)
-    world.set(CARD, None)
+    world.set(CARD, state)
     seen = world.intake.devices[CARD.uid]
-    seen.source = "replay"
+    seen.source = recorded
     assert world.run(3600) == []
     seen.source = "nvml"
     assert world.run(DRIVER_S - 10) == []
     (opened,) = world.run(60)
     assert opened.finding.reason.startswith("nothing can be read")
     assert opened.severity == "warning"
-
-
-def test_one_that_may_not_be_read_any_more_is_told() -> None:
-    world = World(CARD)
-    world.run(10)
-    world.set(CARD, "no-permission")
-    world.intake.devices[CARD.uid].source = "simulate"
-    assert world.run(3600) == []
-    world.intake.devices[CARD.uid].source = "nvml"
-    world.set(CARD, "no-permission")
-    (opened,) = world.run(DRIVER_S + 10)
-    assert opened.finding.reason.startswith("nothing can be read")
 
 
 def test_an_instance_is_not_told_of_beside_its_card() -> None:
@@ -240,9 +235,7 @@ def test_an_instance_is_not_told_of_beside_its_card() -> None:
 
 
 def test_time_without_a_look_does_not_count() -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     world.run(20)
     world.now_s += 8 * 3600.0  # the machine slept
     assert world.run(30) == []
@@ -250,9 +243,7 @@ def test_time_without_a_look_does_not_count() -> None:
 
 
 def test_a_clock_set_back_moves_an_open_alert() -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     (opened,) = world.run(100)
     world.now_s -= 7200.0
     assert world.run(60) == []
@@ -263,9 +254,7 @@ def test_a_clock_set_back_moves_an_open_alert() -> None:
 
 
 def test_an_alert_of_an_earlier_run_goes_on() -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     (opened,) = world.run(100)
     told = msgspec.structs.replace(opened, notices=1, next_notice_at_s=None)
     again = World(CARD, OTHER)
@@ -283,9 +272,7 @@ def test_an_alert_of_an_earlier_run_goes_on() -> None:
 
 
 def test_one_whose_device_never_comes_back_is_over_after_a_day() -> None:
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     world.run(100)
     del world.intake.devices[CARD.uid]
     assert world.run(80_000) == []
@@ -298,9 +285,7 @@ def test_turned_off_nothing_is_told_and_what_was_is_over() -> None:
     world.run(10)
     world.set(CARD, "lost")
     assert world.run(400) == []
-    world = World(CARD, OTHER)
-    world.run(10)
-    world.set(CARD, "lost")
+    world = losing()
     world.run(100)
     world.alarms.config = Config(policy=PolicySection(tell_hardware=False))
     (over,) = world.run(10)

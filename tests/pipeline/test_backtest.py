@@ -16,6 +16,7 @@ from gpuwatchd.pipeline.later_outcome import LaterOutcome
 from gpuwatchd.store import labels
 from gpuwatchd.store.labels import UserLabel
 from gpuwatchd.store.reader import Reader
+from tests.making import present
 from tests.pipeline import recorded
 from tests.pipeline.play import EAGER
 from tests.pipeline.recorded import GIB, TOTAL, Run, ramp
@@ -85,8 +86,7 @@ def test_each_alert_is_told_with_what_came_of_it(directory: Path) -> None:
     dead = cases[1]
     assert dead.fate.ended
     assert dead.fate.share == pytest.approx(0.99, abs=0.01)
-    assert dead.lead_s is not None
-    assert 0.5 * 1.25 * HOUR_S < dead.lead_s < 1.25 * HOUR_S
+    assert 0.5 * 1.25 * HOUR_S < present(dead.lead_s) < 1.25 * HOUR_S
     assert dead.alert_at_s is not None
     assert dead.fate.at_s == pytest.approx(DIES.begin_s + 1.25 * HOUR_S, abs=300)
     assert cases[2].lead_s is None
@@ -104,12 +104,11 @@ def test_what_the_user_said_decides(tmp_path: Path) -> None:
     recorded.write(tmp_path, [STOPS], BEGIN_S, END_S)
     before = by_pid(played(tmp_path))[2]
     subject = before.subject
-    assert before.alert_at_s is not None
     labels.write(
         tmp_path,
         UserLabel(
             alert_key=f"leak:{subject.id}",
-            opened_at_s=before.alert_at_s - 100.0,
+            opened_at_s=present(before.alert_at_s) - 100.0,
             subject=subject,
             title="GPU 0",
             word="leak",

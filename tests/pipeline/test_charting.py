@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.core.model import Alert, EtaRange, Finding, Message, Subject
+from gpuwatchd.core.model import Alert, EtaRange, Message
 from gpuwatchd.pipeline.chart_points import MOST_POINTS, chart, thinned
 from gpuwatchd.store import records
+from tests import making
+from tests.making import finding, present
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray
@@ -49,31 +51,15 @@ def leak(n: int = 4000) -> Track:
 
 
 def alert(**changes: Any) -> Alert:
-    subject = Subject(device_uid="GPU-1")
-    finding = Finding(
-        id="f",
-        subject=subject,
-        judged_at_s=NOW_S,
-        pattern="gradual",
-        tier="alert",
-        severity="warning",
-        confidence=0.9,
-        rate_bytes_per_s=RATE,
-        eta=EtaRange(low_s=40_000.0, mid_s=53_000.4, high_s=70_000.0),
-        onset_at_s=NOW_S - 6000.0,
-        limit_bytes=24 * GIB,
-    )
-    finding = msgspec.structs.replace(finding, **changes)
-    return Alert(
-        key="leak/GPU-1",
-        kind="leak",
-        subject=subject,
-        state="firing",
-        severity="warning",
-        finding=finding,
-        opened_at_s=NOW_S - 100.0,
-        changed_at_s=NOW_S,
-    )
+    values: dict[str, Any] = {
+        "judged_at_s": NOW_S,
+        "rate_bytes_per_s": RATE,
+        "eta": EtaRange(low_s=40_000.0, mid_s=53_000.4, high_s=70_000.0),
+        "onset_at_s": NOW_S - 6000.0,
+        "limit_bytes": 24 * GIB,
+    }
+    judged = finding(**{**values, **changes})
+    return making.alert(finding=judged, opened_at_s=NOW_S - 100.0, changed_at_s=NOW_S)
 
 
 def test_a_leak_is_drawn_from_its_onset_with_its_line() -> None:
@@ -91,8 +77,7 @@ def test_a_leak_is_drawn_from_its_onset_with_its_line() -> None:
 
 
 def test_far_ahead_more_of_the_past_is_shown() -> None:
-    drawn = chart(leak(), alert())
-    assert drawn is not None
+    drawn = present(chart(leak(), alert()))
     assert drawn.at_s[0] == pytest.approx(NOW_S - 6000.0 - 0.15 * 53_000.0, abs=120.0)
 
 
@@ -101,22 +86,19 @@ def test_it_is_small_enough_to_be_kept_with_its_message() -> None:
 
 
 def test_without_an_onset_the_whole_window_is_shown() -> None:
-    drawn = chart(leak(), alert(onset_at_s=None))
-    assert drawn is not None
+    drawn = present(chart(leak(), alert(onset_at_s=None)))
     assert drawn.at_s[0] == NOW_S - 5.0 * 3999
 
 
 def test_what_is_over_has_a_curve_and_no_future() -> None:
     over = msgspec.structs.replace(alert(), state="resolved")
-    drawn = chart(leak(), over)
-    assert drawn is not None
+    drawn = present(chart(leak(), over))
     assert (drawn.rate_bytes_per_s, drawn.level_bytes, drawn.mid_s) == (None, None, None)
 
 
 @pytest.mark.parametrize("changes", [{"eta": None}, {"rate_bytes_per_s": -5.0}])
 def test_without_an_end_none_is_drawn(changes: dict[str, Any]) -> None:
-    drawn = chart(leak(), alert(**changes))
-    assert drawn is not None
+    drawn = present(chart(leak(), alert(**changes)))
     assert drawn.mid_s is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -14,15 +15,16 @@ from gpuwatchd.core.config import CheckpointsSection, CostSection, Seconds, Stor
 from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.alert_cost import Costing
-from gpuwatchd.pipeline.checkpoint_search import Saves
+from gpuwatchd.pipeline.checkpoint_search import DEADLINE_S, Saves
 from gpuwatchd.store import checkpoints
 from gpuwatchd.store.checkpoints import Checkpoint
 from gpuwatchd.store.writer import History
-from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, sample
-from tests.pipeline.play import EAGER, Postbox, Script, leaking, run
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
+from tests.pipeline.play import EAGER, Postbox, Script, run
 from tests.pipeline.test_ranks import CARDS, growing, spread
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from gpuwatchd.core.config import Config
@@ -39,9 +41,7 @@ def alone(tick: int) -> Sample:
 
 
 def of(pipeline: Pipeline, now_s: float = NOW_S) -> Cost:
-    found = pipeline.costing.of(opened(pipeline), now_s)
-    assert found is not None
-    return found
+    return present(pipeline.costing.of(opened(pipeline), now_s))
 
 
 def opened(pipeline: Pipeline) -> Alert:
@@ -67,8 +67,7 @@ def test_one_that_is_alone_costs_the_whole_device_since_its_start() -> None:
 def test_what_is_at_risk_is_the_time_until_the_middle_of_the_forecast() -> None:
     pipeline = playing()
     finding = opened(pipeline).finding
-    assert finding.eta is not None
-    left_h = (finding.judged_at_s + finding.eta.mid_s - NOW_S) / 3600
+    left_h = (finding.judged_at_s + present(finding.eta).mid_s - NOW_S) / 3600
     assert of(pipeline).at_risk_usd == pytest.approx(left_h * 4.0)
     late = of(pipeline, NOW_S + 1e6)
     assert late.at_risk_usd == 0.0
@@ -94,20 +93,10 @@ def test_a_job_of_ranks_has_all_of_its_devices() -> None:
         config=PRICED, sources=[Script(lambda i: spread(i, growing), devices=CARDS)]
     )
     (open_,) = run(pipeline, 260)[-1].alerts
-    found = pipeline.costing.of(open_, 1000.0 + 5 * 259)
-    assert found is not None
+    found = present(pipeline.costing.of(open_, 1000.0 + 5 * 259))
     assert {one.device_uid for one in found.members} == {card.uid for card in CARDS}
     assert found.usd_per_hour == pytest.approx(16.0)
     assert found.gpu_hours == pytest.approx(4 * 1295 / 3600, rel=0.05)
-
-
-def test_the_message_has_the_line() -> None:
-    post = Postbox()
-    pipeline = Pipeline(config=PRICED, sources=[Script(leaking)], courier=post)
-    run(pipeline, 200)
-    said = post.taken[0].message.cost
-    assert said.startswith("$")
-    assert said.endswith("more until it is full (yours)")
 
 
 def test_without_a_price_hours_are_still_told() -> None:
@@ -149,16 +138,13 @@ def test_electricity_counts_by_what_was_measured() -> None:
         mode="owned", purchase=8760.0, lifetime=Seconds(365 * 86_400), electricity_per_kwh=0.5
     )
     pipeline = playing(msgspec.structs.replace(EAGER, cost=section), ticks=100)
-    price = pipeline.costing.price(CARD.uid, NOW_S)
-    assert price is not None
+    price = present(pipeline.costing.price(CARD.uid, NOW_S))
     assert price.electricity_usd_per_hour is None
-    reading = pipeline.intake.devices[CARD.uid].reading
-    assert reading is not None
+    reading = present(pipeline.intake.devices[CARD.uid].reading)
     pipeline.intake.devices[CARD.uid].reading = msgspec.structs.replace(reading, power_w=400.0)
     for at_s in (5000.0, 5005.0, 5010.0):
         pipeline.costing.step(at_s)
-    price = pipeline.costing.price(CARD.uid, NOW_S)
-    assert price is not None
+    price = present(pipeline.costing.price(CARD.uid, NOW_S))
     assert price.electricity_usd_per_hour == pytest.approx(0.2)
     assert price.running_usd_per_hour == pytest.approx(1.2)
 
@@ -166,18 +152,6 @@ def test_electricity_counts_by_what_was_measured() -> None:
 def test_hardware_has_no_cost_of_its_own() -> None:
     pipeline = playing()
     assert pipeline.costing.of(alert(kind="gpu"), NOW_S) is None
-
-
-def test_what_is_held_without_work_is_its_share_of_the_device() -> None:
-    pipeline = Pipeline(
-        config=PRICED, sources=[Script(lambda i: sample(1000.0 + 5.0 * i, [(LEAKER, 20 * GIB)]))]
-    )
-    run(pipeline, 121)
-    held = alert(kind="held", opened_at_s=1000.0)
-    found = pipeline.costing.of(held, 1600.0)
-    assert found is not None
-    assert found.gpu_hours == pytest.approx(600 / 3600 / 4, rel=0.15)
-    assert found.since == "first-seen"
 
 
 def test_what_is_held_on_several_devices_counts_on_each() -> None:
@@ -198,8 +172,7 @@ def test_what_is_held_on_several_devices_counts_on_each() -> None:
     )
     subject = Subject(device_uid=CARDS[0].uid, process=KEY)
     open_ = alert(kind="held", opened_at_s=1000.0, subject=subject)
-    found = pipeline.costing.of(open_, 1600.0)
-    assert found is not None
+    found = present(pipeline.costing.of(open_, 1600.0))
     assert [one.device_uid for one in found.members] == [card.uid for card in CARDS[:2]]
     assert found.gpu_hours == pytest.approx(2 * 600 / 3600 / 4, rel=0.15)
     over = msgspec.structs.replace(open_, state="resolved", resolved_at_s=1600.0, cost=found)
@@ -239,8 +212,7 @@ def test_a_file_is_a_checkpoint_while_an_alert_is_open(tmp_path: Path) -> None:
     while costing.saved(KEY) is None and time.monotonic() < end_s:
         costing.step(NOW_S + 1.0)
         time.sleep(0.005)
-    saved = costing.saved(KEY)
-    assert saved is not None
+    saved = present(costing.saved(KEY))
     assert (saved.saved_at_s, saved.said_by, saved.detail) == (NOW_S - 60.0, "file", "/runs/1.ckpt")
     assert asked == [("/runs/*", 4711)]
     pipeline.close()
@@ -271,9 +243,7 @@ def test_a_restart_knows_the_hours_of_before(tmp_path: Path) -> None:
     run(pipeline, 3)
     found = pipeline.costing.of(alert(), NOW_S + 15.0)
     pipeline.close()
-    assert before is not None
-    assert found is not None
-    assert found.gpu_hours == pytest.approx(before + 15 / 3600, abs=0.02)
+    assert present(found).gpu_hours == pytest.approx(present(before) + 15 / 3600, abs=0.02)
 
 
 def test_of_one_that_has_ended_what_it_cost_is_still_known() -> None:
@@ -288,3 +258,79 @@ def test_of_one_that_has_ended_what_it_cost_is_still_known() -> None:
     found = pipeline.costing.of(msgspec.structs.replace(over, cost=before), 2200.0)
     assert found == before
     assert [d.message.notice for d in post.taken] == ["firing", "resolved"]
+
+
+# ---- looking for checkpoints ---------------------------------------------------------------------
+
+
+def collected(saves: Saves) -> list[Checkpoint]:
+    end_s = time.monotonic() + 60.0
+    while saves.busy and time.monotonic() < end_s:
+        found = saves.collect()
+        if found:
+            return found
+        time.sleep(0.005)
+    return []
+
+
+def test_nobody_to_ask_about_needs_no_thread() -> None:
+    saves = Saves()
+    before = threading.active_count()
+    saves.ask((), (LEAKER,), 10.0)
+    saves.ask(("/a",), (), 10.0)
+    assert threading.active_count() == before
+    assert not saves.busy
+
+
+def test_one_that_fails_does_not_stop_the_next() -> None:
+    calls = []
+
+    def look(patterns: Sequence[str], _info: ProcessInfo, _now_s: float) -> Saved | None:
+        calls.append(patterns)
+        if len(calls) == 1:
+            raise OSError("stale file handle")
+        return Saved(1.0, "/x")
+
+    saves = Saves(look)
+    saves.ask(("/a",), (LEAKER, LEAKER), 10.0)
+    assert len(collected(saves)) == 1
+    saves.close()
+
+
+def test_a_look_that_hangs_is_told_and_asked_nothing_more() -> None:
+    free, now = threading.Event(), [0.0]
+
+    def look(*_: object) -> Saved | None:
+        free.wait(30.0)
+        return None
+
+    saves = Saves(look, mono=lambda: now[0])
+    try:
+        saves.ask(("/nfs/*",), (LEAKER,), 10.0)
+        begun_s = time.monotonic()
+        saves.ask(("/nfs/*",), (LEAKER,), 20.0)
+        assert saves.collect() == []
+        assert time.monotonic() - begun_s < 1.0
+        assert saves.problem == ""
+        now[0] = DEADLINE_S + 1.0
+        assert "has not come back for 31 s" in saves.problem
+    finally:
+        free.set()
+        saves.close()
+    assert collected(saves) == []
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_one_thread_serves_all_looks(times: int) -> None:
+    names = set()
+
+    def look(*_: object) -> Saved | None:
+        names.add(threading.current_thread().name)
+        return Saved(1.0, "/x")
+
+    saves = Saves(look)
+    for _ in range(times):
+        saves.ask(("/a",), (LEAKER,), 10.0)
+        assert collected(saves)
+    saves.close()
+    assert names == {"checkpoints"}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time as real
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,29 +14,25 @@ from hypothesis import strategies as st
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.model import Cost, Decision, Delivery, Holding, ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import digests
-from gpuwatchd.pipeline.digests import DigestContent, Digests, following
+from gpuwatchd.pipeline.digests import Digests, following
 from gpuwatchd.pipeline.outbox import Outbox
 from tests.making import alert
+from tests.pipeline.play import Postbox
 from tests.store.world import Time, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.core.model import Message
 
 GIB = 2**30
 HOUR_S = 3600.0
 
 
 @pytest.fixture(autouse=True)
-def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _berlin(live_in: Callable[[str], None]) -> None:
     """Live in a place where clocks change."""
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    real.tzset()
-    yield
-    monkeypatch.undo()
-    real.tzset()
+    live_in("Europe/Berlin")
 
 
 def at(text: str) -> float:
@@ -94,39 +91,20 @@ def test_daily_at_its_hour_only_when_there_is_something(tmp_path: Path) -> None:
     history.close()
 
 
-class Carrier:
-    """A courier that takes everything."""
-
-    def __init__(self) -> None:
-        self.taken: list[Delivery] = []
-
-    def submit(self, delivery: Delivery) -> bool:
-        self.taken.append(delivery)
-        return True
-
-    def results(self) -> list[Delivery]:
-        return []
-
-    def close(self, timeout_s: float = 2.0) -> list[Delivery]:
-        return []
-
-
 def test_it_leaves_by_the_post_like_everything_else(tmp_path: Path) -> None:
     time = Time(at("2026-11-16T20:00"))
     history = opened(tmp_path, time)
-    carrier = Carrier()
+    carrier = Postbox()
     policy = PolicySection(digest="daily", digest_channels=("email", "chat"))
     post = Outbox(carrier, history, policy=policy, wall=time.clock, mono=time.monotonic)
     made = Digests(post, history, Held())  # type: ignore[arg-type]
     made.step(time.now_s)
     history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
-    for _ in range(24 * 6):
-        time.pass_s(600)
-        made.step(time.now_s)
-        post.collect(time.now_s)
+    run(made, time, 24 * HOUR_S)
+    assert {one.channel for one in history.pending_deliveries()} == {"email", "chat"}
+    post.collect(time.now_s)
     assert [one.channel for one in carrier.taken] == ["email", "chat"]
     assert len({one.message.id for one in carrier.taken}) == 1
-    assert {one.channel for one in history.pending_deliveries()} == {"email", "chat"}
     history.close()
 
 
@@ -211,46 +189,27 @@ def test_a_clock_that_was_set_back_by_a_minute_sends_no_second_one(tmp_path: Pat
     history.close()
 
 
-def test_it_says_what_alerts_cost_now_and_each_process_once(tmp_path: Path) -> None:
+def priced(*_: object) -> Cost:
+    return Cost(spent_usd=9.0, at_risk_usd=1.0)
+
+
+def broken(*_: object) -> Cost:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("price", "told"), [(priced, "$9.00"), (broken, "$2.00")])
+def test_an_alert_counts_with_what_it_costs_now_or_else_did_and_its_process_once(
+    tmp_path: Path, price: Callable[..., Cost], told: str
+) -> None:
     time = Time(at("2026-11-16T20:00"))
     history = opened(tmp_path, time)
     box = Box(digest="daily")
-    now = Cost(spent_usd=9.0, at_risk_usd=1.0)
-    made = Digests(box, history, Held(), lambda *_: now)  # type: ignore[arg-type]
+    made = Digests(box, history, Held(), price)  # type: ignore[arg-type]
     made.step(time.now_s)
-    for key in ("leak:x", "leak:x/host"):
-        history.apply(
-            [
-                alert(
-                    key=key,
-                    firing_at_s=time.now_s,
-                    opened_at_s=time.now_s,
-                    cost=Cost(spent_usd=2.0),
-                )
-            ],
-            [],
-        )
+    open_ = alert(firing_at_s=time.now_s, opened_at_s=time.now_s, cost=Cost(spent_usd=2.0))
+    history.apply([open_, msgspec.structs.replace(open_, key="leak:x/host")], [])
     run(made, time, 13 * HOUR_S)
-    (one,) = box.sent
-    assert (
-        one.message.facts["Cost"] == "$9.00 at risk by what leaks, $1.00 more until memory is full"
-    )
-    history.close()
-
-
-def test_an_alert_that_cannot_be_priced_keeps_no_digest_away(tmp_path: Path) -> None:
-    def broken(*_: object) -> Cost:
-        raise ZeroDivisionError
-
-    time = Time(at("2026-11-16T20:00"))
-    history = opened(tmp_path, time)
-    box = Box(digest="daily")
-    made = Digests(box, history, Held(), broken)  # type: ignore[arg-type]
-    made.step(time.now_s)
-    cost = Cost(spent_usd=2.0)
-    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s, cost=cost)], [])
-    run(made, time, 13 * HOUR_S)
-    assert [one.message.facts["Cost"] for one in box.sent] == ["$2.00 at risk by what leaks"]
+    assert [one.message.facts["Cost"].split()[0] for one in box.sent] == [told]
     history.close()
 
 
@@ -337,41 +296,6 @@ def test_it_tells_what_is_open_was_held_back_and_costs() -> None:
     assert told.alerts == (open_one, over, idle)
     assert len(told.held_back) == 1
     message = digests.compose(told, number="n", why="of the day", from_s=from_s, now_s=now_s)
-    assert message.facts["Cost"] == (
-        "$3.00 at risk by what leaks, $12.40 more until memory is full, "
-        "$1.50 spent on memory without work"
-    )
-    assert message.facts["Growing"].startswith("no warning yet: GPU 0")
-    assert message.facts["Held without work"] == "12.0 GiB: bob - x - pid 7 12.0 GiB (idle)"
-    assert message.facts["Not told"] == "1 notice: 1 x quiet hours until 07:00"
+    assert re.findall(r"\$[0-9.]+", message.facts["Cost"]) == ["$3.00", "$12.40", "$1.50"]
+    assert {"Growing", "Held without work", "Not told"} < message.facts.keys()
     assert "\x1b" not in "".join(message.facts.values())
-
-
-def test_nothing_is_one_line() -> None:
-    told = DigestContent()
-    assert told.is_empty
-    message = empty(told)
-    assert message.facts == {}
-    assert "no alerts" in message.subject.lower()
-    assert "\n" not in message.body
-
-
-def empty(told: DigestContent) -> Message:
-    return digests.compose(
-        told, number="n", why="of the week", from_s=at("2026-11-09T08:00"),
-        now_s=at("2026-11-16T08:00"),
-    )  # fmt: skip
-
-
-def test_a_tick_without_a_digest_costs_nothing(tmp_path: Path) -> None:
-    made, _, time, history = begun(tmp_path, "2026-11-16T20:00", digest="daily")
-    best = min(_timed(made, time.now_s) for _ in range(20))
-    assert best < 10e-6
-    history.close()
-
-
-def _timed(made: Digests, now_s: float) -> float:
-    begun_s = real.perf_counter()
-    for _ in range(100):
-        made.step(now_s)
-    return (real.perf_counter() - begun_s) / 100

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
-from gpuwatchd.core.model import Alert, Device, Event, Finding, Sample, Subject
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.errors import SourceError
+from gpuwatchd.core.model import Alert, Device, Event, Fault, ProcessInfo, ProcessKey, Sample
+from gpuwatchd.core.state_log import MOST_LINES
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.event_log import MOST_PER_DEVICE, EventLog
-from tests.making import CARD
+from gpuwatchd.pipeline.peak_notes import with_process_names
+from tests import making
+from tests.making import CARD, finding, sample
 from tests.pipeline.play import EAGER, Script, leaking, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuwatchd.core.model import DeviceState
     from gpuwatchd.pipeline import Tick
 
 NOW_S = 1_700_000_000.0
@@ -26,46 +35,13 @@ def event(ago_s: float, *, hardware: bool | None = True, uid: str = "GPU-1") -> 
     return Event(at_s=NOW_S - ago_s, kind="xid", device_uid=uid, text=text, hardware=hardware)
 
 
-def sample(*events: Event) -> Sample:
+def noted(*events: Event) -> Sample:
     return Sample(taken_at_s=NOW_S, taken_mono_s=1.0, boot_id="b", readings=(), events=events)
 
 
-def device(uid: str = "GPU-1", parent_uid: str | None = None) -> Device:
-    return Device(
-        uid=uid,
-        vendor="nvidia",
-        index=0,
-        name="A100",
-        memory_total_bytes=None,
-        parent_uid=parent_uid,
-    )
-
-
 def alert() -> Alert:
-    subject = Subject(device_uid="GPU-1")
-    finding = Finding(
-        id="f",
-        subject=subject,
-        judged_at_s=NOW_S,
-        pattern="gradual",
-        tier="alert",
-        severity="warning",
-        confidence=0.9,
-        rate_bytes_per_s=1.0,
-        eta=None,
-        onset_at_s=NOW_S - 3600,
-        advice=("restart it",),
-    )
-    return Alert(
-        key="k",
-        kind="leak",
-        subject=subject,
-        state="firing",
-        severity="warning",
-        finding=finding,
-        opened_at_s=NOW_S,
-        changed_at_s=NOW_S,
-    )
+    judged = finding(judged_at_s=NOW_S, onset_at_s=NOW_S - 3600, advice=("restart it",))
+    return making.alert(finding=judged, opened_at_s=NOW_S, changed_at_s=NOW_S)
 
 
 class Book:
@@ -83,8 +59,8 @@ def told(happenings: EventLog, where: Device, tracks: dict[str, Any] | None = No
 def test_each_event_is_written_down_once_and_remembered_in_order() -> None:
     book: Any = Book()
     happenings = EventLog(book)
-    happenings.take(sample(event(60), event(90, hardware=None)))
-    happenings.take(sample())
+    happenings.take(noted(event(60), event(90, hardware=None)))
+    happenings.take(noted())
     assert [row[2] for row in book.rows] == ["GPU-1", "GPU-1"]
     assert [e.at_s for e in happenings.recent("GPU-1")] == [NOW_S - 90, NOW_S - 60]
     assert happenings.recent("GPU-2") == ()
@@ -92,9 +68,9 @@ def test_each_event_is_written_down_once_and_remembered_in_order() -> None:
 
 def test_a_program_that_fails_each_minute_does_not_push_out_what_broke() -> None:
     happenings = EventLog(None)
-    happenings.take(sample(event(9000)))
+    happenings.take(noted(event(9000)))
     for minute in range(100):
-        happenings.take(sample(event(6000 - 60 * minute, hardware=False)))
+        happenings.take(noted(event(6000 - 60 * minute, hardware=False)))
     recent = happenings.recent("GPU-1")
     assert len(recent) <= MOST_PER_DEVICE
     assert recent[0].hardware is True
@@ -102,10 +78,10 @@ def test_a_program_that_fails_each_minute_does_not_push_out_what_broke() -> None
 
 def test_many_that_end_do_not_push_out_that_one_failed() -> None:
     happenings = EventLog(None)
-    happenings.take(sample(event(9000, hardware=False)))
+    happenings.take(noted(event(9000, hardware=False)))
     for second in range(100):
         ended = event(6000 - second, hardware=None)
-        happenings.take(sample(msgspec.structs.replace(ended, kind="process-peak")))
+        happenings.take(noted(msgspec.structs.replace(ended, kind="process-peak")))
     recent = happenings.recent("GPU-1")
     assert len(recent) <= MOST_PER_DEVICE
     assert recent[0].text == "XID 31"
@@ -113,35 +89,35 @@ def test_many_that_end_do_not_push_out_that_one_failed() -> None:
 
 def test_what_broke_while_memory_grew_is_said_first() -> None:
     happenings = EventLog(None)
-    happenings.take(sample(event(1800)))
-    lines = told(happenings, device())
+    happenings.take(noted(event(1800)))
+    lines = told(happenings, CARD)
     assert lines[0].startswith("look at the hardware first: XID 79: the GPU has fallen off the bus")
     assert lines[1:] == ("restart it",)
 
 
 def test_it_is_said_of_an_instance_when_its_card_broke() -> None:
     happenings = EventLog(None)
-    happenings.take(sample(event(1800, uid="GPU-0")))
-    assert told(happenings, device()) == ("restart it",)
-    assert len(told(happenings, device(parent_uid="GPU-0"))) == 2
+    happenings.take(noted(event(1800, uid="GPU-0")))
+    assert told(happenings, CARD) == ("restart it",)
+    assert len(told(happenings, msgspec.structs.replace(CARD, parent_uid="GPU-0"))) == 2
 
 
 def test_what_a_program_did_or_what_was_long_ago_is_not_said() -> None:
     happenings = EventLog(None)
-    happenings.take(sample(event(1800, hardware=False), event(50_000)))
-    assert told(happenings, device()) == ("restart it",)
+    happenings.take(noted(event(1800, hardware=False), event(50_000)))
+    assert told(happenings, CARD) == ("restart it",)
 
 
 def test_the_track_keeps_what_was_said_and_it_is_said_once() -> None:
     happenings = EventLog(None)
-    happenings.take(sample(event(1800)))
+    happenings.take(noted(event(1800)))
     first = alert()
     track = SimpleNamespace(alert=first, finding=first.finding)
     tracks: Any = {first.subject.id: track}
-    second = happenings.advised(first, device(), tracks)
+    second = happenings.advised(first, CARD, tracks)
     assert track.alert is second
     assert track.finding.advice == second.finding.advice
-    assert happenings.advised(second, device(), tracks) is second
+    assert happenings.advised(second, CARD, tracks) is second
 
 
 def broken(tick: int) -> Sample:
@@ -173,3 +149,196 @@ def test_it_is_said_as_long_as_the_alert_lasts_and_after_a_restart(tmp_path: Pat
     again.intake.adopt(ticks[-1].alerts[0])
     again.resume()
     assert [said(tick) for tick in run(again, 150)[100:]] == [{True}] * 50
+
+
+# ---- whose peak the driver told ------------------------------------------------------------------
+
+
+OLD = ProcessInfo(key=ProcessKey(pid=7, started_at_s=1.0), name="python", user="bob")
+NEW = ProcessInfo(
+    key=ProcessKey(pid=7, started_at_s=9.0), name="python3", argv=("python3", "train.py")
+)
+SAID = "pid 7 has ended; it held 2.0 GiB at most (the driver's accounting)"
+
+
+class NoProcesses:
+    """A device none of whose processes is watched any more."""
+
+    processes: dict[ProcessKey, Any] = {}  # noqa: RUF012 - empty for all
+
+
+def text_of(*infos: ProcessInfo, uid: str = "GPU-1", pid: int | None = 7) -> str:
+    event = Event(
+        at_s=1.0, kind="process-peak", device_uid="GPU-1", text=SAID, pid=pid, peak_bytes=2**31
+    )
+    sample = Sample(taken_at_s=1.0, taken_mono_s=1.0, boot_id="b", readings=(), events=(event,))
+    devices: Any = {uid: NoProcesses()}
+    return with_process_names(sample, devices, {info.key: info for info in infos}).events[0].text
+
+
+def test_it_is_that_of_the_newest_process_with_the_number() -> None:
+    rest = SAID.removeprefix("pid 7")
+    assert text_of(OLD) == f"python[7] of bob{rest}"
+    assert text_of(NEW, OLD) == f"python3 train.py[7]{rest}"
+
+
+def test_nobody_is_named_who_is_not_known() -> None:
+    assert text_of() == SAID
+    assert text_of(OLD, uid="GPU-2") == SAID
+    assert text_of(OLD, pid=None) == SAID
+    assert text_of(msgspec.structs.replace(OLD, foreign=True)) == SAID
+    assert text_of(msgspec.structs.replace(OLD, name="")) == SAID
+
+
+def test_a_sample_without_such_events_stays_what_it_is() -> None:
+    sample = Sample(taken_at_s=1.0, taken_mono_s=1.0, boot_id="b", readings=())
+    assert with_process_names(sample, {}, {}) is sample
+
+
+# ---- lines of the log ----------------------------------------------------------------------------
+
+
+TROUBLE: tuple[DeviceState, ...] = ("lost", "hung", "no-permission", "reset-required")
+ON_PURPOSE: tuple[DeviceState, ...] = ("released", "asleep")
+OTHER = msgspec.structs.replace(CARD, uid="GPU-other", index=1)
+
+
+class Machine:
+    """One source whose GPUs are in the states that are set."""
+
+    def __init__(self, *uids: str) -> None:
+        self.states: dict[str, DeviceState] = dict.fromkeys(uids or (CARD.uid,), "ok")
+        self.unread: set[str] = set()
+        self.answers = True
+        self.source = Script(self._play, name="nvml", devices=())
+        self.now_s = 0.0
+        self.pipeline = Pipeline(config=Config(), sources=[self.source], mono=lambda: self.now_s)
+
+    def _play(self, tick: int) -> Sample:
+        if not self.answers:
+            raise SourceError("the driver says no")
+        whole = sample(1000.0 + 5.0 * tick, [])
+        readings = [
+            msgspec.structs.replace(whole.readings[0], device_uid=uid, state=state, uses=())
+            for uid, state in self.states.items()
+            if uid not in self.unread
+        ]
+        faults = [
+            Fault(where="nvml", why="Xid 79 has fallen off", device_uid=uid)
+            for uid, state in self.states.items()
+            if state == "lost"
+        ]
+        return msgspec.structs.replace(whole, readings=tuple(readings), faults=tuple(faults))
+
+    def ticks(self, count: int = 3) -> None:
+        self.source.known = tuple(card for card in (CARD, OTHER) if card.uid in self.states)
+        for _ in range(count):
+            self.now_s += 5.0
+            run(self.pipeline, 1)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str, dict[str, str]]]:
+    """Return level, what happened and the keys of every line about a GPU since the last call."""
+    found = []
+    for record in caplog.records:
+        first, *words = shlex.split(record.getMessage())
+        if first == "gpu":
+            keys: dict[str, Any] = dict(word.split("=", 1) for word in words[1:])
+            found.append((record.levelno, words[0], keys))
+    caplog.clear()
+    return found
+
+
+def known(caplog: pytest.LogCaptureFixture) -> Machine:
+    """Return a machine of two GPUs that are known already."""
+    machine = Machine(CARD.uid, OTHER.uid)
+    machine.ticks()
+    caplog.clear()
+    return machine
+
+
+@pytest.fixture(autouse=True)
+def _all_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="gpuwatchd")
+
+
+def test_a_new_gpu_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    machine.ticks(20)
+    ((level, what, keys),) = lines(caplog)
+    assert (level, what) == (logging.INFO, "found")
+    assert keys == {
+        "gpu": CARD.label, "uid": CARD.uid, "source": "nvml", "state": "ok", "name": CARD.name,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("state", [*TROUBLE, *ON_PURPOSE])
+def test_each_state_and_its_end_is_one_line(
+    state: DeviceState, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = known(caplog)
+    machine.states[CARD.uid] = state
+    machine.ticks(20)
+    ((level, what, keys),) = lines(caplog)
+    assert level == (logging.WARNING if state in TROUBLE else logging.INFO)
+    assert (what, keys["state"], keys["was"], keys["uid"]) == ("changed", state, "ok", CARD.uid)
+    assert keys.get("why") == ("nvml: Xid 79 has fallen off" if state == "lost" else None)
+    machine.states[CARD.uid] = "ok"
+    machine.ticks(20)
+    ((level, what, keys),) = lines(caplog)
+    assert (level, what, keys["state"], keys["was"]) == (logging.INFO, "changed", "ok", state)
+    assert keys["after_s"] == "100"
+
+
+def test_one_that_goes_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+    machine = known(caplog)
+    del machine.states[OTHER.uid]
+    machine.ticks(20)
+    ((level, what, keys),) = lines(caplog)
+    assert (level, what, keys["uid"], keys["was"]) == (logging.WARNING, "gone", OTHER.uid, "ok")
+    machine.states[OTHER.uid] = "lost"
+    machine.ticks(20)
+    ((level, what, keys),) = lines(caplog)
+    assert (level, what, keys["uid"], keys["state"]) == (
+        logging.WARNING, "found", OTHER.uid, "lost",
+    )  # fmt: skip
+
+
+def test_one_that_is_listed_and_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    machine = known(caplog)
+    machine.unread = {OTHER.uid}
+    machine.ticks(20)
+    ((level, what, keys),) = lines(caplog)
+    assert (level, what, keys["state"], keys["uid"]) == (
+        logging.WARNING, "changed", "unread", OTHER.uid,
+    )  # fmt: skip
+
+
+def test_a_source_that_does_not_answer_says_nothing_of_its_gpus(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = Machine()
+    machine.ticks()
+    lines(caplog)
+    machine.answers = False
+    machine.ticks(20)
+    machine.answers = True
+    machine.ticks(20)
+    assert lines(caplog) == []
+
+
+def test_one_that_goes_to_and_fro_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    machine.ticks()
+    lines(caplog)
+    for _ in range(200):
+        machine.states[CARD.uid] = "lost"
+        machine.ticks(1)
+        machine.states[CARD.uid] = "ok"
+        machine.ticks(1)
+    assert 0 < len(lines(caplog)) <= MOST_LINES
+    machine.now_s += 4000.0
+    machine.ticks(2)
+    ((_, what, keys),) = lines(caplog)
+    assert (what, keys["state"], keys["was"]) == ("changed", "ok", "lost")
+    assert int(keys["unlogged"]) > 300

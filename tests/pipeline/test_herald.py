@@ -22,7 +22,7 @@ from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
-from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, present, sample
 from tests.pipeline.play import QUIET, Postbox, Script, leaking, run
 
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ def test_what_is_known_of_an_alert_is_kept_with_it(tmp_path: Path) -> None:
     assert (kept.about.user, kept.about.process, kept.about.gpu) == ("alice", "python", "0")
     assert kept.about.command == "python train.py"
     assert kept.group == f"gpu:{CARD.uid}"
-    assert kept.cost is not None
-    assert kept.cost.usd_per_hour is not None
+    assert present(kept.cost).usd_per_hour is not None
     assert (kept.told_on, kept.told_severity) == (("desktop",), kept.severity)
     assert kept.first_message == delivery.message.id
     with Reader.open(tmp_path) as reader:
@@ -243,8 +242,7 @@ def test_the_clock_of_the_wall_moves_no_cooldown(tmp_path: Path) -> None:
     case = Case(tmp_path, Config(policy=rules))
     case.run(190)
     (first,) = case.post.taken
-    before = case.history.open_alerts()[0].next_notice_at_s
-    assert before is not None
+    before = present(case.history.open_alerts()[0].next_notice_at_s)
     case.clocks.base_s += 86_400.0
     case.run(5)
     (after,) = case.history.open_alerts()

@@ -8,19 +8,137 @@ import msgspec
 import pytest
 
 from gpuwatchd.core.config import Config
-from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample
+from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.track_baseline import MARGIN
 from gpuwatchd.store import labels
+from gpuwatchd.store.labels import UserLabel
 from tests.making import CARD, GIB, MIB, sample
-from tests.pipeline.learning import MINUTE, Lab
-from tests.pipeline.play import Script
+from tests.pipeline.play import Postbox, Script
+from tests.store.world import Time, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from gpuwatchd.core.model import Alert
+    from gpuwatchd.pipeline.watcher import Track
+    from gpuwatchd.store.writer import History
+
+MINUTE = 60.0
+
+
+class Lab:
+    """One machine over many runs and restarts, with a history on disk."""
+
+    def __init__(self, directory: Path, devices: Sequence[Device] = (CARD,)) -> None:
+        self.directory = directory
+        self.time = Time(1_700_000_040.0)
+        self.devices = tuple(devices)
+        self.alive: dict[ProcessInfo, tuple[Device, Callable[[float], float]]] = {}
+        self.post = Postbox()
+        self.pids = 4000
+        self.step_s = 10.0
+        self.changes: list[Alert] = []
+        self.start()
+
+    def start(self) -> None:
+        self.history: History = opened(self.directory, self.time)
+        self.pipeline = Pipeline(
+            config=Config(),
+            sources=[Script(lambda _: self.look(), devices=self.devices)],
+            history=self.history,
+            courier=self.post,
+            wall=self.time.clock,
+            mono=self.time.monotonic,
+        )
+        self.pipeline.resume()
+
+    def stop(self) -> None:
+        self.pipeline.close()
+
+    def restart(self) -> None:
+        self.stop()
+        self.time.pass_s(30)
+        self.start()
+
+    def look(self) -> Sample:
+        now_s = self.time.now_s
+        readings, infos = [], []
+        for device in self.devices:
+            uses = [
+                (info, int(curve(now_s - (info.key.started_at_s or 0.0))) // (2 * MIB) * (2 * MIB))
+                for info, (where, curve) in self.alive.items()
+                if where is device
+            ]
+            one = sample(self.time.mono_s, uses, device=device, wall_s=now_s)
+            readings += [msgspec.structs.replace(r, util_pct=90.0) for r in one.readings]
+            infos += [info for info, _ in uses]
+        return msgspec.structs.replace(
+            sample(self.time.mono_s, [], wall_s=now_s),
+            boot_id="boot-1",
+            readings=tuple(readings),
+            processes=tuple(infos),
+        )
+
+    def begin(
+        self,
+        curve: Callable[[float], float],
+        *,
+        program: str | None = "abc",
+        device: Device = CARD,
+        parent: int = 1,
+    ) -> ProcessInfo:
+        self.pids += 1
+        info = ProcessInfo(
+            key=ProcessKey(pid=self.pids, started_at_s=self.time.now_s),
+            name="python",
+            user="alice",
+            argv=("python", "train.py"),
+            program=program,
+            parent_pid=parent,
+        )
+        self.alive[info] = (device, curve)
+        return info
+
+    def pass_minutes(self, minutes: float) -> list[Alert]:
+        """Let time go by; return the alerts whose state changed."""
+        seen: list[Alert] = []
+        for _ in range(int(minutes * MINUTE / self.step_s)):
+            self.time.pass_s(self.step_s)
+            seen += self.pipeline.tick().changes
+            if self.time.now_s % MINUTE < self.step_s:
+                self.history.flush(self.time.now_s)
+                self.history.chores(self.time.now_s)
+        self.changes += seen
+        return seen
+
+    def run(self, curve: Callable[[float], float], minutes: float = 100) -> list[Alert]:
+        """Let a program run and end; return the alerts whose state changed."""
+        info = self.begin(curve)
+        seen = self.pass_minutes(minutes)
+        del self.alive[info]
+        seen += self.pass_minutes(2)
+        return seen
+
+    def track(self, info: ProcessInfo, device: Device = CARD) -> Track:
+        return self.pipeline.watcher.tracks[Subject(device_uid=device.uid, process=info.key).id]
+
+    def say(self, alert: Alert, word: str, why: str | None = None) -> UserLabel:
+        return labels.write(
+            self.directory,
+            UserLabel(
+                alert_key=alert.key,
+                opened_at_s=alert.opened_at_s,
+                subject=alert.subject,
+                title=alert.title,
+                word="normal" if word == "normal" else "leak",
+                given_at_s=self.time.now_s,
+                why=why,
+                who="alice",
+            ),
+        )
+
 
 pytestmark = pytest.mark.slow
 
@@ -38,8 +156,13 @@ def leaking(age_s: float) -> float:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
+    """A machine with so many cards, one if nothing is said."""
+    number = getattr(request, "param", 1)
+    cards = [msgspec.structs.replace(CARD, uid=f"GPU-{n}", index=n) for n in range(number)]
+    made = Lab(tmp_path, cards if number > 1 else (CARD,))
+    yield made
+    made.stop()
 
 
 def states(changes: Sequence[Alert]) -> list[str]:
@@ -60,7 +183,6 @@ def test_the_third_time_a_ramp_is_normal_and_a_leak_in_the_same_program_is_not(l
     lab.restart()
     seen = lab.run(leaking)
     assert states(seen)[:2] == ["watch", "firing"]
-    lab.stop()
 
 
 def test_a_program_that_is_another_learns_nothing(lab: Lab) -> None:
@@ -72,7 +194,6 @@ def test_a_program_that_is_another_learns_nothing(lab: Lab) -> None:
         assert lab.track(info).history == ()
         del lab.alive[info]
         lab.pass_minutes(2)
-    lab.stop()
 
 
 def test_a_run_that_goes_on_when_the_daemon_stops_is_no_history_of_its_own(lab: Lab) -> None:
@@ -87,7 +208,6 @@ def test_a_run_that_goes_on_when_the_daemon_stops_is_no_history_of_its_own(lab: 
     lab.pass_minutes(2)
     (known,) = lab.history.shelf.runs(known.key)
     assert known.profile.run_s == pytest.approx(40 * MINUTE, abs=90)
-    lab.stop()
 
 
 def test_a_run_that_ended_while_nobody_watched_is_learned_from(lab: Lab) -> None:
@@ -103,7 +223,6 @@ def test_a_run_that_ended_while_nobody_watched_is_learned_from(lab: Lab) -> None
     (known,) = lab.history.shelf.runs(key)
     assert known.process == info.key
     assert known.profile.top_bytes == pytest.approx(ramp(30 * MINUTE), rel=0.05)
-    lab.stop()
 
 
 def fired(lab: Lab, curve: Callable[[float], float]) -> tuple[ProcessInfo, Alert]:
@@ -134,7 +253,6 @@ def test_what_is_said_to_be_normal_is_over_at_once_and_stays_quiet_up_to_there(l
     assert lab.pass_minutes(2) == []
     # 300 MiB a minute go beyond what was normal, sooner or later.
     assert "firing" in states(lab.pass_minutes(60))
-    lab.stop()
 
 
 def test_what_was_said_can_be_taken_back(lab: Lab) -> None:
@@ -147,7 +265,6 @@ def test_what_was_said_can_be_taken_back(lab: Lab) -> None:
     assert "firing" in states(lab.pass_minutes(10))
     assert lab.track(info).hush is None
     assert lab.track(info).history == ()
-    lab.stop()
 
 
 def test_a_new_word_takes_the_place_of_the_old(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +280,6 @@ def test_a_new_word_takes_the_place_of_the_old(lab: Lab, monkeypatch: pytest.Mon
     assert "firing" in states(lab.pass_minutes(10))
     assert lab.track(info).hush is None
     assert lab.track(info).memo.shown.word == "leak"
-    lab.stop()
 
 
 def test_the_word_teaches_the_next_run(lab: Lab) -> None:
@@ -176,7 +292,6 @@ def test_the_word_teaches_the_next_run(lab: Lab) -> None:
     assert lab.pass_minutes(100) == []
     assert lab.track(info).memo.shown.word == "normal"
     assert [known.word for known in lab.track(info).history] == ["normal"]
-    lab.stop()
 
 
 def fast(age_s: float) -> float:
@@ -194,7 +309,6 @@ def test_a_word_on_a_run_that_is_too_short_for_a_profile_holds_too(lab: Lab) -> 
     assert hush is not None
     assert hush.level_bytes == pytest.approx(BASE + (1 + MARGIN) * (level - BASE), rel=0.05)
     assert lab.history.shelf.runs(lab.track(info).memo.key or "") == []
-    lab.stop()
 
 
 def test_what_came_after_the_word_is_not_what_was_said_to_be_normal(lab: Lab) -> None:
@@ -210,7 +324,6 @@ def test_what_came_after_the_word_is_not_what_was_said_to_be_normal(lab: Lab) ->
     (then,) = [one for one in lab.track(info).history if one.word is not None]
     started_s = info.key.started_at_s or 0.0
     assert then.top_bytes <= straight(said_s - started_s) + 300 * MIB
-    lab.stop()
 
 
 def test_a_word_moves_along_when_the_program_becomes_known(lab: Lab) -> None:
@@ -223,7 +336,6 @@ def test_a_word_moves_along_when_the_program_becomes_known(lab: Lab) -> None:
     lab.pass_minutes(1)
     assert lab.track(info).memo.key != before
     assert [one.word for one in lab.track(info).history] == ["normal"]
-    lab.stop()
 
 
 def test_a_leak_that_is_confirmed_stays_and_teaches_the_next_run(lab: Lab) -> None:
@@ -236,7 +348,6 @@ def test_a_leak_that_is_confirmed_stays_and_teaches_the_next_run(lab: Lab) -> No
     again = lab.begin(straight)
     lab.pass_minutes(2)
     assert [known.word for known in lab.track(again).history] == ["leak"]
-    lab.stop()
 
 
 def test_a_word_that_came_while_the_daemon_was_stopped_is_followed(lab: Lab) -> None:
@@ -247,7 +358,6 @@ def test_a_word_that_came_while_the_daemon_was_stopped_is_followed(lab: Lab) -> 
     lab.start()
     assert "resolved" in states(lab.pass_minutes(2))
     assert lab.track(info).hush is not None
-    lab.stop()
 
 
 def test_a_word_on_memory_that_is_no_program_holds_for_it_alone(lab: Lab) -> None:
@@ -258,12 +368,11 @@ def test_a_word_on_memory_that_is_no_program_holds_for_it_alone(lab: Lab) -> Non
     assert states(lab.pass_minutes(2)) == ["resolved"]
     assert lab.track(info).hush is not None
     assert len(lab.history.shelf.runs(f"subject/{lab.track(info).subject.id}")) == 1
-    lab.stop()
 
 
-def test_siblings_of_one_job_are_known_while_one_of_them_grows(tmp_path: Path) -> None:
-    cards = [msgspec.structs.replace(CARD, uid=f"GPU-{n}", index=n) for n in range(3)]
-    lab = Lab(tmp_path, cards)
+@pytest.mark.parametrize("lab", [3], indirect=True)
+def test_siblings_of_one_job_are_known_while_one_of_them_grows(lab: Lab) -> None:
+    cards = lab.devices
     ranks = [lab.begin(ramp, device=card, parent=77) for card in cards]
     stranger = lab.begin(ramp, device=cards[0], parent=78)
     lab.pass_minutes(30)
@@ -272,12 +381,11 @@ def test_siblings_of_one_job_are_known_while_one_of_them_grows(tmp_path: Path) -
         assert [one.kind for one in known] == ["sibling", "sibling"]
         assert known[0].run_s > 10 * MINUTE
     assert lab.track(stranger, cards[0]).memo.siblings == ()
-    lab.stop()
 
 
-def test_a_job_of_many_ranks_is_one_earlier_run(tmp_path: Path) -> None:
-    cards = [msgspec.structs.replace(CARD, uid=f"GPU-{n}", index=n) for n in range(2)]
-    lab = Lab(tmp_path, cards)
+@pytest.mark.parametrize("lab", [2], indirect=True)
+def test_a_job_of_many_ranks_is_one_earlier_run(lab: Lab) -> None:
+    cards = lab.devices
     for _ in range(2):
         for card in cards:
             lab.begin(ramp, device=card)
@@ -287,7 +395,6 @@ def test_a_job_of_many_ranks_is_one_earlier_run(tmp_path: Path) -> None:
     info = lab.begin(ramp, device=cards[1])
     lab.pass_minutes(1)
     assert lab.track(info, cards[1]).memo.shown.runs == 2
-    lab.stop()
 
 
 def test_yesterday_is_known_of_what_is_older_than_a_day(lab: Lab) -> None:
@@ -300,7 +407,6 @@ def test_yesterday_is_known_of_what_is_older_than_a_day(lab: Lab) -> None:
     lab.pass_minutes(26 * 60)
     assert [one.kind for one in lab.track(info).history] == ["yesterday"]
     assert lab.track(info).memo.shown.yesterday
-    lab.stop()
 
 
 def test_nothing_is_known_without_a_history() -> None:

@@ -60,41 +60,6 @@ def test_a_channel_that_was_taken_out_leaves_its_messages_to_those_in_use() -> N
     assert [one.channel for one in made.new] == ["chat"]
 
 
-def test_the_first_fallback_gets_the_same_message_as_a_new_row() -> None:
-    made, letters = turn(delivery())
-    (new,) = made.new
-    assert (new.channel, new.fallback_of, new.state, new.attempts) == (
-        *("email", "desktop", "pending"),
-        0,
-    )
-    assert (new.message, new.row, new.error) == (delivery().message, None, None)
-    assert (new.next_try_at_s, made.spare, len(letters)) == (NOW_S, [], 1)
-
-
-def test_a_channel_has_its_time_and_one_that_is_busy_is_waited_for() -> None:
-    assert turn(delivery(), lost=False)[0] == ([], [])
-    assert turn(delivery(), busy=("desktop",))[0] == ([], [])
-    assert turn(delivery(error=None, attempts=0))[0] == ([], [])
-    failed = delivery(state="failed", error="wrong password")
-    assert [one.channel for one in turn(failed, lost=False)[0].new] == ["email"]
-
-
-def test_every_channel_of_its_own_must_have_failed() -> None:
-    chat = delivery("command", error=None, attempts=0)
-    assert turn(delivery(), chat)[0] == ([], [])
-    held = delivery("command", held="quiet hours until 07:00", attempts=0, error=None)
-    assert turn(delivery(), held)[0] == ([], [])
-    assert len(turn(delivery(), delivery("command"))[0].new) == 1
-
-
-def test_the_next_fallback_follows_one_that_failed_and_after_the_last_there_is_none() -> None:
-    email = delivery("email", state="failed", fallback_of="desktop")
-    (new,) = turn(delivery(), email)[0].new
-    assert (new.channel, new.fallback_of) == ("chat", "desktop")
-    chat = delivery("chat", state="failed", fallback_of="desktop")
-    assert turn(delivery(), email, chat)[0] == ([], [])
-
-
 def test_what_a_fallback_told_is_told() -> None:
     email = delivery("email", state="sent", error=None, fallback_of="desktop")
     made, letters = turn(delivery(), email)
@@ -104,23 +69,6 @@ def test_what_a_fallback_told_is_told() -> None:
     letters.note(spare)
     after = letters.turn(BOTH, lambda: local(NOW_S), waits=lambda _: True, lost=lambda _: True)
     assert (after, len(letters)) == (([], []), 0)
-
-
-def test_a_fallback_is_called_off_when_the_channel_delivers_after_all() -> None:
-    sent = delivery(state="sent", error=None)
-    email = delivery("email", fallback_of="desktop")
-    other = delivery("command")
-    (spare,) = turn(sent, email, other)[0].spare
-    assert (spare.channel, spare.error) == ("email", "not sent: told by desktop after all")
-
-
-def test_a_fallback_for_critical_alerts_only_is_not_used_for_others() -> None:
-    section = msgspec.structs.replace(BOTH, severity={"email": "critical"})
-    assert [one.channel for one in turn(delivery(), section=section)[0].new] == ["chat"]
-    urgent = delivery(severity="critical")
-    assert [one.channel for one in turn(urgent, section=section)[0].new] == ["email"]
-    over = delivery(notice="resolved", severity="info")
-    assert [one.channel for one in turn(over, section=section)[0].new] == ["email"]
 
 
 def test_a_digest_has_channels_of_its_own() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpuwatchd.core.model import ProcessKey, Profile, Subject
-from gpuwatchd.pipeline.track_baseline import MARGIN, chosen, level_of
+from gpuwatchd.pipeline.track_baseline import chosen
 from gpuwatchd.store.labels import UserLabel
 from gpuwatchd.store.profiles import Run
 
@@ -74,7 +74,3 @@ def test_a_word_holds_for_a_run_that_went_no_further() -> None:
     leak = chosen([then, made(1000.0, 5, 40.0)], [spoken(then, "leak", 1500.0)], device_uid="a",
                   process=ME)  # fmt: skip
     assert [(one.top_bytes, one.word) for one in leak] == [(40.0, "leak")]
-
-
-def test_the_level_of_what_was_normal() -> None:
-    assert level_of(made(0.0, 1, 10.0).profile) == 2.0 + (1 + MARGIN) * 8.0

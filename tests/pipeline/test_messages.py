@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.alerts import wording
-from gpuwatchd.core.codes import Ending
-from gpuwatchd.core.model import About, Blame, EtaRange, Message, NoticeKind, Subject
+from gpuwatchd.core.model import About, Blame, EtaRange, Message, NoticeKind
 from gpuwatchd.notify import plain_text
 from gpuwatchd.pipeline import messages
 from tests.making import KEY, alert, finding
@@ -72,25 +70,6 @@ def test_a_message_fits_on_one_screen_and_says_each_thing_once(name: str) -> Non
     assert "nan" not in TEXTS[name].replace("resonance", "").lower().split()
 
 
-def test_recovery_answers_the_first_message() -> None:
-    first = messages.compose(alert(notices=1), "firing", now_s=NOW_S)
-    over = alert(
-        notices=2, state="resolved", resolved_at_s=13_500.0, **wording.ending(Ending.PROCESS_ENDED)
-    )
-    message = messages.compose(over, "resolved", now_s=13_500.0)
-    assert first.thread is None
-    assert message.thread == first.id
-    assert message.severity == "info"
-
-
-def test_what_probably_ran_out_of_memory_has_not_recovered() -> None:
-    over = telling.over(Ending.ENDED_NEAR_LIMIT, severity="critical")
-    message = messages.compose(over, "resolved", now_s=telling.NOW_S)
-    assert message.severity == "critical"
-    assert message.subject.startswith("Probably out of memory: ")
-    assert "more until" not in message.cost
-
-
 def test_the_same_notice_has_the_same_id_and_the_next_another() -> None:
     one = messages.compose(alert(notices=1), "firing", now_s=NOW_S)
     again = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 60)
@@ -108,26 +87,6 @@ def test_the_time_left_is_that_of_now_not_of_the_judgement() -> None:
     assert "Full at any moment: " in late.body
 
 
-def test_an_open_end_is_said() -> None:
-    open_end = EtaRange(low_s=60, mid_s=3600, high_s=None)
-    assert messages.eta_words(open_end) == "1h 00m (60s - open)"
-    told = alert(finding=finding(eta=open_end))
-    assert "it may level off before" in messages.compose(told, "firing", now_s=NOW_S).body
-
-
-def test_ranks_are_told_by_their_common_pace() -> None:
-    assert "Grows 49.6 MB/min since" in TEXTS["firing-ranks"]
-    assert "12.4 MB/min" not in TEXTS["firing-ranks"]
-
-
-def test_a_notice_on_several_names_them_and_the_first_to_be_full() -> None:
-    told = dict(telling.cases())["firing-group"]
-    assert told.also == ("leak:2", "leak:3")
-    assert "and 2 more probably leak, soonest full in 0h 20m" in told.subject
-    assert told.body.startswith("The first: grows 12.4 MB/min")
-    assert told.facts["Silence"] == "gpuwatchctl snooze --job 'slurm 42.0' 1h"
-
-
 def test_a_rude_job_is_no_command_of_a_shell() -> None:
     job = "x'; rm -rf ~; echo *"
     one = alert(notices=1, about=About(job=job, gpu="0"))
@@ -137,25 +96,6 @@ def test_a_rude_job_is_no_command_of_a_shell() -> None:
     none = alert(notices=1, about=About(gpu="0:1"))
     other = messages.compose(none, "firing", now_s=NOW_S, also=(none,))
     assert other.facts["Silence"] == "gpuwatchctl snooze --gpu 0:1 1h"
-
-
-def test_what_is_passed_along_is_in_the_message() -> None:
-    told = messages.compose(alert(notices=1), "firing", now_s=NOW_S, host="lab3.example.org\n")
-    assert told.alert_key == "leak:x"
-    assert told.facts["Host"] == "lab3.example.org"
-    assert messages.compose(alert(notices=1), "firing", now_s=NOW_S).facts["Host"]
-
-
-def test_the_next_command_is_about_what_the_message_is_about() -> None:
-    def next_of(one: Any, notice: NoticeKind = "firing") -> str:
-        return messages.compose(one, notice, now_s=NOW_S).command
-
-    whole = Subject(device_uid="GPU-1")
-    device = alert(notices=1, finding=finding(subject=whole), subject=whole)
-    assert next_of(device) == f"gpuwatchctl explain {device.code}"
-    assert next_of(alert(notices=1)) == "gpuwatchctl explain 4711"
-    over = alert(notices=2, state="resolved", resolved_at_s=NOW_S)
-    assert next_of(over, "resolved") == f"gpuwatchctl alerts show {over.code}"
 
 
 def test_a_code_is_short_stable_and_no_pid() -> None:

@@ -12,7 +12,7 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline import Pipeline, replay
 from gpuwatchd.pipeline.replay import Recorded, SubjectResult
-from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, present, sample
 from tests.pipeline.play import EAGER, Script
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def test_a_leak_is_told_with_its_instants() -> None:
 
 def test_a_flat_log_finds_nothing() -> None:
     (found,) = judged(series(times(2000), np.full(2000, 20.0 * GIB)))
-    assert found.finding is not None
-    assert found.finding.pattern == "stable"
+    assert present(found.finding).pattern == "stable"
     assert (found.watches, found.alerts) == ((), ())
 
 
@@ -123,9 +122,3 @@ def test_an_empty_log_has_no_subjects() -> None:
     assert judged() == []
     empty = np.empty(0)
     assert judged(series(empty, empty)) == []
-
-
-def test_one_sample_is_no_trend() -> None:
-    (found,) = judged(series(times(1), ramp(1)))
-    assert found.finding is not None
-    assert found.finding.pattern == "unknown"

@@ -11,7 +11,7 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import LEAK_PATTERNS, Event
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.alert_transfer import KEPT
-from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run
 from tests.store.world import opened
 
@@ -60,8 +60,7 @@ def test_without_a_process_list_such_a_device_is_judged_as_a_whole() -> None:
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert (fired.subject.process, fired.subject.unattributed) == (None, False)
     shown = ticks[-1].state.devices[0]
-    assert shown.finding is not None
-    assert shown.finding.pattern in LEAK_PATTERNS
+    assert present(shown.finding).pattern in LEAK_PATTERNS
     # As soon as there is one, its series is no evidence any more.
     ticks = run(pipeline, 160)
     assert ticks[-1].alerts == ()
@@ -85,8 +84,7 @@ def test_what_processes_hold_stands_in_for_a_device_without_a_figure() -> None:
 
     pipeline = Pipeline(config=EAGER, sources=[Script(play, devices=(UNIFIED,))])
     ticks = run(pipeline, 180)
-    last = pipeline.watcher.tracks[CARD.uid].window.last
-    assert last is not None
+    last = present(pipeline.watcher.tracks[CARD.uid].window.last)
     assert last[1] == pytest.approx(20 * GIB + 119 * 200 * MIB + 100 * MIB)
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert fired.subject.process == KEY
@@ -105,8 +103,7 @@ def test_what_is_only_an_upper_bound_is_not_judged() -> None:
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert (fired.subject.process, fired.subject.unattributed) == (None, False)
     assert fired.finding.blame == ()
-    ledger = ticks[-1].state.devices[0].ledger
-    assert ledger is not None
+    ledger = present(ticks[-1].state.devices[0].ledger)
     assert (ledger.state, ledger.unattributed_bytes) == ("partial", 9 * GIB + grown(179))
     assert ticks[-1].state.devices[0].unattributed_bytes is None
     assert pipeline.watcher.tracks[f"{CARD.uid}/unattributed"].window.last is None
@@ -118,8 +115,7 @@ def test_memory_that_is_shared_leaves_a_gap_instead_of_nothing() -> None:
 
     pipeline = Pipeline(config=EAGER, sources=[Script(play)])
     shown = run(pipeline, 60)[-1].state.devices[0]
-    assert shown.ledger is not None
-    assert (shown.ledger.state, shown.unattributed_bytes) == ("overlap", -7 * GIB)
+    assert (present(shown.ledger).state, shown.unattributed_bytes) == ("overlap", -7 * GIB)
     assert pipeline.watcher.tracks[f"{CARD.uid}/unattributed"].window.last is None
 
 
@@ -143,8 +139,7 @@ def test_the_idle_baseline_is_kept_and_growth_up_to_it_is_none(tmp_path: Path) -
     again.resume()
     ticks = run(again, 200)
     assert [a for t in ticks for a in t.changes] == []
-    ledger = ticks[-1].state.devices[0].ledger
-    assert ledger is not None
+    ledger = present(ticks[-1].state.devices[0].ledger)
     assert ledger.baseline_bytes == 9 * GIB
     again.close()
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.core.model import Alert, Device
+    from gpuwatchd.core.model import Device
+    from gpuwatchd.pipeline import Tick
 
 JOB = "torchrun 7f3a"
 
@@ -66,15 +67,16 @@ def growing(number: int, tick: int, mib: int = 150) -> int:
     return 10 * GIB + max(0, tick - 60) * (mib + number) * MIB
 
 
-def fired(ticks: list[object]) -> list[Alert]:
-    return [a for t in ticks for a in t.changes if a.state == "firing"]  # type: ignore[attr-defined]
+def played(
+    play: Callable[[int, int], int | None], ticks: int, cards: tuple[Device, ...] = CARDS
+) -> tuple[list[Tick], Postbox]:
+    post = Postbox()
+    source = Script(lambda i: spread(i, play, cards=cards), devices=cards)
+    return run(Pipeline(config=EAGER, sources=[source], courier=post), ticks), post
 
 
 def test_ranks_that_leak_alike_are_one_alert() -> None:
-    post = Postbox()
-    source = Script(lambda i: spread(i, growing), devices=CARDS)
-    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
-    ticks = run(pipeline, 260)
+    ticks, post = played(growing, 260)
     (alert,) = ticks[-1].alerts
     assert alert.title == "4 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-3"
     assert post.told == [f"firing: {alert.title}"]
@@ -87,19 +89,6 @@ def test_ranks_that_leak_alike_are_one_alert() -> None:
     assert [f.tier for f in shown if f is not None] == ["alert"] * 4
     held = [f.reason for f in shown if f is not None and "one alert for its job" in f.reason]
     assert len(held) == 3
-
-
-def test_a_rank_on_an_instance_is_named_by_the_instance() -> None:
-    """Instances count from 0 on each card: the index alone would name GPU 0."""
-    parts = tuple(
-        msgspec.structs.replace(card, parent_uid="GPU-cut", parent_index=3) for card in CARDS
-    )
-    source = Script(lambda i: spread(i, growing, cards=parts), devices=parts)
-    (alert,) = run(Pipeline(config=EAGER, sources=[source]), 260)[-1].alerts
-    assert alert.title.endswith(" of alice on MIG 3:0, MIG 3:1, MIG 3:2, MIG 3:3")
-    assert sorted(one.name for one in alert.finding.blame) == [
-        f"rank {i} on MIG 3:{i}" for i in range(4)
-    ]
 
 
 def test_people_are_told_of_one_rank_and_referred_to_it_by_the_others(
@@ -131,8 +120,7 @@ def test_the_time_left_is_that_of_the_first_to_be_full() -> None:
         # Rank 3 grows no faster, but began with more.
         return growing(number, tick) + (20 * GIB if number == 3 else 0)
 
-    source = Script(lambda i: spread(i, play), devices=CARDS)
-    ticks = run(Pipeline(config=EAGER, sources=[source]), 260)
+    ticks, _ = played(play, 260)
     (alert,) = ticks[-1].alerts
     assert alert.finding.eta is not None
     left_bytes = 80 * GIB - play(3, 259)
@@ -143,8 +131,7 @@ def test_a_leak_in_one_rank_is_its_own_and_its_siblings_are_said_to_be_calm() ->
     def play(number: int, tick: int) -> int:
         return growing(number, tick, 200) if number == 2 else 10 * GIB
 
-    source = Script(lambda i: spread(i, play), devices=CARDS)
-    ticks = run(Pipeline(config=EAGER, sources=[source]), 200)
+    ticks, _ = played(play, 200)
     (alert,) = ticks[-1].alerts
     assert alert.subject.process == rank(2).key
     assert alert.title == "GPU 2 (A100): python train.py[4702] of alice"
@@ -157,8 +144,7 @@ def test_a_rank_that_leaks_at_another_pace_is_no_part_of_it() -> None:
     def play(number: int, tick: int) -> int:
         return growing(number, tick, 380 if number == 0 else 150)
 
-    source = Script(lambda i: spread(i, play), devices=CARDS)
-    ticks = run(Pipeline(config=EAGER, sources=[source]), 200)
+    ticks, _ = played(play, 200)
     titles = sorted(a.title for a in ticks[-1].alerts if a.state == "firing")
     assert titles == [
         "3 ranks of torchrun 7f3a (python train.py) of alice on GPU 1-3",
@@ -176,20 +162,16 @@ def test_a_rank_is_not_hidden_behind_one_that_is_told_of_with_others() -> None:
         since, full = (0 if number == 0 else 80), (40 * GIB if number == 1 else 0)
         return growing(number, tick - since, (60, 110, 200)[number]) + full
 
-    source = Script(lambda i: spread(i, play), devices=CARDS)
-    ticks = run(Pipeline(config=EAGER, sources=[source]), 330)
+    ticks, _ = played(play, 330)
     titles = [a.title for a in ticks[-1].alerts if a.state == "firing"]
     assert any("GPU 2" in title or "GPU 1-2" in title for title in titles), titles
 
 
 def test_ranks_on_one_device_are_one_alert_too() -> None:
-    post = Postbox()
-
     def play(number: int, tick: int) -> int:
         return growing(number, tick, 70) - 5 * GIB
 
-    source = Script(lambda i: spread(i, play, cards=CARDS[:1]), devices=CARDS[:1])
-    ticks = run(Pipeline(config=EAGER, sources=[source], courier=post), 260)
+    ticks, post = played(play, 260, CARDS[:1])
     assert [a.title for a in ticks[-1].alerts] == [
         "4 ranks of torchrun 7f3a (python train.py) of alice on GPU 0"
     ]
@@ -219,29 +201,16 @@ def test_processes_without_a_job_are_told_one_by_one() -> None:
     assert not any("ranks" in a.title + a.finding.reason for a in ticks[-1].alerts)
 
 
-def test_a_job_whose_ranks_end_one_after_the_other_is_over_once() -> None:
+@pytest.mark.parametrize("apart", [20, 0])
+def test_a_job_whose_ranks_end_together_or_not_is_over_once(apart: int) -> None:
     def play(number: int, tick: int) -> int | None:
-        return None if tick >= 260 + 20 * (3 - number) else growing(number, tick)
+        return None if tick >= 260 + apart * (3 - number) else growing(number, tick)
 
-    post = Postbox()
-    source = Script(lambda i: spread(i, play), devices=CARDS)
-    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
-    ticks = run(pipeline, 350)
+    ticks, post = played(play, 350)
     assert ticks[-1].alerts == ()
     assert [told.split(":")[0] for told in post.told] == ["firing", "resolved"]
     ended = [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"]
-    assert ended == [Ending.OTHER_RANK, Ending.OTHER_RANK, Ending.OTHER_RANK, Ending.PROCESS_ENDED]
-
-
-def test_a_job_that_ends_as_a_whole_is_over_once() -> None:
-    def play(number: int, tick: int) -> int | None:
-        return None if tick >= 260 else growing(number, tick)
-
-    post = Postbox()
-    source = Script(lambda i: spread(i, play), devices=CARDS)
-    ticks = run(Pipeline(config=EAGER, sources=[source], courier=post), 300)
-    assert ticks[-1].alerts == ()
-    assert [told.split(":")[0] for told in post.told] == ["firing", "resolved"]
+    assert not apart or ended == [*[Ending.OTHER_RANK] * 3, Ending.PROCESS_ENDED]
 
 
 def test_a_job_that_ran_out_of_memory_is_said_to_have_done_so() -> None:
@@ -249,8 +218,7 @@ def test_a_job_that_ran_out_of_memory_is_said_to_have_done_so() -> None:
         amount = growing(number, tick, 200)
         return None if growing(3, tick, 200) > 80 * GIB else amount
 
-    source = Script(lambda i: spread(i, play), devices=CARDS)
-    ticks = run(Pipeline(config=EAGER, sources=[source], courier=Postbox()), 460)
+    ticks, _ = played(play, 460)
     assert ticks[-1].alerts == ()
     ended = [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"]
     assert ended[-1] == Ending.ENDED_NEAR_LIMIT
@@ -344,10 +312,7 @@ def test_a_rank_whose_lead_stops_is_told_of_by_itself() -> None:
         # All but rank 0 and 1 stop, the last lead among them.
         return growing(number, tick if number < 2 else min(tick, 240))
 
-    post = Postbox()
-    source = Script(lambda i: spread(i, play), devices=CARDS)
-    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
-    ticks = run(pipeline, 460)
+    ticks, post = played(play, 460)
     firing = [a for a in ticks[-1].alerts if a.state == "firing"]
     assert [a.title for a in firing] == [
         "2 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-1"

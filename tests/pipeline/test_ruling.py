@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -16,18 +15,14 @@ from gpuwatchd.pipeline.rule_settings import local, rules_of
 from tests.making import alert
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
 @pytest.fixture
-def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "Europe/Berlin")
-        time.tzset()
-        yield
-    time.tzset()
+def berlin(live_in: Callable[[str], None]) -> None:
+    live_in("Europe/Berlin")
 
 
 def at(text: str) -> float:

@@ -7,35 +7,93 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 import pytest
 
 from gpuwatchd.analysis.frameworks.addresses import Launch
-from gpuwatchd.core.config.schema import Seconds
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.config.schema import EndpointsSection, Seconds
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, ServedModel
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline import Pipeline, engine_polling
+from gpuwatchd.pipeline.engine_polling import Ask, Asker
 from gpuwatchd.pipeline.engine_readings import FIND_AGAIN_S, GONE_S, MOST, Serving
 from gpuwatchd.store import live
 from tests.children import Child
 from tests.endpoints.serve import Page, serving
-from tests.making import GIB, sample
+from tests.making import GIB, present, sample
 from tests.pipeline.play import Script
-from tests.pipeline.serving_case import (
-    METRICS,
-    TWO,
-    Clock,
-    config,
-    port,
-    started,
-    stepped,
-    until,
-    vllm,
-)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tests.endpoints.serve import Site
+
+METRICS = (
+    b'vllm:num_requests_running{model_name="m"} 0\nvllm:num_requests_waiting{model_name="m"} 0\n'
+    b'vllm:kv_cache_usage_perc{model_name="m"} 0.125\n'
+)
+TWO = b'{"models":[{"name":"a"},{"name":"b"}]}'
+
+
+class Clock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def config(*urls: str, **changes: object) -> Config:
+    section = EndpointsSection(urls=urls, every=Seconds(15), timeout=Seconds(2))
+    return Config(endpoints=msgspec.structs.replace(section, **changes))
+
+
+def until(what: Callable[[], object], seconds: float = 60.0) -> None:
+    end_s = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.01)
+
+
+def stepped(one: Serving, *who: ProcessInfo, answers: int = 1) -> None:
+    """Step until a server has answered (or failed to) so many times more."""
+    had = sum(len(one.recent(reading.url)) for reading in one.readings)
+
+    def enough() -> bool:
+        one.step(who, 0.0)
+        return sum(len(one.recent(reading.url)) for reading in one.readings) >= had + answers
+
+    until(enough)
+
+
+@contextmanager
+def started(tmp_path: Path, program: str, *arguments: str) -> Iterator[ProcessKey]:
+    """Run a program of this name that does nothing, and return its identity."""
+    script = tmp_path / program
+    script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    with Child([sys.executable, str(script), *arguments], stdout=subprocess.PIPE) as process:
+        try:
+            present(process.stdout).readline()
+            born_s = psutil.Process(process.pid).create_time()
+            yield ProcessKey(pid=process.pid, started_at_s=born_s)
+        finally:
+            process.kill()
+
+
+def vllm(key: ProcessKey, **changes: object) -> ProcessInfo:
+    info = ProcessInfo(key=key, name="python", framework="vLLM")
+    return msgspec.structs.replace(info, **changes)
+
+
+def port(site: Site) -> str:
+    return site.url.rpartition(":")[2]
 
 
 @pytest.fixture
@@ -348,5 +406,20 @@ def test_the_answers_reach_the_live_state(tmp_path: Path) -> None:
         assert state is not None
         (reading,) = state.servers
         assert (reading.pid, reading.kv_share, reading.running) == (key.pid, 0.125, 0)
-        assert state.devices[0].processes is not None
-        assert [p.info.model for p in state.devices[0].processes] == ["m"]
+        assert [p.info.model for p in present(state.devices[0].processes)] == ["m"]
+
+
+# ---- what the asking thread keeps ----------------------------------------------------------------
+
+
+def test_what_is_kept_of_servers_is_bounded_and_the_one_in_use_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_polling, "MOST_ENGINES", 3)
+    asker = Asker()
+    used = Ask("Ollama", "http://127.0.0.1:11434", 1.0)
+    engine = asker._engine(used)
+    for number in range(20):
+        asker._engine(Ask("vLLM", f"http://127.0.0.1:{8000 + number}", 1.0))
+        assert asker._engine(used) is engine
+    assert len(asker._engines) == 3

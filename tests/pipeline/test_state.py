@@ -10,7 +10,7 @@ import msgspec
 from gpuwatchd.core.model import Finding, ProcessUse
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import live
-from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, calm, finding, sample
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, calm, finding, present, sample
 from tests.pipeline.play import EAGER, QUIET, Script, run
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def test_what_changes_is_shown_at_once(tmp_path: Path) -> None:
     (tick,) = run(pipeline, 1)
     processes = tick.state.devices[0].processes or ()
     assert [p.finding for p in processes if p.info.key == KEY] == [found]
-    written = live.read(tmp_path)
-    assert written is not None
+    written = present(live.read(tmp_path))
     assert written.devices == tick.state.devices
     pipeline.intake.infos[KEY] = msgspec.structs.replace(LEAKER, user="bob")
     source = pipeline.workers["script"].source
@@ -53,8 +52,7 @@ def test_what_changes_is_shown_at_once(tmp_path: Path) -> None:
     assert [p.info.user for p in tick.state.devices[0].processes or ()] == ["bob", "root"]
     tick = run(pipeline, 6)[-1]
     assert [p.sm_pct for p in tick.state.devices[0].processes or ()] == [90.0, None]
-    written = live.read(tmp_path)
-    assert written is not None
+    written = present(live.read(tmp_path))
     assert written == tick.state
 
 

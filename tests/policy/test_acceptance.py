@@ -11,6 +11,7 @@ from gpuwatchd.alerts import Override, Rules
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import Matcher
+from tests.making import present
 from tests.policy.world import HOUR_S, START_S, World, one
 
 
@@ -25,16 +26,13 @@ def test_repeat() -> None:
 def test_batching() -> None:
     world = World(subjects=3)
     first, second, third = world.keys
-    world.how[first] = "warning"
-    world.run(10.0)
-    world.how[second] = "warning"
-    world.run(500.0)
+    world.be(first, "warning", 10.0)
+    world.be(second, "warning", 500.0)
     (told,) = world.told
     assert (told.notice, told.key, told.also) == ("firing", first, (second,))
     begun_s = told.at_s
     # A third one fires two minutes later: nobody is told before the group's pause is over.
-    world.how[third] = "warning"
-    world.run(900.0)
+    world.be(third, "warning", 900.0)
     assert [(t.notice, t.key) for t in world.told[1:]] == [("firing", third)]
     assert world.told[1].at_s - begun_s >= world.rules.group_interval_s
     # And people are reminded of all at once.
@@ -45,12 +43,10 @@ def test_batching() -> None:
 def test_the_pause_of_a_group_counts_from_its_last_notice() -> None:
     world = World(subjects=3)
     first, second, third = world.keys
-    world.how[first] = world.how[second] = "warning"
-    world.run(600.0)
-    world.how[third] = "warning"  # Fires after 300 s.
-    world.run(270.0)
-    world.how[first] = "critical"
-    world.run(600.0)
+    world.how[first] = "warning"
+    world.be(second, "warning", 600.0)
+    world.be(third, "warning", 270.0)  # Fires after 300 s.
+    world.be(first, "critical", 600.0)
     assert [t.notice for t in world.told] == ["firing", "escalated", "firing"]
     assert world.told[2].keys == (third,)
     assert world.told[2].at_s - world.told[1].at_s >= world.rules.group_interval_s
@@ -66,19 +62,16 @@ def test_of_strangers_on_two_devices_people_are_told_apart() -> None:
 def test_a_new_one_that_cannot_wait_does_not() -> None:
     world = World(subjects=2)
     first, second = world.keys
-    world.how[first] = "warning"
-    world.run(340.0)
+    world.be(first, "warning", 340.0)
     assert world.notices() == ["firing"]
-    world.how[second] = "urgent"
-    world.run(110.0)
+    world.be(second, "urgent", 110.0)
     assert [(t.notice, t.key) for t in world.told] == [("firing", first), ("firing", second)]
     assert world.told[1].at_s - world.told[0].at_s < world.rules.group_interval_s
 
 
 def test_resolved() -> None:
     world, key = one()
-    world.how[key] = "gone"
-    world.run(60.0)
+    world.be(key, "gone", 60.0)
     assert world.notices(key) == ["firing", "resolved"]
     world.run(86_400.0, every_s=600.0)
     assert world.notices(key) == ["firing", "resolved"]
@@ -86,8 +79,7 @@ def test_resolved() -> None:
 
 def test_that_it_is_over_waits_until_it_has_been_calm() -> None:
     world, key = one()
-    world.how[key] = "calm"
-    world.run(280.0)
+    world.be(key, "calm", 280.0)
     assert world.notices(key) == ["firing"]
     world.run(100.0)
     assert world.notices(key) == ["firing", "resolved"]
@@ -96,13 +88,10 @@ def test_that_it_is_over_waits_until_it_has_been_calm() -> None:
 def test_flap_never_sent() -> None:
     world = World(subjects=1)
     (key,) = world.keys
-    world.how[key] = "urgent"
-    world.run(80.0)
-    fired = world.bearers[key].alert
-    assert fired is not None
+    world.be(key, "urgent", 80.0)
+    fired = present(world.bearers[key].alert)
     assert fired.state == "firing"
-    world.how[key] = "gone"
-    world.run(86_400.0, every_s=600.0)
+    world.be(key, "gone", 86_400.0, every_s=600.0)
     assert world.told == []
 
 
@@ -137,11 +126,9 @@ def test_the_limit_per_hour_survives_a_restart() -> None:
     rules = Rules(max_per_hour=1)
     world = World(rules, devices=2, subjects=2)
     first, second = world.keys
-    world.how[first] = "warning"
-    world.run(400.0)
+    world.be(first, "warning", 400.0)
     world.restart()
-    world.how[second] = "warning"
-    world.run(400.0)
+    world.be(second, "warning", 400.0)
     held = world.bearers[second].alert
     assert world.notices() == ["firing"]
     assert held is not None
@@ -188,22 +175,18 @@ def test_reminders_of_its_own_stay_so_when_it_gets_milder_or_comes_back(
 ) -> None:
     rule = Override(matcher=Matcher(user="alice"), name="override 1", repeat_s=steps_s)
     world, key = one(Rules(overrides=(rule,)), how="critical")
-    world.how[key] = "warning"
-    world.run(3 * HOUR_S)
+    world.be(key, "warning", 3 * HOUR_S)
     assert world.notices(key) == ["firing"]
     world.silence(600.0, matcher=Matcher(kind="leak"))
-    world.how[key] = "gone"
-    world.run(60.0)
-    world.how[key] = "warning"
-    world.run(2 * HOUR_S)
+    world.be(key, "gone", 60.0)
+    world.be(key, "warning", 2 * HOUR_S)
     assert world.notices(key) == ["firing"]
 
 
 def test_inhibit() -> None:
     world = World(subjects=1)
     (key,) = world.keys
-    world.how[key] = "critical"
-    world.run(140.0)
+    world.be(key, "critical", 140.0)
     world.lost = True
     world.run(1200.0)
     assert world.notices(key) == []
@@ -224,8 +207,7 @@ def test_silence() -> None:
     world = World(subjects=1)
     (key,) = world.keys
     world.silence(HOUR_S, matcher=Matcher(user="alice"), who="bob")
-    world.how[key] = "warning"
-    world.run(HOUR_S - 100.0)
+    world.be(key, "warning", HOUR_S - 100.0)
     assert world.told == []
     alert = world.bearers[key].alert
     assert alert is not None
@@ -239,8 +221,7 @@ def test_silence() -> None:
 def test_that_it_is_over_is_told_when_nobody_is_silent_any_more() -> None:
     world, key = one()
     world.silence(HOUR_S, matcher=Matcher(kind="leak"))
-    world.how[key] = "gone"
-    world.run(HOUR_S - 100.0)
+    world.be(key, "gone", HOUR_S - 100.0)
     assert world.notices(key) == ["firing"]
     world.restart()
     world.run(200.0)
@@ -250,8 +231,7 @@ def test_that_it_is_over_is_told_when_nobody_is_silent_any_more() -> None:
 def test_after_a_day_of_silence_it_is_no_news_any_more() -> None:
     world, key = one()
     world.silence(3 * 86_400.0, matcher=Matcher(kind="leak"))
-    world.how[key] = "gone"
-    world.run(4 * 86_400.0, every_s=600.0)
+    world.be(key, "gone", 4 * 86_400.0, every_s=600.0)
     assert world.notices(key) == ["firing"]
     (over,) = [a for a in world.store.alerts() if a.key == key]
     assert over.next_notice_at_s is None
@@ -285,11 +265,9 @@ def parse_clock(begin_s: float) -> str:
 def test_clock_step_during_cooldown(by_s: float) -> None:
     world, key = one()
     begun_s = world.at_s(key)[0]
-    world.how[key] = "gone"
-    world.run(60.0)
+    world.be(key, "gone", 60.0)
     world.step_clock(by_s)
-    world.how[key] = "warning"
-    world.run(2 * HOUR_S)
+    world.be(key, "warning", 2 * HOUR_S)
     assert world.notices(key)[:3] == ["firing", "resolved", "firing"]
     again_s = world.at_s(key)[2]
     # Neither skipped nor eternal.
@@ -308,19 +286,16 @@ def test_stale() -> None:
     )
     world.run(5 * HOUR_S, every_s=60.0)
     assert world.notices(key) == ["firing"]
-    world.how[key] = "warning"
-    world.run(60.0)
+    world.be(key, "warning", 60.0)
     assert world.notices(key) == ["firing", "repeat"]
 
 
 def test_a_cap_is_a_cap() -> None:
     cap = Override(matcher=Matcher(user="alice"), name="override 1", severity="warning")
     world, key = one(Rules(overrides=(cap,)))
-    world.how[key] = "critical"
-    world.run(600.0)
+    world.be(key, "critical", 600.0)
     assert [(t.notice, t.severity) for t in world.told] == [("firing", "warning")]
-    alert = world.bearers[key].alert
-    assert alert is not None
+    alert = present(world.bearers[key].alert)
     assert (alert.severity, alert.told_severity) == ("critical", "warning")
 
 
@@ -332,12 +307,6 @@ def test_an_override_has_channels_and_reminders_of_its_own() -> None:
     world.run(5 * HOUR_S, every_s=60.0)
     assert {t.channels for t in world.told} == {("email",)}
     assert world.notices(key) == ["firing", "repeat", "repeat"]
-
-
-def test_without_reminders_it_is_told_once() -> None:
-    world, key = one(Rules(repeat_s=()))
-    world.run(86_400.0, every_s=60.0)
-    assert world.notices(key) == ["firing"]
 
 
 def test_every_hold_is_said_once() -> None:

@@ -10,29 +10,25 @@ import pytest
 from gpuwatchd import alerts
 from gpuwatchd.alerts import Rules
 from gpuwatchd.core.model import EtaRange
-from tests.making import alert, finding
+from tests.making import alert, finding, present
 from tests.policy.world import ETAS, HOUR_S, World, one
 
 
 def test_a_clock_that_is_set_back_while_nobody_watches_makes_no_cooldown_eternal() -> None:
     world, key = one()
-    world.how[key] = "gone"
-    world.run(60.0)
+    world.be(key, "gone", 60.0)
     world.wall_s -= 30 * 86_400.0
     world.restart()
-    world.how[key] = "warning"
-    world.run(world.rules.cooldown_s + 60.0)
+    world.be(key, "warning", world.rules.cooldown_s + 60.0)
     assert world.notices(key) == ["firing", "resolved", "firing"]
 
 
 def test_after_the_cooldown_what_comes_back_is_told_at_once_and_the_ladder_begins_anew() -> None:
     world, key = one()
     world.run(8 * HOUR_S, every_s=60.0)
-    world.how[key] = "gone"
-    world.run(world.rules.cooldown_s)
+    world.be(key, "gone", world.rules.cooldown_s)
     world.told.clear()
-    world.how[key] = "warning"
-    world.run(3 * HOUR_S)
+    world.be(key, "warning", 3 * HOUR_S)
     assert world.notices(key) == ["firing", "repeat"]
     assert world.at_s(key)[1] - world.at_s(key)[0] == pytest.approx(HOUR_S, abs=20.0)
 
@@ -40,11 +36,9 @@ def test_after_the_cooldown_what_comes_back_is_told_at_once_and_the_ladder_begin
 def test_who_was_told_that_it_is_over_hears_at_once_that_it_is_critical() -> None:
     world, key = one()
     begun_s = world.at_s(key)[0]
-    world.how[key] = "gone"
-    world.run(60.0)
+    world.be(key, "gone", 60.0)
     world.restart()
-    world.how[key] = "urgent"
-    world.run(150.0)
+    world.be(key, "urgent", 150.0)
     assert world.notices(key) == ["firing", "resolved", "firing"]
     assert world.at_s(key)[-1] - begun_s < world.rules.cooldown_s
 
@@ -53,10 +47,8 @@ def test_the_third_opening_within_an_hour_is_told_as_flapping_and_then_it_is_qui
     world = World(Rules(cooldown_s=60.0), subjects=1)
     (key,) = world.keys
     for _ in range(8):
-        world.how[key] = "urgent"
-        world.run(150.0)
-        world.how[key] = "gone"
-        world.run(100.0)
+        world.be(key, "urgent", 150.0)
+        world.be(key, "gone", 100.0)
     assert world.notices(key) == ["firing", "resolved", "firing", "resolved", "firing"]
     last = [a for a in world.store.alerts() if a.key == key][-1]
     assert last.told_flapping
@@ -67,8 +59,7 @@ def test_the_third_opening_within_an_hour_is_told_as_flapping_and_then_it_is_qui
     # It has been calm for an hour.
     world.run(300.0)
     assert world.notices(key)[-1] == "resolved"
-    world.how[key] = "urgent"
-    world.run(300.0)
+    world.be(key, "urgent", 300.0)
     assert world.notices(key)[-1] == "firing"
 
 
@@ -76,36 +67,27 @@ def test_what_comes_and_goes_and_then_stays_is_not_forgotten() -> None:
     world = World(Rules(cooldown_s=60.0), subjects=1)
     (key,) = world.keys
     for _ in range(4):
-        world.how[key] = "urgent"
-        world.run(150.0)
-        world.how[key] = "gone"
-        world.run(100.0)
+        world.be(key, "urgent", 150.0)
+        world.be(key, "gone", 100.0)
     world.told.clear()
-    world.how[key] = "warning"
-    world.run(2 * HOUR_S)
+    world.be(key, "warning", 2 * HOUR_S)
     assert world.notices(key) == ["repeat"]
 
 
 def test_an_escalation_passes_the_cooldown_and_what_is_milder_is_only_shown() -> None:
     world, key = one()
-    world.how[key] = "critical"
-    world.run(30.0)
+    world.be(key, "critical", 30.0)
     assert world.notices(key) == ["firing", "escalated"]
-    world.how[key] = "warning"
-    world.run(500.0)
-    shown = world.bearers[key].alert
-    assert shown is not None
+    world.be(key, "warning", 500.0)
+    shown = present(world.bearers[key].alert)
     assert shown.severity == "critical"
     world.run(200.0)
-    shown = world.bearers[key].alert
-    assert shown is not None
+    shown = present(world.bearers[key].alert)
     assert shown.severity == "warning"
     # To and fro: people know it as bad as that already.
     for _ in range(5):
-        world.how[key] = "critical"
-        world.run(30.0)
-        world.how[key] = "warning"
-        world.run(700.0)
+        world.be(key, "critical", 30.0)
+        world.be(key, "warning", 700.0)
     assert world.notices(key).count("escalated") == 1
 
 
@@ -114,13 +96,10 @@ def test_a_time_around_the_bound_turns_nothing_to_and_fro() -> None:
     grades = set()
     for minutes in [50, 70, 55, 90, 50, 110] * 20:
         eta = {"low_s": 30.0 * minutes, "mid_s": 60.0 * minutes, "high_s": None}
-        alert = world.bearers[key].alert
-        assert alert is not None
+        alert = present(world.bearers[key].alert)
         ETAS["now"] = msgspec.convert(eta, type=EtaRange)
-        world.how[key] = "now"
-        world.run(60.0)
-        alert = world.bearers[key].alert
-        assert alert is not None
+        world.be(key, "now", 60.0)
+        alert = present(world.bearers[key].alert)
         grades.add(alert.severity)
     assert grades == {"critical"}
 
@@ -128,11 +107,9 @@ def test_a_time_around_the_bound_turns_nothing_to_and_fro() -> None:
 def test_who_still_believes_that_it_goes_on_hears_nothing_before_the_reminder() -> None:
     world, key = one(Rules(max_per_hour=1))
     begun_s = world.at_s(key)[0]
-    world.how[key] = "gone"
-    world.run(60.0)
+    world.be(key, "gone", 60.0)
     assert world.notices(key) == ["firing"]  # That it is over waits for the limit.
-    world.how[key] = "warning"
-    world.run(2 * HOUR_S)
+    world.be(key, "warning", 2 * HOUR_S)
     assert world.notices(key) == ["firing", "repeat"]
     assert world.at_s(key)[1] - begun_s == pytest.approx(HOUR_S, abs=20.0)
 
@@ -144,10 +121,8 @@ def test_who_is_not_told_of_ends_hears_within_the_cooldown_of_what_is_worse_only
         ("warning", "urgent", True),
     ):
         world, key = one(Rules(recovered=False), how=first)
-        world.how[key] = "gone"
-        world.run(60.0)
-        world.how[key] = again
-        world.run(2000.0)
+        world.be(key, "gone", 60.0)
+        world.be(key, again, 2000.0)
         assert world.notices(key) == ["firing", "firing"]
         begun_s, again_s = world.at_s(key)
         assert (again_s - begun_s < world.rules.cooldown_s) == passes
@@ -164,12 +139,9 @@ def test_no_reminder_comes_within_the_cooldown() -> None:
 def test_what_is_critical_again_is_told_when_the_first_reminder_would_be() -> None:
     world, key = one(Rules(repeat_s=(HOUR_S, 86_400.0)))
     world.run(2 * HOUR_S)
-    world.how[key] = "critical"
-    world.run(60.0)
-    world.how[key] = "warning"
-    world.run(700.0)
-    world.how[key] = "critical"
-    world.run(2 * HOUR_S)
+    world.be(key, "critical", 60.0)
+    world.be(key, "warning", 700.0)
+    world.be(key, "critical", 2 * HOUR_S)
     assert world.notices(key) == ["firing", "repeat", "escalated", "repeat"]
     *_, worse_s, again_s = world.at_s(key)
     assert again_s - worse_s == pytest.approx(HOUR_S, abs=20.0)

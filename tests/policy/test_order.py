@@ -175,9 +175,7 @@ def test_what_flaps_within_the_hold_is_never_told(pattern: list[tuple[int, float
     world = World(Rules(flap_hold_s=120.0), subjects=1)
     (key,) = world.keys
     for number, on_s in pattern:
-        world.how[key] = "urgent"
-        world.run(60.0)  # pending: it has not fired yet
+        world.be(key, "urgent", 60.0)  # pending: it has not fired yet
         world.run(min(on_s, 110.0))
-        world.how[key] = "gone"
-        world.run(60.0 * (1 + number))
+        world.be(key, "gone", 60.0 * (1 + number))
     assert world.told == []

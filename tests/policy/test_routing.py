@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -10,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.alerts import Local, Override, Rules, quiet_until, routes
+from gpuwatchd.alerts import Local, Override, Rules, grade, matches, quiet_until, routes, rules_for
 from gpuwatchd.core.config.validation import parse
-from gpuwatchd.core.model import About, EtaRange, Matcher, Silence
+from gpuwatchd.core.model import About, EtaRange, Finding, Matcher, Silence
 from tests.making import alert, calm, finding
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -262,3 +263,104 @@ def test_what_nobody_owns_and_what_another_memory_holds_is_news_of_its_own() -> 
     unheard = alert(severity="critical", inhibited_by="gpu:GPU-1")
     host = alert(key="leak:host", subject=msgspec.structs.replace(leak.subject, host=True))
     assert routes(host, "firing", Rules(), others=[unheard])[0].kind == "send"
+
+
+# ---- how urgent an alert is ----------------------------------------------------------------------
+
+
+def at(mid_s: float, low_s: float | None = None, **changes: object) -> Finding:
+    low = mid_s / 1.5 if low_s is None else low_s
+    return finding(eta=EtaRange(low_s=low, mid_s=mid_s, high_s=None), **changes)
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (at(3_500), "critical"),
+        (at(3_700), "warning"),
+        (at(200_000), "warning"),
+        (at(5_000, low_s=1_700, confidence=0.95), "critical"),
+        (at(5_000, low_s=1_700, confidence=0.8), "warning"),
+        (finding(eta=None, severity="critical", growth_bytes=9e9), "warning"),
+        (finding(eta=None, severity="info"), "info"),
+        (at(600, tier="watch", severity="warning"), "warning"),
+        (at(600, tier="watch", severity="info"), "info"),
+    ],
+)
+def test_the_time_that_is_left_makes_it_urgent(one: Finding, expected: str) -> None:
+    assert grade(one) == expected
+
+
+def test_what_is_critical_needs_twice_the_time_to_be_less() -> None:
+    assert grade(at(7_000), "critical") == "critical"
+    assert grade(at(7_300), "critical") == "warning"
+    assert grade(at(9_000, low_s=3_500, confidence=0.5), "critical") == "critical"
+    assert grade(at(7_000), "warning") == "warning"
+
+
+def test_a_warning_does_not_become_information() -> None:
+    assert grade(finding(eta=None, severity="info"), "warning") == "warning"
+
+
+# ---- which alerts a rule is about ----------------------------------------------------------------
+
+
+ABOUT = About(
+    gpu="0", gpu_name="NVIDIA A100-SXM4-80GB", user="alice", process="python", pid=4711,
+    framework="PyTorch", command="python train.py --run [a]", job="slurm 42", container="web-1",
+)  # fmt: skip
+ONE = alert(about=ABOUT)
+
+
+@pytest.mark.parametrize(
+    "matcher",
+    [
+        Matcher(), Matcher(user="ALICE"), Matcher(user="a*"), Matcher(gpu="0"),
+        Matcher(gpu="gpu-1"), Matcher(gpu="a100*"), Matcher(gpu="nvidia a100*"),
+        Matcher(framework="pytorch"),
+        Matcher(command="*train.py*"), Matcher(command="python train.py --run [a]"),
+        Matcher(job="slurm*"), Matcher(container="web-?"), Matcher(kind="leak"),
+        Matcher(pattern="gradual"), Matcher(severity="warning"), Matcher(key="leak:x"),
+        Matcher(user="alice", process="python", gpu="0"),
+    ],
+)  # fmt: skip
+def test_what_fits(matcher: Matcher) -> None:
+    assert matches(matcher, ONE)
+
+
+@pytest.mark.parametrize(
+    "matcher",
+    [
+        Matcher(user="bob"), Matcher(gpu="1"), Matcher(gpu="0:*"), Matcher(kind="gpu"),
+        Matcher(user="alice", process="ruby"), Matcher(key="leak:y"), Matcher(severity="critical"),
+    ],
+)  # fmt: skip
+def test_what_does_not(matcher: Matcher) -> None:
+    assert not matches(matcher, ONE)
+
+
+def test_an_endless_glob_costs_no_time_and_fits_word_for_word_alone() -> None:
+    began = time.process_time()
+    assert not matches(Matcher(user="[" * 20_000), ONE)
+    long = msgspec.structs.replace(ONE, key="leak:" + "x" * 600)
+    assert matches(Matcher(key=long.key), long)
+    assert time.process_time() - began < 1.0
+
+
+def test_of_whom_nothing_is_known_no_condition_on_people_fits() -> None:
+    assert not matches(Matcher(user="*"), alert())
+    assert matches(Matcher(gpu="GPU-1"), alert())
+
+
+def test_the_last_override_that_sets_a_key_wins() -> None:
+    rules = Rules(
+        channels=("desktop",),
+        overrides=(
+            Override(matcher=Matcher(user="alice"), name="override 1", severity="warning", why="x"),
+            Override(matcher=Matcher(user="bob"), name="override 2", mute=True),
+            Override(matcher=Matcher(), name="override 3", channels=("email",), severity="info"),
+        ),
+    )
+    found = rules_for(ONE, rules)
+    assert (found.severity, found.channels, found.mute) == ("info", ("email",), "")
+    assert dict(found.applied) == {"severity": "override 3", "channels": "override 3"}

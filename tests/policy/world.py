@@ -249,6 +249,11 @@ class World:
         self.herald.notify(SOURCE, every, changes, now_s)
         self._check(now_s)
 
+    def be(self, key: str, how: str, seconds: float, every_s: float = 10.0) -> None:
+        """Let a subject be so, and time go by."""
+        self.how[key] = how
+        self.run(seconds, every_s)
+
     def run(self, seconds: float, every_s: float = 10.0) -> None:
         for _ in range(round(seconds / every_s)):
             self.step(every_s)

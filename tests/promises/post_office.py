@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 class Channel:
     """Does what ``answer`` says: None delivers, an error is raised, an event is waited for."""
 
-    def __init__(self, name: str = "channel") -> None:
+    def __init__(
+        self, name: str = "channel", answer: NotifyError | threading.Event | None = None
+    ) -> None:
         self.name = name
-        self.answer: NotifyError | threading.Event | None = None
+        self.answer = answer
         self.tries = 0
         self.got: list[Message] = []
 
@@ -93,6 +95,11 @@ class Office:
         """Be gone: nothing more is heard of the courier, nothing more is written."""
         self.courier.close(timeout_s=0.0)
         self.history._drop_connection()  # as a killed process does: without a last flush
+
+    def crash(self) -> None:
+        """Die, and start again."""
+        self.die()
+        self.begin()
 
     def close(self) -> None:
         self.post.close(timeout_s=1.0)

@@ -20,8 +20,7 @@ HOUR_S = 3600.0
 
 
 def test_retry(office: Callable[..., Office]) -> None:
-    mail = Channel("email")
-    mail.answer = DOWN
+    mail = Channel("email", DOWN)
     one = office(mail)
     one.tell("a")
     one.turn()
@@ -43,8 +42,7 @@ def test_retry(office: Callable[..., Office]) -> None:
 
 
 def test_a_message_is_given_up_after_two_days(office: Callable[..., Office]) -> None:
-    mail = Channel("email")
-    mail.answer = DOWN
+    mail = Channel("email", DOWN)
     one = office(mail)
     one.tell("a")
     for _ in range(200):
@@ -83,14 +81,12 @@ def test_crash_between_send_and_mark(office: Callable[..., Office]) -> None:
     one = office(mail)
     one.tell("a")
     wait_for(lambda: mail.ids == ["a"])
-    one.die()  # its result was never taken
-    one.begin()
+    one.crash()  # its result was never taken
     one.turn()
     assert mail.ids == ["a", "a"]
     (row,) = one.rows("a")
     assert (row.state, row.attempts, row.lease_until_s) == ("sent", 2, None)
-    one.die()
-    one.begin()
+    one.crash()
     one.turn()
     assert len(mail.ids) == 2
 
@@ -117,8 +113,7 @@ def test_a_loop_of_crashes_does_not_send_on_and_on(office: Callable[..., Office]
     for number in range(1, 7):
         expected = min(number, 3)
         wait_for(lambda sent=expected: len(mail.ids) == sent)
-        one.die()
-        one.begin()
+        one.crash()
         one.step()  # gives it to the channel, and dies before it hears of it
     assert len(mail.ids) == 3
     one.turn(30)
@@ -167,8 +162,7 @@ def test_reload_while_a_channel_hangs_tries_again_after_its_time(
 def test_reload_with_a_mended_channel_tells_what_nobody_heard(
     office: Callable[..., Office],
 ) -> None:
-    mail = Channel("email")
-    mail.answer = WRONG
+    mail = Channel("email", WRONG)
     one = office(mail)
     one.tell("a")
     one.tell("over")
@@ -216,7 +210,6 @@ def test_the_message_is_the_same_at_every_attempt(office: Callable[..., Office])
     one = office(mail)
     one.tell("a", facts={"Growth": "12 MB/min"})
     wait_for(lambda: mail.ids == ["a"])
-    one.die()
-    one.begin()
+    one.crash()
     one.turn()
     assert mail.got[0] == msgspec.structs.replace(mail.got[1])

@@ -27,10 +27,10 @@ _PROGRAM = """
 import os, sys, time
 from gpuwatchd.collect.simulate import SimulateSource
 born, begin = float(os.environ["BORN"]), SimulateSource.__init__
+fast, until, slow = map(float, os.environ["PACE"].split())
 def clock():
-    # Fast until the leak can be known, then slowly enough for it to outlive the test.
     passed = time.time() - born
-    return born + 240 * min(passed, 5.0) + 20 * max(passed - 5.0, 0.0)
+    return born + fast * min(passed, until) + slow * max(passed - until, 0.0)
 def go_on(self, *given, **settings):
     # The clock of the world lags by hours, so that sped up it never shows a time to come.
     begin(self, *given, clock=clock, epoch_s=born - 6 * 3600, **settings)
@@ -43,6 +43,10 @@ sys.exit(daemon.main(sys.argv[1:]))
 
 class World:
     """One machine: its clock, its configuration, its user's ears."""
+
+    scenario = "one-leak"
+    pace = "240 5 20"
+    """How fast its time passes, for how long, and from then on: so a leak outlives the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,7 +62,7 @@ class World:
 
     def configure(self, hook: list[str]) -> None:
         (self.folder / "c.toml").write_text(
-            "[daemon]\ninterval = '0.1s'\n[sources]\nenabled = ['simulate:one-leak']\n"
+            f"[daemon]\ninterval = '0.1s'\n[sources]\nenabled = ['simulate:{self.scenario}']\n"
             f"[notify.command]\nargv = {json.dumps(hook)}\n"
             f"[policy]\nflap-hold = '0s'\n{self.policy}\n"
         )
@@ -66,12 +70,11 @@ class World:
     @contextmanager
     def daemon(self) -> Iterator[subprocess.Popen[str]]:
         words = ["--config", str(self.folder / "c.toml")]
+        world = {"BORN": repr(self.born_s), "PACE": self.pace, "PYTHONPATH": str(ROOT)}
         with (self.folder / "log").open("a") as log:
             process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, *words],
-                env=environ(
-                    self.folder, BORN=repr(self.born_s), PYTHONPATH=str(ROOT), **self.extra
-                ),
+                env=environ(self.folder, **world, **self.extra),
                 cwd=ROOT, stderr=log, text=True,
             )  # fmt: skip
         try:
@@ -88,9 +91,9 @@ class World:
         except AssertionError:
             return None
 
-    def heard(self, name: str = "heard") -> list[dict[str, Any]]:
+    def heard(self) -> list[dict[str, Any]]:
         """Return what the hook was told."""
-        file = self.folder / name
+        file = self.folder / "heard"
         if not file.exists():
             return []
         return [json.loads(line)["message"] for line in file.read_text().splitlines() if line]

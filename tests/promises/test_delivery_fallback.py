@@ -18,8 +18,7 @@ HOUR_S = 3600.0
 
 
 def test_a_permanent_error_goes_to_the_next_channel_at_once(office: Callable[..., Office]) -> None:
-    desktop, mail, chat = Channel("desktop"), Channel("email"), Channel("chat")
-    desktop.answer = mail.answer = WRONG
+    desktop, mail, chat = Channel("desktop", WRONG), Channel("email", WRONG), Channel("chat")
     one = office(desktop, mail, chat, channels=("desktop",), fallback=("email", "chat"))
     one.tell("a")
     one.turn()
@@ -34,8 +33,7 @@ def test_a_permanent_error_goes_to_the_next_channel_at_once(office: Callable[...
 
 
 def test_a_fallback_waits_for_what_may_pass(office: Callable[..., Office]) -> None:
-    desktop, mail = Channel("desktop"), Channel("email")
-    desktop.answer = DOWN
+    desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.tell("a")
     one.turn()
@@ -55,8 +53,7 @@ def test_a_fallback_waits_for_what_may_pass(office: Callable[..., Office]) -> No
 
 
 def test_a_channel_that_has_long_failed_has_no_time_left(office: Callable[..., Office]) -> None:
-    desktop, mail = Channel("desktop"), Channel("email")
-    desktop.answer = DOWN
+    desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.tell("a")
     one.turn()
@@ -69,23 +66,20 @@ def test_a_channel_that_has_long_failed_has_no_time_left(office: Callable[..., O
 def test_a_daemon_that_is_started_again_and_again_uses_its_fallback_in_time(
     office: Callable[..., Office],
 ) -> None:
-    desktop, mail = Channel("desktop"), Channel("email")
-    desktop.answer = DOWN
+    desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.tell("a")
     one.turn()
     for _ in range(3):
         one.turn(35)
         assert mail.tries == 0
-        one.die()
-        one.begin()
+        one.crash()
     one.turn(35)
     assert mail.ids == ["a"]
 
 
 def test_what_failed_before_a_start_is_tried_first_and_soon(office: Callable[..., Office]) -> None:
-    desktop, mail = Channel("desktop"), Channel("email")
-    desktop.answer = DOWN
+    desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",), fallback_after=1e9)
     one.tell("a")
     for _ in range(8):
@@ -104,8 +98,7 @@ def test_what_failed_before_a_start_is_tried_first_and_soon(office: Callable[...
 def test_a_fallback_is_not_used_while_another_channel_delivers(
     office: Callable[..., Office],
 ) -> None:
-    desktop, command, mail = Channel("desktop"), Channel("command"), Channel("email")
-    desktop.answer = WRONG
+    desktop, command, mail = Channel("desktop", WRONG), Channel("command"), Channel("email")
     one = office(desktop, command, mail, channels=("desktop", "command"), fallback=("email",))
     one.tell("a")
     one.turn(HOUR_S)
@@ -115,8 +108,7 @@ def test_a_fallback_is_not_used_while_another_channel_delivers(
 def test_an_original_that_delivers_after_all_calls_its_fallback_off(
     office: Callable[..., Office],
 ) -> None:
-    desktop, mail = Channel("desktop"), Channel("email")
-    desktop.answer = mail.answer = DOWN
+    desktop, mail = Channel("desktop", DOWN), Channel("email", DOWN)
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.tell("a")
     one.turn()
@@ -132,8 +124,7 @@ def test_an_original_that_delivers_after_all_calls_its_fallback_off(
 def test_a_fallback_keeps_to_its_quiet_hours_and_to_what_it_is_for(
     office: Callable[..., Office],
 ) -> None:
-    desktop, mail, pager = Channel("desktop"), Channel("email"), Channel("pager")
-    desktop.answer = WRONG
+    desktop, mail, pager = Channel("desktop", WRONG), Channel("email"), Channel("pager")
     here = time.localtime(T0)
     quiet = f"{here.tm_hour:02d}:00-{(here.tm_hour + 1) % 24:02d}:00"
     one = office(

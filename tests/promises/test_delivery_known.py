@@ -17,26 +17,22 @@ if TYPE_CHECKING:
 def test_an_alert_that_reached_nobody_is_known_after_a_restart(
     office: Callable[..., Office],
 ) -> None:
-    mail = Channel("email")
-    mail.answer = DOWN
+    mail = Channel("email", DOWN)
     one = office(mail)
     one.tell("a")
     one.turn()
     assert one.post.untold() == ("a",)
-    one.die()
-    one.begin()
+    one.crash()
     assert one.post.untold() == ("a",)
     mail.answer = None
     one.turn(30)
     assert one.post.untold() == ()
-    one.die()
-    one.begin()
+    one.crash()
     assert one.post.untold() == ()
 
 
 def test_every_alert_of_a_shared_message_counts_as_told(office: Callable[..., Office]) -> None:
-    mail = Channel("email")
-    mail.answer = DOWN
+    mail = Channel("email", DOWN)
     one = office(mail)
     one.tell("b")
     one.turn()
@@ -49,8 +45,7 @@ def test_every_alert_of_a_shared_message_counts_as_told(office: Callable[..., Of
 
 
 def test_an_alert_that_is_over_is_no_longer_untold(office: Callable[..., Office]) -> None:
-    mail = Channel("email")
-    mail.answer = WRONG
+    mail = Channel("email", WRONG)
     one = office(mail)
     one.tell("a")
     one.turn()
@@ -61,8 +56,7 @@ def test_an_alert_that_is_over_is_no_longer_untold(office: Callable[..., Office]
 
 
 def test_the_health_of_channels(office: Callable[..., Office]) -> None:
-    desktop, mail = Channel("desktop"), Channel("email")
-    desktop.answer = DOWN
+    desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
     before = one.post.channel_health()
     assert [(c.name, c.ok, c.waiting) for c in before] == [
@@ -79,8 +73,7 @@ def test_the_health_of_channels(office: Callable[..., Office]) -> None:
     one.turn(90)
     first, second = one.post.channel_health()
     assert (first.waiting, second.ok, second.delivered_at_s) == (0, True, T0 + 120)
-    one.die()
-    one.begin()
+    one.crash()
     assert one.post.channel_health()[1].delivered_at_s == T0 + 120
 
 
@@ -101,8 +94,7 @@ def _lost(one: Office) -> list[str]:
 def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
     office: Callable[..., Office],
 ) -> None:
-    mail = Channel("email")
-    mail.answer = DOWN
+    mail = Channel("email", DOWN)
     one = office(mail)
     for key in ("calm", "crashed", "page"):
         one.tell(key)
@@ -113,8 +105,7 @@ def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
     _over(one, "page", Ending.PROCESS_ENDED, severity="critical")
     expected = ["crashed", "page"]
     assert (one.post.untold(), _lost(one)) == ((), expected)
-    one.die()
-    one.begin()
+    one.crash()
     assert _lost(one) == expected
     # What was about others is no word on these.
     mail.answer = None
@@ -126,8 +117,7 @@ def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
     assert _lost(one) == [expected[1]]
     one.time.pass_s(86400.0)
     assert _lost(one) == []
-    one.die()
-    one.begin()
+    one.crash()
     assert _lost(one) == []
 
 
@@ -138,14 +128,12 @@ def test_what_was_told_before_its_end_is_not_lost(office: Callable[..., Office])
     one.turn()
     _over(one, "a", Ending.ENDED_NEAR_LIMIT)
     assert _lost(one) == []
-    one.die()
-    one.begin()
+    one.crash()
     assert _lost(one) == []
 
 
 def test_the_clock_of_a_source_may_go_ahead_of_ours(office: Callable[..., Office]) -> None:
-    mail = Channel("email")
-    mail.answer = DOWN
+    mail = Channel("email", DOWN)
     one = office(mail)
     ahead_s = T0 + 3600.0
     one.tell("x", thread="a", about_s=ahead_s)

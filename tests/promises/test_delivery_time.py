@@ -54,8 +54,7 @@ def test_held_messages_survive_a_restart_and_are_no_failure(office: Callable[...
     one = office(mail, chat, channels=("email",), fallback=("chat",))
     one.tell("a", held="quiet hours until 07:00", until_s=T0 + 7200)
     one.turn(600)
-    one.die()
-    one.begin()
+    one.crash()
     one.turn(600)
     assert (mail.tries, chat.tries, one.post.untold()) == (0, 0, ())
     assert [one.post.channel_health()[0].ok, one.post.channel_health()[0].waiting] == [None, 1]
@@ -64,8 +63,7 @@ def test_held_messages_survive_a_restart_and_are_no_failure(office: Callable[...
 
 
 def test_batching(office: Callable[..., Office]) -> None:
-    mail = Channel("email")
-    mail.answer = DOWN
+    mail = Channel("email", DOWN)
     one = office(mail)
     for number in range(30):
         one.tell(f"n{number}")
@@ -82,8 +80,7 @@ def test_batching(office: Callable[..., Office]) -> None:
 
 @pytest.mark.parametrize("by_s", [HOUR_S, -600.0, -365 * 86400.0])
 def test_clock_step_while_a_retry_waits(office: Callable[..., Office], by_s: float) -> None:
-    mail = Channel("email")
-    mail.answer = DOWN
+    mail = Channel("email", DOWN)
     one = office(mail)
     one.tell("a")
     one.turn()
@@ -133,8 +130,7 @@ def test_clock_set_back_while_a_message_is_held(office: Callable[..., Office], b
 
 
 def test_clock_set_back_while_nobody_watched(office: Callable[..., Office]) -> None:
-    mail, desktop = Channel("email"), Channel("desktop")
-    mail.answer = DOWN
+    mail, desktop = Channel("email", DOWN), Channel("desktop")
     one = office(mail, desktop)
     one.tell("a", "email")
     one.turn()
@@ -153,8 +149,7 @@ def test_clock_set_back_before_the_first_turn_after_a_start(office: Callable[...
     mail = Channel("email")
     one = office(mail)
     one.tell("a", held="quiet hours until 07:00", until_s=T0 + 3600)
-    one.die()
-    one.begin()
+    one.crash()
     one.time.now_s -= 365 * 86400.0
     one.turn(1)
     assert mail.tries == 0

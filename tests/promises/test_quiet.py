@@ -3,101 +3,26 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
-import sys
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpuwatchd.core.codes import Ending
-from gpuwatchd.store import live
 from gpuwatchd.store.reader import Reader
 from tests.cli.world import PROGRAM
-from tests.conftest import ROOT
+from tests.promises.test_delivery_daemon import World
 from tests.test_daemon import environ, said, state_of, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from gpuwatchd.core.model import Alert
 
 
-_PROGRAM = """
-import os, sys, time
-from gpuwatchd.collect.simulate import SimulateSource
-born, begin = float(os.environ["BORN"]), SimulateSource.__init__
-fast, until, slow = map(float, os.environ["PACE"].split())
-def clock():
-    passed = time.time() - born
-    return born + fast * min(passed, until) + slow * max(passed - until, 0.0)
-def go_on(self, *given, **settings):
-    # The clock of the world lags by hours, so that sped up it never shows a time to come.
-    begin(self, *given, clock=clock, epoch_s=born - 6 * 3600, **settings)
-    self._born_s = born
-SimulateSource.__init__ = go_on
-from gpuwatchd.daemon import main as daemon
-sys.exit(daemon.main(sys.argv[1:]))
-"""
-
-
-class Quiet:
-    """A machine, what its user hears, and the commands that are typed there."""
-
-    scenario = "one-leak"
-    pace = "240 5 20"
-    """How fast its time passes, for how long, and from then on: so a leak outlives the test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.born_s = time.time()
-        file = folder / "heard"
-        hook = json.dumps(["sh", "-c", f"cat >> '{file}'; echo >> '{file}'"])
-        (folder / "c.toml").write_text(
-            f"[daemon]\ninterval = '0.1s'\n[sources]\nenabled = ['simulate:{self.scenario}']\n"
-            f"[notify.command]\nargv = {hook}\n"
-            "[policy]\nchannels = ['command']\nflap-hold = '0s'\n"
-        )
-
-    @contextmanager
-    def daemon(self) -> Iterator[subprocess.Popen[str]]:
-        words = ["--config", str(self.folder / "c.toml")]
-        world = {"BORN": repr(self.born_s), "PACE": self.pace, "PYTHONPATH": str(ROOT)}
-        with (self.folder / "log").open("a") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *words],
-                env=environ(self.folder, **world),
-                cwd=ROOT, stderr=log, text=True,
-            )  # fmt: skip
-        try:
-            wait_for(lambda: self.state_pid() == process.pid)
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait(10)
-
-    def state_pid(self) -> int | None:
-        state = live.read(self.folder / "run")
-        return None if state is None else state.pid
-
-    def heard(self) -> list[dict[str, Any]]:
-        """Return what the hook was told."""
-        file = self.folder / "heard"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return [json.loads(line)["message"] for line in lines if line]
-
-    def stop(self, process: subprocess.Popen[str]) -> None:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
-
-    def ticks(self, more: int) -> None:
-        """Wait for some more ticks."""
-        before = state_of(self.folder).ticks
-        wait_for(lambda: state_of(self.folder).ticks >= before + more)
+class Quiet(World):
+    """A machine with the commands that are typed there."""
 
     def ctl(self, *words: str) -> Any:
         """Run a verb; return what it answers."""

@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatchd.store import live
 from gpuwatchd.store.schema import FILE_NAME
-from tests.making import GIB
+from tests.making import GIB, present
 from tests.pipeline.restarts import DOWN_S, Machine, fill, leak, steps
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def lived(machine: Machine, until_s: float) -> Machine:
 
 
 def mailed_share(machine: Machine, minutes: float) -> float:
-    assert machine.mailed_s is not None
-    return machine.mailed_s / (60.0 * minutes)
+    return present(machine.mailed_s) / (60.0 * minutes)
 
 
 @pytest.mark.parametrize("gib", [24, 80])
@@ -47,8 +46,7 @@ def test_a_leak_of_17_minutes_is_mailed_before_half_of_its_time_though_the_daemo
 ) -> None:
     machine = lived(Machine(tmp_path, leak(17, gib), gib, kills_s=kills_s), 17 * 60.0)
     assert mailed_share(machine, 17) < 0.45
-    fired = machine.first("firing")
-    assert fired is not None
+    fired = present(machine.first("firing"))
     assert fired[1].finding.onset_at_s == pytest.approx(machine.began_s, abs=60.0)
     assert [notice for _, notice in machine.messages] == ["firing"]
 
@@ -79,10 +77,8 @@ def test_growth_at_random_times_is_mailed_in_time_in_nine_of_ten_draws(
 
 def test_the_growth_after_a_load_is_as_old_as_it_is(tmp_path: Path) -> None:
     machine = lived(Machine(tmp_path, leak(10, 24, load_s=15.0)), 15.0 + 300.0)
-    assert machine.mailed_s is not None
-    assert machine.mailed_s - 15.0 < 300.0
-    fired = machine.first("firing")
-    assert fired is not None
+    assert present(machine.mailed_s) - 15.0 < 300.0
+    fired = present(machine.first("firing"))
     assert fired[1].finding.onset_at_s == pytest.approx(machine.began_s + 15.0, abs=10.0)
 
 
@@ -132,13 +128,11 @@ def test_how_long_an_alert_has_had_its_evidence_outlives_a_kill(tmp_path: Path) 
     machine = Machine(tmp_path, leak(60, 24))
     while machine.first("watch") is None or machine.track.alert.alert_since_s is None:  # type: ignore[union-attr]
         machine.live(machine.age_s + 1.0)
-    before = machine.track.alert
-    assert before is not None
+    before = present(machine.track.alert)
     assert before.state == "watch"
     machine.restart()
     machine.live(machine.age_s + 1.0)
-    after = machine.track.alert
-    assert after is not None
+    after = present(machine.track.alert)
     assert after.alert_since_s == before.alert_since_s
     assert after.alert_confirmations == before.alert_confirmations + 1
     # After a long pause nobody knows what has been in between.
@@ -158,8 +152,7 @@ def test_evidence_that_has_opened_nothing_yet_outlives_a_kill(tmp_path: Path) ->
     assert before.state == "pending"
     machine.restart()
     machine.live(machine.age_s + 1.0)
-    after = machine.track.alert
-    assert after is not None
+    after = present(machine.track.alert)
     assert (after.opened_at_s, after.confirmations) == (
         before.opened_at_s,
         before.confirmations + 1,
@@ -185,8 +178,7 @@ def test_a_clock_that_is_set_between_two_runs_moves_what_was_before(
     finding = machine.track.finding
     assert machine.track.window.count >= 0.9 * count
     machine.kill()
-    assert finding is not None
-    assert finding.onset_at_s == pytest.approx(machine.began_s + step_s, abs=60.0)
+    assert present(finding).onset_at_s == pytest.approx(machine.began_s + step_s, abs=60.0)
     assert rows(machine, "SELECT count(*) FROM segment WHERE reason = 'clock-step'") == [(1,)]
 
 
@@ -198,8 +190,7 @@ def test_a_live_state_from_the_future_or_of_no_time_hides_nothing(
     machine.live(200.0)
     count = machine.track.window.count
     machine.kill()
-    before = live.read(machine.directory / "run")
-    assert before is not None
+    before = present(live.read(machine.directory / "run"))
     forged = msgspec.structs.replace(before, taken_at_s=before.taken_at_s + ahead_s)
     live.write(machine.directory / "run", forged)
     machine.time.pass_s(DOWN_S)
@@ -224,8 +215,7 @@ def test_nothing_is_carried_over_a_reboot(tmp_path: Path) -> None:
     assert (machine.track.window.count, whole.window.count) == (1, 1)
     assert machine.track.alert is None
     machine.live(300.0)
-    assert machine.track.finding is not None
-    assert machine.track.finding.onset_at_s == pytest.approx(machine.began_s, abs=60.0)
+    assert present(machine.track.finding).onset_at_s == pytest.approx(machine.began_s, abs=60.0)
     machine.kill()
 
 

@@ -7,25 +7,36 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.analysis.idle import Limits, snapshot
+from tests.making import present
 from tests.zombies.facts import blind, board, held, kinds, ledger, look, server
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.idle import Held
+    from gpuwatchd.analysis.idle import Board, Held
 
 IDLE: dict[str, Any] = {"util_pct": 0.0}
 LONG = 300
 """Looks: two and a half hours."""
 
 
-def test_a_process_at_work_is_not_listed() -> None:
-    assert look(board(held()), looks=LONG) == ()
+@pytest.mark.parametrize(
+    "seen",
+    [
+        board(held()),
+        board(held(1), held(2)),
+        board(held(kind="G"), **IDLE),
+        board(held(exists=False, who={"foreign": True, "name": "?"})),
+        blind(),
+    ],
+    ids=["at work", "several at work", "draws only", "of another namespace", "an unknown list"],
+)
+def test_what_proves_nothing_is_not_listed(seen: Board) -> None:
+    assert look(seen, looks=LONG) == ()
 
 
 def test_a_pid_that_does_not_exist_is_named_with_whom_it_was() -> None:
     (found,) = look(board(held(exists=False, who={"state": "gone"})))
     assert (found.kind, found.since_s) == ("gone", 0.0)
-    assert found.process is not None
-    assert found.process.label == "python train.py"
+    assert present(found.process).label == "python train.py"
     assert "pid 4711" in found.evidence
     assert any("no signal" in line for line in found.advice)
 
@@ -185,8 +196,7 @@ def test_holding_memory_idle_for_two_hours() -> None:
 def test_what_is_idle_is_told_process_by_process_where_that_is_known() -> None:
     both = board(held(1, busy_pct=0.0), held(2, busy_pct=60.0))
     (found,) = look(both, looks=LONG)
-    assert found.process is not None
-    assert found.process.key.pid == 1
+    assert present(found.process).key.pid == 1
 
 
 def test_with_unknown_utilisation_only_an_unused_cpu_is_idle() -> None:
@@ -197,16 +207,11 @@ def test_with_unknown_utilisation_only_an_unused_cpu_is_idle() -> None:
     assert "its use of the GPU is unknown" in found.evidence
 
 
-def test_of_several_processes_on_a_busy_device_nobody_is_idle_by_guess() -> None:
-    assert look(board(held(1), held(2)), looks=LONG) == ()
-
-
 def test_an_unused_cpu_proves_nothing_unless_another_can_be_at_work() -> None:
     quiet, other = held(1, cpu_pct=0.0), held(2, cpu_pct=0.1)
     assert look(board(quiet, other), looks=LONG) == ()
     (found,) = look(board(quiet, held(2, cpu_pct=80.0)), looks=LONG)
-    assert found.process is not None
-    assert found.process.key.pid == 1
+    assert present(found.process).key.pid == 1
 
 
 def test_a_server_with_requests_is_not_idle() -> None:
@@ -232,11 +237,6 @@ def test_a_server_with_requests_is_not_idle() -> None:
 def test_what_would_free_it_depends_on_what_it_is(who: dict[str, Any], advice: str) -> None:
     (found,) = look(board(held(who=who), **IDLE), looks=LONG)
     assert any(advice in line for line in found.advice), found.advice
-
-
-def test_a_launcher_that_has_ended_is_said() -> None:
-    (found,) = look(board(held(orphan=True), **IDLE), looks=LONG)
-    assert "whoever started it has ended" in found.evidence
 
 
 def test_one_that_was_stopped_is_said_to_be() -> None:
@@ -276,19 +276,6 @@ def test_unknown_memory_is_no_reason_to_hide_a_dead_owner() -> None:
     (found,) = look(board(held(gib=None, exists=False)))
     assert found.held_bytes is None
     assert look(board(held(gib=None), **IDLE), looks=LONG) == ()
-
-
-def test_a_pid_of_another_namespace_is_never_gone() -> None:
-    foreign = {"foreign": True, "name": "?"}
-    assert look(board(held(exists=False, who=foreign)), looks=9) == ()
-
-
-def test_drawing_only_is_not_idle_holding() -> None:
-    assert look(board(held(kind="G"), **IDLE), looks=LONG) == ()
-
-
-def test_an_unknown_list_says_nothing_at_all() -> None:
-    assert look(blind(), looks=LONG) == ()
 
 
 def test_what_is_surest_comes_first_then_what_is_largest() -> None:

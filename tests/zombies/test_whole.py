@@ -19,6 +19,7 @@ from tests.children import Child
 from tests.cli.world import PROGRAM
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
+from tests.making import present
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +50,7 @@ class Stage:
         self.sleeper = self._child(["sleep", "600"])
         self.dying = self._child(["sleep", "600"])
         self.launcher = self._child([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE)
-        assert self.launcher.stdout is not None
-        self.defunct = int(self.launcher.stdout.readline())
+        self.defunct = int(present(self.launcher.stdout).readline())
         self.lines = (
             *CARDS,
             f"proc 0 pid={self.sleeper.pid} mem=20G type=C",
@@ -128,15 +128,11 @@ def test_owners_are_named_with_what_they_cost(stage: Stage) -> None:
     assert gone.process is not None
     assert (gone.process.key.pid, gone.process.name) == (stage.dying.pid, "sleep")
     assert gone.held_bytes == 9 * 2**30
-    assert defunct.process is not None
-    assert defunct.process.key.pid == stage.defunct
+    assert present(defunct.process).key.pid == stage.defunct
     assert f"{Path(sys.executable).name}[{stage.launcher.pid}]" in defunct.evidence
     assert ghost.device_uid == "GPU-bbb"
-    assert idle.process is not None
-    assert idle.process.key.pid == stage.sleeper.pid
-    assert idle.gib_hours is not None
-    assert idle.cost_usd is not None
-    assert idle.cost_usd == pytest.approx(idle.gib_hours / 80 * 2.5)
+    assert present(idle.process).key.pid == stage.sleeper.pid
+    assert present(idle.cost_usd) == pytest.approx(present(idle.gib_hours) / 80 * 2.5)
     assert (done.returncode, done.stderr) == (3, "")
     assert f"pid {stage.dying.pid} (gone, was sleep of " in done.stdout
     assert f"sleep[{stage.defunct}] of " in done.stdout
@@ -160,9 +156,7 @@ def test_a_failed_list_resets_and_a_restart_keeps_since_when(stage: Stage) -> No
     begun = [one.since_s for one in first]
     assert [one.since_s for one in again] == begun
     assert [one.since_s for one in later] == begun
-    assert first[0].process is not None
-    assert later[0].process is not None
-    assert later[0].process.key == first[0].process.key
+    assert present(later[0].process).key == present(first[0].process).key
 
 
 @pytest.mark.usefixtures("own_pids")
