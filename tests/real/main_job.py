@@ -13,8 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -23,10 +21,10 @@ from typing import Any
 
 from gpuwatchd.store import live
 from tests.fakenvml import FakeNvml
+from tests.real import mailserver
 from tests.real.stage import Stage, until
 
 GIB, MIB = 1024**3, 1024**2
-PASSWORD = "correct-horse-battery"
 TOTAL_BYTES, START_BYTES = 80 * GIB, 20 * GIB
 
 
@@ -34,35 +32,11 @@ class Post:
     """An SMTP server on the loopback that wants TLS and a password."""
 
     def __init__(self, folder: Path) -> None:
-        from aiosmtpd.controller import Controller
-        from aiosmtpd.smtp import AuthResult
-
         self.folder = folder
-        self.certificate = folder / "smtp.pem"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.certificate = mailserver.certificate(folder, "smtp", "DNS:localhost,IP:127.0.0.1")
         self.mails: list[tuple[float, bytes]] = []
-        key = folder / "smtp.key"
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout",
-             str(key), "-out", str(self.certificate), "-subj", "/CN=localhost",
-             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
-            check=True, capture_output=True,
-        )  # fmt: skip
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.certificate, key)
-
-        def check(*args: Any) -> Any:
-            login = args[4]
-            good = (login.login, login.password) == (b"gpu", PASSWORD.encode())
-            return AuthResult(success=good, handled=False)
-
-        self.server = Controller(
-            self, hostname="127.0.0.1", port=self.port, tls_context=context, require_starttls=True,
-            authenticator=check, auth_required=True,
-        )  # fmt: skip
-        self.server.start()
+        self.server = mailserver.start(self, self.certificate)
+        self.port = self.server.port
 
     async def handle_DATA(self, server: object, session: object, envelope: Any) -> str:  # noqa: N802
         """Keep the mail."""
@@ -74,7 +48,7 @@ class Post:
 def configure(out: Path, post: Post, more: str = "") -> Path:
     """Write the user's configuration; return the file."""
     secret = out / "smtp-password"
-    secret.write_text(PASSWORD)
+    secret.write_text(mailserver.PASSWORD)
     secret.chmod(0o600)
     file = out / "config.toml"
     hook = json.dumps([sys.executable, "-c", "import sys; sys.stdin.read()"])

@@ -11,13 +11,19 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
+    import pytest
+
+S = TypeVar("S", bound="Stage")
 TOOLS = ("dbus-daemon", "Xvfb", "dunst", "dunstctl", "import", "xdotool")
 
 _BUS = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -72,6 +78,16 @@ def until(condition: Callable[[], object], within_s: float = 60.0) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def ctl(environ: Mapping[str, str], *words: str) -> Any:
+    """Return what gpuwatchctl answers in JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from gpuwatchd.cli import main; sys.exit(main())",
+         "--json", *words],
+        env=environ, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT,
+    )  # fmt: skip
+    return json.loads(done.stdout)
 
 
 class Stage:
@@ -185,6 +201,19 @@ class Stage:
     def picture(self, file: Path) -> None:
         """Save what is on the screen."""
         subprocess.run(["import", "-window", "root", str(file)], env=self.environ, check=True)
+
+
+@contextlib.contextmanager
+def shown(stage: S, monkeypatch: pytest.MonkeyPatch) -> Iterator[S]:
+    """Start the screen of a stage, and let this process find it until the end of the test."""
+    try:
+        stage.start_screen()
+        for key, value in stage.environ.items():
+            if key not in {"PATH", "HOME", "LANG"}:
+                monkeypatch.setenv(key, value)
+        yield stage
+    finally:
+        stage.close()
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:

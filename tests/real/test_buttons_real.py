@@ -15,7 +15,7 @@ from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
 from tests.real.desk import Desk, Jobs, missing
-from tests.real.stage import until
+from tests.real.stage import shown, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,17 +52,10 @@ LIFE = (
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     need(not missing(), f"missing on this machine: {', '.join(missing())}")
-    desk = Desk(tmp_path)
-    try:
-        desk.start_screen()
-        for key, value in desk.environ.items():
-            if key not in {"PATH", "HOME", "LANG"}:
-                monkeypatch.setenv(key, value)
+    with shown(Desk(tmp_path), monkeypatch) as desk:
         (tmp_path / "run").mkdir()
         desk.start_bus()
         yield desk
-    finally:
-        desk.close()
 
 
 class Finger:

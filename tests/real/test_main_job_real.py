@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import email
 import email.policy
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +20,7 @@ from gpuwatchd.store import live
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
 from tests.real.main_job import Post, Run, start
-from tests.real.stage import Stage, missing, until
+from tests.real.stage import Stage, ctl, missing, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,19 +34,10 @@ minimum-samples = 10
 """
 
 
-def ctl(out: Path, *args: str) -> Any:
+def ask(out: Path, *words: str) -> Any:
     """Ask the daemon of this run through the command line."""
-    environ = {
-        **os.environ,
-        "GPUWATCHD_STATE_DIR": str(out / "state"),
-        "GPUWATCHD_RUNTIME_DIR": str(out / "run"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; from gpuwatchd.cli import main; sys.exit(main())",
-         "--json", *args],
-        env=environ, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    return json.loads(done.stdout)
+    places = {"GPUWATCHD_STATE_DIR": str(out / "state"), "GPUWATCHD_RUNTIME_DIR": str(out / "run")}
+    return ctl({**os.environ, **places}, *words)
 
 
 def alerts(out: Path) -> list[Any]:
@@ -91,7 +79,7 @@ def test_a_leak_is_found_predicted_announced_and_let_go(scene: Any, tmp_path: Pa
     assert fired.subject.process.pid == run.leaker.pid
     assert fired.finding.eta is not None
     assert fired.finding.eta.mid_s == pytest.approx(run.left_s(), rel=0.15)
-    said = ctl(tmp_path, "predict")
+    said = ask(tmp_path, "predict")
     leaking = [d for d in said["data"] if d["verdict"] and d["verdict"]["leak"]]
     assert [d["device"]["index"] for d in leaking] == [1]
     assert said["daemon"]["pid"] == daemon.pid
@@ -112,7 +100,7 @@ def test_a_leak_is_found_predicted_announced_and_let_go(scene: Any, tmp_path: Pa
     # What is sent is first written down: the history knows it all, also after the daemon.
     daemon.terminate()
     assert daemon.wait(10) == 0
-    kept = ctl(tmp_path, "alerts", "--all")["data"]
+    kept = ask(tmp_path, "alerts", "--all")["data"]
     assert [a["state"] for a in kept] == ["resolved"]
     log = (tmp_path / "daemon.log").read_text()
     assert "Traceback" not in log
