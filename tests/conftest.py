@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests import children
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
 _LONG = (
@@ -30,6 +31,12 @@ _MARKED = {
 """What all tests of a folder are; a mark of the test itself goes first."""
 
 children.heed_interrupts()
+
+
+def present(value: T | None) -> T:
+    """Return a value that has to be there."""
+    assert value is not None
+    return value
 
 
 def need(condition: object, reason: str) -> None:

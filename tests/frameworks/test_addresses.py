@@ -17,6 +17,7 @@ from gpuwatchd.analysis.frameworks.addresses import (
     ollama_url,
     option,
 )
+from tests.conftest import present
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,8 +66,7 @@ def test_ollama_host_in_all_its_forms(text: str, url: str | None) -> None:
     ],
 )
 def test_the_port_of_an_engine_stands_with_its_parent(line: str, url: str) -> None:
-    found = address("vLLM", [ENGINE, *chain(line)])
-    assert found is not None
+    found = present(address("vLLM", [ENGINE, *chain(line)]))
     assert found.url == url
 
 
@@ -95,13 +95,11 @@ def test_a_command_line_that_is_one_string_is_read_too() -> None:
 
 
 def test_what_an_engine_was_told_comes_along() -> None:
-    sglang = address("SGLang", chain("sglang serve --mem-fraction-static 0.85"))
-    assert sglang is not None
+    sglang = present(address("SGLang", chain("sglang serve --mem-fraction-static 0.85")))
     assert (sglang.url, sglang.pool_share) == ("http://127.0.0.1:30000", 0.85)
     llama = address("llama.cpp", chain("/opt/llama-server -m /models/q.gguf --port 8081"))
     assert llama == Address("http://127.0.0.1:8081", 9, model="q.gguf")
-    named = address("llama.cpp", chain("llama-server -m q.gguf -a nice"))
-    assert named is not None
+    named = present(address("llama.cpp", chain("llama-server -m q.gguf -a nice")))
     assert named.model == "nice"
 
 

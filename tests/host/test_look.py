@@ -15,7 +15,7 @@ import pytest
 from gpuwatchd.collect.host import Host, processes
 from gpuwatchd.collect.host.liveness import Watch
 from tests.children import Child
-from tests.conftest import ROOT
+from tests.conftest import ROOT, present
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
 
 
@@ -33,8 +33,7 @@ def test_a_child_is_known(child: subprocess.Popen[bytes], *, use_psutil: bool) -
     host = Host(use_psutil=use_psutil, contained=False)
     info = host.processes([child.pid])[child.pid]
     assert info.key.pid == child.pid
-    assert info.key.started_at_s is not None
-    assert abs(info.key.started_at_s - time.time()) < 60
+    assert abs(present(info.key.started_at_s) - time.time()) < 60
     assert info.name == "sleep"
     assert info.argv == ("sleep", "600")
     assert info.parent_pid == os.getpid()
@@ -56,8 +55,7 @@ def test_the_end_of_a_process_is_noticed(child: subprocess.Popen[bytes], watch: 
     child.kill()
     child.wait()
     assert host.processes([child.pid]) == {}
-    last = host.gone(child.pid)
-    assert last is not None
+    last = present(host.gone(child.pid))
     assert (last.key, last.name, last.argv) == (first.key, "sleep", ("sleep", "600"))
     assert host.processes([child.pid]) == {}
     host.close()
@@ -86,9 +84,8 @@ def test_what_a_process_becomes_is_read_again() -> None:
     with Child[bytes](["sh", "-c", "read x; exec sleep 600"], stdin=subprocess.PIPE) as process:
         before = host.processes([process.pid])[process.pid]
         assert before.name == "sh"
-        assert process.stdin is not None
-        process.stdin.write(b"\n")
-        process.stdin.flush()
+        present(process.stdin).write(b"\n")
+        present(process.stdin).flush()
         deadline = time.monotonic() + 60
         while psutil.Process(process.pid).name() != "sleep" and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -252,8 +249,7 @@ def test_a_hidden_process_stays_the_same_record_without_descriptors(
 
 def test_own_memory_and_boot() -> None:
     host = Host()
-    rss_bytes = host.own_rss_bytes()
-    assert rss_bytes is not None
+    rss_bytes = present(host.own_rss_bytes())
     assert 4 * 1024**2 < rss_bytes < 4 * 1024**3
     assert host.boot_id
     assert host.boot_id == Host().boot_id
@@ -271,9 +267,8 @@ def test_a_reused_pid_is_another_process(proc: FakeProc) -> None:
     old = host.processes([7])[7]
     proc.process(7, argv=b"python3\0new.py\0", starttime=STARTED + 300, uid=1)
     new = host.processes([7])[7]
-    assert old.key.started_at_s is not None
     ticks_per_s = os.sysconf("SC_CLK_TCK")
-    assert old.key.started_at_s == 1700000000 + STARTED / ticks_per_s
+    assert present(old.key.started_at_s) == 1700000000 + STARTED / ticks_per_s
     assert new.key.started_at_s == 1700000000 + (STARTED + 300) / ticks_per_s
     assert new.argv == ("python3", "new.py")
     assert host.gone(7) is None

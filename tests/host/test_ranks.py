@@ -17,6 +17,7 @@ from gpuwatchd.collect.host.parents import Ancestor
 from gpuwatchd.collect.host.ranks import NOBODY, Membership, facts, membership
 from gpuwatchd.core.text import clean
 from tests.children import Child
+from tests.conftest import present
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
 
 if TYPE_CHECKING:
@@ -253,15 +254,13 @@ def test_a_real_child_that_has_overwritten_its_environment() -> None:
     host = Host(contained=False)
     env = dict(os.environ) | RANKED
     with Child([sys.executable, "-c", RENAMED], stdout=subprocess.PIPE, env=env) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
+        present(child.stdout).readline()
         info = host.processes([child.pid])[child.pid]
         child.kill()
     host.close()
     assert info.argv == ("VLLM::Worker_TP1",)
     assert info.framework == "vLLM"
-    assert info.group is not None
-    assert info.group.startswith(f"vLLM {os.getpid()}-")
+    assert present(info.group).startswith(f"vLLM {os.getpid()}-")
     assert (info.rank, info.world) == (1, None)
 
 
@@ -275,12 +274,10 @@ def test_a_real_rank() -> None:
         stdout=subprocess.PIPE,
         env=dict(os.environ) | RANKED,
     ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
+        present(child.stdout).readline()
         info = host.processes([child.pid])[child.pid]
         child.kill()
     host.close()
-    assert info.group is not None
-    assert info.group.startswith("job node1:29500")
+    assert present(info.group).startswith("job node1:29500")
     assert (info.rank, info.world) == (3, 8)
     assert info.parents[0].endswith(f"[{os.getpid()}]")

@@ -12,7 +12,7 @@ import pytest
 
 from gpuwatchd.core.model import Button, Message
 from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
-from tests.conftest import need
+from tests.conftest import need, present
 from tests.fakenvml import FakeNvml
 from tests.real.desk import Desk, Jobs, missing
 from tests.real.stage import shown, until
@@ -274,8 +274,7 @@ def test_hundreds_of_notices_leave_nothing_behind(desk: Desk, finger: Finger) ->
     desk.start_plain()
 
     def kept() -> tuple[int, int]:
-        link = finger.notifier._link
-        assert link is not None
+        link = present(finger.notifier._link)
         backend = link._library._backend
         numbers = backend._platform_to_interface_notification_identifier
         return len(backend._notification_cache), len(numbers)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.store import live
-from tests.conftest import need
+from tests.conftest import need, present
 from tests.fakenvml import FakeNvml
 from tests.real.main_job import Post, Run, start
 from tests.real.stage import Stage, ctl, missing, until
@@ -75,10 +75,8 @@ def test_a_leak_is_found_predicted_announced_and_let_go(scene: Any, tmp_path: Pa
     assert until(lambda: any(a.state == "watch" for a in alerts(tmp_path)), 100), "no watch"
     assert until(lambda: any(a.state == "firing" for a in alerts(tmp_path)), 160), "no alert"
     fired = next(a for a in alerts(tmp_path) if a.state == "firing")
-    assert fired.subject.process is not None
-    assert fired.subject.process.pid == run.leaker.pid
-    assert fired.finding.eta is not None
-    assert fired.finding.eta.mid_s == pytest.approx(run.left_s(), rel=0.15)
+    assert present(fired.subject.process).pid == run.leaker.pid
+    assert present(fired.finding.eta).mid_s == pytest.approx(run.left_s(), rel=0.15)
     said = ask(tmp_path, "predict")
     leaking = [d for d in said["data"] if d["verdict"] and d["verdict"]["leak"]]
     assert [d["device"]["index"] for d in leaking] == [1]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gpuwatchd.analysis.forecast.score import SCORE
+from tests.conftest import present
 from tests.scenarios import rivals, worlds
 from tests.scenarios.bench import __main__ as program
 from tests.scenarios.bench import figures, measure, page, real, result, runner, sets, tables
@@ -151,8 +152,7 @@ def test_the_limit_of_a_straight_leak_is_its_quantum(
 ) -> None:
     t = np.arange(0.0, 4 * HOUR, 5.0)
     x = np.floor((2 * GB + rate * t + sd) / 2**21) * 2**21
-    found = limit(make(t, x, 80 * GB), leak(0.0, rate, 70 * GB / rate, "gradual"))
-    assert found is not None
+    found = present(limit(make(t, x, 80 * GB), leak(0.0, rate, 70 * GB / rate, "gradual")))
     # Cells of ten seconds blur a fast quantum.
     assert found.t_star_s == pytest.approx(expected_s, rel=0.2)
 
@@ -176,8 +176,7 @@ def test_the_limit_of_a_noisy_leak_grows_with_the_noise() -> None:
 def test_the_limit_of_cycles_is_three_periods() -> None:
     t = np.arange(0.0, 6 * HOUR, 5.0)
     x = 6 * GB + 2e5 * 600.0 * np.floor(t / 600.0) + 3 * GB * ((t % 600.0) / 600.0)
-    found = limit(make(t, x, 80 * GB), leak(0.0, 2e5, 1e6, "cyclic"))
-    assert found is not None
+    found = present(limit(make(t, x, 80 * GB), leak(0.0, 2e5, 1e6, "cyclic")))
     assert found.t_star_s == pytest.approx(1800.0, rel=0.15)
 
 

@@ -144,21 +144,6 @@ def test_the_killer_for_lack_of_memory_takes_others_first(
     assert scores == ([-500] if system else [0])
 
 
-def test_every_block_says_why(unit: str) -> None:
-    blocks = re.split(r"\n\s*\n", unit)
-    unexplained = [
-        block
-        for block in blocks
-        if not block.lstrip().startswith("#")
-        and not re.fullmatch(
-            r"\[\w+\]\n(#.*\n)*((Description|WantedBy|Documentation)=.*\n?)+", block
-        )
-        and block.strip() != "Restart=on-failure\nRestartSec=5s"
-        and not block.lstrip().startswith("[Service]\n#")
-    ]
-    assert unexplained == []
-
-
 def test_it_is_known_as_ours_and_no_placeholder_is_left(unit: str) -> None:
     assert MARK in unit
     assert not re.search(r"@[A-Z_]+@", unit)

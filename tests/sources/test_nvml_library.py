@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.collect.nvml.library import NAME, find, flaw
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, need, present
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import cached, compiler
 from tests.sources.nvml_case import PRELUDE
@@ -90,8 +90,7 @@ def test_a_library_that_cannot_be_loaded_is_told_as_that(
 
 
 def test_what_the_library_needs_is_named_when_it_is_missing(tmp_path: Path, real: bytes) -> None:
-    cc = compiler()
-    assert cc is not None
+    cc = present(compiler())
     source, needed, library = tmp_path / "x.c", tmp_path / "libneeded.so.9", tmp_path / NAME
     source.write_text("int needed(void) { return 0; }\n")
     subprocess.run([cc, "-shared", "-fPIC", "-o", needed, source], check=True)

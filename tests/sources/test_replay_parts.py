@@ -16,6 +16,7 @@ from gpuwatchd.collect.logs.device_identity import Places
 from gpuwatchd.collect.logs.runs import Repairs, split
 from gpuwatchd.collect.logs.sanity import sane, sane_row
 from gpuwatchd.collect.logs.times import Clock
+from tests.conftest import present
 
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1))  # noqa: DTZ001 - naive on purpose
 ZONES = st.sampled_from([None, "UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
@@ -29,9 +30,8 @@ def test_a_column_of_times_reads_as_its_cells(moments: list[datetime], zone: str
             moment.strftime(form).replace("{ms}", f"{moment.microsecond // 1000:03d}")
             for moment in moments
         ]
-        column = Clock(zone).column(texts)
+        column = present(Clock(zone).column(texts))
         single = [Clock(zone).parse(text) for text in texts]
-        assert column is not None
         assert column.tolist() == pytest.approx(single, abs=1e-6)
 
 

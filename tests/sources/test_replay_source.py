@@ -10,6 +10,7 @@ from gpuwatchd.collect import SOURCES
 from gpuwatchd.collect.replay import ReplaySource
 from gpuwatchd.core import registry
 from gpuwatchd.core.errors import SourceUnavailable
+from tests.conftest import present
 
 LOGS = Path(__file__).resolve().parent.parent / "data" / "logs"
 MIB = 1024**2
@@ -68,8 +69,7 @@ def test_processes_are_named_by_the_source_itself() -> None:
     played = source("gpustat.json", clock)
     sample = played.read()
     assert [process.user for process in sample.processes] == ["ann"]
-    uses = sample.readings[0].uses
-    assert uses is not None
+    uses = present(sample.readings[0].uses)
     assert uses[0].key == sample.processes[0].key
     assert uses[0].used_bytes == (6400 - 9) * MIB
 

@@ -13,6 +13,7 @@ from gpuwatchd.collect.scenarios import curves, worlds
 from gpuwatchd.collect.simulate import FIRST_PID, Planted, SimulateSource
 from gpuwatchd.core.errors import ConfigError
 from gpuwatchd.core.model import LEAK_PATTERNS
+from tests.conftest import present
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import DeviceReading, Sample
@@ -71,19 +72,17 @@ def _lawful(reading: DeviceReading) -> None:
         assert reading.used_bytes is None
         assert reading.uses is None
         return
-    used, free, total = reading.used_bytes, reading.free_bytes, reading.total_bytes
-    assert used is not None
-    assert free is not None
-    assert total is not None
-    assert reading.reserved_bytes is not None
+    used, free, total = (
+        present(reading.used_bytes),
+        present(reading.free_bytes),
+        present(reading.total_bytes),
+    )
     assert 0 <= used <= total
     assert free >= 0
-    assert used + free + reading.reserved_bytes == total
-    assert reading.util_pct is not None
-    assert 0 <= reading.util_pct <= 100
+    assert used + free + present(reading.reserved_bytes) == total
+    assert 0 <= present(reading.util_pct) <= 100
     for use in reading.uses or ():
-        assert use.used_bytes is not None
-        assert use.used_bytes % (2 * MIB) == 0
+        assert present(use.used_bytes) % (2 * MIB) == 0
     if reading.uses is not None:
         assert sum(use.used_bytes or 0 for use in reading.uses) <= used
 
@@ -104,8 +103,7 @@ def test_truth_is_what_happens(scenario: str) -> None:
     planted = _leaks(source)
     assert planted
     for leak in sorted(planted, key=lambda p: p.oom_at_s or 0.0):
-        assert leak.oom_at_s is not None
-        source.advance(leak.oom_at_s - 1.0 - source.now_s)
+        source.advance(present(leak.oom_at_s) - 1.0 - source.now_s)
         assert leak.subject.process in {info.key for info in source.read().processes}
         source.advance(1.0)
         assert leak.subject.process not in {info.key for info in source.read().processes}
@@ -116,8 +114,7 @@ def test_truth_is_what_happens(scenario: str) -> None:
 def test_the_documented_leak_grows_fifty_megabytes_a_minute() -> None:
     source = _world()
     leak = _leaks(source)[0]
-    assert leak.onset_at_s is not None
-    source.advance(leak.onset_at_s - source.now_s)
+    source.advance(present(leak.onset_at_s) - source.now_s)
     first = _used_by(source.read(), leak)
     assert first == 12 * 1024 * MIB
     source.advance(3600.0)
@@ -147,8 +144,7 @@ def test_truth_says_leak_for_leak_patterns_only(scenario: str) -> None:
     for planted in _world(scenario).truth():
         assert planted.leak == (planted.pattern in LEAK_PATTERNS)
         assert planted.title.endswith(tuple("abcdefghijklmnopqrstuvwxyz"))
-        assert planted.subject.process is not None
-        assert planted.subject.process.pid >= FIRST_PID
+        assert present(planted.subject.process).pid >= FIRST_PID
 
 
 def test_a_visitor_comes_back_with_another_identity() -> None:
