@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -12,7 +13,7 @@ from gpuwatchd.collect.host.files import inside_container
 from tests import children
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +38,14 @@ def present(value: T | None) -> T:
     """Return a value that has to be there."""
     assert value is not None
     return value
+
+
+def ran(
+    argv: Sequence[object], *, check: bool = False, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and return what it said."""
+    words = [str(word) for word in argv]
+    return subprocess.run(words, capture_output=True, text=True, check=check, **more)
 
 
 def need(condition: object, reason: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatchd.cli import main
 from tests.children import Child
-from tests.conftest import ROOT, present
+from tests.conftest import ROOT, present, ran
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,12 +76,9 @@ def _call(
     program: str, *flags: str, path: Path | None = None, timeout_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin"} | ({"PYTHONPATH": str(path)} if path else {})
-    return subprocess.run(
+    return ran(
         [sys.executable, "-B", str(LEAKERS / f"{program}.py"), *flags],
-        capture_output=True,
-        text=True,
         timeout=timeout_s,
-        check=False,
         env=environment,
     )
 

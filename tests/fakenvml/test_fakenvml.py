@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.children import Child
-from tests.conftest import need
+from tests.conftest import need, ran
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import LIBRARY
 
@@ -41,9 +40,7 @@ def fake(tmp_path: Path) -> FakeNvml:
 def test_it_is_built_from_the_command_line(fake: FakeNvml, tmp_path: Path) -> None:
     script = Path(__file__).parent / "build.py"
     folder = tmp_path / "out"
-    done = subprocess.run(
-        [sys.executable, str(script), str(folder)], capture_output=True, text=True, check=True
-    )
+    done = ran([sys.executable, str(script), str(folder)], check=True)
     assert done.stdout.strip() == str(folder / LIBRARY)
     assert (folder / LIBRARY).stat().st_size > 10_000
 

@@ -81,8 +81,3 @@ def test_a_boot_is_known_by_its_name_rather_than_by_its_time(
     monkeypatch.setattr(by_psutil, "_boot_session", lambda: named)
     monkeypatch.setattr(psutil, "boot_time", lambda: 1_700_000_000.9)
     assert by_psutil.boot_id() == expected
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="macOS names its boots")
-def test_a_system_that_names_no_boot_says_nothing() -> None:
-    assert by_psutil._boot_session() == ""

@@ -15,15 +15,12 @@ import pytest
 from gpuwatchd.collect.host import Host, processes
 from gpuwatchd.collect.host.liveness import Watch
 from tests.children import Child
-from tests.conftest import ROOT, present
+from tests.conftest import ROOT, present, ran
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
 
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-# ---- real processes --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("use_psutil", [False, True])
@@ -186,13 +183,7 @@ info = host.processes([pid])[pid]
 print(info.user, info.name, info.framework, info.framework_sure)
 """
     with Child[bytes](["VLLM::EngineCore_DP0", "600"], executable="/bin/sleep") as process:
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(process.pid)],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=ROOT,
-        )
+        done = ran([sys.executable, "-c", script, str(process.pid)], check=True, cwd=ROOT)
         process.kill()
     assert done.stdout.split() == ["root", "sleep", "vLLM", "False"]
 
@@ -205,26 +196,16 @@ def test_pids_that_cannot_be(child: subprocess.Popen[bytes]) -> None:
 
 
 @linux
-def test_a_hidden_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "exists", lambda pid: True)
-    host = Host(contained=False)
-    info = host.processes([2**31 - 1])[2**31 - 1]
-    assert "hidden by system policy" in info.name
-    assert info.user is None
-    assert info.key.started_at_s is None
-    host.close()
-
-
-@linux
+@pytest.mark.parametrize("watch", ["pidfd", "read"])
 def test_a_hidden_process_is_watched_all_the_same(
-    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, watch: str
 ) -> None:
     monkeypatch.setattr(processes, "exists", lambda pid: True)
-    host = Host(watch="pidfd", contained=False)
+    host = Host(watch=watch, contained=False)
     monkeypatch.setattr(host._registry, "stat", lambda pid: None)
     hidden = host.processes([child.pid])[child.pid]
     assert hidden.name == f"pid {child.pid} (hidden by system policy)"
-    assert not hidden.foreign
+    assert (hidden.foreign, hidden.user, hidden.key.started_at_s) == (False, None, None)
     assert host.processes([child.pid])[child.pid] is hidden
     assert host.memory([child.pid]) == {child.pid: None}
     assert host.states([child.pid]) == {}
@@ -232,18 +213,6 @@ def test_a_hidden_process_is_watched_all_the_same(
     child.wait()
     monkeypatch.setattr(processes, "exists", lambda pid: False)
     assert host.processes([child.pid]) == {}
-    host.close()
-
-
-@linux
-def test_a_hidden_process_stays_the_same_record_without_descriptors(
-    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "exists", lambda pid: True)
-    host = Host(watch="read", contained=False)
-    monkeypatch.setattr(host._registry, "stat", lambda pid: None)
-    hidden = host.processes([child.pid])[child.pid]
-    assert host.processes([child.pid])[child.pid] is hidden
     host.close()
 
 
@@ -256,9 +225,6 @@ def test_own_memory_and_boot() -> None:
     fallback = Host(use_psutil=True, contained=False)
     assert fallback.boot_id
     assert fallback.own_rss_bytes() == pytest.approx(rss_bytes, rel=0.5)
-
-
-# ---- identity --------------------------------------------------------------------------------
 
 
 def test_a_reused_pid_is_another_process(proc: FakeProc) -> None:
@@ -314,9 +280,6 @@ def test_nothing_but_stat_is_still_an_identity(proc: FakeProc) -> None:
 def test_a_broken_stat_is_no_process(proc: FakeProc) -> None:
     proc.put("7/stat", "garbage")
     assert host_of(proc).processes([7]) == {}
-
-
-# ---- frameworks ------------------------------------------------------------------------------
 
 
 def test_one_memory_map_is_read_per_look(proc: FakeProc) -> None:

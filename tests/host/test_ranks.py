@@ -32,9 +32,6 @@ def agent(name: str, *argv: str, pid: int = 40) -> Ancestor:
     return Ancestor(pid, 0xABC, name, argv or (name,))
 
 
-# ---- by environment --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("env", "place", "found"),
     [
@@ -131,9 +128,6 @@ def test_any_bytes_are_taken(raw: bytes) -> None:
     assert found is None or all(clean(value) == value for value in found.values())
 
 
-# ---- without it ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("family", "group"),
     [
@@ -185,9 +179,6 @@ def test_the_parents_job_is_ours_but_not_its_rank() -> None:
 def test_a_title_names_the_rank(title: str, group: str | None, rank: int | None) -> None:
     found = membership(None, {}, [agent("raylet")], Place(), title)
     assert found == Membership(group, rank)
-
-
-# ---- through the host ------------------------------------------------------------------------
 
 
 def _look(proc: FakeProc, *pids: int) -> list[ProcessInfo]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +17,7 @@ import pins
 import project
 from indexfiles import IndexFile, files_of
 from project import Failed
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, need, ran
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +78,7 @@ def text(index: str) -> str:
 
 def ruby_takes(path: Path) -> None:
     need(shutil.which("ruby"), "ruby")
-    done = subprocess.run(["ruby", "-wc", path], capture_output=True, text=True, check=False)
+    done = ran(["ruby", "-wc", path])
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "Syntax OK", "")
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.store import access, actions, live
 from tests.children import Child
+from tests.conftest import ran
 from tests.fakenvml import FakeNvml
 from tests.real.stage import Stage, _end, ctl, until
 
@@ -116,9 +117,7 @@ class Desk(Stage):
         return "true" in done
 
     def _run(self, *argv: str) -> str:
-        done = subprocess.run(
-            argv, env=self.environ, capture_output=True, text=True, check=False, timeout=20
-        )
+        done = ran(argv, env=self.environ, timeout=20)
         return done.stdout
 
     def popups(self) -> list[Box]:

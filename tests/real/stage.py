@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -82,11 +82,18 @@ def until(condition: Callable[[], object], within_s: float = 60.0) -> bool:
 
 def ctl(environ: Mapping[str, str], *words: str) -> Any:
     """Return what gpuwatchctl answers in JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; from gpuwatchd.cli import main; sys.exit(main())",
-         "--json", *words],
-        env=environ, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT,
-    )  # fmt: skip
+    done = ran(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from gpuwatchd.cli import main; sys.exit(main())",
+            "--json",
+            *words,
+        ],
+        env=environ,
+        timeout=60,
+        cwd=ROOT,
+    )
     return json.loads(done.stdout)
 
 
@@ -165,9 +172,7 @@ class Stage:
         self._screen = None
 
     def _dunstctl(self, *words: str) -> str | None:
-        done = subprocess.run(
-            ["dunstctl", *words], env=self.environ, capture_output=True, text=True, check=False
-        )
+        done = ran(["dunstctl", *words], env=self.environ)
         return done.stdout if done.returncode == 0 else None
 
     def count(self) -> int:
@@ -176,13 +181,7 @@ class Stage:
 
     def windows(self) -> int:
         """Return how many visible windows the server has on the screen."""
-        done = subprocess.run(
-            ["xdotool", "search", "--onlyvisible", "--class", "Dunst"],
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ran(["xdotool", "search", "--onlyvisible", "--class", "Dunst"], env=self.environ)
         return len(done.stdout.split())
 
     def take(self) -> list[dict[str, str]]:

@@ -118,10 +118,3 @@ def test_the_same_hour_of_yesterday_makes_a_daily_rise_normal() -> None:
     assert rows["diurnal leak"].left > 0.5
     ran = history_families.server(1, leak=False)
     assert yesterday(ran)(float(ran.series.t_s[0]) + 3600.0) == ()
-
-
-def test_the_table_prints_every_test() -> None:
-    row = leaking("exp_warmup", 1, 2)
-    text = history.table([row, leaking("exp_warmup", 1, 0)])
-    assert "2 earlier runs: F1 1.000" in text
-    assert "found 1/1" in text

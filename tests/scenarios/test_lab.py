@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tests.conftest import present
+from tests.conftest import present, ran
 from tests.scenarios import worlds
 from tests.scenarios.world import HOUR, MIB, Array
 
@@ -79,10 +78,11 @@ def test_the_same_seed_is_the_same_run_in_another_process() -> None:
         "from tests.scenarios.test_lab import digest\n"
         "print(digest('kv_cache', 3), digest('two_leaks', 4))"
     )
-    told = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+    told = ran(
+        [sys.executable, "-c", code],
+        check=True,
         env={**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": "."},
-    ).stdout.split()  # fmt: skip
+    ).stdout.split()
     assert told == [digest("kv_cache", 3), digest("two_leaks", 4)]
 
 

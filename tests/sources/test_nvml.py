@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from tests.sources.nvml_case import Nvml
 
 
-# ---- plain readings --------------------------------------------------------------------------
-
-
 def test_a_card_is_read_completely(fake: Nvml, child: int) -> None:
     readings, devices, faults = one_read(
         fake,
@@ -47,12 +44,6 @@ def test_a_card_is_read_completely(fake: Nvml, child: int) -> None:
     assert (device["memory_total_bytes"], device["memory_kind"]) == (80 * GIB, "dedicated")
 
 
-def test_no_process_is_an_empty_list(fake: Nvml) -> None:
-    readings, _, _ = one_read(fake, "gpu 0 total=24G")
-    assert readings[0]["uses"] == []
-    assert readings[0]["uses_reason"] is None
-
-
 def test_a_pid_in_three_lists_counts_once(fake: Nvml, child: int) -> None:
     readings, _, _ = one_read(fake, "gpu 0 total=24G", f"proc 0 pid={child} mem=2G type=CGM")
     (use,) = readings[0]["uses"]
@@ -75,9 +66,6 @@ def test_a_name_that_is_no_text_costs_only_the_name(fake: Nvml) -> None:
     readings, devices, _ = one_read(fake, "gpu 0 total=24G name=A\udcffB", "gpu 1 total=24G")
     assert [device["name"] for device in devices] == ["NVIDIA GPU", "NVIDIA Test GPU"]
     assert [reading["state"] for reading in readings] == ["ok", "ok"]
-
-
-# ---- one bad card, one bad answer ------------------------------------------------------------
 
 
 def test_a_lost_card_hides_no_other(fake: Nvml, child: int) -> None:
@@ -197,20 +185,6 @@ out(plain(sample.readings[0]), plain(sample.faults))
     assert calls["nvmlDeviceGetMemoryInfo_v2"] == 5
 
 
-# ---- memory ----------------------------------------------------------------------------------
-
-
-def test_unified_memory_is_what_the_processes_hold(fake: Nvml, child: int) -> None:
-    readings, devices, _ = one_read(
-        fake, "gpu 0 name=NVIDIA_Thor total=na", f"proc 0 pid={child} mem=9216M"
-    )
-    (reading,) = readings
-    assert reading["used_bytes"] == 9216 * MIB
-    assert devices[0]["memory_kind"] == "unified"
-    assert 0 < reading["free_bytes"] <= reading["total_bytes"]
-    assert reading["state"] == "ok"
-
-
 def test_a_total_of_zero_is_unknown(fake: Nvml, child: int) -> None:
     readings, devices, faults = one_read(fake, "gpu 0 total=0", f"proc 0 pid={child} mem=1G")
     assert devices[0]["memory_kind"] == "dedicated"
@@ -232,15 +206,6 @@ def test_neither_memory_nor_processes_is_unsupported(fake: Nvml) -> None:
     assert readings[0]["used_bytes"] is None
 
 
-def test_an_old_driver_has_version_one_only(fake: Nvml) -> None:
-    readings, devices, _ = one_read(
-        fake, "gpu 0 total=24G used=3G reserved=500M", "fail nvmlDeviceGetMemoryInfo_v2 * 13"
-    )
-    assert readings[0]["used_bytes"] == 3 * GIB + 500 * MIB
-    assert readings[0]["reserved_bytes"] is None
-    assert devices[0]["memory_kind"] == "dedicated"
-
-
 def test_the_two_versions_are_never_mixed(fake: Nvml) -> None:
     fake.write("gpu 0 total=24G used=3G reserved=500M", "fail nvmlDeviceGetMemoryInfo_v2 * 13")
     used = fake.play("""
@@ -255,9 +220,6 @@ out(first, second, third.readings[0].used_bytes, s.devices()[0].memory_kind,
 """)
     with_reserve = 3 * GIB + 500 * MIB
     assert used == [with_reserve, with_reserve, None, "dedicated", "nvml/0/memory"]
-
-
-# ---- process lists ---------------------------------------------------------------------------
 
 
 def test_a_refused_list_is_unknown_and_not_idle(fake: Nvml, child: int) -> None:

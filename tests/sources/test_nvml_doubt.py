@@ -69,9 +69,6 @@ s.close()
     return [Look(*one) for one in found]
 
 
-# ---- figures of memory -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("chip", [H100, UNKNOWN_CHIP])
 @pytest.mark.parametrize(
     ("figures", "mem", "used", "listed"),
@@ -204,9 +201,6 @@ def test_doubt_costs_no_call(fake: Nvml, child: int) -> None:
     assert "nvmlDeviceGetMemoryInfo" not in calls
 
 
-# ---- a NUMA node -----------------------------------------------------------------------------
-
-
 def node(root: Path, number: int, cpus: str, size_gib: int) -> None:
     """Describe a NUMA node as the kernel does."""
     folder = root / f"devices/system/node/node{number}"
@@ -257,9 +251,6 @@ def test_coherent_memory_without_a_list_says_what_is_missing(fake: Nvml) -> None
     assert look.faults == [PROCESSES]
     assert look.reading["used_bytes"] == 3 * GIB
     assert (look.pids, look.reading["state"]) == (None, "ok")
-
-
-# ---- the process list ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

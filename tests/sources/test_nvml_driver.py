@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 TWO = ("gpu 0 total=24G", "gpu 1 total=24G")
 
 
-# ---- the library's file ----------------------------------------------------------------------
-
-
 @pytest.fixture
 def library(tmp_path: Path) -> Library:
     """Return what is known of a library that this process is said to have loaded."""
@@ -104,19 +101,6 @@ def test_who_is_refused_is_told_to_look_at_the_device_files_in_a_container_too(
     assert hint.startswith("ls -l /dev/nvidia*")
 
 
-@pytest.mark.parametrize("code", [1, 4, 9, 12, 18, 999])
-def test_reasons_and_hints_are_one_short_line(fake: Nvml, code: int) -> None:
-    fake.write(f"init_error {code}")
-    (probe,) = fake.play("out(plain(source().probe()))")
-    for words in (probe["reason"], probe["hint"]):
-        assert words
-        assert "\n" not in words
-        assert len(words) <= 100
-
-
-# ---- exchanged under us ----------------------------------------------------------------------
-
-
 def test_an_exchanged_module_is_noticed_within_seconds_and_told(fake: Nvml, tmp_path: Path) -> None:
     version = tmp_path / "module/nvidia/version"
     version.parent.mkdir(parents=True)
@@ -187,9 +171,6 @@ s.close()
 """)
     assert (before, degraded, after) == (False, False, True)
     assert "550.54.15" in hint
-
-
-# ---- letting go ------------------------------------------------------------------------------
 
 
 def test_released_cards_are_shown_and_taken_back_in_time(fake: Nvml) -> None:

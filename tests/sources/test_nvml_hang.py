@@ -146,32 +146,6 @@ s.close()
     ]
 
 
-def test_a_card_that_comes_and_goes_is_one_incident(fake: Nvml) -> None:
-    fake.write(*FOUR)
-    kinds = fake.play(f"""
-kinds = []
-for n in range(30):
-    put(*{FOUR!r}, *(["fail nvmlDeviceGetMemoryInfo_v2 0 16"] if n % 2 else []))
-    now[0] += 6
-    kinds += [e.kind for e in s.read().events]
-    now[0] += 61
-    put(*{FOUR!r})
-    now[0] -= 61
-out(*kinds)
-s.close()
-""")
-    assert kinds == ["reset-required"]
-
-
-def test_a_card_that_never_answered_is_not_told_as_lost(fake: Nvml) -> None:
-    fake.write(*FOUR, "fail nvmlDeviceGetMemoryInfo_v2 0 15")
-    kinds = fake.play("out(*[e.kind for _ in range(5) for e in s.read().events])\ns.close()")
-    assert kinds == []
-
-
-# ---- the driver as a whole -------------------------------------------------------------------
-
-
 def test_a_look_for_cards_that_hangs_at_one_holds_up_no_other(fake: Nvml) -> None:
     fake.write(*FOUR)
     slowest_s, words = fake.play(f"""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.collect.nvml.library import NAME, find, flaw
-from tests.conftest import ROOT, need, present
+from tests.conftest import ROOT, need, present, ran
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import cached, compiler
 from tests.sources.nvml_case import PRELUDE
@@ -39,11 +39,13 @@ s = source()
 out(plain(s.probe()), threads)
 s.close()
 """
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-W", "error", "-c", PRELUDE + script],
-        capture_output=True, text=True, check=True, timeout=60, cwd=ROOT,
+        check=True,
+        timeout=60,
+        cwd=ROOT,
         env={"PYTHONPATH": ".", "LD_LIBRARY_PATH": str(folder), "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+    )
     return tuple(json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -6,22 +6,18 @@ stand-in says is changed by rewriting its file, and time is a number that the ca
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 from tests.sources.nvml_case import GIB, MIB, PRELUDE, UID, one_read
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.sources.nvml_case import Nvml
-
-
-# ---- MIG -------------------------------------------------------------------------------------
 
 
 def test_every_mig_instance_is_a_device(fake: Nvml, child: int) -> None:
@@ -70,14 +66,9 @@ out(before, at_once, after, uids())
     assert devices == [[UID(0)], [UID(0)], [UID(0), "MIG-a"], [UID(0)]]
 
 
-# ---- the driver comes and goes ---------------------------------------------------------------
-
-
 def test_no_library_is_said_in_one_sentence(tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", PRELUDE + "s = source()\nout(plain(s.probe()))\ns.close()"],
-        capture_output=True,
-        text=True,
         check=True,
         env={"PYTHONPATH": ".", "LD_LIBRARY_PATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
         cwd=str(ROOT),
@@ -287,19 +278,3 @@ got += [temperature()]
 out(*got)
 """)
     assert temperatures == [50, 50, 50, 70, 80]
-
-
-def test_another_kernel_module_means_a_fresh_start(fake: Nvml, tmp_path: Path) -> None:
-    version = tmp_path / "module/nvidia/version"
-    version.parent.mkdir(parents=True)
-    version.write_text("535.129.03\n")
-    fake.write("gpu 0 total=24G")
-    fake.play("""
-s = source(sys_root=str(folder), proc_root=str(folder))
-s.read()
-(folder / "module/nvidia/version").write_text("550.54.15\\n")
-now[0] += 61
-out(s.read().readings[0].state)
-s.close()
-""")
-    assert fake.stats()["nvmlInitWithFlags"] == 2

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-# ---- memory that is not the card's own -------------------------------------------------------
-
-
-@pytest.mark.parametrize("figures", ["used=na", "total=0", "used=0", "total=300M used=90M"])
+@pytest.mark.parametrize(
+    "figures",
+    ["GB10 used=na", "GB10 total=0", "GB10 used=0", "GB10 total=300M used=90M", "Thor total=na"],
+)
 def test_a_chip_that_shares_the_hosts_memory_counts_its_processes(
     fake: Nvml, child: int, figures: str
 ) -> None:
     readings, devices, _ = one_read(
-        fake, f"gpu 0 name=NVIDIA_GB10 {figures}", f"proc 0 pid={child} mem=9G"
+        fake, f"gpu 0 name=NVIDIA_{figures}", f"proc 0 pid={child} mem=9G"
     )
     assert readings[0]["used_bytes"] == 9 * GIB
     assert readings[0]["memory_api"] == "unified"
@@ -43,26 +43,11 @@ def test_nothing_in_use_beside_a_large_process_is_unknown_at_first(fake: Nvml, c
     assert faults[0]["why"] == "the driver's figures contradict its process list"
 
 
-@pytest.mark.parametrize("code", [15, 999, 4])
-def test_an_error_never_turns_a_card_into_one_that_shares_memory(
-    fake: Nvml, child: int, code: int
-) -> None:
-    readings, _, devices = several(
-        fake,
-        3,
-        "gpu 0 total=24G",
-        f"proc 0 pid={child} mem=1G",
-        f"fail nvmlDeviceGetMemoryInfo* 0 {code}",
-    )
-    assert {r["used_bytes"] for r in readings} == {None}
-    assert devices[0]["memory_kind"] == "dedicated"
-
-
 def test_the_call_that_a_series_rests_on_is_told(fake: Nvml) -> None:
     readings, _, _ = one_read(fake, "gpu 0 total=24G")
     assert readings[0]["memory_api"] == "v2"
     readings, _, _ = one_read(fake, "gpu 0 total=24G", "fail nvmlDeviceGetMemoryInfo_v2 0 13")
-    assert readings[0]["memory_api"] == "v1"
+    assert (readings[0]["memory_api"], readings[0]["reserved_bytes"]) == ("v1", None)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +86,6 @@ def test_the_drivers_file_tells_it_to_older_libraries(fake: Nvml, tmp_path: Path
         proc_root=str(tmp_path / "proc"),
     )
     assert devices[0]["memory_kind"] == "coherent"
-
-
-# ---- process lists ---------------------------------------------------------------------------
 
 
 def test_widened_entries_are_read_by_the_older_call(fake: Nvml, child: int) -> None:
@@ -156,9 +138,6 @@ put("gpu 0 total=24G")
 out(first, second, third, pids())
 """)
     assert found == [[], [[child, MIB]], [[child, 2 * MIB]], []]
-
-
-# ---- how busy each process is ----------------------------------------------------------------
 
 
 def test_each_process_says_how_busy_it_is(fake: Nvml, child: int) -> None:
@@ -225,9 +204,6 @@ def test_who_refuses_that_is_not_asked_again(fake: Nvml, child: int, code: int) 
     )
     assert {reading["uses"][0]["sm_pct"] for reading in readings} == {None}
     assert fake.stats()["nvmlDeviceGetProcessUtilization"] == 1
-
-
-# ---- guests ----------------------------------------------------------------------------------
 
 
 def test_a_virtual_gpu_that_answers_little_is_read_as_far_as_it_answers(

@@ -185,9 +185,6 @@ s.close()
     assert fake.stats()["nvmlInitWithFlags"] == 1
 
 
-# ---- one card asleep, another in use ---------------------------------------------------------
-
-
 def test_beside_a_sleeping_card_the_other_is_read_by_its_address(
     fake: Nvml, tmp_path: Path
 ) -> None:

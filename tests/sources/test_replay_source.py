@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatchd.collect import SOURCES
 from gpuwatchd.collect.replay import ReplaySource
-from gpuwatchd.core import registry
 from gpuwatchd.core.errors import SourceUnavailable
 from tests.conftest import present
 
@@ -28,10 +26,6 @@ class Clock:
 
 def source(name: str, clock: Clock, speed: float = 1.0) -> ReplaySource:
     return ReplaySource(str(LOGS / name), speed, clock=clock, wall=lambda: 1_000_000.0)
-
-
-def test_it_is_in_the_table() -> None:
-    assert registry.load(SOURCES, "replay") is ReplaySource
 
 
 def test_probe_says_why_not() -> None:

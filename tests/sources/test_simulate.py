@@ -207,31 +207,11 @@ def test_secrets_of_the_script_are_masked() -> None:
     assert "--hf-token=****" in words
 
 
-def test_it_fits_the_port() -> None:
-    source = _world()
-    assert source.probe().ok
-    assert [device.index for device in source.devices()] == [0, 1, 2, 3]
-    assert {r.device_uid for r in source.read().readings} == {d.uid for d in source.devices()}
-    source.close()
-    source.close()
-
-
 @pytest.mark.parametrize(("scenario", "speed"), [("nonsense", 1.0), ("demo", 0.0), ("demo", -1.0)])
 def test_what_cannot_be_played_is_refused(scenario: str, speed: float) -> None:
     with pytest.raises(ConfigError) as caught:
         SimulateSource(scenario, speed=speed)
     assert caught.value.exit_code == 5
-
-
-@given(seed=st.integers(0, 2**40), index=st.integers(-(2**40), 2**40))
-def test_unit_is_a_share(seed: int, index: int) -> None:
-    assert 0 <= curves.unit(seed, index) < 1
-
-
-def test_unit_is_even() -> None:
-    drawn = sorted(curves.unit(5, index) for index in range(4000))
-    worst = max(abs(value - rank / 4000) for rank, value in enumerate(drawn))
-    assert worst < 0.03
 
 
 @given(age_s=st.floats(0, 1e6), later_s=st.floats(0, 1e5), seed=st.integers(0, 99))

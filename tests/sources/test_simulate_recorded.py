@@ -61,10 +61,3 @@ def test_a_process_dies_of_what_nobody_owns() -> None:
     assert reading.uses == ()
     assert reading.used_bytes == 510 * MIB
     assert [one.oom_at_s is not None for one in source.truth()] == [True]
-
-
-def test_a_world_made_beforehand_keeps_its_title() -> None:
-    source = SimulateSource("lab", world=_world(Recorded((0.0,), (0.0,))))
-    assert source.title == "made beforehand"
-    assert source.probe().ok
-    assert source.devices()[0].uid == "GPU-simulated-lab-0"

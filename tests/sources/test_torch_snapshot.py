@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.collect.logs.formats import torch_snapshot
 from gpuwatchd.collect.replay import read_log
-from tests.conftest import ROOT, present
+from tests.conftest import ROOT, present, ran
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,10 +155,7 @@ def test_a_pickle_that_swells_is_refused_after_its_first_part(tmp_path: Path, un
         "lines = Path('/proc/self/status').read_text().splitlines()\n"
         "print(next(int(line.split()[1]) // 1024 for line in lines if line.startswith('VmHWM')))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(file)],
-        capture_output=True, text=True, check=True, cwd=ROOT, timeout=120,
-    )  # fmt: skip
+    done = ran([sys.executable, "-c", script, str(file)], check=True, cwd=ROOT, timeout=120)
     error, hint, peak_mib = done.stdout.splitlines()
     assert error == "this pickle needs more memory than a snapshot should"
     assert "_dump_snapshot" in hint
