@@ -15,7 +15,6 @@ from gpuwatchd.analysis.frameworks.addresses import (
     address,
     configured,
     ollama_url,
-    option,
 )
 from tests.conftest import present
 
@@ -141,13 +140,6 @@ def test_a_name_on_a_command_line_is_never_looked_up() -> None:
     assert address("Ollama", [local]) == Address("http://localhost:11434", 1)
     six = Launch(1, ("ollama", "serve"), (("OLLAMA_HOST", "[::1]:5"),))
     assert address("Ollama", [six]) == Address("http://[::1]:5", 1)
-
-
-def test_options_in_their_forms() -> None:
-    assert option(["x", "--mem_fraction_static", "0.5"], "--mem-fraction-static") == "0.5"
-    assert option(["x", "--port"], "--port") == ""
-    assert option(["x", "--port", "--host"], "--port") == ""
-    assert option(["x", "port"], "--port") is None
 
 
 @given(st.sampled_from(sorted(PORTS)), st.lists(st.text(), max_size=6), st.text())

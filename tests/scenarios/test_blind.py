@@ -85,26 +85,6 @@ def test_what_leaks_is_lost_for_good_at_the_rate_that_is_said(family: str) -> No
         assert without[run.used.t < oom].max() < rig.total
 
 
-@pytest.mark.parametrize("family", LEAKS)
-@pytest.mark.usefixtures("alone")
-def test_a_leak_is_in_the_series_and_the_record_ends_with_it(family: str) -> None:
-    for seed in SEEDS:
-        item = blind.build(family, seed)
-        t = item.series.t_s - item.series.t_s[0]
-        used = item.series.used_bytes
-        total = present(item.series.total_bytes)
-        truth = item.truth
-        assert truth.oom_s is not None
-        assert t[-1] < truth.oom_s
-        if truth.oom_s < 22 * HOUR:
-            assert truth.oom_s - t[-1] < 0.07 * truth.oom_s + 60.0
-        if present(truth.onset_s) > 0.6 * t[-1]:
-            continue
-        since = used[t >= present(truth.onset_s)]
-        quarter = since.size // 4
-        assert since[-quarter:].min() - since[:quarter].min() > 0.01 * total
-
-
 @pytest.mark.parametrize("family", BENIGN)
 def test_harmless_growth_ends_inside_the_record(family: str) -> None:
     for seed in SEEDS:
@@ -132,21 +112,3 @@ def test_harmless_series_find_no_new_floor_at_the_end(family: str) -> None:
         # The lowest of the last fifth was seen before: no floor rises to where nothing was.
         assert used[cut:].min() <= used[:cut].max() + 0.002 * total
         assert used.max() < 0.99 * total
-
-
-@pytest.mark.parametrize("family", BENIGN)
-def test_neighbours_leave_a_harmless_card_with_room(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blind, "NEIGHBOURS", 1.0)
-    for seed in SEEDS:
-        crowded = blind.build(family, seed)
-        assert crowded.series.used_bytes.max() < present(crowded.series.total_bytes)
-
-
-def test_a_corpus_of_twelve_seeds_has_two_hundred_harmless_days() -> None:
-    items = [blind.build(family, seed) for family in BENIGN for seed in range(2)]
-    days = sum(item.length_s for item in items) / 86_400
-    assert 12 / 2 * days >= 200
-    waits = np.array([np.median(np.diff(item.series.t_s)) for item in items])
-    assert np.mean(waits >= 4.5) > 0.8

@@ -165,20 +165,3 @@ def test_the_views_add_up_to_the_device(family: str) -> None:
     leakers = [view for view in item.processes.values() if view.leaker and view.truth.leak]
     if item.truth.leak:
         assert bool(leakers) == (family not in NO_LEAKING_PROCESS)
-
-
-def test_items_are_as_different_as_machines_are() -> None:
-    items = [worlds.build(family, 21) for family in worlds.FAMILIES]
-    items += [worlds.build("flat", seed) for seed in range(120)]
-    gib = {item.run.total / 2**30 for item in items}
-    assert {8.0, 24.0, 80.0, 128.0} <= gib
-    assert gib & {4.75, 9.75, 19.5}
-    steps = [float(np.median(np.diff(item.series.t_s))) for item in items]
-    assert min(steps) < 1.5
-    assert max(steps) > 25.0
-    holes = [float(np.diff(item.series.t_s).max()) for item in items]
-    assert 0.1 < np.mean([hole > 120 for hole in holes]) < 0.5
-    still = [np.ptp(item.series.used_bytes) == 0 for item in items if item.family == "flat"]
-    assert 0.1 < np.mean(still) < 0.7
-    guests = [len(item.processes) > 1 for item in items if item.family == "flat"]
-    assert 0.02 < np.mean(guests) < 0.25

@@ -88,12 +88,6 @@ def test_the_machine_s_unit_word_for_word_where_it_matters() -> None:
     ]
 
 
-def test_the_configuration_is_not_the_service_s() -> None:
-    # systemd would give it to the user of the service, who could then change it.
-    names = {name for name, _ in directives(for_package(EXEC, system=True))}
-    assert "ConfigurationDirectory" not in names
-
-
 def test_credentials_of_the_machine_are_not_needed() -> None:
     credentials = [
         value for name, value in directives(for_package(EXEC, system=True))
