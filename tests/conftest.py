@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -13,8 +14,9 @@ from gpuwatchd.collect.host.files import inside_container
 from tests import children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
 _LONG = (
@@ -31,6 +33,20 @@ _MARKED = {
 """What all tests of a folder are; a mark of the test itself goes first."""
 
 children.heed_interrupts()
+
+
+def present(value: T | None) -> T:
+    """Return a value that has to be there."""
+    assert value is not None
+    return value
+
+
+def ran(
+    argv: Sequence[object], *, check: bool = False, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and return what it said."""
+    words = [str(word) for word in argv]
+    return subprocess.run(words, capture_output=True, text=True, check=check, **more)
 
 
 def need(condition: object, reason: str) -> None:

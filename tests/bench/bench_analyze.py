@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import csv
 import os
-import statistics
 import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,9 +22,7 @@ from gpuwatchd.collect.logs.log import LogOptions
 from gpuwatchd.collect.replay import read_log
 from gpuwatchd.core.config import Config
 from gpuwatchd.pipeline import replay
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.bench.measuring import median_s
 
 GPUS, SECONDS, RUNS = 8, 6 * 3600, 3
 LOGS_A_CORE = 2
@@ -66,16 +62,6 @@ def write(file: Path) -> int:
     return GPUS * SECONDS
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Return the median CPU seconds of a few runs."""
-    taken = []
-    for _ in range(RUNS):
-        before = time.process_time()
-        work()
-        taken.append(time.process_time() - before)
-    return statistics.median(taken)
-
-
 def spread(file: Path, cores: int) -> tuple[float, float]:
     """Return the seconds that a directory of two logs per core takes, and those of CPU time."""
     files = [str(file)] * (LOGS_A_CORE * parallel.usable_cores())
@@ -99,10 +85,10 @@ def main() -> None:
                 for _ in csv.reader(text):
                     pass
 
-        csv_s = timed(split)
-        read_s = timed(lambda: read_log(file))
+        csv_s = median_s(split, RUNS, time.process_time)
+        read_s = median_s(lambda: read_log(file), RUNS, time.process_time)
         log = read_log(file)
-        judge_s = timed(lambda: replay.analyze(log, Config()))
+        judge_s = median_s(lambda: replay.analyze(log, Config()), RUNS, time.process_time)
         found = replay.analyze(log, Config())
         leaks = [r.device.index for r in found if r.alerts]
         cores = parallel.usable_cores()

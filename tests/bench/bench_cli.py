@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from gpuwatchd.store import live
 from tests.bench.bench_tick import GPUS, PROCESSES, configuration
+from tests.bench.measuring import sleepers
 from tests.cli import world
 from tests.fakenvml import FakeNvml
 
@@ -100,32 +101,25 @@ def once(row: Row, environ: dict[str, str]) -> float:
 
 def run(runs: int) -> dict[str, float | str]:
     """Return row -> median in milliseconds, or why there is none."""
-    children = [subprocess.Popen(["sleep", "3600"]) for _ in range(GPUS * PROCESSES)]
     results: dict[str, float | str] = {}
     times: dict[str, list[float]] = {}
-    try:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            fake = FakeNvml(folder) if FakeNvml.available() else None
-            if fake is not None:
-                fake.write(*configuration([child.pid for child in children]))
-            write_state(folder / "full")
-            rows = {row: environment(folder, fake, row.runtime) for row in ROWS}
-            for number in range(runs + 1):
-                for row, environ in rows.items():
-                    if row.gpus and fake is None:
-                        results[row.name] = NEEDS_GPUS
-                    elif not Path(row.argv[0]).exists():
-                        results[row.name] = "not installed"
-                    else:
-                        taken_ms = once(row, environ)
-                        if number:  # the first round only fills caches
-                            times.setdefault(row.name, []).append(taken_ms)
-    finally:
-        for child in children:
-            child.kill()
-        for child in children:
-            child.wait()
+    with sleepers(GPUS * PROCESSES) as pids, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fake = FakeNvml(folder) if FakeNvml.available() else None
+        if fake is not None:
+            fake.write(*configuration(pids))
+        write_state(folder / "full")
+        rows = {row: environment(folder, fake, row.runtime) for row in ROWS}
+        for number in range(runs + 1):
+            for row, environ in rows.items():
+                if row.gpus and fake is None:
+                    results[row.name] = NEEDS_GPUS
+                elif not Path(row.argv[0]).exists():
+                    results[row.name] = "not installed"
+                else:
+                    taken_ms = once(row, environ)
+                    if number:  # the first round only fills caches
+                        times.setdefault(row.name, []).append(taken_ms)
     results |= {name: statistics.median(values) for name, values in times.items()}
     return {row.name: results[row.name] for row in ROWS}
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import bench_tick
+from tests.bench.measuring import sleepers
 from tests.fakenvml import FakeNvml
 
 SETUP = """
@@ -147,25 +148,19 @@ def look(gpus: int, processes: int, ticks: int, *more: str, split: bool = False)
         Whether to measure the parts, which makes the whole a little slower.
     """
     warm, mode = max(200, gpus * processes + 100), "split" if split else "whole"
-    children = [subprocess.Popen(["sleep", "3600"]) for _ in range(gpus * processes)]
-    try:
-        with tempfile.TemporaryDirectory(dir=_memory()) as folder:
-            fake = FakeNvml(Path(folder))
-            lines = [f"gpu {g} total=80G reserved=600M base=500M util=90" for g in range(gpus)]
-            lines += [
-                f"proc {i // processes} pid={child.pid} mem=2G sm={90 // processes}"
-                + (" rate=8G max=60G" if i == processes + 1 else "")
-                for i, child in enumerate(children)
-            ]
-            fake.write(*lines, *more)
-            done = subprocess.run(
-                [sys.executable, "-c", SETUP, str(ticks + warm), folder, mode, str(warm)],
-                env=fake.env(), capture_output=True, text=True, check=False, timeout=900,
-            )  # fmt: skip
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+    with sleepers(gpus * processes) as pids, tempfile.TemporaryDirectory(dir=_memory()) as folder:
+        fake = FakeNvml(Path(folder))
+        lines = [f"gpu {g} total=80G reserved=600M base=500M util=90" for g in range(gpus)]
+        lines += [
+            f"proc {i // processes} pid={pid} mem=2G sm={90 // processes}"
+            + (" rate=8G max=60G" if i == processes + 1 else "")
+            for i, pid in enumerate(pids)
+        ]
+        fake.write(*lines, *more)
+        done = subprocess.run(
+            [sys.executable, "-c", SETUP, str(ticks + warm), folder, mode, str(warm)],
+            env=fake.env(), capture_output=True, text=True, check=False, timeout=900,
+        )  # fmt: skip
     if done.returncode or not done.stdout:
         raise SystemExit(done.stderr[-4000:] or f"exit {done.returncode}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -8,18 +8,14 @@ time, so that other work on the machine counts little; the ratios are what to co
 from __future__ import annotations
 
 import csv
-import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuwatchd.collect.replay import read_log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.bench.measuring import median_s
 
 GPUS, SECONDS, RUNS = 8, 60_000, 5
 HEADER = "timestamp, index, name, memory.used [MiB], memory.total [MiB], utilization.gpu [%]\n"
@@ -41,16 +37,6 @@ def write(file: Path, *, torn: bool = False, units: bool = True) -> int:
             if torn and second % 60 == 59:
                 out.write(f"{stamp}.999, 0, Example GPU 8\n")
     return GPUS * SECONDS + (SECONDS // 60 if torn else 0)
-
-
-def rows_per_s(act: Callable[[], object], rows: int) -> float:
-    """Return the median over some runs."""
-    found = []
-    for _ in range(RUNS):
-        start = time.process_time()
-        act()
-        found.append(rows / (time.process_time() - start))
-    return statistics.median(found)
 
 
 def split_only(file: Path) -> int:
@@ -78,10 +64,10 @@ def main() -> None:
         rows, more = write(plain), write(torn, torn=True)
         log = read_log(plain)
         assert (log.rows, log.bad_rows, len(log.series)) == (rows, 0, GPUS)
-        ours = rows_per_s(lambda: read_log(plain), rows)
-        damaged = rows_per_s(lambda: read_log(torn), more)
-        module = rows_per_s(lambda: split_only(plain), rows)
-        table = rows_per_s(lambda: two_columns(plain), rows)
+        ours = rows / median_s(lambda: read_log(plain), RUNS, time.process_time)
+        damaged = more / median_s(lambda: read_log(torn), RUNS, time.process_time)
+        module = rows / median_s(lambda: split_only(plain), RUNS, time.process_time)
+        table = rows / median_s(lambda: two_columns(plain), RUNS, time.process_time)
     print(f"{rows:,} rows")
     for name, speed in (
         ("read_log", ours),

@@ -15,7 +15,6 @@ import time
 from bisect import bisect_left
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import (
@@ -34,9 +33,7 @@ from gpuwatchd.core.model import (
 from gpuwatchd.store import schema
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.bench.measuring import median_ms
 
 GPUS, PROCESSES, STEP_S, TICKS, FLUSH_TICKS = 8, 8, 5, 6 * 720, 12
 DAYS = 30
@@ -174,7 +171,8 @@ def fill_month(directory: Path) -> None:
         count = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {})"
         connection.executescript(
             f"""BEGIN;
-            INSERT INTO gpu_raw {count.format(7 * 86400 // STEP_S)}
+            INSERT INTO gpu_raw(ts_ms, gpu, used_bytes, util_percent, mem_util_percent, temp_c,
+              power_mw, clock_mhz) {count.format(7 * 86400 // STEP_S)}
               SELECT {T0 + 23 * 86400}000 + i * {STEP_S * 1000}, g.id, 40000000000 + i, i % 100, 5,
                 60, 300000, 1410 FROM c, gpu g ORDER BY 1, 2;
             INSERT OR REPLACE INTO gpu_1m {count.format(minutes)}
@@ -187,16 +185,6 @@ def fill_month(directory: Path) -> None:
               ('gpu_1h.until', '{T0 + DAYS * 86400}');
             COMMIT; ANALYZE;"""
         )
-
-
-def took_ms(work: Callable[[], object], runs: int = 15) -> float:
-    """Return the median time of a call in milliseconds."""
-    times = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1000
 
 
 def alert_ms(directory: Path) -> float:
@@ -224,7 +212,7 @@ def alert_ms(directory: Path) -> float:
         )  # fmt: skip
         history.apply([alert], [mail])
 
-    found = took_ms(one, 60)
+    found = median_ms(one, 60)
     history.close()
     return found
 
@@ -257,10 +245,10 @@ def main() -> None:
             for name, span_s in (("30 d", 30 * 86400), ("14 d", 14 * 86400), ("24 h", 86400),
                                  ("6 h", 6 * 3600), ("1 h", 3600)):  # fmt: skip
                 found = len(reader.device_rows("GPU-3", end - span_s, end))
-                cost = took_ms(lambda s=span_s: reader.device_rows("GPU-3", end - s, end))  # type: ignore[misc]
+                cost = median_ms(lambda s=span_s: reader.device_rows("GPU-3", end - s, end))  # type: ignore[misc]
                 print(f"one GPU, {name:>4}          {cost:8.2f} ms for {found} rows")
             query = "SELECT * FROM gpu_raw WHERE gpu = 4"
-            cost = took_ms(lambda: reader._ask(query, ()), 5)
+            cost = median_ms(lambda: reader._ask(query, ()), 5)
             print(f"one GPU, all raw rows (7 d, what is avoided) {cost:8.2f} ms")
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
+from tests.bench.measuring import sleepers
 from tests.fakenvml import FakeNvml
 
 GPUS, PROCESSES = 8, 8
@@ -122,29 +123,21 @@ def run(
     hang: bool = False,
 ) -> dict[str, list[float] | None]:
     """Return row -> medians; None where the package is not installed."""
-    children = [subprocess.Popen(["sleep", "3600"]) for _ in range(gpus * processes)]
     results: dict[str, list[float] | None] = {}
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            fake = FakeNvml(Path(folder))
-            world = configuration([child.pid for child in children], gpus)
-            fake.write(*world, *([HANGS] if hang else ()))
-            for name, package, setup, warmup, ticks in ROWS:
-                if hang and not name.startswith("gpuwatchd"):
-                    continue
-                if importlib.util.find_spec(package) is None:
-                    results[name] = None
-                    continue
-                count = max(1, int(ticks * factor))
-                if setup is WITH_HOST:
-                    warmup = max(warmup, gpus * processes + 6)  # noqa: PLW2901
-                tries = [measure(fake, setup, warmup, count) for _ in range(runs)]
-                results[name] = [statistics.median(column) for column in zip(*tries, strict=True)]
-    finally:
-        for child in children:
-            child.kill()
-        for child in children:
-            child.wait()
+    with sleepers(gpus * processes) as pids, tempfile.TemporaryDirectory() as folder:
+        fake = FakeNvml(Path(folder))
+        fake.write(*configuration(pids, gpus), *([HANGS] if hang else ()))
+        for name, package, setup, warmup, ticks in ROWS:
+            if hang and not name.startswith("gpuwatchd"):
+                continue
+            if importlib.util.find_spec(package) is None:
+                results[name] = None
+                continue
+            count = max(1, int(ticks * factor))
+            if setup is WITH_HOST:
+                warmup = max(warmup, gpus * processes + 6)  # noqa: PLW2901
+            tries = [measure(fake, setup, warmup, count) for _ in range(runs)]
+            results[name] = [statistics.median(column) for column in zip(*tries, strict=True)]
     return results
 
 

@@ -32,6 +32,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from gpuwatchd.store import live
+from tests.bench.measuring import sleepers
 from tests.fakenvml import FakeNvml
 from tests.tui import world
 
@@ -123,18 +124,6 @@ def renewed(directory: Path) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-@contextlib.contextmanager
-def sleepers(count: int) -> Iterator[list[int]]:
-    """Start processes that do nothing."""
-    children = [subprocess.Popen(["sleep", "3600"]) for _ in range(count)]
-    try:
-        yield [child.pid for child in children]
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -20,14 +20,11 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from tests import histories
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.bench.measuring import median_ms
 
 DAY_S = 86_400.0
 _COLUMNS = "used_min_bytes, used_mean_bytes, used_max_bytes"
@@ -74,16 +71,6 @@ def verbs(runs: int) -> dict[str, tuple[float, float]]:
             cpu.append(1000 * used_s)
         found[" ".join(words)] = (statistics.median(wall), statistics.median(cpu))
     return found
-
-
-def median_ms(work: Callable[[], object], runs: int) -> float:
-    """Return the median time of a call, milliseconds."""
-    taken = []
-    for _ in range(runs):
-        begun_s = time.perf_counter()
-        work()
-        taken.append(1000 * (time.perf_counter() - begun_s))
-    return statistics.median(taken)
 
 
 def measure(directory: Path, runs: int) -> dict[str, tuple[float, float | None]]:

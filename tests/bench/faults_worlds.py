@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.faults_views import View
+    from tests.bench.faults_views import Held, Shown, View
 
 MIB, GIB = 2**20, 2**30
 HELD = 9 * GIB
@@ -55,123 +55,114 @@ class Fault(NamedTuple):
     """What lies in the place of the library instead."""
 
 
+def of_gpu(broken: str, holds: Callable[[Shown | None, Cast], bool], key: str = "0") -> Rule:
+    """Return a rule about one GPU; None stands for one that is not shown."""
+    return Rule(broken, lambda view, cast: holds(view.gpus.get(key), cast))
+
+
+def held_by(gpu: Shown | None, pid: int) -> Held | None:
+    """Return the entry of a process on a GPU."""
+    return None if gpu is None else gpu.holder(pid)
+
+
 def healthy_shown(key: str = "1") -> Rule:
     """Ask that a GPU without fault is shown with its process."""
 
-    def holds(view: View, cast: Cast) -> bool:
-        gpu = view.gpus.get(key)
-        return (
-            gpu is not None and gpu.used_bytes is not None and gpu.holder(cast.worker) is not None
-        )
+    def holds(gpu: Shown | None, cast: Cast) -> bool:
+        return gpu is not None and gpu.used_bytes is not None and bool(held_by(gpu, cast.worker))
 
-    return Rule("hides the healthy GPU", holds)
+    return of_gpu("hides the healthy GPU", holds, key)
 
 
 def healthy_pair() -> Rule:
     """Ask that the other GPU is shown as it is, too."""
 
-    def holds(view: View, cast: Cast) -> bool:
-        gpu = view.gpus.get("0")
-        held = gpu.holder(cast.helper) if gpu is not None else None
-        return gpu is not None and gpu.used_bytes == 2 * GIB + 500 * MIB and held is not None
+    def holds(gpu: Shown | None, cast: Cast) -> bool:
+        whole = gpu is not None and gpu.used_bytes == 2 * GIB + 500 * MIB
+        return whole and bool(held_by(gpu, cast.helper))
 
-    return Rule("does not show what is there", holds)
+    return of_gpu("does not show what is there", holds)
 
 
 def not_idle(key: str = "0") -> Rule:
     """Ask that a GPU whose processes could not be read does not look unused."""
-
-    def holds(view: View, cast: Cast) -> bool:
-        gpu = view.gpus.get(key)
-        return gpu is None or gpu.processes != ()
-
-    return Rule("looks idle", holds)
+    return of_gpu("looks idle", lambda gpu, _: gpu is None or gpu.processes != (), key)
 
 
 def marked(key: str = "0") -> Rule:
     """Ask that a GPU which does not answer is shown as such."""
 
-    def holds(view: View, cast: Cast) -> bool:
-        gpu = view.gpus.get(key)
+    def holds(gpu: Shown | None, _: Cast) -> bool:
         return gpu is not None and gpu.state != "ok" and gpu.used_bytes is None
 
-    return Rule("does not say what is wrong with the GPU", holds)
+    return of_gpu("does not say what is wrong with the GPU", holds, key)
 
 
 def used_is(wanted: int, slack: int = 0, key: str = "0") -> Rule:
     """Ask for the memory in use."""
 
-    def holds(view: View, cast: Cast) -> bool:
-        gpu = view.gpus.get(key)
+    def holds(gpu: Shown | None, _: Cast) -> bool:
         used = gpu.used_bytes if gpu is not None else None
         return used is not None and abs(used - wanted) <= slack
 
-    return Rule(f"used is not {wanted / GIB:.1f} GiB", holds)
+    return of_gpu(f"used is not {wanted / GIB:.1f} GiB", holds, key)
 
 
 def no_host_memory(limit: int, key: str = "0") -> Rule:
     """Ask that memory of the host is not shown as the GPU's."""
 
-    def holds(view: View, cast: Cast) -> bool:
-        gpu = view.gpus.get(key)
+    def holds(gpu: Shown | None, _: Cast) -> bool:
         return gpu is not None and (gpu.used_bytes is None or gpu.used_bytes in {0, limit})
 
-    return Rule("host memory shown as GPU memory", holds)
+    return of_gpu("host memory shown as GPU memory", holds, key)
 
 
 def holder_is(wanted: int, key: str = "0") -> Rule:
     """Ask that the worker is listed once, with what it holds."""
 
-    def holds(view: View, cast: Cast) -> bool:
-        gpu = view.gpus.get(key)
+    def holds(gpu: Shown | None, cast: Cast) -> bool:
         rows = [h for h in (gpu.processes or ()) if h.pid == cast.worker] if gpu else []
         return [row.held_bytes for row in rows] == [wanted]
 
-    return Rule("the process is not listed once with its memory", holds)
+    return of_gpu("the process is not listed once with its memory", holds, key)
 
 
 def not_full(key: str = "0") -> Rule:
     """Ask that a card which holds 9 GiB at most does not look full."""
 
-    def holds(view: View, cast: Cast) -> bool:
-        gpu = view.gpus.get(key)
+    def holds(gpu: Shown | None, _: Cast) -> bool:
         if gpu is None or gpu.used_bytes is None or not gpu.total_bytes:
             return True
         return gpu.used_bytes < 0.9 * gpu.total_bytes
 
-    return Rule("looks full", holds)
+    return of_gpu("looks full", holds, key)
 
 
 def not_unused(key: str = "0") -> Rule:
     """Ask that memory which a process holds is not said to be unused."""
-
-    def holds(view: View, cast: Cast) -> bool:
-        gpu = view.gpus.get(key)
-        return gpu is None or gpu.used_bytes != 0
-
-    return Rule("says that nothing is used", holds)
+    return of_gpu(
+        "says that nothing is used", lambda gpu, _: gpu is None or gpu.used_bytes != 0, key
+    )
 
 
 def total_is(wanted: int, key: str = "0") -> Rule:
     """Ask that the size of the memory is the card's, or unknown."""
 
-    def holds(view: View, cast: Cast) -> bool:
-        gpu = view.gpus.get(key)
+    def holds(gpu: Shown | None, _: Cast) -> bool:
         return gpu is not None and gpu.total_bytes in {None, wanted}
 
-    return Rule(f"total is not {wanted / GIB:.0f} GiB", holds)
+    return of_gpu(f"total is not {wanted / GIB:.0f} GiB", holds, key)
 
 
 def within_the_card(key: str = "0") -> Rule:
     """Ask that no process is shown with more than its card has."""
 
-    def holds(view: View, cast: Cast) -> bool:
-        gpu = view.gpus.get(key)
+    def holds(gpu: Shown | None, _: Cast) -> bool:
         return gpu is None or all(
             (held.held_bytes or 0) <= (gpu.total_bytes or 0) for held in gpu.processes or ()
         )
 
-    return Rule("shows a process larger than the card", holds)
+    return of_gpu("shows a process larger than the card", holds, key)
 
 
 def kind_is(wanted: str) -> Rule:
@@ -189,22 +180,19 @@ def loader_said(view: View, cast: Cast) -> bool:
 
 def unknown_memory(view: View, cast: Cast) -> bool:
     """Say whether the worker is listed and its memory is unknown, not zero."""
-    gpu = view.gpus.get("0")
-    held = gpu.holder(cast.worker) if gpu is not None else None
+    held = held_by(view.gpus.get("0"), cast.worker)
     return held is not None and held.held_bytes is None
 
 
 def dead_listed(view: View, cast: Cast) -> bool:
     """Say whether the memory of the process that has gone is accounted for by its pid."""
-    gpu = view.gpus.get("0")
-    held = gpu.holder(cast.victim) if gpu is not None else None
+    held = held_by(view.gpus.get("0"), cast.victim)
     return held is not None and held.held_bytes == HELD
 
 
 def dead_named(view: View, cast: Cast) -> bool:
     """Say whether it is told who that was."""
-    gpu = view.gpus.get("0")
-    held = gpu.holder(cast.victim) if gpu is not None else None
+    held = held_by(view.gpus.get("0"), cast.victim)
     return held is not None and "sleep" in held.name
 
 
@@ -223,12 +211,8 @@ def mismatch_said(view: View, cast: Cast) -> bool:
 def slices_shown(view: View, cast: Cast) -> bool:
     """Say whether each MIG instance has a row, the full one with its process."""
     full, empty = view.gpus.get("0:0"), view.gpus.get("0:1")
-    return (
-        full is not None
-        and empty is not None
-        and full.total_bytes == 20 * GIB
-        and full.holder(cast.worker) is not None
-    )
+    whole = full is not None and full.total_bytes == 20 * GIB
+    return whole and empty is not None and bool(held_by(full, cast.worker))
 
 
 def says(*parts: str) -> Callable[[View, Cast], bool]:

@@ -76,10 +76,6 @@ def test_what_cannot_be_sent_is_a_notify_error_with_a_hint(unusable: Notifier) -
     assert "\n" not in caught.value.message
 
 
-def test_it_says_how_long_it_may_take(unusable: Notifier) -> None:
-    assert getattr(unusable, "timeout_s", None) == 20.0
-
-
 def test_secrets_and_arguments_are_not_shown(name: str, tmp_path: Path) -> None:
     planted = "hunter2-hunter2"
     secret = tmp_path / "secret"

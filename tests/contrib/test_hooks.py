@@ -90,9 +90,6 @@ def test_each_is_a_shell_script_that_may_be_run(hook: str) -> None:
     assert f"`{hook}`" in (HOOKS / "README.md").read_text()
 
 
-# ---- journal -------------------------------------------------------------------------------------
-
-
 def test_the_log_gets_one_line_and_no_options(tools: Path, tmp_path: Path) -> None:
     noted = fake(tools, "logger")
     send("journal", message=msgspec.structs.replace(MESSAGE, subject="--file=/etc/passwd"))
@@ -117,8 +114,6 @@ def test_the_real_logger_takes_the_same_arguments(tmp_path: Path) -> None:
     assert line.startswith("<26>")  # daemon (3 * 8) and crit (2)
     assert line.endswith(f"gpuwatchd-alert: {EVIL}")
 
-
-# ---- slurm ---------------------------------------------------------------------------------------
 
 _SCONTROL = """case "$1" in
 pidjob) echo "Slurm job id 77 ends at Sat Nov 21 22:00:00 2026"; echo "slurm_get_rem_time is 5" ;;
@@ -156,9 +151,6 @@ def test_a_controller_that_does_not_answer_is_asked_again(
     with pytest.raises(NotifyError) as caught:
         send("slurm", "requeue")
     assert not caught.value.permanent
-
-
-# ---- ntfy ----------------------------------------------------------------------------------------
 
 
 class Topic:

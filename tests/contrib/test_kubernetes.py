@@ -15,18 +15,6 @@ from tests.contrib import test_container
 
 FOLDER = ROOT / "contrib" / "kubernetes"
 KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
-KEYS = {
-    "pod": {
-        "serviceAccountName", "automountServiceAccountToken", "enableServiceLinks", "hostPID",
-        "hostNetwork", "dnsPolicy", "runtimeClassName", "nodeSelector", "tolerations",
-        "terminationGracePeriodSeconds", "securityContext", "containers", "volumes",
-    },
-    "container": {
-        "name", "image", "imagePullPolicy", "env", "securityContext", "resources", "startupProbe",
-        "livenessProbe", "volumeMounts",
-    },
-    "probe": {"exec", "periodSeconds", "timeoutSeconds", "failureThreshold"},
-}  # fmt: skip
 
 
 def _load(name: str) -> dict[str, Any]:
@@ -49,22 +37,6 @@ def pod(daemonset: dict[str, Any]) -> dict[str, Any]:
 def container(pod: dict[str, Any]) -> dict[str, Any]:
     (found,) = pod["containers"]
     return dict(found)
-
-
-def test_every_resource_is_there_and_of_a_known_kind() -> None:
-    kinds = {_load(name)["kind"]: _load(name) for name in KUSTOMIZATION["resources"]}
-    assert set(kinds) == {"Namespace", "ServiceAccount", "DaemonSet"}
-    assert kinds["DaemonSet"]["apiVersion"] == "apps/v1"
-    for kind, one in kinds.items():
-        assert one["metadata"]["name"] == "gpuwatchd"
-        assert kind == "Namespace" or one["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
-
-
-def test_its_keys_are_those_of_a_pod(pod: dict[str, Any], container: dict[str, Any]) -> None:
-    assert set(pod) == KEYS["pod"]
-    assert set(container) == KEYS["container"]
-    for name in ("startupProbe", "livenessProbe"):
-        assert set(container[name]) == KEYS["probe"]
 
 
 def test_the_selector_is_that_of_the_pods(daemonset: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatchd.cli import main
 from tests.children import Child
-from tests.conftest import ROOT
+from tests.conftest import ROOT, present, ran
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,12 +76,9 @@ def _call(
     program: str, *flags: str, path: Path | None = None, timeout_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin"} | ({"PYTHONPATH": str(path)} if path else {})
-    return subprocess.run(
+    return ran(
         [sys.executable, "-B", str(LEAKERS / f"{program}.py"), *flags],
-        capture_output=True,
-        text=True,
         timeout=timeout_s,
-        check=False,
         env=environment,
     )
 
@@ -166,8 +163,7 @@ def test_ctrl_c_ends_a_leaker_quietly(tmp_path: Path) -> None:
         text=True,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)},
     ) as process:
-        assert process.stdout is not None
-        assert "MB held" in process.stdout.readline()
+        assert "MB held" in present(process.stdout).readline()
         time.sleep(0.05)  # between the line and the try around it there is no gap; this is margin
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, need, ran
 from tests.fakenvml import FakeNvml
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 RECORD = ROOT / "contrib" / "leakers" / "record.py"
@@ -79,13 +79,8 @@ class cuda:
 
 
 def _run(*flags: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-B", str(RECORD), *flags],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | (env or {}),
+    return ran(
+        [sys.executable, "-B", str(RECORD), *flags], timeout=120, env=os.environ | (env or {})
     )
 
 
@@ -113,13 +108,7 @@ def test_the_dry_run_tells_every_command_and_what_should_be_said() -> None:
 def test_what_is_planned_is_what_the_leakers_understand() -> None:
     planned = _run("--dry-run", "--minutes", "1").stdout.splitlines()
     for line in planned[:-1:2]:
-        done = subprocess.run(
-            [sys.executable, "-B", *line.split(), "--dry-run"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = ran([sys.executable, "-B", *line.split(), "--dry-run"], timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests import making
 from tests.children import Child
 from tests.cli import world
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, need, ran
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,10 +53,7 @@ class Node:
 
     def run(self, name: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run prolog or epilog as slurmd does."""
-        return subprocess.run(
-            [SLURM / name], env={**self.environ, **environ}, capture_output=True, text=True,
-            check=False, timeout=60,
-        )  # fmt: skip
+        return ran([SLURM / name], env={**self.environ, **environ}, timeout=60)
 
     def said(self, name: str) -> str:
         """Return what a program was told."""
@@ -85,9 +82,7 @@ def _on_the_node(*processes: LiveProcess, age_s: float = -NEXT_S) -> None:
 def test_they_are_clean_shell(name: str) -> None:
     need(shutil.which("shellcheck"), "shellcheck is missing")
     subprocess.run(["bash", "-n", SLURM / name], check=True)
-    done = subprocess.run(
-        ["shellcheck", "-x", name], cwd=SLURM, capture_output=True, text=True, check=False
-    )
+    done = ran(["shellcheck", "-x", name], cwd=SLURM)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -169,9 +164,7 @@ def test_it_finds_the_program_although_slurm_sets_no_path(node: Node) -> None:
         for key, value in node.environ.items()
         if key.startswith(("SLURM_", "GPUWATCHD_")) or key == "COVERAGE_PROCESS_START"
     }
-    done = subprocess.run(
-        [SLURM / "prolog"], env=bare, capture_output=True, text=True, check=False, timeout=60
-    )
+    done = ran([SLURM / "prolog"], env=bare, timeout=60)
     assert "held before it began: GPU 0: pythön[4711]" in done.stdout
 
 

@@ -6,19 +6,13 @@ import numpy as np
 import pytest
 
 from gpuwatchd.analysis.detectors.cycle import Cycle, concordance
-from gpuwatchd.core.model import Series, Subject
+from tests.detect import T, fires, one
 
-T = np.arange(0.0, 3600.0, 5.0)
 TOOTH = 2e9 * ((T % 300) / 300)
 
 
-def one(x: np.typing.NDArray[np.float64]) -> Series:
-    return Series(subject=Subject(device_uid="G"), t_s=T, used_bytes=x, limit_bytes=None)
-
-
 def test_a_rising_floor_is_cyclic() -> None:
-    signal = Cycle().detect(one(4e9 + TOOTH + np.floor(T / 300) * 1.2e8))
-    assert signal is not None
+    signal = fires(Cycle(), 4e9 + TOOTH + np.floor(T / 300) * 1.2e8)
     assert signal.pattern == "cyclic"
     assert signal.rate_bytes_per_s == pytest.approx(1.2e8 / 300, rel=0.02)
     assert signal.facts["period_s"] == pytest.approx(300.0, abs=5.0)
@@ -27,8 +21,7 @@ def test_a_rising_floor_is_cyclic() -> None:
 @pytest.mark.parametrize("phase", [0.2, 0.5, 0.8])
 def test_a_window_that_begins_within_a_tooth_sees_the_same(phase: float) -> None:
     at = T / 300 + phase
-    signal = Cycle().detect(one(4e9 + 2e9 * (at % 1.0) + np.floor(at) * 1.2e8))
-    assert signal is not None
+    signal = fires(Cycle(), 4e9 + 2e9 * (at % 1.0) + np.floor(at) * 1.2e8)
     assert signal.pattern == "cyclic"
     assert signal.rate_bytes_per_s == pytest.approx(1.2e8 / 300, rel=0.05)
 
@@ -36,15 +29,13 @@ def test_a_window_that_begins_within_a_tooth_sees_the_same(phase: float) -> None
 @pytest.mark.parametrize("wave", [0.0, 3e8])
 def test_a_level_floor_is_a_sawtooth(wave: float) -> None:
     x = 4e9 + TOOTH + wave * np.sin(np.floor(T / 300) * 2.4)
-    signal = Cycle().detect(one(x))
-    assert signal is not None
+    signal = fires(Cycle(), x)
     assert signal.pattern == "sawtooth"
     assert signal.rate_bytes_per_s == 0.0
 
 
 def test_rising_peaks_alone_are_a_sawtooth() -> None:
-    signal = Cycle().detect(one(4e9 + TOOTH * (1 + np.floor(T / 300) / 5)))
-    assert signal is not None
+    signal = fires(Cycle(), 4e9 + TOOTH * (1 + np.floor(T / 300) / 5))
     assert signal.pattern == "sawtooth"
     assert signal.facts["peaks_slope_bytes_per_s"] > 0
 
@@ -58,26 +49,22 @@ def test_noise_a_line_and_two_swings_are_nothing() -> None:
 
 def test_a_large_odd_one_does_not_hide_the_rest() -> None:
     odd = 2e10 * ((T > 1000) & (T < 1100))
-    signal = Cycle().detect(one(4e9 + 0.3 * TOOTH + odd))
-    assert signal is not None
+    signal = fires(Cycle(), 4e9 + 0.3 * TOOTH + odd)
     assert signal.pattern == "sawtooth"
     assert signal.facts["period_s"] == pytest.approx(300.0, abs=10.0)
 
 
 def test_equal_troughs_do_not_speak_against_a_rise() -> None:
     # What a cycle leaves behind shows in quanta: every third trough is higher.
-    signal = Cycle().detect(one(4e9 + TOOTH + np.floor(T / 900) * 3e8))
-    assert signal is not None
+    signal = fires(Cycle(), 4e9 + TOOTH + np.floor(T / 900) * 3e8)
     assert signal.facts["rising_share"] < 0.5
     assert signal.facts["order"] == 1.0
     assert signal.pattern == "cyclic"
 
 
 def test_facts_tell_spikes_from_swings() -> None:
-    short = Cycle().detect(one(np.where(T % 300 > 270, 6e9, 4e9)))
-    long = Cycle().detect(one(np.where(T % 300 > 60, 6e9, 4e9)))
-    assert short is not None
-    assert long is not None
+    short = fires(Cycle(), np.where(T % 300 > 270, 6e9, 4e9))
+    long = fires(Cycle(), np.where(T % 300 > 60, 6e9, 4e9))
     assert short.facts["busy_share"] == pytest.approx(0.1, abs=0.05)
     assert long.facts["busy_share"] == pytest.approx(0.8, abs=0.05)
     assert short.facts["longest_rise_s"] <= 40.0
@@ -86,9 +73,7 @@ def test_facts_tell_spikes_from_swings() -> None:
 
 def test_scatter_is_that_of_the_troughs() -> None:
     wave = 4e8 * np.sin(np.floor(T / 300) * 2.4)
-    even, uneven = Cycle().detect(one(4e9 + TOOTH)), Cycle().detect(one(5e9 + TOOTH + wave))
-    assert even is not None
-    assert uneven is not None
+    even, uneven = fires(Cycle(), 4e9 + TOOTH), fires(Cycle(), 5e9 + TOOTH + wave)
     assert even.facts["scatter_bytes"] < 1e7 < uneven.facts["scatter_bytes"]
 
 

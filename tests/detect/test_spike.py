@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from gpuwatchd.analysis.detectors.spike import GROWING, SETTLED, TOO_EARLY, Spike
-from gpuwatchd.core.model import Series, Subject
-
-T = np.arange(0.0, 3600.0, 5.0)
-
-
-def one(x: np.typing.NDArray[np.float64]) -> Series:
-    return Series(subject=Subject(device_uid="G"), t_s=T, used_bytes=x, limit_bytes=None)
+from tests.detect import Floats, T, fires, one
 
 
 @pytest.mark.parametrize(
@@ -23,20 +17,17 @@ def one(x: np.typing.NDArray[np.float64]) -> Series:
         (np.where(T < 3550, 4e9, 8e9), TOO_EARLY),
     ],
 )
-def test_what_came_after(x: np.typing.NDArray[np.float64], after: float) -> None:
-    signal = Spike().detect(one(x))
-    assert signal is not None
+def test_what_came_after(x: Floats, after: float) -> None:
+    signal = fires(Spike(), x)
     assert signal.facts["after"] == after
     assert signal.facts["jump_bytes"] == pytest.approx(4e9, rel=0.05)
     assert signal.rate_bytes_per_s == 0.0
 
 
 def test_what_was_given_back_is_not_kept() -> None:
-    signal = Spike().detect(one(np.where((T > 1800) & (T < 2000), 8e9, 4e9)))
-    assert signal is not None
+    signal = fires(Spike(), np.where((T > 1800) & (T < 2000), 8e9, 4e9))
     assert signal.facts["kept"] == 0.0
-    kept = Spike().detect(one(np.where(T > 1800, 8e9, 4e9)))
-    assert kept is not None
+    kept = fires(Spike(), np.where(T > 1800, 8e9, 4e9))
     assert kept.facts["kept"] == 1.0
 
 
@@ -55,9 +46,7 @@ def test_small_jumps_and_growth_are_no_spike() -> None:
 
 
 def test_it_says_how_many_jumps_there_are_like_it() -> None:
-    alone = Spike().detect(one(np.where(T < 1800, 4e9, 8e9)))
-    many = Spike().detect(one(np.where(T % 600 > 500, 7e9, 4e9)))
-    assert alone is not None
-    assert many is not None
+    alone = fires(Spike(), np.where(T < 1800, 4e9, 8e9))
+    many = fires(Spike(), np.where(T % 600 > 500, 7e9, 4e9))
     assert alone.facts["alike"] == 1.0
     assert many.facts["alike"] == 6.0

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.detectors import step
 from gpuwatchd.analysis.detectors.step import Step
-from gpuwatchd.core.model import Series, Subject
+from tests.detect import fires, one
 
-Floats = npt.NDArray[np.floating[Any]]
 T = np.arange(0.0, 5400.0, 5.0)
 
 
-def one(x: Floats) -> Series:
-    return Series(
-        subject=Subject(device_uid="G"),
-        t_s=T,
-        used_bytes=np.asarray(x, dtype=np.float64),
-        limit_bytes=None,
-    )
-
-
 def test_risers_are_counted_and_measured() -> None:
-    signal = Step().detect(one(4e9 + np.floor(T / 600) * 5e8))
-    assert signal is not None
+    signal = fires(Step(), 4e9 + np.floor(T / 600) * 5e8)
     assert signal.n == 8
     assert signal.rate_bytes_per_s == pytest.approx(5e8 / 600, rel=0.01)
     assert signal.facts["pause_s"] == pytest.approx(600.0)
@@ -37,8 +23,7 @@ def test_risers_are_counted_and_measured() -> None:
 
 def test_a_model_load_before_is_not_part_of_the_stairs() -> None:
     x = np.where(T < 100, 0.0, 1.2e10) + np.floor(T / 600) * 3e8
-    signal = Step().detect(one(x))
-    assert signal is not None
+    signal = fires(Step(), x)
     assert signal.facts["riser_bytes"] == pytest.approx(3e8)
     assert signal.since_s >= 590
 
@@ -70,16 +55,14 @@ def test_a_load_cuts_off_what_was_before_it() -> None:
 
 def test_crumbs_between_the_stairs_do_not_hide_them() -> None:
     crumbs = np.floor(T / 60) * 4 * 2.0**20
-    signal = Step().detect(one(4e9 + np.floor(T / 600) * 5e8 + crumbs))
-    assert signal is not None
+    signal = fires(Step(), 4e9 + np.floor(T / 600) * 5e8 + crumbs)
     assert signal.facts["riser_bytes"] == pytest.approx(5e8, rel=0.05)
 
 
 def test_noise_on_the_plateaus_does_not_hide_the_stairs() -> None:
     rng = np.random.default_rng(3)
     x = 4e9 + np.floor(T / 600) * 5e8 + rng.normal(0.0, 5e7, T.size)
-    signal = Step().detect(one(np.round(x / 2**21) * 2**21))
-    assert signal is not None
+    signal = fires(Step(), np.round(x / 2**21) * 2**21)
     assert 8 <= signal.n <= 10
 
 

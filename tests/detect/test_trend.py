@@ -7,18 +7,11 @@ import pytest
 
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.detectors.trend import Trend
-from gpuwatchd.core.model import Series, Subject
-
-T = np.arange(0.0, 3600.0, 5.0)
-
-
-def one(x: np.typing.NDArray[np.float64]) -> Series:
-    return Series(subject=Subject(device_uid="G"), t_s=T, used_bytes=x, limit_bytes=None)
+from tests.detect import T, fires, one
 
 
 def test_facts_carry_what_people_ask_for() -> None:
-    signal = Trend().detect(one(4e9 + 1e6 * T))
-    assert signal is not None
+    signal = fires(Trend(), 4e9 + 1e6 * T)
     assert signal.facts["r_squared"] == pytest.approx(1.0)
     assert signal.facts["p_value"] == 0.0
     assert signal.facts["second_half_share"] == pytest.approx(0.5, abs=0.02)

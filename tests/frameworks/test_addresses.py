@@ -15,8 +15,8 @@ from gpuwatchd.analysis.frameworks.addresses import (
     address,
     configured,
     ollama_url,
-    option,
 )
+from tests.conftest import present
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,8 +65,7 @@ def test_ollama_host_in_all_its_forms(text: str, url: str | None) -> None:
     ],
 )
 def test_the_port_of_an_engine_stands_with_its_parent(line: str, url: str) -> None:
-    found = address("vLLM", [ENGINE, *chain(line)])
-    assert found is not None
+    found = present(address("vLLM", [ENGINE, *chain(line)]))
     assert found.url == url
 
 
@@ -95,13 +94,11 @@ def test_a_command_line_that_is_one_string_is_read_too() -> None:
 
 
 def test_what_an_engine_was_told_comes_along() -> None:
-    sglang = address("SGLang", chain("sglang serve --mem-fraction-static 0.85"))
-    assert sglang is not None
+    sglang = present(address("SGLang", chain("sglang serve --mem-fraction-static 0.85")))
     assert (sglang.url, sglang.pool_share) == ("http://127.0.0.1:30000", 0.85)
     llama = address("llama.cpp", chain("/opt/llama-server -m /models/q.gguf --port 8081"))
     assert llama == Address("http://127.0.0.1:8081", 9, model="q.gguf")
-    named = address("llama.cpp", chain("llama-server -m q.gguf -a nice"))
-    assert named is not None
+    named = present(address("llama.cpp", chain("llama-server -m q.gguf -a nice")))
     assert named.model == "nice"
 
 
@@ -143,13 +140,6 @@ def test_a_name_on_a_command_line_is_never_looked_up() -> None:
     assert address("Ollama", [local]) == Address("http://localhost:11434", 1)
     six = Launch(1, ("ollama", "serve"), (("OLLAMA_HOST", "[::1]:5"),))
     assert address("Ollama", [six]) == Address("http://[::1]:5", 1)
-
-
-def test_options_in_their_forms() -> None:
-    assert option(["x", "--mem_fraction_static", "0.5"], "--mem-fraction-static") == "0.5"
-    assert option(["x", "--port"], "--port") == ""
-    assert option(["x", "--port", "--host"], "--port") == ""
-    assert option(["x", "port"], "--port") is None
 
 
 @given(st.sampled_from(sorted(PORTS)), st.lists(st.text(), max_size=6), st.text())

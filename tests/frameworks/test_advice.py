@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -11,7 +10,7 @@ import pytest
 
 from gpuwatchd.analysis import verdict
 from gpuwatchd.analysis.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, advice
-from gpuwatchd.analysis.frameworks.advice import ADVICE, MOST, TOPICS, Topic, lines, table, topic_of
+from gpuwatchd.analysis.frameworks.advice import ADVICE, TOPICS, Topic, lines, table, topic_of
 from gpuwatchd.analysis.frameworks.table import EITHER_XLA
 from gpuwatchd.core.config import DetectionSection
 from gpuwatchd.core.model import Pattern, ProcessKey, Series, Subject
@@ -69,33 +68,7 @@ def test_every_entry_can_be_reached() -> None:
 def test_every_line_is_in_the_manual() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for framework, how, told in table():
-        row = f"| {framework} | {how} | {' '.join(told)} |"
-        assert row in page, f"docs/explanation/frameworks.md lacks the row\n{row}"
-
-
-def test_lines_are_short_few_and_claim_nothing() -> None:
-    for (framework, topic), told in ADVICE.items():
-        assert 1 <= len(told) <= MOST, (framework, topic)
-        for line in told:
-            assert len(line) <= 200, line
-            assert line.endswith("."), line
-            assert not re.search(r"\b(the cause is|caused by|because of a bug)\b", line), line
-
-
-def test_giving_back_a_cache_is_never_called_a_cure() -> None:
-    for told in ADVICE.values():
-        for line in told:
-            if "empty_cache" in line or "free_all_blocks" in line:
-                assert "cures no leak" in line
-    fragmented = [entry for entry, told in ADVICE.items() if "expandable_segments" in str(told)]
-    assert fragmented == [("PyTorch", "slowing")]
-
-
-def test_a_graph_is_cured_by_what_is_kept_not_by_a_rebinding() -> None:
-    told = " ".join(lines("gradual", "PyTorch"))
-    assert "total += loss" in told
-    assert "loss = loss.detach()" not in told
-    assert "loss.item()" in told
+        assert f"| {framework} | {how} | {' '.join(told)} |" in page
 
 
 @pytest.mark.parametrize(
@@ -143,11 +116,6 @@ def test_a_preallocated_pool_is_called_what_it_is() -> None:
     assert "memory is a preallocated pool" in found.reason
     assert found.reason.endswith("flat by design; a leak inside it is invisible here")
     assert "What is watched here" in " ".join(found.advice)
-
-
-def test_host_memory_is_no_preallocated_pool() -> None:
-    subject = Subject(device_uid="G", process=KEY, host=True)
-    assert judged(60 * GIB, "vLLM", subject=subject).pattern == "stable"
 
 
 def test_what_nobody_owns_is_no_preallocated_pool() -> None:

@@ -14,6 +14,7 @@ from gpuwatchd.collect.host import servers
 from gpuwatchd.collect.host.servers import launches
 from gpuwatchd.core.model import ProcessKey
 from tests.children import Child
+from tests.conftest import present
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,8 +71,8 @@ def test_a_process_of_this_machine(proc_root: str) -> None:
     command = [sys.executable, "-c", "print(); input()", "--port", "8000"]
     pipe = subprocess.PIPE
     with Child(command, stdin=pipe, stdout=pipe) as process:
-        assert process.stdout is not None
-        process.stdout.read(1)  # it runs: right after exec the kernel knows no command line yet
+        # It runs: right after exec the kernel knows no command line yet.
+        present(process.stdout).read(1)
         me = psutil.Process(process.pid)
         key = ProcessKey(pid=process.pid, started_at_s=me.create_time())
         found = launches(key, None, proc_root)

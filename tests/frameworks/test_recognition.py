@@ -92,21 +92,10 @@ def test_libraries_confirm_what_the_command_line_says() -> None:
     assert recognise(["/opt/llama-server"], GGML) == ("llama.cpp", True)
 
 
-def test_a_launcher_says_less_than_what_is_loaded() -> None:
-    assert recognise(["torchrun", "train.py"], JAX) == ("JAX", True)
-
-
 def test_the_cut_kernel_name_is_enough() -> None:
     assert recognise([], name="VLLM::EngineCor") == ("vLLM", False)
     assert recognise([], name="sglang::scheduler_TP0"[:15]) == ("SGLang", False)
     assert recognise([], name="gnome-shell") == ("display", False)
-
-
-def test_thread_names_help_when_nothing_else_does() -> None:
-    assert recognise(["python", "train.py"], threads=["python", "pt_data_worker"]) == (
-        "PyTorch",
-        False,
-    )
 
 
 def test_pools_and_graphics_are_names_that_can_be_recognised() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from gpuwatchd.analysis.frameworks.serving import LEAST_S, idle_kv, only_model
 from gpuwatchd.core.model import ServedModel, ServerReading
+from tests.conftest import present
 
 
 def answers(*shares: float | None, running: int = 0, kind: str = "vLLM") -> list[ServerReading]:
@@ -21,8 +22,7 @@ def answers(*shares: float | None, running: int = 0, kind: str = "vLLM") -> list
 def test_blocks_that_stay_in_use_while_idle() -> None:
     busy = answers(0.5, 0.6, running=3)
     idle = [msgspec.structs.replace(one, at_s=one.at_s + 30.0) for one in answers(*[0.12] * 60)]
-    found = idle_kv([*busy, *idle])
-    assert found is not None
+    found = present(idle_kv([*busy, *idle]))
     assert (found.since_s, found.for_s, found.share, found.readings) == (1030.0, 885.0, 0.12, 60)
 
 

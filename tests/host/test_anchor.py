@@ -14,7 +14,7 @@ import pytest
 from gpuwatchd.collect.host import Host, boot_time
 from gpuwatchd.collect.host.files import inside_container
 from gpuwatchd.store import live
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, need, present
 from tests.fakenvml import FakeNvml
 from tests.host.world import STARTED, Clock, FakeProc, linux
 
@@ -103,11 +103,9 @@ def test_the_daemon_keeps_it_in_its_state_directory(
     def began_s() -> float:
         command = [sys.executable, "-m", "gpuwatchd", "--source", "nvml", "--once"]
         subprocess.run(command, env=env, cwd=ROOT, check=True, capture_output=True, timeout=60)
-        state = live.read(tmp_path / "run")
-        assert state is not None
+        state = present(live.read(tmp_path / "run"))
         (process,) = state.devices[0].processes or ()
-        assert process.info.key.started_at_s is not None
-        return process.info.key.started_at_s
+        return present(process.info.key.started_at_s)
 
     first_s = began_s()
     file = tmp_path / "state" / "boot.json"

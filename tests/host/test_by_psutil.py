@@ -10,6 +10,7 @@ import pytest
 
 from gpuwatchd.collect.host import by_psutil
 from tests.children import Child
+from tests.conftest import present
 
 
 @pytest.mark.usefixtures("not_the_first")
@@ -41,8 +42,7 @@ def test_a_macs_engines_are_recognised_without_a_map_of_their_memory(
         return {name: known.get(name) for name in names}
 
     monkeypatch.setattr(psutil.Process, "as_dict", facts)
-    info = by_psutil.identify(os.getpid())
-    assert info is not None
+    info = present(by_psutil.identify(os.getpid()))
     assert (info.framework, info.framework_sure) == (framework, False)
     assert (info.user, info.uid, info.state) == (None, None, None)
 
@@ -63,8 +63,7 @@ def test_an_ancestor_that_ends_meanwhile_costs_the_ancestors_alone(
         return really(process, names)
 
     monkeypatch.setattr(psutil.Process, "as_dict", as_dict)
-    info = by_psutil.identify(os.getpid())
-    assert info is not None
+    info = present(by_psutil.identify(os.getpid()))
     assert (info.key.pid, info.parents) == (os.getpid(), ())
 
 
@@ -82,8 +81,3 @@ def test_a_boot_is_known_by_its_name_rather_than_by_its_time(
     monkeypatch.setattr(by_psutil, "_boot_session", lambda: named)
     monkeypatch.setattr(psutil, "boot_time", lambda: 1_700_000_000.9)
     assert by_psutil.boot_id() == expected
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="macOS names its boots")
-def test_a_system_that_names_no_boot_says_nothing() -> None:
-    assert by_psutil._boot_session() == ""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.children import Child
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 from tests.host.world import STARTED, host_of, linux
 
 if TYPE_CHECKING:
+    import subprocess
+
     from tests.host.world import FakeProc
 
 SCENE = """
@@ -53,10 +54,12 @@ def test_a_process_of_ours_does_not_end_by_our_lack_of_descriptors(
     child: subprocess.Popen[bytes], how: str
 ) -> None:
     with Child(["sleep", "600"]) as other:
-        done = subprocess.run(
+        done = ran(
             [sys.executable, "-c", SCENE, how, str(child.pid), str(other.pid)],
-            capture_output=True, text=True, check=True, cwd=ROOT, timeout=60,
-        )  # fmt: skip
+            check=True,
+            cwd=ROOT,
+            timeout=60,
+        )
         other.kill()
     known, not_gone, met, named, still_known, met_at_last = json.loads(done.stdout)
     assert (known, not_gone, still_known) == (True, True, True)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.collect.host.files import full_name, libraries_in, parse_stat
+from tests.conftest import present
 from tests.host.world import TORCH_MAPS
 
 
@@ -27,8 +28,7 @@ def test_any_bytes_are_parsed_or_refused(raw: bytes) -> None:
 @given(st.binary(min_size=1, max_size=15), st.integers(0, 2**63), st.integers(1, 2**22))
 def test_stat_survives_any_name(name: bytes, starttime: int, parent: int) -> None:
     raw = b"7 (" + name + f") R {parent} 7 7 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 {starttime} 0".encode()
-    stat = parse_stat(raw)
-    assert stat is not None
+    stat = present(parse_stat(raw))
     assert (stat.name, stat.parent_pid, stat.starttime) == (name, parent, starttime)
 
 

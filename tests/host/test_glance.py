@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.host.liveness import absent, probe
+from tests.conftest import present
 from tests.host.world import linux
 
 if TYPE_CHECKING:
@@ -16,14 +17,12 @@ if TYPE_CHECKING:
 
 @linux
 def test_of_this_process() -> None:
-    now = probe(os.getpid())
-    assert now is not None
+    now = present(probe(os.getpid()))
     assert (now.state, now.parent_pid) == ("R", os.getppid())
     begin = time.process_time()
     while time.process_time() - begin < 0.05:
         pass
-    later = probe(os.getpid())
-    assert later is not None
+    later = present(probe(os.getpid()))
     assert 0.03 <= later.cpu_s - now.cpu_s < 5.0
     assert 0.0 <= time.clock_gettime(time.CLOCK_BOOTTIME) - now.started_s < 3600
 
@@ -60,8 +59,7 @@ def test_what_is_cut_short_says_nothing(tmp_path: Path) -> None:
     assert probe(7, tmp_path) is None
     line = b"7 (a) b) D 31 7 7 0 -1 0 0 0 0 0 250 50 0 0 20 0 1 0 4200 0 0"
     (tmp_path / "7/stat").write_bytes(line)
-    now = probe(7, tmp_path)
-    assert now is not None
+    now = present(probe(7, tmp_path))
     assert (now.name, now.state, now.parent_pid) == ("a) b", "D", 31)
     ticks = os.sysconf("SC_CLK_TCK")
     assert (now.cpu_s, now.started_s) == (300 / ticks, 4200 / ticks)

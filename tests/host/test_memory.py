@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from gpuwatchd.collect.host import Host, processes
 from tests.children import Child
+from tests.conftest import present
 from tests.host.world import STARTED, Clock, FakeProc, host_of, linux
 
 
@@ -65,11 +66,9 @@ def test_a_childs_memory_grows_as_it_takes_some() -> None:
     ) as child:
         host.processes([child.pid])
         before = host.memory([child.pid])[child.pid]
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(b"\n")
-        child.stdin.flush()
-        child.stdout.readline()
+        present(child.stdin).write(b"\n")
+        present(child.stdin).flush()
+        present(child.stdout).readline()
         after = host.memory([child.pid])[child.pid]
         child.kill()
     assert before is not None

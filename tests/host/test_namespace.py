@@ -10,7 +10,7 @@ import pytest
 from gpuwatchd.collect.host import Host, files
 from gpuwatchd.collect.host.files import inside_container
 from gpuwatchd.core.model import ProcessInfo
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 from tests.host.world import TORCH_MAPS, Clock, FakeProc, linux
 
 
@@ -113,5 +113,5 @@ print(host.is_contained, [(i.name, i.foreign, i.user, i.argv) for i in found.val
         pytest.skip("no pid namespace may be made here")
     # The first process of a namespace is a shell's work.
     command = [*inside, "sh", "-c", '"$0" -c "$1"; true', sys.executable, script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60)
+    done = ran(command, check=True, cwd=ROOT, timeout=60)
     assert done.stdout.split() == ["True", "True", "3"]

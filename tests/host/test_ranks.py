@@ -17,6 +17,7 @@ from gpuwatchd.collect.host.program import Ancestor
 from gpuwatchd.collect.host.ranks import NOBODY, Membership, facts, membership
 from gpuwatchd.core.text import clean
 from tests.children import Child
+from tests.conftest import present
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ DOCKER = Place("docker", "ab" * 32)
 
 def agent(name: str, *argv: str, pid: int = 40) -> Ancestor:
     return Ancestor(pid, 0xABC, name, argv or (name,))
-
-
-# ---- by environment --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -130,9 +128,6 @@ def test_any_bytes_are_taken(raw: bytes) -> None:
     assert found is None or all(clean(value) == value for value in found.values())
 
 
-# ---- without it ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("family", "group"),
     [
@@ -184,9 +179,6 @@ def test_the_parents_job_is_ours_but_not_its_rank() -> None:
 def test_a_title_names_the_rank(title: str, group: str | None, rank: int | None) -> None:
     found = membership(None, {}, [agent("raylet")], Place(), title)
     assert found == Membership(group, rank)
-
-
-# ---- through the host ------------------------------------------------------------------------
 
 
 def _look(proc: FakeProc, *pids: int) -> list[ProcessInfo]:
@@ -253,15 +245,13 @@ def test_a_real_child_that_has_overwritten_its_environment() -> None:
     host = Host(contained=False)
     env = dict(os.environ) | RANKED
     with Child([sys.executable, "-c", RENAMED], stdout=subprocess.PIPE, env=env) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
+        present(child.stdout).readline()
         info = host.processes([child.pid])[child.pid]
         child.kill()
     host.close()
     assert info.argv == ("VLLM::Worker_TP1",)
     assert info.framework == "vLLM"
-    assert info.group is not None
-    assert info.group.startswith(f"vLLM {os.getpid()}-")
+    assert present(info.group).startswith(f"vLLM {os.getpid()}-")
     assert (info.rank, info.world) == (1, None)
 
 
@@ -275,12 +265,10 @@ def test_a_real_rank() -> None:
         stdout=subprocess.PIPE,
         env=dict(os.environ) | RANKED,
     ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
+        present(child.stdout).readline()
         info = host.processes([child.pid])[child.pid]
         child.kill()
     host.close()
-    assert info.group is not None
-    assert info.group.startswith("job node1:29500")
+    assert present(info.group).startswith("job node1:29500")
     assert (info.rank, info.world) == (3, 8)
     assert info.parents[0].endswith(f"[{os.getpid()}]")

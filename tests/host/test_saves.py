@@ -11,6 +11,7 @@ import pytest
 
 from gpuwatchd.collect.host import checkpoint_files
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
+from tests.conftest import present
 
 NOW_S = 1_700_000_000.0
 JOB = ProcessInfo(
@@ -75,16 +76,14 @@ def test_what_is_filled_in_is_taken_as_it_is(tmp_path: Path) -> None:
     odd = tmp_path / "we[i]rd *"
     wanted = file(odd / "1.ckpt", 60.0)
     file(tmp_path / "weird x" / "2.ckpt", 30.0)
-    found = find("{cwd}/*.ckpt", cwd=str(odd))
-    assert found is not None
+    found = present(find("{cwd}/*.ckpt", cwd=str(odd)))
     assert found.path == str(wanted)
 
 
 def test_names_fill_in_and_never_lead_elsewhere(tmp_path: Path) -> None:
     wanted = file(tmp_path / "alice" / "slurm 42" / "4711.ckpt", 60.0)
     pattern = f"{tmp_path}/{{user}}/{{job}}/{{pid}}.ckpt"
-    found = find(pattern)
-    assert found is not None
+    found = present(find(pattern))
     assert found.path == str(wanted)
     for bad in ("../../etc", "..", "", "a/b"):
         assert find(pattern, info=msgspec.structs.replace(JOB, job=bad)) is None
@@ -98,8 +97,7 @@ def test_a_pattern_that_cannot_be_filled_in_finds_nothing(pattern: str) -> None:
 def test_home_is_that_of_the_owner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(checkpoint_files, "_home", lambda _: str(tmp_path))
     wanted = file(tmp_path / "runs" / "1.ckpt", 60.0)
-    found = find("~/runs/*.ckpt")
-    assert found is not None
+    found = present(find("~/runs/*.ckpt"))
     assert found.path == str(wanted)
 
 

@@ -18,7 +18,7 @@ import dist
 import indexfiles
 import pins
 import project
-from tests.conftest import ROOT, need, need_index
+from tests.conftest import ROOT, need, need_index, ran
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -145,9 +145,7 @@ def bare(home: Path, **more: str) -> dict[str, str]:
 
 def call(argv: Sequence[object], **more: Any) -> subprocess.CompletedProcess[str]:
     """Run an installed program."""
-    words = [str(word) for word in argv]
-    more.setdefault("timeout", 60)
-    return subprocess.run(words, text=True, capture_output=True, check=False, **more)
+    return ran(argv, **{"timeout": 60} | more)
 
 
 def _forget(pattern: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 import venv
 from pathlib import Path
@@ -18,10 +17,11 @@ import pytest
 
 import project
 from debian import tree
-from tests.conftest import need
+from tests.conftest import need, ran
 from tests.packaging import built, debs
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
 
     Apt = Callable[..., subprocess.CompletedProcess[str]]
@@ -136,7 +136,7 @@ def test_the_terms_of_all_that_is_bundled_are_told(package: Package) -> None:
 
 def test_lintian_has_nothing_to_say(package: Package) -> None:
     argv = ["lintian", "--allow-root", "--fail-on", "error,warning", "--info", str(package.file)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = ran(argv)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -208,7 +208,7 @@ def apt(repo: Path, tmp_path: Path) -> Apt:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         tool, *rest = words
         argv = [tool, *flags, *rest]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+        return ran(argv, timeout=60)
 
     return run
 

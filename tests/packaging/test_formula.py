@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +15,8 @@ import pins
 import project
 from indexfiles import IndexFile, files_of
 from project import Failed
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, need, ran
+from tests.endpoints.serve import Page, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,46 +26,23 @@ PINNED = pins.read(ROOT / project.PINS)
 HOME = "https://example.org/gpuwatchd"
 
 
-class Index(BaseHTTPRequestHandler):
-    """An index on this machine that has one source distribution of each pin."""
-
-    def do_GET(self) -> None:
-        name = self.path.strip("/").split("/")[-1]
-        if name == "page":
-            return self._say("text/html", b"<html>")
-        files = [
-            {
-                "filename": f"{name.replace('-', '_')}-{pin.version}.tar.gz",
-                "url": f"../../files/{name}-{pin.version}.tar.gz",
-                "hashes": {"sha256": min(pin.hashes)},
-                "yanked": False,
-            }
-            for pin in PINNED
-            if pin.name == name
-        ]
-        return self._say(
-            "application/vnd.pypi.simple.v1+json", json.dumps({"files": files}).encode()
-        )
-
-    def _say(self, kind: str, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
-
-
 @pytest.fixture(scope="module")
 def index() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/simple"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    """Serve an index on this machine that has one source distribution of each pin."""
+    pages: dict[str, Page | bytes | str] = {
+        "/simple/page/": Page(b"<html>", headers=(("Content-Type", "text/html"),))
+    }
+    for pin in PINNED:
+        file = {
+            "filename": f"{pin.name.replace('-', '_')}-{pin.version}.tar.gz",
+            "url": f"../../files/{pin.name}-{pin.version}.tar.gz",
+            "hashes": {"sha256": min(pin.hashes)},
+            "yanked": False,
+        }
+        kind = (("Content-Type", "application/vnd.pypi.simple.v1+json"),)
+        pages[f"/simple/{pin.name}/"] = Page(json.dumps({"files": [file]}).encode(), headers=kind)
+    with serving(pages) as site:
+        yield f"{site.url}/simple"
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +54,7 @@ def text(index: str) -> str:
 
 def ruby_takes(path: Path) -> None:
     need(shutil.which("ruby"), "ruby")
-    done = subprocess.run(["ruby", "-wc", path], capture_output=True, text=True, check=False)
+    done = ran(["ruby", "-wc", path])
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "Syntax OK", "")
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conftest import need
 from tests.real import mailserver
+from tests.real.stage import Stage, missing, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")
@@ -21,43 +22,22 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def mailbox() -> mailserver.Mailbox:
-    return mailserver.Mailbox()
-
-
-@pytest.fixture
-def start(
-    mailbox: mailserver.Mailbox, certificates: dict[str, Path]
-) -> Iterator[Callable[..., Any]]:
-    """Start servers; all of them end with the test."""
+def post(tmp_path: Path, certificates: dict[str, Path]) -> Iterator[mailserver.Post]:
+    """Return what starts mail servers; all of them end with the test."""
     need(importlib.util.find_spec("aiosmtpd"), "aiosmtpd is not installed")
-    running: list[Any] = []
-
-    def go(*, certificate: str = "good", port: int | None = None, **settings: Any) -> Any:
-        file = certificates[certificate] if certificate else None
-        running.append(mailserver.start(mailbox, file, port=port, **settings))
-        return running[-1]
-
-    yield go
-    for server in running:
-        server.stop(no_assert=True)
+    post = mailserver.Post(tmp_path, certificates)
+    yield post
+    post.close()
 
 
 @pytest.fixture
-def settings(tmp_path: Path, certificates: dict[str, Path]) -> dict[str, Any]:
-    """Return those of the channel that fit such a server."""
-    secret = tmp_path / "password"
-    secret.write_text(mailserver.PASSWORD)
-    secret.chmod(0o600)
-    return {
-        "host": "127.0.0.1",
-        "ca_file": str(certificates["good"]),
-        "username": "gpu",
-        "password_file": str(secret),
-        "sender": "gpu@example.org",
-        "to": ("a@example.org", "b@example.org"),
-        "timeout": 5.0,
-    }
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Return a screen on which neither a bus nor a notification server has been started."""
+    need(not missing(), f"tools are missing: {', '.join(missing())}")
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    with shown(Stage(folder), monkeypatch) as stage:
+        yield stage
 
 
 @pytest.hookimpl(trylast=True)

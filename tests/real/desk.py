@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.store import access, actions, live
 from tests.children import Child
+from tests.conftest import ran
 from tests.fakenvml import FakeNvml
-from tests.real.stage import Stage, _end, until
+from tests.real.stage import Stage, _end, ctl, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,9 +117,7 @@ class Desk(Stage):
         return "true" in done
 
     def _run(self, *argv: str) -> str:
-        done = subprocess.run(
-            argv, env=self.environ, capture_output=True, text=True, check=False, timeout=20
-        )
+        done = ran(argv, env=self.environ, timeout=20)
         return done.stdout
 
     def popups(self) -> list[Box]:
@@ -253,12 +251,7 @@ class Jobs:
 
     def ctl(self, *words: str) -> Any:
         """Ask the command line, as JSON."""
-        done = subprocess.run(
-            [sys.executable, "-c", "import sys; from gpuwatchd.cli import main; sys.exit(main())",
-             "--json", *words],
-            env=self.environ, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT,
-        )  # fmt: skip
-        return json.loads(done.stdout)
+        return ctl(self.environ, *words)
 
     def log(self) -> str:
         """Return what the daemon has logged."""
@@ -272,41 +265,3 @@ class Jobs:
             job.wait()
             if job.stdout is not None:
                 job.stdout.close()
-
-
-def main(argv: list[str]) -> int:
-    """Let jobs leak before the real daemon and save pictures: ``python -m tests.real.desk OUT``."""
-    if len(argv) < 1 or missing():
-        print(f"usage: desk OUT_FOLDER [xfce|dunst]; missing: {missing()}", file=sys.stderr)
-        return 2
-    out = Path(argv[0])
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    os.environ.pop("DISPLAY", None)
-    desk = Desk(out)
-    jobs: Jobs | None = None
-    try:
-        desk.start_bus()
-        desk.start_screen()
-        desk.start_server() if argv[1:] == ["dunst"] else desk.start_xfce()
-        jobs = Jobs(out, desk, count=2)
-        jobs.world(leak=False)
-        with jobs.daemon():
-            time.sleep(6)
-            jobs.leak()
-            begun = time.monotonic()
-            until(lambda: len(desk.popups()) >= 2, 120)
-            print(f"pop-ups after {time.monotonic() - begun:.0f} s: {desk.popups()}")
-            time.sleep(2)
-            desk.picture(out / "popup.png")
-            print(json.dumps(jobs.ctl("alerts"))[:3000])
-    finally:
-        if jobs is not None:
-            jobs.close()
-        desk.close()
-        print((out / "daemon.log").read_text()[-3000:] if (out / "daemon.log").exists() else "")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+from gpuwatchd.notify.channels.email.channel import EmailNotifier
 from tests.conftest import need
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _authenticate(
     return smtp.AuthResult(success=good, handled=False)
 
 
-def start(mailbox: Mailbox, file: Path | None, *, port: int | None = None, **settings: Any) -> Any:
+def start(mailbox: object, file: Path | None, *, port: int | None = None, **settings: Any) -> Any:
     """Start a server; with a certificate it wants STARTTLS and then a login."""
     from aiosmtpd import controller
 
@@ -103,3 +104,40 @@ def start(mailbox: Mailbox, file: Path | None, *, port: int | None = None, **set
     )
     server.start()
     return server
+
+
+class Post:
+    """Mail servers with one mailbox, and the settings of the channel that fit them."""
+
+    def __init__(self, folder: Path, certificates: dict[str, Path]) -> None:
+        secret = folder / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o600)
+        self.box = Mailbox()
+        self.settings: dict[str, Any] = {
+            "host": "127.0.0.1",
+            "ca_file": str(certificates["good"]),
+            "username": "gpu",
+            "password_file": str(secret),
+            "sender": "gpu@example.org",
+            "to": ("a@example.org", "b@example.org"),
+            "timeout": 5.0,
+        }
+        self._certificates = certificates
+        self._running: list[Any] = []
+
+    def start(self, *, certificate: str = "good", port: int | None = None, **settings: Any) -> int:
+        """Start a server and return its port."""
+        file = self._certificates[certificate] if certificate else None
+        self._running.append(start(self.box, file, port=port, **settings))
+        return int(self._running[-1].port)
+
+    def channel(self, port: int | None = None, **changes: Any) -> EmailNotifier:
+        """Return the channel to a port, or to a server that is started for it."""
+        settings = self.settings | changes
+        return EmailNotifier(**settings, port=self.start() if port is None else port)
+
+    def close(self) -> None:
+        """End the servers."""
+        for server in self._running:
+            server.stop(no_assert=True)

@@ -11,13 +11,19 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tests.conftest import ROOT, ran
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
+    import pytest
+
+S = TypeVar("S", bound="Stage")
 TOOLS = ("dbus-daemon", "Xvfb", "dunst", "dunstctl", "import", "xdotool")
 
 _BUS = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -72,6 +78,23 @@ def until(condition: Callable[[], object], within_s: float = 60.0) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def ctl(environ: Mapping[str, str], *words: str) -> Any:
+    """Return what gpuwatchctl answers in JSON."""
+    done = ran(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from gpuwatchd.cli import main; sys.exit(main())",
+            "--json",
+            *words,
+        ],
+        env=environ,
+        timeout=60,
+        cwd=ROOT,
+    )
+    return json.loads(done.stdout)
 
 
 class Stage:
@@ -149,9 +172,7 @@ class Stage:
         self._screen = None
 
     def _dunstctl(self, *words: str) -> str | None:
-        done = subprocess.run(
-            ["dunstctl", *words], env=self.environ, capture_output=True, text=True, check=False
-        )
+        done = ran(["dunstctl", *words], env=self.environ)
         return done.stdout if done.returncode == 0 else None
 
     def count(self) -> int:
@@ -160,13 +181,7 @@ class Stage:
 
     def windows(self) -> int:
         """Return how many visible windows the server has on the screen."""
-        done = subprocess.run(
-            ["xdotool", "search", "--onlyvisible", "--class", "Dunst"],
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ran(["xdotool", "search", "--onlyvisible", "--class", "Dunst"], env=self.environ)
         return len(done.stdout.split())
 
     def take(self) -> list[dict[str, str]]:
@@ -185,6 +200,19 @@ class Stage:
     def picture(self, file: Path) -> None:
         """Save what is on the screen."""
         subprocess.run(["import", "-window", "root", str(file)], env=self.environ, check=True)
+
+
+@contextlib.contextmanager
+def shown(stage: S, monkeypatch: pytest.MonkeyPatch) -> Iterator[S]:
+    """Start the screen of a stage, and let this process find it until the end of the test."""
+    try:
+        stage.start_screen()
+        for key, value in stage.environ.items():
+            if key not in {"PATH", "HOME", "LANG"}:
+                monkeypatch.setenv(key, value)
+        yield stage
+    finally:
+        stage.close()
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:

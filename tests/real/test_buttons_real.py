@@ -12,10 +12,10 @@ import pytest
 
 from gpuwatchd.core.model import Button, Message
 from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
-from tests.conftest import need
+from tests.conftest import need, present
 from tests.fakenvml import FakeNvml
 from tests.real.desk import Desk, Jobs, missing
-from tests.real.stage import until
+from tests.real.stage import shown, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,17 +52,10 @@ LIFE = (
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     need(not missing(), f"missing on this machine: {', '.join(missing())}")
-    desk = Desk(tmp_path)
-    try:
-        desk.start_screen()
-        for key, value in desk.environ.items():
-            if key not in {"PATH", "HOME", "LANG"}:
-                monkeypatch.setenv(key, value)
+    with shown(Desk(tmp_path), monkeypatch) as desk:
         (tmp_path / "run").mkdir()
         desk.start_bus()
         yield desk
-    finally:
-        desk.close()
 
 
 class Finger:
@@ -281,8 +274,7 @@ def test_hundreds_of_notices_leave_nothing_behind(desk: Desk, finger: Finger) ->
     desk.start_plain()
 
     def kept() -> tuple[int, int]:
-        link = finger.notifier._link
-        assert link is not None
+        link = present(finger.notifier._link)
         backend = link._library._backend
         numbers = backend._platform_to_interface_notification_identifier
         return len(backend._notification_cache), len(numbers)

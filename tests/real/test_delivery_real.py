@@ -16,7 +16,7 @@ from tests.conftest import need
 from tests.promises.post_office import Office
 from tests.promises.test_delivery_daemon import World
 from tests.real import desk, mailserver
-from tests.real.stage import Stage, missing, until
+from tests.real.stage import Stage, until
 from tests.test_daemon import state_of
 
 pytest.importorskip("aiosmtpd.controller", reason="aiosmtpd is not installed")
@@ -58,22 +58,6 @@ def mail() -> Iterator[Mail]:
     made = Mail()
     yield made
     made.down()
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    need(not missing(), f"tools are missing: {', '.join(missing())}")
-    folder = tmp_path / "stage"
-    folder.mkdir()
-    stage = Stage(folder)
-    try:
-        stage.start_screen()
-        for key, value in stage.environ.items():
-            if key not in {"PATH", "HOME", "LANG"}:
-                monkeypatch.setenv(key, value)
-        yield stage
-    finally:
-        stage.close()
 
 
 @pytest.mark.real_smtp

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import need
+from tests.conftest import need, ran
 from tests.real.stage import Stage, missing
 
 if TYPE_CHECKING:
@@ -29,13 +28,9 @@ def test_the_demo_shows_its_first_alerts_and_no_more(tmp_path: Path) -> None:
         stage.start_screen()
         stage.start_bus()
         stage.start_server()
-        done = subprocess.run(
-            # Slow enough for a pop-up to come up while the world goes on.
+        done = ran(
             [sys.executable, "-c", RUN, "demo", "--speed", "1500", "--plain"],
-            capture_output=True,
-            text=True,
             timeout=100,
-            check=False,
             env={**os.environ, **stage.environ, "TMPDIR": str(scratch)},
         )
         shown = stage.take()

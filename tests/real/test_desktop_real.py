@@ -12,9 +12,8 @@ from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Message
 from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
 from gpuwatchd.notify.channels.desktop.connection import REBUILD_AFTER
-from tests.conftest import need
 from tests.real import popup
-from tests.real.stage import Stage, missing, until
+from tests.real.stage import Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,20 +29,6 @@ MESSAGE = Message(
     body="It grows 12.4 MB/min.\nFull in 0h 47m.",
     command="gpuwatchctl explain 4711",
 )
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    need(not missing(), f"tools are missing: {', '.join(missing())}")
-    stage = Stage(tmp_path)
-    try:
-        stage.start_screen()
-        for key, value in stage.environ.items():
-            if key not in {"PATH", "HOME", "LANG"}:
-                monkeypatch.setenv(key, value)
-        yield stage
-    finally:
-        stage.close()
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from tests.cli.sick import Machine
 from tests.real import mailserver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from gpuwatchd.cli.doctor.answer import Check
@@ -24,9 +23,9 @@ pytestmark = pytest.mark.real_smtp
 class Server:
     """What a machine is told to send its mail through."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, post: mailserver.Post) -> None:
         self.machine = Machine(folder)
-        self.values = {**settings, "to": ["a@example.org"]}
+        self.values = {**post.settings, "to": ["a@example.org"]}
         self.values.pop("timeout")
 
     def ask(self, **changes: Any) -> Check:
@@ -41,36 +40,36 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path, settings: dict[str, Any]) -> Server:
-    return Server(tmp_path, settings)
+def server(tmp_path: Path, post: mailserver.Post) -> Server:
+    return Server(tmp_path, post)
 
 
 def test_a_server_that_answers_is_well_and_gets_nothing(
-    server: Server, start: Callable[..., Any], mailbox: mailserver.Mailbox
+    server: Server, post: mailserver.Post
 ) -> None:
-    found = server.ask(port=start().port)
+    found = server.ask(port=post.start())
     assert (found.level, found.id) == ("ok", "mail")
     assert "login offered" in found.text
-    assert mailbox.mails == []
+    assert post.box.mails == []
     assert mailserver.PASSWORD not in found.text
 
 
 @pytest.mark.parametrize("certificate", ["other", "wrong-name"])
 def test_a_certificate_that_is_not_trusted(
-    certificate: str, server: Server, start: Callable[..., Any]
+    certificate: str, server: Server, post: mailserver.Post
 ) -> None:
-    found = server.ask(port=start(certificate=certificate).port)
+    found = server.ask(port=post.start(certificate=certificate))
     assert found.id == "mail-certificate"
     assert "ca-file" in found.hint
 
 
 def test_a_server_without_tls_and_one_without_a_login(
-    server: Server, start: Callable[..., Any]
+    server: Server, post: mailserver.Post
 ) -> None:
-    plain = start(certificate="")
-    assert server.ask(port=plain.port).id == "mail-tls"
-    assert server.ask(port=plain.port, security="none").id == "mail-login"
-    found = server.ask(port=plain.port, security="none", username="")
+    plain = post.start(certificate="")
+    assert server.ask(port=plain).id == "mail-tls"
+    assert server.ask(port=plain, security="none").id == "mail-login"
+    found = server.ask(port=plain, security="none", username="")
     assert (found.level, "answers" in found.text) == ("ok", True)
 
 

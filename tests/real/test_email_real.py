@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -11,14 +11,15 @@ import pytest
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Delivery, Message
 from gpuwatchd.notify.backlog import plan
-from gpuwatchd.notify.channels.email.channel import EmailNotifier
 from gpuwatchd.notify.dispatcher import MessageDispatcher, retry_at
-from tests.real.mailserver import Mailbox, free_port
+from tests.real.mailserver import free_port
 from tests.real.stage import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
+
+    from gpuwatchd.notify.channels.email.channel import EmailNotifier
+    from tests.real.mailserver import Post
 
 pytestmark = pytest.mark.real_smtp
 
@@ -39,37 +40,31 @@ def _refused(channel: EmailNotifier, match: str) -> NotifyError:
     return caught.value
 
 
-def test_a_mail_arrives_over_starttls_with_a_login(
-    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
-) -> None:
-    channel = EmailNotifier(**settings, port=start().port)
+def test_a_mail_arrives_over_starttls_with_a_login(post: Post) -> None:
+    channel = post.channel()
     assert channel.probe().ok
     assert channel.send(MESSAGE) == "accepted by 127.0.0.1 for 2 of 2"
-    (mail,) = mailbox.mails
-    assert mailbox.encrypted == [True]
+    (mail,) = post.box.mails
+    assert post.box.encrypted == [True]
     assert mail["Subject"] == MESSAGE.subject
     assert mail["Message-ID"] == "<m1@example.org>"
     assert "Rate: 12.4 MB/min" in mail.get_body(("plain",)).get_content()
     assert "explain 4711" in mail.get_body(("html",)).get_content()
 
 
-def test_a_wrong_password_is_permanent(
-    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_wrong_password_is_permanent(post: Post, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
     wrong.write_text("guess-me-not")
     wrong.chmod(0o600)
-    channel = EmailNotifier(**(settings | {"password_file": str(wrong)}), port=start().port)
+    channel = post.channel(password_file=str(wrong))
     error = _refused(channel, "login refused: 535")
     assert error.permanent
     assert "guess-me-not" not in str(error)
-    assert mailbox.mails == []
+    assert post.box.mails == []
 
 
-def test_a_server_that_wants_a_login_says_so(
-    start: Callable[..., Any], settings: dict[str, Any]
-) -> None:
-    channel = EmailNotifier(**(settings | {"username": ""}), port=start().port)
+def test_a_server_that_wants_a_login_says_so(post: Post) -> None:
+    channel = post.channel(username="")
     error = _refused(channel, "wants a login: 530")
     assert error.permanent
     assert "username" in error.hint
@@ -77,77 +72,63 @@ def test_a_server_that_wants_a_login_says_so(
 
 @pytest.mark.parametrize("certificate", ["other", "wrong-name"])
 def test_a_certificate_that_is_not_trusted_is_never_worked_around(
-    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any], certificate: str
+    post: Post, certificate: str
 ) -> None:
-    trusted = settings["ca_file"]
+    trusted = post.settings["ca_file"]
     if certificate == "wrong-name":
         trusted = trusted.replace("good", "wrong-name")
-    channel = EmailNotifier(
-        **(settings | {"ca_file": trusted}), port=start(certificate=certificate).port
-    )
+    channel = post.channel(post.start(certificate=certificate), ca_file=trusted)
     error = _refused(channel, "certificate is not trusted")
     assert error.permanent
     assert "ca-file" in error.hint
-    assert mailbox.mails == []
+    assert post.box.mails == []
 
 
-def test_the_system_does_not_trust_our_certificate(
-    start: Callable[..., Any], settings: dict[str, Any]
-) -> None:
-    channel = EmailNotifier(**(settings | {"ca_file": ""}), port=start().port)
-    assert _refused(channel, "certificate is not trusted: self").permanent
+def test_the_system_does_not_trust_our_certificate(post: Post) -> None:
+    assert _refused(post.channel(ca_file=""), "certificate is not trusted: self").permanent
 
 
-def test_a_server_without_tls_gets_neither_mail_nor_password(
-    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
-) -> None:
-    port = start(certificate="").port
-    assert _refused(EmailNotifier(**settings, port=port), "does not offer STARTTLS").permanent
-    tls = EmailNotifier(**settings, port=port, security="tls")
+def test_a_server_without_tls_gets_neither_mail_nor_password(post: Post) -> None:
+    port = post.start(certificate="")
+    assert _refused(post.channel(port), "does not offer STARTTLS").permanent
+    tls = post.channel(port, security="tls")
     assert _refused(tls, "does not speak TLS here").permanent
-    assert mailbox.mails == []
+    assert post.box.mails == []
 
 
-def test_plain_to_the_loopback(
-    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
-) -> None:
-    plain = settings | {"username": "", "password_file": "", "security": "none"}
-    assert EmailNotifier(**plain, port=start(certificate="").port).send(MESSAGE)
-    assert mailbox.encrypted == [False]
+def test_plain_to_the_loopback(post: Post) -> None:
+    port = post.start(certificate="")
+    plain = post.channel(port, username="", password_file="", security="none")
+    assert plain.send(MESSAGE)
+    assert post.box.encrypted == [False]
 
 
-def test_busy_is_tried_again_with_the_same_message_id(
-    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
-) -> None:
-    channel = EmailNotifier(**settings, port=start().port)
-    mailbox.answers = ["451 4.3.0 mailbox busy"]
+def test_busy_is_tried_again_with_the_same_message_id(post: Post) -> None:
+    channel = post.channel()
+    post.box.answers = ["451 4.3.0 mailbox busy"]
     assert not _refused(channel, "451 4.3.0 mailbox busy").permanent
     channel.send(MESSAGE)
     # A crash between sending and noting it sends once more: the id shows it is the same mail.
     channel.send(MESSAGE)
-    assert [mail["Message-ID"] for mail in mailbox.mails] == ["<m1@example.org>"] * 2
+    assert [mail["Message-ID"] for mail in post.box.mails] == ["<m1@example.org>"] * 2
 
 
-def test_recipients(start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]) -> None:
-    channel = EmailNotifier(**settings, port=start().port)
-    mailbox.recipient_answers = {"a@example.org": "550 no such user"}
+def test_recipients(post: Post) -> None:
+    channel = post.channel()
+    post.box.recipient_answers = {"a@example.org": "550 no such user"}
     assert channel.send(MESSAGE) == (
         "accepted by 127.0.0.1 for 1 of 2; a@example.org refused: 550 no such user"
     )
-    mailbox.recipient_answers["b@example.org"] = "450 greylisted"
+    post.box.recipient_answers["b@example.org"] = "450 greylisted"
     assert not _refused(channel, "recipient refused").permanent
-    mailbox.recipient_answers["b@example.org"] = "550 no such user"
+    post.box.recipient_answers["b@example.org"] = "550 no such user"
     assert _refused(channel, "recipient refused").permanent
 
 
-def test_the_server_is_down_then_up_through_the_courier(
-    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
-) -> None:
+def test_the_server_is_down_then_up_through_the_courier(post: Post) -> None:
     port = free_port()
     now_s = [1000.0]
-    courier = MessageDispatcher(
-        {"email": EmailNotifier(**settings, port=port)}, clock=lambda: now_s[0]
-    )
+    courier = MessageDispatcher({"email": post.channel(port)}, clock=lambda: now_s[0])
     pending = Delivery(
         alert_key="k",
         channel="email",
@@ -178,10 +159,10 @@ def test_the_server_is_down_then_up_through_the_courier(
             assert pending.next_try_at_s == retry_at(pending.attempts, 1000.0, now_s[0])
             now_s[0] = pending.next_try_at_s or 0.0
         assert 12 <= pending.attempts <= 16
-        start(port=port)
+        post.start(port=port)
         sent = attempt(pending)
         assert (sent.state, sent.error) == ("sent", None)
-        assert len(mailbox.mails) == 1
+        assert len(post.box.mails) == 1
     finally:
         courier.close()
 
@@ -228,11 +209,9 @@ class Outbox:
         self.waiting |= {one.message.id: one for one in results if one.state == "pending"}
 
 
-def test_eight_hours_without_a_server_end_in_one_mail(
-    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
-) -> None:
+def test_eight_hours_without_a_server_end_in_one_mail(post: Post) -> None:
     port = free_port()
-    outbox = Outbox(EmailNotifier(**settings, port=port))
+    outbox = Outbox(post.channel(port))
     for n in range(40):
         outbox.tell(n, "firing")
         if n % 4 == 0:  # a quarter of them is over soon
@@ -245,11 +224,11 @@ def test_eight_hours_without_a_server_end_in_one_mail(
             turns += 1
             outbox.now_s = min(one.next_try_at_s or 0.0 for one in outbox.waiting.values())
         assert turns <= 16
-        start(port=port)
+        post.start(port=port)
         outbox.turn()
     finally:
         outbox.courier.close()
-    (mail,) = mailbox.mails
+    (mail,) = post.box.mails
     assert outbox.waiting == {}
     assert mail["Subject"] == "gpuwatchd: 30 messages that could not be delivered earlier"
     text = mail.get_body(("plain",)).get_content()
@@ -257,19 +236,17 @@ def test_eight_hours_without_a_server_end_in_one_mail(
     assert "incident 4\n" not in text
 
 
-def test_a_silent_server_is_given_up_in_time(settings: dict[str, Any]) -> None:
+def test_a_silent_server_is_given_up_in_time(post: Post) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
-        channel = EmailNotifier(**(settings | {"timeout": 0.3}), port=deaf.getsockname()[1])
+        channel = post.channel(deaf.getsockname()[1], timeout=0.3)
         assert not _refused(channel, r"no answer within 0\.3 s").permanent
 
 
-def test_a_thread_of_mails(
-    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
-) -> None:
-    channel = EmailNotifier(**settings, port=start().port)
+def test_a_thread_of_mails(post: Post) -> None:
+    channel = post.channel()
     channel.send(MESSAGE)
     channel.send(msgspec.structs.replace(MESSAGE, id="m2", notice="resolved", thread="m1"))
-    first, second = mailbox.mails
+    first, second = post.box.mails
     assert second["In-Reply-To"] == first["Message-ID"]

@@ -33,9 +33,6 @@ def debian() -> Iterator[World]:
     yield from world("bookworm")
 
 
-# ---- the repository (what else apt refuses: tests/packaging/test_debian_real.py) ---------------
-
-
 def test_apt_refuses_an_altered_package(debian: World) -> None:
     machine = debian.machine
     (package,) = (machine.files / "srv/repo/pool").rglob("*.deb")
@@ -48,9 +45,6 @@ def test_apt_refuses_an_altered_package(debian: World) -> None:
         assert "Hash Sum mismatch" in install.stderr
     finally:
         package.write_bytes(whole)
-
-
-# ---- installed, and nothing more --------------------------------------------------------------
 
 
 def test_two_commands_install_it(debian: World) -> None:
@@ -98,9 +92,6 @@ def test_the_doctor_says_what_comes_next(debian: World) -> None:
     found = debian.ctl("doctor")
     assert "gpuwatchctl service install" in found.stdout
     assert "nvml" in found.stdout
-
-
-# ---- a service of one user --------------------------------------------------------------------
 
 
 def test_an_ordinary_user_switches_it_on(debian: World) -> None:
@@ -170,9 +161,6 @@ def test_without_linger_it_ends_with_the_last_session(debian: World) -> None:
     assert debian.ctl("service", "uninstall", user="reader").returncode == 0
 
 
-# ---- the machine's own service ----------------------------------------------------------------
-
-
 def test_an_administrator_switches_on_the_machines_own(debian: World) -> None:
     machine = debian.machine
     machine.write("/etc/gpuwatchd/config.toml", QUICK)
@@ -200,9 +188,6 @@ def test_its_group_reads_it_and_nobody_else(debian: World) -> None:
     assert "Traceback" not in refused.stderr
     assert "only members of its group may read" in refused.stdout + refused.stderr
     assert "usermod -aG gpuwatchd" in refused.stdout + refused.stderr
-
-
-# ---- what it is for ----------------------------------------------------------------------------
 
 
 def test_the_leak_is_found_and_told(debian: World) -> None:
@@ -291,9 +276,6 @@ def test_wrong_settings_at_the_start_are_not_tried_again(debian: World) -> None:
     debian.running()
 
 
-# ---- another version --------------------------------------------------------------------------
-
-
 def test_an_upgrade_keeps_everything(debian: World) -> None:
     machine = debian.machine
     before, pid, alerts = debian.counts(), debian.pid(), debian.data("alerts")
@@ -335,9 +317,6 @@ def test_a_step_back_is_asked_for(debian: World) -> None:
     assert debian.machine.read("/etc/gpuwatchd/config.toml") == "[policy]\nmax-per-hour = 19\n"
 
 
-# ---- service install, logout, uninstall -------------------------------------------------------
-
-
 def test_uninstall_keeps_what_is_the_users(debian: World) -> None:
     done = debian.ctl("service", "uninstall")
     assert done.returncode == 0, done.stderr
@@ -363,9 +342,6 @@ def test_install_uses_the_unit_of_the_package(debian: World) -> None:
     assert not own.exists(), "the package's is used, no copy of it"
     assert debian.systemctl("is-enabled", UNIT).stdout == "enabled\n"
     debian.running()
-
-
-# ---- the end ----------------------------------------------------------------------------------
 
 
 def test_a_purge_leaves_nothing(debian: World) -> None:

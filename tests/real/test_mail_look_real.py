@@ -15,7 +15,7 @@ import pytest
 from gpuwatchd.charts import child_process, scales
 from gpuwatchd.core.design import PARTS
 from gpuwatchd.notify.channels.email.message import compose
-from tests.conftest import need
+from tests.conftest import need, present
 from tests.real import mail_picture
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ def message() -> Message:
 
 @pytest.fixture(scope="module")
 def png(message: Message) -> bytes:
-    assert message.chart is not None
-    drawn = child_process.draw(message.chart, deadline_s=120.0)
-    assert drawn is not None
-    return drawn
+    return present(child_process.draw(present(message.chart), deadline_s=120.0))
 
 
 def _page(message: Message, png: bytes | None, folder: Path) -> Path:
@@ -89,9 +86,7 @@ def test_the_picture_is_on_the_page(
 def test_the_end_is_where_it_should_be(message: Message, png: bytes, tmp_path: Path) -> None:
     import numpy as np
 
-    chart = message.chart
-    assert chart is not None
-    assert chart.mid_s is not None
+    chart = present(message.chart)
     image = _seen(_page(message, png, tmp_path), width=640, dark=False).astype(int)
     wanted = [int(PARTS["limit"].light[k : k + 2], 16) for k in (1, 3, 5)]
     row = int(_rows(image.astype(np.uint8), PARTS["limit"].light).argmax())
@@ -101,7 +96,7 @@ def test_the_end_is_where_it_should_be(message: Message, png: bytes, tmp_path: P
     below = np.abs(image[row + 7 : row + 16, left : right + 1] - wanted).max(axis=2) <= 40
     cross = left + below.nonzero()[1].mean()
     begin_s, end_s, _ = scales.frame(child_process.picture_of(chart, now_s=NOW_S))
-    share = (NOW_S + chart.mid_s - begin_s) / (end_s - begin_s)
+    share = (NOW_S + present(chart.mid_s) - begin_s) / (end_s - begin_s)
     assert cross == pytest.approx(left + share * (right - left), abs=8)
 
 

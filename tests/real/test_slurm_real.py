@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tests.cli import world
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, need, ran
 from tests.real.mailserver import free_port
 from tests.real.stage import until
 
@@ -38,9 +38,7 @@ class Cluster:
 
     def ask(self, *words: str) -> str:
         """Return what a command of Slurm says."""
-        return subprocess.run(
-            words, env=self.environ, capture_output=True, text=True, check=False, timeout=30
-        ).stdout
+        return ran(words, env=self.environ, timeout=30).stdout
 
     def start(self, *words: str) -> None:
         """Start a daemon that stays in the foreground; its words go into a log."""

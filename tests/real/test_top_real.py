@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from gpuwatchd.store import live
+from tests.conftest import present
 from tests.real.tmux import Pane, terminal
 from tests.tui import world
 
@@ -72,8 +73,7 @@ def opened(home: Path, tmp_path: Path) -> Opened:
 def left(pane: Pane) -> tuple[int, str]:
     """Wait until the screen is closed; return the exit code and what is on the terminal then."""
     shown = pane.until(lambda text: LEFT.search(text) is not None, "left")
-    found = LEFT.search(shown)
-    assert found is not None
+    found = present(LEFT.search(shown))
     return int(found[1]), shown
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,10 @@ import pytest
 
 from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit import UNIT, escape, render
-from tests.conftest import need
+from tests.conftest import need, ran
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 pytestmark = pytest.mark.real_systemd
@@ -42,12 +42,9 @@ def unit(tmp_path: Path) -> Path:
 
 
 def _analyze(unit: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return ran(
         ["systemd-analyze", *words, str(unit)],
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "XDG_RUNTIME_DIR": str(unit.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

@@ -6,11 +6,10 @@ import contextlib
 import os
 import shlex
 import shutil
-import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from tests.conftest import need
+from tests.conftest import need, ran
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,10 +27,7 @@ class Pane:
 
     def tmux(self, *words: str) -> str:
         """Run tmux and return what it says."""
-        done = subprocess.run(
-            ["tmux", "-S", str(self._socket), "-f", "/dev/null", *words],
-            capture_output=True, text=True, check=False, timeout=20,
-        )  # fmt: skip
+        done = ran(["tmux", "-S", str(self._socket), "-f", "/dev/null", *words], timeout=20)
         assert done.returncode == 0, f"tmux {words}: {done.stderr}"
         return done.stdout
 
@@ -83,11 +79,25 @@ def terminal(
     need(shutil.which("tmux"), "tmux is not installed")
     pane = Pane(folder / "tmux.socket")
     inner = shlex.join(["env", f"TERM={term}", "PS1=ready> ", "/bin/sh"])
-    done = subprocess.run(
-        ["tmux", "-S", str(folder / "tmux.socket"), "-f", "/dev/null", "-u", "new-session", "-d",
-         "-x", str(columns), "-y", str(rows), inner],
-        env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=20,
-    )  # fmt: skip
+    done = ran(
+        [
+            "tmux",
+            "-S",
+            str(folder / "tmux.socket"),
+            "-f",
+            "/dev/null",
+            "-u",
+            "new-session",
+            "-d",
+            "-x",
+            str(columns),
+            "-y",
+            str(rows),
+            inner,
+        ],
+        env={**os.environ, **env},
+        timeout=20,
+    )
     assert done.returncode == 0, done.stderr
     try:
         yield pane

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 from tests.recordings import frozen, index
 
 
@@ -23,25 +22,17 @@ def test_a_tenth_of_the_answers_is_as_recorded() -> None:
     if other:
         # Others break lines elsewhere, or count the last digit otherwise.
         pytest.skip(f"recorded with other versions: {other}")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.recordings", "compare", "--tenth"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
+    done = ran(
+        [sys.executable, "-m", "tests.recordings", "compare", "--tenth"], cwd=ROOT, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_to_compare_nothing_is_an_error() -> None:
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "tests.recordings", "compare", "--only", "nosuchthing"],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=600,
-        check=False,
     )
     assert done.returncode == 2, done.stdout + done.stderr
 

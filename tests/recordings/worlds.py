@@ -86,10 +86,6 @@ def _watch() -> None:
     world.write(devices=(first, second), alerts=(alert,))
 
 
-def _leak() -> None:
-    leaky.leave()
-
-
 def _forty() -> None:
     truth = reported.Truth()
     truth.snooze()
@@ -103,43 +99,10 @@ def _forty_dead() -> None:
     truth.close()
 
 
-def _stale() -> None:
-    world.write(taken_at_s=NOW_S - 400)
-
-
-def _odd() -> None:
-    world.write(world.odd())
-
-
 def _hostile() -> None:
     alerts = (world.firing(title=world.HOSTILE),)
     world.write(msgspec.structs.replace(world.odd(world.HOSTILE), alerts=alerts))
     histories.hostile(_state_dir())
-
-
-def _strange() -> None:
-    world.write(machines.strange(at_s=NOW_S, pid=PID))
-
-
-def _eight() -> None:
-    world.write(machines.state(at_s=NOW_S, pid=PID))
-
-
-def _crowd() -> None:
-    histories.crowd(_state_dir(), processes=150)
-
-
-def _thirty() -> None:
-    histories.thirty_days(_state_dir())
-
-
-def _unseen() -> None:
-    """A history alone, an hour old at its end: nobody looks."""
-    recorded.record("cyclic")
-
-
-def _empty() -> None:
-    histories.empty(_state_dir())
 
 
 def _damaged() -> None:
@@ -166,27 +129,28 @@ def _shape(name: str) -> Callable[[], None]:
     return make
 
 
-def _version(number: int) -> Callable[[], None]:
-    return lambda: (released.load(number, _state_dir()), None)[1]
+def _version(number: int) -> Callable[[], object]:
+    return lambda: released.load(number, _state_dir())
 
 
-WORLDS: dict[str, Callable[[], None]] = {
+WORLDS: dict[str, Callable[[], object]] = {
     "none": _none,
     "healthy": _healthy,
-    FOREIGN: _leak,
+    FOREIGN: leaky.leave,
     "watch": _watch,
-    "leak": _leak,
+    "leak": leaky.leave,
     "forty": _forty,
     "forty-dead": _forty_dead,
-    "stale": _stale,
-    "odd": _odd,
+    "stale": lambda: world.write(taken_at_s=NOW_S - 400),
+    "odd": lambda: world.write(world.odd()),
     "hostile": _hostile,
-    "strange": _strange,
-    "eight": _eight,
-    "crowd": _crowd,
-    "thirty": _thirty,
-    "unseen": _unseen,
-    "empty": _empty,
+    "strange": lambda: world.write(machines.strange(at_s=NOW_S, pid=PID)),
+    "eight": lambda: world.write(machines.state(at_s=NOW_S, pid=PID)),
+    "crowd": lambda: histories.crowd(_state_dir(), processes=150),
+    "thirty": lambda: histories.thirty_days(_state_dir()),
+    # A history alone, an hour old at its end: nobody looks.
+    "unseen": lambda: recorded.record("cyclic"),
+    "empty": lambda: histories.empty(_state_dir()),
     "damaged": _damaged,
     "newer": _newer,
     "broken": _broken,

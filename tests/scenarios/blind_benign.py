@@ -50,8 +50,7 @@ def size_classes(rig: Rig) -> Run:
 
     Classes and concurrency are bounded, so the sum of the marks is; stragglers come late.
     """
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.1, 0.4))
+    span, boot, ready = rig.loaded_day(0.1, 0.4)
     classes = rig.n(8, 50)
     block = rig.total * rig.u(0.05, 0.35) / classes / 3.0
     settle = span * rig.u(0.02, 0.3)
@@ -68,8 +67,7 @@ def pipeline_mark(rig: Rig) -> Run:
 
     The data set is finite: once every sample has passed through every buffer, nothing grows.
     """
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.1, 0.4))
+    span, boot, ready = rig.loaded_day(0.1, 0.4)
     buffers, samples = rig.n(3, 24), rig.n(60, 1_000)
     largest = rig.rng.pareto(rig.u(2.0, 4.0), samples) + 1.0
     passed_s = LATEST * span * rig.u(0.1, 0.95)
@@ -83,8 +81,7 @@ def pipeline_mark(rig: Rig) -> Run:
 
 def recompile_limit(rig: Rig) -> Run:
     """A compiler that specialises on shapes, up to its limit of recompilations, then gives up."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.15, 0.5))
+    span, boot, ready = rig.loaded_day(0.15, 0.5)
     limit = rig.n(4, 16)
     times = rig.first_asked(limit, span * rig.u(0.02, 0.35), ready, LATEST * span)
     pools = whole(rig.ragged(rig.total * rig.u(0.005, 0.02), 0.5, times.size), 20 * MIB)
@@ -95,8 +92,7 @@ def recompile_limit(rig: Rig) -> Run:
 
 def evaluation_rounds(rig: Rig) -> Run:
     """Training with an evaluation every so many steps; the cache is emptied after each."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.15, 0.5))
+    span, boot, ready = rig.loaded_day(0.15, 0.5)
     period = rig.log(180.0, 2.0 * HOUR)
     starts = np.arange(ready + period, span, period)
     starts = starts + rig.rng.normal(0.0, 0.01 * period, starts.size)
@@ -112,8 +108,7 @@ def evaluation_rounds(rig: Rig) -> Run:
 
 def checkpoint_gather(rig: Rig) -> Run:
     """A sharded model is gathered on one card for a checkpoint: a short, high, rare peak."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.2, 0.6))
+    span, boot, ready = rig.loaded_day(0.2, 0.6)
     period = rig.u(0.25, 2.5) * HOUR
     starts = np.arange(ready + period, span, period)
     high = np.full(starts.size, (rig.total - boot.peak()) * rig.u(0.3, 0.9))
@@ -126,8 +121,7 @@ def checkpoint_gather(rig: Rig) -> Run:
 
 def length_curriculum(rig: Rig) -> Run:
     """Sequence length doubles by stages; the last stage begins well before the record ends."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.1, 0.35))
+    span, boot, ready = rig.loaded_day(0.1, 0.35)
     stages = rig.n(2, 6)
     begins = ready + np.sort(rig.rng.uniform(0.0, LATEST, stages)) * (span - ready) * 0.97
     sizes = 2.0 ** np.arange(stages)
@@ -139,8 +133,7 @@ def length_curriculum(rig: Rig) -> Run:
 
 def ring_of_experience(rig: Rig) -> Run:
     """A replay buffer on the card: filled transition by transition, then overwritten."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.03, 0.2))
+    span, boot, ready = rig.loaded_day(0.03, 0.2)
     full = rig.u(0.08, LATEST) * span
     capacity = rig.total * rig.u(0.15, 0.6)
     chunks = rig.n(40, 3_000)
@@ -157,8 +150,7 @@ def ring_of_experience(rig: Rig) -> Run:
 
 def uneven_experts(rig: Rig) -> Run:
     """Experts get what the router sends: the mark wanders up until the cache is emptied."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.25, 0.55))
+    span, boot, ready = rig.loaded_day(0.25, 0.55)
     every = rig.u(2.0, 20.0)
     starts = np.arange(ready, span, every)
     load = rig.rng.dirichlet(np.full(rig.n(4, 16), rig.u(3.0, 30.0)), starts.size).max(axis=1)
@@ -206,8 +198,7 @@ def notebook_day(rig: Rig) -> Run:
 
 def rollout_and_learn(rig: Rig) -> Run:
     """On-policy learning: rollouts fill a store, the update empties it."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.1, 0.4))
+    span, boot, ready = rig.loaded_day(0.1, 0.4)
     period = rig.log(40.0, 3_000.0)
     rounds = np.arange(ready, span, period)
     parts = min(24, max(4, int(20_000 / rounds.size)))
@@ -282,8 +273,7 @@ def functions_on_demand(rig: Rig) -> Run:
 
 def partition_by_partition(rig: Rig) -> Run:
     """Data frames by partition in a pool that grows to its cap; the rest spills to the host."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.0, 0.05))
+    span, boot, ready = rig.loaded_day(0.0, 0.05)
     cap = rig.total * rig.u(0.4, 0.8)
     lasts = rig.log(20.0, 900.0)
     starts = rig.arrivals(min(rig.u(1.0, 6.0) / lasts, 15_000 / span), ready, span)
@@ -316,8 +306,7 @@ def travelling_front(rig: Rig) -> Run:
 
     The mesh grows for hours, turns, and shrinks; the peak lies inside the record.
     """
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.03, 0.15))
+    span, boot, ready = rig.loaded_day(0.03, 0.15)
     cells, high = rig.n(300, 3_000), rig.total * rig.u(0.15, 0.6)
     middle, width = rig.u(0.25, 0.5) * span, rig.u(0.05, 0.12) * span
     enter = np.maximum(rig.rng.normal(middle, width, cells), ready)
@@ -331,8 +320,7 @@ def travelling_front(rig: Rig) -> Run:
 
 def index_build(rig: Rig) -> Run:
     """Vectors are added to an index batch by batch; then it is only searched."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.0, 0.1))
+    span, boot, ready = rig.loaded_day(0.0, 0.1)
     batches = rig.n(20, 600)
     done = rig.u(0.05, 0.7) * span
     gaps = rig.ragged(1.0, rig.u(0.1, 0.9), batches)
@@ -347,8 +335,7 @@ def index_build(rig: Rig) -> Run:
 
 def micro_batches(rig: Rig) -> Run:
     """Slow accumulation: gradient buckets come with the first micro-batch and go with the step."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.15, 0.45))
+    span, boot, ready = rig.loaded_day(0.15, 0.45)
     period = rig.log(10.0, 400.0)
     starts = np.arange(ready, span, period)
     size = rig.total * rig.u(0.05, 0.2)

@@ -76,8 +76,7 @@ def shortest_first(rig: Rig) -> Run:
 
     Some programs empty the cache after an epoch and climb again, others keep the first climb.
     """
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.1, 0.4))
+    span, boot, ready = rig.loaded_day(0.1, 0.4)
     batches = rig.n(100, 1_200)
     length = np.sort(rig.ragged(1.0, rig.u(0.3, 0.7), batches))
     high = rig.total * rig.u(0.1, 0.45)
@@ -104,8 +103,7 @@ def collected_late(rig: Rig) -> Run:
 
     With the cache emptied the card shows teeth; without, the mark of the tallest, an early one.
     """
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.15, 0.5))
+    span, boot, ready = rig.loaded_day(0.15, 0.5)
     tooth = rig.log(120.0, 2_400.0)
     count = int((span - ready) / tooth) + 2
     heights = np.minimum(rig.ragged(1.0, rig.u(0.1, 0.4), count), 2.0)

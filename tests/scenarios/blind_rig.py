@@ -163,6 +163,11 @@ class Rig:
             idle + took,
         )
 
+    def loaded_day(self, low: float, high: float) -> tuple[float, Steps, float]:
+        """How long a harmless record lasts, and a program whose weights are such a share."""
+        span = self.day()
+        return span, *self.boot(self.total * self.u(low, high))
+
     def first_asked(self, kinds: int, settle_s: float, start: float, end: float) -> Array:
         """When each of ``kinds`` request shapes is first asked for; those after ``end`` never are.
 

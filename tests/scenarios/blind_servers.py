@@ -130,8 +130,7 @@ def paged_pool(rig: Rig) -> Run:
 
     The longest prompts raise the activation mark a few times, in the first part of the record.
     """
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.15, 0.6))
+    span, boot, ready = rig.loaded_day(0.15, 0.6)
     target = rig.total * rig.u(0.75, 0.92)
     pool = changes(np.array([ready + 20.0]), np.array([max(target - boot.peak(), 0.0)]))
     graphs = rig.n(8, 35)
@@ -167,8 +166,7 @@ def image_resolutions(rig: Rig) -> Run:
 
     Decoding a batch comes on top for seconds.
     """
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.15, 0.45))
+    span, boot, ready = rig.loaded_day(0.15, 0.45)
     menu = rig.n(5, 40)
     times = rig.first_asked(menu, span * rig.u(0.03, 0.3), ready, LATEST * span)
     pixels = rig.rng.choice([0.25, 0.5, 0.75, 1.0, 1.5, 2.0], times.size)
@@ -186,8 +184,7 @@ def arena_by_doubling(rig: Rig) -> Run:
 
     Text length is limited, and the longest text comes in the first part of the record.
     """
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.03, 0.15))
+    span, boot, ready = rig.loaded_day(0.03, 0.15)
     asks = rig.arrivals(8_000 / span, ready, span)
     longest = rig.total * rig.u(0.05, 0.3)
     need = np.minimum(rig.ragged(0.06, rig.u(0.8, 1.4), asks.size), 1.0) * longest
@@ -199,8 +196,7 @@ def arena_by_doubling(rig: Rig) -> Run:
 
 def sessions_with_limit(rig: Rig) -> Run:
     """Chat sessions keep their cache until idle for long or pushed out: fills, then stays full."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.15, 0.45))
+    span, boot, ready = rig.loaded_day(0.15, 0.45)
     places = rig.n(10, 120)
     pool = rig.total * rig.u(0.15, 0.45)
     fill = rig.u(0.05, 0.5) * span
@@ -216,8 +212,7 @@ def sessions_with_limit(rig: Rig) -> Run:
 
 def adapters_with_limit(rig: Rig) -> Run:
     """Adapters are loaded on demand into a fixed number of slots, then swapped in place."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.2, 0.5))
+    span, boot, ready = rig.loaded_day(0.2, 0.5)
     slots = rig.n(4, 64)
     gaps = rig.rng.exponential(1.0, slots)
     full = rig.u(0.03, 0.7) * span
@@ -292,8 +287,7 @@ def shared_by_clients(rig: Rig) -> Run:
 
 def prefixes_with_eviction(rig: Rig) -> Run:
     """A prefix cache beside the pool: grows with new prompts up to its budget, then evicts."""
-    span = rig.day()
-    boot, ready = rig.boot(rig.total * rig.u(0.15, 0.45))
+    span, boot, ready = rig.loaded_day(0.15, 0.45)
     budget = rig.total * rig.u(0.1, 0.4)
     fill = rig.u(0.05, 0.68) * span
     count = rig.n(200, 4_000)

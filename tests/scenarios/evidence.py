@@ -126,42 +126,20 @@ def gather(item: Item, series: Series | None = None) -> Evidence:
     )
 
 
-@dataclass(kw_only=True)
-class Course:
-    """The best score of each look, and the score that has been held long enough by then."""
-
-    best: FloatArray
-    """(looks,) log odds."""
-    window: npt.NDArray[np.intp]
-    """(looks,) index of the window behind it, -1 without one."""
-    need: npt.NDArray[np.intp]
-    """(looks,) how many looks more an alert has to last."""
-    held: FloatArray
-    """(looks,) the lowest of the last looks, as many as an alert has to last."""
-
-
-def course(evidence: Evidence, weights: FloatArray) -> Course:
-    """Return the course of the score over the looks."""
+def need(evidence: Evidence, weights: FloatArray) -> npt.NDArray[np.intp]:
+    """Return how many looks more an alert has to last, (looks,): a twentieth of the time left."""
     scores = evidence.scores(weights)
     looks = evidence.at_s.size
-    best = np.full(looks, NEVER)
     window = np.full(looks, -1, dtype=np.intp)
     count = np.diff(evidence.first)
     filled = np.flatnonzero(count)
     if filled.size:
-        begin = evidence.first[:-1][filled]
-        best[filled] = np.maximum.reduceat(scores, begin)
+        best = np.full(looks, NEVER)
+        best[filled] = np.maximum.reduceat(scores, evidence.first[:-1][filled])
         owner = np.repeat(filled, count[filled])
         top = np.flatnonzero(scores == best[owner])
         window[owner[top]] = top
     left = np.zeros(looks)
     left[window >= 0] = evidence.eta_s[window[window >= 0]]
-    hold = np.clip(0.05 * left, 60.0, 300.0)
     pause = float(evidence.at_s[1] - evidence.at_s[0]) if looks > 1 else LOOK_S
-    need = np.maximum(np.ceil(hold / pause), 2).astype(np.intp)
-    held = np.full(looks, NEVER)
-    for back in np.unique(need).tolist():
-        padded = np.concatenate((np.full(back, NEVER), best))
-        lowest = np.lib.stride_tricks.sliding_window_view(padded, back + 1).min(axis=1)
-        held = np.where(need == back, lowest, held)
-    return Course(best=best, window=window, need=need, held=held)
+    return np.maximum(np.ceil(np.clip(0.05 * left, 60.0, 300.0) / pause), 2).astype(np.intp)

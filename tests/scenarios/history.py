@@ -195,27 +195,38 @@ def of_job(task: tuple[str, int]) -> list[Row]:
     return rows
 
 
-def siblings(others: Sequence[Ran]) -> Callable[[float], tuple[Profile, ...]]:
-    """Return what the other ranks do, looked at every few minutes."""
+def now_and_then(
+    look: Callable[[float], tuple[Profile, ...]],
+) -> Callable[[float], tuple[Profile, ...]]:
+    """Return what is seen by a look that is taken every few minutes."""
     kept: dict[int, tuple[Profile, ...]] = {}
 
-    def look(now_s: float) -> tuple[Profile, ...]:
+    def seen(now_s: float) -> tuple[Profile, ...]:
         slot = int(now_s // REFRESH_S)
         if slot not in kept:
-            out = []
-            for one in others:
-                end = int(np.searchsorted(one.series.t_s, now_s, side="right"))
-                if end < one.series.t_s.size or one.series.t_s[-1] > now_s - 60.0:
-                    out.append(
-                        forecast.profile(
-                            series_at(one.series, end), busy=one.busy[:end], ended_at_s=now_s,
-                            kind="sibling",
-                        )
-                    )  # fmt: skip
-            kept[slot] = tuple(found for found in out if found is not None)
+            kept[slot] = look(now_s)
         return kept[slot]
 
-    return look
+    return seen
+
+
+def siblings(others: Sequence[Ran]) -> Callable[[float], tuple[Profile, ...]]:
+    """Return what the other ranks do, looked at every few minutes."""
+
+    def look(now_s: float) -> tuple[Profile, ...]:
+        out = []
+        for one in others:
+            end = int(np.searchsorted(one.series.t_s, now_s, side="right"))
+            if end < one.series.t_s.size or one.series.t_s[-1] > now_s - 60.0:
+                out.append(
+                    forecast.profile(
+                        series_at(one.series, end), busy=one.busy[:end], ended_at_s=now_s,
+                        kind="sibling",
+                    )
+                )  # fmt: skip
+        return tuple(found for found in out if found is not None)
+
+    return now_and_then(look)
 
 
 def of_server(seed: int) -> list[Row]:
@@ -239,17 +250,13 @@ def of_server(seed: int) -> list[Row]:
 
 def yesterday(ran: Ran) -> Callable[[float], tuple[Profile, ...]]:
     """Return what the same hour of yesterday shows, looked at every few minutes."""
-    kept: dict[int, tuple[Profile, ...]] = {}
 
     def look(now_s: float) -> tuple[Profile, ...]:
-        slot = int(now_s // REFRESH_S)
-        if slot not in kept:
-            end = int(np.searchsorted(ran.series.t_s, now_s, side="right"))
-            found = forecast.yesterday(series_at(ran.series, end), now_s=now_s)
-            kept[slot] = () if found is None else (found,)
-        return kept[slot]
+        end = int(np.searchsorted(ran.series.t_s, now_s, side="right"))
+        found = forecast.yesterday(series_at(ran.series, end), now_s=now_s)
+        return () if found is None else (found,)
 
-    return look
+    return now_and_then(look)
 
 
 def _line(rows: Sequence[Row]) -> str:

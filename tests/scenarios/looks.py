@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.scenarios.evidence import NEVER, course
+from tests.scenarios.evidence import NEVER
+from tests.scenarios.evidence import need as looks_needed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,7 @@ class Looks:
             owner = np.repeat(np.arange(item.at_s.size), np.diff(item.first))[item.usable]
             terms.append(item.terms[item.usable])
             counts.append(np.bincount(owner, minlength=item.at_s.size))
-            need.append(course(item, weights).need)
+            need.append(looks_needed(item, weights))
             at.append(item.at_s)
             self.parts.append(Part(item=item, first=where, last=where + item.at_s.size))
             where += item.at_s.size

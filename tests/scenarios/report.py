@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from concurrent.futures import ProcessPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.scenarios import worlds
 from tests.scenarios.bench import figures, measure, tables
@@ -44,23 +44,13 @@ def run(
         return list(pool.map(measure.run, tasks, chunksize=4))
 
 
-def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the figures of one set of items."""
-    return figures.summary(outcomes)
-
-
-def table(outcomes: Sequence[Outcome]) -> str:
-    """Return the table per family."""
-    return tables.families(figures.families(outcomes))
-
-
 def show(outcomes: Sequence[Outcome], *, verbose: bool) -> None:
     """Print the families, both sets, and (verbose) what went wrong."""
-    print(table(outcomes))
+    print(tables.families(figures.families(outcomes)))
     for name, tuned in (("tuning", True), ("validation", False)):
         part = [one for one in outcomes if one.tuned == tuned]
         if part:
-            print(f"\n{tables.headline({name: summary(part)})}")
+            print(f"\n{tables.headline({name: figures.summary(part)})}")
     for one in outcomes if verbose else ():
         if is_false(one) or (one.leak and not is_hit(one)):
             print(f"wrong: {one.family} {one.seed} alert {one.alert_s} onset {one.onset_s}")

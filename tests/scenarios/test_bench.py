@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gpuwatchd.analysis.forecast.score import SCORE
+from tests.conftest import present
 from tests.scenarios import rivals, worlds
 from tests.scenarios.bench import __main__ as program
 from tests.scenarios.bench import figures, measure, page, real, result, runner, sets, tables
@@ -86,12 +87,6 @@ def test_a_late_alert_is_found_but_not_in_time() -> None:
     assert found["f1_in_time"] == 0.0
 
 
-def test_a_watch_before_the_onset_says_nothing_of_the_leak() -> None:
-    found = figures.summary([outcome(), outcome(seed=2, watch_s=60.0)])
-    assert found["watch"]["minutes"] == pytest.approx(4.0)
-    assert found["left_watch_median"] == pytest.approx(1.0 - 240.0 / (2 * HOUR))
-
-
 def test_every_family_weighs_the_same_in_f1_and_all_time_counts_per_day() -> None:
     rows = [outcome(), *(harmless(seed=k) for k in range(9)), harmless(seed=9, alert_s=9.0)]
     found = figures.summary(rows)
@@ -125,14 +120,6 @@ def test_calibration_weighs_every_item_the_same() -> None:
     assert found["items"] == 3
 
 
-def test_families_with_errors_are_named() -> None:
-    rows = [outcome(), harmless(alert_s=9.0, watch_s=9.0), outcome(family="noisy", alert_s=None)]
-    text = tables.wrong(figures.families(rows))
-    assert "linear_slow" not in text
-    assert [line.split("|")[1].strip() for line in text.splitlines()[2:]] == ["flat", "noisy"]
-    assert tables.wrong(figures.families([outcome()])).startswith("Nothing was missed")
-
-
 def test_confusion_leaves_out_leaks_that_nobody_saw() -> None:
     rows = [
         outcome(), outcome(pattern="step"), outcome(watch_s=None, alert_s=None), harmless(),
@@ -151,8 +138,7 @@ def test_the_limit_of_a_straight_leak_is_its_quantum(
 ) -> None:
     t = np.arange(0.0, 4 * HOUR, 5.0)
     x = np.floor((2 * GB + rate * t + sd) / 2**21) * 2**21
-    found = limit(make(t, x, 80 * GB), leak(0.0, rate, 70 * GB / rate, "gradual"))
-    assert found is not None
+    found = present(limit(make(t, x, 80 * GB), leak(0.0, rate, 70 * GB / rate, "gradual")))
     # Cells of ten seconds blur a fast quantum.
     assert found.t_star_s == pytest.approx(expected_s, rel=0.2)
 
@@ -176,8 +162,7 @@ def test_the_limit_of_a_noisy_leak_grows_with_the_noise() -> None:
 def test_the_limit_of_cycles_is_three_periods() -> None:
     t = np.arange(0.0, 6 * HOUR, 5.0)
     x = 6 * GB + 2e5 * 600.0 * np.floor(t / 600.0) + 3 * GB * ((t % 600.0) / 600.0)
-    found = limit(make(t, x, 80 * GB), leak(0.0, 2e5, 1e6, "cyclic"))
-    assert found is not None
+    found = present(limit(make(t, x, 80 * GB), leak(0.0, 2e5, 1e6, "cyclic")))
     assert found.t_star_s == pytest.approx(1800.0, rel=0.15)
 
 
@@ -242,24 +227,6 @@ def test_every_family_is_fitted_without_itself_and_only_once(
     assert asked == ["flat", "noisy", "flat"]
 
 
-def test_without_a_trainer_the_shipped_weights_are_used_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sets, "TRAIN", "tests.scenarios.nowhere")
-    weights, words = sets.fold_weights(["flat"], tmp_path / "weights.jsonl", "code")
-    assert weights == {"flat": None}
-    assert "shipped" in words
-
-
-def test_the_fingerprint_follows_the_code(tmp_path: Path) -> None:
-    (tmp_path / "gpuwatchd").mkdir()
-    file = tmp_path / "gpuwatchd" / "one.py"
-    file.write_text("a = 1\n")
-    before = runner.fingerprint(tmp_path, ["gpuwatchd"])
-    file.write_text("a = 2\n")
-    assert runner.fingerprint(tmp_path, ["gpuwatchd"]) != before
-
-
 def test_harmless_items_are_added_until_there_are_enough_days() -> None:
     tasks = sets.blind(sets.LAB, 1, days=25.0)
     benign = [one for one in tasks if one.family in worlds.BENIGN]
@@ -267,13 +234,6 @@ def test_harmless_items_are_added_until_there_are_enough_days() -> None:
     assert days >= 25.0
     assert days - len(worlds.BENIGN) / 3.0 < 25.0
     assert sum(one.family in worlds.LEAKS for one in tasks) == len(worlds.LEAKS)
-
-
-def test_the_bar_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = runner.Bar(2, "work", sys.stderr)
-    bar.step()
-    bar.step()
-    assert "2/2" in capsys.readouterr().err
 
 
 def test_the_program_prints_and_writes_everything(
@@ -306,33 +266,6 @@ def test_the_program_prints_and_writes_everything(
     assert "old" not in filled
     assert tables.headline(result.summaries(found)) in filled
     assert page.filled(filled, found) == filled
-
-
-def test_the_command_that_is_quoted_prints_the_same_figures() -> None:
-    options = program.parser().parse_args(
-        ["--blind", "--seeds", "3", "--only", "folds", "--only", "real", "--output", "elsewhere"]
-    )
-    expected = "python -m tests.scenarios.bench --seeds 3 --only folds --only real --blind"
-    assert program.command(options) == expected
-
-
-def test_figures_are_written_so_that_people_can_read_a_difference() -> None:
-    found = {"run": {"a": 1, "b": [1.0, None, "x, y"]}, "sets": {"one": [[1, 2], [3, 4]]}}
-    text = result.written(found)
-    assert msgspec.json.decode(text) == found
-    assert b'"b": [1.0, null, "x, y"]' in text
-    assert len(text.splitlines()) < 20
-
-
-def test_the_page_is_filled_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert page.fill(tmp_path / "none.json") == 1
-    assert "cannot read" in capsys.readouterr().err
-
-
-def test_recordings_that_are_not_there_are_skipped_with_the_reason(tmp_path: Path) -> None:
-    assert real.recordings(tmp_path) == "the folder of recordings is not here"
-    (tmp_path / "manifest.json").write_text('[{"file": "gone.csv", "label": "no-leak"}]')
-    assert isinstance(real.recordings(tmp_path), str)
 
 
 def test_a_recording_is_judged_as_analyze_does(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import present
 from tests.scenarios import documented
 from tests.scenarios.replay import Life, replay
 
@@ -24,15 +25,13 @@ def _named_by(life: Life, names: set[str], at_s: float) -> bool:
 def test_fast_leak_is_watched_in_90_s_and_alerted_in_6_and_a_half_min(interval_s: float) -> None:
     life = replay(documented.fast(interval_s), until_s=600 + 400)
     onset = 600.0
-    assert life.watch_s is not None
-    assert 0.0 < life.watch_s - onset <= 90.0
-    assert life.alert_s is not None
-    assert life.alert_s - onset <= 6.5 * MINUTE
-    assert life.alert is not None
-    assert life.alert.severity == "critical"
-    assert life.alert.eta is not None
+    assert 0.0 < present(life.watch_s) - onset <= 90.0
+    assert present(life.alert_s) - onset <= 6.5 * MINUTE
+    assert present(life.alert).severity == "critical"
     oom_s = onset + 60 * 1024 / 40
-    assert life.alert.eta.mid_s == pytest.approx(oom_s - life.alert_s, rel=0.1)
+    assert present(present(life.alert).eta).mid_s == pytest.approx(
+        oom_s - present(life.alert_s), rel=0.1
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,23 +49,19 @@ def test_steady_leak_is_watched_in_time(
     mb_per_min: float, sd_mib: float, watch_min: float, hours: float, quiet_s: float
 ) -> None:
     life = replay(documented.line(mb_per_min, sd_mib, hours, quiet_s=quiet_s))
-    assert life.watch_s is not None
-    assert life.watch_s - quiet_s <= watch_min * MINUTE
-    assert life.watch is not None
-    assert life.watch.pattern == "gradual"
+    assert present(life.watch_s) - quiet_s <= watch_min * MINUTE
+    assert present(life.watch).pattern == "gradual"
 
 
 def test_blog_leak_is_alerted_while_most_of_the_time_is_left() -> None:
     life = replay(documented.line(50.0, 8.0, 2.0), stop_at_alert=True)
     assert life.alert is not None
-    assert life.alert_s is not None
-    assert life.alert_s <= 75 * MINUTE
+    assert present(life.alert_s) <= 75 * MINUTE
     rate = 50e6 / 60
     assert life.alert.rate_bytes_per_s == pytest.approx(rate, rel=0.05)
-    assert life.alert.eta is not None
-    left = (24 * documented.GIB - 12e9) / rate - life.alert_s
-    assert life.alert.eta.low_s <= left
-    assert life.alert.eta.mid_s == pytest.approx(left, rel=0.1)
+    left = (24 * documented.GIB - 12e9) / rate - present(life.alert_s)
+    assert present(life.alert.eta).low_s <= left
+    assert present(life.alert.eta).mid_s == pytest.approx(left, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +77,7 @@ def test_blog_leak_is_alerted_while_most_of_the_time_is_left() -> None:
 def test_repeating_growth_is_named(series: Series, names: set[str], watch_s: float) -> None:
     life = replay(series)
     assert _named_by(life, names, watch_s)
-    assert life.alert is not None
-    assert life.alert.pattern in names
+    assert present(life.alert).pattern in names
 
 
 @pytest.mark.parametrize("name", sorted(documented.harmless()))
@@ -94,6 +88,5 @@ def test_harmless_series_do_not_alert(name: str) -> None:
 
 def test_preallocated_pool_is_called_so() -> None:
     life = replay(documented.harmless()["preallocated"])
-    assert life.last is not None
-    assert life.last.pattern == "preallocated"
-    assert "invisible" in life.last.reason
+    assert present(life.last).pattern == "preallocated"
+    assert "invisible" in present(life.last).reason

@@ -9,6 +9,7 @@ import pytest
 
 from gpuwatchd.collect.replay import read_log
 from gpuwatchd.core.model import Series
+from tests.conftest import present
 from tests.scenarios.replay import Life, replay
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ def test_no_recorded_harmless_series_alerts(shared_data: Path) -> None:
 def test_a_recorded_row_of_model_reloads_is_seen(shared_data: Path) -> None:
     found = lives(shared_data / "traces" / "issues" / "ollama_10597_model_reload.csv")
     assert found
-    last = found[0][1].last
-    assert last is not None
+    last = present(found[0][1].last)
     assert last.tier == "watch"
     assert last.rate_bytes_per_s == pytest.approx(298e6 / 60, rel=0.1)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from tests.scenarios import report, worlds
-from tests.scenarios.bench import figures
+from tests.scenarios.bench import figures, tables
 from tests.scenarios.bench.outcome import is_false
 
 if TYPE_CHECKING:
@@ -35,30 +34,6 @@ def outcomes() -> list[Outcome]:
         *report.run(tuning, worlds.TUNING_SEEDS[:1], workers=workers),
         *report.run(others, worlds.HELD_OUT_SEEDS[:1], workers=workers),
     ]
-
-
-def test_families_are_split_once_and_for_all() -> None:
-    assert not worlds.TUNING & worlds.HELD_OUT
-    assert set(worlds.FAMILIES) == worlds.TUNING | worlds.HELD_OUT
-    assert len(worlds.LEAKS) >= 20
-    assert len(worlds.BENIGN) >= 30
-    assert set(worlds.TUNING_SEEDS).isdisjoint(worlds.HELD_OUT_SEEDS)
-
-
-@pytest.mark.parametrize("family", sorted(worlds.FAMILIES))
-def test_worlds_are_deterministic_and_sane(family: str) -> None:
-    one, two = worlds.build(family, 1), worlds.build(family, 1)
-    assert np.array_equal(one.series.used_bytes, two.series.used_bytes)
-    assert one.truth == two.truth
-    series = one.series
-    assert np.all(np.diff(series.t_s) > 0)
-    assert series.total_bytes is not None
-    assert 0 <= series.used_bytes.min() <= series.used_bytes.max() <= series.total_bytes
-    assert one.truth.leak == (family in worlds.LEAKS)
-    if one.truth.leak:
-        assert one.truth.oom_s is not None
-        assert one.truth.onset_s is not None
-        assert one.truth.oom_s > one.truth.onset_s
 
 
 @pytest.mark.parametrize("tuned", [True, False], ids=["tuning", "validation"])
@@ -96,6 +71,6 @@ def test_forecasts_and_names_can_be_relied_on(outcomes: list[Outcome]) -> None:
 
 
 def test_the_report_prints_every_family(outcomes: list[Outcome]) -> None:
-    text = report.table(outcomes)
+    text = tables.families(figures.families(outcomes))
     for family in worlds.FAMILIES:
         assert family in text

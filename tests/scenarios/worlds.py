@@ -48,19 +48,6 @@ class Item:
         """Length of the series in seconds."""
         return float(self.series.t_s[-1] - self.series.t_s[0])
 
-    def oom_after(self, at_s: float) -> float | None:
-        """Return when the card is full if what leaks at ``at_s`` goes on; None when nothing does.
-
-        Where a leaking process is restarted this is another time in each of its lives.
-        """
-        told = [
-            float(view.series.t_s[0]) - EPOCH_S + view.truth.oom_s
-            for view in self.processes.values()
-            if view.leaker and view.truth.oom_s is not None
-            and view.begin_s <= at_s and (view.end_s is None or at_s < view.end_s)
-        ]  # fmt: skip
-        return min(told) if told else self.truth.oom_s
-
 
 def _families(*modules: ModuleType) -> dict[str, Family]:
     """Return the families of these files, in the order of their lines."""

@@ -219,10 +219,3 @@ def test_a_program_that_is_not_there_is_refused() -> None:
         raise FileNotFoundError(2, "No such file or directory", str(path))
 
     assert account.unsafe(("/opt/x",), look=gone, homes=()).endswith("No such file or directory")
-
-
-def test_the_refusal_says_where_to_install_it() -> None:
-    with pytest.raises(ServiceError, match="lies in a home") as caught:
-        account.refuse_unsafe((EXEC,), "it lies in a home")
-    assert "/opt" in caught.value.hint
-    account.refuse_unsafe((EXEC,), "")

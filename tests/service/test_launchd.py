@@ -65,11 +65,19 @@ def loaded(tools: Tools) -> None:
 
 def test_the_property_list(manager: Launchd, tools: Tools) -> None:
     wanted: dict[str, Any] = plistlib.loads(manager.render().encode())
+    # A truth value is an int to Python, and none to launchd.
+    assert {name: type(value) for name, value in wanted.items()} == {
+        **dict.fromkeys(("Label", "ProcessType", "LimitLoadToSessionType"), str),
+        **dict.fromkeys(("StandardOutPath", "StandardErrorPath"), str),
+        **dict.fromkeys(("ThrottleInterval", "ExitTimeOut", "Umask"), int),
+        **dict.fromkeys(("KeepAlive", "EnvironmentVariables"), dict),
+        "ProgramArguments": list,
+        "RunAtLoad": bool,
+    }
     assert wanted["Label"] == agent_file(tools).stem
     assert wanted["ProgramArguments"] == ["/opt/venv/bin/python3", "-m", "gpuwatchd"]
     assert wanted["RunAtLoad"] is True
     assert wanted["KeepAlive"] == {"SuccessfulExit": False}
-    assert type(wanted["ThrottleInterval"]) is int
     assert wanted["ThrottleInterval"] == 30
     assert wanted["ProcessType"] == "Background"
     assert wanted["LimitLoadToSessionType"] == "Aqua"

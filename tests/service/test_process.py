@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpuwatchd.service import process
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,11 +45,12 @@ if "TURN" not in os.environ:
 
 
 def test_it_becomes_itself_again_with_pid_and_arguments() -> None:
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", SCRIPT, "--interval", "1s"],
-        capture_output=True, text=True, check=True, cwd=ROOT,
+        check=True,
+        cwd=ROOT,
         env={name: value for name, value in os.environ.items() if name != "TURN"},
-    )  # fmt: skip
+    )
     first, second = (line.split(" ", 1) for line in done.stdout.splitlines())
     assert first[0] == second[0]
     assert first[1].startswith("['--interval', '1s'] None")

@@ -88,12 +88,6 @@ def test_the_machine_s_unit_word_for_word_where_it_matters() -> None:
     ]
 
 
-def test_the_configuration_is_not_the_service_s() -> None:
-    # systemd would give it to the user of the service, who could then change it.
-    names = {name for name, _ in directives(for_package(EXEC, system=True))}
-    assert "ConfigurationDirectory" not in names
-
-
 def test_credentials_of_the_machine_are_not_needed() -> None:
     credentials = [
         value for name, value in directives(for_package(EXEC, system=True))
@@ -142,21 +136,6 @@ def test_the_killer_for_lack_of_memory_takes_others_first(
     system = request.node.callspec.params["unit"].endswith("system")
     # Less than 0 would promise what a manager of a user cannot keep.
     assert scores == ([-500] if system else [0])
-
-
-def test_every_block_says_why(unit: str) -> None:
-    blocks = re.split(r"\n\s*\n", unit)
-    unexplained = [
-        block
-        for block in blocks
-        if not block.lstrip().startswith("#")
-        and not re.fullmatch(
-            r"\[\w+\]\n(#.*\n)*((Description|WantedBy|Documentation)=.*\n?)+", block
-        )
-        and block.strip() != "Restart=on-failure\nRestartSec=5s"
-        and not block.lstrip().startswith("[Service]\n#")
-    ]
-    assert unexplained == []
 
 
 def test_it_is_known_as_ours_and_no_placeholder_is_left(unit: str) -> None:

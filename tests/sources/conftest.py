@@ -14,6 +14,7 @@ from tests.conftest import need
 from tests.fakenvml import FakeNvml
 from tests.sources.drm_case import Tree
 from tests.sources.metal_case import FakeMac
+from tests.sources.nvml_case import Nvml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> FakeNvml:
+def fake(tmp_path: Path) -> Nvml:
     if not sys.platform.startswith("linux"):
         pytest.skip("the stand-in library is for Linux")
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
-    return FakeNvml(tmp_path)
+    return Nvml(tmp_path)
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.fakenvml import FakeNvml
+from tests.fakenvml import FakeNvml
 
 MIB = 1024**2
 GIB = 1024**3
@@ -19,6 +18,7 @@ from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.collect.nvml.source import NvmlSource
 
 now = [1000.0]
+folder = Path(os.environ.get("FAKE_NVML_CONF", "")).parent
 def source(**settings):
     settings.setdefault("sys_root", "/nowhere")
     settings.setdefault("events", False)
@@ -35,31 +35,32 @@ def out(*values):
 """
 
 
-def play(fake: FakeNvml, script: str, *arguments: object) -> Any:
-    return fake.run(PRELUDE + script, *map(str, arguments))
+class Nvml(FakeNvml):
+    """The stand-in, and the beginning of every script that is played before it."""
+
+    prelude = PRELUDE
+
+    def play(self, script: str, *arguments: object) -> Any:
+        """Return what a script says; ``folder`` is where the files of the stand-in are."""
+        return self.run(self.prelude + script, *map(str, arguments))
 
 
-def one_read(fake: FakeNvml, *conf: str) -> tuple[list[Any], list[Any], list[Any]]:
+def one_read(fake: Nvml, *conf: str) -> tuple[list[Any], list[Any], list[Any]]:
     """Return (readings, devices, faults) of a first read of this configuration."""
     fake.write(*conf)
-    readings, devices, faults = play(
-        fake,
-        """
+    readings, devices, faults = fake.play("""
 s = source()
 sample = s.read()
 out(plain(sample.readings), plain(s.devices()), plain(sample.faults))
 s.close()
-""",
-    )
+""")
     return readings, devices, faults
 
 
-def several(fake: FakeNvml, reads: int, *conf: str, step_s: int = 5, **settings: str) -> Any:
+def several(fake: Nvml, reads: int, *conf: str, step_s: int = 5, **settings: str) -> Any:
     """Return (readings of each read, events) of the only card."""
     fake.write(*conf)
-    return play(
-        fake,
-        f"""
+    return fake.play(f"""
 s = source(**{settings!r})
 readings, events = [], []
 for _ in range({reads}):
@@ -69,5 +70,4 @@ for _ in range({reads}):
     now[0] += {step_s}
 out(readings, events, plain(s.devices()))
 s.close()
-""",
-    )
+""")

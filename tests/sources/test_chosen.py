@@ -8,7 +8,6 @@ import pytest
 
 from gpuwatchd.collect import SOURCES, selection
 from gpuwatchd.core.config import ReplaySection, SimulateSection, SourcesSection
-from gpuwatchd.core.config.schema import DrmSection
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 
 if TYPE_CHECKING:
@@ -98,9 +97,3 @@ def test_what_was_named_is_told_whatever_else_works() -> None:
     named, tried = selection.Choice("nvml", optional=False), selection.Choice("drm", optional=True)
     assert selection.absences([(named, "nvml: hangs"), (tried, None)]) == ["nvml: hangs"]
     assert selection.absences([(named, None), (tried, "drm: no card")]) == []
-
-
-def test_a_section_of_the_configuration_is_the_call_of_its_source() -> None:
-    source = selection.make("drm", SourcesSection(drm=DrmSection(integrated=True)))
-    assert source.name == "drm"
-    assert vars(source)["_integrated"] is True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.bench import faults, faults_views
+from tests.bench import faults
 from tests.bench.faults_worlds import FAULTS, GIB, MIB
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
@@ -53,34 +53,3 @@ def test_what_another_tool_shows_is_read_from_its_output(tool: str, tmp_path: Pa
         # The rules can fail: nothing of this is true of an empty screen.
         blank = view._replace(gpus={})
         assert len(faults.judge(blank, fault, cast, ours=False).broken) == len(fault.rules)
-
-
-NVITOP = """\
-|===============================+======================+======================+==============+
-|   0  ERROR: GPU is Lost   N/A | N/A              N/A |     N/A          N/A | MEM: |||| N/A |
-| N/A   N/A  N/A      N/A / N/A |            N/A / N/A |     N/A          N/A | UTL: |||| N/A |
-|-------------------------------+----------------------+----------------------+--------------|
-|   1  A100                 Off | 00000000:02:00.0 Off |  Enabled         N/A | MEM: || 11.2% |
-| N/A   40C   P8     60W / 300W |   9216MiB / 80.00GiB |      0%      Default | UTL: | 0%     |
-|-------------------------------+----------------------+----------------------+--------------|
-| 1:0          MIG @ GI/CI: 1/0 |   9216MiB / 20.00GiB | BAR1:  4.00MiB /  2% | MEM: ||||    |
-+===============================+======================+======================+==============+
-| GPU     PID      USER  GPU-MEM %SM %GMBW  %CPU  %MEM  TIME  COMMAND                          |
-|============================================================================================|
-| 1:0   15126 C    root  9216MiB   0     0   0.0   0.0  0:03  python train.py                  |
-|   1   15127 C     N/A      N/A   0     0   N/A   N/A   N/A  No Such Process                  |
-"""
-
-
-def test_a_screen_of_nvitop_is_read() -> None:
-    gpus = faults_views.of_nvitop(NVITOP)
-    assert list(gpus) == ["0", "1", "1:0"]
-    assert (gpus["0"].state, gpus["0"].used_bytes, gpus["0"].processes) == (
-        "GPU is Lost",
-        None,
-        None,
-    )
-    assert (gpus["1"].used_bytes, gpus["1"].total_bytes) == (9 * GIB, 80 * GIB)
-    assert gpus["1"].processes == (faults_views.Held(15127, None, "No Such Process"),)
-    assert gpus["1:0"].processes == (faults_views.Held(15126, 9 * GIB, "python train.py"),)
-    assert gpus["1:0"].total_bytes == 20 * GIB

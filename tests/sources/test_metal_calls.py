@@ -11,6 +11,7 @@ import pytest
 from gpuwatchd.collect.metal import calls
 from gpuwatchd.collect.metal.calls import Mac
 from gpuwatchd.core.errors import SourceError, SourceUnavailable
+from tests.conftest import present
 
 PYTHON = sys.executable
 
@@ -59,8 +60,7 @@ def test_the_process_table_has_this_program_and_its_parent() -> None:
 
 
 def test_resident_memory_is_that_of_the_process() -> None:
-    held = Mac().resident_bytes(os.getpid())
-    assert held is not None
+    held = present(Mac().resident_bytes(os.getpid()))
     assert held > 1 << 20
     assert Mac().resident_bytes(2**22 + 1) is None
 
@@ -72,8 +72,7 @@ def test_without_metal_nothing_is_recommended() -> None:
 
 @pytest.mark.skipif(sys.platform != "darwin", reason="only macOS tells footprints")
 def test_a_footprint_of_this_program() -> None:
-    found = Mac().footprint(os.getpid())
-    assert found is not None
+    found = present(Mac().footprint(os.getpid()))
     assert found.footprint_bytes > 1 << 20
 
 

@@ -12,6 +12,7 @@ from gpuwatchd.collect.metal import ioreg
 from gpuwatchd.collect.metal import system as metal_system
 from gpuwatchd.collect.metal.calls import ACCELERATORS
 from gpuwatchd.collect.metal.system import GIB, MIB, Ceiling, Footprint, System
+from tests.conftest import present
 from tests.sources.metal_case import AVAILABLE, PAGE, FakeMac, text
 
 if TYPE_CHECKING:
@@ -192,6 +193,5 @@ def test_the_estimate_is_never_far_above_what_machines_said(recorded: Path) -> N
         rows = list(csv.DictReader(file))
     assert rows
     for row in rows:
-        estimate = metal_system.ceiling(System(ram_bytes=int(row["ram_bytes"])), None)
-        assert estimate is not None
+        estimate = present(metal_system.ceiling(System(ram_bytes=int(row["ram_bytes"])), None))
         assert 0.85 <= estimate.total_bytes / int(row["recommendedMaxWorkingSetSize_bytes"]) < 1.01

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sources.nvml_case import GIB, MIB, UID, one_read, play
+from tests.sources.nvml_case import GIB, MIB, UID, one_read
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fakenvml import FakeNvml
+    from tests.sources.nvml_case import Nvml
 
 
-# ---- plain readings --------------------------------------------------------------------------
-
-
-def test_a_card_is_read_completely(fake: FakeNvml, child: int) -> None:
+def test_a_card_is_read_completely(fake: Nvml, child: int) -> None:
     readings, devices, faults = one_read(
         fake,
         "gpu 0 name=NVIDIA_A100 bus=00000000:0A:00.0 total=80G base=1G reserved=600M util=57 "
@@ -47,40 +44,31 @@ def test_a_card_is_read_completely(fake: FakeNvml, child: int) -> None:
     assert (device["memory_total_bytes"], device["memory_kind"]) == (80 * GIB, "dedicated")
 
 
-def test_no_process_is_an_empty_list(fake: FakeNvml) -> None:
-    readings, _, _ = one_read(fake, "gpu 0 total=24G")
-    assert readings[0]["uses"] == []
-    assert readings[0]["uses_reason"] is None
-
-
-def test_a_pid_in_three_lists_counts_once(fake: FakeNvml, child: int) -> None:
+def test_a_pid_in_three_lists_counts_once(fake: Nvml, child: int) -> None:
     readings, _, _ = one_read(fake, "gpu 0 total=24G", f"proc 0 pid={child} mem=2G type=CGM")
     (use,) = readings[0]["uses"]
     assert (use["used_bytes"], use["kind"]) == (2 * GIB, "C+G+M")
 
 
 @pytest.mark.parametrize("variant", [[], ["v2_inclusive"]])
-def test_used_never_holds_the_reserve(fake: FakeNvml, variant: list[str]) -> None:
+def test_used_never_holds_the_reserve(fake: Nvml, variant: list[str]) -> None:
     readings, _, _ = one_read(fake, "gpu 0 total=24G used=3G reserved=500M", *variant)
     assert readings[0]["used_bytes"] == 3 * GIB
     assert readings[0]["reserved_bytes"] == 500 * MIB
 
 
-def test_a_hostile_name_is_made_safe(fake: FakeNvml) -> None:
+def test_a_hostile_name_is_made_safe(fake: Nvml) -> None:
     _, devices, _ = one_read(fake, "gpu 0 total=24G name=Evil\x1b[2J<b>\u202e")
     assert devices[0]["name"] == "Evil<b>"
 
 
-def test_a_name_that_is_no_text_costs_only_the_name(fake: FakeNvml) -> None:
+def test_a_name_that_is_no_text_costs_only_the_name(fake: Nvml) -> None:
     readings, devices, _ = one_read(fake, "gpu 0 total=24G name=A\udcffB", "gpu 1 total=24G")
     assert [device["name"] for device in devices] == ["NVIDIA GPU", "NVIDIA Test GPU"]
     assert [reading["state"] for reading in readings] == ["ok", "ok"]
 
 
-# ---- one bad card, one bad answer ------------------------------------------------------------
-
-
-def test_a_lost_card_hides_no_other(fake: FakeNvml, child: int) -> None:
+def test_a_lost_card_hides_no_other(fake: Nvml, child: int) -> None:
     readings, _, faults = one_read(
         fake,
         *(f"gpu {index} total=24G" for index in range(3)),
@@ -94,7 +82,7 @@ def test_a_lost_card_hides_no_other(fake: FakeNvml, child: int) -> None:
     assert [fault["where"] for fault in faults] == ["nvml/0"]
 
 
-def test_a_forbidden_card_hides_no_other(fake: FakeNvml) -> None:
+def test_a_forbidden_card_hides_no_other(fake: Nvml) -> None:
     readings, devices, _ = one_read(
         fake,
         "gpu 0 total=24G",
@@ -112,7 +100,7 @@ def test_a_forbidden_card_hides_no_other(fake: FakeNvml) -> None:
 @pytest.mark.parametrize(
     ("code", "state"), [(4, "no-permission"), (10, "hung"), (16, "reset-required"), (15, "lost")]
 )
-def test_a_memory_error_gives_a_state_and_no_number(fake: FakeNvml, code: int, state: str) -> None:
+def test_a_memory_error_gives_a_state_and_no_number(fake: Nvml, code: int, state: str) -> None:
     readings, devices, faults = one_read(
         fake, "gpu 0 total=24G", "gpu 1 total=24G", f"fail nvmlDeviceGetMemoryInfo* 0 {code}"
     )
@@ -123,7 +111,7 @@ def test_a_memory_error_gives_a_state_and_no_number(fake: FakeNvml, code: int, s
     assert faults[0]["device_uid"] == UID(0)
 
 
-def test_an_unknown_error_keeps_the_rest_of_the_card(fake: FakeNvml, child: int) -> None:
+def test_an_unknown_error_keeps_the_rest_of_the_card(fake: Nvml, child: int) -> None:
     readings, devices, faults = one_read(
         fake,
         "gpu 0 total=24G util=9",
@@ -138,7 +126,7 @@ def test_an_unknown_error_keeps_the_rest_of_the_card(fake: FakeNvml, child: int)
     assert "999" in faults[0]["why"]
 
 
-def test_one_refused_gauge_is_one_fault(fake: FakeNvml) -> None:
+def test_one_refused_gauge_is_one_fault(fake: Nvml) -> None:
     readings, _, faults = one_read(
         fake, "gpu 0 total=24G temp=50 power=99", "fail nvmlDeviceGetPowerUsage 0 4"
     )
@@ -147,12 +135,10 @@ def test_one_refused_gauge_is_one_fault(fake: FakeNvml) -> None:
     assert [fault["where"] for fault in faults] == ["nvml/0/power"]
 
 
-def test_a_fault_is_one_line_and_its_end_another(fake: FakeNvml) -> None:
+def test_a_fault_is_one_line_and_its_end_another(fake: Nvml) -> None:
     """The gauges are asked for in each third look: between two of them a fault is not over."""
     fake.write("gpu 0 total=24G temp=50", "fail nvmlDeviceGetTemperature* 0 2")
-    (lines,) = play(
-        fake,
-        """
+    (lines,) = fake.play("""
 import logging
 lines = []
 class Kept(logging.Handler):
@@ -169,8 +155,7 @@ reads()
 put("gpu 0 total=24G temp=50")
 reads()
 out(lines)
-""",
-    )
+""")
     found = []
     for level, line in lines:
         first, *words = shlex.split(line)
@@ -183,17 +168,14 @@ out(lines)
     ]
 
 
-def test_unsupported_gauges_are_no_faults_and_are_not_asked_for_again(fake: FakeNvml) -> None:
+def test_unsupported_gauges_are_no_faults_and_are_not_asked_for_again(fake: Nvml) -> None:
     fake.write("gpu 0 total=24G util=na temp=na power=na clock=na")
-    readings, faults = play(
-        fake,
-        """
+    readings, faults = fake.play("""
 s = source(slow_every=1)
 for _ in range(5):
     sample = s.read()
 out(plain(sample.readings[0]), plain(sample.faults))
-""",
-    )
+""")
     assert faults == []
     names = ("util_pct", "temp_c", "power_w", "clock_mhz")
     assert [readings[name] for name in names] == [None] * 4
@@ -203,21 +185,7 @@ out(plain(sample.readings[0]), plain(sample.faults))
     assert calls["nvmlDeviceGetMemoryInfo_v2"] == 5
 
 
-# ---- memory ----------------------------------------------------------------------------------
-
-
-def test_unified_memory_is_what_the_processes_hold(fake: FakeNvml, child: int) -> None:
-    readings, devices, _ = one_read(
-        fake, "gpu 0 name=NVIDIA_Thor total=na", f"proc 0 pid={child} mem=9216M"
-    )
-    (reading,) = readings
-    assert reading["used_bytes"] == 9216 * MIB
-    assert devices[0]["memory_kind"] == "unified"
-    assert 0 < reading["free_bytes"] <= reading["total_bytes"]
-    assert reading["state"] == "ok"
-
-
-def test_a_total_of_zero_is_unknown(fake: FakeNvml, child: int) -> None:
+def test_a_total_of_zero_is_unknown(fake: Nvml, child: int) -> None:
     readings, devices, faults = one_read(fake, "gpu 0 total=0", f"proc 0 pid={child} mem=1G")
     assert devices[0]["memory_kind"] == "dedicated"
     assert readings[0]["used_bytes"] is None
@@ -225,12 +193,12 @@ def test_a_total_of_zero_is_unknown(fake: FakeNvml, child: int) -> None:
 
 
 @pytest.mark.parametrize("line", ["proc 0 pid={} mem=na", "fail *RunningProcesses* 0 4"])
-def test_unified_without_process_memory_is_unknown(fake: FakeNvml, child: int, line: str) -> None:
+def test_unified_without_process_memory_is_unknown(fake: Nvml, child: int, line: str) -> None:
     readings, _, _ = one_read(fake, "gpu 0 name=NVIDIA_Thor total=na", line.format(child))
     assert readings[0]["used_bytes"] is None
 
 
-def test_neither_memory_nor_processes_is_unsupported(fake: FakeNvml) -> None:
+def test_neither_memory_nor_processes_is_unsupported(fake: Nvml) -> None:
     readings, _, _ = one_read(
         fake, "gpu 0 name=NVIDIA_Thor total=na", "fail *RunningProcesses* 0 3"
     )
@@ -238,20 +206,9 @@ def test_neither_memory_nor_processes_is_unsupported(fake: FakeNvml) -> None:
     assert readings[0]["used_bytes"] is None
 
 
-def test_an_old_driver_has_version_one_only(fake: FakeNvml) -> None:
-    readings, devices, _ = one_read(
-        fake, "gpu 0 total=24G used=3G reserved=500M", "fail nvmlDeviceGetMemoryInfo_v2 * 13"
-    )
-    assert readings[0]["used_bytes"] == 3 * GIB + 500 * MIB
-    assert readings[0]["reserved_bytes"] is None
-    assert devices[0]["memory_kind"] == "dedicated"
-
-
-def test_the_two_versions_are_never_mixed(fake: FakeNvml) -> None:
+def test_the_two_versions_are_never_mixed(fake: Nvml) -> None:
     fake.write("gpu 0 total=24G used=3G reserved=500M", "fail nvmlDeviceGetMemoryInfo_v2 * 13")
-    used = play(
-        fake,
-        """
+    used = fake.play("""
 s = source()
 first = s.read().readings[0].used_bytes
 put("gpu 0 total=24G used=3G reserved=500M")
@@ -260,16 +217,12 @@ put("gpu 0 total=24G used=3G reserved=500M", "fail nvmlDeviceGetMemoryInfo * 3")
 third = s.read()
 out(first, second, third.readings[0].used_bytes, s.devices()[0].memory_kind,
     third.faults[0].where)
-""",
-    )
+""")
     with_reserve = 3 * GIB + 500 * MIB
     assert used == [with_reserve, with_reserve, None, "dedicated", "nvml/0/memory"]
 
 
-# ---- process lists ---------------------------------------------------------------------------
-
-
-def test_a_refused_list_is_unknown_and_not_idle(fake: FakeNvml, child: int) -> None:
+def test_a_refused_list_is_unknown_and_not_idle(fake: Nvml, child: int) -> None:
     readings, _, faults = one_read(
         fake,
         "gpu 0 total=24G",
@@ -286,14 +239,14 @@ def test_a_refused_list_is_unknown_and_not_idle(fake: FakeNvml, child: int) -> N
     assert faults[0]["where"] == "nvml/0/processes"
 
 
-def test_a_list_that_grew_meanwhile_is_read_again(fake: FakeNvml, child: int) -> None:
+def test_a_list_that_grew_meanwhile_is_read_again(fake: Nvml, child: int) -> None:
     readings, _, _ = one_read(
         fake, "gpu 0 total=24G", f"proc 0 pid={child} mem=1G", "procs_v3_fail_second 3"
     )
     assert [use["key"]["pid"] for use in readings[0]["uses"]] == [child]
 
 
-def test_a_list_that_never_stops_growing_is_unknown(fake: FakeNvml, child: int) -> None:
+def test_a_list_that_never_stops_growing_is_unknown(fake: Nvml, child: int) -> None:
     readings, _, _ = one_read(
         fake, "gpu 0 total=24G", f"proc 0 pid={child} mem=1G", "procs_v3_fail_second"
     )
@@ -302,23 +255,21 @@ def test_a_list_that_never_stops_growing_is_unknown(fake: FakeNvml, child: int) 
     assert fake.stats()["nvmlDeviceGetComputeRunningProcesses_v3"] == 4
 
 
-def test_more_processes_than_the_first_buffer_holds(fake: FakeNvml) -> None:
+def test_more_processes_than_the_first_buffer_holds(fake: Nvml) -> None:
     readings, _, _ = one_read(
         fake, "gpu 0 total=80G", *(f"proc 0 pid={1000 + n} mem=1M" for n in range(200))
     )
     assert [use["key"]["pid"] for use in readings[0]["uses"]] == list(range(1000, 1200))
 
 
-def test_unknown_process_memory_is_none(fake: FakeNvml, child: int) -> None:
+def test_unknown_process_memory_is_none(fake: Nvml, child: int) -> None:
     readings, _, _ = one_read(fake, "gpu 0 total=24G used=9G", f"proc 0 pid={child} mem=na")
     assert readings[0]["uses"][0]["used_bytes"] is None
     assert readings[0]["used_bytes"] == 9 * GIB
 
 
 @pytest.mark.parametrize("absent", [["_v3"], ["_v3", "_v2"]])
-def test_older_process_calls_serve_older_drivers(
-    fake: FakeNvml, child: int, absent: list[str]
-) -> None:
+def test_older_process_calls_serve_older_drivers(fake: Nvml, child: int, absent: list[str]) -> None:
     readings, _, _ = one_read(
         fake,
         "gpu 0 total=24G",
@@ -331,7 +282,7 @@ def test_older_process_calls_serve_older_drivers(
 
 
 @pytest.mark.parametrize("line", ["proc 0 pid=4294967290 mem=1G", "proc 0 pid=77 mem=25G"])
-def test_an_incredible_list_is_not_trusted(fake: FakeNvml, child: int, line: str) -> None:
+def test_an_incredible_list_is_not_trusted(fake: Nvml, child: int, line: str) -> None:
     readings, _, _ = one_read(fake, "gpu 0 total=24G used=2G", f"proc 0 pid={child} mem=1G", line)
     assert readings[0]["uses"] is None
     assert "not credible" in readings[0]["uses_reason"]
@@ -340,15 +291,14 @@ def test_an_incredible_list_is_not_trusted(fake: FakeNvml, child: int, line: str
 
 @pytest.mark.parametrize(("contained", "told"), [(True, [5000]), (False, None)])
 def test_the_numbers_of_a_container_bound_no_pid_of_the_host(
-    fake: FakeNvml, tmp_path: Path, contained: bool, told: list[int] | None
+    fake: Nvml, tmp_path: Path, contained: bool, told: list[int] | None
 ) -> None:
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/pid_max").write_text("1000\n")
     if contained:
         (tmp_path / ".dockerenv").touch()
     fake.write("gpu 0 total=24G", "proc 0 pid=5000 mem=1G")
-    (got,) = play(
-        fake,
+    (got,) = fake.play(
         """
 uses = source(proc_root=sys.argv[1]).read().readings[0].uses
 out(uses and [use.key.pid for use in uses])
@@ -358,7 +308,7 @@ out(uses and [use.key.pid for use in uses])
     assert got == told
 
 
-def test_missing_graphics_and_mps_lists_are_empty(fake: FakeNvml, child: int) -> None:
+def test_missing_graphics_and_mps_lists_are_empty(fake: Nvml, child: int) -> None:
     readings, _, _ = one_read(
         fake,
         "gpu 0 total=24G",
@@ -369,7 +319,7 @@ def test_missing_graphics_and_mps_lists_are_empty(fake: FakeNvml, child: int) ->
     assert len(readings[0]["uses"]) == 1
 
 
-def test_a_driver_without_lists_is_no_fault(fake: FakeNvml) -> None:
+def test_a_driver_without_lists_is_no_fault(fake: Nvml) -> None:
     readings, _, faults = one_read(fake, "gpu 0 total=24G base=1G", "fail *RunningProcesses* * 3")
     assert readings[0]["uses"] is None
     assert "does not list" in readings[0]["uses_reason"]
@@ -377,21 +327,18 @@ def test_a_driver_without_lists_is_no_fault(fake: FakeNvml) -> None:
     assert faults == []
 
 
-def test_a_dead_pid_stays_listed(fake: FakeNvml) -> None:
+def test_a_dead_pid_stays_listed(fake: Nvml) -> None:
     ended = subprocess.Popen(["sleep", "600"])
     ended.kill()
     ended.wait()
     fake.write("gpu 0 total=24G", f"proc 0 pid={ended.pid} mem=9G")
-    (use,), found = play(
-        fake,
-        """
+    (use,), found = fake.play("""
 from gpuwatchd.collect.host import Host
 uses = source().read().readings[0].uses
 host = Host()
 out(plain(uses), [str(pid) for pid in host.processes([use.key.pid for use in uses])])
 host.close()
-""",
-    )
+""")
     assert use["key"]["pid"] == ended.pid
     assert use["used_bytes"] == 9 * GIB
     assert found == []

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.sources.nvml_case import GIB, UID, play
+from tests.sources.nvml_case import GIB, UID
 
 if TYPE_CHECKING:
-    from tests.fakenvml import FakeNvml
+    from tests.sources.nvml_case import Nvml
 
 CARD = "gpu 0 total=80G accounting=1"
 HERE = "proc 0 pid=4711 mem=20G"
@@ -32,19 +32,19 @@ out(told)
 """
 
 
-def reads(fake: FakeNvml, *worlds: str) -> list[Any]:
+def reads(fake: Nvml, *worlds: str) -> list[Any]:
     """Return the events of one read after another; "-" leaves the world as it is."""
     fake.write(CARD)
-    (told,) = play(fake, READS, *worlds)
+    (told,) = fake.play(READS, *worlds)
     assert isinstance(told, list)
     return told
 
 
-def calls(fake: FakeNvml, name: str) -> int:
+def calls(fake: Nvml, name: str) -> int:
     return fake.stats().get(name, 0)
 
 
-def test_who_has_ended_is_told_once_with_what_it_held_at_most(fake: FakeNvml) -> None:
+def test_who_has_ended_is_told_once_with_what_it_held_at_most(fake: Nvml) -> None:
     told = reads(
         fake,
         f"{CARD};{HERE};proc 0 pid=4712 mem=1G",
@@ -71,20 +71,20 @@ def test_who_has_ended_is_told_once_with_what_it_held_at_most(fake: FakeNvml) ->
     ],
 )
 def test_an_account_that_is_unknown_or_of_another_process_is_not_told(
-    fake: FakeNvml, account: str
+    fake: Nvml, account: str
 ) -> None:
     told = reads(fake, f"{CARD};{HERE}", f"{CARD};{GONE} {account}", "-", "-", "-", "-")
     assert told == [[]] * 6
     assert calls(fake, "nvmlDeviceGetAccountingStats") <= 3
 
 
-def test_its_own_account_is_known_by_its_time(fake: FakeNvml) -> None:
+def test_its_own_account_is_known_by_its_time(fake: Nvml) -> None:
     own = "peak=21G began=1750000900000000 lasted=103000"  # the first read is at 1750001000 s
     told = reads(fake, f"{CARD};{HERE}", f"{CARD};{GONE} {own}")
     assert len(told[1]) == 1
 
 
-def test_an_account_that_is_not_there_yet_is_asked_for_again(fake: FakeNvml) -> None:
+def test_an_account_that_is_not_there_yet_is_asked_for_again(fake: Nvml) -> None:
     gone = f"{GONE} peak=21.3G"
     told = reads(
         fake,
@@ -95,12 +95,12 @@ def test_an_account_that_is_not_there_yet_is_asked_for_again(fake: FakeNvml) -> 
     assert [len(events) for events in told] == [0, 0, 1]
 
 
-def test_whoever_is_back_has_not_ended(fake: FakeNvml) -> None:
+def test_whoever_is_back_has_not_ended(fake: Nvml) -> None:
     told = reads(fake, f"{CARD};{HERE}", CARD, f"{CARD};{HERE} peak=21G", "-", "-")
     assert told == [[]] * 5
 
 
-def test_a_list_that_cannot_be_read_names_nobody_as_ended(fake: FakeNvml) -> None:
+def test_a_list_that_cannot_be_read_names_nobody_as_ended(fake: Nvml) -> None:
     refused = "fail nvmlDeviceGetComputeRunningProcesses* 0 4"
     told = reads(fake, f"{CARD};{HERE}", f"{CARD};{refused}", f"{CARD};{HERE}")
     assert told == [[]] * 3
@@ -116,21 +116,21 @@ def test_a_list_that_cannot_be_read_names_nobody_as_ended(fake: FakeNvml) -> Non
         f"{CARD};fail nvmlDeviceGetAccountingMode 0 13",
     ],
 )
-def test_where_the_driver_keeps_no_accounts_it_is_asked_once(fake: FakeNvml, line: str) -> None:
+def test_where_the_driver_keeps_no_accounts_it_is_asked_once(fake: Nvml, line: str) -> None:
     worlds = [f"{line};proc 0 pid={pid} mem=2G" for pid in range(4711, 4721)]
     assert reads(fake, *worlds) == [[]] * 10
     assert calls(fake, "nvmlDeviceGetAccountingMode") == 1
     assert calls(fake, "nvmlDeviceGetAccountingStats") == 0
 
 
-def test_accounting_that_is_switched_off_is_asked_no_more(fake: FakeNvml) -> None:
+def test_accounting_that_is_switched_off_is_asked_no_more(fake: Nvml) -> None:
     off = "gpu 0 total=80G accounting=0"
     told = reads(fake, f"{CARD};{HERE}", off, f"{off};{HERE}", off, "-")
     assert told == [[]] * 5
     assert calls(fake, "nvmlDeviceGetAccountingStats") == 1
 
 
-def test_a_card_of_instances_is_not_asked(fake: FakeNvml) -> None:
+def test_a_card_of_instances_is_not_asked(fake: Nvml) -> None:
     card = "gpu 0 total=80G accounting=1 mig=1;mig 0 gi=1 ci=0 total=20G"
     one = f"{card};proc 0 pid=4711 mem=2G gi=1 ci=0"
     assert reads(fake, one, card, "-") == [[]] * 3

@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.collect.nvml.lifecycle import RetryTimer
-from tests.sources.nvml_case import play
 
 if TYPE_CHECKING:
-    from tests.fakenvml import FakeNvml
+    from tests.sources.nvml_case import Nvml
 
 THREE = tuple(f"gpu {index} total=24G" for index in range(3))
 
 
-def test_a_lost_card_is_asked_for_by_uuid_and_costs_the_others_nothing(fake: FakeNvml) -> None:
+def test_a_lost_card_is_asked_for_by_uuid_and_costs_the_others_nothing(fake: Nvml) -> None:
     fake.write(*THREE)
-    others, away, back = play(
-        fake,
-        f"""
+    others, away, back = fake.play(f"""
 s = source(rescan_s=1e9)
 s.read()
 put(*{THREE!r}, "fail nvmlDevice* 1 15")
@@ -36,8 +33,7 @@ now[0] += 4
 back = [r.state for r in s.read().readings]
 s.close()
 out(sorted(others), sorted(away), back)
-""",
-    )
+""")
     assert (others, away, back) == (["ok"], ["lost"], ["ok"] * 3)
     calls = fake.stats()
     assert calls["nvmlInitWithFlags"] == 1
@@ -45,11 +41,9 @@ out(sorted(others), sorted(away), back)
     assert calls["nvmlDeviceGetHandleByUUID"] == 4
 
 
-def test_nvml_is_started_anew_for_a_lost_card_late_and_rarely(fake: FakeNvml) -> None:
+def test_nvml_is_started_anew_for_a_lost_card_late_and_rarely(fake: Nvml) -> None:
     fake.write(*THREE)
-    starts = play(
-        fake,
-        f"""
+    starts = fake.play(f"""
 import pynvml
 begun = []
 init = pynvml.nvmlInitWithFlags
@@ -66,16 +60,13 @@ for _ in range(400):
     now[0] += 5
 s.close()
 out(*begun)
-""",
-    )
+""")
     assert starts == [0, 30, 630, 1230, 1830]
 
 
-def test_a_start_that_outlasts_its_wait_leaves_no_card_out(fake: FakeNvml) -> None:
+def test_a_start_that_outlasts_its_wait_leaves_no_card_out(fake: Nvml) -> None:
     fake.write(*THREE)
-    seen, faults, reasons, back = play(
-        fake,
-        f"""
+    seen, faults, reasons, back = fake.play(f"""
 import time
 s = source(deadline_s=0.2)
 s.read()
@@ -95,8 +86,7 @@ while True:
     time.sleep(0.02)
 out(seen, faults, sorted(reasons), states)
 s.close()
-""",
-    )
+""")
     assert seen
     assert all(states == ["hung", "lost", "hung"] for states in seen)
     assert all(len(why) == 1 and "being started anew" in why[0] for why in faults)
@@ -105,11 +95,9 @@ s.close()
 
 
 @pytest.mark.parametrize("code", [1, 9, 18])
-def test_nvml_gone_while_a_card_hangs_leaves_no_card_out(fake: FakeNvml, code: int) -> None:
+def test_nvml_gone_while_a_card_hangs_leaves_no_card_out(fake: Nvml, code: int) -> None:
     fake.write(*THREE)
-    first, states, reasons, faults = play(
-        fake,
-        f"""
+    first, states, reasons, faults = fake.play(f"""
 import time
 s = source(deadline_s=0.2)
 s.read()
@@ -126,8 +114,7 @@ for turn in range(8):
         reasons.update(r.uses_reason for r in sample.readings)
 out(first, states, sorted(reasons), faults)
 os._exit(0)
-""",
-    )
+""")
     assert first == ["ok", "hung", "ok"]
     assert all(len(three) == 3 and "ok" not in three for three in states)
     assert all(faults)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.sources.nvml_case import play
-
 if TYPE_CHECKING:
-    from tests.fakenvml import FakeNvml
+    from tests.sources.nvml_case import Nvml
 
 
-def test_doubt_about_a_busy_card_comes_to_rest(fake: FakeNvml, child: int) -> None:
-    (found,) = play(
-        fake,
-        """
-child = int(sys.argv[1])
-put("gpu 0 total=24G util=90", f"proc 0 pid={child} mem=1G sm=0")
+def test_doubt_about_a_busy_card_comes_to_rest(fake: Nvml, child: int) -> None:
+    (found,) = fake.play(f"""
+put("gpu 0 total=24G util=90", "proc 0 pid={child} mem=1G sm=0")
 s = source(slow_every=1000)
 seen = []
 for tick in range(200):
@@ -23,9 +18,7 @@ for tick in range(200):
     now[0] += 1
 out([seen[0], seen[-1]])
 s.close()
-""",
-        child,
-    )
+""")
     assert found == [0, 0]
     # Once per doubt and then in turn only; without an end to doubt it would be 200.
     assert fake.stats()["nvmlDeviceGetProcessUtilization"] <= 12

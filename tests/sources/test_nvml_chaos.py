@@ -6,23 +6,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sources.nvml_case import UID, play
+from tests.sources.nvml_case import UID
 
 if TYPE_CHECKING:
-    from tests.fakenvml import FakeNvml
+    from tests.sources.nvml_case import Nvml
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_after_everything_that_can_happen_every_card_is_back(fake: FakeNvml, seed: int) -> None:
+def test_after_everything_that_can_happen_every_card_is_back(fake: Nvml, seed: int) -> None:
     fake.write(*(f"gpu {index} total=24G" for index in range(4)))
-    worst_s, wrong, after, kinds, threads = play(
-        fake,
+    worst_s, wrong, after, kinds, threads = fake.play(
         """
 import random, threading, time
 dice = random.Random(int(sys.argv[1]))
-root = Path(sys.argv[2])
+root = folder / "roots"
 (root / "module/nvidia").mkdir(parents=True)
 def version(text):
     (root / "module/nvidia/version").write_text(text)
@@ -79,7 +78,6 @@ out(worst, wrong, [[r.device_uid, r.state] for r in sample.readings], sorted(set
     [t.name for t in threading.enumerate() if t.name == "nvml"])
 """,
         seed,
-        fake.folder / "roots",
     )
     assert wrong == []
     assert after == [[UID(index), "ok"] for index in range(4)]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from gpuwatchd.collect.nvml.memory import LOOKS
-from tests.sources.nvml_case import GIB, MIB, one_read, play
+from tests.sources.nvml_case import GIB, MIB, one_read
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fakenvml import FakeNvml
+    from tests.sources.nvml_case import Nvml
 
 H100 = "gpu 0 name=NVIDIA_H100_80GB_HBM3 cc=90 total=80G reserved=500M"
 UNKNOWN_CHIP = "gpu 0 name=NVIDIA_X total=80G reserved=500M"
@@ -36,13 +36,12 @@ class Look(NamedTuple):
         return None if uses is None else [use["key"]["pid"] for use in uses]
 
 
-def looks(fake: FakeNvml, *worlds: list[str], step_s: float = 5.0, **settings: str) -> list[Look]:
+def looks(fake: Nvml, *worlds: list[str], step_s: float = 5.0, **settings: str) -> list[Look]:
     """Return what each look at one of these worlds after the other gave."""
     fake.write(*worlds[0])
     script = fake.folder / "worlds.json"
     script.write_text(json.dumps(worlds))
-    found = play(
-        fake,
+    found = fake.play(
         f"""
 import logging
 logged = []
@@ -70,9 +69,6 @@ s.close()
     return [Look(*one) for one in found]
 
 
-# ---- figures of memory -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("chip", [H100, UNKNOWN_CHIP])
 @pytest.mark.parametrize(
     ("figures", "mem", "used", "listed"),
@@ -85,7 +81,7 @@ s.close()
     ],
 )
 def test_doubt_is_a_fault_that_ends_and_leaves_no_trace(
-    fake: FakeNvml, child: int, chip: str, figures: str, mem: str, used: int | None, listed: bool
+    fake: Nvml, child: int, chip: str, figures: str, mem: str, used: int | None, listed: bool
 ) -> None:
     proc = f"proc 0 pid={child} mem=9G"
     odd = [f"{chip} {figures}", f"proc 0 pid={child} mem={mem}"]
@@ -111,7 +107,7 @@ def test_doubt_is_a_fault_that_ends_and_leaves_no_trace(
     assert logged == [["WARNING", MEMORY], ["INFO", MEMORY]]
 
 
-def test_doubt_in_between_changes_nothing_that_was_known(fake: FakeNvml, child: int) -> None:
+def test_doubt_in_between_changes_nothing_that_was_known(fake: Nvml, child: int) -> None:
     well = [H100, f"proc 0 pid={child} mem=9G"]
     odd = [f"{H100} answer=0/0/0", well[1]]
     found = looks(fake, well, odd, odd, well, odd, well)
@@ -134,7 +130,7 @@ def test_doubt_in_between_changes_nothing_that_was_known(fake: FakeNvml, child: 
     ],
 )
 def test_of_two_figures_that_contradict_each_other_the_less_extreme_counts(
-    fake: FakeNvml, answer: str, used: int, free: int
+    fake: Nvml, answer: str, used: int, free: int
 ) -> None:
     (look,) = looks(fake, [f"{H100} answer={answer}"])
     assert (look.reading["used_bytes"], look.reading["free_bytes"]) == (used, free)
@@ -142,9 +138,7 @@ def test_of_two_figures_that_contradict_each_other_the_less_extreme_counts(
     assert look.faults == [MEMORY]
 
 
-def test_a_chip_with_its_own_memory_is_never_taken_for_one_without(
-    fake: FakeNvml, child: int
-) -> None:
+def test_a_chip_with_its_own_memory_is_never_taken_for_one_without(fake: Nvml, child: int) -> None:
     proc = f"proc 0 pid={child} mem=9G"
     refused, well = [f"{H100} used=na", proc], [H100, proc]
     first, second, after = looks(fake, refused, refused, well)
@@ -156,7 +150,7 @@ def test_a_chip_with_its_own_memory_is_never_taken_for_one_without(
 
 
 def test_a_chip_in_no_list_is_believed_to_have_no_memory_after_many_looks(
-    fake: FakeNvml, child: int
+    fake: Nvml, child: int
 ) -> None:
     proc = f"proc 0 pid={child} mem=9G"
     refused, well = [f"{UNKNOWN_CHIP} used=na", proc], [UNKNOWN_CHIP, proc]
@@ -175,7 +169,7 @@ def test_a_chip_in_no_list_is_believed_to_have_no_memory_after_many_looks(
 @pytest.mark.parametrize("cc", [53, 62, 72, 87, 101, 110, 121])
 @pytest.mark.parametrize("figures", ["answer=0/0/0", "used=0", "total=300M used=90M", "used=na"])
 def test_a_chip_without_memory_of_its_own_is_known_by_its_capability(
-    fake: FakeNvml, child: int, cc: int, figures: str
+    fake: Nvml, child: int, cc: int, figures: str
 ) -> None:
     readings, devices, faults = one_read(
         fake, f"gpu 0 name=NVIDIA_Next cc={cc} total=119G {figures}", f"proc 0 pid={child} mem=9G"
@@ -188,7 +182,7 @@ def test_a_chip_without_memory_of_its_own_is_known_by_its_capability(
 @pytest.mark.parametrize("name", ["NVIDIA_GB10", "NVIDIA_Thor", "Orin_(nvgpu)"])
 @pytest.mark.parametrize("figures", ["answer=0/0/0", "total=9T", "answer=80G/0/3G", "cc=90"])
 def test_a_chip_that_is_known_by_name_is_believed_whatever_its_driver_says(
-    fake: FakeNvml, child: int, name: str, figures: str
+    fake: Nvml, child: int, name: str, figures: str
 ) -> None:
     readings, devices, faults = one_read(
         fake, f"gpu 0 name={name} {figures}", f"proc 0 pid={child} mem=9G"
@@ -198,16 +192,13 @@ def test_a_chip_that_is_known_by_name_is_believed_whatever_its_driver_says(
     assert faults == []
 
 
-def test_doubt_costs_no_call(fake: FakeNvml, child: int) -> None:
+def test_doubt_costs_no_call(fake: Nvml, child: int) -> None:
     proc = f"proc 0 pid={child} mem=9G"
     looks(fake, *[[f"{H100} answer=0/0/0", proc]] * 4, *[[f"{H100} used=0", proc]] * 4)
     calls = fake.stats()
     assert calls["nvmlDeviceGetCudaComputeCapability"] == 1
     assert calls["nvmlDeviceGetMemoryInfo_v2"] == 8
     assert "nvmlDeviceGetMemoryInfo" not in calls
-
-
-# ---- a NUMA node -----------------------------------------------------------------------------
 
 
 def node(root: Path, number: int, cpus: str, size_gib: int) -> None:
@@ -233,7 +224,7 @@ def node(root: Path, number: int, cpus: str, size_gib: int) -> None:
     ],
 )
 def test_a_numa_node_is_a_cards_memory_when_it_looks_like_it(
-    fake: FakeNvml, tmp_path: Path, name: str, numa: int, cpus: str, size_gib: int, kind: str
+    fake: Nvml, tmp_path: Path, name: str, numa: int, cpus: str, size_gib: int, kind: str
 ) -> None:
     node(tmp_path / "sys", numa, cpus, size_gib)
     (look,) = looks(
@@ -243,12 +234,12 @@ def test_a_numa_node_is_a_cards_memory_when_it_looks_like_it(
     assert look.faults == []
 
 
-def test_a_node_that_cannot_be_looked_at_says_nothing_of_an_ordinary_card(fake: FakeNvml) -> None:
+def test_a_node_that_cannot_be_looked_at_says_nothing_of_an_ordinary_card(fake: Nvml) -> None:
     (look,) = looks(fake, ["gpu 0 total=96G name=NVIDIA_H100 numa=0"])
     assert look.device["memory_kind"] == "dedicated"
 
 
-def test_coherent_memory_without_a_list_says_what_is_missing(fake: FakeNvml) -> None:
+def test_coherent_memory_without_a_list_says_what_is_missing(fake: Nvml) -> None:
     (look,) = looks(
         fake,
         [
@@ -262,15 +253,12 @@ def test_coherent_memory_without_a_list_says_what_is_missing(fake: FakeNvml) -> 
     assert (look.pids, look.reading["state"]) == (None, "ok")
 
 
-# ---- the process list ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "older", [[], ["fail *RunningProcesses_v2 0 13", "fail *RunningProcesses 0 13"],
               ["fail *RunningProcesses_v2 0 3"]]
 )  # fmt: skip
 def test_a_list_with_a_pid_that_cannot_be_is_read_again(
-    fake: FakeNvml, child: int, older: list[str]
+    fake: Nvml, child: int, older: list[str]
 ) -> None:
     proc = f"proc 0 pid={child} mem=1G"
     well, odd = [H100, proc, *older], [H100, proc, "proc 0 pid=4194999 mem=1G", *older]
@@ -284,7 +272,7 @@ def test_a_list_with_a_pid_that_cannot_be_is_read_again(
 @pytest.mark.parametrize("code", [3, 13, 25])
 @pytest.mark.parametrize("kind", ["C", "G"])
 def test_a_list_that_is_missing_for_a_moment_is_not_off(
-    fake: FakeNvml, child: int, code: int, kind: str
+    fake: Nvml, child: int, code: int, kind: str
 ) -> None:
     name = {"C": "Compute", "G": "Graphics"}[kind]
     well = [H100, f"proc 0 pid={child} mem=1G type={kind}"]
@@ -296,7 +284,7 @@ def test_a_list_that_is_missing_for_a_moment_is_not_off(
 
 
 def test_a_list_that_is_gone_is_believed_so_and_asked_for_ever_more_rarely(
-    fake: FakeNvml, child: int
+    fake: Nvml, child: int
 ) -> None:
     well = [H100, f"proc 0 pid={child} mem=1G"]
     odd = [*well, "fail nvmlDeviceGet*RunningProcesses* 0 3"]
@@ -309,7 +297,7 @@ def test_a_list_that_is_gone_is_believed_so_and_asked_for_ever_more_rarely(
     assert fake.stats()["nvmlDeviceGetComputeRunningProcesses_v3"] < 1 + 15 + 300
 
 
-def test_a_list_that_comes_to_be_is_found(fake: FakeNvml, child: int) -> None:
+def test_a_list_that_comes_to_be_is_found(fake: Nvml, child: int) -> None:
     well = [H100, f"proc 0 pid={child} mem=1G"]
     none = [*well, "fail nvmlDeviceGet*RunningProcesses* 0 3"]
     found = looks(fake, *[none] * 10, *[well] * 20)

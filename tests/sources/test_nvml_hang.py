@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sources.nvml_case import UID, play
+from tests.sources.nvml_case import UID
 
 if TYPE_CHECKING:
-    from tests.fakenvml import FakeNvml
+    from tests.sources.nvml_case import Nvml
 
 pytestmark = pytest.mark.slow
 
@@ -30,12 +30,16 @@ def states(sample):
 """
 
 
-def test_a_hung_card_delays_no_other(fake: FakeNvml) -> None:
+@pytest.fixture
+def fake(fake: Nvml) -> Nvml:
+    """Let each script begin with a source that waits for a moment only."""
+    fake.prelude += SCENE
+    return fake
+
+
+def test_a_hung_card_delays_no_other(fake: Nvml) -> None:
     fake.write(*FOUR)
-    first_s, first, later_s, later, fault, threads = play(
-        fake,
-        SCENE
-        + f"""
+    first_s, first, later_s, later, fault, threads = fake.play(f"""
 s.read()
 put(*{FOUR!r}, "delay nvmlDeviceGetMemoryInfo* 1 3000000")
 first_s, sample = took()
@@ -48,8 +52,7 @@ for _ in range(20):
     now[0] += 5
 out(first_s, first, later_s, later, plain(sample.faults), threading.active_count() - threads)
 os._exit(0)
-""",
-    )
+""")
     assert first == later == ["ok", "hung", "ok", "ok"]
     assert 0.3 <= first_s < 1.5
     assert later_s < 0.25, "a card that is known to hang is not waited for again"
@@ -58,11 +61,9 @@ os._exit(0)
     assert threads == 0
 
 
-def test_a_card_that_begins_to_hang_makes_no_sample_late(fake: FakeNvml) -> None:
+def test_a_card_that_begins_to_hang_makes_no_sample_late(fake: Nvml) -> None:
     fake.write(*FOUR)
-    kinds, states = play(
-        fake,
-        f"""
+    kinds, states = fake.play(f"""
 from gpuwatchd.core.model import Sample
 from gpuwatchd.pipeline.source_workers import SourceWorker
 s = source()
@@ -74,18 +75,14 @@ sample = worker.read(1.0)
 kinds.append(type(sample).__name__)
 out(kinds, [r.state for r in sample.readings] if isinstance(sample, Sample) else [])
 os._exit(0)
-""",
-    )
+""")
     assert kinds == ["Sample", "Sample"]
     assert states == ["ok", "hung", "ok", "ok"]
 
 
-def test_nothing_is_asked_of_a_hung_card_and_its_late_answer_is_dropped(fake: FakeNvml) -> None:
+def test_nothing_is_asked_of_a_hung_card_and_its_late_answer_is_dropped(fake: Nvml) -> None:
     fake.write(*FOUR)
-    hung, back, meanwhile = play(
-        fake,
-        SCENE
-        + f"""
+    hung, back, meanwhile = fake.play(f"""
 s.read()
 put(*{FOUR!r}, "delay nvmlDeviceGetMemoryInfo_v2 2 900000")
 hung = [states(s.read())[2]]
@@ -96,8 +93,7 @@ while s._lanes.busy:
 back = states(s.read())
 out(sorted(set(hung)), back, len(hung) - 1)
 s.close()
-""",
-    )
+""")
     assert hung == ["hung"]
     assert back == ["ok"] * 4
     calls = fake.stats()
@@ -105,31 +101,24 @@ s.close()
     assert calls["nvmlDeviceGetMemoryInfo_v2"] == 3 * 4 + 3 * meanwhile
 
 
-def test_all_cards_hung_at_once_cost_one_deadline(fake: FakeNvml) -> None:
+def test_all_cards_hung_at_once_cost_one_deadline(fake: Nvml) -> None:
     fake.write(*FOUR)
-    first_s, first, later_s = play(
-        fake,
-        SCENE
-        + f"""
+    first_s, first, later_s = fake.play(f"""
 s.read()
 put(*{FOUR!r}, "delay nvmlDeviceGetMemoryInfo* * 3000000")
 first_s, sample = took()
 later_s, _ = took()
 out(first_s, states(sample), later_s)
 os._exit(0)
-""",
-    )
+""")
     assert first == ["hung"] * 4
     assert first_s < 1.5
     assert later_s < 0.25
 
 
-def test_hung_lost_and_back_are_told_once(fake: FakeNvml) -> None:
+def test_hung_lost_and_back_are_told_once(fake: Nvml) -> None:
     fake.write(*FOUR)
-    events = play(
-        fake,
-        SCENE
-        + f"""
+    events = fake.play(f"""
 told = []
 def turn(count=3, step=5):
     for _ in range(count):
@@ -148,8 +137,7 @@ now[0] += 60
 turn(6)
 out(*told)
 s.close()
-""",
-    )
+""")
     assert events == [
         ["gpu-hung", UID(1)],
         ["gpu-lost", UID(3)],
@@ -158,45 +146,9 @@ s.close()
     ]
 
 
-def test_a_card_that_comes_and_goes_is_one_incident(fake: FakeNvml) -> None:
+def test_a_look_for_cards_that_hangs_at_one_holds_up_no_other(fake: Nvml) -> None:
     fake.write(*FOUR)
-    kinds = play(
-        fake,
-        SCENE
-        + f"""
-kinds = []
-for n in range(30):
-    put(*{FOUR!r}, *(["fail nvmlDeviceGetMemoryInfo_v2 0 16"] if n % 2 else []))
-    now[0] += 6
-    kinds += [e.kind for e in s.read().events]
-    now[0] += 61
-    put(*{FOUR!r})
-    now[0] -= 61
-out(*kinds)
-s.close()
-""",
-    )
-    assert kinds == ["reset-required"]
-
-
-def test_a_card_that_never_answered_is_not_told_as_lost(fake: FakeNvml) -> None:
-    fake.write(*FOUR, "fail nvmlDeviceGetMemoryInfo_v2 0 15")
-    kinds = play(
-        fake,
-        SCENE + "out(*[e.kind for _ in range(5) for e in s.read().events])\ns.close()",
-    )
-    assert kinds == []
-
-
-# ---- the driver as a whole -------------------------------------------------------------------
-
-
-def test_a_look_for_cards_that_hangs_at_one_holds_up_no_other(fake: FakeNvml) -> None:
-    fake.write(*FOUR)
-    slowest_s, words = play(
-        fake,
-        SCENE
-        + f"""
+    slowest_s, words = fake.play(f"""
 s.read()
 put(*{FOUR!r}, "delay nvmlDeviceGetHandleByIndex_v2 2 3000000")
 now[0] += 61
@@ -209,18 +161,14 @@ for _ in range(10):
     now[0] += 61
 out(slowest, sorted(words))
 os._exit(0)
-""",
-    )
+""")
     assert slowest_s < 0.25
     assert words == [["ok", "ok", "hung", "ok"]]
 
 
-def test_a_look_that_hangs_as_a_whole_holds_up_no_reading(fake: FakeNvml) -> None:
+def test_a_look_that_hangs_as_a_whole_holds_up_no_reading(fake: Nvml) -> None:
     fake.write(*FOUR)
-    slowest_s, words, faults = play(
-        fake,
-        SCENE
-        + f"""
+    slowest_s, words, faults = fake.play(f"""
 s.read()
 put(*{FOUR!r}, "delay nvmlDeviceGetCount_v2 * 3000000")
 now[0] += 61
@@ -234,23 +182,17 @@ for _ in range(10):
     time.sleep(0.03)
 out(slowest, sorted(words), [f.why for f in sample.faults])
 os._exit(0)
-""",
-    )
+""")
     assert slowest_s < 0.25
     assert words == ["ok"]
     assert any("look for new GPUs has not ended" in why for why in faults)
 
 
-def test_a_card_that_hangs_at_the_start_hides_no_other_and_is_found_later(fake: FakeNvml) -> None:
+def test_a_card_that_hangs_at_the_start_hides_no_other_and_is_found_later(fake: Nvml) -> None:
     fake.write(*FOUR, "delay nvmlDeviceGetHandleByIndex_v2 1 1200000")
-    first_s, first, uids, later = play(
-        fake,
-        """
+    first_s, first, uids, later = fake.play(f"""
 import gpuwatchd.collect.nvml.lifecycle as life
 life.FIRST_LOOK_S = 0.3
-"""
-        + SCENE
-        + f"""
 first_s, sample = took()
 first, uids = states(sample), [d.uid for d in s.devices()]
 put(*{FOUR!r})
@@ -262,8 +204,7 @@ while s._lanes.busy:
 now[0] += 5
 out(first_s, first, uids, [[r.device_uid, r.state] for r in s.read().readings])
 s.close()
-""",
-    )
+""")
     assert first == ["ok", "hung", "ok", "ok"]
     assert uids == [UID(0), "nvml-index-1", UID(2), UID(3)]
     assert 0.3 <= first_s < 1.0
@@ -271,11 +212,9 @@ s.close()
     assert fake.stats()["nvmlInitWithFlags"] == 1
 
 
-def test_a_start_that_hangs_is_waited_for_and_not_repeated(fake: FakeNvml) -> None:
+def test_a_start_that_hangs_is_waited_for_and_not_repeated(fake: Nvml) -> None:
     fake.write(*FOUR, "delay nvmlInitWithFlags * 1500000")
-    whys, states = play(
-        fake,
-        """
+    whys, states = fake.play("""
 import time
 import gpuwatchd.collect.nvml.source as module
 module.START_S = 0.2
@@ -290,8 +229,7 @@ while True:
         now[0] += 60
 out(whys, [r.state for r in sample.readings])
 s.close()
-""",
-    )
+""")
     assert len(whys) > 3
     assert all(why.startswith("the NVIDIA driver has not answered for ") for why in whys)
     assert states == ["ok"] * 4
@@ -299,12 +237,9 @@ s.close()
 
 
 @pytest.mark.parametrize("call", ["nvmlShutdown * 5000000", "nvmlDeviceGetMemoryInfo_v2 1 5000000"])
-def test_closing_does_not_wait_for_a_driver_that_hangs(fake: FakeNvml, call: str) -> None:
+def test_closing_does_not_wait_for_a_driver_that_hangs(fake: Nvml, call: str) -> None:
     fake.write(*FOUR)
-    (took_s,) = play(
-        fake,
-        SCENE
-        + f"""
+    (took_s,) = fake.play(f"""
 s.read()
 put(*{FOUR!r}, "delay {call}")
 s.read()
@@ -312,17 +247,13 @@ began = time.monotonic()
 s.close()
 out(time.monotonic() - began)
 os._exit(0)
-""",
-    )
+""")
     assert took_s < 1.5
 
 
-def test_while_a_card_hangs_the_driver_is_not_ended_for_another(fake: FakeNvml) -> None:
+def test_while_a_card_hangs_the_driver_is_not_ended_for_another(fake: Nvml) -> None:
     fake.write(*FOUR)
-    play(
-        fake,
-        SCENE
-        + f"""
+    fake.play(f"""
 s.read()
 put(*{FOUR!r}, "delay nvmlDeviceGetMemoryInfo_v2 1 1200000", "fail nvmlDevice* 3 15")
 s.read()
@@ -336,37 +267,30 @@ now[0] += 300
 assert states(s.read()) == ["ok"] * 4
 s.close()
 out()
-""",
-    )
+""")
     calls = fake.stats()
     assert calls["nvmlInitWithFlags"] == 2
     assert calls["nvmlShutdown"] == 2
 
 
-def test_mig_instances_share_the_lane_of_their_card(fake: FakeNvml) -> None:
+def test_mig_instances_share_the_lane_of_their_card(fake: Nvml) -> None:
     lines = ("gpu 0 total=80G mig=1", "mig 0 gi=1 total=20G", "mig 0 gi=2 total=20G", "gpu 1")
     fake.write(*lines)
-    states, threads = play(
-        fake,
-        SCENE
-        + f"""
+    states, threads = fake.play(f"""
 s.read()
 before = threading.active_count()
 put(*{lines!r}, "delay nvmlDeviceGetMemoryInfo_v2 0:1 3000000")
 s.read()
 out(states(s.read()), threading.active_count() - before)
 os._exit(0)
-""",
-    )
+""")
     assert states == ["hung", "hung", "hung", "ok"]
     assert threads <= 1
 
 
-def test_an_error_of_ours_costs_its_card_and_accuses_no_hardware(fake: FakeNvml) -> None:
+def test_an_error_of_ours_costs_its_card_and_accuses_no_hardware(fake: Nvml) -> None:
     fake.write("gpu 0 total=8G", "gpu 1 total=8G")
-    before, states, faults, kinds, after = play(
-        fake,
-        """
+    before, states, faults, kinds, after = fake.play("""
 s = source()
 before = [r.state for r in s.read().readings]
 good = s._reader.read
@@ -380,8 +304,7 @@ s._reader.read = good
 out(before, [r.state for r in sample.readings], [f.why for f in sample.faults],
     [e.kind for e in sample.events], [r.state for r in s.read().readings])
 s.close()
-""",
-    )
+""")
     assert before == after == ["ok", "ok"]
     assert states == ["ok", "unsupported"]
     assert faults == ["cannot be read: a slip"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.collect.nvml.library import NAME, find, flaw
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, need, present, ran
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import cached, compiler
 from tests.sources.nvml_case import PRELUDE
@@ -39,11 +39,13 @@ s = source()
 out(plain(s.probe()), threads)
 s.close()
 """
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-W", "error", "-c", PRELUDE + script],
-        capture_output=True, text=True, check=True, timeout=60, cwd=ROOT,
+        check=True,
+        timeout=60,
+        cwd=ROOT,
         env={"PYTHONPATH": ".", "LD_LIBRARY_PATH": str(folder), "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+    )
     return tuple(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -90,8 +92,7 @@ def test_a_library_that_cannot_be_loaded_is_told_as_that(
 
 
 def test_what_the_library_needs_is_named_when_it_is_missing(tmp_path: Path, real: bytes) -> None:
-    cc = compiler()
-    assert cc is not None
+    cc = present(compiler())
     source, needed, library = tmp_path / "x.c", tmp_path / "libneeded.so.9", tmp_path / NAME
     source.write_text("int needed(void) { return 0; }\n")
     subprocess.run([cc, "-shared", "-fPIC", "-o", needed, source], check=True)

@@ -6,25 +6,21 @@ stand-in says is changed by rewriting its file, and time is a number that the ca
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.sources.nvml_case import GIB, MIB, PRELUDE, UID, one_read, play
+from tests.conftest import ROOT, ran
+from tests.sources.nvml_case import GIB, MIB, PRELUDE, UID, one_read
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fakenvml import FakeNvml
+    from tests.sources.nvml_case import Nvml
 
 
-# ---- MIG -------------------------------------------------------------------------------------
-
-
-def test_every_mig_instance_is_a_device(fake: FakeNvml, child: int) -> None:
+def test_every_mig_instance_is_a_device(fake: Nvml, child: int) -> None:
     readings, devices, _ = one_read(
         fake,
         "gpu 0 total=80G base=2G mig=1",
@@ -51,11 +47,9 @@ def test_every_mig_instance_is_a_device(fake: FakeNvml, child: int) -> None:
     assert other["state"] == "ok"
 
 
-def test_mig_instances_come_and_go(fake: FakeNvml) -> None:
+def test_mig_instances_come_and_go(fake: Nvml) -> None:
     fake.write("gpu 0 total=80G")
-    devices = play(
-        fake,
-        """
+    devices = fake.play("""
 s = source(rescan_s=60)
 def uids():
     s.read()
@@ -68,19 +62,13 @@ after = uids()
 put("gpu 0 total=80G mig=1")
 now[0] += 61
 out(before, at_once, after, uids())
-""",
-    )
+""")
     assert devices == [[UID(0)], [UID(0)], [UID(0), "MIG-a"], [UID(0)]]
 
 
-# ---- the driver comes and goes ---------------------------------------------------------------
-
-
 def test_no_library_is_said_in_one_sentence(tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", PRELUDE + "s = source()\nout(plain(s.probe()))\ns.close()"],
-        capture_output=True,
-        text=True,
         check=True,
         env={"PYTHONPATH": ".", "LD_LIBRARY_PATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
         cwd=str(ROOT),
@@ -97,11 +85,9 @@ def test_no_library_is_said_in_one_sentence(tmp_path: Path) -> None:
         (["driver 550.54.15"], "no GPU"),
     ],
 )
-def test_what_is_missing_is_said(fake: FakeNvml, lines: list[str], words: str) -> None:
+def test_what_is_missing_is_said(fake: Nvml, lines: list[str], words: str) -> None:
     fake.write(*lines)
-    probe, error, hint = play(
-        fake,
-        """
+    probe, error, hint = fake.play("""
 s = source()
 probe = s.probe()
 now[0] += 1000
@@ -109,31 +95,28 @@ try:
     s.read()
 except SourceUnavailable as error:
     out(plain(probe), str(error), error.hint)
-""",
-    )
+""")
     assert probe["ok"] is False
     assert words in probe["reason"]
     assert probe["reason"] == error
     assert hint
 
 
-def test_a_version_mismatch_names_both_versions(fake: FakeNvml, tmp_path: Path) -> None:
+def test_a_version_mismatch_names_both_versions(fake: Nvml, tmp_path: Path) -> None:
     (tmp_path / "driver/nvidia").mkdir(parents=True)
     (tmp_path / "driver/nvidia/version").write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.129.03  Release Build\n"
     )
     fake.write("gpu 0 total=24G", "nvml 12.550.54.15", "init_error 18")
-    (probe,) = play(fake, f"out(plain(source(proc_root={str(tmp_path)!r}).probe()))")
+    (probe,) = fake.play(f"out(plain(source(proc_root={str(tmp_path)!r}).probe()))")
     assert "550.54.15" in probe["reason"]
     assert "535.129.03" in probe["reason"]
     assert probe["hint"]
 
 
-def test_a_driver_that_comes_later_is_found(fake: FakeNvml) -> None:
+def test_a_driver_that_comes_later_is_found(fake: Nvml) -> None:
     fake.write("init_error 9")
-    state, ok = play(
-        fake,
-        """
+    state, ok = fake.play("""
 s = source()
 for _ in range(600):
     try:
@@ -145,8 +128,7 @@ put("gpu 0 total=24G")
 now[0] += 300
 out(s.read().readings[0].state, s.probe().ok)
 s.close()
-""",
-    )
+""")
     assert (state, ok) == ("ok", True)
     calls = fake.stats()
     # At most one try in five seconds, whoever reads how often, then the one that works.
@@ -155,11 +137,9 @@ s.close()
 
 
 @pytest.mark.parametrize("code", [1, 9, 18])
-def test_nvml_gone_is_started_again_with_growing_pauses(fake: FakeNvml, code: int) -> None:
+def test_nvml_gone_is_started_again_with_growing_pauses(fake: Nvml, code: int) -> None:
     fake.write("gpu 0 total=24G", "gpu 1 total=24G")
-    before, states, after = play(
-        fake,
-        f"""
+    before, states, after = fake.play(f"""
 s = source()
 before = [r.state for r in s.read().readings]
 put("gpu 0 total=24G", "gpu 1 total=24G", "fail nvmlDevice* * {code}", "init_error {code}")
@@ -174,8 +154,7 @@ now[0] += 60
 after = [(r.device_uid, r.state) for r in s.read().readings]
 s.close()
 out(before, sorted(set(states)), sorted(after))
-""",
-    )
+""")
     assert before == ["ok", "ok"]
     assert states == ["lost"]
     assert after == [[UID(0), "ok"], [UID(1), "ok"]]
@@ -185,11 +164,9 @@ out(before, sorted(set(states)), sorted(after))
     assert calls["nvmlShutdown"] == 2
 
 
-def test_a_lost_card_is_found_again_by_uuid(fake: FakeNvml) -> None:
+def test_a_lost_card_is_found_again_by_uuid(fake: Nvml) -> None:
     fake.write("gpu 0 total=24G", "gpu 1 total=48G")
-    lost, meanwhile, after, totals = play(
-        fake,
-        f"""
+    lost, meanwhile, after, totals = fake.play(f"""
 s = source()
 s.read()
 put("gpu 0 total=24G", "gpu 1 total=48G", "fail nvmlDevice* 1 15")
@@ -205,8 +182,7 @@ after = {{r.device_uid: r.state for r in readings}}
 totals = {{r.device_uid: r.total_bytes for r in readings}}
 s.close()
 out(lost, meanwhile, after, totals)
-""",
-    )
+""")
     assert lost == ["ok", "lost"]
     assert meanwhile == [["ok", "lost"]] * 30
     assert after == {UID(0): "ok", UID(1): "ok"}
@@ -217,50 +193,42 @@ out(lost, meanwhile, after, totals)
     assert calls["nvmlInitWithFlags"] == 2
 
 
-def test_a_lost_cards_handle_is_not_used_again(fake: FakeNvml) -> None:
+def test_a_lost_cards_handle_is_not_used_again(fake: Nvml) -> None:
     fake.write("gpu 0 total=24G", "fail nvmlDeviceGetMemoryInfo_v2 0 15")
-    play(fake, "s = source()\nfor _ in range(20): s.read()\nout()")
+    fake.play("s = source()\nfor _ in range(20): s.read()\nout()")
     calls = fake.stats()
     assert calls["nvmlDeviceGetMemoryInfo_v2"] == 1
     assert "nvmlDeviceGetUtilizationRates" not in calls
 
 
-def test_a_card_that_fell_off_the_bus_stays_in_view(fake: FakeNvml) -> None:
+def test_a_card_that_fell_off_the_bus_stays_in_view(fake: Nvml) -> None:
     fake.write("gpu 0 total=24G", "gpu 1 total=24G")
-    states = play(
-        fake,
-        """
+    states = fake.play("""
 s = source()
 s.read()
 put("gpu 0 total=24G")
 now[0] += 61
 out({r.device_uid: r.state for r in s.read().readings})
-""",
-    )
+""")
     assert states == [{UID(0): "ok", UID(1): "lost"}]
 
 
-def test_a_card_that_was_reset_is_read_again(fake: FakeNvml) -> None:
+def test_a_card_that_was_reset_is_read_again(fake: Nvml) -> None:
     fake.write("gpu 0 total=24G", "fail nvmlDeviceGetMemoryInfo_v2 0 16")
-    states = play(
-        fake,
-        """
+    states = fake.play("""
 s = source()
 states = [s.read().readings[0].state for _ in range(3)]
 put("gpu 0 total=24G")
 now[0] += 61
 out(*states, s.read().readings[0].state)
-""",
-    )
+""")
     assert states == ["reset-required"] * 3 + ["ok"]
     assert fake.stats()["nvmlInitWithFlags"] == 1
 
 
-def test_refusals_are_forgotten_when_nvml_starts_again(fake: FakeNvml) -> None:
+def test_refusals_are_forgotten_when_nvml_starts_again(fake: Nvml) -> None:
     fake.write("gpu 0 total=24G util=na")
-    utils = play(
-        fake,
-        """
+    utils = fake.play("""
 s = source()
 first = s.read().readings[0].util_pct
 put("gpu 0 total=24G util=42")
@@ -269,16 +237,13 @@ s.release_driver(60)
 released = s.read()
 now[0] += 61
 out(first, second, released.readings[0].used_bytes, s.read().readings[0].util_pct)
-""",
-    )
+""")
     assert utils == [None, None, None, 42]
 
 
-def test_nvml_is_started_once_for_life(fake: FakeNvml) -> None:
+def test_nvml_is_started_once_for_life(fake: Nvml) -> None:
     fake.write(*(f"gpu {index} total=24G" for index in range(8)))
-    play(
-        fake,
-        """
+    fake.play("""
 s = source(rescan_s=1e9)
 assert s.probe().ok
 for _ in range(30):
@@ -287,8 +252,7 @@ for _ in range(30):
 s.close()
 s.close()
 out()
-""",
-    )
+""")
     calls = fake.stats()
     assert (calls["nvmlInitWithFlags"], calls["nvmlShutdown"]) == (1, 1)
     assert calls["nvmlDeviceGetMemoryInfo_v2"] == 8 * 30
@@ -298,11 +262,9 @@ out()
     assert calls["nvmlDeviceGetUUID"] == 8
 
 
-def test_slow_gauges_are_carried_while_fresh(fake: FakeNvml) -> None:
+def test_slow_gauges_are_carried_while_fresh(fake: Nvml) -> None:
     fake.write("gpu 0 total=24G temp=50")
-    temperatures = play(
-        fake,
-        """
+    temperatures = fake.play("""
 s = source(slow_every=4, fresh_s=30)
 def temperature():
     return s.read().readings[0].temp_c
@@ -314,27 +276,5 @@ got.append(temperature())
 put("gpu 0 total=24G temp=80")
 got += [temperature()]
 out(*got)
-""",
-    )
+""")
     assert temperatures == [50, 50, 50, 70, 80]
-
-
-def test_another_kernel_module_means_a_fresh_start(fake: FakeNvml, tmp_path: Path) -> None:
-    version = tmp_path / "module/nvidia/version"
-    version.parent.mkdir(parents=True)
-    version.write_text("535.129.03\n")
-    fake.write("gpu 0 total=24G")
-    play(
-        fake,
-        """
-folder = Path(sys.argv[1])
-s = source(sys_root=str(folder), proc_root=str(folder))
-s.read()
-(folder / "module/nvidia/version").write_text("550.54.15\\n")
-now[0] += 61
-out(s.read().readings[0].state)
-s.close()
-""",
-        tmp_path,
-    )
-    assert fake.stats()["nvmlInitWithFlags"] == 2

@@ -14,6 +14,7 @@ from gpuwatchd.collect.nvml.card import OK, Card
 from gpuwatchd.collect.nvml.memory import CONTRADICTION, MOST_BYTES, MemoryReader, credible
 from gpuwatchd.collect.nvml.system import Memory
 from gpuwatchd.core.model import Device
+from tests.conftest import present
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,8 +49,7 @@ def test_a_driver_that_counts_its_reserve_as_free_makes_no_step(tmp_path: Path) 
         code, memory, fault = reader.read(card, desk)
         assert (code, fault) == (OK, None)
         assert memory is not None
-        assert memory.used_bytes is not None
-        seen.append(memory.used_bytes // MIB)
+        seen.append(present(memory.used_bytes) // MIB)
     assert min(seen) == 0
     assert all(0 <= after - before <= 50 for before, after in pairwise(seen))
     assert seen[-1] == 300
@@ -84,27 +84,23 @@ def test_a_contradiction_makes_no_step_of_the_reserves_size(
     library = Library(free=free * MIB, used=used * MIB)
     reader = MemoryReader(Calls(library), tmp_path, tmp_path)
     desk, card = desk_and_card()
-    before = reader.read(card, desk).memory
+    before = present(reader.read(card, desk).memory)
     library.free = 0
     during = reader.read(card, desk)
-    assert before is not None
-    assert during.memory is not None
     assert during.fault == CONTRADICTION
-    assert during.memory.used_bytes == before.used_bytes
+    assert present(during.memory).used_bytes == before.used_bytes
 
 
 def test_a_reserve_larger_than_the_card_hides_nothing() -> None:
     found = credible(80 * 1024 * MIB, 71 * 1024 * MIB, 9 * 1024 * MIB, 900 * 1024 * MIB)
-    assert found.memory is not None
-    assert (found.memory.used_bytes, found.fault) == (9 * 1024 * MIB, None)
+    assert (present(found.memory).used_bytes, found.fault) == (9 * 1024 * MIB, None)
 
 
 def test_a_process_smaller_than_the_reserve_is_no_contradiction(tmp_path: Path) -> None:
     """A driver that counts its reserve as free: what is in use comes out as nothing."""
     reader = MemoryReader(Calls(Library(free=800 * MIB, used=200 * MIB)), tmp_path, tmp_path)
     desk, card = desk_and_card()
-    memory = reader.read(card, desk).memory
-    assert memory is not None
+    memory = present(reader.read(card, desk).memory)
     assert memory.used_bytes == 0
     desk.largest_bytes = 200 * MIB
     assert not reader.doubt(card, desk, memory)

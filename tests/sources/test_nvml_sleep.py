@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sources.nvml_case import UID, play
+from tests.sources.nvml_case import UID
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fakenvml import FakeNvml
+    from tests.sources.nvml_case import Nvml
 
 FIRST, SECOND = "0000:01:00.0", "0000:02:00.0"
 
 SCENE = """
-folder = Path(sys.argv[1])
 def says(bus, **files):
     for name, text in files.items():
         (folder / "bus/pci/devices" / bus / "power" / name).write_text(text + "\\n")
@@ -27,6 +26,13 @@ def states(source):
     return [r.state for r in source.read().readings]
 s = source(sys_root=str(folder), proc_root=str(folder))
 """
+
+
+@pytest.fixture
+def fake(fake: Nvml) -> Nvml:
+    """Let each script begin with a source before these folders."""
+    fake.prelude += SCENE
+    return fake
 
 
 def card(folder: Path, bus: str, status: str, d3: str = "Enabled (fine-grained)") -> None:
@@ -40,22 +46,17 @@ def card(folder: Path, bus: str, status: str, d3: str = "Enabled (fine-grained)"
     (gpu / "power").write_text(f"Runtime D3 status:          {d3}\n")
 
 
-def test_a_sleeping_card_is_not_woken_and_is_shown(fake: FakeNvml, tmp_path: Path) -> None:
+def test_a_sleeping_card_is_not_woken_and_is_shown(fake: Nvml, tmp_path: Path) -> None:
     card(tmp_path, FIRST, "suspended")
     fake.write("gpu 0 total=8G")
-    probe, states, devices, faults = play(
-        fake,
-        SCENE
-        + """
+    probe, states, devices, faults = fake.play("""
 probe = s.probe()
 for _ in range(50):
     sample = s.read()
     now[0] += 5
 out(plain(probe), [r.state for r in sample.readings], plain(s.devices()), plain(sample.faults))
 s.close()
-""",
-        tmp_path,
-    )
+""")
     assert probe["ok"] is True
     assert "asleep" in probe["reason"]
     assert states == ["asleep"]
@@ -65,14 +66,11 @@ s.close()
 
 
 def test_an_unused_card_is_let_go_and_a_used_one_is_read(
-    fake: FakeNvml, tmp_path: Path, child: int
+    fake: Nvml, tmp_path: Path, child: int
 ) -> None:
     card(tmp_path, FIRST, "active")
     fake.write("gpu 0 total=8G")
-    seen, names = play(
-        fake,
-        SCENE
-        + f"""
+    seen, names = fake.play(f"""
 says({FIRST!r}, runtime_usage="0")
 seen = [*states(s), *states(s)]
 says({FIRST!r}, runtime_status="suspended")
@@ -84,24 +82,17 @@ now[0] += 100
 seen += [*states(s), *states(s)]
 out(seen, [d.name for d in s.devices()])
 s.close()
-""",
-        tmp_path,
-    )
+""")
     assert seen == ["ok", "asleep", "asleep", "asleep", "ok", "ok"]
     assert names == ["NVIDIA Test GPU"]
     calls = fake.stats()
     assert (calls["nvmlInitWithFlags"], calls["nvmlShutdown"]) == (2, 2)
 
 
-def test_an_awake_card_that_nobody_uses_is_left_to_fall_asleep(
-    fake: FakeNvml, tmp_path: Path
-) -> None:
+def test_an_awake_card_that_nobody_uses_is_left_to_fall_asleep(fake: Nvml, tmp_path: Path) -> None:
     card(tmp_path, FIRST, "suspended")
     fake.write("gpu 0 total=8G")
-    (seen,) = play(
-        fake,
-        SCENE
-        + f"""
+    (seen,) = fake.play(f"""
 states(s)
 says({FIRST!r}, runtime_status="active", runtime_usage="0")
 seen = []
@@ -109,22 +100,17 @@ for _ in range(100):
     now[0] += 5
     seen += states(s)
 out(sorted(set(seen)))
-""",
-        tmp_path,
-    )
+""")
     assert seen == ["asleep"]
     assert not fake.stats_file.exists()
 
 
 def test_where_users_are_not_counted_a_card_that_stays_awake_is_used(
-    fake: FakeNvml, tmp_path: Path, child: int
+    fake: Nvml, tmp_path: Path, child: int
 ) -> None:
     card(tmp_path, FIRST, "suspended")
     fake.write("gpu 0 total=8G util=70", f"proc 0 pid={child} mem=1G")
-    (seen,) = play(
-        fake,
-        SCENE
-        + f"""
+    (seen,) = fake.play(f"""
 states(s)
 says({FIRST!r}, runtime_status="active")
 seen = []
@@ -133,43 +119,33 @@ for _ in range(8):
     seen += states(s)
 out(seen)
 s.close()
-""",
-        tmp_path,
-    )
+""")
     assert seen == ["asleep"] * 4 + ["ok"] * 4
 
 
 def test_a_process_of_ours_that_has_the_card_open_counts_at_once(
-    fake: FakeNvml, tmp_path: Path, child: int
+    fake: Nvml, tmp_path: Path, child: int
 ) -> None:
     card(tmp_path, FIRST, "suspended")
     (tmp_path / "4242/fd").mkdir(parents=True)
     (tmp_path / "4242/fd/7").symlink_to("/dev/nvidia0")
     fake.write("gpu 0 total=8G util=70", f"proc 0 pid={child} mem=1G")
-    (seen,) = play(
-        fake,
-        SCENE
-        + f"""
+    (seen,) = fake.play(f"""
 seen = states(s)
 says({FIRST!r}, runtime_status="active")
 now[0] += 5
 out(seen + states(s))
 s.close()
-""",
-        tmp_path,
-    )
+""")
     assert seen == ["asleep", "ok"]
 
 
 def test_a_card_in_use_that_computes_nothing_may_fall_asleep(
-    fake: FakeNvml, tmp_path: Path, child: int
+    fake: Nvml, tmp_path: Path, child: int
 ) -> None:
     card(tmp_path, FIRST, "active")
     fake.write("gpu 0 total=8G util=0", f"proc 0 pid={child} mem=4M type=G")
-    awake, asleep = play(
-        fake,
-        SCENE
-        + f"""
+    awake, asleep = fake.play(f"""
 says({FIRST!r}, runtime_usage="1")
 runs = []
 for _ in range(360):
@@ -180,9 +156,7 @@ for _ in range(360):
     now[0] += 5
 out([n for word, n in runs if word == "ok"], [n for word, n in runs if word == "asleep"])
 s.close()
-""",
-        tmp_path,
-    )
+""")
     # It is let go again and again, less and less often while something keeps it awake.
     assert awake[0] <= 40
     assert awake[:4] == sorted(awake[:4])
@@ -194,14 +168,11 @@ s.close()
     ("d3", "control"), [("Not supported", "auto"), ("Enabled (fine-grained)", "on")]
 )
 def test_a_card_that_cannot_sleep_is_held_for_life(
-    fake: FakeNvml, tmp_path: Path, d3: str, control: str
+    fake: Nvml, tmp_path: Path, d3: str, control: str
 ) -> None:
     card(tmp_path, FIRST, "active", d3)
     fake.write("gpu 0 total=24G")
-    (seen,) = play(
-        fake,
-        SCENE
-        + f"""
+    (seen,) = fake.play(f"""
 says({FIRST!r}, control={control!r}, runtime_usage="0")
 seen = []
 for _ in range(30):
@@ -209,48 +180,35 @@ for _ in range(30):
     now[0] += 5
 out(sorted(set(seen)))
 s.close()
-""",
-        tmp_path,
-    )
+""")
     assert seen == ["ok"]
     assert fake.stats()["nvmlInitWithFlags"] == 1
 
 
-# ---- one card asleep, another in use ---------------------------------------------------------
-
-
 def test_beside_a_sleeping_card_the_other_is_read_by_its_address(
-    fake: FakeNvml, tmp_path: Path
+    fake: Nvml, tmp_path: Path
 ) -> None:
     card(tmp_path, FIRST, "suspended")
     card(tmp_path, SECOND, "active", "Not supported")
     fake.write("gpu 0 total=8G", "gpu 1 total=24G", "fail * 0 999")
-    seen, uids = play(
-        fake,
-        SCENE
-        + """
+    seen, uids = fake.play("""
 seen = [states(s), states(s)]
 now[0] += 61
 out([*seen, states(s)], [d.uid for d in s.devices()])
 s.close()
-""",
-        tmp_path,
-    )
+""")
     assert uids == [UID(1), f"nvml-{FIRST}"]
     assert seen == [["ok", "asleep"]] * 3
     assert "nvmlDeviceGetHandleByIndex_v2" not in fake.stats()
 
 
 def test_a_card_that_wakes_up_beside_another_is_read_under_its_own_identity(
-    fake: FakeNvml, tmp_path: Path, child: int
+    fake: Nvml, tmp_path: Path, child: int
 ) -> None:
     card(tmp_path, FIRST, "suspended")
     card(tmp_path, SECOND, "active", "Not supported")
     fake.write("gpu 0 total=8G util=50", "gpu 1 total=24G", f"proc 0 pid={child} mem=1G")
-    before, after, again = play(
-        fake,
-        SCENE
-        + f"""
+    before, after, again = fake.play(f"""
 def found():
     sample = s.read()
     return {{r.device_uid: r.state for r in sample.readings}}
@@ -267,24 +225,17 @@ found()
 now[0] += 5
 out(before, after, found())
 s.close()
-""",
-        tmp_path,
-    )
+""")
     assert before == {f"nvml-{FIRST}": "asleep", UID(1): "ok"}
     assert after == {UID(0): "ok", UID(1): "ok"}
     assert again == {UID(0): "asleep", UID(1): "ok"}
 
 
-def test_when_reading_one_card_wakes_the_other_both_are_left(
-    fake: FakeNvml, tmp_path: Path
-) -> None:
+def test_when_reading_one_card_wakes_the_other_both_are_left(fake: Nvml, tmp_path: Path) -> None:
     card(tmp_path, FIRST, "suspended")
     card(tmp_path, SECOND, "active", "Not supported")
     fake.write("gpu 0 total=8G", "gpu 1 total=24G")
-    first, then = play(
-        fake,
-        SCENE
-        + f"""
+    first, then = fake.play(f"""
 first = states(s)
 says({FIRST!r}, runtime_status="active", runtime_usage="0")  # our start has woken it
 now[0] += 1
@@ -295,9 +246,7 @@ for _ in range(20):
     now[0] += 5
     seen.append(states(s))
 out(first, sorted(set(map(tuple, seen))))
-""",
-        tmp_path,
-    )
+""")
     assert first == ["ok", "asleep"]
     assert then == [["released", "asleep"]]
     assert fake.stats()["nvmlInitWithFlags"] == 1
@@ -305,16 +254,14 @@ out(first, sorted(set(map(tuple, seen))))
 
 @pytest.mark.parametrize("events", [True, False])
 def test_no_start_attaches_every_card_while_one_sleeps(
-    fake: FakeNvml, tmp_path: Path, events: bool
+    fake: Nvml, tmp_path: Path, events: bool
 ) -> None:
     card(tmp_path, FIRST, "suspended")
     card(tmp_path, SECOND, "active", "Not supported")
     fake.write("gpu 0 total=8G", "gpu 1 total=24G", "event 1 type=8 data=31")
-    (got,) = play(
-        fake,
-        SCENE.replace("proc_root=", f"events={events}, proc_root=")
-        + """
+    (got,) = fake.play(f"""
 import time
+s = source(sys_root=str(folder), proc_root=str(folder), events={events})
 until, codes = time.monotonic() + (30 if s._events else 0), []
 codes += [e.code for e in s.read().events]
 while time.monotonic() < until and not codes:
@@ -322,9 +269,7 @@ while time.monotonic() < until and not codes:
     time.sleep(0.02)
 s.close()
 out(codes)
-""",
-        tmp_path,
-    )
+""")
     assert got == ([31] if events else [])
     calls = fake.stats()
     assert calls["nvmlInitWithFlags"] == 1 + events

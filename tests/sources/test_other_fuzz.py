@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpuwatchd.collect.drm import processes
 from gpuwatchd.collect.metal import ioreg
 from gpuwatchd.collect.metal import system as metal_system
+from tests.conftest import present
 from tests.sources.drm_case import amd_fdinfo, xe_fdinfo
 
 DATA = Path(__file__).resolve().parent.parent / "data/macos"
@@ -39,8 +40,7 @@ def test_damaged_fdinfo(text: str, wounds: list[tuple[int, int, bytes]]) -> None
 @given(lines)
 def test_strange_fdinfo(found: list[tuple[str, str, str]]) -> None:
     text = "".join(f"{key}{name}:\t{value}\n" for key, name, value in found)
-    client = processes.parse(f"drm-driver:\tamdgpu\n{text}")
-    assert client is not None
+    client = present(processes.parse(f"drm-driver:\tamdgpu\n{text}"))
     sane(client)
 
 

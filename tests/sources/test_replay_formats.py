@@ -11,6 +11,7 @@ import pytest
 from gpuwatchd.collect.logs.formats import FORMATS
 from gpuwatchd.collect.replay import LogFile, LogOptions, LogSeries, read_log
 from gpuwatchd.core import registry
+from tests.conftest import present
 
 LOGS = Path(__file__).resolve().parent.parent / "data" / "logs"
 MIB = 1024**2
@@ -240,8 +241,7 @@ def test_q_text_reads_the_card_and_not_bar1() -> None:
 
 def test_gpustat_masks_secrets_and_knows_unknown() -> None:
     log = read_log(LOGS / "gpustat.json")
-    process = of(log, pid=77).process
-    assert process is not None
+    process = present(of(log, pid=77).process)
     assert process.user == "ann"
     assert process.argv == ("python", "t.py", "--token", "****")
     assert {process.key.pid for process in log.processes} == {77, 78}
@@ -284,8 +284,7 @@ def test_own_export_comes_back(name: str) -> None:
     assert device.device.uid == "GPU-77"
     assert device.used_bytes.tolist() == [2_000_000_000 + i for i in range(5)]
     assert process.used_bytes.tolist() == [1_500_000_000 + i for i in range(5)]
-    assert process.process is not None
-    assert process.process.name == "python"
+    assert present(process.process).name == "python"
     assert device.total_bytes == 8589934592
 
 

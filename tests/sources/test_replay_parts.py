@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import sane, sane_row
-from gpuwatchd.collect.logs.columns import layout_of, memory_role, words_of
-from gpuwatchd.collect.logs.device_identity import Places
+from gpuwatchd.collect.logs.columns import memory_role
 from gpuwatchd.collect.logs.runs import Repairs, split
 from gpuwatchd.collect.logs.times import Clock
+from tests.conftest import present
 
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1))  # noqa: DTZ001 - naive on purpose
 ZONES = st.sampled_from([None, "UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
@@ -29,9 +29,8 @@ def test_a_column_of_times_reads_as_its_cells(moments: list[datetime], zone: str
             moment.strftime(form).replace("{ms}", f"{moment.microsecond // 1000:03d}")
             for moment in moments
         ]
-        column = Clock(zone).column(texts)
+        column = present(Clock(zone).column(texts))
         single = [Clock(zone).parse(text) for text in texts]
-        assert column is not None
         assert column.tolist() == pytest.approx(single, abs=1e-6)
 
 
@@ -56,14 +55,6 @@ def test_any_text_is_an_amount_or_refused(text: str) -> None:
     except ValueError:
         return
     assert math.isnan(value) or 0 <= value <= fields.MAX_BYTES
-
-
-@pytest.mark.parametrize(("text", "unit", "want"), [
-    ("841 MiB", 1.0, 841 * fields.MIB), ("8 GiB", 1.0, 8192 * fields.MIB), ("12", 1.0, 12.0),
-    ("1.5e3", 1.0, 1500.0), ("1024 KiB", 1.0, fields.MIB),
-])  # fmt: skip
-def test_amounts(text: str, unit: float, want: float) -> None:
-    assert fields.amount(text, unit) == want
 
 
 @pytest.mark.parametrize("text", ["[N/A]", "N/A", "[Not Supported]", "-", "", "null", "nan",
@@ -100,41 +91,9 @@ def test_runs_ascend_and_invent_nothing(rows: list[tuple[int, int]]) -> None:
     assert kept + repairs.doubles + repairs.strays == t.size
 
 
-@pytest.mark.parametrize(("cell", "name", "unit"), [
-    ("memory.used [MiB]", "memory_used", "mib"), ("Temp (°C)", "temp", "°c"),
-    ("used_bytes", "used", "bytes"), ("_timestamp", "_timestamp", None),
-])  # fmt: skip
-def test_words_of_a_header(cell: str, name: str, unit: str | None) -> None:
-    assert words_of(cell) == (name, unit)
-
-
 @pytest.mark.parametrize("name", [
     "memory", "utilization_memory", "bar1_memory_used", "protected_memory_used", "cpu_memory_used",
     "max_memory_usage", "memory_bandwidth_used", "ram_used", "temperature_memory",
 ])  # fmt: skip
 def test_what_is_no_gpu_memory(name: str) -> None:
     assert memory_role(name) is None
-
-
-def test_a_row_of_values_is_no_header() -> None:
-    assert layout_of("2026/02/03 10:00:00, 0, Example, 5 MiB") is None
-    assert layout_of("hello, world") is None
-
-
-def test_identity_grows_as_rows_tell_more() -> None:
-    places = Places()
-    by_index = places.find(index=0)
-    assert places.find(index=0, bus="0000:01:00.0") is by_index
-    assert places.find(uuid="GPU-1", bus="0000:01:00.0") is by_index
-    assert by_index.uid == "GPU-1"
-    assert places.find(index=0, uuid="GPU-2") is not by_index
-    assert places.find(index=0, host="b") is not by_index
-
-
-def test_names_and_totals_tell_devices_of_one_index_apart() -> None:
-    places = Places()
-    one = places.find(index=0, name="Example Long Na...", total=8e9)
-    assert places.find(index=0, name="Example Long Name", total=8e9) is one
-    assert one.name == "Example Long Name"
-    assert places.find(index=0, name="Other", total=8e9) is not one
-    assert places.find(index=0, name="Example Long Name", total=16e9) is not one

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatchd.collect import SOURCES
 from gpuwatchd.collect.replay import ReplaySource
-from gpuwatchd.core import registry
 from gpuwatchd.core.errors import SourceUnavailable
+from tests.conftest import present
 
 LOGS = Path(__file__).resolve().parent.parent / "data" / "logs"
 MIB = 1024**2
@@ -27,10 +26,6 @@ class Clock:
 
 def source(name: str, clock: Clock, speed: float = 1.0) -> ReplaySource:
     return ReplaySource(str(LOGS / name), speed, clock=clock, wall=lambda: 1_000_000.0)
-
-
-def test_it_is_in_the_table() -> None:
-    assert registry.load(SOURCES, "replay") is ReplaySource
 
 
 def test_probe_says_why_not() -> None:
@@ -68,8 +63,7 @@ def test_processes_are_named_by_the_source_itself() -> None:
     played = source("gpustat.json", clock)
     sample = played.read()
     assert [process.user for process in sample.processes] == ["ann"]
-    uses = sample.readings[0].uses
-    assert uses is not None
+    uses = present(sample.readings[0].uses)
     assert uses[0].key == sample.processes[0].key
     assert uses[0].used_bytes == (6400 - 9) * MIB
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.children import Child
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, need, present
 from tests.real.machine import booted, root, why_not
 from tests.real.machine.machine import until
 from tests.real.machine.roots import CACHE, mounted
@@ -60,8 +60,7 @@ def test_after_a_crash_of_the_tests_nothing_runs_on(*, unplugged: bool) -> None:
         stdout=subprocess.PIPE, cwd=ROOT, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "GPUWATCHD_TEST_CACHE": str(CACHE)},
     ) as crashed:  # fmt: skip
-        assert crashed.stdout is not None
-        said = next(line for line in crashed.stdout if line.startswith("pids:"))
+        said = next(line for line in present(crashed.stdout) if line.startswith("pids:"))
         pids = [int(pid) for pid in said.split()[1:]]
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
         if unplugged:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from tests.scenarios import history
 from tests.scenarios import history_families as families
 from tests.scenarios.bench import figures as made
-from tests.scenarios.bench.runner import Bar, Kept, deaf
+from tests.scenarios.bench.runner import Kept, mark, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 COUNTS = (0, 1, 3, 5)
@@ -51,30 +47,11 @@ def rows(
     kinds = families.TUNING if tuning else families.REPORT
     tasks = [(one.kind, one.seed) for one in families.programs(kinds, number)]
     kept = Kept(path, list[history.Row])
-    marks = [_mark(task, code) for task in tasks]
+    marks = [mark(task, code) for task in tasks]
     missing = [(m, task) for m, task in zip(marks, tasks, strict=True) if m not in kept.found]
-    if missing:
-        bar = Bar(len(missing), "history")
-        for mark, found in _run(missing, workers):
-            kept.add(mark, found)
-            bar.step()
-    return [row for mark in marks for row in kept.found[mark]]
-
-
-def _mark(task: tuple[str, int], code: str) -> str:
-    return hashlib.sha256(code.encode() + msgspec.json.encode(task)).hexdigest()[:20]
-
-
-def _run(
-    missing: Sequence[tuple[str, tuple[str, int]]], workers: int
-) -> Iterable[tuple[str, list[history.Row]]]:
-    if workers <= 1:
-        for mark, task in missing:
-            yield mark, of_program(task)
-        return
-    with ProcessPoolExecutor(workers, initializer=deaf) as pool:
-        found = pool.map(of_program, [task for _, task in missing])
-        yield from zip([mark for mark, _ in missing], found, strict=True)
+    for one, found in spread(missing, of_program, workers, "history"):
+        kept.add(one, found)
+    return [row for m in marks for row in kept.found[m]]
 
 
 def figures(found: Sequence[history.Row]) -> dict[str, Any]:

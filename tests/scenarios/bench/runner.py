@@ -14,11 +14,13 @@ import msgspec
 
 import gpuwatchd
 from gpuwatchd.core import units
-from tests.scenarios.bench.measure import Task, run
+from tests.scenarios.bench.measure import run
 from tests.scenarios.bench.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tests.scenarios.bench.measure import Task
 
 ROOT = Path(gpuwatchd.__file__).resolve().parent.parent
 WATCHED = ("gpuwatchd", "tests/scenarios")
@@ -26,6 +28,8 @@ WATCHED = ("gpuwatchd", "tests/scenarios")
 
 
 T = TypeVar("T")
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 class Kept(Generic[T]):
@@ -101,7 +105,7 @@ def fingerprint(root: Path = ROOT, folders: Iterable[str] = WATCHED) -> str:
     return digest.hexdigest()[:16]
 
 
-def mark(task: Task, code: str) -> str:
+def mark(task: object, code: str) -> str:
     """Return what an outcome must carry to be that of this task under this code."""
     return hashlib.sha256(code.encode() + msgspec.json.encode(task)).hexdigest()[:20]
 
@@ -121,7 +125,7 @@ def evaluate(tasks: Sequence[Task], path: Path, *, workers: int, code: str) -> l
     missing = [(m, task) for m, task in zip(marks, tasks, strict=True) if m not in kept.found]
     if len(missing) < len(tasks):
         print(f"{len(tasks) - len(missing)} of {len(tasks)} are known already", file=sys.stderr)
-    for one, outcome in _run(missing, workers):
+    for one, outcome in spread(missing, run, workers, "detection"):
         kept.add(one, outcome)
     return [kept.found[m] for m in marks]
 
@@ -131,17 +135,20 @@ def deaf() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run(missing: Sequence[tuple[str, Task]], workers: int) -> Iterable[tuple[str, Outcome]]:
+def spread(
+    missing: Sequence[tuple[str, A]], work: Callable[[A], R], workers: int, what: str
+) -> Iterator[tuple[str, R]]:
+    """Yield mark and result of each task as it is done, on so many cores; show how far it is."""
     if not missing:
         return
-    bar = Bar(len(missing), "detection")
+    bar = Bar(len(missing), what)
     if workers <= 1:
         for one, task in missing:
-            yield one, run(task)
+            yield one, work(task)
             bar.step()
         return
     with ProcessPoolExecutor(workers, initializer=deaf) as pool:
-        waiting = {pool.submit(run, task): one for one, task in missing}
+        waiting = {pool.submit(work, task): one for one, task in missing}
         try:
             for future in as_completed(waiting):
                 yield waiting[future], future.result()

@@ -1,0 +1,42 @@
+"""What several benchmarks need: processes that do nothing, and the middle of some runs."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def sleepers(count: int) -> Iterator[list[int]]:
+    """Start processes that do nothing; yield their pids."""
+    children = [subprocess.Popen(["sleep", "3600"]) for _ in range(count)]
+    try:
+        yield [child.pid for child in children]
+    finally:
+        for child in children:
+            child.kill()
+        for child in children:
+            child.wait()
+
+
+def median_s(
+    work: Callable[[], object], runs: int, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return the median seconds of some runs."""
+    taken = []
+    for _ in range(runs):
+        begun_s = clock()
+        work()
+        taken.append(clock() - begun_s)
+    return statistics.median(taken)
+
+
+def median_ms(work: Callable[[], object], runs: int = 15) -> float:
+    """Return the median milliseconds of some runs."""
+    return 1000 * median_s(work, runs)
