@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpuwatchd.analysis.verdict import judge
-from gpuwatchd.cli import completion_answers, main
+from gpuwatchd.cli import completion_answers
 from gpuwatchd.core import config
 from gpuwatchd.core.config import DetectionSection, Seconds, StoreSection
 from gpuwatchd.core.model import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpuwatchd.core.model import Alert, DecisionKind, NoticeKind
+    from tests.cli.calls import Ctl
 
 
 def message(notice: NoticeKind, *also: str) -> Message:
@@ -79,12 +80,11 @@ def record(
 
 
 @pytest.fixture
-def shown(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def shown(ctl: Ctl) -> Callable[..., str]:
     """Return what a command line prints, its lines joined."""
 
     def run(*arguments: str, code: int = 0) -> str:
-        assert main(list(arguments)) == code
-        out = capsys.readouterr().out
+        out = ctl(*arguments, code=code)
         assert "\x1b" not in out
         return " ".join(out.split())
 
@@ -257,7 +257,7 @@ def test_tab_offers_ids_first_and_keys_to_those_who_type(
     assert capsys.readouterr().out == ""
 
 
-def test_hostile_words_change_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_words_change_no_line(ctl: Ctl) -> None:
     now_s = time.time()
     evil = f"{world.HOSTILE}{'x' * 300}"
     alert = world.firing(
@@ -274,12 +274,10 @@ def test_hostile_words_change_no_line(capsys: pytest.CaptureFixture[str]) -> Non
     down = ChannelHealth(name="email", ok=False, why=evil)
     world.write(alerts=(alert,), silences=(silence,), untold=(alert.key,), channels=(down,))
     for arguments in (["alerts"], ["alerts", "show", alert.code], ["status"]):
-        assert main(arguments) == 0
-        out = capsys.readouterr().out
+        out = ctl(*arguments)
         assert not any(c in out for c in "\x1b\x07\u202e")
         assert not any(line.startswith("next") for line in out.splitlines())
-    assert main(["alerts", "show", alert.code, "--json"]) == 0
-    assert "\\u001b" not in capsys.readouterr().out
+    assert "\\u001b" not in ctl("alerts show", alert.code, "--json")
 
 
 def test_what_is_over_foresees_nothing(shown: Callable[..., str]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.charts.drawing import Picture
+    from tests.cli.calls import Ctl
 
 HEAD = "timestamp, index, uuid, name, memory.used [MiB], memory.total [MiB]\n"
 DEVICE = Device(uid="U", vendor="nvidia", index=0, name="A100", memory_total_bytes=80 * GIB)
@@ -50,12 +51,9 @@ def drawn(page: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_page_has_chart_verdict_and_evidence(
-    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_has_chart_verdict_and_evidence(leak: Path, tmp_path: Path, ctl: Ctl) -> None:
     page = tmp_path / "x.html"
-    assert main(["analyze", str(leak), "--html", str(page)]) == 3
-    assert "LEAK gradual" in capsys.readouterr().out
+    assert "LEAK gradual" in ctl("analyze", str(leak), "--html", str(page), code=3)
     content = page.read_text("utf-8")
     assert page.stat().st_mode & 0o777 == 0o600
     (picture,) = drawn(content)
@@ -83,7 +81,7 @@ def test_a_page_is_named_by_its_file_and_counts_alike_throughout(
 
 
 def test_exit_codes_and_json_are_as_without_it(
-    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ctl: Ctl
 ) -> None:
     page = tmp_path / "x.html"
     calm = tmp_path / "calm.csv"
@@ -93,10 +91,8 @@ def test_exit_codes_and_json_are_as_without_it(
     assert len(drawn(page.read_text("utf-8"))) == 1
     assert main(["analyze", str(leak), "--fail-on", "never", "--html", str(page)]) == 0
     capsys.readouterr()
-    assert main(["analyze", str(leak), "--json", "--html", str(page)]) == 3
-    assert json.loads(capsys.readouterr().out)["verb"] == "analyze"
-    assert main(["analyze", str(leak), "--html", str(tmp_path)]) == 1
-    assert "is a folder" in capsys.readouterr().err
+    assert ctl.json("analyze", str(leak), "--html", str(page), code=3)["verb"] == "analyze"
+    assert "is a folder" in ctl.err("analyze", str(leak), "--html", str(tmp_path))
 
 
 def test_of_twenty_logs_the_worst_comes_first(

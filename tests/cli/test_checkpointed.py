@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import TYPE_CHECKING
@@ -21,6 +20,8 @@ from gpuwatchd.store.writer import History
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
 
 PID = str(os.getpid())
 
@@ -43,49 +44,37 @@ def test_it_is_written_with_the_start_of_the_process(capsys: pytest.CaptureFixtu
     assert "saved its work at" in capsys.readouterr().out
 
 
-def test_a_time_in_the_past_and_json(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_time_in_the_past_and_json(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = ProcessInfo(
         key=ProcessKey(pid=int(PID), started_at_s=time.time() - 9000.0), name="p", uid=os.getuid()
     )
     monkeypatch.setattr(checkpointed, "_whose", lambda _: mine)
-    assert main(["checkpointed", PID, "--at", "5m", "--json"]) == 0
-    (entry,) = json.loads(capsys.readouterr().out)["data"]
+    (entry,) = ctl.data("checkpointed", PID, "--at", "5m")
     assert entry["pid"] == int(PID)
     assert entry["daemon_running"] is False
     assert kept()[0].saved_at_s == pytest.approx(time.time() - 300.0, abs=5.0)
 
 
 @pytest.mark.parametrize(("at", "said"), [("2099-01-01", "future"), ("7300d", "began later")])
-def test_a_time_that_cannot_be_is_refused(
-    capsys: pytest.CaptureFixture[str], at: str, said: str
-) -> None:
-    assert main(["checkpointed", PID, "--at", at]) == 2
-    assert said in capsys.readouterr().err
+def test_a_time_that_cannot_be_is_refused(ctl: Ctl, at: str, said: str) -> None:
+    assert said in ctl.err("checkpointed", PID, "--at", at, code=2)
     assert kept() == []
 
 
-def test_a_process_that_is_not_there_is_one_line_and_a_hint(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["checkpointed", str(2**22 + 7)]) == 1
-    said = capsys.readouterr().err
+def test_a_process_that_is_not_there_is_one_line_and_a_hint(ctl: Ctl) -> None:
+    said = ctl.err("checkpointed", str(2**22 + 7))
     assert "no process" in said
     assert "hint: " in said
 
 
-def test_only_the_owner_or_root_may_say_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_owner_or_root_may_say_it(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(self: Host, pids: list[int]) -> dict[int, ProcessInfo]:
         key = ProcessKey(pid=pids[0], started_at_s=1.0)
         return {pids[0]: ProcessInfo(key=key, name="p", user="bob", uid=os.getuid() + 1)}
 
     monkeypatch.setattr(Host, "processes", look)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert main(["checkpointed", PID]) == 1
-    assert "not yours" in capsys.readouterr().err
+    assert "not yours" in ctl.err("checkpointed", PID)
     assert kept() == []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert main(["checkpointed", PID]) == 0
@@ -97,8 +86,7 @@ def test_what_is_no_pid_is_refused(pid: str) -> None:
 
 
 def test_without_a_history_it_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "empty"))
-    assert main(["checkpointed", PID]) == 1
-    assert "no history" in capsys.readouterr().err
+    assert "no history" in ctl.err("checkpointed", PID)

@@ -17,6 +17,8 @@ from gpuwatchd.core.config import Config
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.cli.calls import Ctl
+
 EMAIL = '[policy]\nchannels = ["email"]\n[notify.email]\nto = ["a@example.org"]\n'
 KEYS = tuple(config.keys())
 GPULSE = """
@@ -93,13 +95,12 @@ def test_init_replaces_nothing_unless_told(
 
 
 def test_print_shows_the_layer_of_each_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[detection]\nminimum_samples = 30\n", encoding="utf-8")
     monkeypatch.setenv("GPUWATCHD_DAEMON_INTERVAL", "10s")
-    assert main(["config", "print", "--origin", "--config", str(file)]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("config print --origin --config", str(file))
     assert f"minimum-samples = 30  # {file}" in shown
     assert 'interval = "10s"  # environment variable' in shown
     assert 'minimum-duration = "5m"  # default' in shown
@@ -114,27 +115,23 @@ def test_print_is_a_file_that_means_the_same(
     assert config.load(file, environ={}).config == Config()
 
 
-def test_print_masks_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_masks_secrets(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "config.toml"
     file.write_text(
         '[notify.command]\nargv = ["curl", "--token", "s3cret-value", "https://me:pw123@host/"]\n',
         encoding="utf-8",
     )
     for arguments in (["config", "print"], ["config", "print", "--json"]):
-        assert main([*arguments, "--config", str(file)]) == 0
-        shown = capsys.readouterr().out
+        shown = ctl(*arguments, "--config", str(file))
         assert "****" in shown
         assert "s3cret" not in shown
         assert "pw123" not in shown
 
 
-def test_a_gpulse_block_is_accepted_and_its_price_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gpulse_block_is_accepted_and_its_price_is_said(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "gpulse.toml"
     file.write_text(GPULSE, encoding="utf-8")
-    assert main(["config", "validate", str(file)]) == 0
-    shown = capsys.readouterr()
+    shown = ctl.both("config validate", str(file))
     assert "this slope floor hides leaks below 60.0 MB/min" in shown.out
     assert "min-r-squared" in shown.out
     assert "unknown" not in shown.out + shown.err
@@ -162,13 +159,10 @@ def test_defaults_have_no_hidden_price() -> None:
         ('[daemon]\ninterval = "5m"', "seen late"),
     ],
 )
-def test_each_setting_says_what_it_costs(
-    text: str, note: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_setting_says_what_it_costs(text: str, note: str, tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "config.toml"
     file.write_text(text, encoding="utf-8")
-    assert main(["config", "validate", str(file)]) == 0
-    assert note in capsys.readouterr().out.replace("\n", " ")
+    assert note in ctl("config validate", str(file)).replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -196,18 +190,14 @@ def test_each_setting_says_what_it_costs(
         ("[[", "not valid TOML"),
     ],
 )
-def test_what_cannot_work_is_5(
-    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_work_is_5(text: str, words: str, tmp_path: Path, ctl: Ctl) -> None:
     secret = tmp_path / "password"
     secret.write_text("x", encoding="utf-8")
     secret.chmod(0o644)
     file = tmp_path / "config.toml"
     file.write_text(text.replace("PASSWORD", str(secret)), encoding="utf-8")
-    assert main(["config", "validate", str(file)]) == 5
-    assert words in capsys.readouterr().err
-    assert main(["config", "validate", str(file), "--json"]) == 5
-    answer = json.loads(capsys.readouterr().out)
+    assert words in ctl.err("config validate", str(file), code=5)
+    answer = ctl.json("config validate", str(file), code=5)
     said = (
         answer["error"]["message"] if "error" in answer else "\n".join(answer["data"]["problems"])
     )
@@ -215,38 +205,34 @@ def test_what_cannot_work_is_5(
 
 
 def test_doctor_names_the_bad_entry_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
     file = tmp_path / "config.toml"
     file.write_text('[endpoints]\nurls = ["vllm=8001"]\n', encoding="utf-8")
-    main(["doctor", "--config", str(file)])
-    lines = [line for line in capsys.readouterr().out.splitlines() if "[endpoints] urls" in line]
+    lines = [
+        line
+        for line in ctl("doctor --config", str(file), code=None).splitlines()
+        if "[endpoints] urls" in line
+    ]
     assert lines
     assert lines[0].startswith("FAILED   config: [endpoints] urls: 'vllm=8001'")
 
 
-def test_print_as_json_has_durations_as_they_are_written(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["config", "print", "--json"]) == 0
-    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["data"]}
+def test_print_as_json_has_durations_as_they_are_written(ctl: Ctl) -> None:
+    rows = {row["key"]: row for row in ctl.data("config print")}
     assert set(rows) == {key for key, _ in KEYS}
     assert rows["daemon.interval"]["value"] == "5s"
     assert rows["policy.repeat"]["default"] == ["1h", "2h", "4h", "8h", "1d"]
     assert rows["notify.email.port"]["value"] is None
 
 
-def test_path_names_the_files_in_use(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["config", "path"]) == 0
-    shown = capsys.readouterr().out
+def test_path_names_the_files_in_use(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
+    shown = ctl("config path")
     assert str(config.user_file()) in shown
     assert str(config.state_dir()) in shown
     monkeypatch.setenv("GPUWATCHD_CONFIG", "/somewhere/else.toml")
-    assert main(["config", "path", "--json"]) == 0
-    files = json.loads(capsys.readouterr().out)["data"]["files"]
+    files = ctl.data("config path")["files"]
     assert files == [{"path": "/somewhere/else.toml", "exists": False}]
 
 
@@ -262,28 +248,21 @@ repeat = ["2h"]
 """
 
 
-def test_print_shows_overrides_as_a_file_that_means_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_print_shows_overrides_as_a_file_that_means_the_same(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "config.toml"
     file.write_text(OVERRIDES.replace("--token s3cret-value-of-mine", "--fast"), encoding="utf-8")
-    assert main(["config", "print", "--origin", "--config", str(file)]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("config print --origin --config", str(file))
     assert f'[[override]]  # {file}\nuser = "ali*"\ngrows-to = "24GiB"\n' in shown
     copy = tmp_path / "copy.toml"
     copy.write_text(shown, encoding="utf-8")
     assert config.load(copy, environ={}).config.override == config.load(file).config.override
 
 
-def test_print_masks_the_secret_in_an_override(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_print_masks_the_secret_in_an_override(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "config.toml"
     file.write_text(OVERRIDES, encoding="utf-8")
-    assert main(["config", "print", "--config", str(file)]) == 0
-    plain = capsys.readouterr().out
-    assert main(["config", "print", "--json", "--config", str(file)]) == 0
-    shown = capsys.readouterr().out
+    plain = ctl("config print --config", str(file))
+    shown = ctl("config print --json --config", str(file))
     for words in (plain, shown):
         assert "s3cret" not in words
         assert "****" in words

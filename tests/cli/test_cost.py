@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.cli import main
 from gpuwatchd.core import config
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import (
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.core.model import Alert
+    from tests.cli.calls import Ctl
 
 HOUR_S = 3600.0
 
@@ -91,15 +90,13 @@ def past(monkeypatch: pytest.MonkeyPatch) -> Iterator[Past]:
     found.history.close()
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["cost", "--json", *arguments]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+def asked(ctl: Ctl, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = ctl.json("cost", *arguments)
     return found
 
 
-def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["cost", *arguments]) == 0
-    return capsys.readouterr().out
+def shown(ctl: Ctl, *arguments: str) -> str:
+    return ctl("cost", *arguments)
 
 
 def live(past: Past, **changes: Any) -> None:
@@ -108,75 +105,67 @@ def live(past: Past, **changes: Any) -> None:
     world.write(**{**plain, **changes})
 
 
-def test_what_is_at_risk_since_the_start_and_until_it_is_full(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_at_risk_since_the_start_and_until_it_is_full(past: Past, ctl: Ctl) -> None:
     alert = past.alert(past.job(4711, 6.0))
     live(past, alerts=(alert,))
-    found = asked(capsys)
+    found = asked(ctl)
     (entry,) = found["data"]
     assert (entry["what"], entry["since"], entry["user"]) == ("at-risk", "start", "alice")
     assert entry["gpu_hours"] == pytest.approx(6.0, abs=0.05)
     assert entry["cost_usd"] == pytest.approx(24.6, abs=0.2)
     assert entry["ahead_usd"] == pytest.approx(2820 / 3600 * 4.1, abs=0.1)
     assert found["prices"][0]["basis"] == "yours"
-    assert "$4.10/h (yours)" in shown(capsys)
+    assert "$4.10/h (yours)" in shown(ctl)
 
 
-def test_from_the_last_checkpoint_where_one_is_known(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_the_last_checkpoint_where_one_is_known(past: Past, ctl: Ctl) -> None:
     info = past.job(4711, 6.0)
     saved = Checkpoint(process=info.key, saved_at_s=past.now_s - 2 * HOUR_S, said_by="alice")
     past.history.shelf.keep_checkpoint(saved)
     live(past, alerts=(past.alert(info),))
-    (entry,) = asked(capsys)["data"]
+    (entry,) = asked(ctl)["data"]
     assert entry["since"] == "checkpoint"
     assert entry["gpu_hours"] == pytest.approx(2.0, abs=0.05)
-    assert "since its last checkpoint" in shown(capsys, "--by", "incident")
+    assert "since its last checkpoint" in shown(ctl, "--by", "incident")
 
 
-def test_hours_that_nobody_watched_are_not_counted(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hours_that_nobody_watched_are_not_counted(past: Past, ctl: Ctl) -> None:
     key = ProcessKey(pid=4711, started_at_s=past.now_s - 50 * HOUR_S)
     info = ProcessInfo(key=key, name="python", user="alice")
     for minute in range(60):
         one = making.sample(past.now_s - HOUR_S + minute * 60.0, [(info, GIB)])
         past.history.record(one, (making.CARD,), {key: info})
     live(past, alerts=(past.alert(info),))
-    (entry,) = asked(capsys)["data"]
+    (entry,) = asked(ctl)["data"]
     assert entry["since"] == "first-seen"
     assert entry["gpu_hours"] == pytest.approx(1.0, abs=0.05)
 
 
-def test_what_a_crash_near_the_limit_probably_lost(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_crash_near_the_limit_probably_lost(past: Past, ctl: Ctl) -> None:
     info = past.job(7, 3.0, ended_s=HOUR_S)
     end_s = past.now_s - HOUR_S
     past.alert(info, state="resolved", resolved_at_s=end_s, ended=CRASHED)
     live(past)
-    (entry,) = asked(capsys)["data"]
+    (entry,) = asked(ctl)["data"]
     assert entry["what"] == "lost"
     assert entry["gpu_hours"] == pytest.approx(3.0, abs=0.03)
     assert "probably" in entry["reason"]
-    assert "probably" in shown(capsys)
+    assert "probably" in shown(ctl)
 
 
 def test_an_hour_of_the_person_is_a_line_of_its_own(
-    past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    past: Past, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = past.job(7, 3.0, ended_s=HOUR_S)
     past.alert(info, state="resolved", resolved_at_s=past.now_s - HOUR_S, ended=CRASHED)
     live(past)
-    assert asked(capsys)["engineer"] is None
-    before = asked(capsys)["sums"]["lost"]["cost_usd"]
+    assert asked(ctl)["engineer"] is None
+    before = asked(ctl)["sums"]["lost"]["cost_usd"]
     monkeypatch.setenv("GPUWATCHD_COST_ENGINEER_PER_HOUR", "80")
-    found = asked(capsys)
+    found = asked(ctl)
     assert (found["engineer_hours"], found["engineer"]) == (1, 80.0)
     assert found["sums"]["lost"]["cost_usd"] == before
-    assert "$80.00" in shown(capsys)
+    assert "$80.00" in shown(ctl)
 
 
 def stopped(past: Past, *, low_s: float, ended_s: float = HOUR_S) -> Alert:
@@ -192,21 +181,17 @@ def stopped(past: Past, *, low_s: float, ended_s: float = HOUR_S) -> Alert:
     )  # fmt: skip
 
 
-def test_saved_is_only_the_time_from_the_end_to_the_earliest_crash(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_saved_is_only_the_time_from_the_end_to_the_earliest_crash(past: Past, ctl: Ctl) -> None:
     past.told(stopped(past, low_s=2 * HOUR_S), HOUR_S + 900.0)
     live(past)
-    (entry,) = asked(capsys)["data"]
+    (entry,) = asked(ctl)["data"]
     assert entry["what"] == "saved"
     assert entry["gpu_hours"] == pytest.approx(2.0)
     assert entry["cost_usd"] == pytest.approx(8.2)
 
 
 @pytest.mark.parametrize("why", ["nobody", "failed", "dry", "late", "close"])
-def test_nothing_is_saved_where_that_is_doubtful(
-    past: Past, capsys: pytest.CaptureFixture[str], why: str
-) -> None:
+def test_nothing_is_saved_where_that_is_doubtful(past: Past, ctl: Ctl, why: str) -> None:
     alert = stopped(past, low_s=500.0 if why == "close" else 2 * HOUR_S)
     if why == "failed":
         past.told(alert, HOUR_S + 900.0, state="failed", sent_at_s=None)
@@ -217,24 +202,22 @@ def test_nothing_is_saved_where_that_is_doubtful(
     elif why == "close":
         past.told(alert, HOUR_S + 900.0)
     live(past)
-    assert asked(capsys)["data"] == []
-    assert "nothing of the kind" in shown(capsys)
+    assert asked(ctl)["data"] == []
+    assert "nothing of the kind" in shown(ctl)
 
 
-def test_memory_held_without_work_counts_as_its_share_of_the_device(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_memory_held_without_work_counts_as_its_share_of_the_device(past: Past, ctl: Ctl) -> None:
     held = Holding(
         kind="idle", device_uid="GPU-1", held_bytes=20 * GIB, since_s=past.now_s - 4 * HOUR_S
     )
     live(past, holdings=(held,))
-    (entry,) = asked(capsys)["data"]
+    (entry,) = asked(ctl)["data"]
     assert entry["gpu_hours"] == pytest.approx(1.0, abs=0.01)
-    (entry,) = asked(capsys, "--since", "2h")["data"]
+    (entry,) = asked(ctl, "--since", "2h")["data"]
     assert entry["gpu_hours"] == pytest.approx(0.5, abs=0.01)
 
 
-def test_held_alerts_of_the_past_count_too(past: Past, capsys: pytest.CaptureFixture[str]) -> None:
+def test_held_alerts_of_the_past_count_too(past: Past, ctl: Ctl) -> None:
     info = past.job(9, 4.0, ended_s=HOUR_S)
     end_s = past.now_s - HOUR_S
     past.alert(
@@ -242,50 +225,50 @@ def test_held_alerts_of_the_past_count_too(past: Past, capsys: pytest.CaptureFix
         opened_at_s=end_s - 2 * HOUR_S, ended="it is gone",
     )  # fmt: skip
     live(past)
-    (entry,) = asked(capsys)["data"]
+    (entry,) = asked(ctl)["data"]
     assert entry["what"] == "held"
     assert entry["gpu_hours"] == pytest.approx(0.5, abs=0.02)
 
 
 def test_without_a_price_hours_are_counted_and_money_is_unknown(
-    past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    past: Past, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GPUWATCHD_COST_USD_PER_GPU_HOUR")
     live(past, alerts=(past.alert(past.job(4711, 6.0)),))
-    found = asked(capsys)
+    found = asked(ctl)
     assert found["data"][0]["cost_usd"] is None
     assert found["data"][0]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
     assert found["sums"]["at_risk"]["cost_usd"] is None
-    said = shown(capsys)
+    said = shown(ctl)
     assert "no price is known of NVIDIA A100" in said
     assert "$0" not in said.partition("lost")[0]
 
 
 def test_your_currency_is_shown_and_dollars_are_kept_beside(
-    past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    past: Past, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_COST_CURRENCY", "EUR")
     monkeypatch.setenv("GPUWATCHD_COST_PER_USD", "0.5")
     live(past, alerts=(past.alert(past.job(4711, 6.0)),))
-    found = asked(capsys)
+    found = asked(ctl)
     assert found["currency"] == "EUR"
     (entry,) = found["data"]
     assert entry["cost"] == pytest.approx(entry["cost_usd"] / 2)
-    assert "€12.3" in shown(capsys)
-    assert "EUR 12.3" in shown(capsys, "--ascii")
+    assert "€12.3" in shown(ctl)
+    assert "EUR 12.3" in shown(ctl, "--ascii")
 
 
 def test_another_currency_without_its_rate_says_so(
-    past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    past: Past, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_COST_CURRENCY", "EUR")
     live(past, alerts=(past.alert(past.job(4711, 6.0)),))
-    assert asked(capsys)["data"][0]["cost_usd"] is None
-    assert "per-usd is needed" in shown(capsys)
+    assert asked(ctl)["data"][0]["cost_usd"] is None
+    assert "per-usd is needed" in shown(ctl)
 
 
 @pytest.mark.parametrize("by", ["gpu", "user", "job", "incident"])
-def test_the_parts_are_the_whole(past: Past, capsys: pytest.CaptureFixture[str], by: str) -> None:
+def test_the_parts_are_the_whole(past: Past, ctl: Ctl, by: str) -> None:
     past.alert(
         past.job(7, 3.0, ended_s=8 * HOUR_S), state="resolved", ended=CRASHED,
         resolved_at_s=past.now_s - 8 * HOUR_S,
@@ -294,18 +277,16 @@ def test_the_parts_are_the_whole(past: Past, capsys: pytest.CaptureFixture[str],
         kind="idle", device_uid="GPU-2", held_bytes=20 * GIB, since_s=past.now_s - 4 * HOUR_S
     )
     live(past, alerts=(past.alert(past.job(4711, 6.0)),), holdings=(held,))
-    found = asked(capsys, "--by", by)
+    found = asked(ctl, "--by", by)
     for what, whole in found["sums"].items():
         for name in ("gpu_hours", "cost_usd", "ahead_usd"):
             parts = [group["sums"][what][name] or 0.0 for group in found["groups"]]
             assert sum(parts) == pytest.approx(whole[name] or 0.0), (what, name)
     assert found["sums"]["at_risk"]["incidents"] == 1
-    assert max(map(len, shown(capsys, "--by", by).splitlines())) <= 80
+    assert max(map(len, shown(ctl, "--by", by).splitlines())) <= 80
 
 
-def test_a_process_and_its_device_are_not_counted_twice(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_and_its_device_are_not_counted_twice(past: Past, ctl: Ctl) -> None:
     alert = past.alert(past.job(4711, 6.0))
     device = Subject(device_uid="GPU-1")
     whole = past.alert(
@@ -313,11 +294,11 @@ def test_a_process_and_its_device_are_not_counted_twice(
         finding=making.finding(subject=device, judged_at_s=past.now_s),
     )  # fmt: skip
     live(past, alerts=(whole, alert))
-    assert asked(capsys)["sums"]["at_risk"]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
+    assert asked(ctl)["sums"]["at_risk"]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
 
 
 def test_of_a_shared_device_its_share_is_counted_and_the_whole_is_beside_it(
-    past: Past, capsys: pytest.CaptureFixture[str]
+    past: Past, ctl: Ctl
 ) -> None:
     begun_s = past.now_s - 2 * HOUR_S
     infos = [
@@ -329,16 +310,14 @@ def test_of_a_shared_device_its_share_is_counted_and_the_whole_is_beside_it(
         one = making.sample(begun_s + minute * 60.0, uses)
         past.history.record(one, (making.CARD,), {info.key: info for info in infos})
     live(past, alerts=(past.alert(infos[0]),))
-    (entry,) = asked(capsys)["data"]
+    (entry,) = asked(ctl)["data"]
     assert entry["gpu_hours"] == pytest.approx(1.5, abs=0.05)
     assert entry["whole_gpu_hours"] == pytest.approx(2.0, abs=0.05)
     assert entry["whole_usd"] == pytest.approx(2 * 4.1, abs=0.2)
-    assert "its share of 2.0" in shown(capsys, "--by", "incident")
+    assert "its share of 2.0" in shown(ctl, "--by", "incident")
 
 
-def test_only_the_devices_that_were_asked_for(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_devices_that_were_asked_for(past: Past, ctl: Ctl) -> None:
     live(past, alerts=(past.alert(past.job(4711, 6.0)),))
-    assert len(asked(capsys, "--gpu", "0")["data"]) == 1
-    assert asked(capsys, "--gpu", "1")["data"] == []
+    assert len(asked(ctl, "--gpu", "0")["data"]) == 1
+    assert asked(ctl, "--gpu", "1")["data"] == []

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuwatchd.cli.cost_entries import Bill
+    from tests.cli.calls import Ctl
 
 NOW_S = 1_800_000_000.0
 
@@ -46,31 +47,31 @@ def billed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_what_is_known_of_the_time_until_full_is_said(
-    billed: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    billed: Callable[..., None], ctl: Ctl
 ) -> None:
     billed(_entry("a", "GPU 0", 4.0, 1.0, 2.0), _entry("b", "GPU 1", None, None, 2.0))
-    lines = shown(capsys).splitlines()
+    lines = shown(ctl).splitlines()
     assert next(one for one in lines if one.startswith("at risk now")).endswith("$4.00 + ?")
     assert next(one for one in lines if "until memory is full" in one).endswith("$1.00 + ?")
-    total = asked(capsys)["sums"]["at_risk"]
+    total = asked(ctl)["sums"]["at_risk"]
     assert (total["ahead_usd"], total["known_ahead_usd"]) == (None, 1.0)
 
 
 def test_a_share_is_said_only_where_it_differs_from_the_whole(
-    billed: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    billed: Callable[..., None], ctl: Ctl
 ) -> None:
     billed(_entry("a", "GPU 0", 4.0, 1.0, 2.04), _entry("b", "GPU 1", 4.0, 1.0, 8.0))
-    said = shown(capsys, "--by", "incident")
+    said = shown(ctl, "--by", "incident")
     assert "its share of 2.0" not in said
     assert said.count("its share of 8.0, in which others were there too") == 1
 
 
 def test_a_price_with_electricity_has_it_in_its_amount(
-    billed: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    billed: Callable[..., None], ctl: Ctl
 ) -> None:
     basis = "owned, over 4 years, with electricity at 300 W"
     price = Price(
         usd_per_hour=0.40, whole_usd_per_hour=0.40, basis=basis, electricity_usd_per_hour=0.09
     )
     billed(_entry("a", "GPU 0", 0.98, 0.25, 2.0), price=price)
-    assert f"$0.49/h ({basis})" in " ".join(shown(capsys).split())
+    assert f"$0.49/h ({basis})" in " ".join(shown(ctl).split())

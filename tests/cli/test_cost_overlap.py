@@ -16,6 +16,7 @@ from tests.making import GIB
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
+    from tests.cli.calls import Ctl
 
 __all__ = ["past"]
 
@@ -37,37 +38,33 @@ def held_alert(past: Past, info: ProcessInfo, *, from_h: float, to_h: float) -> 
     )  # fmt: skip
 
 
-def test_what_is_at_risk_is_not_held_as_well(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_at_risk_is_not_held_as_well(past: Past, ctl: Ctl) -> None:
     info = past.job(4711, 6.0)
     live(past, alerts=(past.alert(info),), holdings=(idle(past, info, 4.0),))
-    sums = asked(capsys)["sums"]
+    sums = asked(ctl)["sums"]
     assert sums["at_risk"]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
     assert (sums["held"]["incidents"], sums["held"]["gpu_hours"]) == (0, 0.0)
 
 
-def test_what_was_lost_was_not_held_as_well(past: Past, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_lost_was_not_held_as_well(past: Past, ctl: Ctl) -> None:
     info = past.job(7, 4.0, ended_s=HOUR_S)
     past.alert(info, state="resolved", ended=CRASHED, resolved_at_s=past.now_s - HOUR_S)
     held_alert(past, info, from_h=3.0, to_h=1.0)
     live(past)
-    sums = asked(capsys)["sums"]
+    sums = asked(ctl)["sums"]
     assert sums["lost"]["gpu_hours"] == pytest.approx(4.0, abs=0.05)
     assert sums["held"]["gpu_hours"] == 0.0
 
 
-def test_what_is_held_counts_on_from_an_alert_that_is_over(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_held_counts_on_from_an_alert_that_is_over(past: Past, ctl: Ctl) -> None:
     info = past.job(9, 6.0)
     held_alert(past, info, from_h=4.0, to_h=2.0)
     live(past, holdings=(idle(past, info, 4.0),))
-    held = asked(capsys)["sums"]["held"]
+    held = asked(ctl)["sums"]["held"]
     assert held["gpu_hours"] == pytest.approx(4.0 * 20 / 80, abs=0.02)
 
 
-def test_every_loss_that_nobody_owns_counts(past: Past, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_loss_that_nobody_owns_counts(past: Past, ctl: Ctl) -> None:
     past.job(4711, 40.0)
     device = Subject(device_uid="GPU-1")
     for ago_h in (30.0, 20.0):
@@ -79,13 +76,11 @@ def test_every_loss_that_nobody_owns_counts(past: Past, capsys: pytest.CaptureFi
         )  # fmt: skip
     recent = past.job(12, 1.0)
     live(past, alerts=(past.alert(recent),))
-    lost = asked(capsys)["sums"]["lost"]
+    lost = asked(ctl)["sums"]["lost"]
     assert lost["gpu_hours"] == pytest.approx(4.0, abs=0.1)
 
 
-def test_ranks_on_other_devices_are_not_shown_for_one_device(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_on_other_devices_are_not_shown_for_one_device(past: Past, ctl: Ctl) -> None:
     info = past.job(4711, 6.0)
     members = (
         Subject(device_uid="GPU-1", process=info.key),
@@ -98,16 +93,14 @@ def test_ranks_on_other_devices_are_not_shown_for_one_device(
         past.history.record(one, (world.SECOND,), {info.key: info})
     alert = msgspec.structs.replace(alert, cost=Cost(members=members))
     live(past, alerts=(alert,))
-    assert {one["device_uid"] for one in asked(capsys)["data"]} == {"GPU-1", "GPU-2"}
+    assert {one["device_uid"] for one in asked(ctl)["data"]} == {"GPU-1", "GPU-2"}
     for index, uid in (("0", "GPU-1"), ("1", "GPU-2")):
-        found = asked(capsys, "--gpu", index)
+        found = asked(ctl, "--gpu", index)
         assert {one["device_uid"] for one in found["data"]} == {uid}
         assert {one["device_uid"] for one in found["prices"]} == {uid}
 
 
-def test_what_was_held_on_two_devices_counts_on_both(
-    past: Past, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_held_on_two_devices_counts_on_both(past: Past, ctl: Ctl) -> None:
     info = past.job(9, 4.0)
     for minute in range(240):
         at_s = past.now_s - 4 * HOUR_S + 60.0 * minute
@@ -117,5 +110,5 @@ def test_what_was_held_on_two_devices_counts_on_both(
     members = tuple(Subject(device_uid=uid, process=info.key) for uid in ("GPU-1", "GPU-2"))
     past.history.apply([msgspec.structs.replace(alert, cost=Cost(members=members))], [])
     live(past)
-    held = asked(capsys)["sums"]["held"]
+    held = asked(ctl)["sums"]["held"]
     assert held["gpu_hours"] == pytest.approx(2.0 * 20 / 80 + 2.0 * 40 / 80, abs=0.03)

@@ -21,6 +21,7 @@ from tests.cli.test_look import Card
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import DeviceState
+    from tests.cli.calls import Ctl
 
 
 class FakeManager:
@@ -96,23 +97,19 @@ def test_doctor_is_3_for_warnings_and_1_without_a_gpu(
 
 
 def test_every_failure_and_warning_names_what_mends_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
-    assert main(["doctor", "--json"]) == 1
-    answers = json.loads(capsys.readouterr().out)["data"]
+    answers = ctl.data("doctor", code=1)
     for check in answers:
         if check["level"] != "ok" and check["name"] != "config":
             assert check["hint"], check
 
 
-def test_doctor_goes_on_with_a_broken_configuration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_goes_on_with_a_broken_configuration(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "bad.toml"
     file.write_text("[[", encoding="utf-8")
-    assert main(["doctor", "--config", str(file)]) == 1
-    shown = capsys.readouterr().out
+    shown = ctl("doctor --config", str(file), code=1)
     assert "not valid TOML" in shown
     assert "history directory" in shown
 
@@ -231,12 +228,9 @@ def test_a_network_file_system_is_warned_of(
     assert "export GPUWATCHD_STATE_DIR=" in shown
 
 
-def test_doctor_tries_a_source_with_its_main_setting(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_tries_a_source_with_its_main_setting(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "c.toml"
     file.write_text("[sources]\nenabled = ['simulate:quiet']\n")
-    main(["doctor", "--json", "--config", str(file)])
-    checks = json.loads(capsys.readouterr().out)["data"]
+    checks = ctl.data("doctor --config", str(file), code=None)
     (source,) = [c for c in checks if c["name"] == "source simulate:quiet"]
     assert source["level"] == "ok"

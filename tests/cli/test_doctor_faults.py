@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.cli.calls import Ctl
+
 MAIL_ONLY = '[policy]\nchannels = ["command"]\n[notify.command]\nargv = ["true"]\n'
 PAGE = ROOT / "docs/how-to/troubleshoot.md"
 OTHER = b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x03\x00\x08\x00"
@@ -313,13 +315,12 @@ def test_a_check_that_hangs_or_breaks_spoils_no_other(
     assert "check-hangs" in {check.id for check in found}
 
 
-def test_only_what_is_named_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_is_named_is_asked(capsys: pytest.CaptureFixture[str], ctl: Ctl) -> None:
     assert main(["doctor", "disk", "--json"]) in {0, 3}
     shown = capsys.readouterr().out
     assert '"id":"disk"' in shown
     assert "sqlite" not in shown
-    assert main(["doctor", "clok"]) == 1
-    assert "did you mean clock?" in capsys.readouterr().err
+    assert "did you mean clock?" in ctl.err("doctor clok")
     with pytest.raises(GpuwatchdError):
         list(doctor.every(machine_flags(), ["nothing"]))
 
@@ -331,9 +332,8 @@ def machine_flags() -> Any:
     return Globals()
 
 
-def test_what_is_wrong_names_its_page(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["doctor", "daemon"])
-    assert "see: gpuwatchctl docs troubleshoot#daemon-absent" in capsys.readouterr().out
+def test_what_is_wrong_names_its_page(ctl: Ctl) -> None:
+    assert "see: gpuwatchctl docs troubleshoot#daemon-absent" in ctl("doctor daemon", code=None)
 
 
 def test_the_live_state_is_decoded_before_there_are_threads(

@@ -17,6 +17,8 @@ from tests.cli import world
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.cli.calls import Ctl
+
 VERDICT = {
     "leak", "tier", "pattern", "severity", "confidence", "rate_bytes_per_s", "r_squared",
     "p_value", "detector", "onset_at", "eta", "levels_off_bytes", "reason",
@@ -39,9 +41,8 @@ HEAD = {"schema_version", "verb", "generated_at", "host", "version", "source", "
         "warnings", "daemon", "data"}  # fmt: skip
 
 
-def _ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    main([*arguments, "--json"])
-    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+def _ask(ctl: Ctl, *arguments: str) -> dict[str, Any]:
+    answer: dict[str, Any] = ctl.json(*arguments, code=None)
     return answer
 
 
@@ -74,11 +75,9 @@ def test_an_open_end_and_an_unknown_are_null() -> None:
 
 
 @pytest.mark.parametrize("verb", ["status", "predict"])
-def test_devices_have_the_shape_of_the_contract(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_devices_have_the_shape_of_the_contract(verb: str, ctl: Ctl) -> None:
     world.write()
-    answer = _ask(capsys, verb)
+    answer = _ask(ctl, verb)
     assert set(answer) == HEAD | {"holdings", "servers", "channels", "untold", "lost", "silences"}
     assert (answer["verb"], answer["source"]) == (verb, "state-file")
     assert set(answer["daemon"]) == {
@@ -99,9 +98,9 @@ def test_devices_have_the_shape_of_the_contract(
     assert calm["verdict"]["leak"] is False
 
 
-def test_pid_and_gpu_choose(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pid_and_gpu_choose(ctl: Ctl) -> None:
     world.write()
-    answer = _ask(capsys, "--gpu", "gpu-1", "status", "--pid", "99")
+    answer = _ask(ctl, "--gpu", "gpu-1", "status", "--pid", "99")
     assert [item["device"]["uid"] for item in answer["data"]] == ["GPU-1"]
     assert [process["pid"] for process in answer["data"][0]["processes"]] == [99]
 
@@ -124,7 +123,7 @@ def _texts(value: Any) -> Iterator[str]:
      "config print", "config validate", "notify list", "history", "completion zsh",
      "service print"],
 )  # fmt: skip
-def test_no_text_can_harm_and_no_key_is_odd(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_text_can_harm_and_no_key_is_odd(verb: str, ctl: Ctl) -> None:
     hostile = world.leak(
         reason=world.HOSTILE,
         framework=world.HOSTILE,
@@ -142,22 +141,19 @@ def test_no_text_can_harm_and_no_key_is_odd(verb: str, capsys: pytest.CaptureFix
         alerts=(world.firing(title=world.HOSTILE, finding=hostile),),
         problems=(world.HOSTILE,),
     )
-    answer = _ask(capsys, *verb.split())
+    answer = _ask(ctl, *verb.split())
     script = answer.get("data") if verb.startswith(("completion", "service")) else None
     for words in _texts({**answer, "data": None} if script else answer):
         assert words.isprintable(), words
     assert answer["schema_version"] == 1
 
 
-def test_an_internal_error_is_one_line_and_json(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_internal_error_is_one_line_and_json(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("wires\x1b[2J crossed")
 
     monkeypatch.setattr("gpuwatchd.cli.current_state.see", broken)
-    assert main(["status", "--json"]) == 1
-    shown = capsys.readouterr()
+    shown = ctl.both("status --json", code=1)
     error = json.loads(shown.out)["error"]
     assert error["kind"] == "RuntimeError"
     assert error["hint"] == "run again with --debug"
@@ -168,5 +164,4 @@ def test_an_internal_error_is_one_line_and_json(
     ]
     assert error["page"] == "errors#internal"
     assert main(["predict", "--debug"]) == 1 or main(["status", "--debug"]) == 1
-    main(["status", "--debug"])
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in ctl.err("status --debug", code=None)

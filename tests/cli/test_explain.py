@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from gpuwatchd.cli import curve_reasons, main
+from gpuwatchd.cli import curve_reasons
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core.model import (
     About,
@@ -28,29 +27,31 @@ from tests import making
 from tests.cli import world
 from tests.cli.recorded import OWNER, asked, explained, record, write_one
 
+if TYPE_CHECKING:
+    from tests.cli.calls import Ctl
+
+
 GIB = making.GIB
 
 
-def test_without_a_history_the_live_state_says_what_it_knows(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_without_a_history_the_live_state_says_what_it_knows(ctl: Ctl) -> None:
     world.write()
-    told = explained(capsys)
+    told = explained(ctl)
     assert "the recorded series cannot be read" in told
     assert "LEAK gradual, likely 91%" in told
     assert "full in 0h 47m (0h 39m - 1h 02m)" in told
     assert "1 notice so far, to desktop" in told
     world.write(alerts=(world.firing(told_on=("email", "chat")),))
-    assert "1 notice so far, to email, chat" in explained(capsys)
-    answer = asked(capsys)
+    assert "1 notice so far, to email, chat" in explained(ctl)
+    answer = asked(ctl)
     assert answer["source"] == "state-file"
     assert answer["data"]["measured"] is None
     assert "no-series" in [one["code"] for one in answer["warnings"]]
 
 
-def test_what_is_calm_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_calm_needs_nothing(ctl: Ctl) -> None:
     world.write()
-    told = explained(capsys, "1")
+    told = explained(ctl, "1")
     assert "GPU 1 NVIDIA A100 stable" in told
     assert "no watch and no alert is open" in told
     assert "nothing has to be done" in told
@@ -66,11 +67,9 @@ def test_what_is_calm_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         ("GPU 1", "GPU 1 as a whole"), ("gpu1", "GPU 1 as a whole"),
     ],
 )  # fmt: skip
-def test_a_verdict_is_named_by_gpu_pid_or_alert(
-    target: str | None, meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verdict_is_named_by_gpu_pid_or_alert(target: str | None, meant: str, ctl: Ctl) -> None:
     world.write()
-    assert meant in explained(capsys, *([] if target is None else [target]))
+    assert meant in explained(ctl, *([] if target is None else [target]))
 
 
 @pytest.mark.parametrize(
@@ -84,22 +83,19 @@ def test_a_verdict_is_named_by_gpu_pid_or_alert(
     ],
     ids=["pid", "nothing", "many", "escape", "digits"],
 )
-def test_what_means_nothing_is_one_line(
-    target: str, why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_means_nothing_is_one_line(target: str, why: str, ctl: Ctl) -> None:
     world.write()
-    assert main(["explain", target]) == 1
-    first, hint, page = capsys.readouterr().err.splitlines()
+    first, hint, page = ctl.err("explain", target).splitlines()
     assert page.startswith("see: gpuwatchctl docs errors#")
     assert why in first
     assert hint.startswith("hint: ")
     assert first.isprintable()
 
 
-def test_a_pid_of_elsewhere_is_not_to_be_traced(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pid_of_elsewhere_is_not_to_be_traced(ctl: Ctl) -> None:
     info = ProcessInfo(key=making.KEY, name="?", foreign=True)
     write_one(LiveProcess(info=info, used_bytes=GIB, finding=world.leak()))
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "pid 4711 (outside this container)" in told
     assert "no name is true here, and no signal is sent" in told
     assert "look on the host of this container" in told
@@ -107,9 +103,9 @@ def test_a_pid_of_elsewhere_is_not_to_be_traced(capsys: pytest.CaptureFixture[st
     assert "gdb" not in told
 
 
-def test_what_cannot_be_known_again_has_no_next_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_known_again_has_no_next_runs(ctl: Ctl) -> None:
     write_one(LiveProcess(info=OWNER, used_bytes=GIB, finding=world.leak()))
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "this program cannot be known again" in told
     assert "next runs" not in told
     assert "gpuwatchctl feedback 4711 normal" in told
@@ -117,13 +113,11 @@ def test_what_cannot_be_known_again_has_no_next_runs(capsys: pytest.CaptureFixtu
         info=OWNER, used_bytes=GIB, finding=world.leak(), history=KnownRuns(runs=3, siblings=0)
     )
     write_one(known)
-    assert "say so: its next runs are judged by that" in explained(capsys, "4711")
+    assert "say so: its next runs are judged by that" in explained(ctl, "4711")
 
 
 @pytest.mark.parametrize("tier", ["none", "watch"])
-def test_ranks_of_one_job_are_looked_at_together(
-    tier: Tier, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_of_one_job_are_looked_at_together(tier: Tier, ctl: Ctl) -> None:
     """A rank that grows counts, before it is watched too."""
     info = msgspec.structs.replace(OWNER, group="torchrun 7f3a", rank=0)
     key = ProcessKey(pid=4712, started_at_s=1.0)
@@ -142,14 +136,14 @@ def test_ranks_of_one_job_are_looked_at_together(
             msgspec.structs.replace(second, processes=(other,)),
         )
     )
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "1 other rank of torchrun 7f3a seen on these GPUs, growing too: 1" in told
     assert "look at what all ranks do" in told
     assert "3 earlier runs, 1 sibling; they count in the verdict" in told
     assert "one rank or all of them?" in told
 
 
-def test_what_keeps_an_alert_quiet_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_keeps_an_alert_quiet_is_told(ctl: Ctl) -> None:
     lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)")
     alert = world.firing(inhibited_by=lost.key)
     now_s = time.time()
@@ -158,7 +152,7 @@ def test_what_keeps_an_alert_quiet_is_told(capsys: pytest.CaptureFixture[str]) -
     )
     silenced = msgspec.structs.replace(alert, about=About(user="alice"))
     world.write(alerts=(silenced, lost), silences=(silence,), untold=(alert.key,))
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "nobody is told of it beside another alert: GPU 0 (A100)" in told
     assert "nobody is told of it for now: user alice until" in told
     assert "it has reached nobody so far: gpuwatchctl notify test" in told
@@ -173,37 +167,33 @@ def test_what_keeps_an_alert_quiet_is_told(capsys: pytest.CaptureFixture[str]) -
         ({"next_notice_at_s": 9e9}, "next reminder 2255-"),
     ],
 )
-def test_what_policy_made_of_it_is_told(
-    changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_policy_made_of_it_is_told(changes: dict[str, Any], said: str, ctl: Ctl) -> None:
     world.write(alerts=(world.firing(**changes),))
-    assert said in explained(capsys, "4711")
+    assert said in explained(ctl, "4711")
 
 
-def test_the_hardware_comes_first_when_it_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_hardware_comes_first_when_it_speaks(ctl: Ctl) -> None:
     now_s = time.time()
     event = Event(at_s=now_s - 60, kind="xid", text="XID 79: off the bus", code=79, hardware=True)
     first, second = world.state().devices
     world.write(devices=(msgspec.structs.replace(first, events=(event,)), second))
-    told = explained(capsys)
+    told = explained(ctl)
     assert "look at the hardware first: XID 79: off the bus" in told
     assert "1. rule the hardware out first" in told
-    assert asked(capsys)["data"]["hardware"]["look_first"] is True
+    assert asked(ctl)["data"]["hardware"]["look_first"] is True
     assert first.reading is not None
     sound = msgspec.structs.replace(
         first.reading, ecc_errors=0, retired_pages=0, throttle=()
     )  # fmt: skip
     world.write(devices=(msgspec.structs.replace(first, reading=sound), second))
-    assert asked(capsys)["data"]["hardware"]["word"] == "clean"
-    told = explained(capsys)
+    assert asked(ctl)["data"]["hardware"]["word"] == "clean"
+    told = explained(ctl)
     assert "clean, not the hardware: no error was reported" in told
     assert "rule the hardware out" not in told
     assert "not readable here" not in told
 
 
-def test_what_broke_is_one_step_and_one_line_of_predict(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_broke_is_one_step_and_one_line_of_predict(ctl: Ctl) -> None:
     event = Event(at_s=time.time() - 60, kind="xid", text="XID 79: off the bus", hardware=True)
     advice = ("look at the hardware first: XID 79: off the bus, at 10:00", "restart it")
     first, second = world.state().devices
@@ -211,30 +201,27 @@ def test_what_broke_is_one_step_and_one_line_of_predict(
     process = msgspec.structs.replace((first.processes or ())[0], finding=found)
     device = msgspec.structs.replace(first, events=(event,), finding=found, processes=(process,))
     world.write(devices=(device, second))
-    steps = [step["text"] for step in asked(capsys)["data"]["next_steps"]]
+    steps = [step["text"] for step in asked(ctl)["data"]["next_steps"]]
     assert steps[0] == "rule the hardware out first"
     assert "restart it" in steps
     assert advice[0] not in steps
-    main(["predict"])
-    assert " ".join(capsys.readouterr().out.split()).count("XID 79: off the bus") == 1
+    assert " ".join(ctl("predict", code=None).split()).count("XID 79: off the bus") == 1
 
 
-def test_memory_that_is_held_there_without_work_is_a_step(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_memory_that_is_held_there_without_work_is_a_step(ctl: Ctl) -> None:
     held = Holding(kind="gone", device_uid=world.SECOND.uid)
     world.write()
-    assert "nothing has to be done" in explained(capsys, "1")
+    assert "nothing has to be done" in explained(ctl, "1")
     world.write(holdings=(held,))
-    told = explained(capsys, "1")
+    told = explained(ctl, "1")
     assert "gpuwatchctl zombies" in told
     assert "nothing has to be done" not in told
 
 
-def test_a_pool_is_explained_honestly(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pool_is_explained_honestly(ctl: Ctl) -> None:
     info = msgspec.structs.replace(OWNER, framework="vLLM", model="llama")
     write_one(LiveProcess(info=info, used_bytes=GIB, finding=making.calm(pattern="preallocated")))
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "vLLM (known), serving llama" in told
     assert "a leak inside the pool is invisible here" in told
     assert "only the framework's figures tell" in told
@@ -242,7 +229,7 @@ def test_a_pool_is_explained_honestly(capsys: pytest.CaptureFixture[str]) -> Non
     assert "growth above the pool, the KV cache and host memory are watched" in told
     info = msgspec.structs.replace(OWNER, framework="JAX")
     write_one(LiveProcess(info=info, used_bytes=GIB, finding=making.calm(pattern="preallocated")))
-    assert "growth above the pool and host memory are watched" in explained(capsys, "4711")
+    assert "growth above the pool and host memory are watched" in explained(ctl, "4711")
 
 
 def _names(row: str) -> set[str]:
@@ -252,15 +239,14 @@ def _names(row: str) -> set[str]:
 @pytest.mark.parametrize("flags", ["", "--ascii"])
 @pytest.mark.parametrize("source", ["live", "record"])
 def test_it_fits_80_columns(
-    flags: str, source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    flags: str, source: str, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     if source == "record":
         record("cyclic")
     else:
         world.write(world.odd())
-    assert main(["explain", *flags.split()]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("explain", *flags.split())
     # Neither a path nor what is there to be copied is broken.
     rows = [row for row in shown.splitlines() if not _names(row)]
     widest = max(rows, key=width_of)
@@ -269,18 +255,16 @@ def test_it_fits_80_columns(
 
 
 @pytest.mark.parametrize("target", ["0", "1", "4711", "77", "5"])
-def test_no_foreign_text_harms(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_foreign_text_harms(target: str, ctl: Ctl) -> None:
     world.write(world.odd(world.HOSTILE))
-    assert main(["explain", target]) == 0
-    for row in capsys.readouterr().out.splitlines():
+    for row in ctl("explain", target).splitlines():
         assert row.isprintable(), row
-    assert main(["explain", target, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = ctl.json("explain", target)
     for part in answer["data"]["sections"]:
         assert all(line.isprintable() for line in part["lines"])
 
 
-def test_an_instance_shares_what_breaks_with_its_card(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_instance_shares_what_breaks_with_its_card(ctl: Ctl) -> None:
     event = Event(at_s=time.time() - 60, kind="xid", text="XID 48: memory", hardware=True)
     first, _ = world.state().devices
     piece = msgspec.structs.replace(first.device, uid="MIG-1", parent_uid=first.device.uid)
@@ -291,11 +275,11 @@ def test_an_instance_shares_what_breaks_with_its_card(capsys: pytest.CaptureFixt
     )
     card = msgspec.structs.replace(first, finding=None, processes=(), events=(event,))
     world.write(devices=(card, slice_), alerts=())
-    assert "look at the hardware first: XID 48: memory" in explained(capsys, "MIG-1")
-    assert "its MIG instances are judged, not the card" in explained(capsys, "GPU-1")
+    assert "look at the hardware first: XID 48: memory" in explained(ctl, "MIG-1")
+    assert "its MIG instances are judged, not the card" in explained(ctl, "GPU-1")
 
 
-def test_what_status_calls_it_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_status_calls_it_names_it(ctl: Ctl) -> None:
     first, second = world.state().devices
     cut = msgspec.structs.replace(first.device, index=3)
     piece = msgspec.structs.replace(
@@ -308,20 +292,18 @@ def test_what_status_calls_it_names_it(capsys: pytest.CaptureFixture[str]) -> No
         ("MIG 3:0", {"MIG-1"}), ("mig3:0", {"MIG-1"}), ("GPU 3", {cut.uid, "MIG-1"}),
         ("gpu1", {second.device.uid}),
     ):  # fmt: skip
-        assert main(["status", "--json", "--gpu", name]) == 0
-        shown = json.loads(capsys.readouterr().out)["data"]
+        shown = ctl.data("status --gpu", name)
         assert {one["device"]["uid"] for one in shown} == uids
-    assert explained(capsys, "MIG 3:0").startswith("MIG 3:0 ")
-    assert explained(capsys, "gpu 3").startswith("GPU 3 ")
+    assert explained(ctl, "MIG 3:0").startswith("MIG 3:0 ")
+    assert explained(ctl, "gpu 3").startswith("GPU 3 ")
 
 
-def test_of_coherent_memory_the_processes_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_coherent_memory_the_processes_are_judged(ctl: Ctl) -> None:
     first, _ = world.state().devices
     device = msgspec.structs.replace(first.device, memory_kind="coherent")
     world.write(devices=(msgspec.structs.replace(first, device=device, finding=None),), alerts=())
-    assert "its processes are judged, not the card" in explained(capsys, "GPU-1")
-    assert main(["status"]) == 0
-    shown = capsys.readouterr().out
+    assert "its processes are judged, not the card" in explained(ctl, "GPU-1")
+    shown = ctl("status")
     assert "coherent memory" in shown
     assert "its processes are judged, not the card" in shown
 
@@ -343,7 +325,7 @@ def test_a_test_without_enough_samples_is_no_chance_of_one(p: float, said: str) 
     assert f", {said};" in curve_reasons.signal_words(trend, now_s=60.0)
 
 
-def test_an_alert_that_no_curve_is_judged_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_alert_that_no_curve_is_judged_for(ctl: Ctl) -> None:
     lost = world.firing(
         key="gpu:GPU-1", kind="gpu", severity="critical", title="GPU 0 (A100)",
         subject=Subject(device_uid="GPU-1"),
@@ -354,8 +336,7 @@ def test_an_alert_that_no_curve_is_judged_for(capsys: pytest.CaptureFixture[str]
         ),
     )  # fmt: skip
     world.write(alerts=(world.firing(), lost))
-    assert main(["explain", "gpu:GPU-1"]) == 0
-    out = capsys.readouterr().out
+    out = ctl("explain gpu:GPU-1")
     assert "GPU 0  NVIDIA A100  CRITICAL" in out
     assert "how the GPU answers: GPU 0 (A100)" in out
     assert "it fell off" in out
@@ -363,13 +344,10 @@ def test_an_alert_that_no_curve_is_judged_for(capsys: pytest.CaptureFixture[str]
     assert "     sudo dmesg | grep xid" in out
     assert "2. start it again elsewhere" in out
     assert "grow" not in out
-    assert main(["explain", "0"]) == 0
-    assert "does not answer any more" not in capsys.readouterr().out
+    assert "does not answer any more" not in ctl("explain 0")
 
 
-def test_memory_that_is_held_is_explained_by_what_would_free_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_memory_that_is_held_is_explained_by_what_would_free_it(ctl: Ctl) -> None:
     held = world.firing(
         key="held:GPU-1/4711@1000.0", kind="held",
         finding=making.finding(
@@ -378,8 +356,7 @@ def test_memory_that_is_held_is_explained_by_what_would_free_it(
         ),
     )  # fmt: skip
     world.write(alerts=(held,))
-    assert main(["explain", "held:GPU-1", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)["data"]
+    data = ctl.data("explain held:GPU-1")
     assert [one["text"] for one in data["next_steps"]] == [
         "ask alice", "see everything that is held",
     ]  # fmt: skip

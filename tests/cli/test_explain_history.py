@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from gpuwatchd.analysis.program_key import key_on
-from gpuwatchd.cli import main
 from gpuwatchd.collect.host.memory import Headroom
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Seconds, StoreSection
@@ -20,6 +19,10 @@ from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
 from tests.cli.recorded import OWNER, POINTS, SHAPES, asked, explained, record, write_one
+
+if TYPE_CHECKING:
+    from tests.cli.calls import Ctl
+
 
 GIB, MIB = making.GIB, making.MIB
 SHAPES_SAY = {
@@ -35,14 +38,12 @@ SHAPES_SAY = {
 
 
 @pytest.mark.parametrize("shape", list(SHAPES))
-def test_every_pattern_is_reasoned_from_the_recorded_series(
-    shape: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_pattern_is_reasoned_from_the_recorded_series(shape: str, ctl: Ctl) -> None:
     record(shape)
-    answer = asked(capsys, "4711")
+    answer = asked(ctl, "4711")
     assert answer["source"] == "database"
     assert answer["data"]["verdict"]["pattern"] == shape
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert [words for words in SHAPES_SAY[shape] if words not in told] == []
     leaks = shape in {"gradual", "step", "cyclic"}
     assert ("it has grown since" in told) is leaks
@@ -51,11 +52,10 @@ def test_every_pattern_is_reasoned_from_the_recorded_series(
     assert "1. " in told
 
 
-def test_its_numbers_are_those_of_predict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_numbers_are_those_of_predict(ctl: Ctl) -> None:
     record("gradual")
-    main(["predict", "--pid", "4711", "--json"])
-    predicted = json.loads(capsys.readouterr().out)["data"][0]["processes"][0]["verdict"]
-    data = asked(capsys)["data"]
+    predicted = ctl.data("predict --pid 4711", code=None)[0]["processes"][0]["verdict"]
+    data = asked(ctl)["data"]
     for name in ("pattern", "confidence", "rate_bytes_per_s", "eta", "onset_at", "reason"):
         assert data["verdict"][name] == predicted[name]
     assert data["measured"]["samples"] == POINTS
@@ -71,18 +71,16 @@ def test_its_numbers_are_those_of_predict(capsys: pytest.CaptureFixture[str]) ->
     assert any("_record_memory_history" in (command or "") for command in commands)
 
 
-def test_the_thresholds_in_force_are_weighed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_thresholds_in_force_are_weighed(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
     record("gradual")
     monkeypatch.setenv("GPUWATCHD_DETECTION_CONFIDENCE_THRESHOLD", "0.99")
     monkeypatch.setenv("GPUWATCHD_DETECTION_MINIMUM_SAMPLES", "1000")
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "alerted from 99% (confidence-threshold)" in told
     assert "collecting, 240 of 1000 samples" in told or "an alert also needs 1000 samples" in told
 
 
-def test_a_past_alert_is_explained_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_past_alert_is_explained_as_it_was(ctl: Ctl) -> None:
     end_s = record("gradual")
     settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
     history = History.open(config.state_dir(), settings, boot_id="b")
@@ -92,12 +90,12 @@ def test_a_past_alert_is_explained_as_it_was(capsys: pytest.CaptureFixture[str])
     )  # fmt: skip
     history.apply([over], [])
     history.close()
-    told = explained(capsys, "leak:GPU-1/4711")
+    told = explained(ctl, "leak:GPU-1/4711")
     assert "over: the process ended" in told
     assert "161 recorded samples" in told or "160 recorded samples" in told
 
 
-def test_what_nobody_owns_leads_to_its_holders(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_nobody_owns_leads_to_its_holders(ctl: Ctl) -> None:
     record("stable")
     subject = Subject(device_uid=making.CARD.uid, unattributed=True)
     found = world.leak(
@@ -106,7 +104,7 @@ def test_what_nobody_owns_leads_to_its_holders(capsys: pytest.CaptureFixture[str
                      rate_bytes_per_s=2e5),),
     )  # fmt: skip
     write_one(world.process(), finding=found, unattributed_bytes=3 * GIB)
-    told = explained(capsys, "0")
+    told = explained(ctl, "0")
     assert "memory on GPU 0 that no process owns, 3.0 GiB now" in told
     assert "memory that no process owns 100% (+12.0 MB/min)" in told
     assert "gpuwatchctl zombies" in told
@@ -114,7 +112,7 @@ def test_what_nobody_owns_leads_to_its_holders(capsys: pytest.CaptureFixture[str
     assert "it moved between 1.0 GiB and 1.0 GiB" in told  # what the record leaves unowned
 
 
-def test_memory_on_the_host_has_its_own_reasoning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_on_the_host_has_its_own_reasoning(ctl: Ctl) -> None:
     record("stable", host=lambda t: 2 * GIB + t * MIB)
     subject = Subject(device_uid=making.CARD.uid, process=making.KEY, host=True)
     found = world.leak(subject=subject, limit_bytes=64 * GIB)
@@ -123,14 +121,14 @@ def test_memory_on_the_host_has_its_own_reasoning(capsys: pytest.CaptureFixture[
         host_finding=found,
     )  # fmt: skip
     write_one(process, finding=making.calm())
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "anonymous memory and swap of python train.py[4711] of alice on the host" in told
     assert "memray attach 4711" in told
     assert "gpuwatchctl feedback 4711/host normal" in told
-    assert asked(capsys, "4711")["data"]["on_host"] is True
+    assert asked(ctl, "4711")["data"]["on_host"] is True
 
 
-def test_earlier_runs_are_told_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_earlier_runs_are_told_one_by_one(ctl: Ctl) -> None:
     record("gradual")
     settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
     history = History.open(config.state_dir(), settings, boot_id="b")
@@ -149,12 +147,12 @@ def test_earlier_runs_are_told_one_by_one(capsys: pytest.CaptureFixture[str]) ->
         )
     )
     history.close()
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "1 earlier run" in told
     assert "1h 07m long, from 2.0 GiB up to 9.0 GiB, ended near the limit" in told
 
 
-def test_where_the_notices_went_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_the_notices_went_is_told(ctl: Ctl) -> None:
     end_s = record("gradual")
     settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
     history = History.open(config.state_dir(), settings, boot_id="b")
@@ -168,16 +166,16 @@ def test_where_the_notices_went_is_told(capsys: pytest.CaptureFixture[str]) -> N
     history.apply([alert], [old, sent])
     history.close()
     world.write(alerts=(alert,))
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "1 notice reached nobody: 550 no such user" in told
     assert "notice so far" not in told
     assert "firing: email: given up after 4 tries: 550 no such user" in told
     assert "firing: desktop" not in told
-    (one,) = asked(capsys, "4711")["data"]["alert"]["deliveries"]
+    (one,) = asked(ctl, "4711")["data"]["alert"]["deliveries"]
     assert (one["channel"], one["state"]) == ("email", "failed")
 
 
-def test_a_notice_that_waits_has_told_nobody_yet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_notice_that_waits_has_told_nobody_yet(ctl: Ctl) -> None:
     end_s = record("gradual")
     alert = world.firing(opened_at_s=end_s - 900)
     message = Message(id="m@x", notice="firing", severity="warning", subject="s", body="b")
@@ -189,21 +187,21 @@ def test_a_notice_that_waits_has_told_nobody_yet(capsys: pytest.CaptureFixture[s
     history = History.open(config.state_dir(), settings, boot_id="b")
     history.apply([alert], [waits])
     world.write(alerts=(alert,))
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "1 notice waits: no session bus" in told
     assert "notice so far" not in told
     history.apply([], [msgspec.structs.replace(waits, state="sent", sent_at_s=end_s - 400)])
     history.close()
-    assert "1 notice so far, to desktop" in explained(capsys, "4711")
+    assert "1 notice so far, to desktop" in explained(ctl, "4711")
 
 
 def test_a_leak_on_the_host_is_found_in_the_history_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     room = Headroom(64 * GIB, 40 * GIB)
     monkeypatch.setattr("gpuwatchd.collect.host.memory.headroom", lambda: room)
     record("stable", host=lambda t: 2 * GIB + t * MIB)
-    answer = asked(capsys)
+    answer = asked(ctl)
     assert answer["source"] == "database"
     data = answer["data"]
     assert (data["on_host"], data["verdict"]["pattern"]) == (True, "gradual")
@@ -211,7 +209,7 @@ def test_a_leak_on_the_host_is_found_in_the_history_too(
     assert data["verdict"]["reason"].startswith("host memory grows")
     assert data["measured"]["samples"] == POINTS
     assert data["process"]["verdict"]["pattern"] == "stable"
-    told = explained(capsys)
+    told = explained(ctl)
     assert "anonymous memory and swap of python train.py[4711] of alice on the host" in told
     assert "memray attach 4711" in told
 
@@ -226,21 +224,19 @@ def test_a_leak_on_the_host_is_found_in_the_history_too(
         ("of another version", "who knows", "unreadable"),
     ],
 )
-def test_the_history_tells_what_broke(
-    kind: str, said: str, word: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_history_tells_what_broke(kind: str, said: str, word: str, ctl: Ctl) -> None:
     record("stable")
     settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
     history = History.open(config.state_dir(), settings, boot_id="b")
     history.event(kind, said, making.CARD.uid)
     history.close()
-    found = asked(capsys, "4711")["data"]["hardware"]
+    found = asked(ctl, "4711")["data"]["hardware"]
     assert found["word"] == word
     assert (said in found["sentence"]) is (word != "unreadable")
-    assert "clean" not in explained(capsys, "4711")
+    assert "clean" not in explained(ctl, "4711")
 
 
-def test_a_process_that_has_ended_is_named_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_process_that_has_ended_is_named_as_it_was(ctl: Ctl) -> None:
     end_s = record("gradual")
     over = world.firing(
         key="leak:GPU-1/4711@1000.0", state="resolved", opened_at_s=end_s - 2000,
@@ -252,5 +248,5 @@ def test_a_process_that_has_ended_is_named_as_it_was(capsys: pytest.CaptureFixtu
     history.close()
     first = msgspec.structs.replace(world.state().devices[0], processes=(), finding=None)
     world.write(devices=(first,))
-    told = explained(capsys, over.code)
+    told = explained(ctl, over.code)
     assert "the memory of python train.py[4711] of alice on GPU 0" in told

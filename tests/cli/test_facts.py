@@ -6,7 +6,7 @@ import json
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -31,12 +31,15 @@ from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.cli import world
 
+if TYPE_CHECKING:
+    from tests.cli.calls import Ctl
+
+
 GIB = making.GIB
 
 
-def _shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    main(list(arguments))
-    return capsys.readouterr().out
+def _shown(ctl: Ctl, *arguments: str) -> str:
+    return ctl(*arguments, code=None)
 
 
 def _device(**changes: Any) -> LiveDevice:
@@ -66,16 +69,12 @@ def _state(state: DeviceState, **changes: Any) -> LiveDevice:
     ],
 )
 def test_a_state_is_said_in_few_words_with_what_to_do(
-    state: DeviceState,
-    kind: EventKind | None,
-    said: str,
-    todo: str,
-    capsys: pytest.CaptureFixture[str],
+    state: DeviceState, kind: EventKind | None, said: str, todo: str, ctl: Ctl
 ) -> None:
     events = () if kind is None else (Event(at_s=time.time() - 60, kind=kind, text="it says why"),)
     world.write(devices=(_state(state, events=events),), alerts=())
     for verb in ("status", "predict"):
-        shown = _shown(capsys, verb)
+        shown = _shown(ctl, verb)
         assert said in shown
         assert todo in shown
         assert ("it says why" in shown) == (kind is not None)
@@ -84,30 +83,28 @@ def test_a_state_is_said_in_few_words_with_what_to_do(
         assert max(map(width_of, shown.splitlines())) <= 80
 
 
-def test_what_was_released_says_until_when(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_released_says_until_when(ctl: Ctl) -> None:
     world.write(devices=(_state("released"),), alerts=())
     request = driver_release.ask(config.runtime_dir(), 600.0, time.time())
     at = time.strftime("%H:%M", time.localtime(request.until_at_s))
     for verb in ("status", "predict"):
-        assert f"released until {at}, nothing is read" in _shown(capsys, verb)
+        assert f"released until {at}, nothing is read" in _shown(ctl, verb)
 
 
-def test_a_list_that_could_not_be_read_is_not_an_empty_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_list_that_could_not_be_read_is_not_an_empty_one(ctl: Ctl) -> None:
     look = msgspec.structs.replace(world.reading("GPU-1", 5), uses_reason="no permission")
     old = _device(reading=look, processes=(world.process(),), processes_age_s=40.0)
     none = _device(reading=look, processes=None)
     world.write(devices=(old,), alerts=())
-    assert "processes unknown: no permission; last known 40s ago" in _shown(capsys, "status")
+    assert "processes unknown: no permission; last known 40s ago" in _shown(ctl, "status")
     world.write(devices=(none,), alerts=())
-    shown = _shown(capsys, "status")
+    shown = _shown(ctl, "status")
     assert "processes unknown: no permission\n" in shown
     assert "last known" not in shown
     world.write(devices=(_device(),), alerts=())
-    assert "processes" not in _shown(capsys, "status")
+    assert "processes" not in _shown(ctl, "status")
     world.write(devices=(_device(reading=look),), alerts=())
-    assert "some processes unknown: no permission\n" in _shown(capsys, "status")
+    assert "some processes unknown: no permission\n" in _shown(ctl, "status")
 
 
 def _ledger(state: LedgerState, rest_gib: float, usual_gib: float | None = None) -> Ledger:
@@ -151,12 +148,12 @@ def test_the_account_explains_what_does_not_add_up() -> None:
     assert [part.split(" GiB")[0] for part in parts] == ["20.0", "1.0", "50.0", "9.0"]
 
 
-def test_a_card_with_instances_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_card_with_instances_is_not_judged(ctl: Ctl) -> None:
     piece = msgspec.structs.replace(
         making.CARD, uid="MIG-1", parent_uid=making.CARD.uid, name="1g.10gb"
     )
     world.write(devices=(_device(), _device(device=piece, samples=3)), alerts=())
-    shown = _shown(capsys, "status")
+    shown = _shown(ctl, "status")
     assert "its MIG instances are judged, not the card" in shown
     assert "MIG 0" in shown
     assert "collecting, 3 of 20 samples" in shown
@@ -182,10 +179,12 @@ def test_who_holds_it_is_named_as_far_as_is_true(changes: dict[str, Any], said: 
     assert verdict_text.who(msgspec.structs.replace(info, **changes)) == said
 
 
-def test_growth_on_the_host_is_shown_with_the_process(capsys: pytest.CaptureFixture[str]) -> None:
+def test_growth_on_the_host_is_shown_with_the_process(
+    capsys: pytest.CaptureFixture[str], ctl: Ctl
+) -> None:
     world.write(world.odd())
-    assert "host memory +12.4 MB/min (12.0 GiB)" in _shown(capsys, "status")
-    assert "host memory  LEAK" in _shown(capsys, "predict")
+    assert "host memory +12.4 MB/min (12.0 GiB)" in _shown(ctl, "status")
+    assert "host memory  LEAK" in _shown(ctl, "predict")
     hosts = making.finding(subject=Subject(device_uid="GPU-1", process=making.KEY, host=True))
     grows = msgspec.structs.replace(world.process(), host_finding=hosts)
     world.write(devices=(_device(processes=(grows,)),), alerts=())
@@ -195,7 +194,7 @@ def test_growth_on_the_host_is_shown_with_the_process(capsys: pytest.CaptureFixt
     assert process_facts.host_growth(calm) == ""
 
 
-def test_wide_leaves_nothing_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wide_leaves_nothing_out(ctl: Ctl) -> None:
     world.write(world.odd())
     told = {
         "0000:65:00.0", "memory by v2", "clocks held by train", "ECC errors: 2",
@@ -204,40 +203,40 @@ def test_wide_leaves_nothing_out(capsys: pytest.CaptureFixture[str]) -> None:
         "from train < bash[1]", "command: python train.py", "unified memory", "KV cache 40%",
         "3 running", "does not answer: train", "80.0 GiB = 18.0 GiB free",
     }  # fmt: skip
-    shown = _shown(capsys, "status", "--wide")
+    shown = _shown(ctl, "status", "--wide")
     assert {words_ for words_ in told if words_ not in shown} == set()
-    plain = _shown(capsys, "status")
+    plain = _shown(ctl, "status")
     assert not {"unit train", "sm 41%", "KV cache 40%"} & set(plain.split("  "))
     assert len(plain.splitlines()) < len(shown.splitlines()) / 1.5
-    assert "command: python train.py" in " ".join(_shown(capsys, "predict", "--wide").split())
+    assert "command: python train.py" in " ".join(_shown(ctl, "predict", "--wide").split())
 
 
-def test_holdings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_holdings_are_one_line(ctl: Ctl) -> None:
     state = world.odd()
     world.write(state)
-    shown = _shown(capsys, "status")
+    shown = _shown(ctl, "status")
     assert "2 holdings without work, 18.0 GiB: gpuwatchctl zombies" in shown
     unknown = msgspec.structs.replace(state.holdings[0], held_bytes=None)
     world.write(msgspec.structs.replace(state, holdings=(unknown,)))
-    assert "1 holding without work: gpuwatchctl zombies" in _shown(capsys, "status")
-    assert "without work" not in _shown(capsys, "status", "--gpu", "1")
+    assert "1 holding without work: gpuwatchctl zombies" in _shown(ctl, "status")
+    assert "without work" not in _shown(ctl, "status", "--gpu", "1")
 
 
 @pytest.mark.parametrize("verb", ["status", "status --wide", "predict --wide"])
 @pytest.mark.parametrize("columns", ["80", "100"])
 def test_it_fits_the_width(
-    verb: str, columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: str, columns: str, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     world.write(world.odd())
-    shown = _shown(capsys, *verb.split())
+    shown = _shown(ctl, *verb.split())
     assert max(map(width_of, shown.splitlines())) <= int(columns)
 
 
 @pytest.mark.parametrize("verb", ["status", "predict", "watch -n 1"])
-def test_programs_get_all_of_it(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_get_all_of_it(verb: str, ctl: Ctl) -> None:
     world.write(world.odd())
-    answer = json.loads(_shown(capsys, *verb.split(), "--json"))
+    answer = json.loads(_shown(ctl, *verb.split(), "--json"))
     first, lost = answer["data"]
     assert first["ledger"]["state"] == "partial"
     assert first["ledger"]["unattributed_bytes"] == 2 * GIB
@@ -255,7 +254,7 @@ def test_programs_get_all_of_it(verb: str, capsys: pytest.CaptureFixture[str]) -
     assert answer["servers"][1]["models"] is None
 
 
-def test_every_verb_says_the_same_since(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_says_the_same_since(ctl: Ctl) -> None:
     onset_s = time.time() - 5000
     found = world.leak(onset_at_s=onset_s)
     first, second = world.state().devices
@@ -266,7 +265,7 @@ def test_every_verb_says_the_same_since(capsys: pytest.CaptureFixture[str]) -> N
     )
     at = time.strftime("%H:%M", time.localtime(onset_s))
     for verb in ("status", "alerts", "alerts show 4711", "predict", "explain"):
-        shown = " ".join(_shown(capsys, *verb.split()).split())
+        shown = " ".join(_shown(ctl, *verb.split()).split())
         assert f"since {at}" in shown or re.search(rf"since \d{{4}}-\d\d-\d\d {at}", shown), verb
 
 
@@ -274,12 +273,10 @@ def test_every_verb_says_the_same_since(capsys: pytest.CaptureFixture[str]) -> N
     ("changes", "said"),
     [({}, ""), ({"stopped": True}, "the daemon is not running; alerts are as it left them at")],
 )
-def test_alerts_say_where_they_come_from(
-    changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_alerts_say_where_they_come_from(changes: dict[str, Any], said: str, ctl: Ctl) -> None:
     world.write(**changes)
     for verb in ("alerts", "alerts show 4711"):
-        shown = _shown(capsys, *verb.split())
+        shown = _shown(ctl, *verb.split())
         assert said in shown
         assert ("not running" in shown) == bool(said)
 
@@ -291,40 +288,40 @@ def _keys(value: object) -> set[str]:
 
 
 @pytest.mark.parametrize("verb", ["status", "explain"])
-def test_every_key_is_in_the_manual(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_key_is_in_the_manual(verb: str, ctl: Ctl) -> None:
     world.write(world.odd())
-    answer = json.loads(_shown(capsys, verb, "--json"))
+    answer = json.loads(_shown(ctl, verb, "--json"))
     for signal in answer["data"]["signals"] if verb == "explain" else ():
         signal["facts"] = {}  # each detector's own
     page = (Path(__file__).parents[2] / "docs/reference/json.md").read_text(encoding="utf-8")
     assert {key for key in _keys(answer) if f"`{key}`" not in page} == set()
 
 
-def test_what_broke_lately_is_said_without_being_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_broke_lately_is_said_without_being_asked(ctl: Ctl) -> None:
     now_s = time.time()
     old = Event(at_s=now_s - 90000, kind="xid", text="XID 48: memory", hardware=True)
     new = Event(at_s=now_s - 60, kind="xid", text="XID 79: off the bus", hardware=True)
     ours = Event(at_s=now_s - 30, kind="xid", text="XID 31: a program", hardware=False)
     world.write(devices=(_device(events=(old, new, ours)),), alerts=())
-    shown = _shown(capsys, "status")
+    shown = _shown(ctl, "status")
     assert "XID 79: off the bus  look at the hardware first" in shown
     assert "XID 31" not in shown
     world.write(devices=(_device(events=(old, ours)),), alerts=())
-    assert "XID" not in _shown(capsys, "status")
+    assert "XID" not in _shown(ctl, "status")
     lost = Event(at_s=now_s - 50, kind="gpu-lost", text="does not answer any more", hardware=True)
     back = Event(at_s=now_s - 20, kind="gpu-back", text="the GPU answers again")
     world.write(devices=(_device(events=(lost,)),), alerts=())
-    assert "does not answer any more" in _shown(capsys, "status")
+    assert "does not answer any more" in _shown(ctl, "status")
     world.write(devices=(_device(events=(lost, back)),), alerts=())
-    shown = _shown(capsys, "status")
+    shown = _shown(ctl, "status")
     assert re.search(r"it was lost, back since \d\d:\d\d  look at the hardware first", shown)
     assert "any more" not in shown
 
 
-def test_a_gpu_that_is_lost_has_no_calm_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_that_is_lost_has_no_calm_verdict(ctl: Ctl) -> None:
     for finding, said in ((making.calm(), False), (world.leak(), True)):
         world.write(devices=(_state("lost", finding=finding),), alerts=())
-        shown = _shown(capsys, "status")
+        shown = _shown(ctl, "status")
         assert ("gradual" in shown) is said
         assert "stable" not in shown
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli import device_facts, history_tables, main, output
+from gpuwatchd.cli import device_facts, history_tables, output
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import config
@@ -25,6 +25,8 @@ from tests.cli import world
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
 
 GIB = making.GIB
 STEP_S, POINTS = 5.0, 240
@@ -74,13 +76,12 @@ def _record(events: dict[float, tuple[str, str, str | None]], *, host: bool = Tr
     return end_s
 
 
-def _shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["history", "--since", "1h", *arguments]) == 0
-    return capsys.readouterr().out
+def _shown(ctl: Ctl, *arguments: str) -> str:
+    return ctl("history --since 1h", *arguments)
 
 
-def _data(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
-    answer: dict[str, Any] = json.loads(_shown(capsys, *arguments, "--json"))
+def _data(ctl: Ctl, *arguments: str) -> list[dict[str, Any]]:
+    answer: dict[str, Any] = json.loads(_shown(ctl, *arguments, "--json"))
     found: list[dict[str, Any]] = answer["data"]
     return found
 
@@ -93,90 +94,85 @@ HAPPENED = {
 }
 
 
-def test_events_are_listed_in_time_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_are_listed_in_time_order(ctl: Ctl) -> None:
     _record(HAPPENED)
-    (one,) = _data(capsys, "--events")
+    (one,) = _data(ctl, "--events")
     kinds = [event["kind"] for event in one["events"]]
     assert kinds == ["start", "xid", "gpu-lost", "driver-changed"]
     assert one["rows"] == []
-    shown = _shown(capsys, "--events")
+    shown = _shown(ctl, "--events")
     assert re.search(r"\d\d:\d\d:\d\d  XID 79: the GPU has fallen off the bus", shown)
     assert "of another GPU" not in shown
     assert max(map(width_of, shown.splitlines())) <= 80
-    rows = list(csv.DictReader(io.StringIO(_shown(capsys, "--events", "--format", "csv"))))
+    rows = list(csv.DictReader(io.StringIO(_shown(ctl, "--events", "--format", "csv"))))
     assert [row["kind"] for row in rows] == kinds
-    lines = _shown(capsys, "--events", "--format", "ndjson").splitlines()
+    lines = _shown(ctl, "--events", "--format", "ndjson").splitlines()
     assert [json.loads(line)["text"] for line in lines] == [e["text"] for e in one["events"]]
 
 
-def test_events_are_marks_beside_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_are_marks_beside_the_memory(ctl: Ctl) -> None:
     _record(HAPPENED)
-    shown = _shown(capsys, "--bucket", "1m")
+    shown = _shown(ctl, "--bucket", "1m")
     (marked,) = [row for row in shown.splitlines() if "gpu-lost" in row]
     assert "xid, gpu-lost" in marked
     assert "5.0 GiB" in marked
     assert sum("driver-changed" in row for row in shown.splitlines()) == 1
     assert max(map(width_of, shown.splitlines())) <= 100
     assert "fallen off the bus" not in shown
-    wide = _shown(capsys, "--bucket", "5m", "--wide")
+    wide = _shown(ctl, "--bucket", "5m", "--wide")
     assert "does not answer" in wide
-    (one,) = _data(capsys)
+    (one,) = _data(ctl)
     assert len(one["rows"]) == POINTS
     assert [event["kind"] for event in one["events"]][1:] == ["xid", "gpu-lost", "driver-changed"]
 
 
-def test_without_an_event_there_is_no_empty_column(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_an_event_there_is_no_empty_column(ctl: Ctl) -> None:
     _record({})
-    assert "what happened" not in _shown(capsys, "--since", "10m", "--bucket", "1m")
-    assert main(["history", "--events", "--since", "10m"]) == 1
-    assert "no event is recorded between" in capsys.readouterr().err
+    assert "what happened" not in _shown(ctl, "--since", "10m", "--bucket", "1m")
+    assert "no event is recorded between" in ctl.err("history --events --since 10m")
 
 
-def test_a_process_is_named_with_what_is_known_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_process_is_named_with_what_is_known_of_it(ctl: Ctl) -> None:
     _record({})
-    shown = _shown(capsys, "--pid", "4711", "--bucket", "5m")
+    shown = _shown(ctl, "--pid", "4711", "--bucket", "5m")
     for words in ("python train.py[4711] of alice", "PyTorch", "slurm 42.0", "docker abababababab"):
         assert words in shown
     assert "command: python train.py" not in shown
-    assert "command: python train.py" in _shown(capsys, "--pid", "4711", "--wide")
+    assert "command: python train.py" in _shown(ctl, "--pid", "4711", "--wide")
 
 
 @pytest.mark.parametrize("host", [True, False])
-def test_host_memory_is_shown_where_it_is_known(
-    host: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_host_memory_is_shown_where_it_is_known(host: bool, ctl: Ctl) -> None:
     _record({}, host=host)
-    (one,) = _data(capsys, "--pid", "4711")
+    (one,) = _data(ctl, "--pid", "4711")
     amounts = {row["host_last_bytes"] for row in one["rows"]}
-    shown = _shown(capsys, "--pid", "4711", "--bucket", "5m")
+    shown = _shown(ctl, "--pid", "4711", "--bucket", "5m")
     if any(amounts):
         assert amounts == {2 * GIB}
         assert "2.0 GiB" in shown
     else:
         assert "host" not in shown
-        assert "host" in _shown(capsys, "--pid", "4711", "--bucket", "5m", "--wide")
+        assert "host" in _shown(ctl, "--pid", "4711", "--bucket", "5m", "--wide")
 
 
-def test_seconds_are_shown_where_minutes_do_not_tell_rows_apart(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_seconds_are_shown_where_minutes_do_not_tell_rows_apart(ctl: Ctl) -> None:
     _record({})
-    fine = re.findall(r"\d\d:\d\d:\d\d", _shown(capsys, "--since", "5m", "--bucket", "15s"))
+    fine = re.findall(r"\d\d:\d\d:\d\d", _shown(ctl, "--since", "5m", "--bucket", "15s"))
     assert len(fine) == len(set(fine)) >= 10
-    assert not re.findall(r"\d\d:\d\d:\d\d", _shown(capsys, "--bucket", "1m"))
+    assert not re.findall(r"\d\d:\d\d:\d\d", _shown(ctl, "--bucket", "1m"))
 
 
-def test_what_was_recorded_can_harm_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_recorded_can_harm_nobody(ctl: Ctl) -> None:
     _record({60.0: (world.HOSTILE, world.HOSTILE, None)})
     for flags in ("--events", "--wide", "--events --format ndjson", "--events --json"):
-        for row in _shown(capsys, *flags.split()).splitlines():
+        for row in _shown(ctl, *flags.split()).splitlines():
             assert row.isprintable(), row
 
 
-def test_a_young_process_has_more_than_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_young_process_has_more_than_one_row(ctl: Ctl) -> None:
     """The rows fit what is recorded, not how far back was asked for."""
     _record({})
-    shown = _shown(capsys, "--pid", "4711", "--since", "6h").splitlines()
+    shown = _shown(ctl, "--pid", "4711", "--since", "6h").splitlines()
     assert 18 <= sum("4.0 GiB" in row for row in shown) <= 22
     assert sum("python train.py[4711]" in row for row in shown) == 1
     assert max(map(width_of, shown)) <= 80
@@ -204,16 +200,15 @@ def test_what_happened_to_every_gpu_is_told_once(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("form", ["csv", "ndjson"])
 @pytest.mark.parametrize("of_process", [False, True])
 def test_what_it_writes_is_a_log_that_analyze_reads(
-    form: str, of_process: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    form: str, of_process: bool, tmp_path: Path, ctl: Ctl
 ) -> None:
     _record({})
     more = ("--pid", "4711") if of_process else ()
-    written = _shown(capsys, "--format", form, *more)
+    written = _shown(ctl, "--format", form, *more)
     rows = len(written.splitlines()) - (form == "csv")
     file = tmp_path / f"log.{form}"
     file.write_text(written, encoding="utf-8")
-    assert main(["analyze", "--json", str(file)]) == 0
-    (log,) = json.loads(capsys.readouterr().out)["data"]
+    (log,) = ctl.data("analyze", str(file))
     assert log["format"] == f"gpuwatchd-{form}"
     assert (log["rows"], log["bad_rows"], log["error"]) == (rows, 0, None)
     assert rows > 20
@@ -224,9 +219,7 @@ def test_what_it_writes_is_a_log_that_analyze_reads(
         assert (who["pid"], who["name"]) == (4711, "python")
 
 
-def test_what_was_asked_of_jobs_and_when_they_saved_is_listed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_was_asked_of_jobs_and_when_they_saved_is_listed(ctl: Ctl) -> None:
     end_s = _record({})
     other = ProcessKey(pid=5, started_at_s=7.0)
     steps: list[tuple[float, actions.Phase, str]] = [
@@ -244,7 +237,7 @@ def test_what_was_asked_of_jobs_and_when_they_saved_is_listed(
             process=process, saved_at_s=end_s - 60.0, said_by=who, detail=file
         )
         checkpoints.write(config.state_dir(), saved)
-    (one,) = _data(capsys, "--events")
+    (one,) = _data(ctl, "--events")
     found = [event for event in one["events"] if "pid" in event]
     assert [(event["kind"], event["pid"], event["by"]) for event in found] == [
         ("ask-to-save", 4711, "bob"),
@@ -252,11 +245,11 @@ def test_what_was_asked_of_jobs_and_when_they_saved_is_listed(
         ("saved", 4711, None),
         ("saved", 5, "bob"),
     ]
-    shown = " ".join(_shown(capsys, "--events").split())
+    shown = " ".join(_shown(ctl, "--events").split())
     assert "asked-to-save: python[4711] by bob: asked pid 4711" in shown
     assert "saved: python[4711]: /data/run.pt" in shown
     assert "saved: pid 5 by bob" in shown
-    assert "saved: pid 5" not in _shown(capsys, "--events", "--pid", "4711")
-    assert _shown(capsys, "--events", "--format", "csv").count("saved,") == 2
+    assert "saved: pid 5" not in _shown(ctl, "--events", "--pid", "4711")
+    assert _shown(ctl, "--events", "--format", "csv").count("saved,") == 2
     # Beside the memory are what happened to the device and to time alone.
-    assert "to-save" not in _shown(capsys, "--wide")
+    assert "to-save" not in _shown(ctl, "--wide")

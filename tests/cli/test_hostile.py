@@ -6,14 +6,18 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import exits, main
+from gpuwatchd.cli import exits
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.store import live
 from tests.cli import world
+
+if TYPE_CHECKING:
+    from tests.cli.calls import Ctl
 
 
 @pytest.fixture
@@ -104,13 +108,10 @@ def test_an_internal_error_that_cannot_be_told_is_still_no_traceback(
 
 @pytest.mark.parametrize("flag", ["", "--wide", "--ascii", "--json"])
 @pytest.mark.parametrize("verb", ["status", "predict", "watch -n 1"])
-def test_no_foreign_text_reaches_a_terminal(
-    verb: str, flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_foreign_text_reaches_a_terminal(verb: str, flag: str, ctl: Ctl) -> None:
     world.write(world.odd(world.HOSTILE))
     line = [*verb.split(), *flag.split()]
-    assert main(line) == 0
-    shown = capsys.readouterr().out
+    shown = ctl(*line)
     assert "evil" in shown
     for row in shown.splitlines():
         assert row.isprintable(), row

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.cli import main
 from gpuwatchd.cli.money import Book
 from gpuwatchd.core.config import Config, CostSection, prices
 from gpuwatchd.core.model import Holding
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     import pytest
 
     from gpuwatchd.core.config.prices import PriceRow
+    from tests.cli.calls import Ctl
 
 NOW_S = dt.datetime(2026, 11, 21, tzinfo=dt.UTC).timestamp()
 A100 = msgspec.structs.replace(CARD, name="NVIDIA A100-SXM4-40GB")
@@ -61,9 +60,7 @@ def test_doctor_says_that_money_is_off() -> None:
     assert checks(mode="off")[0][1].startswith("money is not counted")
 
 
-def test_doctor_prints_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_prints_it(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     old = tuple(msgspec.structs.replace(row, as_of=dt.date(2024, 6, 1)) for row in prices.builtin())
 
     def table() -> tuple[PriceRow, ...]:
@@ -71,14 +68,13 @@ def test_doctor_prints_it(
 
     monkeypatch.setattr(prices, "builtin", table)
     world.write(devices=(LiveDevice(device=A100, reading=None),), alerts=())
-    main(["doctor", "--json"])
-    found = [one for one in json.loads(capsys.readouterr().out)["data"] if one["name"] == "price"]
+    found = [one for one in ctl.data("doctor", code=None) if one["name"] == "price"]
     assert [one["level"] for one in found] == ["warning"]
     assert "as of 2024-06" in found[0]["text"]
 
 
 def test_zombies_show_the_price_of_what_they_hold(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_COST_PRICES", '{ "NVIDIA A100" = 1.8 }')
     monkeypatch.setenv("GPUWATCHD_COST_CURRENCY", "EUR")
@@ -88,7 +84,6 @@ def test_zombies_show_the_price_of_what_they_hold(
         gib_hours=40.0, cost_usd=1.0,
     )  # fmt: skip
     world.write(holdings=(held,), alerts=())
-    assert main(["zombies"]) == 0
-    said = capsys.readouterr().out
+    said = ctl("zombies")
     assert "€0.90" in said
     assert 'cost: its share of €1.80/h (yours, for "NVIDIA A100")' in said

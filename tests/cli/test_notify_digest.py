@@ -17,6 +17,8 @@ from tests.cli import world
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.cli.calls import Ctl
+
 
 @pytest.fixture(autouse=True)
 def recorded() -> None:
@@ -41,59 +43,47 @@ def hooked(tmp_path: Path, channels: str = '["command"]', code: int = 0) -> Path
     return file
 
 
-def test_shown_it_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shown_it_sends_nothing(tmp_path: Path, ctl: Ctl) -> None:
     file = hooked(tmp_path)
-    assert main(["--config", str(file), "notify", "digest", "--dry-run"]) == 0
-    out = capsys.readouterr().out
+    out = ctl("--config", str(file), "notify", "digest", "--dry-run")
     assert out.startswith("1 alert since")
     assert "an old one" not in out
-    assert main(["--config", str(file), "notify", "digest", "--dry-run", "--since", "7d"]) == 0
-    out = capsys.readouterr().out
+    out = ctl("--config", str(file), "notify", "digest", "--dry-run", "--since", "7d")
     assert out.startswith("2 alerts since")
     assert "an old one" in out
     assert not (tmp_path / "heard").exists()
 
 
-def test_sent_it_goes_by_the_channels_of_the_digest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--config", str(hooked(tmp_path)), "notify", "digest", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["data"]
+def test_sent_it_goes_by_the_channels_of_the_digest(tmp_path: Path, ctl: Ctl) -> None:
+    (row,) = ctl.data("--config", str(hooked(tmp_path)), "notify", "digest")
     assert (row["channel"], row["result"]) == ("command", "arrived")
     heard = json.loads((tmp_path / "heard").read_text())["message"]
     assert heard["notice"] == "digest"
     assert heard["subject"].startswith("1 alert since")
 
 
-def test_what_is_held_now_is_in_it_while_the_daemon_runs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_held_now_is_in_it_while_the_daemon_runs(ctl: Ctl) -> None:
     world.write(holdings=world.odd().holdings)
-    assert main(["notify", "digest", "--dry-run", "--json"]) == 0
-    assert "Held without work" in json.loads(capsys.readouterr().out)["data"]["facts"]
+    assert "Held without work" in ctl.data("notify digest --dry-run")["facts"]
 
 
-def test_what_fails_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--config", str(hooked(tmp_path, code=3)), "notify", "digest"]) == 1
-    assert "failed" in capsys.readouterr().out
+def test_what_fails_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], ctl: Ctl) -> None:
+    assert "failed" in ctl("--config", str(hooked(tmp_path, code=3)), "notify", "digest", code=1)
     nobody = hooked(tmp_path, channels="[]")
-    assert main(["--config", str(nobody), "notify", "digest"]) == 1
-    assert "no channel is in use" in capsys.readouterr().err
+    assert "no channel is in use" in ctl.err("--config", str(nobody), "notify", "digest")
     assert main(["notify", "digest", "nope"]) == 2
     assert main(["notify", "digest", "--since", "soon"]) == 2
     capsys.readouterr()
     (config.state_dir() / "history.db").unlink()
-    assert main(["notify", "digest", "--dry-run"]) == 1
-    assert "no history" in capsys.readouterr().err
+    assert "no history" in ctl.err("notify digest --dry-run")
 
 
-def test_names_of_others_cannot_write_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_others_cannot_write_on_the_terminal(ctl: Ctl) -> None:
     history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
     history.apply([world.firing(firing_at_s=time.time() - 60, title=world.HOSTILE)], [])
     history.close()
     for flags in ([], ["--json"]):
-        assert main(["notify", "digest", "--dry-run", *flags]) == 0
-        out = capsys.readouterr().out
+        out = ctl("notify digest --dry-run", *flags)
         assert "evil" in out
         assert "\x1b" not in out
         assert "\u202e" not in out

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli import main
 from gpuwatchd.core import config
 from gpuwatchd.core.model import About, Matcher, Silence
 from gpuwatchd.store import silences
@@ -20,6 +19,8 @@ from tests.store.world import opened
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
 
 RULES = """
 [policy]
@@ -48,10 +49,9 @@ def rules(tmp_path: Path) -> str:
     return str(file)
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+def answer(ctl: Ctl, *arguments: str) -> dict[str, Any]:
     """Return what ``policy test --json`` says."""
-    assert main(["policy", "test", "--json", *arguments]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)["data"]
+    found: dict[str, Any] = ctl.data("policy test", *arguments)
     return found
 
 
@@ -59,24 +59,20 @@ def kinds(data: dict[str, Any]) -> dict[str, str]:
     return {one["channel"]: one["kind"] for one in data["routes"]}
 
 
-def test_each_channel_says_what_it_would_do_and_why(
-    rules: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = answer(capsys, "--example", "--at", NIGHT, "--config", rules)
+def test_each_channel_says_what_it_would_do_and_why(rules: str, ctl: Ctl) -> None:
+    data = answer(ctl, "--example", "--at", NIGHT, "--config", rules)
     assert kinds(data) == {"desktop": "send", "email": "wait", "chat": "hold"}
     waits = data["routes"][1]
     assert waits["reason"] == "quiet hours until 07:00"
     until = datetime.fromisoformat(waits["until_at"]).timestamp()
     assert until - datetime.fromisoformat(NIGHT).timestamp() == 7.5 * 3600
     assert data["fallback"] == ["command"]
-    assert kinds(answer(capsys, "--example", "--at", NOON, "--config", rules))["email"] == "send"
+    assert kinds(answer(ctl, "--example", "--at", NOON, "--config", rules))["email"] == "send"
 
 
-def test_critical_passes_quiet_hours_and_limits(
-    rules: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_critical_passes_quiet_hours_and_limits(rules: str, ctl: Ctl) -> None:
     arguments = ("--example", "--at", NIGHT, "--set", "severity=critical", "--config", rules)
-    assert set(kinds(answer(capsys, *arguments)).values()) == {"send"}
+    assert set(kinds(answer(ctl, *arguments)).values()) == {"send"}
 
 
 @pytest.mark.parametrize(
@@ -88,92 +84,78 @@ def test_critical_passes_quiet_hours_and_limits(
     ],
 )
 def test_overrides_are_applied_and_named(
-    rules: str,
-    change: str,
-    channels: dict[str, str],
-    reason: str,
-    by: str,
-    capsys: pytest.CaptureFixture[str],
+    rules: str, change: str, channels: dict[str, str], reason: str, by: str, ctl: Ctl
 ) -> None:
     arguments = ("--example", "--at", NOON, "--set", change, "--config", rules)
-    data = answer(capsys, *arguments)
+    data = answer(ctl, *arguments)
     assert kinds(data) == channels
     assert reason in data["routes"][0]["reason"]
     assert {one["by"] for one in data["overrides"]} == {f"override {by}"}
 
 
-def test_the_text_is_the_one_that_would_leave(
-    rules: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["policy", "test", "--example", "--at", NOON, "--config", rules]) == 0
-    shown = capsys.readouterr().out
+def test_the_text_is_the_one_that_would_leave(rules: str, ctl: Ctl) -> None:
+    shown = ctl("policy test --example --at", NOON, "--config", rules)
     assert "python[4711] of alice" in shown
     assert "12.4 MB/min" in shown
     assert "gpuwatchctl explain 4711" in shown
     assert "if none of them delivers: command" in shown
 
 
-def test_an_alert_of_the_live_state_at_its_own_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_alert_of_the_live_state_at_its_own_time(ctl: Ctl) -> None:
     state = world.write()
-    data = answer(capsys)
+    data = answer(ctl)
     assert data["alert"] == state.alerts[0].key
     fired = state.alerts[0].firing_at_s
     assert fired is not None
     assert abs(datetime.fromisoformat(data["at"]).timestamp() - fired) < 1
-    assert answer(capsys, "4711", "--notice", "resolved")["notice"] == "resolved"
+    assert answer(ctl, "4711", "--notice", "resolved")["notice"] == "resolved"
 
 
-def test_the_text_is_of_the_judgement_that_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_is_of_the_judgement_that_is_kept(ctl: Ctl) -> None:
     now_s = time.time()
     old = world.firing(firing_at_s=now_s - 7200, finding=world.leak(judged_at_s=now_s - 600))
     world.write(alerts=(old,))
-    data = answer(capsys)
+    data = answer(ctl)
     assert abs(datetime.fromisoformat(data["at"]).timestamp() - (now_s - 7200)) < 1
     assert abs(datetime.fromisoformat(data["text_at"]).timestamp() - (now_s - 600)) < 1
     full = time.strftime("%H:%M", time.localtime(now_s - 600 + 2820))
     assert f"{full} (" in " ".join(data["message"]["body"])
-    assert main(["policy", "test"]) == 0
-    assert "those of its last judgement" in " ".join(capsys.readouterr().out.split())
+    assert "those of its last judgement" in " ".join(ctl("policy test").split())
 
 
-def test_an_end_is_tried_when_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_end_is_tried_when_it_came(ctl: Ctl) -> None:
     now_s = time.time()
     over = world.firing(state="resolved", firing_at_s=now_s - 7200, resolved_at_s=now_s - 1800)
     world.write(alerts=(over,))
-    at = answer(capsys, "--notice", "resolved")["at"]
+    at = answer(ctl, "--notice", "resolved")["at"]
     assert abs(datetime.fromisoformat(at).timestamp() - (now_s - 1800)) < 1
 
 
-def test_one_key_of_the_file_is_named_once(rules: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_key_of_the_file_is_named_once(rules: str, ctl: Ctl) -> None:
     change = ("--set", "process=cached", "--set", "severity=critical")
-    assert main(["policy", "test", "--example", *change, "--config", rules]) == 0
-    assert capsys.readouterr().out.count("override 3 sets grows") == 1
+    assert (
+        ctl("policy test --example", *change, "--config", rules).count("override 3 sets grows") == 1
+    )
 
 
-def test_what_is_only_watched_is_never_due(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_only_watched_is_never_due(ctl: Ctl) -> None:
     world.write(alerts=(world.firing(state="watch", firing_at_s=None),))
-    assert "only watched" in answer(capsys)["never"]
-    assert main(["policy", "test"]) == 0
-    assert "never sent: it was only watched" in capsys.readouterr().out
+    assert "only watched" in answer(ctl)["never"]
+    assert "never sent: it was only watched" in ctl("policy test")
 
 
-def test_reminders_and_endings_that_are_switched_off(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reminders_and_endings_that_are_switched_off(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "quiet.toml"
     file.write_text("[policy]\nrepeat = []\nrecovered = false\nchannels = []\n", encoding="utf-8")
     arguments = ("--example", "--config", str(file), "--notice")
-    assert "no reminders" in answer(capsys, *arguments, "repeat")["never"]
-    assert "recovered is off" in answer(capsys, *arguments, "resolved")["never"]
-    data = answer(capsys, *arguments, "firing")
+    assert "no reminders" in answer(ctl, *arguments, "repeat")["never"]
+    assert "recovered is off" in answer(ctl, *arguments, "resolved")["never"]
+    data = answer(ctl, *arguments, "firing")
     assert (data["never"], data["routes"]) == (None, [])
-    assert main(["policy", "test", *arguments, "firing"]) == 0
-    assert "by no channel" in capsys.readouterr().out
+    assert "by no channel" in ctl("policy test", *arguments, "firing")
 
 
-def test_a_silence_of_that_time_counts_also_when_it_was_taken_back_later(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_silence_of_that_time_counts_also_when_it_was_taken_back_later(ctl: Ctl) -> None:
     alert = world.firing()
     world.write(alerts=(alert,))
     config.state_dir().mkdir(parents=True, exist_ok=True)
@@ -185,11 +167,11 @@ def test_a_silence_of_that_time_counts_also_when_it_was_taken_back_later(
     kept = silences.add(config.state_dir(), silence)
     assert kept.row is not None
     silences.clear(config.state_dir(), (kept.row,), fired + 30)
-    first = answer(capsys)["routes"][0]
+    first = answer(ctl)["routes"][0]
     assert (first["kind"], "silenced by carol" in first["reason"]) == ("hold", True)
-    late = answer(capsys, "--at", datetime.fromtimestamp(fired + 45).astimezone().isoformat())
+    late = answer(ctl, "--at", datetime.fromtimestamp(fired + 45).astimezone().isoformat())
     assert late["routes"][0]["kind"] == "send"
-    early = answer(capsys, "--at", datetime.fromtimestamp(fired - 61).astimezone().isoformat())
+    early = answer(ctl, "--at", datetime.fromtimestamp(fired - 61).astimezone().isoformat())
     assert early["routes"][0]["kind"] == "send"
 
 
@@ -205,11 +187,8 @@ def test_a_silence_of_that_time_counts_also_when_it_was_taken_back_later(
         (("policy", "test", "--example", "--config", "/nonexistent.toml"), 5, "no such file"),
     ],
 )
-def test_mistakes_are_one_line(
-    arguments: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*arguments]) == code
-    shown = capsys.readouterr().err
+def test_mistakes_are_one_line(arguments: tuple[str, ...], code: int, said: str, ctl: Ctl) -> None:
+    shown = ctl.err(*arguments, code=code)
     assert said in shown
     assert "Traceback" not in shown
 
@@ -237,13 +216,11 @@ def test_nothing_is_sent_or_written(tmp_path: Path) -> None:
     assert not (config.state_dir() / "history.db").exists()
 
 
-def test_show_says_what_validate_says(rules: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["policy", "show", "--config", rules]) == 0
-    shown = capsys.readouterr().out
+def test_show_says_what_validate_says(rules: str, ctl: Ctl) -> None:
+    shown = ctl("policy show --config", rules)
     assert "Override 1 (user bob*): nobody is told (he asked)." in shown
     assert "cannot work: [notify.email] host" in shown
-    assert main(["policy", "show", "--json", "--config", rules]) == 0
-    assert json.loads(capsys.readouterr().out)["data"]["problems"]
+    assert ctl.data("policy show --config", rules)["problems"]
 
 
 def test_an_example_changes_nothing_of_the_alerts_words() -> None:
@@ -256,13 +233,10 @@ def test_an_example_changes_nothing_of_the_alerts_words() -> None:
     assert msgspec.structs.replace(changed, about=None) != alert
 
 
-def test_a_channel_with_an_odd_name_does_nothing_to_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_channel_with_an_odd_name_does_nothing_to_the_terminal(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "odd.toml"
     file.write_text('[policy]\nchannels = ["\\u001b[31mx"]\nfallback = ["\\u001b]0;t\\u0007y"]\n')
-    assert main(["--config", str(file), "policy", "test", "--example"]) == 0
-    said = capsys.readouterr().out
+    said = ctl("--config", str(file), "policy", "test", "--example")
     assert "\x1b" not in said
     assert "  x        sent" in said
     assert "if none of them delivers: y" in said

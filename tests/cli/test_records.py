@@ -32,6 +32,7 @@ from tests.cli import world
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, AlertState, Device, MemoryKind
+    from tests.cli.calls import Ctl
 
 MIB = making.MIB
 STEP_S = 15.0
@@ -92,15 +93,14 @@ def _record(*, ago_s: float = 5.0, alerts: bool = True) -> float:
     return end_s
 
 
-def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def _json(ctl: Ctl, *arguments: str) -> Any:
+    return ctl.json(*arguments)
 
 
 @pytest.mark.parametrize("ago_s", [5.0, 3 * 86400.0])
-def test_predict_judges_the_history_again(ago_s: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_judges_the_history_again(ago_s: float, ctl: Ctl) -> None:
     _record(ago_s=ago_s)
-    answer = _json(capsys, "predict")
+    answer = _json(ctl, "predict")
     assert answer["source"] == "database"
     assert answer["stale_s"] == pytest.approx(ago_s, abs=30)
     assert "from-history" in [w["code"] for w in answer["warnings"]]
@@ -111,8 +111,7 @@ def test_predict_judges_the_history_again(ago_s: float, capsys: pytest.CaptureFi
     assert verdicts[4711]["rate_bytes_per_s"] == pytest.approx(RATE, rel=0.1)
     assert verdicts[99]["leak"] is False
     assert item["verdict"] == verdicts[4711]
-    assert main(["predict", "--exit-code"]) == 3
-    shown = capsys.readouterr().out
+    shown = ctl("predict --exit-code", code=3)
     assert "=python[4711] of alice" in shown
     assert "jax" in shown
 
@@ -173,13 +172,10 @@ def _grown_device(
     ],
 )
 def test_the_history_judges_as_a_whole_what_the_daemon_would(
-    devices: tuple[Device, ...],
-    parted: int,
-    leaks: bool,
-    capsys: pytest.CaptureFixture[str],
+    devices: tuple[Device, ...], parted: int, leaks: bool, ctl: Ctl
 ) -> None:
     _grown_device(*devices, parted=parted)
-    card = _json(capsys, "predict")["data"][0]
+    card = _json(ctl, "predict")["data"][0]
     assert card["device"]["uid"] == making.CARD.uid
     assert card["verdict"]["leak"] is leaks
 
@@ -194,143 +190,126 @@ def test_the_history_judges_as_a_whole_what_the_daemon_would(
     ],
 )
 def test_the_history_calls_unowned_what_it_knows_to_be(
-    kind: MemoryKind,
-    calm_bytes: int | None,
-    known: bool,
-    capsys: pytest.CaptureFixture[str],
+    kind: MemoryKind, calm_bytes: int | None, known: bool, ctl: Ctl
 ) -> None:
     _grown_device(msgspec.structs.replace(making.CARD, memory_kind=kind), calm_bytes=calm_bytes)
-    (item,) = _json(capsys, "predict")["data"]
+    (item,) = _json(ctl, "predict")["data"]
     assert (item["unattributed_bytes"] is not None) is known
 
 
-def test_predict_obeys_the_settings_in_force(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predict_obeys_the_settings_in_force(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
     _record()
     monkeypatch.setenv("GPUWATCHD_DETECTION_MIN_SLOPE_MB_PER_SEC", "5")
-    (item,) = _json(capsys, "predict")["data"]
+    (item,) = _json(ctl, "predict")["data"]
     assert item["verdict"]["leak"] is False
 
 
 def test_status_takes_a_young_history_but_not_an_old_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
     _record(ago_s=5)
-    answer = _json(capsys, "status")
+    answer = _json(ctl, "status")
     assert answer["source"] == "database"
     assert answer["daemon"]["running"] is False
-    assert main(["status"]) == 0
-    assert "the daemon is not running" in capsys.readouterr().out
+    assert "the daemon is not running" in ctl("status")
     (config.state_dir() / "history.db").unlink()
     _record(ago_s=7200)
     assert main(["status"]) == 1
 
 
-def test_history_in_all_its_forms(capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_in_all_its_forms(ctl: Ctl) -> None:
     _record()
-    (item,) = _json(capsys, "history", "--since", "1h")["data"]
+    (item,) = _json(ctl, "history", "--since", "1h")["data"]
     assert len(item["rows"]) == POINTS
     first, last = item["rows"][0], item["rows"][-1]
     assert last["used_last_bytes"] - first["used_last_bytes"] > 1300 * MIB
-    assert main(["history", "--since", "1h", "--format", "csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(ctl("history --since 1h --format csv"))))
     assert [int(row["used_last_bytes"]) for row in rows] == [
         row["used_last_bytes"] for row in item["rows"]
     ]
-    assert main(["history", "--since", "1h", "--format", "ndjson"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = ctl("history --since 1h --format ndjson").splitlines()
     assert [json.loads(line) for line in lines] == item["rows"]
-    assert main(["history", "--since", "1h", "--bucket", "10m"]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("history --since 1h --bucket 10m")
     assert shown.count("MiB") + shown.count("GiB") >= 4 * 4
     assert "GPU 0" in shown
 
 
-def test_history_of_a_process_defuses_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_of_a_process_defuses_formulas(ctl: Ctl) -> None:
     _record()
-    assert main(["history", "--since", "1h", "--pid", "4711", "--format", "csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(ctl("history --since 1h --pid 4711 --format csv"))))
     assert {row["pid"] for row in rows} == {"4711"}
     assert {row["name"] for row in rows} == {"'=python"}
-    assert main(["history", "--since", "1h", "--pid", "4711"]) == 0
-    assert "=python[4711] of alice" in capsys.readouterr().out
+    assert "=python[4711] of alice" in ctl("history --since 1h --pid 4711")
 
 
-def test_history_joins_process_rows_into_buckets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_joins_process_rows_into_buckets(ctl: Ctl) -> None:
     _record()
-    (item,) = _json(capsys, "history", "--since", "1h", "--pid", "4711", "--bucket", "10m")["data"]
+    (item,) = _json(ctl, "history", "--since", "1h", "--pid", "4711", "--bucket", "10m")["data"]
     assert 4 <= len(item["rows"]) <= 6
     assert all(row["width_s"] == 600 for row in item["rows"])
     highest = [row["used_max_bytes"] for row in item["rows"]]
     assert highest == sorted(highest)
 
 
-def test_history_prints_a_query_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_prints_a_query_that_runs(ctl: Ctl) -> None:
     _record()
     arguments = ["history", "--since", "1h", "--bucket", "5m"]
-    (item,) = _json(capsys, *arguments)["data"]
-    assert main([*arguments, "--sql"]) == 0
-    query = capsys.readouterr().out
+    (item,) = _json(ctl, *arguments)["data"]
+    query = ctl(*arguments, "--sql")
     with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
         found = connection.execute(query.rstrip().rstrip(";")).fetchall()
     assert len(found) == len(item["rows"]) > 5
 
 
-def test_a_period_without_data_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_period_without_data_is_1(ctl: Ctl) -> None:
     _record()
-    assert main(["history", "--since", "3d", "--until", "2d"]) == 1
-    assert "nothing is recorded between" in capsys.readouterr().err
+    assert "nothing is recorded between" in ctl.err("history --since 3d --until 2d")
 
 
-def test_alerts_come_from_the_history(capsys: pytest.CaptureFixture[str]) -> None:
+def test_alerts_come_from_the_history(ctl: Ctl) -> None:
     _record()
-    answer = _json(capsys, "alerts")
+    answer = _json(ctl, "alerts")
     assert answer["source"] == "database"
     assert "daemon-absent" in [warning["code"] for warning in answer["warnings"]]
     assert [alert["state"] for alert in answer["data"]] == ["firing"]
-    every = _json(capsys, "alerts", "--all")["data"]
+    every = _json(ctl, "alerts", "--all")["data"]
     assert [alert["state"] for alert in every] == ["firing", "resolved"]
-    recent = _json(capsys, "alerts", "--all", "--since", "2h")["data"]
+    recent = _json(ctl, "alerts", "--all", "--since", "2h")["data"]
     assert [alert["state"] for alert in recent] == ["firing"]
-    assert main(["alerts", "--all", "--exit-code"]) == 3
-    assert "over: the process ended" in capsys.readouterr().out.replace("\n ", "")
+    assert "over: the process ended" in ctl("alerts --all --exit-code", code=3).replace("\n ", "")
 
 
-def test_past_alerts_are_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_past_alerts_are_no_findings(ctl: Ctl) -> None:
     _record(alerts=False)
     over = world.firing(state="resolved", resolved_at_s=time.time() - 60, ended="it is over")
     world.write(alerts=(over,))
-    assert main(["alerts", "--all", "--exit-code"]) == 0
-    assert "resolved" in capsys.readouterr().out
+    assert "resolved" in ctl("alerts --all --exit-code")
 
 
-def test_alerts_of_one_gpu_are_known_without_a_daemon(capsys: pytest.CaptureFixture[str]) -> None:
+def test_alerts_of_one_gpu_are_known_without_a_daemon(ctl: Ctl) -> None:
     _record()
-    assert len(_json(capsys, "alerts", "--gpu", "0")["data"]) == 1
-    assert _json(capsys, "alerts", "--gpu", "1")["data"] == []
+    assert len(_json(ctl, "alerts", "--gpu", "0")["data"]) == 1
+    assert _json(ctl, "alerts", "--gpu", "1")["data"] == []
 
 
-def test_one_alert_says_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_alert_says_where_it_went(ctl: Ctl) -> None:
     _record()
-    alert = _json(capsys, "alerts", "show", "4711")["data"]
+    alert = _json(ctl, "alerts", "show", "4711")["data"]
     assert [(d["channel"], d["state"], d["attempts"]) for d in alert["deliveries"]] == [
         ("email", "failed", 4),
         ("desktop", "sent", 1),
     ]
-    assert main(["alerts", "show", "4711"]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("alerts show 4711")
     assert "desktop: delivered" in shown
     assert "email: given up after 4 tries: 550 no such user" in " ".join(shown.split())
     assert "550 no such user" in shown
     assert "\x1b" not in shown
 
 
-def test_an_ambiguous_key_names_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ambiguous_key_names_one(ctl: Ctl) -> None:
     _record()
-    assert main(["alerts", "show", "leak"]) == 1
-    assert "fits 2 alerts" in capsys.readouterr().err
+    assert "fits 2 alerts" in ctl.err("alerts show leak")
 
 
 def _on_host(state: AlertState) -> Alert:
@@ -356,35 +335,28 @@ def _on_host(state: AlertState) -> Alert:
     ],
 )
 def test_a_pid_means_one_of_its_two_alerts(
-    on_gpu: AlertState,
-    on_host: AlertState,
-    target: str,
-    meant: bool,
-    capsys: pytest.CaptureFixture[str],
+    on_gpu: AlertState, on_host: AlertState, target: str, meant: bool, ctl: Ctl
 ) -> None:
     world.write(alerts=(world.firing(state=on_gpu), _on_host(on_host)))
-    assert _json(capsys, "alerts", "show", target)["data"]["on_host"] is meant
+    assert _json(ctl, "alerts", "show", target)["data"]["on_host"] is meant
 
 
-def test_a_held_alert_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_held_alert_says_why(ctl: Ctl) -> None:
     world.write(alerts=(world.firing(held_back="20 messages went out within the hour"),))
-    assert main(["alerts"]) == 0
-    assert "held back: 20 messages" in capsys.readouterr().out
+    assert "held back: 20 messages" in ctl("alerts")
     world.write(alerts=(world.firing(state="watch", notices=0, firing_at_s=None),))
-    assert main(["alerts", "show", "4711"]) == 0
-    assert "not strong enough" in capsys.readouterr().out.replace("\n" + " " * 13, " ")
+    assert "not strong enough" in ctl("alerts show 4711").replace("\n" + " " * 13, " ")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database at all" * 200])
 @pytest.mark.parametrize("verb", ["history", "alerts", "predict", "status", "doctor"])
 def test_a_damaged_history_is_one_line(
-    verb: str, content: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: str, content: bytes, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
     config.state_dir().mkdir(parents=True)
     (config.state_dir() / "history.db").write_bytes(content)
-    assert main([verb]) == 1
-    shown = capsys.readouterr()
+    shown = ctl.both(verb, code=1)
     assert "Traceback" not in shown.err
     assert "internal" not in shown.err
     if verb in {"history", "doctor"}:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.cli import main, ruleset, settings
+from gpuwatchd.cli import ruleset, settings
 from gpuwatchd.core import config
 from gpuwatchd.core.config import hours
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
 
 
 def of(tmp_path: Path, written: str) -> config.Config:
@@ -122,12 +123,9 @@ def test_what_is_never_told_is_said(tmp_path: Path, written: str, note: str) -> 
         ('[policy]\nchannels = ["chat"]\n[notify.chat]\nurls-file = "/no/such"', "[notify.chat]"),
     ],
 )
-def test_what_cannot_work_is_refused(
-    tmp_path: Path, written: str, problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_work_is_refused(tmp_path: Path, written: str, problem: str, ctl: Ctl) -> None:
     assert problem in "\n".join(settings.problems(of(tmp_path, written)))
-    assert main(["config", "validate", str(tmp_path / "config.toml")]) == 5
-    assert problem in capsys.readouterr().err
+    assert problem in ctl.err("config validate", str(tmp_path / "config.toml"), code=5)
 
 
 @pytest.mark.parametrize(
@@ -152,13 +150,11 @@ def test_secrets_of_a_command_stay_masked(tmp_path: Path) -> None:
     assert "s3cret" not in "\n".join([*ruleset.explain(found), *ruleset.notes(found)])
 
 
-def test_validate_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_explains(tmp_path: Path, ctl: Ctl) -> None:
     of(tmp_path, '[policy]\npreset = "ci"')
     file = str(tmp_path / "config.toml")
-    assert main(["config", "validate", file]) == 0
-    assert "Nobody is told of alerts" in capsys.readouterr().out
-    assert main(["config", "validate", "--json", file]) == 0
-    assert json.loads(capsys.readouterr().out)["data"]["rules"][0].startswith("Nobody")
+    assert "Nobody is told of alerts" in ctl("config validate", file)
+    assert ctl.data("config validate", file)["rules"][0].startswith("Nobody")
 
 
 @given(st.sets(st.sampled_from(hours.DAYS), min_size=1), st.integers(0, 1439), st.integers(0, 1439))

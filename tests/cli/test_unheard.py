@@ -9,13 +9,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.cli import main
 from gpuwatchd.core.model import ChannelHealth, Matcher, Silence
 from gpuwatchd.store.live import UndeliveredAlert
 from tests.cli import world
 
 if TYPE_CHECKING:
-    import pytest
+    from tests.cli.calls import Ctl
 
 SMTP = "connection refused by smtp.example.org:587"
 
@@ -35,16 +34,13 @@ def _silence(**changes: Any) -> Silence:
     return Silence(**{**values, **changes})
 
 
-def _shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(list(arguments)) == 0
-    out = capsys.readouterr().out
+def _shown(ctl: Ctl, *arguments: str) -> str:
+    out = ctl(*arguments)
     assert "\x1b" not in out
     return out
 
 
-def test_an_alert_that_reached_nobody_is_the_first_thing(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_alert_that_reached_nobody_is_the_first_thing(ctl: Ctl) -> None:
     alert = world.firing()
     world.write(
         alerts=(alert,),
@@ -53,7 +49,7 @@ def test_an_alert_that_reached_nobody_is_the_first_thing(
         problems=(f"channel email does not deliver: {SMTP}", "the disk is full"),
     )
     for arguments in (("status",), ("watch", "-n", "1")):
-        text = _shown(capsys, *arguments)
+        text = _shown(ctl, *arguments)
         at = text.index(f"! 1 alert has reached nobody ({alert.code})")
         assert at < text.index("GPU 0")
         # With the day where midnight lies between.
@@ -66,9 +62,7 @@ def test_an_alert_that_reached_nobody_is_the_first_thing(
         assert "reached nobody" in text[at + 40 :]
 
 
-def test_what_was_over_before_anybody_could_be_told_is_said(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_was_over_before_anybody_could_be_told_is_said(ctl: Ctl) -> None:
     lost = UndeliveredAlert(
         key="leak:GPU-1/99@1.0", code="b12345", title="GPU 0 (A100): \x1b[2Jpython[99] of alice",
         severity="critical", ended="it ended near the limit: probably out of memory",
@@ -76,56 +70,54 @@ def test_what_was_over_before_anybody_could_be_told_is_said(
     )  # fmt: skip
     problem = f"channel email does not deliver: {SMTP}"
     world.write(lost=(lost,), channels=(_down(),), problems=(problem,))
-    text = " ".join(_shown(capsys, "status").split())
+    text = " ".join(_shown(ctl, "status").split())
     at = text.index("! 1 alert was over before anybody could be told")
     assert at < text.index("python[99] of alice (b12345): it ended near the limit")
     assert "gpuwatchctl alerts show b12345" in text
     assert text.count(SMTP) == 1
-    answer = json.loads(_shown(capsys, "status", "--json"))
+    answer = json.loads(_shown(ctl, "status", "--json"))
     (said,) = answer["lost"]
     assert (said["id"], said["key"], said["ended"]) == (lost.code, lost.key, lost.ended)
     assert answer["untold"] == []
     world.write(lost=(lost,) * 5)
-    assert "and 2 more: gpuwatchctl alerts --all" in " ".join(_shown(capsys, "status").split())
+    assert "and 2 more: gpuwatchctl alerts --all" in " ".join(_shown(ctl, "status").split())
 
 
-def test_there_is_no_banner_when_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_is_no_banner_when_all_is_well(ctl: Ctl) -> None:
     world.write(channels=(ChannelHealth(name="desktop", ok=True), _down()))
-    text = _shown(capsys, "status")
+    text = _shown(ctl, "status")
     assert "nobody" not in text
     assert "silent" not in text
     assert SMTP not in text
 
 
-def test_a_silence_of_before_the_clock_was_set_back_is_shown(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_silence_of_before_the_clock_was_set_back_is_shown(ctl: Ctl) -> None:
     alert = world.firing()
     mine = _silence(matcher=Matcher(key=alert.key), from_at_s=time.time() + 600)
     world.write(alerts=(alert,), silences=(mine,))
-    assert "silent until" in " ".join(_shown(capsys, "status").split())
+    assert "silent until" in " ".join(_shown(ctl, "status").split())
 
 
-def test_silences_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_silences_are_one_line(ctl: Ctl) -> None:
     alert = world.firing()
     mine = _silence(matcher=Matcher(key=alert.key))
     world.write(alerts=(alert,), silences=(mine, _silence(), _silence(until_at_s=time.time() - 1)))
-    text = " ".join(_shown(capsys, "status").split())
+    text = " ".join(_shown(ctl, "status").split())
     assert "silent: GPU 0 (A100): python[4711] of alice until" in text
     assert ", by alice (known); and 1 more: gpuwatchctl snooze list" in text
     assert "silent until" in text
 
 
-def test_what_is_no_news_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_news_is_marked(ctl: Ctl) -> None:
     lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)")
     world.write(alerts=(world.firing(inhibited_by=lost.key), lost))
-    assert "no news beside GPU 0 (A100)" in " ".join(_shown(capsys, "status").split())
+    assert "no news beside GPU 0 (A100)" in " ".join(_shown(ctl, "status").split())
 
 
-def test_json_says_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_says_it_too(ctl: Ctl) -> None:
     alert = world.firing()
     world.write(alerts=(alert,), untold=(alert.key,), channels=(_down(),), silences=(_silence(),))
-    answer = json.loads(_shown(capsys, "status", "--json"))
+    answer = json.loads(_shown(ctl, "status", "--json"))
     assert answer["untold"] == [alert.key]
     (channel,) = answer["channels"]
     assert (channel["ok"], channel["why"], channel["waiting"]) == (False, SMTP, 2)
@@ -147,21 +139,19 @@ def test_the_quick_way_loads_nothing_more_when_all_is_well() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_silence_until_the_end_names_no_day_in_a_month(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_silence_until_the_end_names_no_day_in_a_month(ctl: Ctl) -> None:
     alert = world.firing()
     now_s = time.time()
     mine = _silence(
         matcher=Matcher(key=alert.key), until_resolved=True, until_at_s=now_s + 30 * 86_400
     )
     world.write(alerts=(alert,), silences=(mine,))
-    text = " ".join(_shown(capsys, "status").split())
+    text = " ".join(_shown(ctl, "status").split())
     assert text.count("silent until it is over") == 1
-    assert "until it is over" in _shown(capsys, "alerts")
+    assert "until it is over" in _shown(ctl, "alerts")
 
 
-def test_a_silence_of_an_alert_that_is_over_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_silence_of_an_alert_that_is_over_says_so(ctl: Ctl) -> None:
     world.write(alerts=(), silences=(_silence(matcher=Matcher(key="leak:GPU-1/7@1.0")),))
-    text = " ".join(_shown(capsys, "status").split())
+    text = " ".join(_shown(ctl, "status").split())
     assert "silent: leak:GPU-1/7 (over) until" in text

@@ -24,6 +24,8 @@ from tests.cli import world
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.cli.calls import Ctl
+
 GIB = making.GIB
 
 
@@ -164,10 +166,9 @@ def test_a_list_that_is_only_remembered_is_unknown(capsys: pytest.CaptureFixture
     assert "0 processes on 1 GPU looked at, since " in out
 
 
-def test_a_daemon_that_sees_no_gpu_is_believed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_daemon_that_sees_no_gpu_is_believed(ctl: Ctl) -> None:
     world.write(devices=(), problems=("nvml: no driver",))
-    assert main(["zombies"]) == 1
-    assert capsys.readouterr().err.startswith("gpuwatchctl: no GPU found: nvml: no driver")
+    assert ctl.err("zombies").startswith("gpuwatchctl: no GPU found: nvml: no driver")
 
 
 def test_exit_code_3_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,12 +264,9 @@ def test_without_a_daemon_a_container_that_sees_nobody_calls_nothing_a_ghost(
     assert [one.kind for one in found] == ([] if inside else ["ghost"])
 
 
-def test_without_a_gpu_it_is_one_line_and_exit_1(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gpu_it_is_one_line_and_exit_1(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
-    assert main(["zombies"]) == 1
-    told = capsys.readouterr()
+    told = ctl.both("zombies", code=1)
     assert told.out == ""
     assert told.err.startswith("gpuwatchctl: no GPU found")
 
