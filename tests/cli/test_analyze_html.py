@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,20 +63,6 @@ def test_the_page_has_chart_verdict_and_evidence(leak: Path, tmp_path: Path, ctl
     assert "alert firing" in content
     assert "360 read, 0 skipped" in content
     assert str(leak) in content
-
-
-def test_a_page_is_named_by_its_file_and_counts_alike_throughout(
-    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = tmp_path / "x.html"
-    assert main(["analyze", str(leak), "--html", str(page)]) == 3
-    capsys.readouterr()
-    content = page.read_text("utf-8")
-    assert "<title>GPU memory in leak.csv</title>" in content
-    plain = " ".join(re.sub("<[^>]+>", " ", content).split())
-    assert "1 logs" not in plain
-    assert "1 subjects" not in plain
-    assert re.search(r"LEAK GPU 0 .{0,40} gradual", plain), "the verdict is said once"
 
 
 def test_exit_codes_and_json_are_as_without_it(
@@ -156,15 +141,6 @@ def chart(count: int, *, breaks: tuple[int, ...] = (), epoch: bool = True) -> Pi
         ended_at_s=float(t_s[-1]), finding=None, watches=(), alerts=(),
     )  # fmt: skip
     return logged.picture(LogFile(path="x", epoch=epoch), series, found)
-
-
-def test_few_samples_are_drawn_as_they_are() -> None:
-    picture = chart(5)
-    assert picture.curve.used_bytes == (0.0, 1.0, 2.0, 3.0, 4.0)
-    assert picture.curve.width_s == 0.0
-    assert picture.kind == "unknown"
-    assert picture.limit_bytes == 80 * GIB
-    assert chart(1).curve.at_s == (1e9,)
 
 
 def test_many_samples_keep_their_extremes() -> None:

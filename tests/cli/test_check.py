@@ -263,14 +263,6 @@ def test_a_gpu_that_has_gone_is_still_told_of() -> None:
     assert call("--gpu", "1")[0] == OK
 
 
-def test_json_says_the_same() -> None:
-    world.write()
-    done = world.run("check", "--json")
-    data = json.loads(done.stdout)["data"]
-    assert (done.returncode, data["exit_code"], data["state"]) == (CRITICAL, CRITICAL, "CRITICAL")
-    assert {one["label"] for one in data["perfdata"]} >= {"gpu0_used", "gpu0_eta", "findings"}
-
-
 def test_it_starts_without_heavy_modules() -> None:
     world.write()
     code = (

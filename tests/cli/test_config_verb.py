@@ -76,12 +76,6 @@ def test_init_names_every_word_that_a_key_may_have() -> None:
     assert asked >= 10
 
 
-def test_init_explains_each_key_in_the_words_of_the_source() -> None:
-    content = settings.default_file()
-    assert "# Time between two samples.\n#interval = " in content
-    assert "[notify.email]  # a mail by SMTP" in content
-
-
 def test_init_replaces_nothing_unless_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,36 +198,12 @@ def test_what_cannot_work_is_5(text: str, words: str, tmp_path: Path, ctl: Ctl) 
     assert words in said
 
 
-def test_doctor_names_the_bad_entry_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
-) -> None:
-    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
-    file = tmp_path / "config.toml"
-    file.write_text('[endpoints]\nurls = ["vllm=8001"]\n', encoding="utf-8")
-    lines = [
-        line
-        for line in ctl("doctor --config", str(file), code=None).splitlines()
-        if "[endpoints] urls" in line
-    ]
-    assert lines
-    assert lines[0].startswith("FAILED   config: [endpoints] urls: 'vllm=8001'")
-
-
 def test_print_as_json_has_durations_as_they_are_written(ctl: Ctl) -> None:
     rows = {row["key"]: row for row in ctl.data("config print")}
     assert set(rows) == {key for key, _ in KEYS}
     assert rows["daemon.interval"]["value"] == "5s"
     assert rows["policy.repeat"]["default"] == ["1h", "2h", "4h", "8h", "1d"]
     assert rows["notify.email.port"]["value"] is None
-
-
-def test_path_names_the_files_in_use(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
-    shown = ctl("config path")
-    assert str(config.user_file()) in shown
-    assert str(config.state_dir()) in shown
-    monkeypatch.setenv("GPUWATCHD_CONFIG", "/somewhere/else.toml")
-    files = ctl.data("config path")["files"]
-    assert files == [{"path": "/somewhere/else.toml", "exists": False}]
 
 
 OVERRIDES = """

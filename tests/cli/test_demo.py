@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import select
 import signal
 import sys
@@ -379,11 +378,3 @@ def test_a_whole_card_may_alert_only_where_something_leaks() -> None:
 def test_what_was_only_watched_does_not_recover() -> None:
     watched = _alert(_subject(1), "resolved", 400.0)
     assert event_of(watched, 1.0).kind == "cleared"
-
-
-def test_lines_name_the_time_and_the_kind() -> None:
-    words = "".join(
-        part if isinstance(part, str) else part[0]
-        for part in event_of(_alert(_subject(1), "firing", 400.0), 3660.0).parts()
-    )
-    assert re.match(r"\+1h 01m +ALERT +somebody grows 60\.0 MB/min", words)

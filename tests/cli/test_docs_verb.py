@@ -43,12 +43,6 @@ def test_no_word_of_a_page_is_lost(name: str) -> None:
     assert {word for word in there - shown if word not in {"tutorial", "text", "toml"}} == set()
 
 
-def test_a_terminal_gets_it_in_colour(ctl: Ctl) -> None:
-    shown = ctl("docs signals --color always")
-    assert "\x1b[" in shown
-    assert "SIGHUP" in shown
-
-
 @pytest.mark.parametrize("name", list(pages.files(pages.folder())))
 def test_no_word_is_cut_in_a_terminal(name: str, ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -57,19 +51,11 @@ def test_no_word_is_cut_in_a_terminal(name: str, ctl: Ctl, monkeypatch: pytest.M
     assert shown.count("\N{HORIZONTAL ELLIPSIS}") <= written.count("\N{HORIZONTAL ELLIPSIS}")
 
 
-def test_without_a_name_there_is_the_front_page(ctl: Ctl) -> None:
-    assert ctl("docs").startswith(PAGES["index"].title)
-
-
 def test_a_section_is_shown_with_those_below_it(ctl: Ctl) -> None:
     shown = ctl("docs exit-codes#gpuwatchd")
     assert shown.startswith("gpuwatchd\n---")
     assert "78" in shown
     assert "130" not in shown
-
-
-def test_pages_may_be_written_as_links_are(ctl: Ctl) -> None:
-    assert "78" in ctl("docs docs/reference/exit-codes.md#GPUWATCHD")
 
 
 @pytest.mark.parametrize(

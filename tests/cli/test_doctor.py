@@ -123,27 +123,6 @@ def test_doctor_leaves_a_hanging_driver_behind(
     assert "hangs" in found["source nvml"][0]["text"]
 
 
-def test_doctor_counts_cards_and_their_instances_apart(
-    card: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (first,) = Card().devices()
-    pieces = [
-        msgspec.structs.replace(first, uid=f"MIG-{n}", index=n, parent_uid=first.uid)
-        for n in range(2)
-    ]
-    reading = Card().read().readings[0]
-    sample = msgspec.structs.replace(
-        Card().read(),
-        readings=tuple(
-            msgspec.structs.replace(reading, device_uid=one.uid) for one in (first, *pieces)
-        ),
-    )
-    monkeypatch.setattr(Card, "devices", lambda _: (first, *pieces))
-    monkeypatch.setattr(Card, "read", lambda _: sample)
-    text = _answers(capsys, 3)["source nvml"][0]["text"]
-    assert text.startswith("1 GPU and 2 MIG instances;")
-
-
 @pytest.mark.parametrize(
     ("states", "level", "words", "code"),
     [

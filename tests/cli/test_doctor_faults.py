@@ -332,10 +332,6 @@ def machine_flags() -> Any:
     return Globals()
 
 
-def test_what_is_wrong_names_its_page(ctl: Ctl) -> None:
-    assert "see: gpuwatchctl docs troubleshoot#daemon-absent" in ctl("doctor daemon", code=None)
-
-
 def test_the_live_state_is_decoded_before_there_are_threads(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import doctor, main
+from gpuwatchd.cli import doctor
 from gpuwatchd.cli.doctor import names, places
 from gpuwatchd.cli.verbs.doctor import command
 from gpuwatchd.core.config import directories as where
@@ -75,13 +75,6 @@ def test_the_answers_of_a_machine_are_asked_for_by_their_names(tmp_path: Path) -
 )  # fmt: skip
 def test_a_name_means_its_check(name: str, meant: tuple[str, ...]) -> None:
     assert names.asked_for(name, CHECKS) == meant
-
-
-def test_it_is_asked_by_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "extras"]) in {0, 3}
-    shown = capsys.readouterr().out
-    assert "extras: installed" in shown
-    assert "disk" not in shown
 
 
 def test_a_relative_directory_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

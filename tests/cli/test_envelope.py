@@ -19,27 +19,6 @@ if TYPE_CHECKING:
 
     from tests.cli.calls import Ctl
 
-VERDICT = {
-    "leak", "tier", "pattern", "severity", "confidence", "rate_bytes_per_s", "r_squared",
-    "p_value", "detector", "onset_at", "eta", "levels_off_bytes", "reason",
-    "advice",
-}  # fmt: skip
-DEVICE = {
-    "device", "state", "used_bytes", "free_bytes", "reserved_bytes", "resident_bytes",
-    "unattributed_bytes", "util_pct", "temp_c", "power_w", "memory_api", "throttle", "ecc_errors",
-    "retired_pages",
-    "ledger", "events", "faults", "verdict", "blame", "processes", "processes_age_s",
-    "processes_reason", "others",
-}  # fmt: skip
-PROCESS = {
-    "pid", "started_at", "name", "argv", "user", "uid", "state", "foreign", "parents",
-    "framework", "framework_sure", "frameworks", "model", "container", "pod", "job", "unit",
-    "group", "rank", "world", "kind", "used_bytes", "sm_pct", "host_bytes", "history", "verdict",
-    "host_verdict",
-}  # fmt: skip
-HEAD = {"schema_version", "verb", "generated_at", "host", "version", "source", "stale_s",
-        "warnings", "daemon", "data"}  # fmt: skip
-
 
 def _ask(ctl: Ctl, *arguments: str) -> dict[str, Any]:
     answer: dict[str, Any] = ctl.json(*arguments, code=None)
@@ -60,9 +39,7 @@ def _ask(ctl: Ctl, *arguments: str) -> dict[str, Any]:
 def test_a_leak_is_a_leaking_pattern_that_policy_opened(
     pattern: Pattern, tier: Tier, leak: bool
 ) -> None:
-    verdict = envelope.verdict_json(making.finding(pattern=pattern, tier=tier))
-    assert verdict["leak"] is leak
-    assert set(verdict) == VERDICT
+    assert envelope.verdict_json(making.finding(pattern=pattern, tier=tier))["leak"] is leak
 
 
 def test_an_open_end_and_an_unknown_are_null() -> None:
@@ -72,30 +49,6 @@ def test_an_open_end_and_an_unknown_are_null() -> None:
     assert verdict["eta"] == {"low_s": 1.0, "mid_s": 2.0, "high_s": None}
     assert verdict["r_squared"] is verdict["p_value"] is verdict["rate_bytes_per_s"] is None
     assert envelope.verdict_json(making.calm())["eta"] is None
-
-
-@pytest.mark.parametrize("verb", ["status", "predict"])
-def test_devices_have_the_shape_of_the_contract(verb: str, ctl: Ctl) -> None:
-    world.write()
-    answer = _ask(ctl, verb)
-    assert set(answer) == HEAD | {"holdings", "servers", "channels", "untold", "lost", "silences"}
-    assert (answer["verb"], answer["source"]) == (verb, "state-file")
-    assert set(answer["daemon"]) == {
-        "running", "scope", "pid", "version", "started_at", "last_sample_at", "problems",
-    }  # fmt: skip
-    leaking, calm = answer["data"]
-    assert set(leaking) == set(calm) == DEVICE
-    assert leaking["device"] == {
-        "uid": "GPU-1", "index": 0, "name": "NVIDIA A100", "memory_total_bytes": 80 * world.GIB,
-        "vendor": "nvidia", "source": None, "memory_kind": "dedicated", "parent_uid": None,
-        "pci_bus": None,
-    }  # fmt: skip
-    assert set(leaking["verdict"]) == VERDICT
-    assert all(set(process) == PROCESS for process in leaking["processes"])
-    assert leaking["processes"][0]["started_at"] == "1970-01-01T00:16:40.000Z"
-    assert leaking["verdict"]["eta"] == {"low_s": 2340, "mid_s": 2820, "high_s": 3720}
-    assert calm["processes"] is None
-    assert calm["verdict"]["leak"] is False
 
 
 def test_pid_and_gpu_choose(ctl: Ctl) -> None:

@@ -60,13 +60,6 @@ def test_without_any_gpu_the_page_is_that_of_no_gpu(
     assert ctl.err("status").endswith("see: gpuwatchctl docs errors#no-gpu\n")
 
 
-def test_a_monitoring_system_gets_it_in_the_long_text(ctl: Ctl) -> None:
-    world.write()
-    first, *more = ctl("check --gpu 7", code=3).splitlines()
-    assert first.startswith("GPUWATCHD UNKNOWN - no GPU matches 7")
-    assert more == ["hint: gpuwatchctl status", "see: gpuwatchctl docs errors#no-such-gpu"]
-
-
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [

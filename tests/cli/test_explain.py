@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from gpuwatchd.cli import curve_reasons
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core.model import (
     About,
     Event,
-    Holding,
     Matcher,
     ProcessInfo,
     ProcessKey,
-    Signal,
     Silence,
     Subject,
     Tier,
@@ -36,26 +33,10 @@ GIB = making.GIB
 
 def test_without_a_history_the_live_state_says_what_it_knows(ctl: Ctl) -> None:
     world.write()
-    told = explained(ctl)
-    assert "the recorded series cannot be read" in told
-    assert "LEAK gradual, likely 91%" in told
-    assert "full in 0h 47m (0h 39m - 1h 02m)" in told
-    assert "1 notice so far, to desktop" in told
-    world.write(alerts=(world.firing(told_on=("email", "chat")),))
-    assert "1 notice so far, to email, chat" in explained(ctl)
     answer = asked(ctl)
-    assert answer["source"] == "state-file"
-    assert answer["data"]["measured"] is None
+    assert (answer["source"], answer["data"]["measured"]) == ("state-file", None)
     assert "no-series" in [one["code"] for one in answer["warnings"]]
-
-
-def test_what_is_calm_needs_nothing(ctl: Ctl) -> None:
-    world.write()
-    told = explained(ctl, "1")
-    assert "GPU 1 NVIDIA A100 stable" in told
-    assert "no watch and no alert is open" in told
-    assert "nothing has to be done" in told
-    assert "py-spy" not in told
+    assert answer["data"]["verdict"]["eta"]["mid_s"] == 2820
 
 
 @pytest.mark.parametrize(
@@ -97,23 +78,7 @@ def test_a_pid_of_elsewhere_is_not_to_be_traced(ctl: Ctl) -> None:
     write_one(LiveProcess(info=info, used_bytes=GIB, finding=world.leak()))
     told = explained(ctl, "4711")
     assert "pid 4711 (outside this container)" in told
-    assert "no name is true here, and no signal is sent" in told
-    assert "look on the host of this container" in told
-    assert "py-spy" not in told
-    assert "gdb" not in told
-
-
-def test_what_cannot_be_known_again_has_no_next_runs(ctl: Ctl) -> None:
-    write_one(LiveProcess(info=OWNER, used_bytes=GIB, finding=world.leak()))
-    told = explained(ctl, "4711")
-    assert "this program cannot be known again" in told
-    assert "next runs" not in told
-    assert "gpuwatchctl feedback 4711 normal" in told
-    known = LiveProcess(
-        info=OWNER, used_bytes=GIB, finding=world.leak(), history=KnownRuns(runs=3, siblings=0)
-    )
-    write_one(known)
-    assert "say so: its next runs are judged by that" in explained(ctl, "4711")
+    assert not {"py-spy", "gdb"} & set(told.split())
 
 
 @pytest.mark.parametrize("tier", ["none", "watch"])
@@ -138,9 +103,7 @@ def test_ranks_of_one_job_are_looked_at_together(tier: Tier, ctl: Ctl) -> None:
     )
     told = explained(ctl, "4711")
     assert "1 other rank of torchrun 7f3a seen on these GPUs, growing too: 1" in told
-    assert "look at what all ranks do" in told
     assert "3 earlier runs, 1 sibling; they count in the verdict" in told
-    assert "one rank or all of them?" in told
 
 
 def test_what_keeps_an_alert_quiet_is_told(ctl: Ctl) -> None:
@@ -158,39 +121,17 @@ def test_what_keeps_an_alert_quiet_is_told(ctl: Ctl) -> None:
     assert "it has reached nobody so far: gpuwatchctl notify test" in told
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"state": "watch", "firing_at_s": None, "alert_confirmations": 1}, "sent to nobody; 1 of"),
-        ({"notices": 0}, "the first waits 30s (flap-hold)"),
-        ({"held_back": "20 messages went out"}, "held back: 20 messages went out"),
-        ({"next_notice_at_s": 9e9}, "next reminder 2255-"),
-    ],
-)
-def test_what_policy_made_of_it_is_told(changes: dict[str, Any], said: str, ctl: Ctl) -> None:
-    world.write(alerts=(world.firing(**changes),))
-    assert said in explained(ctl, "4711")
-
-
 def test_the_hardware_comes_first_when_it_speaks(ctl: Ctl) -> None:
     now_s = time.time()
     event = Event(at_s=now_s - 60, kind="xid", text="XID 79: off the bus", code=79, hardware=True)
     first, second = world.state().devices
     world.write(devices=(msgspec.structs.replace(first, events=(event,)), second))
-    told = explained(ctl)
-    assert "look at the hardware first: XID 79: off the bus" in told
-    assert "1. rule the hardware out first" in told
     assert asked(ctl)["data"]["hardware"]["look_first"] is True
     assert first.reading is not None
-    sound = msgspec.structs.replace(
-        first.reading, ecc_errors=0, retired_pages=0, throttle=()
-    )  # fmt: skip
+    sound = msgspec.structs.replace(first.reading, ecc_errors=0, retired_pages=0, throttle=())
     world.write(devices=(msgspec.structs.replace(first, reading=sound), second))
     assert asked(ctl)["data"]["hardware"]["word"] == "clean"
-    told = explained(ctl)
-    assert "clean, not the hardware: no error was reported" in told
-    assert "rule the hardware out" not in told
-    assert "not readable here" not in told
+    assert "rule the hardware out" not in explained(ctl)
 
 
 def test_what_broke_is_one_step_and_one_line_of_predict(ctl: Ctl) -> None:
@@ -206,30 +147,6 @@ def test_what_broke_is_one_step_and_one_line_of_predict(ctl: Ctl) -> None:
     assert "restart it" in steps
     assert advice[0] not in steps
     assert " ".join(ctl("predict", code=None).split()).count("XID 79: off the bus") == 1
-
-
-def test_memory_that_is_held_there_without_work_is_a_step(ctl: Ctl) -> None:
-    held = Holding(kind="gone", device_uid=world.SECOND.uid)
-    world.write()
-    assert "nothing has to be done" in explained(ctl, "1")
-    world.write(holdings=(held,))
-    told = explained(ctl, "1")
-    assert "gpuwatchctl zombies" in told
-    assert "nothing has to be done" not in told
-
-
-def test_a_pool_is_explained_honestly(ctl: Ctl) -> None:
-    info = msgspec.structs.replace(OWNER, framework="vLLM", model="llama")
-    write_one(LiveProcess(info=info, used_bytes=GIB, finding=making.calm(pattern="preallocated")))
-    told = explained(ctl, "4711")
-    assert "vLLM (known), serving llama" in told
-    assert "a leak inside the pool is invisible here" in told
-    assert "only the framework's figures tell" in told
-    assert "localhost:8000/metrics" in told
-    assert "growth above the pool, the KV cache and host memory are watched" in told
-    info = msgspec.structs.replace(OWNER, framework="JAX")
-    write_one(LiveProcess(info=info, used_bytes=GIB, finding=making.calm(pattern="preallocated")))
-    assert "growth above the pool and host memory are watched" in explained(ctl, "4711")
 
 
 def _names(row: str) -> set[str]:
@@ -276,7 +193,6 @@ def test_an_instance_shares_what_breaks_with_its_card(ctl: Ctl) -> None:
     card = msgspec.structs.replace(first, finding=None, processes=(), events=(event,))
     world.write(devices=(card, slice_), alerts=())
     assert "look at the hardware first: XID 48: memory" in explained(ctl, "MIG-1")
-    assert "its MIG instances are judged, not the card" in explained(ctl, "GPU-1")
 
 
 def test_what_status_calls_it_names_it(ctl: Ctl) -> None:
@@ -295,34 +211,6 @@ def test_what_status_calls_it_names_it(ctl: Ctl) -> None:
         shown = ctl.data("status --gpu", name)
         assert {one["device"]["uid"] for one in shown} == uids
     assert explained(ctl, "MIG 3:0").startswith("MIG 3:0 ")
-    assert explained(ctl, "gpu 3").startswith("GPU 3 ")
-
-
-def test_of_coherent_memory_the_processes_are_judged(ctl: Ctl) -> None:
-    first, _ = world.state().devices
-    device = msgspec.structs.replace(first.device, memory_kind="coherent")
-    world.write(devices=(msgspec.structs.replace(first, device=device, finding=None),), alerts=())
-    assert "its processes are judged, not the card" in explained(ctl, "GPU-1")
-    shown = ctl("status")
-    assert "coherent memory" in shown
-    assert "its processes are judged, not the card" in shown
-
-
-@pytest.mark.parametrize(
-    ("p", "said"),
-    [
-        (1.0, "too few samples to tell it from chance"),
-        (0.2, "chance 0.2"),
-        (1e-9, "chance < 0.001"),
-    ],
-)
-def test_a_test_without_enough_samples_is_no_chance_of_one(p: float, said: str) -> None:
-    facts = {"p_value": p, "growth_bytes": 1e9, "r_squared": 1.0, "second_half_share": 0.5}
-    trend = Signal(
-        detector="trend", pattern="gradual", rate_bytes_per_s=1e6, confidence=0.9, since_s=0.0,
-        n=14, facts=facts,
-    )  # fmt: skip
-    assert f", {said};" in curve_reasons.signal_words(trend, now_s=60.0)
 
 
 def test_an_alert_that_no_curve_is_judged_for(ctl: Ctl) -> None:
@@ -338,11 +226,7 @@ def test_an_alert_that_no_curve_is_judged_for(ctl: Ctl) -> None:
     world.write(alerts=(world.firing(), lost))
     out = ctl("explain gpu:GPU-1")
     assert "GPU 0  NVIDIA A100  CRITICAL" in out
-    assert "how the GPU answers: GPU 0 (A100)" in out
     assert "it fell off" in out
-    assert "it is over when the GPU has answered for a minute" in out
-    assert "     sudo dmesg | grep xid" in out
-    assert "2. start it again elsewhere" in out
     assert "grow" not in out
     assert "does not answer any more" not in ctl("explain 0")
 

@@ -10,31 +10,17 @@ import pytest
 
 from gpuwatchd.analysis.program_key import key_on
 from gpuwatchd.collect.host.memory import Headroom
-from gpuwatchd.core import config
-from gpuwatchd.core.config import Seconds, StoreSection
 from gpuwatchd.core.model import Blame, Delivery, Message, ProcessKey, Profile, Subject
-from gpuwatchd.store.live import LiveProcess
 from gpuwatchd.store.profiles import Run
-from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
-from tests.cli.recorded import OWNER, POINTS, SHAPES, asked, explained, record, write_one
+from tests.cli.recorded import POINTS, SHAPES, asked, explained, record, write_one
 
 if TYPE_CHECKING:
     from tests.cli.calls import Ctl
 
 
 GIB, MIB = making.GIB, making.MIB
-SHAPES_SAY = {
-    "gradual": ("a straight rise of", "not a warm-up that ends", "not a sawtooth", "not one jump"),
-    "step": ("stairs of 1.5 GiB", "rises in steps"),
-    "cyclic": ("swings of", "creeps up", "never all"),
-    "sawtooth": ("swings of", "does not rise", "Why sawtooth", "the present swing"),
-    "plateau": ("then stood at", "Why plateau"),
-    "stable": ("flat at 4.0 GiB", "no look-back from 30 s", "nothing grows that would fill it"),
-    "spike": ("one jump by 9.0 GiB", "Why spike"),
-    "preallocated": ("a leak inside it is invisible", "says nothing about what happens inside"),
-}
 
 
 @pytest.mark.parametrize("shape", list(SHAPES))
@@ -44,12 +30,8 @@ def test_every_pattern_is_reasoned_from_the_recorded_series(shape: str, ctl: Ctl
     assert answer["source"] == "database"
     assert answer["data"]["verdict"]["pattern"] == shape
     told = explained(ctl, "4711")
-    assert [words for words in SHAPES_SAY[shape] if words not in told] == []
-    leaks = shape in {"gradual", "step", "cyclic"}
-    assert ("it has grown since" in told) is leaks
-    assert ("full in" in told) is leaks
-    assert "240 recorded samples over 1" in told or "0h 60m" in told
-    assert "1. " in told
+    assert ("full in" in told) is (shape in {"gradual", "step", "cyclic"})
+    assert f"Why {shape}" in told
 
 
 def test_its_numbers_are_those_of_predict(ctl: Ctl) -> None:
@@ -71,28 +53,11 @@ def test_its_numbers_are_those_of_predict(ctl: Ctl) -> None:
     assert any("_record_memory_history" in (command or "") for command in commands)
 
 
-def test_the_thresholds_in_force_are_weighed(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
-    record("gradual")
-    monkeypatch.setenv("GPUWATCHD_DETECTION_CONFIDENCE_THRESHOLD", "0.99")
-    monkeypatch.setenv("GPUWATCHD_DETECTION_MINIMUM_SAMPLES", "1000")
-    told = explained(ctl, "4711")
-    assert "alerted from 99% (confidence-threshold)" in told
-    assert "collecting, 240 of 1000 samples" in told or "an alert also needs 1000 samples" in told
-
-
 def test_a_past_alert_is_explained_as_it_was(ctl: Ctl) -> None:
     end_s = record("gradual")
-    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
-    history = History.open(config.state_dir(), settings, boot_id="b")
-    over = world.firing(
-        state="resolved", resolved_at_s=end_s - 60, ended="the process ended",
-        finding=world.leak(judged_at_s=end_s - 1200),
-    )  # fmt: skip
-    history.apply([over], [])
-    history.close()
-    told = explained(ctl, "leak:GPU-1/4711")
-    assert "over: the process ended" in told
-    assert "161 recorded samples" in told or "160 recorded samples" in told
+    was = world.leak(judged_at_s=end_s - 1200)
+    world.remember(world.firing(state="resolved", resolved_at_s=end_s - 60, finding=was))
+    assert asked(ctl, "leak:GPU-1/4711")["data"]["measured"]["samples"] in {160, 161}
 
 
 def test_what_nobody_owns_leads_to_its_holders(ctl: Ctl) -> None:
@@ -106,56 +71,26 @@ def test_what_nobody_owns_leads_to_its_holders(ctl: Ctl) -> None:
     write_one(world.process(), finding=found, unattributed_bytes=3 * GIB)
     told = explained(ctl, "0")
     assert "memory on GPU 0 that no process owns, 3.0 GiB now" in told
-    assert "memory that no process owns 100% (+12.0 MB/min)" in told
-    assert "gpuwatchctl zombies" in told
-    assert "sudo fuser -v /dev/nvidia*" in told
     assert "it moved between 1.0 GiB and 1.0 GiB" in told  # what the record leaves unowned
-
-
-def test_memory_on_the_host_has_its_own_reasoning(ctl: Ctl) -> None:
-    record("stable", host=lambda t: 2 * GIB + t * MIB)
-    subject = Subject(device_uid=making.CARD.uid, process=making.KEY, host=True)
-    found = world.leak(subject=subject, limit_bytes=64 * GIB)
-    process = LiveProcess(
-        info=OWNER, used_bytes=4 * GIB, finding=making.calm(), host_bytes=5 * GIB,
-        host_finding=found,
-    )  # fmt: skip
-    write_one(process, finding=making.calm())
-    told = explained(ctl, "4711")
-    assert "anonymous memory and swap of python train.py[4711] of alice on the host" in told
-    assert "memray attach 4711" in told
-    assert "gpuwatchctl feedback 4711/host normal" in told
-    assert asked(ctl, "4711")["data"]["on_host"] is True
 
 
 def test_earlier_runs_are_told_one_by_one(ctl: Ctl) -> None:
     record("gradual")
-    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
-    history = History.open(config.state_dir(), settings, boot_id="b")
     profile = Profile(
         ended_at_s=time.time() - 9000, run_s=4000.0, base_bytes=2.0 * GIB, hold_s=0.0,
         proven_bytes=5.0 * GIB, top_bytes=9.0 * GIB, near_limit=True, word="normal",
     )  # fmt: skip
-    history.shelf.keep(
-        Run(
-            key=key_on("p", making.CARD) or "",
-            device_uid=making.CARD.uid,
-            label="python",
-            process=ProcessKey(pid=3, started_at_s=8e8),
-            begun_at_s=8e8,
-            profile=profile,
-        )
-    )
-    history.close()
-    told = explained(ctl, "4711")
-    assert "1 earlier run" in told
-    assert "1h 07m long, from 2.0 GiB up to 9.0 GiB, ended near the limit" in told
+    run = Run(
+        key=key_on("p", making.CARD) or "", device_uid=making.CARD.uid, label="python",
+        process=ProcessKey(pid=3, started_at_s=8e8), begun_at_s=8e8, profile=profile,
+    )  # fmt: skip
+    with world.history() as history:
+        history.shelf.keep(run)
+    assert "1h 07m long, from 2.0 GiB up to 9.0 GiB, ended near the limit" in explained(ctl, "4711")
 
 
 def test_where_the_notices_went_is_told(ctl: Ctl) -> None:
     end_s = record("gradual")
-    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
-    history = History.open(config.state_dir(), settings, boot_id="b")
     alert = world.firing(opened_at_s=end_s - 900)
     message = Message(id="m@x", notice="firing", severity="warning", subject="s", body="b")
     sent = Delivery(
@@ -163,36 +98,19 @@ def test_where_the_notices_went_is_told(ctl: Ctl) -> None:
         created_at_s=end_s - 500, error="550 no such\x1b[2J user",
     )  # fmt: skip
     old = msgspec.structs.replace(sent, channel="desktop", created_at_s=end_s - 5000)
-    history.apply([alert], [old, sent])
-    history.close()
+    world.remember(alert, deliveries=[old, sent])
     world.write(alerts=(alert,))
     told = explained(ctl, "4711")
     assert "1 notice reached nobody: 550 no such user" in told
     assert "notice so far" not in told
-    assert "firing: email: given up after 4 tries: 550 no such user" in told
-    assert "firing: desktop" not in told
     (one,) = asked(ctl, "4711")["data"]["alert"]["deliveries"]
     assert (one["channel"], one["state"]) == ("email", "failed")
-
-
-def test_a_notice_that_waits_has_told_nobody_yet(ctl: Ctl) -> None:
-    end_s = record("gradual")
-    alert = world.firing(opened_at_s=end_s - 900)
-    message = Message(id="m@x", notice="firing", severity="warning", subject="s", body="b")
-    waits = Delivery(
-        alert_key=alert.key, channel="desktop", message=message, state="pending", attempts=3,
-        created_at_s=end_s - 500, error="no session bus",
-    )  # fmt: skip
-    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
-    history = History.open(config.state_dir(), settings, boot_id="b")
-    history.apply([alert], [waits])
-    world.write(alerts=(alert,))
-    told = explained(ctl, "4711")
-    assert "1 notice waits: no session bus" in told
-    assert "notice so far" not in told
-    history.apply([], [msgspec.structs.replace(waits, state="sent", sent_at_s=end_s - 400)])
-    history.close()
-    assert "1 notice so far, to desktop" in explained(ctl, "4711")
+    waits = msgspec.structs.replace(sent, state="pending", created_at_s=end_s - 400)
+    world.remember(alert, deliveries=[waits])
+    assert "notice so far" not in explained(ctl, "4711")
+    done = msgspec.structs.replace(waits, state="sent", sent_at_s=end_s - 300)
+    world.remember(alert, deliveries=[done])
+    assert "1 notice so far, to email" in explained(ctl, "4711")
 
 
 def test_a_leak_on_the_host_is_found_in_the_history_too(
@@ -226,27 +144,9 @@ def test_a_leak_on_the_host_is_found_in_the_history_too(
 )
 def test_the_history_tells_what_broke(kind: str, said: str, word: str, ctl: Ctl) -> None:
     record("stable")
-    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
-    history = History.open(config.state_dir(), settings, boot_id="b")
-    history.event(kind, said, making.CARD.uid)
-    history.close()
+    with world.history() as history:
+        history.event(kind, said, making.CARD.uid)
     found = asked(ctl, "4711")["data"]["hardware"]
     assert found["word"] == word
     assert (said in found["sentence"]) is (word != "unreadable")
     assert "clean" not in explained(ctl, "4711")
-
-
-def test_a_process_that_has_ended_is_named_as_it_was(ctl: Ctl) -> None:
-    end_s = record("gradual")
-    over = world.firing(
-        key="leak:GPU-1/4711@1000.0", state="resolved", opened_at_s=end_s - 2000,
-        resolved_at_s=end_s - 60, ended="the process ended",
-        subject=Subject(device_uid="GPU-1", process=OWNER.key),
-    )  # fmt: skip
-    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
-    history.apply([over], [])
-    history.close()
-    first = msgspec.structs.replace(world.state().devices[0], processes=(), finding=None)
-    world.write(devices=(first,))
-    told = explained(ctl, over.code)
-    assert "the memory of python train.py[4711] of alice on GPU 0" in told

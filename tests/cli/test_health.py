@@ -11,7 +11,6 @@ import pytest
 
 from gpuwatchd.cli import main
 from gpuwatchd.core.model import Availability, ServiceState
-from tests.cli.test_look import Card
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,13 +85,6 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> type[FakeManager]:
     monkeypatch.setattr(FakeManager, "state", FakeManager.state)
     monkeypatch.setattr(FakeManager, "present", True)
     return FakeManager
-
-
-@pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the source nvml have a GPU."""
-    monkeypatch.setitem(sys.modules, Card.__module__, sys.modules[Card.__module__])
-    monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": f"{Card.__module__}:Card"})
 
 
 @pytest.mark.parametrize(
@@ -185,25 +177,6 @@ def test_service_status_has_systemctl_s_codes(
     assert ctl("service status", code=code).splitlines()[0] == state.text
     told = ctl.data("service status", code=code)
     assert (told["running"], told["state"]) == (code == 0, state.state)
-
-
-def test_service_status_says_what_is_known(
-    manager: type[FakeManager], monkeypatch: pytest.MonkeyPatch, ctl: Ctl
-) -> None:
-    monkeypatch.setattr(manager, "state", RUNNING)
-    shown = ctl("service status")
-    assert (
-        "file      /home/mleng/.config/systemd/user/gpuwatchd.service (starts by itself)" in shown
-    )
-    assert "with      /home/mleng/.config/systemd/user/gpuwatchd.service.d/override.conf" in shown
-    assert "memory    88 MiB of 256 MiB" in shown
-    assert "watchdog  after 60s without a sample" in shown
-    assert "log" not in shown
-    monkeypatch.setattr(manager, "state", FAILED)
-    shown = ctl("service status", code=3)
-    assert "log       ERROR no such key" in shown
-    assert "hint      gpuwatchctl config validate" in shown
-    assert "memory" not in shown
 
 
 def test_no_service_manager_is_said_with_its_hint(

@@ -126,21 +126,6 @@ def test_events_are_marks_beside_the_memory(ctl: Ctl) -> None:
     assert [event["kind"] for event in one["events"]][1:] == ["xid", "gpu-lost", "driver-changed"]
 
 
-def test_without_an_event_there_is_no_empty_column(ctl: Ctl) -> None:
-    _record({})
-    assert "what happened" not in _shown(ctl, "--since", "10m", "--bucket", "1m")
-    assert "no event is recorded between" in ctl.err("history --events --since 10m")
-
-
-def test_a_process_is_named_with_what_is_known_of_it(ctl: Ctl) -> None:
-    _record({})
-    shown = _shown(ctl, "--pid", "4711", "--bucket", "5m")
-    for words in ("python train.py[4711] of alice", "PyTorch", "slurm 42.0", "docker abababababab"):
-        assert words in shown
-    assert "command: python train.py" not in shown
-    assert "command: python train.py" in _shown(ctl, "--pid", "4711", "--wide")
-
-
 @pytest.mark.parametrize("host", [True, False])
 def test_host_memory_is_shown_where_it_is_known(host: bool, ctl: Ctl) -> None:
     _record({}, host=host)

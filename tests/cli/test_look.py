@@ -279,17 +279,6 @@ def test_everything_unknown_is_a_question_mark(ctl: Ctl) -> None:
     assert "not readable: it fell off the bus" in shown
 
 
-def test_the_collecting_of_samples_is_counted(ctl: Ctl) -> None:
-    item = msgspec.structs.replace(world.state().devices[1], finding=None, samples=6)
-    world.write(devices=(item,), alerts=())
-    assert "collecting, 6 of 20 samples" in ctl("status")
-
-
-def test_runtime_directory_is_that_of_the_configuration() -> None:
-    world.write()
-    assert (config.runtime_dir() / "state.json").exists()
-
-
 def test_a_verb_that_cannot_be_loaded_hurts_itself_alone(
     monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
@@ -319,12 +308,3 @@ def test_watch_goes_on_when_the_gpus_go_and_come(
     shown = ctl("watch -n 3")
     assert shown.count("NVIDIA A100") == 4
     assert shown.count("! no GPU found") == 1
-
-
-def test_growth_that_slows_down_is_shown_as_the_watch_that_it_is(ctl: Ctl) -> None:
-    found = making.finding(pattern="plateau", tier="watch", severity="info", eta=None)
-    process = world.process(finding=found)
-    device = msgspec.structs.replace(world.state().devices[0], finding=found, processes=(process,))
-    world.write(devices=(device,))
-    for verb in ("status", "predict"):
-        assert "watch plateau" in " ".join(ctl(verb).split())

@@ -10,8 +10,6 @@ import pytest
 
 from gpuwatchd.cli import main
 from gpuwatchd.core import config
-from gpuwatchd.core.config import StoreSection
-from gpuwatchd.store.writer import History
 from tests.cli import world
 
 if TYPE_CHECKING:
@@ -23,14 +21,12 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def recorded() -> None:
     """Leave a history with one alert that fired an hour ago and one of last week."""
-    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
     now_s = time.time()
     old = world.firing(
         key="leak:old", state="resolved", opened_at_s=now_s - 5 * 86_400, firing_at_s=now_s - 4e5,
         resolved_at_s=now_s - 3.9e5, title="an old one",
     )  # fmt: skip
-    history.apply([world.firing(firing_at_s=now_s - 3600), old], [])
-    history.close()
+    world.remember(world.firing(firing_at_s=now_s - 3600), old)
 
 
 def hooked(tmp_path: Path, channels: str = '["command"]', code: int = 0) -> Path:
@@ -79,9 +75,7 @@ def test_what_fails_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
 
 
 def test_names_of_others_cannot_write_on_the_terminal(ctl: Ctl) -> None:
-    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
-    history.apply([world.firing(firing_at_s=time.time() - 60, title=world.HOSTILE)], [])
-    history.close()
+    world.remember(world.firing(firing_at_s=time.time() - 60, title=world.HOSTILE))
     for flags in ([], ["--json"]):
         out = ctl("notify digest --dry-run", *flags)
         assert "evil" in out

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from gpuwatchd.cli import servers, verdict_text
+from gpuwatchd.cli import servers
 from gpuwatchd.cli.output import width_of
-from gpuwatchd.core.model import DeviceReading, Holding, ServedModel, ServerReading
-from gpuwatchd.store.live import KnownRuns, LiveDevice
+from gpuwatchd.core.model import ServedModel, ServerReading
+from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.cli import world
 
@@ -54,23 +53,6 @@ def test_instances_are_counted_on_their_card(ctl: Ctl) -> None:
     assert "GPUs here: 0, 1, 0:0, 1:0" in ctl.err("status --gpu 7")
 
 
-def test_what_is_held_on_a_released_gpu_was_seen_before(ctl: Ctl) -> None:
-    held = Holding(kind="gone", device_uid=making.CARD.uid, held_bytes=GIB, since_s=time.time())
-    silent = DeviceReading(
-        device_uid=making.CARD.uid, used_bytes=None, free_bytes=None, total_bytes=None,
-        state="released",
-    )  # fmt: skip
-    world.write(devices=(_device(reading=silent, processes=None),), holdings=(held,), alerts=())
-    shown = " ".join(_shown(ctl, "zombies").split())
-    assert "GPU 0: its process list is unknown now, what is listed there was seen before" in shown
-    assert "1 in all, 1.0 GiB; no process list can be read now" in shown
-    world.write(devices=(_device(reading=silent, processes=None),), alerts=())
-    shown = " ".join(_shown(ctl, "zombies").split())
-    assert "nothing is said of it" in shown
-    assert "whether memory is held without work is unknown" in shown
-    assert "nothing is held" not in shown
-
-
 @pytest.mark.parametrize(
     ("days", "said"),
     [(365 * 290, r"llama3:8b \(until unloaded\)"), (0.5, r"llama3:8b \(until .*\d\d:\d\d\)")],
@@ -81,27 +63,6 @@ def test_a_model_that_stays_has_no_day_on_which_it_leaves(days: float, said: str
     server = ServerReading(kind="Ollama", url="u", at_s=now_s, models=(model,))
     parts = [part for part in servers.line(server, now_s=now_s) if isinstance(part, str)]
     assert any(re.fullmatch(said, part) for part in parts), parts
-
-
-def test_no_line_repeats_the_one_above_it(ctl: Ctl) -> None:
-    world.write()
-    shown = _shown(ctl, "status")
-    alarm, _ = verdict_text.verdict(world.leak())
-    assert shown.count(alarm) == 1
-    assert alarm in _shown(ctl, "status", "--pid", "4711")
-    runs = KnownRuns(runs=2, siblings=3)
-    one = msgspec.structs.replace(world.process(finding=world.leak()), history=runs)
-    for size, known in ((None, "2 earlier runs, 3 siblings"), (4, "2 earlier runs")):
-        rank = msgspec.structs.replace(
-            one, info=msgspec.structs.replace(one.info, rank=0, world=size)
-        )
-        world.write(devices=(_device(processes=(rank,)),), alerts=())
-        rows = [row.strip() for row in _shown(ctl, "status").splitlines()]
-        assert any(row.endswith(known) for row in rows), rows
-    world.write(world.odd())
-    wide = _shown(ctl, "status", "--wide")
-    assert wide.count("nobody owns") == 1
-    assert "unattributed" not in wide
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "100"])

@@ -7,15 +7,6 @@ import pytest
 from gpuwatchd.cli import page_text, pages
 
 
-def test_items_keep_their_shape() -> None:
-    text = (
-        "Two:\n\n* one thing\n  that goes on\n* another\n\n1. first\n   more\n2. second\n\nEnd.\n"
-    )
-    assert page_text.render(text, 80) == (
-        "Two:\n\n- one thing that goes on\n- another\n1. first more\n2. second\n\nEnd.\n"
-    )
-
-
 def test_code_is_not_touched() -> None:
     text = "Say\n\n```sh\na  `b` | c # [x](y)\n\n# no heading\n```\n\nand\n"
     assert page_text.render(text, 40) == (
@@ -35,14 +26,6 @@ def test_a_narrow_table_stays_one_and_a_wide_one_becomes_a_list() -> None:
     assert page_text.render(three, 40).startswith(
         f"tool / licence / words\n{'-' * 40}\ngpu\n    licence: free\n    words: long"
     )
-
-
-def test_a_table_without_a_head_has_none() -> None:
-    rows = "| | |\n|---|---|\n| a | b |\n"
-    assert page_text.render(rows, 40) == "a  b\n"
-    shown = page_text.render(rows.replace(" b ", " word" * 30 + " "), 40)
-    assert shown.startswith("a  word word")
-    assert all(len(line) <= 40 for line in shown.splitlines())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from gpuwatchd.core import config
@@ -91,14 +90,6 @@ def test_overrides_are_applied_and_named(
     assert kinds(data) == channels
     assert reason in data["routes"][0]["reason"]
     assert {one["by"] for one in data["overrides"]} == {f"override {by}"}
-
-
-def test_the_text_is_the_one_that_would_leave(rules: str, ctl: Ctl) -> None:
-    shown = ctl("policy test --example --at", NOON, "--config", rules)
-    assert "python[4711] of alice" in shown
-    assert "12.4 MB/min" in shown
-    assert "gpuwatchctl explain 4711" in shown
-    assert "if none of them delivers: command" in shown
 
 
 def test_an_alert_of_the_live_state_at_its_own_time(ctl: Ctl) -> None:
@@ -221,16 +212,6 @@ def test_show_says_what_validate_says(rules: str, ctl: Ctl) -> None:
     assert "Override 1 (user bob*): nobody is told (he asked)." in shown
     assert "cannot work: [notify.email] host" in shown
     assert ctl.data("policy show --config", rules)["problems"]
-
-
-def test_an_example_changes_nothing_of_the_alerts_words() -> None:
-    from gpuwatchd.cli.verbs import policy
-
-    alert = policy._example(1_000.0)
-    assert policy._changed(alert, {}) == alert
-    changed = policy._changed(alert, {"pattern": "step", "gpu": "3"})
-    assert (changed.finding.pattern, changed.about and changed.about.gpu) == ("step", "3")
-    assert msgspec.structs.replace(changed, about=None) != alert
 
 
 def test_a_channel_with_an_odd_name_does_nothing_to_the_terminal(tmp_path: Path, ctl: Ctl) -> None:

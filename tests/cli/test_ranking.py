@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from gpuwatchd.cli import current_state, ranking
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core.model import EtaRange
@@ -68,8 +66,3 @@ def test_alerts_and_watches_are_counted_apart() -> None:
     page = responses.answer("overview", Globals(), {})["page"]
     assert page["counted"] == "4 alerts, 1 watch"
     assert [one["watched"] for one in page["open"]] == [False] * 4 + [True]
-
-
-def test_two_watches_alone_are_no_alert() -> None:
-    two = [msgspec.structs.replace(one, state="watch") for one in crowd()[:2]]
-    assert ranking.counted(two) == "2 watches"

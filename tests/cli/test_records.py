@@ -341,13 +341,6 @@ def test_a_pid_means_one_of_its_two_alerts(
     assert _json(ctl, "alerts", "show", target)["data"]["on_host"] is meant
 
 
-def test_a_held_alert_says_why(ctl: Ctl) -> None:
-    world.write(alerts=(world.firing(held_back="20 messages went out within the hour"),))
-    assert "held back: 20 messages" in ctl("alerts")
-    world.write(alerts=(world.firing(state="watch", notices=0, firing_at_s=None),))
-    assert "not strong enough" in ctl("alerts show 4711").replace("\n" + " " * 13, " ")
-
-
 @pytest.mark.parametrize("content", [b"", b"not a database at all" * 200])
 @pytest.mark.parametrize("verb", ["history", "alerts", "predict", "status", "doctor"])
 def test_a_damaged_history_is_one_line(

@@ -231,13 +231,6 @@ def test_findings_can_be_a_gate(ctl: Ctl) -> None:
     assert told(ctl, "--since", SINCE, "--until", "30h", "--exit-code", code=0)
 
 
-def test_a_daemon_that_has_died_is_told(truth: reported.Truth, ctl: Ctl) -> None:
-    truth.live(pid=2**22 + 1)
-    text = " ".join(told(ctl, "--since", SINCE).split())
-    assert "Start the daemon: nobody watches now." in text
-    assert "the daemon is not running" in text
-
-
 @pytest.mark.usefixtures("truth")
 def test_a_judgement_of_long_ago_is_not_told_as_of_now(
     ctl: Ctl, monkeypatch: pytest.MonkeyPatch
@@ -271,11 +264,6 @@ def test_a_simulation_that_runs_ahead_is_told_until_its_newest_sample(
     found = asked(ctl)
     assert found["holdings"]
     assert found["summary"]["open"] == 1
-
-
-def test_little_of_a_period_is_not_none_of_it(truth: reported.Truth, ctl: Ctl) -> None:
-    text = " ".join(told(ctl, "--since", "3600d").split())
-    assert "< 1% of the 3600d 0h was watched." in text
 
 
 def test_the_price_that_is_missing_is_not_zero(

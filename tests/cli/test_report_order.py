@@ -13,7 +13,7 @@ from gpuwatchd.cli.report.stake import Stake, ranked
 from gpuwatchd.core.model import EtaRange, Subject
 from gpuwatchd.pipeline.end_reasons import CRASHED
 from tests import making
-from tests.cli import reported, world
+from tests.cli import reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,11 +101,6 @@ def test_a_period_that_is_hardly_known_has_no_score(ctl: Ctl) -> None:
     assert asked(ctl, "--since", "44h", "--until", "39h")["score"]["value"] == 100
     # A day and more is enough, however long the period is.
     assert asked(ctl, "--since", "3600d")["score"]["value"] is not None
-
-
-def test_without_a_history_there_is_no_score(ctl: Ctl) -> None:
-    world.write(alerts=())
-    assert asked(ctl)["score"]["value"] is None
 
 
 def test_the_last_judgement_of_what_is_over_is_no_forecast() -> None:

@@ -10,7 +10,7 @@ import pytest
 from gpuwatchd.charts.drawing import Curve, Picture
 from gpuwatchd.cli import output
 from gpuwatchd.cli.flags import Globals
-from gpuwatchd.cli.report import compose, html, incident, plain
+from gpuwatchd.cli.report import html, incident, plain
 from gpuwatchd.cli.report.document import (
     Card,
     Document,
@@ -127,11 +127,6 @@ def test_a_page_is_made_of_the_same_blocks() -> None:
     assert "&lt;b&gt;" in page
     assert "LEAK, over" in page
     assert "2 more." in page
-
-
-def test_numbers_have_their_nouns() -> None:
-    assert compose.count(1_200, "process", "processes") == "1,200 processes"
-    assert compose.count(0, "leak") == "no leak"
 
 
 # ---- what was foreseen and what came ------------------------------------------------------------

@@ -24,58 +24,6 @@ def of(tmp_path: Path, written: str) -> config.Config:
     return config.load(file, environ={}).config
 
 
-def test_the_defaults_in_plain_sentences() -> None:
-    told = ruleset.explain(config.Config())
-    assert told[0] == (
-        "An alert is told by desktop 30s after it fires, again after 1h, 2h, 4h, 8h, then every 1d,"
-        " and when it is over."
-    )
-    assert "Memory held without work is only shown (zombies)." in told
-
-
-def test_who_is_told_by_what_and_when(tmp_path: Path) -> None:
-    told = "\n".join(
-        ruleset.explain(
-            of(
-                tmp_path,
-                """
-[policy]
-channels = ["desktop", "email"]
-fallback = ["command"]
-severity = { email = "warning" }
-quiet-hours = { all = ["22:00-07:00"] }
-digest = "weekly"
-recovered = false
-repeat = []
-tell-held = ["ghost", "idle"]
-[[override]]
-user = "ali*"
-mute = true
-why = "asked for it"
-[[override]]
-framework = "vLLM"
-grows-to = "24GiB"
-channels = ["command"]
-""",
-            )
-        )
-    )
-    for sentence in (
-        "told by desktop and email 30s after it fires, never again; not when it is over.",
-        "email is only for warning and critical; quiet 22:00-07:00: what is not critical waits",
-        "desktop is quiet 22:00-07:00",
-        "If none of them could deliver within 2m: command.",
-        "A summary leaves weekly at 08:00 (Mondays) by email.",
-        "is told where it is ghost or idle.",
-        "Override 1 (user ali*): nobody is told (asked for it).",
-        (
-            "Override 2 (framework vLLM): it may grow to 24.0 GiB, nobody is told below that;"
-            " told by command."
-        ),
-    ):
-        assert sentence in told, told
-
-
 @pytest.mark.parametrize(
     ("written", "note"),
     [

@@ -105,15 +105,6 @@ def test_nothing_of_another_users_work_is_shown(ctl: Ctl, verb: str) -> None:
         assert "4711" in out
 
 
-def test_the_gpus_stay_and_the_sums_make_sense(ctl: Ctl) -> None:
-    world.write(machine())
-    out = shown(ctl, "status", "--user", "alice")
-    assert "62.0/80.0 GiB" in out
-    assert "others hold 12.0 GiB in 1 process\n" in out
-    assert "no process of alice; others hold 9.0 GiB in 1 process\n" in out
-    assert "learning" not in out
-
-
 def test_programs_get_the_same(ctl: Ctl) -> None:
     world.write(machine())
     answer = asked(ctl, "status", "--user", "alice")

@@ -31,26 +31,12 @@ def test_a_steep_line_has_no_holes() -> None:
     assert text(canvas) == ["⡇"] * 6
 
 
-def test_dashes_leave_dots_out() -> None:
-    canvas = Canvas(8, 1, ["fit"])
-    canvas.line("fit", [(0.0, 0.0), (15.9, 0.0)], (4, 4))
-    assert text(canvas) == ["⠉⠉  ⠉⠉  "]
-
-
 def test_the_uppermost_layer_has_the_cell() -> None:
     canvas = Canvas(2, 1, ["range", "curve"])
     canvas.fill("range", 0, 0, 3)
     canvas.fill("range", 2, 0, 3)
     canvas.fill("curve", 1, 3, 3)
     assert canvas.cells() == [[("⢀", "curve"), ("⡇", "range")]]
-
-
-def test_text_below_dots_and_above() -> None:
-    canvas = Canvas(4, 1, ["curve"])
-    canvas.under(0, 0, "────", "limit")
-    canvas.line("curve", [(2.0, 1.0), (5.9, 1.0)])
-    canvas.write(2, 0, "X", "now")
-    assert canvas.cells() == [[("─", "limit"), ("⠒", "curve"), ("X", "now"), ("─", "limit")]]
 
 
 @pytest.mark.parametrize(("pattern", "dots"), [(CHECKED, 32), (SPARSE, 16), (FAINT, 8)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING
 
@@ -94,16 +93,6 @@ def test_any_window_in_any_size_is_drawn(
     assert len(terminal.legend(picture, width, window=window)) <= 12
 
 
-def test_axes_say_how_much_when_and_in_which_zone() -> None:
-    rows = plain(terminal.draw(gallery.leak(), 90, 14))
-    assert any(row.startswith("24 GiB┤") for row in rows)
-    assert rows[-3].startswith("     0┤")
-    assert "09:00" in rows[-1]
-    assert rows[-1].count(":") >= 3
-    assert plain(terminal.draw(gallery.gaps(), 90, 14))[-1].rstrip().endswith("UTC")
-    assert plain(terminal.draw(gallery.gaps(), 90, 14))[-1].startswith("11-21")
-
-
 def test_the_curve_is_where_its_numbers_are() -> None:
     picture = gallery.leak()
     width, height = 120, 30
@@ -153,14 +142,6 @@ def test_a_forecast_has_its_window_on_the_limit() -> None:
     )
 
 
-def test_when_it_is_full_is_said_in_forty_columns() -> None:
-    picture = gallery.leak()
-    assert picture.forecast is not None
-    later = replace(picture.forecast, low_s=40_000.0, mid_s=43_200.0, high_s=50_000.0)
-    rows = plain(terminal.draw(replace(picture, forecast=later), 40, 12))
-    assert re.search(r"limit 23\.6 GiB +full in 1[12]h [0-9]{2}m", "\n".join(rows))
-
-
 def test_an_open_end_fades_and_has_no_window() -> None:
     picture = gallery.open_ended()
     rows = plain(terminal.draw(picture, 120, 20))
@@ -183,16 +164,6 @@ def test_one_sample_can_be_seen_and_none_is_said() -> None:
     assert inside(gallery.one_sample(), 80, 14, "curve")
     assert not inside(gallery.empty(), 80, 14, "curve")
     assert any("nothing recorded" in row for row in plain(terminal.draw(gallery.empty(), 80, 14)))
-
-
-def test_marks_have_numbers_that_the_legend_explains() -> None:
-    picture = gallery.leak()
-    axis = plain(terminal.draw(picture, 90, 14, numbered=True))[-2]
-    assert "▲2" in axis
-    told = plain(terminal.legend(picture, 90))
-    assert told[1] == "▲2 09:10  gradual leak of 12.4 MB/min"
-    assert "!2" in plain(terminal.draw(picture, 90, 14, ascii_only=True, numbered=True))[-2]
-    assert "▲2" not in plain(terminal.draw(picture, 90, 14))[-2]
 
 
 def test_marks_at_one_place_share_a_number_and_show_the_worst() -> None:
@@ -221,11 +192,3 @@ def test_a_long_legend_says_how_much_is_left_out() -> None:
     told = plain(terminal.legend(replace(picture, marks=(*marks, alert)), 90))
     assert "the last" in told[-2]  # what matters least is left out, whenever it was
     assert told[-1] == "and 40 more"
-
-
-def test_the_key_names_what_is_drawn() -> None:
-    assert terminal.keys([gallery.empty()]) == []
-    told = {word for _, (word, _) in terminal.keys([gallery.leak()])}
-    assert {"memory used", "fit", "full within (90 %)", "limit"} <= told
-    assert "nothing recorded" not in told
-    assert "nothing recorded" in {word for _, (word, _) in terminal.keys([gallery.gaps()])}

@@ -9,12 +9,10 @@ import pytest
 
 from gpuwatchd.cli import current_state, silence_changes
 from gpuwatchd.core import config
-from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.errors import NotAllowed
-from gpuwatchd.core.model import About, Matcher, ProcessKey, Silence, Subject
+from gpuwatchd.core.model import About, Matcher, Silence
 from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
-from gpuwatchd.store.writer import History
 from gpuwatchd.tui.screens.alerts import AlertsScreen, StoryScreen
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
 from gpuwatchd.tui.widgets.sheet import Pages
@@ -32,19 +30,14 @@ HOUR_S = 3600.0
 @pytest.fixture(autouse=True)
 def recorded() -> None:
     """Leave a history with an open alert of pid 4711 and one of pid 5 that is over; and a state."""
-    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
     now_s = time.time()
-    over = world.firing(
-        key="leak:GPU-1/5@1.0", state="resolved", opened_at_s=now_s - 9000,
-        resolved_at_s=now_s - 8000, title="GPU 0 (A100): python[5] of bob",
-        ended="it gave the memory back",
-        subject=Subject(device_uid="GPU-1", process=ProcessKey(pid=5, started_at_s=1.0)),
+    over = world.over(
+        opened_at_s=now_s - 9000, resolved_at_s=now_s - 8000, ended="it gave the memory back",
+        title="GPU 0 (A100): python[5] of bob",
     )  # fmt: skip
     about = About(gpu="0", user="alice", process="python", framework="PyTorch")
-    found = world.leak(onset_at_s=now_s - 3600)
-    opened = world.firing(about=about, finding=found)
-    history.apply([opened, over], [])
-    history.close()
+    opened = world.firing(about=about, finding=world.leak(onset_at_s=now_s - 3600))
+    world.remember(opened, over)
     world.write(alerts=(opened,))
 
 
@@ -56,17 +49,6 @@ def seen() -> View:
 def stored() -> list[Silence]:
     with Reader.open(config.state_dir()) as reader:
         return reader.silences()
-
-
-async def test_open_ones_come_first_and_past_ones_say_why_they_are_over() -> None:
-    async with opened(seen(), "a", size=(100, 24)) as (app, _):
-        said = words(app)
-        assert "1 alert open 1 over in 7 days" in said
-        assert said.index("python[4711]") < said.index("python[5]")
-        assert "over: it gave the memory back" in said
-        chosen = screen(app, AlertsScreen).alert
-        assert chosen is not None
-        assert chosen.key == KEY
 
 
 async def test_enter_tells_the_whole_story_and_escape_comes_back() -> None:
@@ -178,20 +160,9 @@ async def test_a_click_chooses_and_a_double_click_tells() -> None:
         screen(app, StoryScreen)
 
 
-async def test_forty_columns_and_ascii() -> None:
-    plain = flags_of(ascii_only=True)
-    async with opened(seen(), "a", size=(40, 24), flags=plain) as (app, _):
-        assert shown(app).isascii()
-        assert "python[4711]" in words(app)
-        assert all(len(row) <= 40 for row in shown(app).splitlines())
-
-
 async def test_without_an_open_alert_there_is_nothing_to_snooze() -> None:
     world.write(alerts=())
-    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
-    over = world.firing(key=KEY, state="resolved", opened_at_s=1.0, resolved_at_s=2.0)
-    history.apply([over], [])
-    history.close()
+    world.remember(world.firing(key=KEY, state="resolved", opened_at_s=1.0, resolved_at_s=2.0))
     async with opened(seen()) as (app, pilot):
         app.open("s")
         await settled(pilot)

@@ -34,22 +34,6 @@ async def test_every_row_is_as_wide_as_the_terminal(cards: int, size: tuple[int,
             assert sum(segment.cell_length for segment in strip) == size[0]
 
 
-async def test_eighty_by_twenty_four_has_every_gpu_with_its_verdict_and_time_left() -> None:
-    async with opened(usual()) as (app, _):
-        rows = rows_of(app)
-        cards = [row for row in rows if re.match(r" GPU \d ", row)]
-        assert [row[1:6] for row in cards] == [f"GPU {at}" for at in range(8)]
-        assert "▲ CRITICAL" in cards[0]
-        assert "0h 47m (0h 39m - 1h 02m)" in cards[0]
-        assert "0%  45°C  310W" in cards[0]
-        assert "● plateau" in cards[1]
-        assert "(0h" not in cards[1], "what is calm has no time left"
-        assert len(processes_of(app)) == 8
-        assert "3 alerts" in rows[0]
-        assert rows[-4].startswith(" 3 alerts open (2 more below: a)")
-        assert "critical since" in rows[-3]
-
-
 async def test_alerts_get_the_rows_that_few_processes_leave_empty() -> None:
     view = usual()
     view.devices = tuple(
@@ -61,43 +45,6 @@ async def test_alerts_get_the_rows_that_few_processes_leave_empty() -> None:
         assert len(processes_of(app)) == 2
         assert rows[-6].startswith(" 3 alerts open ")
         assert not any("below" in row for row in rows), "all is told where there is room"
-
-
-async def test_eighty_columns_name_the_script_and_not_its_interpreter() -> None:
-    async with opened(usual()) as (app, _):
-        rows = [row for row in processes_of(app) if "carol" in row or "LEAK" in row]
-        assert any(re.search(r" finetune( |$)", row) for row in rows)
-        assert not any("python" in row for row in rows)
-        assert any("VLLM::EngineCore" in row for row in processes_of(app))
-    async with opened(usual(), size=(160, 40)) as (app, _):
-        assert any("python -m finetune" in row for row in processes_of(app))
-
-
-async def test_forty_columns_have_verdict_memory_time_left_and_growth() -> None:
-    async with opened(usual(), size=(40, 24)) as (app, _):
-        rows = rows_of(app)
-        card = next(row for row in rows if row.startswith(" GPU 0"))
-        assert all(word in card for word in ("CRITICAL", "75.0/80.0", "0h 47m"))
-        assert "+86.8 MB/min" in processes_of(app)[0]
-        assert "3 alerts" in rows[0]
-
-
-async def test_two_hundred_columns_name_suspects_and_show_the_last_minutes() -> None:
-    async with opened(usual(), size=(200, 60)) as (app, _):
-        card = next(row for row in rows_of(app) if row.startswith(" GPU 0"))
-        assert "by VLLM::EngineCore[4001] of bob" in card
-        assert re.search("[▁▂▃▄▅▆▇█]{5}", card)
-        assert re.search("[▁-█] [▁-█]", card), "a gap stays one"
-        assert "+12.4 MB/min" in card
-        assert any("HOST MEM" in row and "TIME" in row for row in rows_of(app))
-
-
-async def test_where_there_is_room_each_gpu_has_a_second_row() -> None:
-    async with opened(usual(2), size=(100, 40)) as (app, _):
-        rows = rows_of(app)
-        at = next(i for i, row in enumerate(rows) if row.startswith(" GPU 0"))
-        assert "NVIDIA H100" in rows[at + 1]
-        assert "by VLLM::EngineCore[4001] of bob" in rows[at + 1]
 
 
 async def test_growth_comes_first_then_memory() -> None:
