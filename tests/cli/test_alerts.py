@@ -14,7 +14,6 @@ from gpuwatchd.core import config
 from gpuwatchd.core.config import Seconds, StoreSection
 from gpuwatchd.core.model import (
     About,
-    ChannelHealth,
     Cost,
     Decision,
     Delivery,
@@ -217,26 +216,3 @@ def test_tab_offers_ids_first_and_keys_to_those_who_type(
     assert [one.value for one in completion_answers.alert_keys("")] == [alert.code]
     assert [one.value for one in completion_answers.alert_keys("leak:")] == [alert.key]
     assert capsys.readouterr().out == ""
-
-
-def test_hostile_words_change_no_line(ctl: Ctl) -> None:
-    now_s = time.time()
-    evil = f"{world.HOSTILE}{'x' * 300}"
-    alert = world.firing(
-        title=evil, held_back=evil, ended=evil, inhibited_by=evil, about=About(user=evil),
-    )  # fmt: skip
-    silence = Silence(
-        matcher=Matcher(user=evil), from_at_s=0.0, until_at_s=now_s + 99, who=evil, why=evil
-    )
-    record(
-        [alert],
-        [delivery(alert.key, "email", now_s, known=evil, fallback_of=evil, held=evil)],
-        [decision(alert, now_s, evil, evil)],
-    )
-    down = ChannelHealth(name="email", ok=False, why=evil)
-    world.write(alerts=(alert,), silences=(silence,), untold=(alert.key,), channels=(down,))
-    for arguments in (["alerts"], ["alerts", "show", alert.code], ["status"]):
-        out = ctl(*arguments)
-        assert not any(c in out for c in "\x1b\x07\u202e")
-        assert not any(line.startswith("next") for line in out.splitlines())
-    assert "\\u001b" not in ctl("alerts show", alert.code, "--json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 
 from gpuwatchd.cli import main
 from gpuwatchd.cli.doctor import answer, places
-from gpuwatchd.core import config
 from gpuwatchd.core.model import Availability
 from tests.cli import world
 from tests.cli.test_look import Card
@@ -169,22 +167,6 @@ def test_a_check_that_breaks_is_not_called_a_driver_that_hangs(
     assert source["text"].startswith("breaks with ZeroDivisionError")
 
 
-@pytest.mark.parametrize(
-    ("mode", "level", "words"), [(0o755, "warning", "chmod 700"), (0o700, "ok", "")]
-)
-def test_directories_are_looked_at(
-    mode: int, level: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config.state_dir().mkdir(parents=True)
-    config.state_dir().chmod(mode)
-    assert main(["doctor", "--json"]) in {1, 3}
-    answers = json.loads(capsys.readouterr().out)["data"]
-    (check,) = [c for c in answers if c["name"] == "history directory"]
-    assert check["level"] == level
-    assert words in check["hint"]
-    assert stat.S_IMODE(config.state_dir().stat().st_mode) == mode
-
-
 def test_a_network_file_system_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,11 +187,3 @@ def test_a_network_file_system_is_warned_of(
     shown = capsys.readouterr().out.replace("\n" + " " * 9, " ")
     assert "network file system (nfs4)" in shown
     assert "export GPUWATCHD_STATE_DIR=" in shown
-
-
-def test_doctor_tries_a_source_with_its_main_setting(tmp_path: Path, ctl: Ctl) -> None:
-    file = tmp_path / "c.toml"
-    file.write_text("[sources]\nenabled = ['simulate:quiet']\n")
-    checks = ctl.data("doctor --config", str(file), code=None)
-    (source,) = [c for c in checks if c["name"] == "source simulate:quiet"]
-    assert source["level"] == "ok"

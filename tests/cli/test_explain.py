@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.core.model import (
     About,
     Event,
@@ -22,7 +21,7 @@ from gpuwatchd.core.model import (
 from gpuwatchd.store.live import KnownRuns, LiveProcess
 from tests import making
 from tests.cli import world
-from tests.cli.recorded import OWNER, asked, explained, record, write_one
+from tests.cli.recorded import OWNER, asked, explained, write_one
 
 if TYPE_CHECKING:
     from tests.cli.calls import Ctl
@@ -147,38 +146,6 @@ def test_what_broke_is_one_step_and_one_line_of_predict(ctl: Ctl) -> None:
     assert "restart it" in steps
     assert advice[0] not in steps
     assert " ".join(ctl("predict", code=None).split()).count("XID 79: off the bus") == 1
-
-
-def _names(row: str) -> set[str]:
-    return {name for name in ("torch.cuda", "history.db") if name in row}
-
-
-@pytest.mark.parametrize("flags", ["", "--ascii"])
-@pytest.mark.parametrize("source", ["live", "record"])
-def test_it_fits_80_columns(
-    flags: str, source: str, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    if source == "record":
-        record("cyclic")
-    else:
-        world.write(world.odd())
-    shown = ctl("explain", *flags.split())
-    # Neither a path nor what is there to be copied is broken.
-    rows = [row for row in shown.splitlines() if not _names(row)]
-    widest = max(rows, key=width_of)
-    assert width_of(widest) <= 80, widest
-    assert not flags or shown.isascii()
-
-
-@pytest.mark.parametrize("target", ["0", "1", "4711", "77", "5"])
-def test_no_foreign_text_harms(target: str, ctl: Ctl) -> None:
-    world.write(world.odd(world.HOSTILE))
-    for row in ctl("explain", target).splitlines():
-        assert row.isprintable(), row
-    answer = ctl.json("explain", target)
-    for part in answer["data"]["sections"]:
-        assert all(line.isprintable() for line in part["lines"])
 
 
 def test_an_instance_shares_what_breaks_with_its_card(ctl: Ctl) -> None:

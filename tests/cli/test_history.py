@@ -9,11 +9,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
-from gpuwatchd.cli import device_facts, history_tables, output
-from gpuwatchd.cli.flags import Globals
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Seconds, StoreSection
@@ -21,7 +18,6 @@ from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, Process
 from gpuwatchd.store import actions, checkpoints
 from gpuwatchd.store.writer import History
 from tests import making
-from tests.cli import world
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,48 +106,11 @@ def test_events_are_listed_in_time_order(ctl: Ctl) -> None:
     assert [json.loads(line)["text"] for line in lines] == [e["text"] for e in one["events"]]
 
 
-def test_events_are_marks_beside_the_memory(ctl: Ctl) -> None:
-    _record(HAPPENED)
-    shown = _shown(ctl, "--bucket", "1m")
-    (marked,) = [row for row in shown.splitlines() if "gpu-lost" in row]
-    assert "xid, gpu-lost" in marked
-    assert "5.0 GiB" in marked
-    assert sum("driver-changed" in row for row in shown.splitlines()) == 1
-    assert max(map(width_of, shown.splitlines())) <= 100
-    assert "fallen off the bus" not in shown
-    wide = _shown(ctl, "--bucket", "5m", "--wide")
-    assert "does not answer" in wide
-    (one,) = _data(ctl)
-    assert len(one["rows"]) == POINTS
-    assert [event["kind"] for event in one["events"]][1:] == ["xid", "gpu-lost", "driver-changed"]
-
-
-@pytest.mark.parametrize("host", [True, False])
-def test_host_memory_is_shown_where_it_is_known(host: bool, ctl: Ctl) -> None:
-    _record({}, host=host)
-    (one,) = _data(ctl, "--pid", "4711")
-    amounts = {row["host_last_bytes"] for row in one["rows"]}
-    shown = _shown(ctl, "--pid", "4711", "--bucket", "5m")
-    if any(amounts):
-        assert amounts == {2 * GIB}
-        assert "2.0 GiB" in shown
-    else:
-        assert "host" not in shown
-        assert "host" in _shown(ctl, "--pid", "4711", "--bucket", "5m", "--wide")
-
-
 def test_seconds_are_shown_where_minutes_do_not_tell_rows_apart(ctl: Ctl) -> None:
     _record({})
     fine = re.findall(r"\d\d:\d\d:\d\d", _shown(ctl, "--since", "5m", "--bucket", "15s"))
     assert len(fine) == len(set(fine)) >= 10
     assert not re.findall(r"\d\d:\d\d:\d\d", _shown(ctl, "--bucket", "1m"))
-
-
-def test_what_was_recorded_can_harm_nobody(ctl: Ctl) -> None:
-    _record({60.0: (world.HOSTILE, world.HOSTILE, None)})
-    for flags in ("--events", "--wide", "--events --format ndjson", "--events --json"):
-        for row in _shown(ctl, *flags.split()).splitlines():
-            assert row.isprintable(), row
 
 
 def test_a_young_process_has_more_than_one_row(ctl: Ctl) -> None:
@@ -161,25 +120,6 @@ def test_a_young_process_has_more_than_one_row(ctl: Ctl) -> None:
     assert 18 <= sum("4.0 GiB" in row for row in shown) <= 22
     assert sum("python train.py[4711]" in row for row in shown) == 1
     assert max(map(width_of, shown)) <= 80
-
-
-def test_what_happened_to_every_gpu_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    def one(uid: str, index: int, parent: str | None, *texts: str) -> history_tables.RecordedDevice:
-        device = msgspec.structs.replace(making.CARD, uid=uid, index=index, parent_uid=parent)
-        happened = [
-            {"at": f"2026-01-0{day + 1}T00:00:00.000Z", "kind": "xid", "text": said}
-            for day, said in enumerate(texts)
-        ]
-        return history_tables.RecordedDevice(device, [], happened, [])
-
-    found = [one("GPU-a", 0, None, "both", "mine"), one("GPU-b", 1, None, "both")]
-    history_tables.events(output.Out(Globals()), found)
-    shown = capsys.readouterr().out
-    assert shown.count("both") == 1
-    assert shown.index("every GPU") < shown.index("both") < shown.index("GPU 0")
-    assert "GPU 1" not in shown
-    cards = [one("MIG-c", 0, "GPU-b").device, found[1].device, found[0].device]
-    assert [device.uid for device in device_facts.in_order(cards)] == ["GPU-a", "GPU-b", "MIG-c"]
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson"])

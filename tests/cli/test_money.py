@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
 from gpuwatchd.cli.money import Book
 from gpuwatchd.core.config import Config, CostSection, prices
@@ -16,7 +17,6 @@ from tests.cli import world
 from tests.making import CARD, GIB
 
 if TYPE_CHECKING:
-    import pytest
 
     from gpuwatchd.core.config.prices import PriceRow
     from tests.cli.calls import Ctl
@@ -25,39 +25,23 @@ NOW_S = dt.datetime(2026, 11, 21, tzinfo=dt.UTC).timestamp()
 A100 = msgspec.structs.replace(CARD, name="NVIDIA A100-SXM4-40GB")
 
 
-def checks(now_s: float = NOW_S, **section: object) -> list[tuple[bool, str, str]]:
-    config = Config(cost=CostSection(**section))  # type: ignore[arg-type]
-    return list(Book(config, [A100], now_s=now_s).checks())
-
-
-def test_doctor_names_the_price_and_where_it_is_from() -> None:
-    ((well, said, hint),) = checks()
-    assert well
-    assert said == "NVIDIA A100-SXM4-40GB: $2.74/h (A100 40GB, on-demand, as of 2026-11)"
-    assert hint == ""
-
-
-def test_doctor_warns_of_a_price_that_is_half_a_year_old() -> None:
-    ((well, said, hint),) = checks(NOW_S + 200 * 86_400)
-    assert not well
-    assert "212 days old" in said
-    assert "[cost] prices" in hint
-
-
-def test_doctor_does_not_warn_of_a_price_that_nobody_knows() -> None:
-    ((well, said, _),) = checks(offer="reserved")
-    assert well
-    assert "no price is known" in said
-
-
-def test_doctor_warns_of_a_currency_without_its_rate() -> None:
-    ((well, said, _),) = checks(currency="CHF")
-    assert not well
-    assert "per-usd" in said
-
-
-def test_doctor_says_that_money_is_off() -> None:
-    assert checks(mode="off")[0][1].startswith("money is not counted")
+@pytest.mark.parametrize(
+    ("late_s", "section", "well", "words"),
+    [
+        (0.0, {}, True, "A100-SXM4-40GB: $2.74/h (A100 40GB, on-demand, as of 2026-11)"),
+        (200 * 86_400.0, {}, False, "212 days old"),
+        (0.0, {"offer": "reserved"}, True, "no price is known"),
+        (0.0, {"currency": "CHF"}, False, "per-usd"),
+        (0.0, {"mode": "off"}, True, "money is not counted"),
+    ],
+)
+def test_doctor_names_the_price_and_what_is_wrong_with_it(
+    late_s: float, section: dict[str, Any], well: bool, words: str
+) -> None:
+    config = Config(cost=CostSection(**section))
+    ((good, said, hint),) = Book(config, [A100], now_s=NOW_S + late_s).checks()
+    assert (good, bool(hint)) == (well, not well)
+    assert words in said
 
 
 def test_doctor_prints_it(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,12 +72,3 @@ def test_what_fails_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     capsys.readouterr()
     (config.state_dir() / "history.db").unlink()
     assert "no history" in ctl.err("notify digest --dry-run")
-
-
-def test_names_of_others_cannot_write_on_the_terminal(ctl: Ctl) -> None:
-    world.remember(world.firing(firing_at_s=time.time() - 60, title=world.HOSTILE))
-    for flags in ([], ["--json"]):
-        out = ctl("notify digest --dry-run", *flags)
-        assert "evil" in out
-        assert "\x1b" not in out
-        assert "\u202e" not in out

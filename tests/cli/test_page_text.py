@@ -15,19 +15,6 @@ def test_code_is_not_touched() -> None:
     assert pages.Page(name="p", kind="", text="# P\n" + text).sections()[-1].title == "P"
 
 
-def test_a_narrow_table_stays_one_and_a_wide_one_becomes_a_list() -> None:
-    table = "| a | meaning |\n|---|---|\n| `x` | says \\| much |\n"
-    assert page_text.render(table, 40) == "a  meaning\n--------------\nx  says | much\n"
-    long = table.replace("much", "much " * 20)
-    shown = page_text.render(long, 40)
-    assert shown.startswith(f"a  meaning\n{'-' * 40}\nx  says | much")
-    assert all(len(line) <= 40 for line in shown.splitlines())
-    three = "| tool | licence | words |\n|--|--|--|\n| gpu | free | " + "long " * 20 + "|\n"
-    assert page_text.render(three, 40).startswith(
-        f"tool / licence / words\n{'-' * 40}\ngpu\n    licence: free\n    words: long"
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "shown"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
@@ -298,69 +297,6 @@ def test_another_encoding_means_plain_characters(verb: str) -> None:
     assert done.stdout.isascii()
 
 
-@pytest.mark.parametrize("verb", ["status", "predict -v", "status --json", "status -v --ascii"])
-def test_hostile_names_reach_no_terminal(verb: str) -> None:
-    world.write()
-    done = world.run(*verb.split())
-    assert "\x1b" not in done.stdout
-    assert "\u202e" not in done.stdout
-    assert "evil" in done.stdout or verb.startswith("predict")
-
-
-def test_start_needs_no_heavy_module() -> None:
-    world.write()
-    heavy = ("numpy", "rich", "platformdirs", "sqlite_utils", "sqlite3", "importlib.metadata",
-             "click", "tomllib", "psutil", "textual", "desktop_notifier")  # fmt: skip
-    script = (
-        "import sys; from gpuwatchd.cli import main; main(sys.argv[1:]);"
-        f"print([m for m in {heavy!r} if m in sys.modules], file=sys.stderr)"
-    )
-    for arguments in (["status"], ["--version"], ["status", "--json", "--gpu", "0"]):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
-        )
-        assert done.stderr.strip() == "[]"
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_is_understood_by_its_shell(shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    script = world.run("completion", shell).stdout
-    done = subprocess.run(
-        [shell, "-n"], input=script, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    if shell == "bash":
-        known = subprocess.run(
-            ["bash", "-c", f"{script}\ncomplete -p gpuwatchctl"], capture_output=True, check=True
-        )
-        assert b"_gpuwatchctl_completion" in known.stdout
-
-
-def test_completion_offers_verbs_gpus_pids_and_alerts() -> None:
-    world.write()
-
-    def tab(line: str) -> str:
-        words = line.split(" ")
-        env = {
-            "_GPUWATCHCTL_COMPLETE": "bash_complete",
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words) - 1),
-        }
-        done = world.run(env=env)
-        assert done.returncode == 0
-        assert done.stderr == ""
-        return done.stdout
-
-    assert "plain,status" in tab("gpuwatchctl st")
-    assert tab("gpuwatchctl status --gpu ").split() == ["plain,0", "plain,1"]
-    assert "plain,4711" in tab("gpuwatchctl status --pid 47")
-    assert "leak:GPU-1" in tab("gpuwatchctl alerts show leak")
-    world.write_raw(b"{ broken")
-    assert tab("gpuwatchctl status --gpu ").strip() == ""
-
-
 def test_a_dead_daemon_has_a_banner_with_the_age() -> None:
     world.write(pid=2**22 + 1, taken_at_s=time.time() - 600)
     done = world.run("status")
@@ -380,3 +316,35 @@ def test_a_config_file_that_does_not_parse_is_5(tmp_path: Path) -> None:
     done = world.run("config", "validate", str(file))
     assert done.returncode == 5
     assert "did you mean min-r-squared?" in done.stderr
+
+
+HEAVY = (
+    "numpy rich platformdirs sqlite_utils sqlite3 importlib.metadata click tomllib psutil textual"
+    " desktop_notifier apprise"
+)
+CALL = "from gpuwatchd.cli import main; main({})"
+
+
+@pytest.mark.parametrize(
+    ("code", "forbidden"),
+    [
+        (CALL.format(["status"]), f"{HEAVY} undelivered gpuwatchd.alerts"),
+        (CALL.format(["--version"]), HEAVY),
+        (CALL.format(["status", "--json", "--gpu", "0"]), f"{HEAVY} answers error_pages"),
+        (CALL.format(["check"]), "numpy rich sqlite3 apprise psutil"),
+        (
+            "import gpuwatchd.cli.cost_entries, gpuwatchd.cli.verbs.cost",
+            "numpy rich psutil gpuwatchd.pipeline.tick",
+        ),
+    ],
+)
+def test_what_is_quick_loads_no_heavy_module(code: str, forbidden: str) -> None:
+    world.write()
+    script = f"{code}\nimport sys; print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = done.stderr.split()
+    assert [
+        one for one in forbidden.split() if one in loaded or f"gpuwatchd.cli.{one}" in loaded
+    ] == []

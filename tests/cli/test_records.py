@@ -342,7 +342,7 @@ def test_a_pid_means_one_of_its_two_alerts(
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database at all" * 200])
-@pytest.mark.parametrize("verb", ["history", "alerts", "predict", "status", "doctor"])
+@pytest.mark.parametrize("verb", ["history", "alerts", "predict", "status", "plot", "doctor"])
 def test_a_damaged_history_is_one_line(
     verb: str, content: bytes, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
@@ -352,5 +352,23 @@ def test_a_damaged_history_is_one_line(
     shown = ctl.both(verb, code=1)
     assert "Traceback" not in shown.err
     assert "internal" not in shown.err
-    if verb in {"history", "doctor"}:
+    assert len(shown.err.splitlines()) <= 3
+    if verb in {"history", "plot", "doctor"}:
         assert "damaged" in shown.err + shown.out
+
+
+@pytest.mark.parametrize(
+    "line", ["plot", "report", "history", "feedback 4711 normal", "feedback undo 4711"]
+)
+def test_a_history_of_a_later_version_is_refused_also_beside_a_live_state(
+    line: str, ctl: Ctl
+) -> None:
+    _record()
+    with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+        connection.commit()
+    world.write()
+    said = ctl.both(line, code=1)
+    assert said.out == ""
+    assert "later version" in said.err
+    assert "hint: upgrade gpuwatchd" in said.err

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -84,17 +82,3 @@ def test_json_says_it_too(ctl: Ctl) -> None:
     assert (channel["ok"], channel["why"], channel["waiting"]) == (False, SMTP, 2)
     (silence,) = answer["silences"]
     assert (silence["about"], silence["who"]) == ("user bob", "alice")
-
-
-def test_the_quick_way_loads_nothing_more_when_all_is_well() -> None:
-    world.write()
-    script = (
-        "import sys; from gpuwatchd.cli import status_options as quick;"
-        "quick.run(quick.read(['status'])); "
-        "print([m for m in sys.modules"
-        " if 'undelivered' in m or 'gpuwatchd.alerts' in m or m == 'click'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]"

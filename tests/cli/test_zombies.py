@@ -110,15 +110,6 @@ def test_every_line_fits(
     assert "orphaned-runner" in out
 
 
-def test_hostile_names_cannot_harm_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    bad = holding(process=info(name=world.HOSTILE, user=world.HOSTILE), evidence=world.HOSTILE)
-    world.write(holdings=(bad,))
-    for extra in ((), ("--json",)):
-        out = said(capsys, *extra)[1]
-        assert "\x1b" not in out
-        assert "\u202e" not in out
-
-
 def test_nothing_held_says_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
     world.write()
     code, out = said(capsys, "--exit-code")
