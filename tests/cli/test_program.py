@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
+import pwd
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import click
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import COMMANDS
+from gpuwatchd.cli import COMMANDS, options, panel, program, requesting_user, status_options
+from gpuwatchd.cli.flags import Globals
 from gpuwatchd.cli.output import width_of
+from gpuwatchd.core import registry
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.children import Child
@@ -348,3 +357,91 @@ def test_what_is_quick_loads_no_heavy_module(code: str, forbidden: str) -> None:
     assert [
         one for one in forbidden.split() if one in loaded or f"gpuwatchd.cli.{one}" in loaded
     ] == []
+
+
+def test_several_threads_load_a_verb_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    verb = click.Command("status")
+    both = threading.Barrier(2)
+
+    def slowly(command: click.Command) -> click.Command:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)  # would let in a second thread here, if one may come as far
+        command.params += options.global_options()
+        return command
+
+    monkeypatch.setattr(program, "_loaded", {})
+    monkeypatch.setattr(registry, "load", lambda *_: verb)
+    monkeypatch.setattr(options, "add_globals", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        assert {*pool.map(program.load, ["status"] * 2)} == {verb}
+    names = [name for one in verb.params for name in one.opts]
+    assert len(names) == len({*names})
+
+
+def test_who_has_no_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert requesting_user.user() == pwd.getpwuid(os.getuid()).pw_name
+
+    def nobody(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert requesting_user.user() == str(os.getuid())
+
+
+WORDS = [
+    "status", "--json", "--ascii", "-q", "--quiet", "-v", "--debug", "--gpu", "0", "GPU-*",
+    "--color", "never", "always", "pink", "--pid", "4711", "-1", "0x1", "--exit-code",
+    "--watch", "--wide", "--user", "me", "--config", "/dev/null", "--help", "watch", "--", "",
+]  # fmt: skip
+SLOTS = ("json", "color", "ascii", "gpu", "quiet", "verbose", "debug", "verb", "config", "wide",
+         "user")  # fmt: skip
+
+
+def _parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any] | None:
+    """Return what the parser hands to the verb; None when it does not come to that."""
+    seen: dict[str, Any] = {}
+
+    def run(flags: Globals, pids: Any, *, exit_code: bool) -> int:
+        seen.update({name: getattr(flags, name) for name in SLOTS})
+        seen.update(pids=list(pids), exit_code=exit_code)
+        return 0
+
+    monkeypatch.setattr(panel, "run", run)
+    program.call(arguments)
+    return seen or None
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=7))
+def test_what_is_read_here_is_what_the_parser_reads(arguments: list[str]) -> None:
+    wish = status_options.read(arguments)
+    if wish is None:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        parsed = _parsed(arguments, patch)
+    assert parsed is not None
+    mine = {name: getattr(wish.flags, name) for name in SLOTS}
+    assert parsed == {**mine, "pids": wish.pids, "exit_code": wish.exit_code}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["status", "status --json", "--gpu 0 status -v", "status --pid 4 --pid 5 --exit-code",
+     "status --wide --json",
+     "--color never status --gpu 1 --gpu 2"],
+)  # fmt: skip
+def test_plain_lines_take_the_short_way(line: str) -> None:
+    assert status_options.read(line.split()) is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "predict", "status --help", "status -h", "status status", "status --gpu", "status --pid x",
+     "status --color pink", "status --watch 2", "status --config x", "--exit-code status",
+     "--wide status", "alerts show status", "status --pid 0", f"status --pid {'9' * 5000}"],
+)  # fmt: skip
+def test_everything_else_goes_the_long_way(line: str) -> None:
+    assert status_options.read(line.split()) is None
+
+
+def test_every_slot_of_the_flags_is_compared() -> None:
+    assert set(SLOTS) == set(Globals.__slots__)
