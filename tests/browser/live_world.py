@@ -14,9 +14,7 @@ import msgspec
 from gpuwatchd.cli import history_query
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core import config
-from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import Holding
-from gpuwatchd.store.writer import History
 from gpuwatchd.web import auth
 from tests import histories, making
 from tests.children import Child
@@ -106,13 +104,11 @@ def tick(**changes: Any) -> LiveState:
 def remember(*alerts: Alert) -> None:
     """Write an hour of the leak, and alerts, into the history."""
     recorded.record("gradual")
-    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
-    over = world.firing(
-        key="leak:GPU-1/5@1.0", state="resolved", opened_at_s=time.time() - 7200,
-        resolved_at_s=time.time() - 3600, title="GPU 0 (A100): python[5] of bob", ended="it ended",
+    over = world.over(
+        opened_at_s=time.time() - 7200, resolved_at_s=time.time() - 3600, ended="it ended",
+        title="GPU 0 (A100): python[5] of bob",
     )  # fmt: skip
-    history.apply([*(alerts or (firing(),)), over], [])
-    history.close()
+    world.remember(*(alerts or (firing(),)), over)
 
 
 def month() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gpuwatchd.cli import output
 from tests.cli import shaped
+from tests.cli.calls import Ctl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,3 +29,9 @@ def _every_answer_is_of_its_shape(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     monkeypatch.setattr(output, "emit_json", emit_and_check)
     yield
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.fixture
+def ctl(capsys: pytest.CaptureFixture[str]) -> Ctl:
+    """Return the command line."""
+    return Ctl(capsys)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from gpuwatchd.cli import main
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Seconds, StoreSection
 from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Sample
@@ -20,10 +18,9 @@ from tests.cli import world
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
-
     from gpuwatchd.core.model import FloatArray
     from gpuwatchd.store.live import LiveProcess
+    from tests.cli.calls import Ctl
 
 GIB, MIB = making.GIB, making.MIB
 STEP_S, POINTS = 15.0, 240
@@ -73,16 +70,14 @@ def record(shape: str, *, host: Callable[[FloatArray], FloatArray] | None = None
     return end_s
 
 
-def explained(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+def explained(ctl: Ctl, *arguments: str, code: int = 0) -> str:
     """Return what ``explain`` says, as one line."""
-    assert main(["explain", *arguments]) == code
-    return " ".join(capsys.readouterr().out.split())
+    return " ".join(ctl("explain", *arguments, code=code).split())
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+def asked(ctl: Ctl, *arguments: str) -> dict[str, Any]:
     """Return what it answers a program."""
-    assert main(["explain", *arguments, "--json"]) == 0
-    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    answer: dict[str, Any] = ctl.json("explain", *arguments)
     return answer
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import pytest
 
-from gpuwatchd.alerts import wording
-from gpuwatchd.analysis.verdict import judge
-from gpuwatchd.cli import completion_answers, main
+from gpuwatchd.cli import completion_answers
 from gpuwatchd.core import config
-from gpuwatchd.core.codes import Ending, Failure
-from gpuwatchd.core.config import DetectionSection, Seconds, StoreSection
+from gpuwatchd.core.codes import Failure
+from gpuwatchd.core.config import Seconds, StoreSection
 from gpuwatchd.core.model import (
     About,
     ChannelHealth,
@@ -24,10 +22,9 @@ from gpuwatchd.core.model import (
     Delivery,
     Matcher,
     Message,
-    Series,
     Silence,
-    Subject,
 )
+from gpuwatchd.store.live import UndeliveredAlert
 from gpuwatchd.store.writer import History
 from tests.cli import world
 
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpuwatchd.core.model import Alert, DecisionKind, NoticeKind
+    from tests.cli.calls import Ctl
 
 
 def message(notice: NoticeKind, *also: str) -> Message:
@@ -80,22 +78,15 @@ def record(
 
 
 @pytest.fixture
-def shown(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def shown(ctl: Ctl) -> Callable[..., str]:
     """Return what a command line prints, its lines joined."""
 
     def run(*arguments: str, code: int = 0) -> str:
-        assert main(list(arguments)) == code
-        out = capsys.readouterr().out
+        out = ctl(*arguments, code=code)
         assert "\x1b" not in out
         return " ".join(out.split())
 
     return run
-
-
-def test_what_came_back_once_came_once(shown: Callable[..., str]) -> None:
-    record([world.firing(flaps=1)], [], [])
-    assert "came and went once" in shown("alerts")
-    assert "came again once within the hour before" in shown("alerts", "show", "latest")
 
 
 def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
@@ -196,15 +187,6 @@ def test_an_alert_is_found_by_all_its_names(shown: Callable[..., str]) -> None:
     assert alert.key in shown("-v", "alerts")
 
 
-def test_the_list_is_narrowed_by_user(shown: Callable[..., str]) -> None:
-    mine = world.firing(about=About(user="alice"))
-    other = world.firing(key="leak:GPU-2/7@1.0", about=About(user="bob"))
-    world.write(alerts=(mine, other))
-    for glob, expected in (("ALI*", [mine.code]), ("bob", [other.code]), ("eve", [])):
-        data = json.loads(shown("alerts", "--user", glob, "--json"))["data"]
-        assert [one["id"] for one in data] == expected
-
-
 def test_an_alert_says_why_nobody_hears_of_it(shown: Callable[..., str]) -> None:
     now_s = time.time()
     lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)")
@@ -231,24 +213,6 @@ def test_an_alert_says_why_nobody_hears_of_it(shown: Callable[..., str]) -> None
     assert data["silence"]["why"] == "I know"
 
 
-def test_who_shares_its_notices_is_told(shown: Callable[..., str]) -> None:
-    alert = world.firing(group="job:slurm 42")
-    other = world.firing(key="leak:GPU-2/7@1.0", group="job:slurm 42")
-    world.write(alerts=(alert, other, world.firing(key="leak:GPU-2/8@1.0", group="gpu:GPU-2")))
-    assert f"group job slurm 42, with {other.code} " in shown("alerts", "show", alert.code)
-
-
-def test_an_alert_of_another_kind_has_no_pace(shown: Callable[..., str]) -> None:
-    found = world.leak(pattern="unknown", rate_bytes_per_s=None, eta=None, reason="XID 79: gone")
-    lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)", finding=found)
-    world.write(alerts=(lost,))
-    text = shown("alerts", "show", lost.code)
-    assert "because XID 79: gone" in text
-    assert "growth" not in text
-    assert "full in" not in text
-    assert "XID 79: gone" in shown("alerts")
-
-
 def test_tab_offers_ids_first_and_keys_to_those_who_type(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -259,51 +223,70 @@ def test_tab_offers_ids_first_and_keys_to_those_who_type(
     assert capsys.readouterr().out == ""
 
 
-def test_hostile_words_change_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+SMTP = "connection refused by smtp.example.org:587"
+
+
+def _down(**changes: Any) -> ChannelHealth:
+    since_s = time.time() - 600
+    values = {"name": "email", "ok": False, "why": SMTP, "failing_since_s": since_s, "waiting": 2}
+    return ChannelHealth(**{**values, **changes})
+
+
+def _silence(**changes: Any) -> Silence:
     now_s = time.time()
-    evil = f"{world.HOSTILE}{'x' * 300}"
-    alert = world.firing(
-        title=evil, held_back=evil, ended=evil, inhibited_by=evil, about=About(user=evil),
+    values = {
+        "matcher": Matcher(user="bob"), "from_at_s": now_s - 60, "until_at_s": now_s + 3600,
+        "who": "alice", "why": "known",
+    }  # fmt: skip
+    return Silence(**{**values, **changes})
+
+
+@pytest.mark.parametrize("line", ["status", "watch -n 1"])
+def test_an_alert_that_reached_nobody_is_the_first_thing(line: str, ctl: Ctl) -> None:
+    alert = world.firing()
+    world.write(
+        alerts=(alert,),
+        untold=(alert.key,),
+        channels=(_down(), ChannelHealth(name="desktop", ok=True)),
+        problems=(f"channel email does not deliver: {SMTP}", "the disk is full"),
+    )
+    text = ctl(line)
+    assert text.index(f"! 1 alert has reached nobody ({alert.code})") < text.index("GPU 0")
+    # With the day where midnight lies between.
+    assert re.search(r"email fails since (\w+ )?\d\d:\d\d", text)
+    assert "desktop" not in text
+    assert text.count(SMTP) == 1
+
+
+def test_what_was_over_before_anybody_could_be_told_is_said(ctl: Ctl) -> None:
+    lost = UndeliveredAlert(
+        key="leak:GPU-1/99@1.0", code="b12345", title="GPU 0 (A100): \x1b[2Jpython[99] of alice",
+        severity="critical", ended="it ended near the limit: probably out of memory",
+        ended_at_s=time.time() - 3600.0,
     )  # fmt: skip
-    silence = Silence(
-        matcher=Matcher(user=evil), from_at_s=0.0, until_at_s=now_s + 99, who=evil, why=evil
-    )
-    record(
-        [alert],
-        [delivery(alert.key, "email", now_s, known=evil, fallback_of=evil, held=evil)],
-        [decision(alert, now_s, evil, evil)],
-    )
-    down = ChannelHealth(name="email", ok=False, why=evil)
-    world.write(alerts=(alert,), silences=(silence,), untold=(alert.key,), channels=(down,))
-    for arguments in (["alerts"], ["alerts", "show", alert.code], ["status"]):
-        assert main(arguments) == 0
-        out = capsys.readouterr().out
-        assert not any(c in out for c in "\x1b\x07\u202e")
-        assert not any(line.startswith("next") for line in out.splitlines())
-    assert main(["alerts", "show", alert.code, "--json"]) == 0
-    assert "\\u001b" not in capsys.readouterr().out
+    problem = f"channel email does not deliver: {SMTP}"
+    world.write(lost=(lost,) * 5, channels=(_down(),), problems=(problem,))
+    text = ctl("status")
+    assert "\x1b" not in text
+    assert (text.count("b12345: it ended") + text.count("(b12345)"), text.count(SMTP)) == (3, 1)
+    answer = ctl.json("status")
+    assert [one["id"] for one in answer["lost"]] == [lost.code] * 5
+    assert answer["untold"] == []
 
 
-def test_what_is_over_foresees_nothing(shown: Callable[..., str]) -> None:
-    t_s = np.arange(0.0, 3600.0, 5.0)
-    series = Series(
-        subject=Subject(device_uid="GPU-1"), t_s=t_s, used_bytes=12e9 + t_s * 1e6, limit_bytes=24e9
-    )
-    found = judge(series, DetectionSection())
-    assert "full in" in found.reason, "what is cut out has other words now"
-    now_s = time.time()
-    open_now = world.firing(finding=found, key="leak:a", opened_at_s=now_s - 9000)
-    over = msgspec.structs.replace(
-        open_now,
-        key="leak:b",
-        state="resolved",
-        resolved_at_s=now_s - 8000,
-        **wording.ending(Ending.FELL_NEAR_LIMIT),
-    )
-    record([open_now, over])
-    assert "full in" in shown("alerts", "show", open_now.code)
-    told = shown("alerts", "show", over.code).partition("decided")[0]
-    assert "full in" not in told
-    assert " left" not in told
-    assert "grow" in told
-    assert "probably out of memory" in " ".join(told.split())
+def test_a_silence_of_before_the_clock_was_set_back_is_shown(ctl: Ctl) -> None:
+    alert = world.firing()
+    mine = _silence(matcher=Matcher(key=alert.key), from_at_s=time.time() + 600)
+    world.write(alerts=(alert,), silences=(mine,))
+    assert "silent until" in " ".join(ctl("status").split())
+
+
+def test_json_says_it_too(ctl: Ctl) -> None:
+    alert = world.firing()
+    world.write(alerts=(alert,), untold=(alert.key,), channels=(_down(),), silences=(_silence(),))
+    answer = ctl.json("status")
+    assert answer["untold"] == [alert.key]
+    (channel,) = answer["channels"]
+    assert (channel["ok"], channel["why"], channel["waiting"]) == (False, SMTP, 2)
+    (silence,) = answer["silences"]
+    assert (silence["about"], silence["who"]) == ("user bob", "alice")

@@ -12,12 +12,11 @@ import pytest
 
 from gpuwatchd.cli import main
 from gpuwatchd.pipeline import replay
-from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from gpuwatchd.collect.logs.log import LogFile
+    from tests.cli.calls import Ctl
 
-LOGS = ROOT / "tests" / "data" / "logs"
 HEADER = "timestamp, index, name, memory.used [MiB], memory.total [MiB]\n"
 
 
@@ -71,18 +70,10 @@ def test_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (second["watches"], second["alerts"]) == ([], [])
 
 
-def test_people_get_the_same_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", str(leak(tmp_path / "gpu.csv"))]) == 3
-    out = capsys.readouterr().out
-    assert "rows: 1,440 read, 0 skipped" in out
-    assert "GPU 0 (A100-SXM4-80GB)" in out
-    assert "alert firing: " in out
-    assert "1 subject without a finding: stable" in out
-
-
-def test_a_harmless_log_is_exit_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", str(leak(tmp_path / "gpu.csv", mib_per_min=0))]) == 0
-    assert "2 subjects without a finding: stable" in capsys.readouterr().out
+def test_a_harmless_log_is_exit_0(tmp_path: Path, ctl: Ctl) -> None:
+    assert "2 subjects without a finding: stable" in ctl(
+        "analyze", str(leak(tmp_path / "gpu.csv", mib_per_min=0))
+    )
 
 
 def test_never_fail_on_a_leak_when_told_so(tmp_path: Path) -> None:
@@ -110,12 +101,11 @@ def test_one_unreadable_log_does_not_stop_the_others(
     ],
 )
 def test_what_is_no_log_is_exit_5_with_one_line(
-    content: bytes, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], ctl: Ctl
 ) -> None:
     file = tmp_path / "x.csv"
     file.write_bytes(content)
-    assert main(["analyze", str(file)]) == 5
-    said = capsys.readouterr()
+    said = ctl.both("analyze", str(file), code=5)
     lines = said.err.splitlines()
     assert lines[0].startswith(f"gpuwatchctl: {file}: ")
     assert why in lines[0]
@@ -130,14 +120,12 @@ def test_what_is_no_log_is_exit_5_with_one_line(
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs an endless file")
-def test_an_endless_file_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", "/dev/zero"]) == 5
-    assert "/dev/zero" in capsys.readouterr().err
+def test_an_endless_file_is_given_up(ctl: Ctl) -> None:
+    assert "/dev/zero" in ctl.err("analyze /dev/zero", code=5)
 
 
-def test_a_missing_file_is_exit_5(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", "/nowhere/gpu.csv"]) == 5
-    assert "/nowhere/gpu.csv" in capsys.readouterr().err
+def test_a_missing_file_is_exit_5(ctl: Ctl) -> None:
+    assert "/nowhere/gpu.csv" in ctl.err("analyze /nowhere/gpu.csv", code=5)
 
 
 def test_a_directory_stands_for_its_files(
@@ -152,12 +140,11 @@ def test_a_directory_stands_for_its_files(
     assert [Path(file["path"]).name for file in said["data"]] == ["a.csv", "b.csv.gz"]
 
 
-def test_only_the_chosen_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_chosen_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str], ctl: Ctl) -> None:
     file = str(leak(tmp_path / "gpu.csv", minutes=20))
     _, said = answer(capsys, "--gpu", "1", file)
     assert [s["device"]["index"] for s in said["data"][0]["subjects"]] == [1]
-    assert main(["analyze", "--gpu", "7", file]) == 1
-    assert "no GPU of these logs matches --gpu 7" in capsys.readouterr().err
+    assert "no GPU of these logs matches --gpu 7" in ctl.err("analyze --gpu 7", file)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.charts.drawing import Picture
+    from tests.cli.calls import Ctl
 
 HEAD = "timestamp, index, uuid, name, memory.used [MiB], memory.total [MiB]\n"
 DEVICE = Device(uid="U", vendor="nvidia", index=0, name="A100", memory_total_bytes=80 * GIB)
@@ -50,12 +50,9 @@ def drawn(page: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_page_has_chart_verdict_and_evidence(
-    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_has_chart_verdict_and_evidence(leak: Path, tmp_path: Path, ctl: Ctl) -> None:
     page = tmp_path / "x.html"
-    assert main(["analyze", str(leak), "--html", str(page)]) == 3
-    assert "LEAK gradual" in capsys.readouterr().out
+    assert "LEAK gradual" in ctl("analyze", str(leak), "--html", str(page), code=3)
     content = page.read_text("utf-8")
     assert page.stat().st_mode & 0o777 == 0o600
     (picture,) = drawn(content)
@@ -68,22 +65,8 @@ def test_the_page_has_chart_verdict_and_evidence(
     assert str(leak) in content
 
 
-def test_a_page_is_named_by_its_file_and_counts_alike_throughout(
-    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = tmp_path / "x.html"
-    assert main(["analyze", str(leak), "--html", str(page)]) == 3
-    capsys.readouterr()
-    content = page.read_text("utf-8")
-    assert "<title>GPU memory in leak.csv</title>" in content
-    plain = " ".join(re.sub("<[^>]+>", " ", content).split())
-    assert "1 logs" not in plain
-    assert "1 subjects" not in plain
-    assert re.search(r"LEAK GPU 0 .{0,40} gradual", plain), "the verdict is said once"
-
-
 def test_exit_codes_and_json_are_as_without_it(
-    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ctl: Ctl
 ) -> None:
     page = tmp_path / "x.html"
     calm = tmp_path / "calm.csv"
@@ -93,10 +76,8 @@ def test_exit_codes_and_json_are_as_without_it(
     assert len(drawn(page.read_text("utf-8"))) == 1
     assert main(["analyze", str(leak), "--fail-on", "never", "--html", str(page)]) == 0
     capsys.readouterr()
-    assert main(["analyze", str(leak), "--json", "--html", str(page)]) == 3
-    assert json.loads(capsys.readouterr().out)["verb"] == "analyze"
-    assert main(["analyze", str(leak), "--html", str(tmp_path)]) == 1
-    assert "is a folder" in capsys.readouterr().err
+    assert ctl.json("analyze", str(leak), "--html", str(page), code=3)["verb"] == "analyze"
+    assert "is a folder" in ctl.err("analyze", str(leak), "--html", str(tmp_path))
 
 
 def test_of_twenty_logs_the_worst_comes_first(
@@ -160,15 +141,6 @@ def chart(count: int, *, breaks: tuple[int, ...] = (), epoch: bool = True) -> Pi
         ended_at_s=float(t_s[-1]), finding=None, watches=(), alerts=(),
     )  # fmt: skip
     return logged.picture(LogFile(path="x", epoch=epoch), series, found)
-
-
-def test_few_samples_are_drawn_as_they_are() -> None:
-    picture = chart(5)
-    assert picture.curve.used_bytes == (0.0, 1.0, 2.0, 3.0, 4.0)
-    assert picture.curve.width_s == 0.0
-    assert picture.kind == "unknown"
-    assert picture.limit_bytes == 80 * GIB
-    assert chart(1).curve.at_s == (1e9,)
 
 
 def test_many_samples_keep_their_extremes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import signal
 import sqlite3
@@ -30,6 +29,8 @@ from tests.pipeline.recorded import Run, ramp
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.cli.calls import Ctl
+
 pytestmark = pytest.mark.slow
 
 
@@ -42,14 +43,13 @@ def dead(devices: int = 1, *, hours: float = 2.0) -> None:
     recorded.write(config.state_dir(), [run], begin_s, now_s, devices=devices)
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert main(["backtest", "--json", *arguments]) == 0
-    return json.loads(capsys.readouterr().out)["data"]
+def said(ctl: Ctl, *arguments: str) -> Any:
+    return ctl.data("backtest", *arguments)
 
 
-def test_a_death_is_told_with_its_alert(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_death_is_told_with_its_alert(ctl: Ctl) -> None:
     dead()
-    data = said(capsys, "--since", "3h")
+    data = said(ctl, "--since", "3h")
     (device,) = data["devices"]
     (case,) = [one for one in device["cases"] if one["alert_at"] is not None]
     assert (case["pid"], case["came"], case["true"]) == (4711, "filled", True)
@@ -61,10 +61,9 @@ def test_a_death_is_told_with_its_alert(capsys: pytest.CaptureFixture[str]) -> N
     assert (present["deaths"], present["deaths_missed"]) == (1, 0)
 
 
-def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_words(ctl: Ctl) -> None:
     dead()
-    assert main(["backtest", "--since", "3h", "--set", "confidence-threshold=0.9"]) == 0
-    out = capsys.readouterr().out
+    out = ctl("backtest --since 3h --set confidence-threshold=0.9")
     assert "probably out of memory" in out
     assert "1 of the 1 whose outcome is known came true (precision 100%)" in out
     assert "1 process died near the limit, 0 without an alert" in out
@@ -73,13 +72,13 @@ def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in out
 
 
-def test_several_gpus_are_played_by_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_gpus_are_played_by_several_processes(ctl: Ctl) -> None:
     dead(devices=2, hours=1.7)
-    data = said(capsys, "--since", "3h")
+    data = said(ctl, "--since", "3h")
     assert [one["device"]["uid"] for one in data["devices"]] == ["GPU-0", "GPU-1"]
     first, second = (one["cases"] for one in data["devices"])
     assert [case["alert_at"] for case in first] == [case["alert_at"] for case in second]
-    chosen = said(capsys, "--since", "3h", "--gpu", "1")
+    chosen = said(ctl, "--since", "3h", "--gpu", "1")
     assert [one["device"]["uid"] for one in chosen["devices"]] == ["GPU-1"]
 
 
@@ -90,12 +89,11 @@ def test_without_a_history_it_says_what_history_says(capsys: pytest.CaptureFixtu
     assert history == ours
 
 
-def test_an_empty_time_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_time_is_one_line(ctl: Ctl) -> None:
     now_s = time.time()
     config.state_dir().mkdir()
     recorded.write(config.state_dir(), [], now_s - 9e6, now_s - 9e6 + 600)
-    assert main(["backtest", "--since", "2h"]) == 1
-    told = capsys.readouterr()
+    told = ctl.both("backtest --since 2h", code=1)
     assert told.out == ""
     assert told.err.startswith("gpuwatchctl: nothing is recorded since ")
     assert told.err.splitlines()[2:] == ["see: gpuwatchctl docs errors#nothing-recorded"]
@@ -111,11 +109,8 @@ def test_an_empty_time_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         ("detection.minimum-duration=soon", "[detection] minimum-duration", 5),
     ],
 )
-def test_a_wrong_setting_is_one_line(
-    wish: str, why: str, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["backtest", "--set", wish]) == code
-    told = capsys.readouterr()
+def test_a_wrong_setting_is_one_line(wish: str, why: str, code: int, ctl: Ctl) -> None:
+    told = ctl.both("backtest --set", wish, code=code)
     assert why in told.err
     said = [line for line in told.err.splitlines() if not line.startswith("see: ")]
     assert len(said) <= 2
@@ -123,9 +118,8 @@ def test_a_wrong_setting_is_one_line(
     assert "Traceback" not in told.err
 
 
-def test_a_time_to_come_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["backtest", "--since", "2099-01-01T00:00"]) == 2
-    assert "--since lies in the future" in capsys.readouterr().err
+def test_a_time_to_come_is_a_mistake(ctl: Ctl) -> None:
+    assert "--since lies in the future" in ctl.err("backtest --since 2099-01-01T00:00", code=2)
 
 
 @pytest.mark.parametrize(
@@ -198,12 +192,11 @@ def test_control_c_ends_it_at_once() -> None:
     assert "Traceback" not in err
 
 
-def test_damage_is_not_taken_for_too_little_memory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_not_taken_for_too_little_memory(ctl: Ctl) -> None:
     dead()
     with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
         connection.execute("DROP TABLE feedback")
-    assert main(["backtest", "--since", "3h"]) == 1
-    shown = capsys.readouterr().err
+    shown = ctl.err("backtest --since 3h")
     assert "could not be replayed" in shown
     assert "hint: gpuwatchctl doctor" in shown
 

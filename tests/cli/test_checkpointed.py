@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
-from typing import TYPE_CHECKING
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,12 +17,18 @@ from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
-from gpuwatchd.store import checkpoints
+from gpuwatchd.store import access, actions, checkpoints
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
+from tests.act.children import job
+from tests.store.world import opened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
+
 
 PID = str(os.getpid())
 
@@ -43,49 +51,37 @@ def test_it_is_written_with_the_start_of_the_process(capsys: pytest.CaptureFixtu
     assert "saved its work at" in capsys.readouterr().out
 
 
-def test_a_time_in_the_past_and_json(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_time_in_the_past_and_json(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = ProcessInfo(
         key=ProcessKey(pid=int(PID), started_at_s=time.time() - 9000.0), name="p", uid=os.getuid()
     )
     monkeypatch.setattr(checkpointed, "_whose", lambda _: mine)
-    assert main(["checkpointed", PID, "--at", "5m", "--json"]) == 0
-    (entry,) = json.loads(capsys.readouterr().out)["data"]
+    (entry,) = ctl.data("checkpointed", PID, "--at", "5m")
     assert entry["pid"] == int(PID)
     assert entry["daemon_running"] is False
     assert kept()[0].saved_at_s == pytest.approx(time.time() - 300.0, abs=5.0)
 
 
 @pytest.mark.parametrize(("at", "said"), [("2099-01-01", "future"), ("7300d", "began later")])
-def test_a_time_that_cannot_be_is_refused(
-    capsys: pytest.CaptureFixture[str], at: str, said: str
-) -> None:
-    assert main(["checkpointed", PID, "--at", at]) == 2
-    assert said in capsys.readouterr().err
+def test_a_time_that_cannot_be_is_refused(ctl: Ctl, at: str, said: str) -> None:
+    assert said in ctl.err("checkpointed", PID, "--at", at, code=2)
     assert kept() == []
 
 
-def test_a_process_that_is_not_there_is_one_line_and_a_hint(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["checkpointed", str(2**22 + 7)]) == 1
-    said = capsys.readouterr().err
+def test_a_process_that_is_not_there_is_one_line_and_a_hint(ctl: Ctl) -> None:
+    said = ctl.err("checkpointed", str(2**22 + 7))
     assert "no process" in said
     assert "hint: " in said
 
 
-def test_only_the_owner_or_root_may_say_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_owner_or_root_may_say_it(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(self: Host, pids: list[int]) -> dict[int, ProcessInfo]:
         key = ProcessKey(pid=pids[0], started_at_s=1.0)
         return {pids[0]: ProcessInfo(key=key, name="p", user="bob", uid=os.getuid() + 1)}
 
     monkeypatch.setattr(Host, "processes", look)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert main(["checkpointed", PID]) == 1
-    assert "not yours" in capsys.readouterr().err
+    assert "not yours" in ctl.err("checkpointed", PID)
     assert kept() == []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert main(["checkpointed", PID]) == 0
@@ -97,8 +93,102 @@ def test_what_is_no_pid_is_refused(pid: str) -> None:
 
 
 def test_without_a_history_it_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "empty"))
-    assert main(["checkpointed", PID]) == 1
-    assert "no history" in capsys.readouterr().err
+    assert "no history" in ctl.err("checkpointed", PID)
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    monkeypatch.setenv("GPUWATCHD_ACT_CHECKPOINT", "signal")
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main(["ask-checkpoint", *words])
+        said: Any = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def _rows(folder: Path) -> list[actions.Action]:
+    with closing(access.connect(access.find(folder), "mode=ro")) as connection:
+        return actions.load(connection)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_it_says_first_and_asks_only_when_told(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    opened(tmp_path / "state").close()
+    saved = tmp_path / "saved"
+    with job(saved) as process:
+        code, out, err = run(str(process.pid))
+        assert (code, err) == (0, "")
+        assert "would ask" in out
+        assert "--yes does it" in out
+        time.sleep(0.2)
+        assert not saved.exists()
+        assert _rows(tmp_path / "state") == []
+        code, out, err = run(str(process.pid), "--yes", "--json")
+        end = time.monotonic() + 60
+        while not saved.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+    assert (code, err) == (0, "")
+    said = json.loads(out)
+    assert said["data"]["asked"] is True
+    assert said["data"]["result"].endswith("not confirmed")
+    assert said["warnings"] == []
+    assert saved.exists()
+    assert [row.phase for row in _rows(tmp_path / "state")] == ["asked", "done"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_refusal_is_one_line_a_hint_and_a_row(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    opened(tmp_path / "state").close()
+    with job() as process:
+        code, out, err = run(str(process.pid), "--yes")
+        assert process.poll() is None
+    assert (code, out) == (1, "")
+    assert "has no handler for SIGUSR1 and would be ended by it" in err
+    assert err.splitlines()[2:] == ["see: gpuwatchctl docs errors#no-handler"]
+    assert [row.phase for row in _rows(tmp_path / "state")] == ["asked", "refused"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_without_a_history_it_is_asked_and_that_is_said(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    with job(tmp_path / "saved") as process:
+        code, out, _ = run(str(process.pid), "--yes")
+    assert code == 0
+    assert "it is not written down" in out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(
+    ("pid", "expected"),
+    [("1", "belong to the system"), (str(os.getpid()), "gpuwatchd itself"), ("4194304", "no such")],
+    ids=["the-first", "ourselves", "nobody"],  # a pid in a name would differ from run to run
+)
+def test_who_is_never_asked(
+    run: Callable[..., tuple[int, str, str]], pid: str, expected: str
+) -> None:
+    code, out, err = run(pid, "--yes")
+    assert (code, out) == (1, "")
+    assert expected in err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_off_is_the_default(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("GPUWATCHD_ACT_CHECKPOINT")
+    with job(tmp_path / "saved") as process:
+        code, _, err = run(str(process.pid), "--yes")
+    assert code == 1
+    assert "[act] checkpoint is off" in err

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpuwatchd.cli import main, settings
+from gpuwatchd.cli import main, ruleset, settings
 from gpuwatchd.core import config
-from gpuwatchd.core.config import Config
+from gpuwatchd.core.config import Config, validation
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
+
 
 EMAIL = '[policy]\nchannels = ["email"]\n[notify.email]\nto = ["a@example.org"]\n'
 KEYS = tuple(config.keys())
@@ -74,12 +79,6 @@ def test_init_names_every_word_that_a_key_may_have() -> None:
     assert asked >= 10
 
 
-def test_init_explains_each_key_in_the_words_of_the_source() -> None:
-    content = settings.default_file()
-    assert "# Time between two samples.\n#interval = " in content
-    assert "[notify.email]  # a mail by SMTP" in content
-
-
 def test_init_replaces_nothing_unless_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,13 +92,12 @@ def test_init_replaces_nothing_unless_told(
 
 
 def test_print_shows_the_layer_of_each_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[detection]\nminimum_samples = 30\n", encoding="utf-8")
     monkeypatch.setenv("GPUWATCHD_DAEMON_INTERVAL", "10s")
-    assert main(["config", "print", "--origin", "--config", str(file)]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("config print --origin --config", str(file))
     assert f"minimum-samples = 30  # {file}" in shown
     assert 'interval = "10s"  # environment variable' in shown
     assert 'minimum-duration = "5m"  # default' in shown
@@ -114,27 +112,23 @@ def test_print_is_a_file_that_means_the_same(
     assert config.load(file, environ={}).config == Config()
 
 
-def test_print_masks_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_masks_secrets(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "config.toml"
     file.write_text(
         '[notify.command]\nargv = ["curl", "--token", "s3cret-value", "https://me:pw123@host/"]\n',
         encoding="utf-8",
     )
     for arguments in (["config", "print"], ["config", "print", "--json"]):
-        assert main([*arguments, "--config", str(file)]) == 0
-        shown = capsys.readouterr().out
+        shown = ctl(*arguments, "--config", str(file))
         assert "****" in shown
         assert "s3cret" not in shown
         assert "pw123" not in shown
 
 
-def test_a_gpulse_block_is_accepted_and_its_price_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gpulse_block_is_accepted_and_its_price_is_said(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "gpulse.toml"
     file.write_text(GPULSE, encoding="utf-8")
-    assert main(["config", "validate", str(file)]) == 0
-    shown = capsys.readouterr()
+    shown = ctl.both("config validate", str(file))
     assert "this slope floor hides leaks below 60.0 MB/min" in shown.out
     assert "min-r-squared" in shown.out
     assert "unknown" not in shown.out + shown.err
@@ -162,13 +156,10 @@ def test_defaults_have_no_hidden_price() -> None:
         ('[daemon]\ninterval = "5m"', "seen late"),
     ],
 )
-def test_each_setting_says_what_it_costs(
-    text: str, note: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_setting_says_what_it_costs(text: str, note: str, tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "config.toml"
     file.write_text(text, encoding="utf-8")
-    assert main(["config", "validate", str(file)]) == 0
-    assert note in capsys.readouterr().out.replace("\n", " ")
+    assert note in ctl("config validate", str(file)).replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -196,58 +187,26 @@ def test_each_setting_says_what_it_costs(
         ("[[", "not valid TOML"),
     ],
 )
-def test_what_cannot_work_is_5(
-    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_work_is_5(text: str, words: str, tmp_path: Path, ctl: Ctl) -> None:
     secret = tmp_path / "password"
     secret.write_text("x", encoding="utf-8")
     secret.chmod(0o644)
     file = tmp_path / "config.toml"
     file.write_text(text.replace("PASSWORD", str(secret)), encoding="utf-8")
-    assert main(["config", "validate", str(file)]) == 5
-    assert words in capsys.readouterr().err
-    assert main(["config", "validate", str(file), "--json"]) == 5
-    answer = json.loads(capsys.readouterr().out)
+    assert words in ctl.err("config validate", str(file), code=5)
+    answer = ctl.json("config validate", str(file), code=5)
     said = (
         answer["error"]["message"] if "error" in answer else "\n".join(answer["data"]["problems"])
     )
     assert words in said
 
 
-def test_doctor_names_the_bad_entry_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
-    file = tmp_path / "config.toml"
-    file.write_text('[endpoints]\nurls = ["vllm=8001"]\n', encoding="utf-8")
-    main(["doctor", "--config", str(file)])
-    lines = [line for line in capsys.readouterr().out.splitlines() if "[endpoints] urls" in line]
-    assert lines
-    assert lines[0].startswith("FAILED   config: [endpoints] urls: 'vllm=8001'")
-
-
-def test_print_as_json_has_durations_as_they_are_written(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["config", "print", "--json"]) == 0
-    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["data"]}
+def test_print_as_json_has_durations_as_they_are_written(ctl: Ctl) -> None:
+    rows = {row["key"]: row for row in ctl.data("config print")}
     assert set(rows) == {key for key, _ in KEYS}
     assert rows["daemon.interval"]["value"] == "5s"
     assert rows["policy.repeat"]["default"] == ["1h", "2h", "4h", "8h", "1d"]
     assert rows["notify.email.port"]["value"] is None
-
-
-def test_path_names_the_files_in_use(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["config", "path"]) == 0
-    shown = capsys.readouterr().out
-    assert str(config.user_file()) in shown
-    assert str(config.state_dir()) in shown
-    monkeypatch.setenv("GPUWATCHD_CONFIG", "/somewhere/else.toml")
-    assert main(["config", "path", "--json"]) == 0
-    files = json.loads(capsys.readouterr().out)["data"]["files"]
-    assert files == [{"path": "/somewhere/else.toml", "exists": False}]
 
 
 OVERRIDES = """
@@ -262,28 +221,21 @@ repeat = ["2h"]
 """
 
 
-def test_print_shows_overrides_as_a_file_that_means_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_print_shows_overrides_as_a_file_that_means_the_same(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "config.toml"
     file.write_text(OVERRIDES.replace("--token s3cret-value-of-mine", "--fast"), encoding="utf-8")
-    assert main(["config", "print", "--origin", "--config", str(file)]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("config print --origin --config", str(file))
     assert f'[[override]]  # {file}\nuser = "ali*"\ngrows-to = "24GiB"\n' in shown
     copy = tmp_path / "copy.toml"
     copy.write_text(shown, encoding="utf-8")
     assert config.load(copy, environ={}).config.override == config.load(file).config.override
 
 
-def test_print_masks_the_secret_in_an_override(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_print_masks_the_secret_in_an_override(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "config.toml"
     file.write_text(OVERRIDES, encoding="utf-8")
-    assert main(["config", "print", "--config", str(file)]) == 0
-    plain = capsys.readouterr().out
-    assert main(["config", "print", "--json", "--config", str(file)]) == 0
-    shown = capsys.readouterr().out
+    plain = ctl("config print --config", str(file))
+    shown = ctl("config print --json --config", str(file))
     for words in (plain, shown):
         assert "s3cret" not in words
         assert "****" in words
@@ -299,3 +251,107 @@ def test_the_example_of_init_is_valid(tmp_path: Path) -> None:
     first, second = config.load(file, environ={}).config.override
     assert (first.process, second.channels) == ("vllm*", ("chat",))
     assert example.splitlines()[0] in settings.default_file().replace("# ", "")
+
+
+def of(tmp_path: Path, written: str) -> config.Config:
+    file = tmp_path / "config.toml"
+    file.write_text(written, encoding="utf-8")
+    return config.load(file, environ={}).config
+
+
+@pytest.mark.parametrize(
+    ("written", "note"),
+    [
+        ('[policy]\nseverity = { desktop = "critical" }', "only critical alerts are told"),
+        ('[policy]\nseverity = { chat = "critical" }', "chat is not in use, so its limit"),
+        ('[policy]\nquiet-hours = { all = ["00:00-24:00"] }', "desktop is always quiet"),
+        ('[policy]\nquiet-hours = { all = ["07:00-22:00"], desktop = ["22:00-07:00"] }', "always"),
+        ('[policy]\nquiet-hours = { chat = ["22:00-07:00"] }', "chat is not in use, so its hours"),
+        ('[policy]\nfallback = ["desktop"]', "desktop is one of the channels already"),
+        ('[policy]\nchannels = []\nfallback = ["desktop"]', "there is none"),
+        ('[policy]\ndigest = "daily"\ndigest-channels = []', "reaches nobody"),
+        ('[policy]\nchannels = ["chat"]', "chat needs the credential chat-urls"),
+        ("[[override]]\nmute = true", "nobody is told of anything"),
+        ('[[override]]\nseverity = "info"', "[policy] is the place"),
+        ('[[override]]\nuser = "x"', "override 1: sets nothing"),
+        ('[[override]]\nkind = "gpu"\nuser = "x"\nmute = true', "so it fits nothing"),
+        ('[[override]]\nuser = "x"\ngrows = true\ngrows-to = 5', "grows adds nothing"),
+        (
+            (
+                '[[override]]\nuser = "x"\nmute = true\n[[override]]\nmute = false\nuser = "x"\n'
+                '[[override]]\nuser = "x"\nmute = true'
+            ),
+            "override 1: override 3 fits all of the same",
+        ),
+        ('[cost]\nmode = "owned"', "an owned device costs is unknown"),
+        ('[cost]\ncurrency = "EUR"', "no money is shown in EUR"),
+    ],
+)
+def test_what_is_never_told_is_said(tmp_path: Path, written: str, note: str) -> None:
+    assert note in "\n".join(settings.consequences(of(tmp_path, written)))
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ('[policy]\nseverity = { pigeon = "info" }', '[policy] severity: no channel is called "pi'),
+        ('[policy]\nquiet-hours = { pigeon = ["1:00-2:00"] }', "[policy] quiet-hours: no channel"),
+        ('[policy]\nfallback = ["pigeon"]', "[policy] fallback: no channel"),
+        ('[[override]]\nuser = "x"\nchannels = ["pigeon"]', "[[override]] 1 channels: no channel"),
+        ('[[override]]\nkind = "leek"\nmute = true', '[[override]] 1 kind: nothing is "leek"'),
+        ('[[override]]\npattern = "plateau"\nmute = true', "[[override]] 1 pattern: nothing is"),
+        ('[policy]\ndigest = "daily"', "email is in use ([policy] digest-channels)"),
+        ('[policy]\nfallback = ["command"]', "command is in use ([policy] fallback)"),
+        ('[act]\ncheckpoint = "command"', "[act] argv: empty"),
+        ('[policy]\nchannels = ["chat"]\n[notify.chat]\nurls-file = "/no/such"', "[notify.chat]"),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path: Path, written: str, problem: str, ctl: Ctl) -> None:
+    assert problem in "\n".join(settings.problems(of(tmp_path, written)))
+    assert problem in ctl.err("config validate", str(tmp_path / "config.toml"), code=5)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '[[override]]\nkind = "*"\npattern = "GRAD*"\nmute = true\nuser = "a"',
+        '[[override]]\nuser = "a"\nmute = true\n[[override]]\nuser = "b"\nmute = true',
+        '[[override]]\nuser = "a"\nmute = true\n[[override]]\nuser = "a"\nseverity = "info"',
+        '[[override]]\nuser = "a"\nmute = true\n[[override]]\nuser = "a"\ngpu = "0"\nmute = true',
+        '[policy]\nquiet-hours = { all = ["22:00-21:59"] }',
+        '[policy]\npreset = "ci"',
+    ],
+)
+def test_what_is_fine_is_not_blamed(tmp_path: Path, written: str) -> None:
+    found = of(tmp_path, written)
+    assert settings.problems(found) == []
+    assert [note for note in ruleset.notes(found) if "quiet" in note or "override" in note] == []
+
+
+def test_secrets_of_a_command_stay_masked(tmp_path: Path) -> None:
+    found = of(tmp_path, '[[override]]\ncommand = "x --token s3cret-of-mine-1234"\nmute = true')
+    assert "s3cret" not in "\n".join([*ruleset.explain(found), *ruleset.notes(found)])
+
+
+def test_validate_explains(tmp_path: Path, ctl: Ctl) -> None:
+    of(tmp_path, '[policy]\npreset = "ci"')
+    file = str(tmp_path / "config.toml")
+    assert "Nobody is told of alerts" in ctl("config validate", file)
+    assert ctl.data("config validate", file)["rules"][0].startswith("Nobody")
+
+
+@given(
+    st.sets(st.sampled_from(validation.DAYS), min_size=1),
+    st.integers(0, 1439),
+    st.integers(0, 1439),
+)
+def test_minutes_of_the_week_are_those_of_the_hours(days: set[str], begin: int, end: int) -> None:
+    if begin == end:
+        return
+    words = f"{','.join(days)} {begin // 60:02d}:{begin % 60:02d}-{end // 60:02d}:{end % 60:02d}"
+    length = (end - begin) % 1440
+    found = ruleset._minutes([words])
+    assert len(found) == length * len(days)
+    day = validation.DAYS.index(next(iter(days)))
+    assert (1440 * day + begin) in found
+    assert (1440 * day + begin + length - 1) % (7 * 1440) in found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import select
 import signal
 import sys
@@ -35,6 +34,8 @@ from tests.children import Child
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.cli.calls import Ctl
+
 pytestmark = pytest.mark.slow
 
 FAST = ("--speed", "1e9")
@@ -57,11 +58,8 @@ def _objects(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_what_was_planted_is_found_and_nothing_else(
-    scratch: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["demo", *FAST, "--no-notify", "--json"]) == 0
-    answer = capsys.readouterr()
+def test_what_was_planted_is_found_and_nothing_else(scratch: Path, ctl: Ctl) -> None:
+    answer = ctl.both("demo", *FAST, "--no-notify", "--json")
     assert answer.err == ""
     lines = _objects(answer.out)
     assert {line["verb"] for line in lines} == {"demo"}
@@ -89,21 +87,19 @@ def test_what_was_planted_is_found_and_nothing_else(
     assert list(scratch.iterdir()) == []
 
 
-def test_the_quiet_world_raises_no_alert(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", *FAST, "--no-notify", "--json", "--scenario", "quiet"]) == 0
-    events = [line["data"] for line in _objects(capsys.readouterr().out)]
+def test_the_quiet_world_raises_no_alert(scratch: Path, ctl: Ctl) -> None:
+    events = [
+        line["data"]
+        for line in _objects(ctl("demo", *FAST, "--no-notify", "--json", "--scenario", "quiet"))
+    ]
     assert not [event for event in events if event["event"] == "alert"]
     assert all(row["right"] for row in events[-1]["rows"])
     assert list(scratch.iterdir()) == []
 
 
-def test_the_same_seed_tells_the_same_story(
-    scratch: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stories = []
-    for _ in range(2):
-        main(["demo", *FAST, "--no-notify", "--plain", "--duration", "40m", "--seed", "11"])
-        stories.append(capsys.readouterr().out)
+def test_the_same_seed_tells_the_same_story(scratch: Path, ctl: Ctl) -> None:
+    line = "demo --no-notify --plain --duration 40m --seed 11"
+    stories = [ctl(line, *FAST) for _ in range(2)]
     assert stories[0] == stories[1]
     assert "watch" in stories[0]
 
@@ -200,47 +196,38 @@ def test_a_closed_pipe_ends_it_silently(scratch: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
-def test_an_unknown_scenario_names_the_known_ones(
-    scratch: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["demo", "--scenario", "nonsense"]) == 5
-    err = capsys.readouterr().err
+def test_an_unknown_scenario_names_the_known_ones(scratch: Path, ctl: Ctl) -> None:
+    err = ctl.err("demo --scenario nonsense", code=5)
     assert "nonsense" in err
     assert "quiet" in err
     assert err.splitlines()[2:] == ["see: gpuwatchctl docs errors#configuration"]
 
 
 def test_without_a_session_bus_it_says_so_and_goes_on(
-    scratch: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    scratch: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", f"unix:path={scratch}/none")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(scratch))
-    assert main(["demo", *FAST, "--plain", "--duration", "5m"]) == 0
-    assert "No pop-ups here: " in capsys.readouterr().out
+    assert "No pop-ups here: " in ctl("demo", *FAST, "--plain", "--duration", "5m")
 
 
-def test_the_help_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_every_scenario(ctl: Ctl) -> None:
     assert tuple(SCENARIOS) == demo.SCENARIO_NAMES
-    assert main(["demo", "--help"]) == 0
-    words = capsys.readouterr().out
+    words = ctl("demo --help")
     assert all(name in words for name in SCENARIOS)
 
 
-def test_quiet_writes_the_result_only(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", *FAST, "--no-notify", "-q", "--duration", "15m"]) == 0
-    first, *rest = capsys.readouterr().out.strip().splitlines()
+def test_quiet_writes_the_result_only(scratch: Path, ctl: Ctl) -> None:
+    first, *rest = ctl("demo", *FAST, "--no-notify", "-q", "--duration", "15m").strip().splitlines()
     assert first.startswith("GPU, program")
     assert not [line for line in rest if line.startswith("+")]
 
 
-def test_a_named_configuration_is_tried_out(
-    scratch: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_named_configuration_is_tried_out(scratch: Path, ctl: Ctl) -> None:
     file = scratch / "own.toml"
     file.write_text('[detection]\nminimum-growth-mib = 100000\n[policy]\nchannels = ["email"]\n')
     flags = ("--no-notify", "--json", "--duration", "90m", "--config", str(file))
-    assert main(["demo", *FAST, *flags]) == 0
-    summary = _objects(capsys.readouterr().out)[-1]["data"]
+    summary = _objects(ctl("demo", *FAST, *flags))[-1]["data"]
     # No growth is large enough for this file, so nothing may alert.
     assert [row["alert_s"] for row in summary["rows"] if row["leak"]] == [None, None]
     file.write_text("[detection]\nnonsense = 1\n")
@@ -391,11 +378,3 @@ def test_a_whole_card_may_alert_only_where_something_leaks() -> None:
 def test_what_was_only_watched_does_not_recover() -> None:
     watched = _alert(_subject(1), "resolved", 400.0)
     assert event_of(watched, 1.0).kind == "cleared"
-
-
-def test_lines_name_the_time_and_the_kind() -> None:
-    words = "".join(
-        part if isinstance(part, str) else part[0]
-        for part in event_of(_alert(_subject(1), "firing", 400.0), 3660.0).parts()
-    )
-    assert re.match(r"\+1h 01m +ALERT +somebody grows 60\.0 MB/min", words)

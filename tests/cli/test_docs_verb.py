@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import COMMANDS, main, options, page_text, pages, program
+from gpuwatchd.cli import COMMANDS, options, page_text, pages, program
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.cli.verbs import docs
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
+
 
 NAMES = list(pages.files(pages.folder()))
 PAGES = {name: pages.read(file) for name, file in pages.files(pages.folder()).items()}
@@ -42,40 +44,19 @@ def test_no_word_of_a_page_is_lost(name: str) -> None:
     assert {word for word in there - shown if word not in {"tutorial", "text", "toml"}} == set()
 
 
-def test_a_terminal_gets_it_in_colour(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs", "signals", "--color", "always"]) == 0
-    shown = capsys.readouterr().out
-    assert "\x1b[" in shown
-    assert "SIGHUP" in shown
-
-
 @pytest.mark.parametrize("name", list(pages.files(pages.folder())))
-def test_no_word_is_cut_in_a_terminal(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_word_is_cut_in_a_terminal(name: str, ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["docs", name, "--color", "always"]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("docs", name, "--color", "always")
     written = pages.read(pages.files(pages.folder())[name]).text
     assert shown.count("\N{HORIZONTAL ELLIPSIS}") <= written.count("\N{HORIZONTAL ELLIPSIS}")
 
 
-def test_without_a_name_there_is_the_front_page(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs"]) == 0
-    assert capsys.readouterr().out.startswith(PAGES["index"].title)
-
-
-def test_a_section_is_shown_with_those_below_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs", "exit-codes#gpuwatchd"]) == 0
-    shown = capsys.readouterr().out
+def test_a_section_is_shown_with_those_below_it(ctl: Ctl) -> None:
+    shown = ctl("docs exit-codes#gpuwatchd")
     assert shown.startswith("gpuwatchd\n---")
     assert "78" in shown
     assert "130" not in shown
-
-
-def test_pages_may_be_written_as_links_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs", "docs/reference/exit-codes.md#GPUWATCHD"]) == 0
-    assert "78" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -89,17 +70,14 @@ def test_pages_may_be_written_as_links_are(capsys: pytest.CaptureFixture[str]) -
         ("docs --list --search x", "--list stands alone"),
     ],
 )
-def test_mistakes_are_helped(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(line.split()) == 2
-    assert said in capsys.readouterr().err
+def test_mistakes_are_helped(line: str, said: str, ctl: Ctl) -> None:
+    assert said in ctl.err(*line.split(), code=2)
 
 
-def test_search_finds_the_section(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs", "--search", "Quiet", "hours"]) == 0
-    shown = capsys.readouterr().out
+def test_search_finds_the_section(ctl: Ctl) -> None:
+    shown = ctl("docs --search Quiet hours")
     assert shown.splitlines()[0] == "quiet#quiet-hours  Quiet hours"
-    assert main(["docs", "--search", "xyzzyplugh"]) == 1
-    assert capsys.readouterr().out == "no page has all of: xyzzyplugh\n"
+    assert ctl("docs --search xyzzyplugh", code=1) == "no page has all of: xyzzyplugh\n"
 
 
 @pytest.mark.parametrize(("typed", "page"), [("popup", "be-warned"), ("e-mail", "be-warned")])
@@ -114,15 +92,12 @@ def test_every_answer_of_a_search_is_a_section() -> None:
         assert PAGES[hit.page].part(hit.anchor).startswith("#")
 
 
-def test_json_has_page_list_and_search(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs", "signals", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)["data"]
+def test_json_has_page_list_and_search(ctl: Ctl) -> None:
+    data = ctl.data("docs signals")
     assert (data["page"], data["kind"], data["title"]) == ("signals", "reference", "Signals")
     assert "SIGHUP" in data["text"]
-    assert main(["docs", "--list", "--json"]) == 0
-    assert [row["page"] for row in json.loads(capsys.readouterr().out)["data"]] == NAMES
-    assert main(["docs", "--search", "signals", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["data"][0]["page"] == "signals"
+    assert [row["page"] for row in ctl.data("docs --list")] == NAMES
+    assert ctl.data("docs --search signals")[0]["page"] == "signals"
 
 
 def test_tab_offers_pages_and_sections() -> None:
@@ -138,21 +113,17 @@ def test_tab_offers_pages_and_sections() -> None:
 
 
 def test_a_program_without_its_pages_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ctl: Ctl
 ) -> None:
     monkeypatch.setattr("gpuwatchd.cli.pages.resources.files", lambda _: tmp_path)
-    assert main(["docs"]) == 1
-    said = capsys.readouterr().err
+    said = ctl.err("docs")
     assert "the pages were not installed with the program" in said
     assert "reinstall" in said
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_the_help_of_a_verb_ends_with_its_page(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([verb, "--help"]) == 0
-    last = capsys.readouterr().out.rstrip().splitlines()[-1].strip()
+def test_the_help_of_a_verb_ends_with_its_page(verb: str, ctl: Ctl) -> None:
+    last = ctl(verb, "--help").rstrip().splitlines()[-1].strip()
     assert last.startswith("Documentation: gpuwatchctl docs ")
     name, anchor = pages.wanted(last.split()[-1])
     assert PAGES[name].part(anchor) if anchor else PAGES[name].text
@@ -161,3 +132,32 @@ def test_the_help_of_a_verb_ends_with_its_page(
 def test_every_verb_that_names_a_page_is_a_verb() -> None:
     assert set(options.PAGES) <= set(COMMANDS)
     assert program.load("docs").epilog
+
+
+def test_code_is_not_touched() -> None:
+    text = "Say\n\n```sh\na  `b` | c # [x](y)\n\n# no heading\n```\n\nand\n"
+    assert page_text.render(text, 40) == (
+        "Say\n\n    a  `b` | c # [x](y)\n\n    # no heading\n\nand\n"
+    )
+    assert pages.Page(name="p", kind="", text="# P\n" + text).sections()[-1].title == "P"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("see [quiet](quiet.md)", "see quiet"),
+        ("see [below](#end)", "see below"),
+        ("[`[[override]]`](rules.md#some)", "[[override]] (rules#some)"),
+        ("![a leak](x.svg) here", "[picture: a leak] here"),
+        ("[site](https://example.org/a)", "site (https://example.org/a)"),
+    ],
+)
+def test_links_are_told(words: str, shown: str) -> None:
+    assert page_text.inline(words) == shown
+
+
+def test_the_same_heading_twice_has_two_anchors() -> None:
+    page = pages.Page(name="p", kind="", text="# A\n## B\nx\n# C\n## B\ny\n")
+    assert [one.anchor for one in page.sections()] == ["a", "b", "c", "b_1"]
+    assert page.part("b_1") == "## B\ny\n"
+    assert page.part("a") == "# A\n## B\nx\n"

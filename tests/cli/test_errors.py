@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
+from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import main
 from gpuwatchd.core.errors import (
     ConfigError,
     GpuwatchdError,
@@ -16,6 +15,9 @@ from gpuwatchd.core.errors import (
 )
 from gpuwatchd.daemon import main as daemon
 from tests.cli import world
+
+if TYPE_CHECKING:
+    from tests.cli.calls import Ctl
 
 
 def test_an_error_has_the_page_of_its_class_or_one_of_its_own() -> None:
@@ -44,33 +46,18 @@ def test_an_error_has_the_page_of_its_class_or_one_of_its_own() -> None:
         ("nonsense", 2, None),
     ],
 )
-def test_an_error_names_its_page(
-    line: str, code: int, page: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_names_its_page(line: str, code: int, page: str | None, ctl: Ctl) -> None:
     world.write()
-    assert main(line.split()) == code
-    *_, last = capsys.readouterr().err.splitlines()
+    *_, last = ctl.err(*line.split(), code=code).splitlines()
     assert last == f"see: gpuwatchctl docs {page}" if page else last.startswith("hint: ")
-    assert main([*line.split(), "--json"]) == code
-    assert json.loads(capsys.readouterr().out)["error"]["page"] == page
+    assert ctl.json(*line.split(), code=code)["error"]["page"] == page
 
 
 def test_without_any_gpu_the_page_is_that_of_no_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "[]")
-    assert main(["status"]) == 1
-    assert capsys.readouterr().err.endswith("see: gpuwatchctl docs errors#no-gpu\n")
-
-
-def test_a_monitoring_system_gets_it_in_the_long_text(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    world.write()
-    assert main(["check", "--gpu", "7"]) == 3
-    first, *more = capsys.readouterr().out.splitlines()
-    assert first.startswith("GPUWATCHD UNKNOWN - no GPU matches 7")
-    assert more == ["hint: gpuwatchctl status", "see: gpuwatchctl docs errors#no-such-gpu"]
+    assert ctl.err("status").endswith("see: gpuwatchctl docs errors#no-gpu\n")
 
 
 @pytest.mark.parametrize(

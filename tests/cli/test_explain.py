@@ -2,59 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from gpuwatchd.cli import curve_reasons, main
-from gpuwatchd.cli.output import width_of
+from gpuwatchd.analysis.program_key import key_on
+from gpuwatchd.collect.host.memory import Headroom
 from gpuwatchd.core.model import (
     About,
+    Blame,
+    Delivery,
     Event,
-    Holding,
     Matcher,
+    Message,
     ProcessInfo,
     ProcessKey,
-    Signal,
+    Profile,
     Silence,
     Subject,
     Tier,
 )
 from gpuwatchd.store.live import KnownRuns, LiveProcess
+from gpuwatchd.store.profiles import Run
 from tests import making
 from tests.cli import world
-from tests.cli.recorded import OWNER, asked, explained, record, write_one
+from tests.cli.recorded import OWNER, POINTS, SHAPES, asked, explained, record, write_one
+
+if TYPE_CHECKING:
+    from tests.cli.calls import Ctl
+
 
 GIB = making.GIB
 
 
-def test_without_a_history_the_live_state_says_what_it_knows(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_without_a_history_the_live_state_says_what_it_knows(ctl: Ctl) -> None:
     world.write()
-    told = explained(capsys)
-    assert "the recorded series cannot be read" in told
-    assert "LEAK gradual, likely 91%" in told
-    assert "full in 0h 47m (0h 39m - 1h 02m)" in told
-    assert "1 notice so far, to desktop" in told
-    world.write(alerts=(world.firing(told_on=("email", "chat")),))
-    assert "1 notice so far, to email, chat" in explained(capsys)
-    answer = asked(capsys)
-    assert answer["source"] == "state-file"
-    assert answer["data"]["measured"] is None
+    answer = asked(ctl)
+    assert (answer["source"], answer["data"]["measured"]) == ("state-file", None)
     assert "no-series" in [one["code"] for one in answer["warnings"]]
-
-
-def test_what_is_calm_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    world.write()
-    told = explained(capsys, "1")
-    assert "GPU 1 NVIDIA A100 stable" in told
-    assert "no watch and no alert is open" in told
-    assert "nothing has to be done" in told
-    assert "py-spy" not in told
+    assert answer["data"]["verdict"]["eta"]["mid_s"] == 2820
 
 
 @pytest.mark.parametrize(
@@ -66,11 +54,9 @@ def test_what_is_calm_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         ("GPU 1", "GPU 1 as a whole"), ("gpu1", "GPU 1 as a whole"),
     ],
 )  # fmt: skip
-def test_a_verdict_is_named_by_gpu_pid_or_alert(
-    target: str | None, meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verdict_is_named_by_gpu_pid_or_alert(target: str | None, meant: str, ctl: Ctl) -> None:
     world.write()
-    assert meant in explained(capsys, *([] if target is None else [target]))
+    assert meant in explained(ctl, *([] if target is None else [target]))
 
 
 @pytest.mark.parametrize(
@@ -84,46 +70,25 @@ def test_a_verdict_is_named_by_gpu_pid_or_alert(
     ],
     ids=["pid", "nothing", "many", "escape", "digits"],
 )
-def test_what_means_nothing_is_one_line(
-    target: str, why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_means_nothing_is_one_line(target: str, why: str, ctl: Ctl) -> None:
     world.write()
-    assert main(["explain", target]) == 1
-    first, hint, page = capsys.readouterr().err.splitlines()
+    first, hint, page = ctl.err("explain", target).splitlines()
     assert page.startswith("see: gpuwatchctl docs errors#")
     assert why in first
     assert hint.startswith("hint: ")
     assert first.isprintable()
 
 
-def test_a_pid_of_elsewhere_is_not_to_be_traced(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pid_of_elsewhere_is_not_to_be_traced(ctl: Ctl) -> None:
     info = ProcessInfo(key=making.KEY, name="?", foreign=True)
     write_one(LiveProcess(info=info, used_bytes=GIB, finding=world.leak()))
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "pid 4711 (outside this container)" in told
-    assert "no name is true here, and no signal is sent" in told
-    assert "look on the host of this container" in told
-    assert "py-spy" not in told
-    assert "gdb" not in told
-
-
-def test_what_cannot_be_known_again_has_no_next_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    write_one(LiveProcess(info=OWNER, used_bytes=GIB, finding=world.leak()))
-    told = explained(capsys, "4711")
-    assert "this program cannot be known again" in told
-    assert "next runs" not in told
-    assert "gpuwatchctl feedback 4711 normal" in told
-    known = LiveProcess(
-        info=OWNER, used_bytes=GIB, finding=world.leak(), history=KnownRuns(runs=3, siblings=0)
-    )
-    write_one(known)
-    assert "say so: its next runs are judged by that" in explained(capsys, "4711")
+    assert not {"py-spy", "gdb"} & set(told.split())
 
 
 @pytest.mark.parametrize("tier", ["none", "watch"])
-def test_ranks_of_one_job_are_looked_at_together(
-    tier: Tier, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_of_one_job_are_looked_at_together(tier: Tier, ctl: Ctl) -> None:
     """A rank that grows counts, before it is watched too."""
     info = msgspec.structs.replace(OWNER, group="torchrun 7f3a", rank=0)
     key = ProcessKey(pid=4712, started_at_s=1.0)
@@ -142,14 +107,12 @@ def test_ranks_of_one_job_are_looked_at_together(
             msgspec.structs.replace(second, processes=(other,)),
         )
     )
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "1 other rank of torchrun 7f3a seen on these GPUs, growing too: 1" in told
-    assert "look at what all ranks do" in told
     assert "3 earlier runs, 1 sibling; they count in the verdict" in told
-    assert "one rank or all of them?" in told
 
 
-def test_what_keeps_an_alert_quiet_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_keeps_an_alert_quiet_is_told(ctl: Ctl) -> None:
     lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)")
     alert = world.firing(inhibited_by=lost.key)
     now_s = time.time()
@@ -158,52 +121,26 @@ def test_what_keeps_an_alert_quiet_is_told(capsys: pytest.CaptureFixture[str]) -
     )
     silenced = msgspec.structs.replace(alert, about=About(user="alice"))
     world.write(alerts=(silenced, lost), silences=(silence,), untold=(alert.key,))
-    told = explained(capsys, "4711")
+    told = explained(ctl, "4711")
     assert "nobody is told of it beside another alert: GPU 0 (A100)" in told
     assert "nobody is told of it for now: user alice until" in told
     assert "it has reached nobody so far: gpuwatchctl notify test" in told
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"state": "watch", "firing_at_s": None, "alert_confirmations": 1}, "sent to nobody; 1 of"),
-        ({"notices": 0}, "the first waits 30s (flap-hold)"),
-        ({"held_back": "20 messages went out"}, "held back: 20 messages went out"),
-        ({"next_notice_at_s": 9e9}, "next reminder 2255-"),
-    ],
-)
-def test_what_policy_made_of_it_is_told(
-    changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world.write(alerts=(world.firing(**changes),))
-    assert said in explained(capsys, "4711")
-
-
-def test_the_hardware_comes_first_when_it_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_hardware_comes_first_when_it_speaks(ctl: Ctl) -> None:
     now_s = time.time()
     event = Event(at_s=now_s - 60, kind="xid", text="XID 79: off the bus", code=79, hardware=True)
     first, second = world.state().devices
     world.write(devices=(msgspec.structs.replace(first, events=(event,)), second))
-    told = explained(capsys)
-    assert "look at the hardware first: XID 79: off the bus" in told
-    assert "1. rule the hardware out first" in told
-    assert asked(capsys)["data"]["hardware"]["look_first"] is True
+    assert asked(ctl)["data"]["hardware"]["look_first"] is True
     assert first.reading is not None
-    sound = msgspec.structs.replace(
-        first.reading, ecc_errors=0, retired_pages=0, throttle=()
-    )  # fmt: skip
+    sound = msgspec.structs.replace(first.reading, ecc_errors=0, retired_pages=0, throttle=())
     world.write(devices=(msgspec.structs.replace(first, reading=sound), second))
-    assert asked(capsys)["data"]["hardware"]["word"] == "clean"
-    told = explained(capsys)
-    assert "clean, not the hardware: no error was reported" in told
-    assert "rule the hardware out" not in told
-    assert "not readable here" not in told
+    assert asked(ctl)["data"]["hardware"]["word"] == "clean"
+    assert "rule the hardware out" not in explained(ctl)
 
 
-def test_what_broke_is_one_step_and_one_line_of_predict(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_broke_is_one_step_and_one_line_of_predict(ctl: Ctl) -> None:
     event = Event(at_s=time.time() - 60, kind="xid", text="XID 79: off the bus", hardware=True)
     advice = ("look at the hardware first: XID 79: off the bus, at 10:00", "restart it")
     first, second = world.state().devices
@@ -211,76 +148,14 @@ def test_what_broke_is_one_step_and_one_line_of_predict(
     process = msgspec.structs.replace((first.processes or ())[0], finding=found)
     device = msgspec.structs.replace(first, events=(event,), finding=found, processes=(process,))
     world.write(devices=(device, second))
-    steps = [step["text"] for step in asked(capsys)["data"]["next_steps"]]
+    steps = [step["text"] for step in asked(ctl)["data"]["next_steps"]]
     assert steps[0] == "rule the hardware out first"
     assert "restart it" in steps
     assert advice[0] not in steps
-    main(["predict"])
-    assert " ".join(capsys.readouterr().out.split()).count("XID 79: off the bus") == 1
+    assert " ".join(ctl("predict", code=None).split()).count("XID 79: off the bus") == 1
 
 
-def test_memory_that_is_held_there_without_work_is_a_step(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    held = Holding(kind="gone", device_uid=world.SECOND.uid)
-    world.write()
-    assert "nothing has to be done" in explained(capsys, "1")
-    world.write(holdings=(held,))
-    told = explained(capsys, "1")
-    assert "gpuwatchctl zombies" in told
-    assert "nothing has to be done" not in told
-
-
-def test_a_pool_is_explained_honestly(capsys: pytest.CaptureFixture[str]) -> None:
-    info = msgspec.structs.replace(OWNER, framework="vLLM", model="llama")
-    write_one(LiveProcess(info=info, used_bytes=GIB, finding=making.calm(pattern="preallocated")))
-    told = explained(capsys, "4711")
-    assert "vLLM (known), serving llama" in told
-    assert "a leak inside the pool is invisible here" in told
-    assert "only the framework's figures tell" in told
-    assert "localhost:8000/metrics" in told
-    assert "growth above the pool, the KV cache and host memory are watched" in told
-    info = msgspec.structs.replace(OWNER, framework="JAX")
-    write_one(LiveProcess(info=info, used_bytes=GIB, finding=making.calm(pattern="preallocated")))
-    assert "growth above the pool and host memory are watched" in explained(capsys, "4711")
-
-
-def _names(row: str) -> set[str]:
-    return {name for name in ("torch.cuda", "history.db") if name in row}
-
-
-@pytest.mark.parametrize("flags", ["", "--ascii"])
-@pytest.mark.parametrize("source", ["live", "record"])
-def test_it_fits_80_columns(
-    flags: str, source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    if source == "record":
-        record("cyclic")
-    else:
-        world.write(world.odd())
-    assert main(["explain", *flags.split()]) == 0
-    shown = capsys.readouterr().out
-    # Neither a path nor what is there to be copied is broken.
-    rows = [row for row in shown.splitlines() if not _names(row)]
-    widest = max(rows, key=width_of)
-    assert width_of(widest) <= 80, widest
-    assert not flags or shown.isascii()
-
-
-@pytest.mark.parametrize("target", ["0", "1", "4711", "77", "5"])
-def test_no_foreign_text_harms(target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    world.write(world.odd(world.HOSTILE))
-    assert main(["explain", target]) == 0
-    for row in capsys.readouterr().out.splitlines():
-        assert row.isprintable(), row
-    assert main(["explain", target, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    for part in answer["data"]["sections"]:
-        assert all(line.isprintable() for line in part["lines"])
-
-
-def test_an_instance_shares_what_breaks_with_its_card(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_instance_shares_what_breaks_with_its_card(ctl: Ctl) -> None:
     event = Event(at_s=time.time() - 60, kind="xid", text="XID 48: memory", hardware=True)
     first, _ = world.state().devices
     piece = msgspec.structs.replace(first.device, uid="MIG-1", parent_uid=first.device.uid)
@@ -291,11 +166,10 @@ def test_an_instance_shares_what_breaks_with_its_card(capsys: pytest.CaptureFixt
     )
     card = msgspec.structs.replace(first, finding=None, processes=(), events=(event,))
     world.write(devices=(card, slice_), alerts=())
-    assert "look at the hardware first: XID 48: memory" in explained(capsys, "MIG-1")
-    assert "its MIG instances are judged, not the card" in explained(capsys, "GPU-1")
+    assert "look at the hardware first: XID 48: memory" in explained(ctl, "MIG-1")
 
 
-def test_what_status_calls_it_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_status_calls_it_names_it(ctl: Ctl) -> None:
     first, second = world.state().devices
     cut = msgspec.structs.replace(first.device, index=3)
     piece = msgspec.structs.replace(
@@ -308,42 +182,12 @@ def test_what_status_calls_it_names_it(capsys: pytest.CaptureFixture[str]) -> No
         ("MIG 3:0", {"MIG-1"}), ("mig3:0", {"MIG-1"}), ("GPU 3", {cut.uid, "MIG-1"}),
         ("gpu1", {second.device.uid}),
     ):  # fmt: skip
-        assert main(["status", "--json", "--gpu", name]) == 0
-        shown = json.loads(capsys.readouterr().out)["data"]
+        shown = ctl.data("status --gpu", name)
         assert {one["device"]["uid"] for one in shown} == uids
-    assert explained(capsys, "MIG 3:0").startswith("MIG 3:0 ")
-    assert explained(capsys, "gpu 3").startswith("GPU 3 ")
+    assert explained(ctl, "MIG 3:0").startswith("MIG 3:0 ")
 
 
-def test_of_coherent_memory_the_processes_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
-    first, _ = world.state().devices
-    device = msgspec.structs.replace(first.device, memory_kind="coherent")
-    world.write(devices=(msgspec.structs.replace(first, device=device, finding=None),), alerts=())
-    assert "its processes are judged, not the card" in explained(capsys, "GPU-1")
-    assert main(["status"]) == 0
-    shown = capsys.readouterr().out
-    assert "coherent memory" in shown
-    assert "its processes are judged, not the card" in shown
-
-
-@pytest.mark.parametrize(
-    ("p", "said"),
-    [
-        (1.0, "too few samples to tell it from chance"),
-        (0.2, "chance 0.2"),
-        (1e-9, "chance < 0.001"),
-    ],
-)
-def test_a_test_without_enough_samples_is_no_chance_of_one(p: float, said: str) -> None:
-    facts = {"p_value": p, "growth_bytes": 1e9, "r_squared": 1.0, "second_half_share": 0.5}
-    trend = Signal(
-        detector="trend", pattern="gradual", rate_bytes_per_s=1e6, confidence=0.9, since_s=0.0,
-        n=14, facts=facts,
-    )  # fmt: skip
-    assert f", {said};" in curve_reasons.signal_words(trend, now_s=60.0)
-
-
-def test_an_alert_that_no_curve_is_judged_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_alert_that_no_curve_is_judged_for(ctl: Ctl) -> None:
     lost = world.firing(
         key="gpu:GPU-1", kind="gpu", severity="critical", title="GPU 0 (A100)",
         subject=Subject(device_uid="GPU-1"),
@@ -354,22 +198,14 @@ def test_an_alert_that_no_curve_is_judged_for(capsys: pytest.CaptureFixture[str]
         ),
     )  # fmt: skip
     world.write(alerts=(world.firing(), lost))
-    assert main(["explain", "gpu:GPU-1"]) == 0
-    out = capsys.readouterr().out
+    out = ctl("explain gpu:GPU-1")
     assert "GPU 0  NVIDIA A100  CRITICAL" in out
-    assert "how the GPU answers: GPU 0 (A100)" in out
     assert "it fell off" in out
-    assert "it is over when the GPU has answered for a minute" in out
-    assert "     sudo dmesg | grep xid" in out
-    assert "2. start it again elsewhere" in out
     assert "grow" not in out
-    assert main(["explain", "0"]) == 0
-    assert "does not answer any more" not in capsys.readouterr().out
+    assert "does not answer any more" not in ctl("explain 0")
 
 
-def test_memory_that_is_held_is_explained_by_what_would_free_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_memory_that_is_held_is_explained_by_what_would_free_it(ctl: Ctl) -> None:
     held = world.firing(
         key="held:GPU-1/4711@1000.0", kind="held",
         finding=making.finding(
@@ -378,9 +214,140 @@ def test_memory_that_is_held_is_explained_by_what_would_free_it(
         ),
     )  # fmt: skip
     world.write(alerts=(held,))
-    assert main(["explain", "held:GPU-1", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)["data"]
+    data = ctl.data("explain held:GPU-1")
     assert [one["text"] for one in data["next_steps"]] == [
         "ask alice", "see everything that is held",
     ]  # fmt: skip
     assert "12.0 GiB held" in str(data["sections"])
+
+
+GIB, MIB = making.GIB, making.MIB
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_every_pattern_is_reasoned_from_the_recorded_series(shape: str, ctl: Ctl) -> None:
+    record(shape)
+    answer = asked(ctl, "4711")
+    assert answer["source"] == "database"
+    assert answer["data"]["verdict"]["pattern"] == shape
+    told = explained(ctl, "4711")
+    assert ("full in" in told) is (shape in {"gradual", "step", "cyclic"})
+    assert f"Why {shape}" in told
+
+
+def test_its_numbers_are_those_of_predict(ctl: Ctl) -> None:
+    record("gradual")
+    predicted = ctl.data("predict --pid 4711", code=None)[0]["processes"][0]["verdict"]
+    data = asked(ctl)["data"]
+    for name in ("pattern", "confidence", "rate_bytes_per_s", "eta", "onset_at", "reason"):
+        assert data["verdict"][name] == predicted[name]
+    assert data["measured"]["samples"] == POINTS
+    assert data["measured"]["confidence"] == pytest.approx(predicted["confidence"])
+    assert data["measured"]["growth_bytes"] == pytest.approx(4 * MIB * 3585, rel=0.05)
+    assert [one["detector"] for one in data["signals"]] == ["trend"]
+    assert data["signals"][0]["facts"]["r_squared"] > 0.99
+    assert data["levels"]["alert_confidence"] == 0.75
+    assert data["held_bytes"] == pytest.approx(4 * GIB + 4 * MIB * 3585, rel=0.01)
+    assert data["sections"][0]["title"] == "What is judged"
+    commands = [step["command"] for step in data["next_steps"]]
+    assert "py-spy dump --pid 4711" in commands
+    assert any("_record_memory_history" in (command or "") for command in commands)
+
+
+def test_a_past_alert_is_explained_as_it_was(ctl: Ctl) -> None:
+    end_s = record("gradual")
+    was = world.leak(judged_at_s=end_s - 1200)
+    world.remember(world.firing(state="resolved", resolved_at_s=end_s - 60, finding=was))
+    assert asked(ctl, "leak:GPU-1/4711")["data"]["measured"]["samples"] in {160, 161}
+
+
+def test_what_nobody_owns_leads_to_its_holders(ctl: Ctl) -> None:
+    record("stable")
+    subject = Subject(device_uid=making.CARD.uid, unattributed=True)
+    found = world.leak(
+        subject=subject,
+        blame=(Blame(process=None, name="memory that no process owns", share=1.0,
+                     rate_bytes_per_s=2e5),),
+    )  # fmt: skip
+    write_one(world.process(), finding=found, unattributed_bytes=3 * GIB)
+    told = explained(ctl, "0")
+    assert "memory on GPU 0 that no process owns, 3.0 GiB now" in told
+    assert "it moved between 1.0 GiB and 1.0 GiB" in told  # what the record leaves unowned
+
+
+def test_earlier_runs_are_told_one_by_one(ctl: Ctl) -> None:
+    record("gradual")
+    profile = Profile(
+        ended_at_s=time.time() - 9000, run_s=4000.0, base_bytes=2.0 * GIB, hold_s=0.0,
+        proven_bytes=5.0 * GIB, top_bytes=9.0 * GIB, near_limit=True, word="normal",
+    )  # fmt: skip
+    run = Run(
+        key=key_on("p", making.CARD) or "", device_uid=making.CARD.uid, label="python",
+        process=ProcessKey(pid=3, started_at_s=8e8), begun_at_s=8e8, profile=profile,
+    )  # fmt: skip
+    with world.history() as history:
+        history.shelf.keep(run)
+    assert "1h 07m long, from 2.0 GiB up to 9.0 GiB, ended near the limit" in explained(ctl, "4711")
+
+
+def test_where_the_notices_went_is_told(ctl: Ctl) -> None:
+    end_s = record("gradual")
+    alert = world.firing(opened_at_s=end_s - 900)
+    message = Message(id="m@x", notice="firing", severity="warning", subject="s", body="b")
+    sent = Delivery(
+        alert_key=alert.key, channel="email", message=message, state="failed", attempts=4,
+        created_at_s=end_s - 500, error="550 no such\x1b[2J user",
+    )  # fmt: skip
+    old = msgspec.structs.replace(sent, channel="desktop", created_at_s=end_s - 5000)
+    world.remember(alert, deliveries=[old, sent])
+    world.write(alerts=(alert,))
+    told = explained(ctl, "4711")
+    assert "1 notice reached nobody: 550 no such user" in told
+    assert "notice so far" not in told
+    (one,) = asked(ctl, "4711")["data"]["alert"]["deliveries"]
+    assert (one["channel"], one["state"]) == ("email", "failed")
+    waits = msgspec.structs.replace(sent, state="pending", created_at_s=end_s - 400)
+    world.remember(alert, deliveries=[waits])
+    assert "notice so far" not in explained(ctl, "4711")
+    done = msgspec.structs.replace(waits, state="sent", sent_at_s=end_s - 300)
+    world.remember(alert, deliveries=[done])
+    assert "1 notice so far, to email" in explained(ctl, "4711")
+
+
+def test_a_leak_on_the_host_is_found_in_the_history_too(
+    monkeypatch: pytest.MonkeyPatch, ctl: Ctl
+) -> None:
+    room = Headroom(64 * GIB, 40 * GIB)
+    monkeypatch.setattr("gpuwatchd.collect.host.memory.headroom", lambda: room)
+    record("stable", host=lambda t: 2 * GIB + t * MIB)
+    answer = asked(ctl)
+    assert answer["source"] == "database"
+    data = answer["data"]
+    assert (data["on_host"], data["verdict"]["pattern"]) == (True, "gradual")
+    assert data["verdict"]["rate_bytes_per_s"] == pytest.approx(MIB, rel=0.05)
+    assert data["verdict"]["reason"].startswith("host memory grows")
+    assert data["measured"]["samples"] == POINTS
+    assert data["process"]["verdict"]["pattern"] == "stable"
+    told = explained(ctl)
+    assert "anonymous memory and swap of python train.py[4711] of alice on the host" in told
+    assert "memray attach 4711" in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "word"),
+    [
+        ("xid", "XID 79: the GPU has fallen off the bus", "hardware"),
+        ("xid", "XID 31: a program used memory that is not its own", "application"),
+        ("gpu-lost", "does not answer", "hardware"),
+        ("throttle", "too hot", "unreadable"),
+        ("of another version", "who knows", "unreadable"),
+    ],
+)
+def test_the_history_tells_what_broke(kind: str, said: str, word: str, ctl: Ctl) -> None:
+    record("stable")
+    with world.history() as history:
+        history.event(kind, said, making.CARD.uid)
+    found = asked(ctl, "4711")["data"]["hardware"]
+    assert found["word"] == word
+    assert (said in found["sentence"]) is (word != "unreadable")
+    assert "clean" not in explained(ctl, "4711")

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from gpuwatchd.analysis.idle import signs
-from gpuwatchd.cli import device_facts, main, process_facts, verdict_text
+from gpuwatchd.cli import device_facts, panel, process_facts, verdict_text
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import config
 from gpuwatchd.core.model import (
     DeviceReading,
     DeviceState,
     Event,
-    EventKind,
     Ledger,
     LedgerState,
     ProcessInfo,
     ProcessKey,
+    ServedModel,
+    ServerReading,
     Subject,
 )
 from gpuwatchd.store import driver_release
@@ -31,12 +33,15 @@ from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.cli import world
 
+if TYPE_CHECKING:
+    from tests.cli.calls import Ctl
+
+
 GIB = making.GIB
 
 
-def _shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    main(list(arguments))
-    return capsys.readouterr().out
+def _shown(ctl: Ctl, *arguments: str) -> str:
+    return ctl(*arguments, code=None)
 
 
 def _device(**changes: Any) -> LiveDevice:
@@ -53,61 +58,21 @@ def _state(state: DeviceState, **changes: Any) -> LiveDevice:
     return _device(reading=found, processes=None, **changes)
 
 
-@pytest.mark.parametrize(
-    ("state", "kind", "said", "todo"),
-    [
-        ("asleep", None, "asleep, and left so", "a program wakes it"),
-        ("lost", "gpu-lost", "lost since", "reboot"),
-        ("hung", "gpu-hung", "hung since", "dmesg"),
-        ("reset-required", "reset-required", "needs a reset since", "--gpu-reset"),
-        ("released", None, "released, nothing is read", "gpuwatchctl release --end"),
-        ("no-permission", None, "no permission", "gpuwatchctl doctor"),
-        ("unsupported", None, "cannot be read", "gpuwatchctl doctor"),
-    ],
-)
-def test_a_state_is_said_in_few_words_with_what_to_do(
-    state: DeviceState,
-    kind: EventKind | None,
-    said: str,
-    todo: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    events = () if kind is None else (Event(at_s=time.time() - 60, kind=kind, text="it says why"),)
-    world.write(devices=(_state(state, events=events),), alerts=())
-    for verb in ("status", "predict"):
-        shown = _shown(capsys, verb)
-        assert said in shown
-        assert todo in shown
-        assert ("it says why" in shown) == (kind is not None)
-        assert "processes unknown" not in shown
-        assert "no verdict" not in shown
-        assert max(map(width_of, shown.splitlines())) <= 80
-
-
-def test_what_was_released_says_until_when(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_released_says_until_when(ctl: Ctl) -> None:
     world.write(devices=(_state("released"),), alerts=())
     request = driver_release.ask(config.runtime_dir(), 600.0, time.time())
     at = time.strftime("%H:%M", time.localtime(request.until_at_s))
     for verb in ("status", "predict"):
-        assert f"released until {at}, nothing is read" in _shown(capsys, verb)
+        assert f"released until {at}, nothing is read" in _shown(ctl, verb)
 
 
-def test_a_list_that_could_not_be_read_is_not_an_empty_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_list_that_could_not_be_read_is_not_an_empty_one(ctl: Ctl) -> None:
     look = msgspec.structs.replace(world.reading("GPU-1", 5), uses_reason="no permission")
-    old = _device(reading=look, processes=(world.process(),), processes_age_s=40.0)
-    none = _device(reading=look, processes=None)
-    world.write(devices=(old,), alerts=())
-    assert "processes unknown: no permission; last known 40s ago" in _shown(capsys, "status")
-    world.write(devices=(none,), alerts=())
-    shown = _shown(capsys, "status")
-    assert "processes unknown: no permission\n" in shown
-    assert "last known" not in shown
-    world.write(devices=(_device(),), alerts=())
-    assert "processes" not in _shown(capsys, "status")
-    world.write(devices=(_device(reading=look),), alerts=())
-    assert "some processes unknown: no permission\n" in _shown(capsys, "status")
+    for changes, unknown in (
+        ({"reading": look, "processes": None}, True), ({"reading": look}, True), ({}, False),
+    ):  # fmt: skip
+        world.write(devices=(_device(**changes),), alerts=())
+        assert ("processes unknown: no permission" in ctl("status")) is unknown
 
 
 def _ledger(state: LedgerState, rest_gib: float, usual_gib: float | None = None) -> Ledger:
@@ -151,17 +116,6 @@ def test_the_account_explains_what_does_not_add_up() -> None:
     assert [part.split(" GiB")[0] for part in parts] == ["20.0", "1.0", "50.0", "9.0"]
 
 
-def test_a_card_with_instances_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
-    piece = msgspec.structs.replace(
-        making.CARD, uid="MIG-1", parent_uid=making.CARD.uid, name="1g.10gb"
-    )
-    world.write(devices=(_device(), _device(device=piece, samples=3)), alerts=())
-    shown = _shown(capsys, "status")
-    assert "its MIG instances are judged, not the card" in shown
-    assert "MIG 0" in shown
-    assert "collecting, 3 of 20 samples" in shown
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -182,62 +136,30 @@ def test_who_holds_it_is_named_as_far_as_is_true(changes: dict[str, Any], said: 
     assert verdict_text.who(msgspec.structs.replace(info, **changes)) == said
 
 
-def test_growth_on_the_host_is_shown_with_the_process(capsys: pytest.CaptureFixture[str]) -> None:
-    world.write(world.odd())
-    assert "host memory +12.4 MB/min (12.0 GiB)" in _shown(capsys, "status")
-    assert "host memory  LEAK" in _shown(capsys, "predict")
+def test_growth_on_the_host_is_a_finding_too(ctl: Ctl) -> None:
     hosts = making.finding(subject=Subject(device_uid="GPU-1", process=making.KEY, host=True))
     grows = msgspec.structs.replace(world.process(), host_finding=hosts)
     world.write(devices=(_device(processes=(grows,)),), alerts=())
-    assert main(["status", "--exit-code"]) == 3
-    capsys.readouterr()
+    assert "host memory" in ctl("status --exit-code", code=3)
     calm = msgspec.structs.replace(world.process(), host_finding=making.calm(), host_bytes=5)
     assert process_facts.host_growth(calm) == ""
-
-
-def test_wide_leaves_nothing_out(capsys: pytest.CaptureFixture[str]) -> None:
-    world.write(world.odd())
-    told = {
-        "0000:65:00.0", "memory by v2", "clocks held by train", "ECC errors: 2",
-        "retired pages: 1", "XID 79: train", "look at the hardware first", "slurm train", "rank 3",
-        "docker train", "unit train", "loaded: TensorFlow, train", "sm 41%", "host 12.0 GiB",
-        "from train < bash[1]", "command: python train.py", "unified memory", "KV cache 40%",
-        "3 running", "does not answer: train", "80.0 GiB = 18.0 GiB free",
-    }  # fmt: skip
-    shown = _shown(capsys, "status", "--wide")
-    assert {words_ for words_ in told if words_ not in shown} == set()
-    plain = _shown(capsys, "status")
-    assert not {"unit train", "sm 41%", "KV cache 40%"} & set(plain.split("  "))
-    assert len(plain.splitlines()) < len(shown.splitlines()) / 1.5
-    assert "command: python train.py" in " ".join(_shown(capsys, "predict", "--wide").split())
-
-
-def test_holdings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    state = world.odd()
-    world.write(state)
-    shown = _shown(capsys, "status")
-    assert "2 holdings without work, 18.0 GiB: gpuwatchctl zombies" in shown
-    unknown = msgspec.structs.replace(state.holdings[0], held_bytes=None)
-    world.write(msgspec.structs.replace(state, holdings=(unknown,)))
-    assert "1 holding without work: gpuwatchctl zombies" in _shown(capsys, "status")
-    assert "without work" not in _shown(capsys, "status", "--gpu", "1")
 
 
 @pytest.mark.parametrize("verb", ["status", "status --wide", "predict --wide"])
 @pytest.mark.parametrize("columns", ["80", "100"])
 def test_it_fits_the_width(
-    verb: str, columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: str, columns: str, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     world.write(world.odd())
-    shown = _shown(capsys, *verb.split())
+    shown = _shown(ctl, *verb.split())
     assert max(map(width_of, shown.splitlines())) <= int(columns)
 
 
 @pytest.mark.parametrize("verb", ["status", "predict", "watch -n 1"])
-def test_programs_get_all_of_it(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_get_all_of_it(verb: str, ctl: Ctl) -> None:
     world.write(world.odd())
-    answer = json.loads(_shown(capsys, *verb.split(), "--json"))
+    answer = json.loads(_shown(ctl, *verb.split(), "--json"))
     first, lost = answer["data"]
     assert first["ledger"]["state"] == "partial"
     assert first["ledger"]["unattributed_bytes"] == 2 * GIB
@@ -255,7 +177,7 @@ def test_programs_get_all_of_it(verb: str, capsys: pytest.CaptureFixture[str]) -
     assert answer["servers"][1]["models"] is None
 
 
-def test_every_verb_says_the_same_since(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_says_the_same_since(ctl: Ctl) -> None:
     onset_s = time.time() - 5000
     found = world.leak(onset_at_s=onset_s)
     first, second = world.state().devices
@@ -266,22 +188,8 @@ def test_every_verb_says_the_same_since(capsys: pytest.CaptureFixture[str]) -> N
     )
     at = time.strftime("%H:%M", time.localtime(onset_s))
     for verb in ("status", "alerts", "alerts show 4711", "predict", "explain"):
-        shown = " ".join(_shown(capsys, *verb.split()).split())
+        shown = " ".join(_shown(ctl, *verb.split()).split())
         assert f"since {at}" in shown or re.search(rf"since \d{{4}}-\d\d-\d\d {at}", shown), verb
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [({}, ""), ({"stopped": True}, "the daemon is not running; alerts are as it left them at")],
-)
-def test_alerts_say_where_they_come_from(
-    changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world.write(**changes)
-    for verb in ("alerts", "alerts show 4711"):
-        shown = _shown(capsys, *verb.split())
-        assert said in shown
-        assert ("not running" in shown) == bool(said)
 
 
 def _keys(value: object) -> set[str]:
@@ -291,60 +199,89 @@ def _keys(value: object) -> set[str]:
 
 
 @pytest.mark.parametrize("verb", ["status", "explain"])
-def test_every_key_is_in_the_manual(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_key_is_in_the_manual(verb: str, ctl: Ctl) -> None:
     world.write(world.odd())
-    answer = json.loads(_shown(capsys, verb, "--json"))
+    answer = json.loads(_shown(ctl, verb, "--json"))
     for signal in answer["data"]["signals"] if verb == "explain" else ():
         signal["facts"] = {}  # each detector's own
     page = (Path(__file__).parents[2] / "docs/reference/json.md").read_text(encoding="utf-8")
     assert {key for key in _keys(answer) if f"`{key}`" not in page} == set()
 
 
-def test_what_broke_lately_is_said_without_being_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_broke_lately_is_said_without_being_asked(ctl: Ctl) -> None:
     now_s = time.time()
     old = Event(at_s=now_s - 90000, kind="xid", text="XID 48: memory", hardware=True)
     new = Event(at_s=now_s - 60, kind="xid", text="XID 79: off the bus", hardware=True)
     ours = Event(at_s=now_s - 30, kind="xid", text="XID 31: a program", hardware=False)
     world.write(devices=(_device(events=(old, new, ours)),), alerts=())
-    shown = _shown(capsys, "status")
+    shown = _shown(ctl, "status")
     assert "XID 79: off the bus  look at the hardware first" in shown
     assert "XID 31" not in shown
     world.write(devices=(_device(events=(old, ours)),), alerts=())
-    assert "XID" not in _shown(capsys, "status")
+    assert "XID" not in _shown(ctl, "status")
     lost = Event(at_s=now_s - 50, kind="gpu-lost", text="does not answer any more", hardware=True)
     back = Event(at_s=now_s - 20, kind="gpu-back", text="the GPU answers again")
     world.write(devices=(_device(events=(lost,)),), alerts=())
-    assert "does not answer any more" in _shown(capsys, "status")
+    assert "does not answer any more" in _shown(ctl, "status")
     world.write(devices=(_device(events=(lost, back)),), alerts=())
-    shown = _shown(capsys, "status")
+    shown = _shown(ctl, "status")
     assert re.search(r"it was lost, back since \d\d:\d\d  look at the hardware first", shown)
     assert "any more" not in shown
 
 
-def test_a_gpu_that_is_lost_has_no_calm_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_that_is_lost_has_no_calm_verdict(ctl: Ctl) -> None:
     for finding, said in ((making.calm(), False), (world.leak(), True)):
         world.write(devices=(_state("lost", finding=finding),), alerts=())
-        shown = _shown(capsys, "status")
+        shown = _shown(ctl, "status")
         assert ("gradual" in shown) is said
         assert "stable" not in shown
 
 
-def test_too_few_samples_are_called_so() -> None:
-    few = making.calm(pattern="unknown", samples=3, reason="too little data for a verdict")
-    assert verdict_text.verdict(few)[0] == "collecting, 3 samples so far"
-    enough = msgspec.structs.replace(few, samples=30)
-    assert verdict_text.verdict(enough)[0] == "unknown"
+def test_instances_are_counted_on_their_card(ctl: Ctl) -> None:
+    """They count from 0 on every card: GPU 0 could not be asked for beside them."""
+    pieces = [
+        msgspec.structs.replace(
+            making.CARD, uid=f"MIG-{card}", index=0, parent_uid=uid, parent_index=card
+        )
+        for card, uid in enumerate((making.CARD.uid, world.SECOND.uid))
+    ]
+    cards = (making.CARD, world.SECOND, *pieces)
+    world.write(devices=tuple(_device(device=one) for one in cards), alerts=())
+    wanted = {"0": "GPU 0", "1": "GPU 1", "MIG-1": "MIG 1:0", "0:0": "MIG 0:0", "1:*": "MIG 1:0"}
+    for target, said in wanted.items():
+        assert _shown(ctl, "explain", target).startswith(f"{said}  ")
+    shown = _shown(ctl, "status", "--gpu", "1")
+    assert ("GPU 1" in shown, "MIG 1:0" in shown, "MIG 0:0" in shown) == (True, True, False)
+    assert "GPUs here: 0, 1, 0:0, 1:0" in ctl.err("status --gpu 7")
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "said"),
-    [
-        ("xid", "XID 79: off the bus", "XID 79: off the bus"),
-        ("released", "the driver is used again", "the driver is used again"),
-        ("throttle", "clocks held down for 30 s", "throttle: clocks held down for 30 s"),
-    ],
+    ("days", "said"),
+    [(365 * 290, r"llama3:8b \(until unloaded\)"), (0.5, r"llama3:8b \(until .*\d\d:\d\d\)")],
 )
-def test_an_event_is_a_sentence(kind: EventKind, text: str, said: str) -> None:
-    event = Event(at_s=0.0, kind=kind, text=text)
-    _, shown, _ = device_facts.happened(event, now_s=60.0)
-    assert shown[0] == said
+def test_a_model_that_stays_has_no_day_on_which_it_leaves(days: float, said: str) -> None:
+    now_s = 1_790_000_000.0
+    model = ServedModel(name="llama3:8b", expires_at_s=now_s + days * 86400.0)
+    server = ServerReading(kind="Ollama", url="u", at_s=now_s, models=(model,))
+    parts = [part for part in panel.server_line(server, now_s=now_s) if isinstance(part, str)]
+    assert any(re.fullmatch(said, part) for part in parts), parts
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "100"])
+def test_a_terminal_gets_no_line_that_it_must_break_or_that_is_cut(
+    columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = ["timestamp, index, name, memory.used [MiB], memory.total [MiB]"]
+    rows += [f"2026/03/01 10:{k // 60:02}:{k % 60:02}.0, 0, A100, {9000 + 9 * k} MiB, 81920 MiB"
+             for k in range(1800)]  # fmt: skip
+    log = tmp_path / "gpu-of-a-node-with-a-long-name.csv"
+    log.write_text("\n".join(rows) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for arguments in (["doctor"], ["analyze", log.name]):
+        shown = ctl(*arguments, code=None).splitlines()
+        paths = [row for row in shown if "/" in row.split()[-1]]  # a path has no place to break
+        assert max(map(width_of, [row for row in shown if row not in paths])) <= int(columns)
+        assert not any(row.endswith("…") for row in shown if row not in paths), shown

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.cli import main
+from gpuwatchd.core import config
 from gpuwatchd.core.model import Availability, ServiceState
-from tests.cli.test_look import Card
+from tests.cli import world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
 
 
 CALLS: list[str] = []
@@ -86,13 +89,6 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> type[FakeManager]:
     return FakeManager
 
 
-@pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the source nvml have a GPU."""
-    monkeypatch.setitem(sys.modules, Card.__module__, sys.modules[Card.__module__])
-    monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": f"{Card.__module__}:Card"})
-
-
 @pytest.mark.parametrize(
     ("words", "call"),
     [
@@ -134,11 +130,9 @@ def test_service_flags_that_make_no_sense(words: str, manager: type[FakeManager]
     assert CALLS == []
 
 
-def test_a_purge_asks_first(manager: type[FakeManager], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["service", "uninstall", "--purge"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "nothing was done: --yes does it"
-    assert main(["service", "uninstall", "--purge", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["data"]["dry_run"] is True
+def test_a_purge_asks_first(manager: type[FakeManager], ctl: Ctl) -> None:
+    assert ctl("service uninstall --purge").splitlines()[-1] == "nothing was done: --yes does it"
+    assert ctl.data("service uninstall --purge")["dry_run"] is True
 
 
 RUNNING = ServiceState(
@@ -179,47 +173,19 @@ def test_service_status_has_systemctl_s_codes(
     code: int,
     manager: type[FakeManager],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    ctl: Ctl,
 ) -> None:
     monkeypatch.setattr(manager, "state", state)
-    assert main(["service", "status"]) == code
-    assert capsys.readouterr().out.splitlines()[0] == state.text
-    assert main(["service", "status", "--json"]) == code
-    told = json.loads(capsys.readouterr().out)["data"]
+    assert ctl("service status", code=code).splitlines()[0] == state.text
+    told = ctl.data("service status", code=code)
     assert (told["running"], told["state"]) == (code == 0, state.state)
 
 
-def test_service_status_says_what_is_known(
-    manager: type[FakeManager],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(manager, "state", RUNNING)
-    assert main(["service", "status"]) == 0
-    shown = capsys.readouterr().out
-    assert (
-        "file      /home/mleng/.config/systemd/user/gpuwatchd.service (starts by itself)" in shown
-    )
-    assert "with      /home/mleng/.config/systemd/user/gpuwatchd.service.d/override.conf" in shown
-    assert "memory    88 MiB of 256 MiB" in shown
-    assert "watchdog  after 60s without a sample" in shown
-    assert "log" not in shown
-    monkeypatch.setattr(manager, "state", FAILED)
-    assert main(["service", "status"]) == 3
-    shown = capsys.readouterr().out
-    assert "log       ERROR no such key" in shown
-    assert "hint      gpuwatchctl config validate" in shown
-    assert "memory" not in shown
-
-
 def test_no_service_manager_is_said_with_its_hint(
-    manager: type[FakeManager],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    manager: type[FakeManager], monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setattr(manager, "present", False)
-    assert main(["service", "start"]) == 1
-    shown = capsys.readouterr().err
+    shown = ctl.err("service start")
     assert "nobody home" in shown
     assert "hint: log in" in shown
     assert CALLS == []
@@ -242,52 +208,96 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 
 def test_notify_sends_through_the_real_channel(
-    program: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: Callable[[str], Path], tmp_path: Path, ctl: Ctl
 ) -> None:
     program(f"cat > {tmp_path}/got")
-    assert main(["notify", "test", "command"]) == 0
-    assert "arrived" in capsys.readouterr().out
+    assert "arrived" in ctl("notify test command")
     got = json.loads((tmp_path / "got").read_text(encoding="utf-8"))
     assert got["message"]["notice"] == "test"
 
 
-def test_notify_reports_a_failure_as_one(
-    program: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_notify_reports_a_failure_as_one(program: Callable[[str], Path], ctl: Ctl) -> None:
     program("echo no way >&2; exit 77")
-    assert main(["notify", "test", "command", "--json"]) == 1
-    (row,) = json.loads(capsys.readouterr().out)["data"]
+    (row,) = ctl.data("notify test command", code=1)
     assert row["result"] == "failed"
     assert "no way" in row["detail"]
     assert "again" not in row["detail"]
     program("exit 75")
-    assert main(["notify", "test", "command"]) == 1
-    assert "would try again" in capsys.readouterr().out.replace("\n" + " " * 9, " ")
+    assert "would try again" in ctl("notify test command", code=1).replace("\n" + " " * 9, " ")
 
 
 def test_notify_dry_run_sends_nothing(
-    program: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: Callable[[str], Path], tmp_path: Path, ctl: Ctl
 ) -> None:
     program(f"touch {tmp_path}/sent")
-    assert main(["notify", "test", "command", "--dry-run"]) == 0
-    assert "usable" in capsys.readouterr().out
+    assert "usable" in ctl("notify test command --dry-run")
     assert not (tmp_path / "sent").exists()
 
 
-def test_notify_without_a_channel_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_notify_without_a_channel_says_so(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
     monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "")
-    assert main(["notify", "test"]) == 1
-    assert "no channel is in use" in capsys.readouterr().err
+    assert "no channel is in use" in ctl.err("notify test")
 
 
-def test_status_looks_directly_at_a_source_with_its_main_setting(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_looks_directly_at_a_source_with_its_main_setting(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "c.toml"
     file.write_text("[sources]\nenabled = ['simulate:mixed-8x8']\n")
-    assert main(["status", "--json", "--config", str(file)]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = ctl.json("status --config", str(file))
     assert answer["source"] == "direct"
     assert len(answer["data"]) == 8
+
+
+@pytest.fixture(autouse=True)
+def recorded() -> None:
+    """Leave a history with one alert that fired an hour ago and one of last week."""
+    now_s = time.time()
+    old = world.firing(
+        key="leak:old", state="resolved", opened_at_s=now_s - 5 * 86_400, firing_at_s=now_s - 4e5,
+        resolved_at_s=now_s - 3.9e5, title="an old one",
+    )  # fmt: skip
+    world.remember(world.firing(firing_at_s=now_s - 3600), old)
+
+
+def hooked(tmp_path: Path, channels: str = '["command"]', code: int = 0) -> Path:
+    file = tmp_path / "c.toml"
+    script = f"cat > '{tmp_path / 'heard'}'; exit {code}"
+    file.write_text(
+        f"[policy]\ndigest-channels = {channels}\n"
+        f"[notify.command]\nargv = {json.dumps(['sh', '-c', script])}\n"
+    )
+    return file
+
+
+def test_shown_it_sends_nothing(tmp_path: Path, ctl: Ctl) -> None:
+    file = hooked(tmp_path)
+    out = ctl("--config", str(file), "notify", "digest", "--dry-run")
+    assert out.startswith("1 alert since")
+    assert "an old one" not in out
+    out = ctl("--config", str(file), "notify", "digest", "--dry-run", "--since", "7d")
+    assert out.startswith("2 alerts since")
+    assert "an old one" in out
+    assert not (tmp_path / "heard").exists()
+
+
+def test_sent_it_goes_by_the_channels_of_the_digest(tmp_path: Path, ctl: Ctl) -> None:
+    (row,) = ctl.data("--config", str(hooked(tmp_path)), "notify", "digest")
+    assert (row["channel"], row["result"]) == ("command", "arrived")
+    heard = json.loads((tmp_path / "heard").read_text())["message"]
+    assert heard["notice"] == "digest"
+    assert heard["subject"].startswith("1 alert since")
+
+
+def test_what_is_held_now_is_in_it_while_the_daemon_runs(ctl: Ctl) -> None:
+    world.write(holdings=world.odd().holdings)
+    assert "Held without work" in ctl.data("notify digest --dry-run")["facts"]
+
+
+def test_what_fails_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], ctl: Ctl) -> None:
+    assert "failed" in ctl("--config", str(hooked(tmp_path, code=3)), "notify", "digest", code=1)
+    nobody = hooked(tmp_path, channels="[]")
+    assert "no channel is in use" in ctl.err("--config", str(nobody), "notify", "digest")
+    assert main(["notify", "digest", "nope"]) == 2
+    assert main(["notify", "digest", "--since", "soon"]) == 2
+    capsys.readouterr()
+    (config.state_dir() / "history.db").unlink()
+    assert "no history" in ctl.err("notify digest --dry-run")

@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from gpuwatchd.cli import current_state, main, program
+from gpuwatchd.cli import current_state, main, program, ranking
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
@@ -19,6 +20,7 @@ from gpuwatchd.core.model import (
     Availability,
     Device,
     DeviceReading,
+    EtaRange,
     Fault,
     ProcessKey,
     ProcessUse,
@@ -26,9 +28,15 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.store import driver_release
 from gpuwatchd.store.directories import private_directory
+from gpuwatchd.web import pages
 from tests import making
 from tests.children import Child
 from tests.cli import world
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import Alert
+    from tests.cli.calls import Ctl
+
 
 HOUR_S = 3600.0
 
@@ -159,15 +167,12 @@ class Other(Card):
         del settings
 
 
-def test_nothing_is_opened_that_was_let_go(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_opened_that_was_let_go(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
     monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": f"{__name__}:Untouchable"})
     monkeypatch.setitem(sys.modules, __name__, sys.modules[Card.__module__])
     _let_go()
     for verb in ("status", "predict", "zombies"):
-        assert main([verb]) == 1
-        said = capsys.readouterr().err
+        said = ctl.err(verb)
         assert "the GPUs are let go on request until" in said
         assert "gpuwatchctl release --end" in said
     driver_release.end(config.runtime_dir())
@@ -210,11 +215,8 @@ def test_a_direct_look_tells_processes_as_the_daemon_does(card: None) -> None:
     assert msgspec.json.decode(file.read_bytes()) == anchor
 
 
-def test_a_direct_look_says_on_screen_that_it_has_no_trend(
-    card: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["status"]) == 0
-    shown = capsys.readouterr().out
+def test_a_direct_look_says_on_screen_that_it_has_no_trend(card: None, ctl: Ctl) -> None:
+    shown = ctl("status")
     assert "no trend" in shown
     assert "stable" not in shown
     assert main(["predict"]) == 1
@@ -222,13 +224,12 @@ def test_a_direct_look_says_on_screen_that_it_has_no_trend(
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format": 1}', b"\x00" * 5000, b"[]", b"null"])
 def test_a_broken_state_file_is_said_and_passed_over(
-    content: bytes, no_gpu: None, capsys: pytest.CaptureFixture[str]
+    content: bytes, no_gpu: None, ctl: Ctl
 ) -> None:
     world.write_raw(content)
     with pytest.raises(SourceUnavailable):
         current_state.see(Globals())
-    assert main(["status"]) == 1
-    assert "Traceback" not in capsys.readouterr().err
+    assert "Traceback" not in ctl.err("status")
 
 
 def test_a_broken_state_file_does_not_hide_the_gpus(card: None) -> None:
@@ -243,12 +244,9 @@ def test_a_state_of_a_later_version_is_not_guessed_at(card: None) -> None:
     assert "state-newer" in _codes(view)
 
 
-def test_a_daemon_without_gpus_is_exit_1_with_its_reasons(
-    capsys: pytest.CaptureFixture[str], no_gpu: None
-) -> None:
+def test_a_daemon_without_gpus_is_exit_1_with_its_reasons(ctl: Ctl, no_gpu: None) -> None:
     world.write(devices=(), alerts=(), problems=("libnvidia-ml.so.1 is missing",))
-    assert main(["status"]) == 1
-    assert "libnvidia-ml.so.1 is missing" in capsys.readouterr().err
+    assert "libnvidia-ml.so.1 is missing" in ctl.err("status")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +267,7 @@ def test_alerts_of_other_gpus_are_left_out() -> None:
     assert current_state.see(flags).alerts == ()
 
 
-def test_everything_unknown_is_a_question_mark(capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_unknown_is_a_question_mark(ctl: Ctl) -> None:
     blank = msgspec.structs.replace(
         making.CARD, uid="GPU-1a2b3c4d-5e6f", index=None, memory_total_bytes=None
     )
@@ -278,42 +276,27 @@ def test_everything_unknown_is_a_question_mark(capsys: pytest.CaptureFixture[str
         samples=0, faults=("it fell off the bus",),
     )  # fmt: skip
     world.write(devices=(item,), alerts=())
-    assert main(["status"]) == 1  # a GPU that cannot be read is not a good answer
-    shown = capsys.readouterr().out
+    shown = ctl("status", code=1)
     assert "GPU 1a2b3c4d" in shown
     assert "?/?" in shown
     assert "not readable: it fell off the bus" in shown
 
 
-def test_the_collecting_of_samples_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    item = msgspec.structs.replace(world.state().devices[1], finding=None, samples=6)
-    world.write(devices=(item,), alerts=())
-    assert main(["status"]) == 0
-    assert "collecting, 6 of 20 samples" in capsys.readouterr().out
-
-
-def test_runtime_directory_is_that_of_the_configuration() -> None:
-    world.write()
-    assert (config.runtime_dir() / "state.json").exists()
-
-
 def test_a_verb_that_cannot_be_loaded_hurts_itself_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     # The module, not its name in a text: importing it while patched would keep the patch for good.
     table = {"broken": "gpuwatchd.nothing:command", "watch": "gpuwatchd.cli.verbs.watch:command"}
     monkeypatch.setattr(program, "COMMANDS", table)
     monkeypatch.setattr(program, "_loaded", {})
-    assert main(["--help"]) == 0
-    assert "(cannot be loaded here)" in capsys.readouterr().out
-    assert main(["broken"]) == 1
-    assert "the verb broken cannot be loaded" in capsys.readouterr().err
+    assert "(cannot be loaded here)" in ctl("--help")
+    assert "the verb broken cannot be loaded" in ctl.err("broken")
     world.write()
     assert main(["watch", "-n", "1"]) == 0
 
 
 def test_watch_goes_on_when_the_gpus_go_and_come(
-    monkeypatch: pytest.MonkeyPatch, no_gpu: None, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, no_gpu: None, ctl: Ctl
 ) -> None:
     world.write()
     steps = iter(["gone", "back"])
@@ -325,19 +308,59 @@ def test_watch_goes_on_when_the_gpus_go_and_come(
             world.write()
 
     monkeypatch.setattr("gpuwatchd.cli.repeated.time.sleep", sleep)
-    assert main(["watch", "-n", "3"]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("watch -n 3")
     assert shown.count("NVIDIA A100") == 4
     assert shown.count("! no GPU found") == 1
 
 
-def test_growth_that_slows_down_is_shown_as_the_watch_that_it_is(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = making.finding(pattern="plateau", tier="watch", severity="info", eta=None)
-    process = world.process(finding=found)
-    device = msgspec.structs.replace(world.state().devices[0], finding=found, processes=(process,))
-    world.write(devices=(device,))
-    for verb in ("status", "predict"):
-        assert main([verb]) == 0
-        assert "watch plateau" in " ".join(capsys.readouterr().out.split())
+def alert(name: str, left_s: float, opened_s: float, **changes: object) -> Alert:
+    eta = EtaRange(low_s=left_s, mid_s=left_s, high_s=left_s)
+    found = world.leak(eta=eta)
+    return world.firing(
+        key=f"leak:GPU-1/{name}", title=name, finding=found, opened_at_s=opened_s, **changes
+    )
+
+
+def crowd() -> tuple[Alert, ...]:
+    now_s = time.time()
+    return (
+        alert("five-watch", 60.0, now_s - 9000, state="watch"),
+        alert("four-late", 9000.0, now_s - 5000, severity="warning"),
+        alert("three-soon", 600.0, now_s - 4000, severity="warning"),
+        alert("one-soon", 900.0, now_s - 3000, severity="critical"),
+        alert("two-stopped", 1.0, now_s - 1000, severity="critical",
+              clear_since_s=now_s - 60),
+    )  # fmt: skip
+
+
+ORDER = ["one-soon", "two-stopped", "three-soon", "four-late", "five-watch"]
+
+
+def test_the_worst_comes_first_then_the_soonest_to_be_full_everywhere() -> None:
+    world.write(alerts=crowd())
+    flags = Globals()
+    assert [one.title for one in ranking.shown(current_state.see(flags).alerts)] == ORDER
+    for name, key in (("overview", "alerts"), ("alerts", "open")):
+        assert [one["title"] for one in pages.answer(name, flags, {})[key]] == ORDER
+    for verb in ("status", "alerts"):
+        shown = world.run(verb).stdout
+        at = [shown.index(name) for name in ORDER]
+        assert at == sorted(at), verb
+
+
+def test_what_is_over_is_listed_the_newest_first() -> None:
+    past = [
+        world.firing(key=name, title=name, state="resolved", opened_at_s=float(at), severity=how)
+        for name, at, how in (("old", 10, "critical"), ("new", 30, "info"), ("mid", 20, "info"))
+    ]
+    found = ranking.ordered([*past, crowd()[0]])
+    assert [one.title for one in found] == ["five-watch", "new", "mid", "old"]
+
+
+def test_alerts_and_watches_are_counted_apart() -> None:
+    world.write(alerts=crowd())
+    assert ranking.counted(crowd()) == "4 alerts, 1 watch"
+    assert ranking.counted(()) == ""
+    page = pages.answer("overview", Globals(), {})["page"]
+    assert page["counted"] == "4 alerts, 1 watch"
+    assert [one["watched"] for one in page["open"]] == [False] * 4 + [True]

@@ -7,11 +7,10 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.cli import main
 from gpuwatchd.collect.drm.source import DrmSource
 from gpuwatchd.collect.metal.source import MetalSource
 from gpuwatchd.core import config
@@ -21,6 +20,10 @@ from gpuwatchd.daemon.main import main as daemon_main
 from gpuwatchd.store import live
 from tests.sources.drm_case import Tree, amd_fdinfo
 from tests.sources.metal_case import FakeMac
+
+if TYPE_CHECKING:
+    from tests.cli.calls import Ctl
+
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what auto is on Linux")
 
@@ -55,16 +58,15 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def doctor(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    main(["doctor", "--json"])
-    found = json.loads(capsys.readouterr().out)["data"]
+def doctor(ctl: Ctl) -> dict[str, Any]:
+    found = ctl.data("doctor", code=None)
     return {check["name"]: check for check in found}
 
 
 def test_doctor_names_every_source_and_asks_for_nothing_that_is_not_needed(
-    gpus: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gpus: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
-    found = doctor(capsys)
+    found = doctor(ctl)
     assert found["source drm"]["text"].startswith("1 GPU;")
     assert found["source metal"]["text"] == "not for this system"
     assert "libnvidia-ml" in found["source nvml"]["text"]
@@ -72,33 +74,27 @@ def test_doctor_names_every_source_and_asks_for_nothing_that_is_not_needed(
     assert "gpu" not in found
 
 
-def test_doctor_misses_what_was_named(
-    gpus: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_misses_what_was_named(gpus: pytest.MonkeyPatch, ctl: Ctl) -> None:
     gpus.setenv("GPUWATCHD_SOURCES_ENABLED", "nvml,drm")
-    found = doctor(capsys)
+    found = doctor(ctl)
     assert found["source nvml"]["level"] == "warning"
     gpus.setenv("GPUWATCHD_SOURCES_ENABLED", "nvml")
-    assert doctor(capsys)["source drm"]["text"] == "not enabled"
+    assert doctor(ctl)["source drm"]["text"] == "not enabled"
 
 
 def test_a_direct_look_shows_the_card_and_no_word_of_the_absent(
-    gpus: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gpus: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
-    assert main(["status", "--json"]) == 0
-    shown = capsys.readouterr()
+    shown = ctl.both("status --json")
     (device,) = json.loads(shown.out)["data"]
     assert device["device"]["name"] == "AMD GPU 0x73bf"
     assert device["used_bytes"] == 2 * 1024**3
     assert "libnvidia-ml" not in shown.out + shown.err
 
 
-def test_a_mac_is_shown_with_its_room(
-    gpus: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mac_is_shown_with_its_room(gpus: pytest.MonkeyPatch, ctl: Ctl) -> None:
     gpus.setenv("GPUWATCHD_SOURCES_ENABLED", "metal")
-    assert main(["status"]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("status")
     assert "Apple M2" in shown
     assert "6.0" in shown
 
@@ -117,7 +113,7 @@ def test_the_daemon_is_quiet_about_what_it_merely_tried(
 
 
 def test_the_daemon_names_all_in_one_short_sentence_when_none_works(
-    gpus: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gpus: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     gpus.setattr("gpuwatchd.collect.SOURCES", {
         "nvml": f"{__name__}:Absent", "drm": f"{__name__}:Nothing",
@@ -131,8 +127,7 @@ def test_the_daemon_names_all_in_one_short_sentence_when_none_works(
         "no AMD GPU, no Intel GPU with its own memory"
     )
     assert len(told) <= 100
-    assert main(["status"]) == 1
-    said = capsys.readouterr().err.splitlines()
+    said = ctl.err("status").splitlines()
     assert said[:2] == [f"gpuwatchctl: {told}", "hint: gpuwatchctl doctor"]
 
 

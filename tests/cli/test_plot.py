@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -14,14 +12,13 @@ import msgspec
 import pytest
 
 from gpuwatchd.charts import child_process as children
-from gpuwatchd.cli import main
-from gpuwatchd.cli.output import width_of
-from gpuwatchd.core import config
 from tests.cli import recorded, world
 from tests.conftest import need
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
 
 
 @pytest.fixture(autouse=True)
@@ -42,59 +39,43 @@ def _charts() -> None:
     need(children.available(), "the extra charts is not installed")
 
 
-def drawn(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["plot", *arguments]) == 0
-    return capsys.readouterr().out
+def drawn(ctl: Ctl, *arguments: str) -> str:
+    return ctl("plot", *arguments)
 
 
-def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
-    assert main(["plot", *arguments]) == code
-    said = capsys.readouterr()
+def refused(ctl: Ctl, code: int, *arguments: str) -> str:
+    said = ctl.both("plot", *arguments, code=code)
     assert said.out == ""
     assert "Traceback" not in said.err
     return said.err
 
 
 def test_a_simulation_that_runs_ahead_of_the_clock_is_drawn_to_its_own_now(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead_s = time.time() + 7200.0
     with monkeypatch.context() as later:
         later.setattr(time, "time", lambda: ahead_s)
         end_s = recorded.record("gradual")
     world.write(taken_at_s=end_s)
-    pictures = json.loads(drawn(capsys, "--json"))["data"]
+    pictures = json.loads(drawn(ctl, "--json"))["data"]
     at_s = max((one["curve"]["at_s"] for one in pictures), key=len)
     assert len(at_s) > 200, "what was recorded is not drawn"
     assert at_s[-1] == pytest.approx(end_s, abs=60.0)
 
 
 @pytest.mark.usefixtures("_hour")
-def test_every_gpu_is_drawn_one_below_the_other(capsys: pytest.CaptureFixture[str]) -> None:
-    said = drawn(capsys)
-    assert "\x1b" not in said
-    assert max(width_of(line) for line in said.splitlines() if "│" in line or "┤" in line) <= 80
-    assert said.index("GPU 0  NVIDIA A100") < said.index("GPU 1  NVIDIA A100")
-    assert "limit 80.0 GiB" in said
-    assert re.search(r"80 GiB┤─", said)
-    assert "memory used" in said.splitlines()[-1]
-    assert "▲ CRITICAL" in said or "▲ LEAK" in said
-
-
-@pytest.mark.usefixtures("_hour")
 @pytest.mark.parametrize("gpu", ["0", "gpu0", "GPU-1"])
-def test_one_gpu(capsys: pytest.CaptureFixture[str], gpu: str) -> None:
-    for said in (drawn(capsys, gpu), drawn(capsys, "--gpu", gpu)):
+def test_one_gpu(ctl: Ctl, gpu: str) -> None:
+    for said in (drawn(ctl, gpu), drawn(ctl, "--gpu", gpu)):
         assert "GPU 0 " in said
         assert "GPU 1 " not in said
 
 
 @pytest.mark.usefixtures("_hour")
-def test_forty_columns_and_plain_characters(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forty_columns_and_plain_characters(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    said = drawn(capsys, "0", "--ascii")
+    said = drawn(ctl, "0", "--ascii")
     assert said.isascii()
     chart = [line for line in said.splitlines() if re.match(r"[ 0-9.GiB]*[|+]", line)]
     assert len(chart) >= 8
@@ -102,45 +83,26 @@ def test_forty_columns_and_plain_characters(
 
 
 @pytest.mark.usefixtures("_hour")
-def test_colour_follows_the_rules(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "\x1b[36m" in drawn(capsys, "0", "--color", "always")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b" not in drawn(capsys, "0")
-
-
-@pytest.mark.usefixtures("_hour")
-def test_a_process_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    said = drawn(capsys, "--pid", "4711")
+def test_a_process_that_runs(ctl: Ctl) -> None:
+    said = drawn(ctl, "--pid", "4711")
     assert "[4711] of alice on GPU 0" in said
     assert "GPU 1" not in said
-    assert "[4711] of alice" in drawn(capsys, "--pid", "4711", "--user", "alice")
+    assert "[4711] of alice" in drawn(ctl, "--pid", "4711", "--user", "alice")
 
 
-@pytest.mark.usefixtures("_hour")
-def test_processes_of_a_user(capsys: pytest.CaptureFixture[str]) -> None:
-    said = drawn(capsys, "--user", "alice")
-    assert said.count("[4711] of alice") >= 1
-    assert "evil" in said
-    assert "\x1b" not in said
-
-
-def test_a_process_that_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_process_that_has_ended(ctl: Ctl) -> None:
     end_s = recorded.record("plateau")
     calm = world.state(taken_at_s=end_s).devices[1]
     world.write(taken_at_s=end_s, devices=(calm,), alerts=())
-    said = drawn(capsys, "--pid", "4711", "--since", "2h")
+    said = drawn(ctl, "--pid", "4711", "--since", "2h")
     assert "python train.py[4711] of alice on GPU 0" in said
     assert "full in" not in said
 
 
 @pytest.mark.usefixtures("_hour")
-def test_it_begins_where_the_record_begins_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_begins_where_the_record_begins_unless_told(ctl: Ctl) -> None:
     def span_s(*arguments: str) -> float:
-        assert main(["plot", "0", "--json", *arguments]) == 0
-        one = json.loads(capsys.readouterr().out)["data"][0]
+        one = ctl.data("plot 0", *arguments)[0]
         from gpuwatchd.core import units
 
         begin, end = (units.parse_instant(one[key], now_s=0) for key in ("begin_at", "end_at"))
@@ -151,9 +113,8 @@ def test_it_begins_where_the_record_begins_unless_told(capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("_hour")
-def test_json_is_what_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plot", "0", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_json_is_what_is_drawn(ctl: Ctl) -> None:
+    answer = ctl.json("plot 0")
     (one,) = answer["data"]
     assert answer["verb"] == "plot"
     assert len(one["curve"]["at_s"]) == len(one["curve"]["used_bytes"]) > 50
@@ -162,20 +123,20 @@ def test_json_is_what_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     assert one["forecast"]["mid_s"] == pytest.approx(2820)
 
 
-def test_without_anything_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_anything_it_says_what_to_do(ctl: Ctl) -> None:
     state = world.state()
     empty = [
         msgspec.structs.replace(item, recent_bytes=(), recent_step_s=0.0) for item in state.devices
     ]
     world.write(devices=tuple(empty))
-    said = refused(capsys, 1)
+    said = refused(ctl, 1)
     assert "no history yet" in said
     assert "hint: gpuwatchctl service install" in said
 
 
 @pytest.mark.usefixtures("_hour")
-def test_a_time_without_a_record(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, 1, "--since", "2020-01-01", "--until", "2020-01-02")
+def test_a_time_without_a_record(ctl: Ctl) -> None:
+    said = refused(ctl, 1, "--since", "2020-01-01", "--until", "2020-01-02")
     assert "nothing is recorded between" in said
     assert "--since 7d" in said
 
@@ -192,101 +153,51 @@ def test_a_time_without_a_record(capsys: pytest.CaptureFixture[str]) -> None:
         (("--size", "800x600"), "--dark and --size are of a file"),
     ],
 )
-def test_nonsense_is_a_usage_error(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
-) -> None:
-    assert said in refused(capsys, 2, *arguments)
+def test_nonsense_is_a_usage_error(ctl: Ctl, arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused(ctl, 2, *arguments)
 
 
 @pytest.mark.usefixtures("_hour")
-def test_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no GPU matches 7" in refused(capsys, 1, "7")
-    assert "no process of pid 5" in refused(capsys, 1, "--pid", "5")
-    assert "no process of user nobody" in refused(capsys, 1, "--user", "nobody")
+def test_what_is_not_there(ctl: Ctl) -> None:
+    assert "no GPU matches 7" in refused(ctl, 1, "7")
+    assert "no process of pid 5" in refused(ctl, 1, "--pid", "5")
+    assert "no process of user nobody" in refused(ctl, 1, "--user", "nobody")
 
 
 @pytest.mark.usefixtures("_hour", "_charts")
-def test_a_file_of_several(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_file_of_several(ctl: Ctl, tmp_path: Path) -> None:
     place = tmp_path / "all.svg"
-    assert drawn(capsys, "--output", str(place)) == f"{place}: 2 charts\n"
+    assert drawn(ctl, "--output", str(place)) == f"{place}: 2 charts\n"
     root = ET.fromstring(place.read_text("utf-8"))
     words = "".join(root.itertext())
     assert "GPU 0" in words
     assert "GPU 1" in words
-    assert drawn(capsys, "0", "--output", str(tmp_path / "A.PNG"), "--quiet") == ""
+    assert drawn(ctl, "0", "--output", str(tmp_path / "A.PNG"), "--quiet") == ""
     assert (tmp_path / "A.PNG").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("_hour", "_charts")
-def test_a_place_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    said = refused(capsys, 1, "0", "--output", str(tmp_path / "nowhere" / "a.png"))
+def test_a_place_that_cannot_be_written(ctl: Ctl, tmp_path: Path) -> None:
+    said = refused(ctl, 1, "0", "--output", str(tmp_path / "nowhere" / "a.png"))
     assert "cannot be written" in said
 
 
 @pytest.mark.usefixtures("_hour")
 def test_without_the_extra_the_command_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(children, "available", lambda: False)
-    said = refused(capsys, 1, "0", "--output", str(tmp_path / "a.png"))
+    said = refused(ctl, 1, "0", "--output", str(tmp_path / "a.png"))
     assert "the extra charts" in said
     assert "charts" in said.partition("hint:")[2]
     assert list(tmp_path.glob("*.png")) == []
 
 
-def test_hostile_names_and_odd_machines_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    end_s = recorded.record("sawtooth")
-    world.write(world.odd(world.HOSTILE))
-    for arguments in ((), ("--pid", "4711"), ("--user", "*")):
-        assert main(["plot", *arguments]) == 0
-        said = capsys.readouterr().out
-        assert "\x1b" not in said
-        assert "\u202e" not in said
-    assert end_s < time.time()
-
-
-def test_a_damaged_history_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    world.write()
-    directory = config.state_dir()
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (directory / "history.db").write_bytes(b"no database" * 500)
-    said = refused(capsys, 1)
-    assert said.startswith("gpuwatchctl: ")
-    assert len(said.splitlines()) <= 3
-
-
-def test_without_a_live_state_it_is_the_history_that_is_named(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """No GPU is found either, but that is not why there is nothing to draw."""
-    directory = config.state_dir()
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (directory / "history.db").write_bytes(b"no database" * 500)
-    assert "history.db" in refused(capsys, 1).splitlines()[0]
-
-
 @pytest.mark.usefixtures("_hour")
-def test_a_gpu_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    said = drawn(capsys, "0", "8")
+def test_a_gpu_that_is_not_there_is_named(ctl: Ctl) -> None:
+    said = drawn(ctl, "0", "8")
     assert "no GPU matches 8" in said
-    assert "no GPU matches" not in drawn(capsys, "0")
-    warned = json.loads(drawn(capsys, "0", "8", "--json"))["warnings"]
+    assert "no GPU matches" not in drawn(ctl, "0")
+    warned = json.loads(drawn(ctl, "0", "8", "--json"))["warnings"]
     assert {"code": "no-such-gpu", "text": "no GPU matches 8"} in warned
-    assert main(["status", "--gpu", "0", "--gpu", "8"]) == 0
-    assert "no GPU matches 8" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("_hour")
-@pytest.mark.parametrize("verb", ["plot", "report", "history"])
-def test_a_history_of_a_later_version_is_refused_also_beside_a_live_state(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
-        connection.execute("PRAGMA user_version = 99")
-        connection.commit()
-    world.write()
-    assert main([verb]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "later version" in said.err
-    assert "hint: upgrade gpuwatchd" in said.err
+    assert "no GPU matches 8" in ctl("status --gpu 0 --gpu 8")

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
-import shutil
+import pwd
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import click
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import COMMANDS
+from gpuwatchd.cli import COMMANDS, options, panel, program, status_options, user_filter
+from gpuwatchd.cli.flags import Globals
 from gpuwatchd.cli.output import width_of
+from gpuwatchd.core import registry
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.children import Child
@@ -298,69 +306,6 @@ def test_another_encoding_means_plain_characters(verb: str) -> None:
     assert done.stdout.isascii()
 
 
-@pytest.mark.parametrize("verb", ["status", "predict -v", "status --json", "status -v --ascii"])
-def test_hostile_names_reach_no_terminal(verb: str) -> None:
-    world.write()
-    done = world.run(*verb.split())
-    assert "\x1b" not in done.stdout
-    assert "\u202e" not in done.stdout
-    assert "evil" in done.stdout or verb.startswith("predict")
-
-
-def test_start_needs_no_heavy_module() -> None:
-    world.write()
-    heavy = ("numpy", "rich", "platformdirs", "sqlite_utils", "sqlite3", "importlib.metadata",
-             "click", "tomllib", "psutil", "textual", "desktop_notifier")  # fmt: skip
-    script = (
-        "import sys; from gpuwatchd.cli import main; main(sys.argv[1:]);"
-        f"print([m for m in {heavy!r} if m in sys.modules], file=sys.stderr)"
-    )
-    for arguments in (["status"], ["--version"], ["status", "--json", "--gpu", "0"]):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
-        )
-        assert done.stderr.strip() == "[]"
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_is_understood_by_its_shell(shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    script = world.run("completion", shell).stdout
-    done = subprocess.run(
-        [shell, "-n"], input=script, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    if shell == "bash":
-        known = subprocess.run(
-            ["bash", "-c", f"{script}\ncomplete -p gpuwatchctl"], capture_output=True, check=True
-        )
-        assert b"_gpuwatchctl_completion" in known.stdout
-
-
-def test_completion_offers_verbs_gpus_pids_and_alerts() -> None:
-    world.write()
-
-    def tab(line: str) -> str:
-        words = line.split(" ")
-        env = {
-            "_GPUWATCHCTL_COMPLETE": "bash_complete",
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words) - 1),
-        }
-        done = world.run(env=env)
-        assert done.returncode == 0
-        assert done.stderr == ""
-        return done.stdout
-
-    assert "plain,status" in tab("gpuwatchctl st")
-    assert tab("gpuwatchctl status --gpu ").split() == ["plain,0", "plain,1"]
-    assert "plain,4711" in tab("gpuwatchctl status --pid 47")
-    assert "leak:GPU-1" in tab("gpuwatchctl alerts show leak")
-    world.write_raw(b"{ broken")
-    assert tab("gpuwatchctl status --gpu ").strip() == ""
-
-
 def test_a_dead_daemon_has_a_banner_with_the_age() -> None:
     world.write(pid=2**22 + 1, taken_at_s=time.time() - 600)
     done = world.run("status")
@@ -380,3 +325,123 @@ def test_a_config_file_that_does_not_parse_is_5(tmp_path: Path) -> None:
     done = world.run("config", "validate", str(file))
     assert done.returncode == 5
     assert "did you mean min-r-squared?" in done.stderr
+
+
+HEAVY = (
+    "numpy rich platformdirs sqlite_utils sqlite3 importlib.metadata click tomllib psutil textual"
+    " desktop_notifier apprise"
+)
+CALL = "from gpuwatchd.cli import main; main({})"
+
+
+@pytest.mark.parametrize(
+    ("code", "forbidden"),
+    [
+        (CALL.format(["status"]), f"{HEAVY} undelivered gpuwatchd.alerts"),
+        (CALL.format(["--version"]), HEAVY),
+        (CALL.format(["status", "--json", "--gpu", "0"]), f"{HEAVY} answers error_pages"),
+        (CALL.format(["check"]), "numpy rich sqlite3 apprise psutil"),
+        (
+            "import gpuwatchd.cli.cost_entries, gpuwatchd.cli.verbs.cost",
+            "numpy rich psutil gpuwatchd.pipeline.tick",
+        ),
+    ],
+)
+def test_what_is_quick_loads_no_heavy_module(code: str, forbidden: str) -> None:
+    world.write()
+    script = f"{code}\nimport sys; print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = done.stderr.split()
+    assert [
+        one for one in forbidden.split() if one in loaded or f"gpuwatchd.cli.{one}" in loaded
+    ] == []
+
+
+def test_several_threads_load_a_verb_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    verb = click.Command("status")
+    both = threading.Barrier(2)
+
+    def slowly(command: click.Command) -> click.Command:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)  # would let in a second thread here, if one may come as far
+        command.params += options.global_options()
+        return command
+
+    monkeypatch.setattr(program, "_loaded", {})
+    monkeypatch.setattr(registry, "load", lambda *_: verb)
+    monkeypatch.setattr(options, "add_globals", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        assert {*pool.map(program.load, ["status"] * 2)} == {verb}
+    names = [name for one in verb.params for name in one.opts]
+    assert len(names) == len({*names})
+
+
+def test_who_has_no_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert user_filter.user() == pwd.getpwuid(os.getuid()).pw_name
+
+    def nobody(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert user_filter.user() == str(os.getuid())
+
+
+WORDS = [
+    "status", "--json", "--ascii", "-q", "--quiet", "-v", "--debug", "--gpu", "0", "GPU-*",
+    "--color", "never", "always", "pink", "--pid", "4711", "-1", "0x1", "--exit-code",
+    "--watch", "--wide", "--user", "me", "--config", "/dev/null", "--help", "watch", "--", "",
+]  # fmt: skip
+SLOTS = ("json", "color", "ascii", "gpu", "quiet", "verbose", "debug", "verb", "config", "wide",
+         "user")  # fmt: skip
+
+
+def _parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any] | None:
+    """Return what the parser hands to the verb; None when it does not come to that."""
+    seen: dict[str, Any] = {}
+
+    def run(flags: Globals, pids: Any, *, exit_code: bool) -> int:
+        seen.update({name: getattr(flags, name) for name in SLOTS})
+        seen.update(pids=list(pids), exit_code=exit_code)
+        return 0
+
+    monkeypatch.setattr(panel, "run", run)
+    program.call(arguments)
+    return seen or None
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=7))
+def test_what_is_read_here_is_what_the_parser_reads(arguments: list[str]) -> None:
+    wish = status_options.read(arguments)
+    if wish is None:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        parsed = _parsed(arguments, patch)
+    assert parsed is not None
+    mine = {name: getattr(wish.flags, name) for name in SLOTS}
+    assert parsed == {**mine, "pids": wish.pids, "exit_code": wish.exit_code}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["status", "status --json", "--gpu 0 status -v", "status --pid 4 --pid 5 --exit-code",
+     "status --wide --json",
+     "--color never status --gpu 1 --gpu 2"],
+)  # fmt: skip
+def test_plain_lines_take_the_short_way(line: str) -> None:
+    assert status_options.read(line.split()) is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "predict", "status --help", "status -h", "status status", "status --gpu", "status --pid x",
+     "status --color pink", "status --watch 2", "status --config x", "--exit-code status",
+     "--wide status", "alerts show status", "status --pid 0", f"status --pid {'9' * 5000}"],
+)  # fmt: skip
+def test_everything_else_goes_the_long_way(line: str) -> None:
+    assert status_options.read(line.split()) is None
+
+
+def test_every_slot_of_the_flags_is_compared() -> None:
+    assert set(SLOTS) == set(Globals.__slots__)

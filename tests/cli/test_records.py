@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sqlite3
 import time
 from contextlib import closing
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli import main
+from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Seconds, StoreSection
 from gpuwatchd.core.model import (
@@ -26,12 +28,17 @@ from gpuwatchd.core.model import (
     Sample,
     Subject,
 )
+from gpuwatchd.store import actions, checkpoints
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuwatchd.core.model import Alert, AlertState, Device, MemoryKind
+    from tests.cli.calls import Ctl
+
 
 MIB = making.MIB
 STEP_S = 15.0
@@ -92,15 +99,14 @@ def _record(*, ago_s: float = 5.0, alerts: bool = True) -> float:
     return end_s
 
 
-def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def _json(ctl: Ctl, *arguments: str) -> Any:
+    return ctl.json(*arguments)
 
 
 @pytest.mark.parametrize("ago_s", [5.0, 3 * 86400.0])
-def test_predict_judges_the_history_again(ago_s: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_judges_the_history_again(ago_s: float, ctl: Ctl) -> None:
     _record(ago_s=ago_s)
-    answer = _json(capsys, "predict")
+    answer = _json(ctl, "predict")
     assert answer["source"] == "database"
     assert answer["stale_s"] == pytest.approx(ago_s, abs=30)
     assert "from-history" in [w["code"] for w in answer["warnings"]]
@@ -111,8 +117,7 @@ def test_predict_judges_the_history_again(ago_s: float, capsys: pytest.CaptureFi
     assert verdicts[4711]["rate_bytes_per_s"] == pytest.approx(RATE, rel=0.1)
     assert verdicts[99]["leak"] is False
     assert item["verdict"] == verdicts[4711]
-    assert main(["predict", "--exit-code"]) == 3
-    shown = capsys.readouterr().out
+    shown = ctl("predict --exit-code", code=3)
     assert "=python[4711] of alice" in shown
     assert "jax" in shown
 
@@ -173,13 +178,10 @@ def _grown_device(
     ],
 )
 def test_the_history_judges_as_a_whole_what_the_daemon_would(
-    devices: tuple[Device, ...],
-    parted: int,
-    leaks: bool,
-    capsys: pytest.CaptureFixture[str],
+    devices: tuple[Device, ...], parted: int, leaks: bool, ctl: Ctl
 ) -> None:
     _grown_device(*devices, parted=parted)
-    card = _json(capsys, "predict")["data"][0]
+    card = _json(ctl, "predict")["data"][0]
     assert card["device"]["uid"] == making.CARD.uid
     assert card["verdict"]["leak"] is leaks
 
@@ -194,143 +196,126 @@ def test_the_history_judges_as_a_whole_what_the_daemon_would(
     ],
 )
 def test_the_history_calls_unowned_what_it_knows_to_be(
-    kind: MemoryKind,
-    calm_bytes: int | None,
-    known: bool,
-    capsys: pytest.CaptureFixture[str],
+    kind: MemoryKind, calm_bytes: int | None, known: bool, ctl: Ctl
 ) -> None:
     _grown_device(msgspec.structs.replace(making.CARD, memory_kind=kind), calm_bytes=calm_bytes)
-    (item,) = _json(capsys, "predict")["data"]
+    (item,) = _json(ctl, "predict")["data"]
     assert (item["unattributed_bytes"] is not None) is known
 
 
-def test_predict_obeys_the_settings_in_force(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predict_obeys_the_settings_in_force(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
     _record()
     monkeypatch.setenv("GPUWATCHD_DETECTION_MIN_SLOPE_MB_PER_SEC", "5")
-    (item,) = _json(capsys, "predict")["data"]
+    (item,) = _json(ctl, "predict")["data"]
     assert item["verdict"]["leak"] is False
 
 
 def test_status_takes_a_young_history_but_not_an_old_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
     _record(ago_s=5)
-    answer = _json(capsys, "status")
+    answer = _json(ctl, "status")
     assert answer["source"] == "database"
     assert answer["daemon"]["running"] is False
-    assert main(["status"]) == 0
-    assert "the daemon is not running" in capsys.readouterr().out
+    assert "the daemon is not running" in ctl("status")
     (config.state_dir() / "history.db").unlink()
     _record(ago_s=7200)
     assert main(["status"]) == 1
 
 
-def test_history_in_all_its_forms(capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_in_all_its_forms(ctl: Ctl) -> None:
     _record()
-    (item,) = _json(capsys, "history", "--since", "1h")["data"]
+    (item,) = _json(ctl, "history", "--since", "1h")["data"]
     assert len(item["rows"]) == POINTS
     first, last = item["rows"][0], item["rows"][-1]
     assert last["used_last_bytes"] - first["used_last_bytes"] > 1300 * MIB
-    assert main(["history", "--since", "1h", "--format", "csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(ctl("history --since 1h --format csv"))))
     assert [int(row["used_last_bytes"]) for row in rows] == [
         row["used_last_bytes"] for row in item["rows"]
     ]
-    assert main(["history", "--since", "1h", "--format", "ndjson"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = ctl("history --since 1h --format ndjson").splitlines()
     assert [json.loads(line) for line in lines] == item["rows"]
-    assert main(["history", "--since", "1h", "--bucket", "10m"]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("history --since 1h --bucket 10m")
     assert shown.count("MiB") + shown.count("GiB") >= 4 * 4
     assert "GPU 0" in shown
 
 
-def test_history_of_a_process_defuses_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_of_a_process_defuses_formulas(ctl: Ctl) -> None:
     _record()
-    assert main(["history", "--since", "1h", "--pid", "4711", "--format", "csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(ctl("history --since 1h --pid 4711 --format csv"))))
     assert {row["pid"] for row in rows} == {"4711"}
     assert {row["name"] for row in rows} == {"'=python"}
-    assert main(["history", "--since", "1h", "--pid", "4711"]) == 0
-    assert "=python[4711] of alice" in capsys.readouterr().out
+    assert "=python[4711] of alice" in ctl("history --since 1h --pid 4711")
 
 
-def test_history_joins_process_rows_into_buckets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_joins_process_rows_into_buckets(ctl: Ctl) -> None:
     _record()
-    (item,) = _json(capsys, "history", "--since", "1h", "--pid", "4711", "--bucket", "10m")["data"]
+    (item,) = _json(ctl, "history", "--since", "1h", "--pid", "4711", "--bucket", "10m")["data"]
     assert 4 <= len(item["rows"]) <= 6
     assert all(row["width_s"] == 600 for row in item["rows"])
     highest = [row["used_max_bytes"] for row in item["rows"]]
     assert highest == sorted(highest)
 
 
-def test_history_prints_a_query_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_prints_a_query_that_runs(ctl: Ctl) -> None:
     _record()
     arguments = ["history", "--since", "1h", "--bucket", "5m"]
-    (item,) = _json(capsys, *arguments)["data"]
-    assert main([*arguments, "--sql"]) == 0
-    query = capsys.readouterr().out
+    (item,) = _json(ctl, *arguments)["data"]
+    query = ctl(*arguments, "--sql")
     with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
         found = connection.execute(query.rstrip().rstrip(";")).fetchall()
     assert len(found) == len(item["rows"]) > 5
 
 
-def test_a_period_without_data_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_period_without_data_is_1(ctl: Ctl) -> None:
     _record()
-    assert main(["history", "--since", "3d", "--until", "2d"]) == 1
-    assert "nothing is recorded between" in capsys.readouterr().err
+    assert "nothing is recorded between" in ctl.err("history --since 3d --until 2d")
 
 
-def test_alerts_come_from_the_history(capsys: pytest.CaptureFixture[str]) -> None:
+def test_alerts_come_from_the_history(ctl: Ctl) -> None:
     _record()
-    answer = _json(capsys, "alerts")
+    answer = _json(ctl, "alerts")
     assert answer["source"] == "database"
     assert "daemon-absent" in [warning["code"] for warning in answer["warnings"]]
     assert [alert["state"] for alert in answer["data"]] == ["firing"]
-    every = _json(capsys, "alerts", "--all")["data"]
+    every = _json(ctl, "alerts", "--all")["data"]
     assert [alert["state"] for alert in every] == ["firing", "resolved"]
-    recent = _json(capsys, "alerts", "--all", "--since", "2h")["data"]
+    recent = _json(ctl, "alerts", "--all", "--since", "2h")["data"]
     assert [alert["state"] for alert in recent] == ["firing"]
-    assert main(["alerts", "--all", "--exit-code"]) == 3
-    assert "over: the process ended" in capsys.readouterr().out.replace("\n ", "")
+    assert "over: the process ended" in ctl("alerts --all --exit-code", code=3).replace("\n ", "")
 
 
-def test_past_alerts_are_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_past_alerts_are_no_findings(ctl: Ctl) -> None:
     _record(alerts=False)
     over = world.firing(state="resolved", resolved_at_s=time.time() - 60, ended="it is over")
     world.write(alerts=(over,))
-    assert main(["alerts", "--all", "--exit-code"]) == 0
-    assert "resolved" in capsys.readouterr().out
+    assert "resolved" in ctl("alerts --all --exit-code")
 
 
-def test_alerts_of_one_gpu_are_known_without_a_daemon(capsys: pytest.CaptureFixture[str]) -> None:
+def test_alerts_of_one_gpu_are_known_without_a_daemon(ctl: Ctl) -> None:
     _record()
-    assert len(_json(capsys, "alerts", "--gpu", "0")["data"]) == 1
-    assert _json(capsys, "alerts", "--gpu", "1")["data"] == []
+    assert len(_json(ctl, "alerts", "--gpu", "0")["data"]) == 1
+    assert _json(ctl, "alerts", "--gpu", "1")["data"] == []
 
 
-def test_one_alert_says_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_alert_says_where_it_went(ctl: Ctl) -> None:
     _record()
-    alert = _json(capsys, "alerts", "show", "4711")["data"]
+    alert = _json(ctl, "alerts", "show", "4711")["data"]
     assert [(d["channel"], d["state"], d["attempts"]) for d in alert["deliveries"]] == [
         ("email", "failed", 4),
         ("desktop", "sent", 1),
     ]
-    assert main(["alerts", "show", "4711"]) == 0
-    shown = capsys.readouterr().out
+    shown = ctl("alerts show 4711")
     assert "desktop: delivered" in shown
     assert "email: given up after 4 tries: 550 no such user" in " ".join(shown.split())
     assert "550 no such user" in shown
     assert "\x1b" not in shown
 
 
-def test_an_ambiguous_key_names_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ambiguous_key_names_one(ctl: Ctl) -> None:
     _record()
-    assert main(["alerts", "show", "leak"]) == 1
-    assert "fits 2 alerts" in capsys.readouterr().err
+    assert "fits 2 alerts" in ctl.err("alerts show leak")
 
 
 def _on_host(state: AlertState) -> Alert:
@@ -356,36 +341,196 @@ def _on_host(state: AlertState) -> Alert:
     ],
 )
 def test_a_pid_means_one_of_its_two_alerts(
-    on_gpu: AlertState,
-    on_host: AlertState,
-    target: str,
-    meant: bool,
-    capsys: pytest.CaptureFixture[str],
+    on_gpu: AlertState, on_host: AlertState, target: str, meant: bool, ctl: Ctl
 ) -> None:
     world.write(alerts=(world.firing(state=on_gpu), _on_host(on_host)))
-    assert _json(capsys, "alerts", "show", target)["data"]["on_host"] is meant
-
-
-def test_a_held_alert_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    world.write(alerts=(world.firing(held_back="20 messages went out within the hour"),))
-    assert main(["alerts"]) == 0
-    assert "held back: 20 messages" in capsys.readouterr().out
-    world.write(alerts=(world.firing(state="watch", notices=0, firing_at_s=None),))
-    assert main(["alerts", "show", "4711"]) == 0
-    assert "not strong enough" in capsys.readouterr().out.replace("\n" + " " * 13, " ")
+    assert _json(ctl, "alerts", "show", target)["data"]["on_host"] is meant
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database at all" * 200])
-@pytest.mark.parametrize("verb", ["history", "alerts", "predict", "status", "doctor"])
+@pytest.mark.parametrize("verb", ["history", "alerts", "predict", "status", "plot", "doctor"])
 def test_a_damaged_history_is_one_line(
-    verb: str, content: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: str, content: bytes, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
     config.state_dir().mkdir(parents=True)
     (config.state_dir() / "history.db").write_bytes(content)
-    assert main([verb]) == 1
-    shown = capsys.readouterr()
+    shown = ctl.both(verb, code=1)
     assert "Traceback" not in shown.err
     assert "internal" not in shown.err
-    if verb in {"history", "doctor"}:
+    assert len(shown.err.splitlines()) <= 3
+    if verb in {"history", "plot", "doctor"}:
         assert "damaged" in shown.err + shown.out
+
+
+@pytest.mark.parametrize(
+    "line", ["plot", "report", "history", "feedback 4711 normal", "feedback undo 4711"]
+)
+def test_a_history_of_a_later_version_is_refused_also_beside_a_live_state(
+    line: str, ctl: Ctl
+) -> None:
+    _record()
+    with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+        connection.commit()
+    world.write()
+    said = ctl.both(line, code=1)
+    assert said.out == ""
+    assert "later version" in said.err
+    assert "hint: upgrade gpuwatchd" in said.err
+
+
+GIB = making.GIB
+STEP_S, POINTS = 5.0, 240
+OWNER = ProcessInfo(
+    key=ProcessKey(pid=4711, started_at_s=1000.0), name="python", argv=("python", "train.py"),
+    user="alice", framework="PyTorch", framework_sure=True, job="slurm 42.0", rank=3,
+    container="docker " + "ab" * 32, unit="ollama.service",
+)  # fmt: skip
+
+
+class Clock:
+    """What the history takes for now."""
+
+    def __init__(self, at_s: float) -> None:
+        self.at_s = at_s
+
+    def __call__(self) -> float:
+        return self.at_s
+
+
+def _record_events(events: dict[float, tuple[str, str, str | None]], *, host: bool = True) -> float:
+    """Write 20 minutes of one process and what happened so many seconds before their end."""
+    end_s = time.time() // 60 * 60 - 30.0
+    clock = Clock(end_s - POINTS * STEP_S)
+    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
+    history = History.open(
+        config.state_dir(), settings, clock=clock, monotonic=lambda: 1e6, boot_id="b"
+    )
+    for k in range(POINTS):
+        clock.at_s = at_s = end_s - (POINTS - 1 - k) * STEP_S
+        use = ProcessUse(
+            key=OWNER.key, used_bytes=4 * GIB + k * 4096, host_bytes=2 * GIB if host else None
+        )
+        reading = DeviceReading(
+            device_uid=making.CARD.uid, used_bytes=5 * GIB + k * 4096, free_bytes=None,
+            total_bytes=80 * GIB, util_pct=90.0, uses=(use,),
+        )  # fmt: skip
+        sample = Sample(
+            taken_at_s=at_s, taken_mono_s=at_s - end_s + 1e6, boot_id="b", readings=(reading,)
+        )
+        history.record(sample, (making.CARD,), {OWNER.key: OWNER})
+        for before_s, (kind, said, uid) in events.items():
+            if at_s <= end_s - before_s < at_s + STEP_S:
+                history.event(kind, said, uid)
+    history.flush(end_s)
+    history.close()
+    return end_s
+
+
+def _shown(ctl: Ctl, *arguments: str) -> str:
+    return ctl("history --since 1h", *arguments)
+
+
+def _data(ctl: Ctl, *arguments: str) -> list[dict[str, Any]]:
+    answer: dict[str, Any] = json.loads(_shown(ctl, *arguments, "--json"))
+    found: list[dict[str, Any]] = answer["data"]
+    return found
+
+
+HAPPENED = {
+    600.0: ("xid", "XID 79: the GPU has fallen off the bus", making.CARD.uid),
+    590.0: ("gpu-lost", "does not answer", making.CARD.uid),
+    300.0: ("driver-changed", "the driver was replaced", None),
+    100.0: ("xid", "of another GPU", "GPU-9"),
+}
+
+
+def test_events_are_listed_in_time_order(ctl: Ctl) -> None:
+    _record_events(HAPPENED)
+    (one,) = _data(ctl, "--events")
+    kinds = [event["kind"] for event in one["events"]]
+    assert kinds == ["start", "xid", "gpu-lost", "driver-changed"]
+    assert one["rows"] == []
+    shown = _shown(ctl, "--events")
+    assert re.search(r"\d\d:\d\d:\d\d  XID 79: the GPU has fallen off the bus", shown)
+    assert "of another GPU" not in shown
+    assert max(map(width_of, shown.splitlines())) <= 80
+    rows = list(csv.DictReader(io.StringIO(_shown(ctl, "--events", "--format", "csv"))))
+    assert [row["kind"] for row in rows] == kinds
+    lines = _shown(ctl, "--events", "--format", "ndjson").splitlines()
+    assert [json.loads(line)["text"] for line in lines] == [e["text"] for e in one["events"]]
+
+
+def test_seconds_are_shown_where_minutes_do_not_tell_rows_apart(ctl: Ctl) -> None:
+    _record_events({})
+    fine = re.findall(r"\d\d:\d\d:\d\d", _shown(ctl, "--since", "5m", "--bucket", "15s"))
+    assert len(fine) == len(set(fine)) >= 10
+    assert not re.findall(r"\d\d:\d\d:\d\d", _shown(ctl, "--bucket", "1m"))
+
+
+def test_a_young_process_has_more_than_one_row(ctl: Ctl) -> None:
+    """The rows fit what is recorded, not how far back was asked for."""
+    _record_events({})
+    shown = _shown(ctl, "--pid", "4711", "--since", "6h").splitlines()
+    assert 18 <= sum("4.0 GiB" in row for row in shown) <= 22
+    assert sum("python train.py[4711]" in row for row in shown) == 1
+    assert max(map(width_of, shown)) <= 80
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+@pytest.mark.parametrize("of_process", [False, True])
+def test_what_it_writes_is_a_log_that_analyze_reads(
+    form: str, of_process: bool, tmp_path: Path, ctl: Ctl
+) -> None:
+    _record_events({})
+    more = ("--pid", "4711") if of_process else ()
+    written = _shown(ctl, "--format", form, *more)
+    rows = len(written.splitlines()) - (form == "csv")
+    file = tmp_path / f"log.{form}"
+    file.write_text(written, encoding="utf-8")
+    (log,) = ctl.data("analyze", str(file))
+    assert log["format"] == f"gpuwatchd-{form}"
+    assert (log["rows"], log["bad_rows"], log["error"]) == (rows, 0, None)
+    assert rows > 20
+    subject = log["subjects"][-1]
+    assert subject["device"]["uid"] == making.CARD.uid
+    if of_process:
+        who = subject["process"]
+        assert (who["pid"], who["name"]) == (4711, "python")
+
+
+def test_what_was_asked_of_jobs_and_when_they_saved_is_listed(ctl: Ctl) -> None:
+    end_s = _record_events({})
+    other = ProcessKey(pid=5, started_at_s=7.0)
+    steps: list[tuple[float, actions.Phase, str]] = [
+        (end_s - 90.0, "asked", "by gpuwatchctl"),
+        (end_s - 89.0, "done", "asked pid 4711"),
+        (end_s - 60.0, "done", "has saved: /data/run.pt"),
+    ]
+    for at_s, phase, result in steps:
+        row = actions.Action(
+            at_s=at_s, verb="checkpoint", process=OWNER.key, phase=phase, result=result, who="bob"
+        )
+        actions.add(config.state_dir(), row)
+    for process, who, file in ((OWNER.key, "file", "/data/run\x1b[2J.pt"), (other, "bob", "")):
+        saved = checkpoints.Checkpoint(
+            process=process, saved_at_s=end_s - 60.0, said_by=who, detail=file
+        )
+        checkpoints.write(config.state_dir(), saved)
+    (one,) = _data(ctl, "--events")
+    found = [event for event in one["events"] if "pid" in event]
+    assert [(event["kind"], event["pid"], event["by"]) for event in found] == [
+        ("ask-to-save", 4711, "bob"),
+        ("asked-to-save", 4711, "bob"),
+        ("saved", 4711, None),
+        ("saved", 5, "bob"),
+    ]
+    shown = " ".join(_shown(ctl, "--events").split())
+    assert "asked-to-save: python[4711] by bob: asked pid 4711" in shown
+    assert "saved: python[4711]: /data/run.pt" in shown
+    assert "saved: pid 5 by bob" in shown
+    assert "saved: pid 5" not in _shown(ctl, "--events", "--pid", "4711")
+    assert _shown(ctl, "--events", "--format", "csv").count("saved,") == 2
+    # Beside the memory are what happened to the device and to time alone.
+    assert "to-save" not in _shown(ctl, "--wide")

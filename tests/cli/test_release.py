@@ -19,6 +19,8 @@ from tests.cli import world
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.cli.calls import Ctl
+
 
 @pytest.fixture
 def run(
@@ -144,10 +146,9 @@ def test_what_a_process_has_open_of_the_driver(tmp_path: Path) -> None:
 
 
 def test_doctor_does_not_ask_a_driver_that_was_let_go(
-    run: Callable[..., tuple[int, str, str]], capsys: pytest.CaptureFixture[str]
+    run: Callable[..., tuple[int, str, str]], ctl: Ctl
 ) -> None:
     run("--for", "5m")
-    main(["doctor"])
-    (line,) = [each for each in capsys.readouterr().out.splitlines() if "source nvml" in each]
+    (line,) = [each for each in ctl("doctor", code=None).splitlines() if "source nvml" in each]
     assert "let go on request until" in line
     assert line.startswith("ok")

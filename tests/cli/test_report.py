@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.cli import main
 from tests import making
 from tests.cli import reported, world
 from tests.cli.reported import HOUR_S
@@ -17,6 +15,8 @@ from tests.cli.reported import HOUR_S
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
 
 SINCE = "44h"
 OPEN_HOURS = 1.0 + 3.0 - 2.5 * math.log(1.6)
@@ -35,22 +35,20 @@ def truth(monkeypatch: pytest.MonkeyPatch) -> Iterator[reported.Truth]:
     found.close()
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+def asked(ctl: Ctl, *arguments: str) -> dict[str, Any]:
     """Return the payload of ``report --json``."""
-    assert main(["report", "--json", "--since", SINCE, *arguments]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)["data"]
+    found: dict[str, Any] = ctl.data("report --since", SINCE, *arguments)
     return found
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+def told(ctl: Ctl, *arguments: str, code: int = 0) -> str:
     """Return what ``report`` says."""
-    assert main(["report", *arguments]) == code
-    return capsys.readouterr().out
+    return ctl("report", *arguments, code=code)
 
 
 @pytest.mark.usefixtures("truth")
-def test_the_summary_counts_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys)["summary"]
+def test_the_summary_counts_what_happened(ctl: Ctl) -> None:
+    found = asked(ctl)["summary"]
     counts = ("incidents", "open", "leaks", "gpu_troubles", "idle", "ended_full")
     assert [found[name] for name in counts] == [2, 1, 2, 0, 0, 1]
     assert (found["forecasts_held"], found["forecasts_known"]) == (1, 1)
@@ -62,52 +60,27 @@ def test_the_summary_counts_what_happened(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.usefixtures("truth")
-def test_the_score_is_its_formula(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys)["score"]
+def test_the_score_is_its_formula(ctl: Ctl) -> None:
+    found = asked(ctl)["score"]
     wasted = OPEN_HOURS + 8.0 + 0.5
     assert found["waste_share"] == pytest.approx(wasted / 72.0, abs=0.002)
     assert (found["less_waste"], found["less_ends"], found["less_open"]) == (6, 10, 5)
     assert (found["value"], found["grade"], found["reason"]) == (79, "B", None)
-    assert "100 - 6 - 10 - 5 = 79" in told(capsys, "--since", SINCE)
+    assert "100 - 6 - 10 - 5 = 79" in told(ctl, "--since", SINCE)
 
 
-def test_a_finding_tells_what_was_foreseen_and_what_came(
-    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = asked(capsys)
-    leak, crash = data["findings"]
+def test_a_finding_tells_what_was_foreseen_and_what_came(truth: reported.Truth, ctl: Ctl) -> None:
+    leak, crash = asked(ctl)["findings"]
     assert (leak["alert"]["id"], crash["alert"]["id"]) == (truth.leak.code, truth.crash.code)
-    assert crash["forecast_held"] is True
-    assert leak["forecast_held"] is None
+    assert (crash["forecast_held"], leak["forecast_held"]) == (True, None)
     assert crash["first"]["eta"]["mid_s"] == 6 * HOUR_S
     assert crash["cost_usd"] == pytest.approx(16.0, abs=0.1)
     assert [one["state"] for one in crash["alert"]["deliveries"]] == ["sent", "failed"]
-    text = " ".join(told(capsys, "--since", SINCE).split())
-    assert "within the interval that was foreseen" in text
-    assert "firing held back: quiet hours until 07:00" in text
-    assert "given up after 5 tries: no mail server at mx.example" in text
-    assert "python train.py[4711] of alice, PyTorch, slurm 42" in text
-    assert "Check what train.py keeps from step to step." in text
-
-
-def test_what_was_said_and_snoozed_is_on_the_finding(
-    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
-) -> None:
-    truth.snooze()
-    assert main(["feedback", truth.crash.code, "leak", "--why", "the cache"]) == 0
-    capsys.readouterr()
-    found = asked(capsys)["findings"]
-    assert [one["why"] for one in found[0]["silences"]] == ["I know"]
-    assert found[1]["alert"]["feedback"]["word"] == "leak"
-    text = " ".join(told(capsys, "--since", SINCE).split())
-    assert "snoozed until" in text
-    assert "by alice (I know)" in text
-    assert "said: leak (the cache)" in text
 
 
 @pytest.mark.usefixtures("truth")
-def test_who_had_what_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
-    users = {one["name"]: one for one in asked(capsys)["users_sum"]}
+def test_who_had_what_adds_up(ctl: Ctl) -> None:
+    users = {one["name"]: one for one in asked(ctl)["users_sum"]}
     held = {name: one["gib_hours"] for name, one in users.items()}
     assert held["bob"] == pytest.approx(400.0, abs=1.0)
     assert held["alice"] == pytest.approx(344.0 + 68.0, abs=1.5)
@@ -121,10 +94,8 @@ def test_who_had_what_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(users) == ["alice", "bob", "carol"]
 
 
-def test_gpus_have_their_peak_and_its_time(
-    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = asked(capsys)["gpus"]
+def test_gpus_have_their_peak_and_its_time(truth: reported.Truth, ctl: Ctl) -> None:
+    first, second = asked(ctl)["gpus"]
     assert first["peak_bytes"] / making.GIB == pytest.approx(78.0, abs=0.3)
     assert second["peak_bytes"] / making.GIB == pytest.approx(32.0, abs=0.3)
     assert (first["util_pct"], second["util_pct"]) == (50.0, 100.0)
@@ -136,19 +107,18 @@ def test_gpus_have_their_peak_and_its_time(
 
 
 @pytest.mark.usefixtures("truth")
-def test_cost_is_what_the_verb_says(capsys: pytest.CaptureFixture[str]) -> None:
-    sums = asked(capsys)["cost"]["sums"]
-    assert main(["cost", "--json", "--since", SINCE]) == 0
-    verb = json.loads(capsys.readouterr().out)["sums"]
+def test_cost_is_what_the_verb_says(ctl: Ctl) -> None:
+    sums = asked(ctl)["cost"]["sums"]
+    verb = ctl.json("cost --since", SINCE)["sums"]
     for what in ("at_risk", "lost", "held", "saved"):
         assert sums[what]["incidents"] == verb[what]["incidents"]
         assert sums[what]["cost_usd"] == pytest.approx(verb[what]["cost_usd"], abs=0.02)
     assert sums["lost"]["cost_usd"] == pytest.approx(16.0, abs=0.1)
-    assert "$2.00/h (yours)" in told(capsys, "--since", SINCE)
+    assert "$2.00/h (yours)" in told(ctl, "--since", SINCE)
 
 
-def test_what_is_missing_is_said(truth: reported.Truth, capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys)["quality"]
+def test_what_is_missing_is_said(truth: reported.Truth, ctl: Ctl) -> None:
+    found = asked(ctl)["quality"]
     (gap,) = found["gaps"]
     assert gap["why"] == "the daemon was not running"
     from gpuwatchd.core import units
@@ -157,177 +127,144 @@ def test_what_is_missing_is_said(truth: reported.Truth, capsys: pytest.CaptureFi
     assert (begin, end) == (truth.at(20), truth.at(24))
     assert units.parse_instant(found["record_begins_at"], now_s=0.0) == truth.at(0)
     assert [one["text"] for one in found["unreadable"]] == ["it fell off the bus"]
-    text = " ".join(told(capsys, "--since", SINCE).split())
+    text = " ".join(told(ctl, "--since", SINCE).split())
     assert "In 4h 00m nothing was recorded" in text
     assert "The record begins at" in text
 
 
 @pytest.mark.usefixtures("truth")
-def test_advice_is_ordered_by_money_then_time(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys)["advice"]
+def test_advice_is_ordered_by_money_then_time(ctl: Ctl) -> None:
+    found = asked(ctl)["advice"]
     stakes = [one["stake_usd"] or 0.0 for one in found]
     assert stakes == sorted(stakes, reverse=True)
     assert [one["command"].split()[1] for one in found] == [
         "explain", "explain", "zombies", "notify",
     ]  # fmt: skip
     assert stakes[1] == pytest.approx(16.0, abs=0.1)
-    short = told(capsys, "--since", SINCE, "--top", "1")
+    short = told(ctl, "--since", SINCE, "--top", "1")
     assert "3 more: --all has them." in short
     assert short.count("gpuwatchctl explain") == 1
     assert "Further incidents" in short
 
 
 @pytest.mark.usefixtures("truth")
-def test_deliveries_are_counted_by_channel(capsys: pytest.CaptureFixture[str]) -> None:
-    found = {one["name"]: one for one in asked(capsys)["channels"]}
+def test_deliveries_are_counted_by_channel(ctl: Ctl) -> None:
+    found = {one["name"]: one for one in asked(ctl)["channels"]}
     assert (found["desktop"]["sent"], found["desktop"]["failed"]) == (1, 0)
     assert (found["email"]["sent"], found["email"]["failed"]) == (0, 1)
     assert found["email"]["why"] == "no mail server at mx.example"
 
 
 @pytest.mark.usefixtures("truth")
-def test_text_is_eighty_columns_wide(capsys: pytest.CaptureFixture[str]) -> None:
-    text = told(capsys, "--since", SINCE, "--all")
+def test_text_is_eighty_columns_wide(ctl: Ctl) -> None:
+    text = told(ctl, "--since", SINCE, "--all")
     assert max(map(len, text.splitlines())) <= 80
-    plain = told(capsys, "--since", SINCE, "--ascii")
+    plain = told(ctl, "--since", SINCE, "--ascii")
     assert plain.isascii()
 
 
 @pytest.mark.usefixtures("truth")
-def test_a_process_has_a_report_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys, "--pid", "4711")
+def test_a_process_has_a_report_of_its_own(ctl: Ctl) -> None:
+    found = asked(ctl, "--pid", "4711")
     assert [one["pid"] for one in found["processes"]] == [4711]
     assert [one["alert"]["process"]["pid"] for one in found["findings"]] == [4711]
     assert {one["pid"] for one in found["who"]} == {4711}
     assert [one["device"]["index"] for one in found["gpus"]] == [0]
     assert "GPU report on python train.py[4711]" in told(
-        capsys, "--since", SINCE, "--pid", "4711"
+        ctl, "--since", SINCE, "--pid", "4711"
     )  # fmt: skip
 
 
 @pytest.mark.usefixtures("truth")
-def test_a_gpu_has_a_report_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys, "--gpu", "1")
+def test_a_gpu_has_a_report_of_its_own(ctl: Ctl) -> None:
+    found = asked(ctl, "--gpu", "1")
     assert [one["device"]["index"] for one in found["gpus"]] == [1]
     assert [one["alert"]["process"]["pid"] for one in found["findings"]] == [5000]
     assert found["summary"]["gpu_hours"] == pytest.approx(36.0, abs=0.05)
 
 
 @pytest.mark.usefixtures("truth")
-def test_an_incident_longer_than_the_span_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--json", "--since", "30m"]) == 0
-    data = json.loads(capsys.readouterr().out)["data"]
+def test_an_incident_longer_than_the_span_is_in_it(ctl: Ctl) -> None:
+    data = ctl.data("report --since 30m")
     assert [one["alert"]["process"]["pid"] for one in data["findings"]] == [5000]
     assert data["summary"]["watched_share"] == pytest.approx(1.0, abs=0.05)
 
 
 @pytest.mark.usefixtures("truth")
-def test_a_period_that_is_over_has_nothing_of_now(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys, "--until", "5h")
+def test_a_period_that_is_over_has_nothing_of_now(ctl: Ctl) -> None:
+    found = asked(ctl, "--until", "5h")
     assert [one["alert"]["process"]["pid"] for one in found["findings"]] == [4711]
     assert found["holdings"] == []
     assert all("zombies" not in one["command"] for one in found["advice"])
-    calm = asked(capsys, "--until", "30h")
+    calm = asked(ctl, "--until", "30h")
     assert calm["findings"] == []
     assert calm["score"]["value"] == 100
 
 
 @pytest.mark.usefixtures("truth")
-def test_findings_can_be_a_gate(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "--since", SINCE, "--exit-code", code=3)
-    assert told(capsys, "--since", SINCE, "--until", "30h", "--exit-code", code=0)
-
-
-def test_a_daemon_that_has_died_is_told(
-    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
-) -> None:
-    truth.live(pid=2**22 + 1)
-    text = " ".join(told(capsys, "--since", SINCE).split())
-    assert "Start the daemon: nobody watches now." in text
-    assert "the daemon is not running" in text
+def test_findings_can_be_a_gate(ctl: Ctl) -> None:
+    assert told(ctl, "--since", SINCE, "--exit-code", code=3)
+    assert told(ctl, "--since", SINCE, "--until", "30h", "--exit-code", code=0)
 
 
 @pytest.mark.usefixtures("truth")
 def test_a_judgement_of_long_ago_is_not_told_as_of_now(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "full in 12h 00m" in " ".join(told(capsys, "--since", SINCE).split())
+    assert "full in 12h 00m" in " ".join(told(ctl, "--since", SINCE).split())
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 2 * HOUR_S)
-    text = " ".join(told(capsys, "--since", "46h").split())
+    text = " ".join(told(ctl, "--since", "46h").split())
     assert "last foreseen full at" in text
     assert ", as judged at" in text.partition("FINDINGS")[0]
     assert "full in 12h 00m (9h 00m - open), as judged" in text
     assert text.count("full in 12h 00m") == 1
 
 
-def test_a_suspicion_that_is_open_has_not_come_to_nothing(
-    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
-) -> None:
-    uid = world.SECOND.uid
-    truth.alert(
-        truth.carol, uid, truth.finding(truth.carol, uid, 29.0), state="watch", firing_at_s=None,
-        watch_at_s=truth.at(28.5), opened_at_s=truth.at(28.5), severity="info",
-    )  # fmt: skip
-    text = " ".join(told(capsys, "--since", SINCE, "--until", "11h").split())
-    assert "No incident on 2 GPUs; 1 suspicion not decided yet." in text
-    assert "Suspicions that are not decided yet" in text
-    assert "came to nothing" not in text
-
-
 def test_a_simulation_that_runs_ahead_is_told_until_its_newest_sample(
-    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
+    truth: reported.Truth, ctl: Ctl
 ) -> None:
     truth.live(taken_at_s=time.time() + 5 * HOUR_S)
-    found = asked(capsys)
+    found = asked(ctl)
     assert found["holdings"]
     assert found["summary"]["open"] == 1
 
 
-def test_little_of_a_period_is_not_none_of_it(
-    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = " ".join(told(capsys, "--since", "3600d").split())
-    assert "< 1% of the 3600d 0h was watched." in text
-
-
 def test_the_price_that_is_missing_is_not_zero(
-    truth: reported.Truth, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    truth: reported.Truth, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_COST_MODE", "off")
-    found = asked(capsys)
+    found = asked(ctl)
     assert found["cost"]["sums"]["lost"]["cost_usd"] is None
     assert found["users_sum"][0]["cost_usd"] is None
     assert found["score"]["value"] == 79
     truth.live()
-    assert "$0.00" not in told(capsys, "--since", SINCE)
+    assert "$0.00" not in told(ctl, "--since", SINCE)
 
 
-def test_nothing_judged_has_no_score(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_judged_has_no_score(ctl: Ctl) -> None:
     world.write(alerts=())
-    found = asked(capsys)
+    found = asked(ctl)
     assert (found["score"]["value"], found["score"]["reason"]) == (None, "not enough data")
     assert found["quality"]["watched_share"] is None
-    text = told(capsys)
+    text = told(ctl)
     assert "not enough data for a score" in " ".join(text.split())
     assert "There is no history" in text
     assert [one["mean_bytes"] for one in found["gpus"]] == [None, None]
     assert all(one["picture"]["curve"]["at_s"] for one in found["gpus"])
 
 
-def test_without_anything_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report"]) == 1
-    said = capsys.readouterr().err
+def test_without_anything_it_says_what_to_do(ctl: Ctl) -> None:
+    said = ctl.err("report")
     assert "no history and no live state" in said
     assert "hint: gpuwatchctl service install" in said
 
 
 def test_without_a_history_there_is_nothing_to_report(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "none"))
     monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "none"))
-    assert main(["report"]) == 1
-    said = capsys.readouterr().err
+    said = ctl.err("report")
     assert "there is nothing to report" in said
     assert "alerts" not in said.partition("\n")[0]

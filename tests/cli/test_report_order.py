@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,18 +9,18 @@ import pytest
 
 from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import cost
-from gpuwatchd.cli import main
 from gpuwatchd.cli.report import advice, incident
 from gpuwatchd.cli.report.stake import Stake, ranked
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import EtaRange, Subject
 from tests import making
-from tests.cli import reported, world
+from tests.cli import reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.core.model import Alert
+    from tests.cli.calls import Ctl
 
 
 @pytest.fixture
@@ -32,10 +31,9 @@ def truth() -> Iterator[reported.Truth]:
     found.close()
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+def asked(ctl: Ctl, *arguments: str) -> dict[str, Any]:
     """Return the payload of ``report --json``."""
-    assert main(["report", "--json", *arguments]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)["data"]
+    found: dict[str, Any] = ctl.data("report", *arguments)
     return found
 
 
@@ -80,36 +78,30 @@ def test_a_sum_with_a_price_that_is_missing_is_unknown() -> None:
 
 
 def test_what_is_critical_comes_before_what_is_dear(
-    truth: reported.Truth, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    truth: reported.Truth, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_COST_MODE", "off")
     worst = leak(making.CARD.uid, 2340.0, severity="critical", opened_at_s=truth.at(39))
     truth.history.apply([worst], [])
     truth.live(alerts=(truth.leak, worst))
-    found = asked(capsys, "--since", "44h")["advice"]
+    found = asked(ctl, "--since", "44h")["advice"]
     assert found[0]["command"] == f"gpuwatchctl explain {worst.code}"
     assert found[0]["stake_usd"] is None
-    assert main(["report", "--since", "44h"]) == 0
-    assert "By severity;" in capsys.readouterr().out
+    assert "By severity;" in ctl("report --since 44h")
     assert "severity" in advice.ORDER
 
 
 @pytest.mark.usefixtures("truth")
-def test_a_period_that_is_hardly_known_has_no_score(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_period_that_is_hardly_known_has_no_score(ctl: Ctl) -> None:
     # One hour of twenty-one.
-    little = asked(capsys, "--since", "60h", "--until", "39h")
+    little = asked(ctl, "--since", "60h", "--until", "39h")
     assert little["quality"]["watched_share"] == pytest.approx(1 / 21, abs=0.01)
     assert (little["score"]["value"], little["score"]["grade"]) == (None, None)
     assert little["score"]["reason"] == "not enough data"
     assert "less than a tenth" in little["score"]["formula"]
-    assert asked(capsys, "--since", "44h", "--until", "39h")["score"]["value"] == 100
+    assert asked(ctl, "--since", "44h", "--until", "39h")["score"]["value"] == 100
     # A day and more is enough, however long the period is.
-    assert asked(capsys, "--since", "3600d")["score"]["value"] is not None
-
-
-def test_without_a_history_there_is_no_score(capsys: pytest.CaptureFixture[str]) -> None:
-    world.write(alerts=())
-    assert asked(capsys)["score"]["value"] is None
+    assert asked(ctl, "--since", "3600d")["score"]["value"] is not None
 
 
 def test_the_last_judgement_of_what_is_over_is_no_forecast() -> None:

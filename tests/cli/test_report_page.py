@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.alerts import wording
 from gpuwatchd.cli import main
 from gpuwatchd.cli.report import limits, saving
-from gpuwatchd.core import config
-from gpuwatchd.core.codes import Ending
-from gpuwatchd.core.config import StoreSection
-from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import About, ProcessInfo, ProcessKey, Subject
-from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import reported, world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpuwatchd.core.model import Alert
+    from tests.cli.calls import Ctl
 
 GIB = making.GIB
 MIB = 2**20
@@ -73,29 +70,28 @@ def test_a_file_is_whole_and_its_owners_alone(
 
 
 @pytest.mark.usefixtures("truth")
-def test_the_name_decides_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_name_decides_the_format(tmp_path: Path, ctl: Ctl) -> None:
     assert json.loads(saved(tmp_path / "x.json"))["verb"] == "report"
     assert saved(tmp_path / "x.txt").startswith("GPU report of")
     assert saved(tmp_path / "x.out", "--format", "html").startswith("<!doctype")
-    assert main(["report", "--output", str(tmp_path / "x.pdf")]) == 2
-    assert "name it .html, .json or .txt" in capsys.readouterr().err
+    assert "name it .html, .json or .txt" in ctl.err(
+        "report --output", str(tmp_path / "x.pdf"), code=2
+    )
     assert main(["report", "--json", "--format", "html"]) == 2
     assert main(["report", "--since", "1h", "--until", "2h"]) == 2
 
 
 @pytest.mark.usefixtures("truth")
 def test_a_page_goes_to_a_pipe_or_to_a_named_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "--format", "html", "--since", SINCE]) == 0
-    assert capsys.readouterr().out.startswith("<!doctype html>")
+    assert ctl("report --format html --since", SINCE).startswith("<!doctype html>")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(["report", "--format", "html", "--since", SINCE]) == 0
     (name,) = names(tmp_path, ".html")
     days = [time.strftime("%Y-%m-%d", time.localtime(time.time() - ago)) for ago in (44 * 3600, 0)]
-    assert main(["report", "--format", "html", "--since", SINCE, "--output", "-"]) == 0
-    assert capsys.readouterr().out.rstrip().endswith("</html>")
+    assert ctl("report --format html --since", SINCE, "--output", "-").rstrip().endswith("</html>")
     assert names(tmp_path, ".html") == [name]
     assert name.startswith("gpu-report-")
     assert name.endswith(f"{days[0]}-to-{days[1]}.html")
@@ -103,13 +99,11 @@ def test_a_page_goes_to_a_pipe_or_to_a_named_file(
 
 @pytest.mark.usefixtures("truth")
 def test_what_cannot_be_written_says_so_and_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     (tmp_path / "folder.html").mkdir()
-    assert main(["report", "--output", str(tmp_path / "folder.html")]) == 1
-    assert "is a folder" in capsys.readouterr().err
-    assert main(["report", "--output", str(tmp_path / "none" / "x.html")]) == 1
-    said = capsys.readouterr().err
+    assert "is a folder" in ctl.err("report --output", str(tmp_path / "folder.html"))
+    said = ctl.err("report --output", str(tmp_path / "none" / "x.html"))
     assert "there is no folder" in said
     assert "see: gpuwatchctl docs errors#report-not-written" in said
     old = tmp_path / "old.html"
@@ -119,8 +113,7 @@ def test_what_cannot_be_written_says_so_and_leaves_the_old_one(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    assert main(["report", "--output", str(old)]) == 1
-    assert "No space left on device" in capsys.readouterr().err
+    assert "No space left on device" in ctl.err("report --output", str(old))
     assert old.read_text() == "older"
     assert names(tmp_path, "old.html") == ["old.html"]
 
@@ -187,7 +180,6 @@ def test_hostile_names_stay_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def crowd(alerts: int, processes: int) -> None:
     """Have had so many incidents and processes within two hours."""
     now_s = float(int(time.time()) // 60 * 60)
-    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
     people = [
         ProcessInfo(
             key=ProcessKey(pid=10_000 + n, started_at_s=now_s - 7200), name=f"job-{n}",
@@ -195,33 +187,31 @@ def crowd(alerts: int, processes: int) -> None:
         )
         for n in range(processes)
     ]  # fmt: skip
-    for minute in range(0, 120, 20):
-        one = making.sample(
-            now_s - 7200 + minute * 60, [(info, 40 * MIB) for info in people], used_bytes=70 * GIB
-        )
-        history.record(one, (making.CARD,), {info.key: info for info in people})
-    for n in range(alerts):
+
+    def incident(n: int) -> Alert:
         info = people[n % processes]
         subject = Subject(device_uid="GPU-1", process=info.key)
         finding = making.finding(
             subject=subject, judged_at_s=now_s - 3600, advice=("Look at what it keeps. " * 5,)
         )
-        found = making.alert(
-            key=f"leak:{subject.id}#{n}", subject=subject, finding=finding,
+        return making.alert(
+            key=f"leak:{subject.id}#{n}", subject=subject, finding=finding, state="resolved",
             opened_at_s=now_s - 5000, changed_at_s=now_s - 100, firing_at_s=now_s - 4000,
-            state="resolved", resolved_at_s=now_s - 100 + n / alerts,
-        **wording.ending(Ending.PROCESS_ENDED),
+            resolved_at_s=now_s - 100 + n / alerts, ended="its process has ended",
             title=f"GPU 0 (A100): {info.numbered} of {info.user}",
             about=About(user=info.user or ""),
         )  # fmt: skip
-        history.apply([found], [])
-    history.flush(now_s)
-    history.close()
+
+    with world.history() as history:
+        for minute in range(0, 120, 20):
+            uses = [(info, 40 * MIB) for info in people]
+            one = making.sample(now_s - 7200 + minute * 60, uses, used_bytes=70 * GIB)
+            history.record(one, (making.CARD,), {info.key: info for info in people})
+        history.apply([incident(n) for n in range(alerts)], [])
+        history.flush(now_s)
 
 
-def test_a_page_stays_small_whatever_happened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_stays_small_whatever_happened(tmp_path: Path, ctl: Ctl) -> None:
     crowd(500, 1000)
     page = saved(tmp_path / "all.html", "--since", "3h", "--all")
     assert len(page.encode()) <= 2 * MIB
@@ -231,50 +221,17 @@ def test_a_page_stays_small_whatever_happened(
     assert "500 more programs are left out" in page
     short = saved(tmp_path / "top.html", "--since", "3h")
     assert len(short.encode()) <= MIB
-    capsys.readouterr()
-    assert main(["report", "--since", "3h", "--json", "--all"]) == 0
-    data: dict[str, Any] = json.loads(capsys.readouterr().out)["data"]
+    data: dict[str, Any] = ctl.data("report --since 3h --all")
     assert len(data["findings"]) + len(data["further"]) == 500
     assert len(data["who"]) == 1000
 
 
-def test_one_sample_is_enough(tmp_path: Path) -> None:
-    now_s = time.time()
-    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
-    one = making.sample(now_s - 30, [(making.LEAKER, GIB)])
-    history.record(one, (making.CARD,), {making.KEY: making.LEAKER})
-    history.flush(now_s)
-    history.close()
-    page = saved(tmp_path / "one.html")
-    assert "not enough data" in page
-    assert "No incident on 1 GPU." in page
-
-
-def test_a_gpu_that_is_gone_is_still_in_the_past(
-    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gpu_that_is_gone_is_still_in_the_past(truth: reported.Truth, ctl: Ctl) -> None:
     only = msgspec.structs.replace(
         world.state().devices[1], device=world.SECOND, finding=None, processes=()
     )
     truth.live(devices=(only,), holdings=())
-    assert main(["report", "--json", "--since", SINCE, "--gpu", "0"]) == 0
-    data = json.loads(capsys.readouterr().out)["data"]
+    data = ctl.data("report --since", SINCE, "--gpu", "0")
     assert [one["device"]["index"] for one in data["gpus"]] == [0]
-    assert main(["report", "--gpu", "7"]) == 1
-    assert "no GPU matches 7" in capsys.readouterr().err
-    assert main(["report", "--pid", "31337"]) == 1
-    assert "was on no GPU in this period" in capsys.readouterr().err
-
-
-def test_a_chart_is_as_private_as_a_report_and_as_whole(tmp_path: Path) -> None:
-    place = tmp_path / "leak.png"
-    saving.write(place, b"one")
-    saving.write(place, b"\x89two")
-    assert place.read_bytes() == b"\x89two"
-    assert place.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(GpuwatchdError, match="cannot be written"):
-        saving.write(tmp_path / "nowhere" / "leak.png", b"x")
-    (tmp_path / "folder.png").mkdir()
-    with pytest.raises(GpuwatchdError, match="is a folder"):
-        saving.write(tmp_path / "folder.png", b"x")
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder.png", "leak.png"]
+    assert "no GPU matches 7" in ctl.err("report --gpu 7")
+    assert "was on no GPU in this period" in ctl.err("report --pid 31337")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,6 @@ from gpuwatchd.cli import COMMANDS, answers, main
 from gpuwatchd.cli.answers import about, alerts, base, charts, history, present, report
 from gpuwatchd.cli.answers import program as own
 from gpuwatchd.cli.verbs import service
-from gpuwatchd.core import config
 from gpuwatchd.core.model import DeviceReading, Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
@@ -29,6 +26,8 @@ from tests.cli import recorded, shaped, world
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
 
 GIB = making.GIB
 CSV = "timestamp, index, uuid, name, memory.used [MiB], memory.total [MiB]\n" + "".join(
@@ -162,7 +161,7 @@ def _wrong(said: dict[str, Any], kind: type[msgspec.Struct]) -> list[str]:
 
 
 def test_every_verb_answers_as_its_schema_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     _rich()
     monkeypatch.setenv("GPUWATCHD_ACT_CHECKPOINT", "signal")
@@ -179,8 +178,7 @@ def test_every_verb_answers_as_its_schema_says(
         }  # fmt: skip
         for line, kind in LINES:
             words = line.format(**places).split()
-            main(words if "ndjson" in words else [*words, "--json"])
-            shown = capsys.readouterr()
+            shown = ctl.both(*words if "ndjson" in words else [*words, "--json"], code=None)
             out = shown.out.splitlines()
             assert out, f"{line}: {shown.err}"
             answered.add(kind)
@@ -199,17 +197,13 @@ class _Manager:
 
 
 @pytest.mark.parametrize("words", [["--for", "1m"], ["--end"]])
-def test_release_answers_also_where_no_daemon_runs(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["release", *words, "--json"]) == 0
-    assert _wrong(json.loads(capsys.readouterr().out), own.DriverRelease) == []
+def test_release_answers_also_where_no_daemon_runs(words: list[str], ctl: Ctl) -> None:
+    assert _wrong(ctl.json("release", *words), own.DriverRelease) == []
 
 
-def test_the_demo_answers_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_answers_line_by_line(ctl: Ctl) -> None:
     line = ["demo", "--speed", "1e9", "--duration", "30m", "--no-notify", "--json"]
-    assert main(line) == 0
-    first, *events, last = map(json.loads, capsys.readouterr().out.splitlines())
+    first, *events, last = map(json.loads, ctl(*line).splitlines())
     wrong = _wrong(first, about.DemoBegins) + _wrong(last, about.DemoEnds)
     assert not wrong + [why for one in events for why in _wrong(one, about.DemoGoesOn)]
     assert events
@@ -251,10 +245,9 @@ def test_a_program_that_asks_a_job_reads_what_is_written_down(
     assert ("finding" in said) is with_finding
 
 
-def test_a_key_too_many_and_a_key_too_few_are_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_too_many_and_a_key_too_few_are_noticed(ctl: Ctl) -> None:
     world.write()
-    main(["status", "--json"])
-    said = json.loads(capsys.readouterr().out)
+    said = ctl.json("status", code=None)
     assert _wrong(said, present.Status) == []
     del said["data"][0]["used_bytes"]
     assert len(_wrong(said, present.Status)) == 2
@@ -289,22 +282,17 @@ def test_every_verb_has_a_schema() -> None:
     }
 
 
-def test_the_schemas_are_listed_and_an_unknown_one_names_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["schema"]) == 0
-    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+def test_the_schemas_are_listed_and_an_unknown_one_names_them(ctl: Ctl) -> None:
+    listed = [line.split()[0] for line in ctl("schema").splitlines()]
     assert listed == sorted([*answers.ANSWERS, *answers.OTHERS])
-    assert main(["schema", "moods"]) == 2
-    assert "known: alerts, analyze" in capsys.readouterr().err
+    assert "known: alerts, analyze" in ctl.err("schema moods", code=2)
 
 
 def test_schemas_that_were_not_installed_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setattr("gpuwatchd.cli.verbs.schema.FOLDER", "nowhere")
-    assert main(["schema"]) == 1
-    assert capsys.readouterr().err.splitlines() == [
+    assert ctl.err("schema").splitlines() == [
         "gpuwatchctl: the schemas were not installed with the program",
         "hint: reinstall gpuwatchd",
         "see: gpuwatchctl docs errors#installation",
@@ -345,16 +333,3 @@ def test_the_names_of_keys_keep_the_conventions() -> None:
             if "float" in words and not key.endswith(UNITS) and key not in NUMBERS_WITHOUT_UNIT:
                 odd.append(f"{name}.{key}: a number without its unit")
     assert not odd, "\n".join(odd)
-
-
-def test_status_does_not_load_what_describes_it() -> None:
-    world.write()
-    code = (
-        "import sys; from gpuwatchd.cli import main; main(['status', '--json']);"
-        "print([name for name in sys.modules if 'answers' in name or 'error_pages' in name])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        env={**os.environ, "GPUWATCHD_STATE_DIR": str(config.state_dir())},
-    )  # fmt: skip
-    assert done.stdout.splitlines()[-1] == "[]"

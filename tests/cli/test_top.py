@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.cli import main
 from gpuwatchd.store import live
 from tests.tui import world
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
 
 
 class _Terminal(io.StringIO):
@@ -24,11 +25,8 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_without_a_terminal_it_names_the_verb_that_needs_none(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["top"]) == 2
-    said = capsys.readouterr()
+def test_without_a_terminal_it_names_the_verb_that_needs_none(ctl: Ctl) -> None:
+    said = ctl.both("top", code=2)
     assert said.out == ""
     assert said.err.splitlines()[0] == (
         "gpuwatchctl: top needs a terminal; gpuwatchctl status shows the same once"
@@ -38,28 +36,23 @@ def test_without_a_terminal_it_names_the_verb_that_needs_none(
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout"])
 def test_one_end_alone_is_no_terminal(
-    stream: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    stream: str, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, stream, _Terminal())
-    assert main(["top"]) == 2
-    assert "top needs a terminal" in capsys.readouterr().err
+    assert "top needs a terminal" in ctl.err("top", code=2)
 
 
-def test_a_stream_that_was_closed_is_no_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_was_closed_is_no_terminal(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_terminal(monkeypatch)
     monkeypatch.setattr(sys, "stdin", None)
-    assert main(["top"]) == 2
-    assert "top needs a terminal" in capsys.readouterr().err
+    assert "top needs a terminal" in ctl.err("top", code=2)
 
 
 def test_a_terminal_that_cannot_move_its_cursor_is_left_alone(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_a_terminal(monkeypatch, "dumb")
-    assert main(["top"]) == 2
-    said = capsys.readouterr()
+    said = ctl.both("top", code=2)
     assert said.out == ""
     assert "TERM is dumb" in said.err
 
@@ -71,33 +64,27 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, term: str = "xterm") -> None:
     monkeypatch.setenv("TERM", term)
 
 
-def test_json_names_the_verbs_that_have_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "--json"]) == 2
-    error = msgspec.json.decode(capsys.readouterr().out)["error"]
+def test_json_names_the_verbs_that_have_it(ctl: Ctl) -> None:
+    error = msgspec.json.decode(ctl("top --json", code=2))["error"]
     assert error["exit_code"] == 2
     assert "gpuwatchctl watch --json" in error["message"]
 
 
-def test_no_gpu_is_said_before_a_screen_is_drawn(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_gpu_is_said_before_a_screen_is_drawn(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_terminal(monkeypatch)
-    assert main(["top"]) == 1
-    assert "no GPU found" in capsys.readouterr().err
+    assert "no GPU found" in ctl.err("top")
 
 
 def test_a_wish_for_a_gpu_that_is_not_there_is_told_too(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     run.mkdir(mode=0o700)
     live.write(run, world.state(2, 1, at_s=time.time(), pid=os.getpid()))
     on_a_terminal(monkeypatch)
-    assert main(["top", "--gpu", "7"]) == 1
-    assert "no GPU matches 7" in capsys.readouterr().err
+    assert "no GPU matches 7" in ctl.err("top --gpu 7")
 
 
 @pytest.mark.parametrize("interval", ["0s", "-1s", "soon"])
-def test_an_interval_is_a_time(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "-i", interval]) == 2
-    assert "interval" in capsys.readouterr().err
+def test_an_interval_is_a_time(interval: str, ctl: Ctl) -> None:
+    assert "interval" in ctl.err("top -i", interval, code=2)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli import main, user_filter
+from gpuwatchd.cli import user_filter
 from gpuwatchd.cli.user_filter import People
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Seconds, StoreSection
@@ -35,6 +35,7 @@ from tests.cli import world
 
 if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveState
+    from tests.cli.calls import Ctl
 
 GIB = making.GIB
 ALICE = ProcessInfo(key=making.KEY, name="python", user="alice", uid=7001)
@@ -86,39 +87,27 @@ def machine(**changes: Any) -> LiveState:
     return world.state(**{**values, **changes})
 
 
-def shown(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert main([*words]) == code
-    return capsys.readouterr().out
+def shown(ctl: Ctl, *words: str, code: int = 0) -> str:
+    return ctl(*words, code=code)
 
 
-def asked(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(shown(capsys, *words, "--json"))
+def asked(ctl: Ctl, *words: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(shown(ctl, *words, "--json"))
     return answer
 
 
 @pytest.mark.parametrize("verb", ["status", "predict", "watch -n 1", "zombies", "alerts"])
-def test_nothing_of_another_users_work_is_shown(
-    capsys: pytest.CaptureFixture[str], verb: str
-) -> None:
+def test_nothing_of_another_users_work_is_shown(ctl: Ctl, verb: str) -> None:
     world.write(machine())
     for form in ((), ("--json",), ("--wide",) if verb != "alerts" else ("-v",)):
-        out = shown(capsys, *verb.split(), "--user", "alice", *form)
+        out = shown(ctl, *verb.split(), "--user", "alice", *form)
         assert SECRET not in out
         assert "4711" in out
 
 
-def test_the_gpus_stay_and_the_sums_make_sense(capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_get_the_same(ctl: Ctl) -> None:
     world.write(machine())
-    out = shown(capsys, "status", "--user", "alice")
-    assert "62.0/80.0 GiB" in out
-    assert "others hold 12.0 GiB in 1 process\n" in out
-    assert "no process of alice; others hold 9.0 GiB in 1 process\n" in out
-    assert "learning" not in out
-
-
-def test_programs_get_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    world.write(machine())
-    answer = asked(capsys, "status", "--user", "alice")
+    answer = asked(ctl, "status", "--user", "alice")
     first, second = answer["data"]
     assert first["others"] == {"processes": 1, "held_bytes": 12 * GIB}
     assert [one["pid"] for one in first["processes"]] == [4711]
@@ -127,35 +116,31 @@ def test_programs_get_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert second["used_bytes"] == 10 * GIB
     assert answer["untold"] == ["leak:GPU-1/4711@1000.0"]
     assert (answer["servers"], len(answer["silences"]), len(answer["holdings"])) == ([], 1, 1)
-    assert asked(capsys, "status")["data"][0]["others"] is None
+    assert asked(ctl, "status")["data"][0]["others"] is None
 
 
-def test_a_sum_with_an_unknown_part_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sum_with_an_unknown_part_is_unknown(ctl: Ctl) -> None:
     first, second = machine().devices
     unknown = msgspec.structs.replace(
         first, processes=(*(first.processes or ()), LiveProcess(info=BOB, used_bytes=None))
     )
     world.write(machine(devices=(unknown, second)))
-    assert asked(capsys, "status", "--user", "alice")["data"][0]["others"]["held_bytes"] is None
-    assert "others hold at least 12.0 GiB in 2 processes" in shown(
-        capsys, "status", "--user", "alice"
-    )
+    assert asked(ctl, "status", "--user", "alice")["data"][0]["others"]["held_bytes"] is None
+    assert "others hold at least 12.0 GiB in 2 processes" in shown(ctl, "status", "--user", "alice")
 
 
-def test_where_the_list_is_unknown_nothing_is_said_of_others(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_where_the_list_is_unknown_nothing_is_said_of_others(ctl: Ctl) -> None:
     first, second = machine().devices
     world.write(machine(devices=(first, msgspec.structs.replace(second, processes=None))))
-    answer = asked(capsys, "status", "--user", "alice")["data"][1]
+    answer = asked(ctl, "status", "--user", "alice")["data"][1]
     assert (answer["processes"], answer["others"]) == (None, None)
 
 
-def test_several_users_a_glob_and_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_users_a_glob_and_a_number(ctl: Ctl) -> None:
     world.write(machine())
     for words in (["--user", "alice", "--user", "bob"], ["--user", "*"], ["--user", "700*",
                   "--user", "7001", "--user", "7002"]):  # fmt: skip
-        first = asked(capsys, "status", *words)["data"][0]
+        first = asked(ctl, "status", *words)["data"][0]
         assert [one["pid"] for one in first["processes"]] == [4711, 88]
         assert first["others"] == {"processes": 0, "held_bytes": 0}
 
@@ -171,16 +156,14 @@ def test_me_is_who_asks() -> None:
     assert not mine.has(None)
 
 
-def test_exit_codes_are_about_these_users_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes_are_about_these_users_only(ctl: Ctl) -> None:
     world.write(machine())
     for verb in ("status", "predict", "alerts", "zombies"):
-        shown(capsys, verb, "--exit-code", "--user", "alice", code=3)
-        shown(capsys, verb, "--exit-code", "--user", "nobody-here", code=0)
+        shown(ctl, verb, "--exit-code", "--user", "alice", code=3)
+        shown(ctl, verb, "--exit-code", "--user", "nobody-here", code=0)
 
 
-def test_a_whole_device_is_theirs_who_are_to_blame_for_most(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_whole_device_is_theirs_who_are_to_blame_for_most(ctl: Ctl) -> None:
     blame = (
         Blame(process=ALICE.key, name="python", share=0.8, rate_bytes_per_s=8.0),
         Blame(process=BOB.key, name="bobs", share=0.2, rate_bytes_per_s=2.0),
@@ -191,21 +174,21 @@ def test_a_whole_device_is_theirs_who_are_to_blame_for_most(
     world.write(
         machine(devices=(msgspec.structs.replace(first, finding=whole), second), alerts=(alert,))
     )
-    assert asked(capsys, "status", "--user", "alice")["data"][0]["verdict"]["leak"] is True
-    assert asked(capsys, "status", "--user", "bob")["data"][0]["verdict"] is None
-    assert len(asked(capsys, "alerts", "--user", "alice")["data"]) == 1
-    assert asked(capsys, "alerts", "--user", "bob")["data"] == []
+    assert asked(ctl, "status", "--user", "alice")["data"][0]["verdict"]["leak"] is True
+    assert asked(ctl, "status", "--user", "bob")["data"][0]["verdict"] is None
+    assert len(asked(ctl, "alerts", "--user", "alice")["data"]) == 1
+    assert asked(ctl, "alerts", "--user", "bob")["data"] == []
 
 
-def test_broken_hardware_concerns_everybody_on_the_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_hardware_concerns_everybody_on_the_gpu(ctl: Ctl) -> None:
     broken = world.firing(
         key="gpu:GPU-1", kind="gpu", subject=Subject(device_uid=making.CARD.uid), about=None
     )
     world.write(machine(alerts=(broken,)))
     for user in ("alice", "bob"):
-        assert len(asked(capsys, "alerts", "--user", user)["data"]) == 1
-        assert "gpu:GPU-1" not in shown(capsys, "status", "--user", "carol")
-    assert asked(capsys, "alerts", "--user", "carol")["data"] == []
+        assert len(asked(ctl, "alerts", "--user", user)["data"]) == 1
+        assert "gpu:GPU-1" not in shown(ctl, "status", "--user", "carol")
+    assert asked(ctl, "alerts", "--user", "carol")["data"] == []
 
 
 def record() -> None:
@@ -230,43 +213,39 @@ def record() -> None:
     history.close()
 
 
-def test_the_past_of_one_user(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_past_of_one_user(ctl: Ctl) -> None:
     record()
-    rows = asked(capsys, "history", "--since", "1h", "--user", "alice")["data"][0]["rows"]
+    rows = asked(ctl, "history", "--since", "1h", "--user", "alice")["data"][0]["rows"]
     assert {row["user"] for row in rows} == {"alice"}
-    out = shown(capsys, "history", "--since", "1h", "--user", "alice")
+    out = shown(ctl, "history", "--since", "1h", "--user", "alice")
     assert "python[4711] of alice" in out
     assert SECRET not in out
     assert SECRET not in shown(
-        capsys, "history", "--since", "1h", "--user", "alice", "--format", "csv"
+        ctl, "history", "--since", "1h", "--user", "alice", "--format", "csv"
     )
-    both = asked(capsys, "history", "--since", "1h", "--user", "*", "--pid", "88")["data"][0][
-        "rows"
-    ]
+    both = asked(ctl, "history", "--since", "1h", "--user", "*", "--pid", "88")["data"][0]["rows"]
     assert {row["pid"] for row in both} == {88}
 
 
-def test_nothing_of_a_user_in_the_past_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_of_a_user_in_the_past_is_said(ctl: Ctl) -> None:
     record()
-    assert main(["history", "--since", "1h", "--user", "carol"]) == 1
-    assert "nothing is recorded" in capsys.readouterr().err
+    assert "nothing is recorded" in ctl.err("history --since 1h --user carol")
 
 
-def test_what_one_user_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_one_user_costs(ctl: Ctl) -> None:
     record()
     world.write(machine())
-    entries = asked(capsys, "cost")["data"]
+    entries = asked(ctl, "cost")["data"]
     assert {one["user"] for one in entries} >= {"alice", "bob"}
-    answer = asked(capsys, "cost", "--user", "bob", "--by", "user")
+    answer = asked(ctl, "cost", "--user", "bob", "--by", "user")
     assert {one["user"] for one in answer["data"]} == {"bob"}
     assert [group["name"] for group in answer["groups"]] == ["bob"]
 
 
 @pytest.mark.parametrize("who", ["", " "])
-def test_nobody_is_no_user(who: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_is_no_user(who: str, ctl: Ctl) -> None:
     for verb in ("status", "alerts", "predict"):
-        assert main([verb, "--user", who]) == 2
-        assert "names nobody" in capsys.readouterr().err
+        assert "names nobody" in ctl.err(verb, "--user", who, code=2)
 
 
 def test_a_number_that_no_user_has_is_a_name_that_nobody_has() -> None:

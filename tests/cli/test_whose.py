@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import locations, main, output
+from gpuwatchd.cli import locations, output
 from gpuwatchd.cli.doctor import places as checked
 from gpuwatchd.cli.doctor.answer import Around
 from gpuwatchd.cli.flags import Globals
@@ -25,6 +24,8 @@ from tests.others import SERVICE, STRANGER
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
 
 NOBODY_RUNS = 2**22 + 1
 """A pid that Linux never gives."""
@@ -50,63 +51,53 @@ def serve(base: Path, **changes: object) -> None:
     live.write(private_directory(base / "run", "group"), world.state(**changes))
 
 
-def scope(capsys: pytest.CaptureFixture[str]) -> str:
-    main(["status", "--json"])
-    found: str = json.loads(capsys.readouterr().out)["daemon"]["scope"]
+def scope(ctl: Ctl) -> str:
+    found: str = ctl.json("status", code=None)["daemon"]["scope"]
     return found
 
 
-def test_ones_own_daemon_comes_first(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ones_own_daemon_comes_first(system: Path, ctl: Ctl) -> None:
     serve(system)
     world.write()
-    assert scope(capsys) == "user"
+    assert scope(ctl) == "user"
 
 
 def test_the_machines_comes_before_what_a_daemon_of_ones_own_has_left(
-    system: Path, capsys: pytest.CaptureFixture[str]
+    system: Path, ctl: Ctl
 ) -> None:
     serve(system)
     world.write(stopped=True)
-    assert scope(capsys) == "system"
+    assert scope(ctl) == "system"
     world.write(pid=NOBODY_RUNS)
-    assert scope(capsys) == "system"
+    assert scope(ctl) == "system"
 
 
-def test_a_pid_that_was_given_to_another_process_is_no_daemon(
-    system: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pid_that_was_given_to_another_process_is_no_daemon(system: Path, ctl: Ctl) -> None:
     serve(system)
     world.write(taken_at_s=time.time() - 90 * 86400)
-    assert scope(capsys) == "system"
+    assert scope(ctl) == "system"
 
 
 def test_the_environment_wins(
-    system: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     serve(system)
     monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "mine"))
     world.write(stopped=True)
-    assert scope(capsys) == "user"
+    assert scope(ctl) == "user"
 
 
-def test_without_a_service_of_the_machine_it_is_ones_own(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_without_a_service_of_the_machine_it_is_ones_own(ctl: Ctl) -> None:
     world.write(stopped=True)
-    assert scope(capsys) == "user"
+    assert scope(ctl) == "user"
     assert locations.refused() is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid":"x"}', b"\xff" * 20])
-def test_a_broken_state_of_ones_own_is_no_daemon(
-    system: Path, content: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_state_of_ones_own_is_no_daemon(system: Path, content: bytes, ctl: Ctl) -> None:
     serve(system)
     world.write_raw(content)
-    assert scope(capsys) == "system"
+    assert scope(ctl) == "system"
 
 
 def test_a_pipe_in_the_place_of_a_state_holds_nobody_up(system: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import msgspec
 
 from gpuwatchd import __version__
 from gpuwatchd.core import config
+from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import (
     Alert,
     Device,
@@ -30,10 +32,13 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
+from gpuwatchd.store.writer import History
 from tests import making
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gpuwatchd.core.model import Delivery
 
 GIB = making.GIB
 PROGRAM = Path(sys.executable).parent / "gpuwatchctl"
@@ -138,6 +143,30 @@ def write(content: LiveState | None = None, **changes: Any) -> LiveState:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     live.write(directory, content)
     return content
+
+
+@contextmanager
+def history() -> Iterator[History]:
+    """Open the history where the program looks for it."""
+    found = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+    yield found
+    found.close()
+
+
+def remember(*alerts: Alert, deliveries: Sequence[Delivery] = ()) -> None:
+    """Leave alerts, and what was sent of them, in the history."""
+    with history() as found:
+        found.apply(list(alerts), list(deliveries))
+
+
+def over(**changes: Any) -> Alert:
+    """Return the alert of pid 5, which is over."""
+    subject = Subject(device_uid="GPU-1", process=ProcessKey(pid=5, started_at_s=1.0))
+    values: dict[str, Any] = {
+        "key": "leak:GPU-1/5@1.0", "state": "resolved", "opened_at_s": 100.0,
+        "resolved_at_s": 200.0, "title": "python[5]", "subject": subject,
+    }  # fmt: skip
+    return firing(**{**values, **changes})
 
 
 def write_raw(content: bytes) -> None:

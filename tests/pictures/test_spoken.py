@@ -32,14 +32,6 @@ def picture(used: list[float | None], spread: float = 0.0) -> Picture:
     )  # fmt: skip
 
 
-def test_a_leak_is_told_with_its_end_and_its_interval() -> None:
-    said = text_description.sentence(gallery.leak())
-    assert said.startswith("python train.py[4711] of alice on GPU 0: gradual leak, confirmed")
-    assert "The limit is 23.6 GiB." in said
-    assert "full in 0h 47m (0h 39m - 1h 02m)." in said
-    assert said.endswith("4 marks.")
-
-
 @pytest.mark.parametrize(
     ("late_s", "said"), [(59.0, "full in 0h 47m (0h 39m - 1h 02m)"), (1200.0, "full in 0h 27m")]
 )
@@ -49,29 +41,6 @@ def test_a_judgement_of_now_has_the_figures_that_stand_beside_it(late_s: float, 
     now_s = told.forecast.judged_at_s + late_s
     assert said in text_description.sentence(msgspec.structs.replace(told, now_s=now_s))
     assert mark_groups.limit_texts(told.forecast, now_s)[0].startswith(said)
-
-
-def test_what_is_marked_can_be_read() -> None:
-    rows = text_description.mark_rows(gallery.leak())
-    assert [row[1] for row in rows] == ["began", "alert", "checkpoint saved", "alert"]
-    assert rows[-1][2] == "full in under an hour"
-
-
-def test_an_end_that_is_open_is_said_to_be() -> None:
-    assert "(5h 00m - open)." in text_description.sentence(gallery.open_ended())
-
-
-def test_gaps_and_one_sample_and_nothing() -> None:
-    assert "3 gaps." in text_description.sentence(gallery.gaps())
-    assert "One sample from " in text_description.sentence(gallery.one_sample())
-    assert "2.5 GiB used." in text_description.sentence(gallery.one_sample())
-    nothing = text_description.sentence(gallery.empty())
-    assert nothing.startswith("GPU 4  NVIDIA GB10: lost. Nothing is recorded from ")
-    assert text_description.rows(gallery.empty()) == []
-
-
-def test_what_does_not_change_is_said_once() -> None:
-    assert "8.0 GiB throughout." in text_description.sentence(picture([8 * GIB] * 5))
 
 
 def test_a_gap_is_a_row_and_no_number() -> None:

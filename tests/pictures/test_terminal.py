@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from gpuwatchd.charts import terminal
 from gpuwatchd.charts.drawing import Mark
+from gpuwatchd.charts.raster import CHECKED, FAINT, SPARSE, Canvas
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import design
 from tests.browser import gallery
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.charts.drawing import Picture
     from gpuwatchd.charts.raster import Cell
+
 
 KINDS = {one.key: one for one in gallery.everything()}
 
@@ -94,16 +95,6 @@ def test_any_window_in_any_size_is_drawn(
     assert len(terminal.legend(picture, width, window=window)) <= 12
 
 
-def test_axes_say_how_much_when_and_in_which_zone() -> None:
-    rows = plain(terminal.draw(gallery.leak(), 90, 14))
-    assert any(row.startswith("24 GiB┤") for row in rows)
-    assert rows[-3].startswith("     0┤")
-    assert "09:00" in rows[-1]
-    assert rows[-1].count(":") >= 3
-    assert plain(terminal.draw(gallery.gaps(), 90, 14))[-1].rstrip().endswith("UTC")
-    assert plain(terminal.draw(gallery.gaps(), 90, 14))[-1].startswith("11-21")
-
-
 def test_the_curve_is_where_its_numbers_are() -> None:
     picture = gallery.leak()
     width, height = 120, 30
@@ -153,14 +144,6 @@ def test_a_forecast_has_its_window_on_the_limit() -> None:
     )
 
 
-def test_when_it_is_full_is_said_in_forty_columns() -> None:
-    picture = gallery.leak()
-    assert picture.forecast is not None
-    later = replace(picture.forecast, low_s=40_000.0, mid_s=43_200.0, high_s=50_000.0)
-    rows = plain(terminal.draw(replace(picture, forecast=later), 40, 12))
-    assert re.search(r"limit 23\.6 GiB +full in 1[12]h [0-9]{2}m", "\n".join(rows))
-
-
 def test_an_open_end_fades_and_has_no_window() -> None:
     picture = gallery.open_ended()
     rows = plain(terminal.draw(picture, 120, 20))
@@ -183,16 +166,6 @@ def test_one_sample_can_be_seen_and_none_is_said() -> None:
     assert inside(gallery.one_sample(), 80, 14, "curve")
     assert not inside(gallery.empty(), 80, 14, "curve")
     assert any("nothing recorded" in row for row in plain(terminal.draw(gallery.empty(), 80, 14)))
-
-
-def test_marks_have_numbers_that_the_legend_explains() -> None:
-    picture = gallery.leak()
-    axis = plain(terminal.draw(picture, 90, 14, numbered=True))[-2]
-    assert "▲2" in axis
-    told = plain(terminal.legend(picture, 90))
-    assert told[1] == "▲2 09:10  gradual leak of 12.4 MB/min"
-    assert "!2" in plain(terminal.draw(picture, 90, 14, ascii_only=True, numbered=True))[-2]
-    assert "▲2" not in plain(terminal.draw(picture, 90, 14))[-2]
 
 
 def test_marks_at_one_place_share_a_number_and_show_the_worst() -> None:
@@ -223,9 +196,62 @@ def test_a_long_legend_says_how_much_is_left_out() -> None:
     assert told[-1] == "and 40 more"
 
 
-def test_the_key_names_what_is_drawn() -> None:
-    assert terminal.keys([gallery.empty()]) == []
-    told = {word for _, (word, _) in terminal.keys([gallery.leak()])}
-    assert {"memory used", "fit", "full within (90 %)", "limit"} <= told
-    assert "nothing recorded" not in told
-    assert "nothing recorded" in {word for _, (word, _) in terminal.keys([gallery.gaps()])}
+def text(canvas: Canvas) -> list[str]:
+    return ["".join(words for words, _ in row) for row in canvas.cells()]
+
+
+def test_a_line_goes_through_its_dots() -> None:
+    canvas = Canvas(2, 1, ["curve"])
+    assert (canvas.wide, canvas.high) == (4, 4)
+    canvas.line("curve", [(0.5, 3.5), (3.5, 0.5)])
+    assert text(canvas) == ["⣀⠜"]
+
+
+def test_a_line_that_begins_and_ends_outside_is_where_it_should_be() -> None:
+    whole, part = Canvas(30, 5, ["curve"]), Canvas(10, 5, ["curve"])
+    whole.line("curve", [(0.0, 20.0), (59.9, 0.0)])
+    part.line("curve", [(-20.0, 20.0), (39.9, 0.0)])
+    assert [row[10:20] for row in text(whole)] == text(part)
+
+
+def test_a_steep_line_has_no_holes() -> None:
+    canvas = Canvas(1, 6, ["curve"])
+    canvas.line("curve", [(0.0, 23.9), (0.4, 0.0)])
+    assert text(canvas) == ["⡇"] * 6
+
+
+def test_the_uppermost_layer_has_the_cell() -> None:
+    canvas = Canvas(2, 1, ["range", "curve"])
+    canvas.fill("range", 0, 0, 3)
+    canvas.fill("range", 2, 0, 3)
+    canvas.fill("curve", 1, 3, 3)
+    assert canvas.cells() == [[("⢀", "curve"), ("⡇", "range")]]
+
+
+@pytest.mark.parametrize(("pattern", "dots"), [(CHECKED, 32), (SPARSE, 16), (FAINT, 8)])
+def test_patterns_are_as_dense_as_they_say(pattern: tuple[int, int], dots: int) -> None:
+    canvas = Canvas(2, 4, ["band"])
+    for x in range(4):
+        canvas.fill("band", x, 0, 15, pattern)
+    said = "".join(text(canvas)).replace(" ", chr(0x2800))
+    assert sum((ord(one) - 0x2800).bit_count() for one in said) == dots
+
+
+def test_plain_characters_tell_three_heights() -> None:
+    canvas = Canvas(3, 1, ["curve"], ascii_only=True)
+    for x in range(3):
+        canvas.fill("curve", x, x, x)
+    assert text(canvas) == ["'-_"]
+
+
+def test_what_is_outside_is_left_out() -> None:
+    canvas = Canvas(2, 2, ["curve"])
+    canvas.fill("curve", -1, 0, 3)
+    canvas.fill("curve", 4, 0, 3)
+    canvas.fill("curve", 0, -90, -5)
+    canvas.line("curve", [(-9.0, 0.0), (-5.0, 0.0)])
+    canvas.line("curve", [(50.0, 0.0), (90.0, 0.0)])
+    canvas.line("curve", [(0.0, 1e6), (3.0, 1e6)])
+    canvas.write(-3, 0, "ab", "now")
+    canvas.write(0, 7, "ab", "now")
+    assert text(canvas) == ["  ", "  "]

@@ -53,14 +53,6 @@ def test_a_forecast_says_when_and_an_open_end_fades() -> None:
     assert len(list(parsed(gallery.open_ended()).iter("linearGradient"))) == 1
 
 
-def test_nothing_known_is_said() -> None:
-    assert "Nothing is recorded for this time." in texts(parsed(gallery.empty()))
-
-
-def test_marks_that_cover_each_other_are_counted() -> None:
-    assert "▲3" in texts(parsed(gallery.month()))
-
-
 def test_text_from_elsewhere_is_text() -> None:
     root = parsed(gallery.hostile())
     assert [node.tag for node in root.iter() if node.tag in {"script", "img"}] == []

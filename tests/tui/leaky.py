@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.cli import current_state
-from gpuwatchd.core import config
-from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import About, Blame, Subject
 from gpuwatchd.store.live import KnownRuns, LiveProcess
-from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import recorded, world
 from tests.tui.viewing import flags_of
@@ -42,9 +39,7 @@ def leave(shape: str = "gradual") -> LiveState:
         firing_at_s=end_s - 1500, changed_at_s=end_s - 1500,
         subject=Subject(device_uid="GPU-1", process=LEAKER.key),
     )  # fmt: skip
-    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
-    history.apply([alert], [])
-    history.close()
+    world.remember(alert)
     return world.write(state(time.time(), alert))
 
 

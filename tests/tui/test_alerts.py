@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -10,12 +9,10 @@ import pytest
 
 from gpuwatchd.cli import current_state, silence_changes
 from gpuwatchd.core import config
-from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.errors import NotAllowed
-from gpuwatchd.core.model import About, Matcher, ProcessKey, Silence, Subject
+from gpuwatchd.core.model import About, Matcher, Silence
 from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
-from gpuwatchd.store.writer import History
 from gpuwatchd.tui.screens.alerts import AlertsScreen, StoryScreen
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
 from gpuwatchd.tui.widgets.sheet import Pages
@@ -24,9 +21,6 @@ from tests.cli import world
 from tests.tui.viewing import flags_of, opened, press, screen, settled, shown, words
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
-
     from gpuwatchd.cli.current_state import View
 
 KEY = "leak:GPU-1/4711@1000.0"
@@ -36,19 +30,14 @@ HOUR_S = 3600.0
 @pytest.fixture(autouse=True)
 def recorded() -> None:
     """Leave a history with an open alert of pid 4711 and one of pid 5 that is over; and a state."""
-    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
     now_s = time.time()
-    over = world.firing(
-        key="leak:GPU-1/5@1.0", state="resolved", opened_at_s=now_s - 9000,
-        resolved_at_s=now_s - 8000, title="GPU 0 (A100): python[5] of bob",
-        ended="it gave the memory back",
-        subject=Subject(device_uid="GPU-1", process=ProcessKey(pid=5, started_at_s=1.0)),
+    over = world.over(
+        opened_at_s=now_s - 9000, resolved_at_s=now_s - 8000, ended="it gave the memory back",
+        title="GPU 0 (A100): python[5] of bob",
     )  # fmt: skip
     about = About(gpu="0", user="alice", process="python", framework="PyTorch")
-    found = world.leak(onset_at_s=now_s - 3600)
-    opened = world.firing(about=about, finding=found)
-    history.apply([opened, over], [])
-    history.close()
+    opened = world.firing(about=about, finding=world.leak(onset_at_s=now_s - 3600))
+    world.remember(opened, over)
     world.write(alerts=(opened,))
 
 
@@ -62,53 +51,29 @@ def stored() -> list[Silence]:
         return reader.silences()
 
 
-def run(scene: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scene)
+async def test_enter_tells_the_whole_story_and_escape_comes_back() -> None:
+    async with opened(seen(), "a", "down", "enter") as (app, pilot):
+        screen(app, StoryScreen)
+        said = words(app)
+        assert "python[5] of bob" in said
+        assert "ended it gave the memory back" in said
+        await press(pilot, "escape")
+        chosen = screen(app, AlertsScreen).alert
+        assert chosen is not None
+        assert chosen.state == "resolved", "what was chosen is not chosen any more"
 
 
-def test_open_ones_come_first_and_past_ones_say_why_they_are_over() -> None:
-    async def scene() -> None:
-        async with opened(seen(), "a", size=(100, 24)) as (app, _):
-            said = words(app)
-            assert "1 alert open 1 over in 7 days" in said
-            assert said.index("python[4711]") < said.index("python[5]")
-            assert "over: it gave the memory back" in said
-            chosen = screen(app, AlertsScreen).alert
-            assert chosen is not None
-            assert chosen.key == KEY
-
-    run(scene())
-
-
-def test_enter_tells_the_whole_story_and_escape_comes_back() -> None:
-    async def scene() -> None:
-        async with opened(seen(), "a", "down", "enter") as (app, pilot):
-            screen(app, StoryScreen)
-            said = words(app)
-            assert "python[5] of bob" in said
-            assert "ended it gave the memory back" in said
-            await press(pilot, "escape")
-            chosen = screen(app, AlertsScreen).alert
-            assert chosen is not None
-            assert chosen.state == "resolved", "what was chosen is not chosen any more"
-
-    run(scene())
-
-
-def test_a_snooze_is_kept_with_its_reason_and_shown_at_once() -> None:
-    async def scene() -> None:
-        view = seen()
-        async with opened(view, "a", "s", "2", "tab", *"known", "space", *"s5q", "backspace") as (
-            app, pilot,
-        ):  # fmt: skip
-            assert "Why? known s5_" in shown(app), "keys that mean something else are typed here"
-            await press(pilot, "enter")
-            screen(app, AlertsScreen)
-            assert "1 snoozed" in shown(app)
-            assert "silent until" in words(app)
-            assert [one.matcher.key for one in view.silences] == [KEY], "nor on other screens"
-
-    run(scene())
+async def test_a_snooze_is_kept_with_its_reason_and_shown_at_once() -> None:
+    view = seen()
+    async with opened(view, "a", "s", "2", "tab", *"known", "space", *"s5q", "backspace") as (
+        app, pilot,
+    ):  # fmt: skip
+        assert "Why? known s5_" in shown(app), "keys that mean something else are typed here"
+        await press(pilot, "enter")
+        screen(app, AlertsScreen)
+        assert "1 snoozed" in shown(app)
+        assert "silent until" in words(app)
+        assert [one.matcher.key for one in view.silences] == [KEY], "nor on other screens"
     (kept,) = stored()
     assert kept.matcher == Matcher(key=KEY)
     assert kept.until_at_s - kept.from_at_s == pytest.approx(8 * HOUR_S)
@@ -117,134 +82,91 @@ def test_a_snooze_is_kept_with_its_reason_and_shown_at_once() -> None:
     assert not kept.until_resolved
 
 
-def test_until_it_is_over() -> None:
-    async def scene() -> None:
-        async with opened(seen(), "a", "s", "4", "enter"):
-            pass
-
-    run(scene())
+async def test_until_it_is_over() -> None:
+    async with opened(seen(), "a", "s", "4", "enter"):
+        pass
     (kept,) = stored()
     assert kept.until_resolved
 
 
-def test_u_takes_a_snooze_back() -> None:
-    async def scene() -> None:
-        view = seen()
-        async with opened(view, "a", "s", "enter") as (app, pilot):
-            assert len(stored()) == 1
-            await press(pilot, "u")
-            assert "snoozed" not in shown(app).splitlines()[1]
-            assert "taken back" in shown(app)
-            assert view.silences == ()
-
-    run(scene())
+async def test_u_takes_a_snooze_back() -> None:
+    view = seen()
+    async with opened(view, "a", "s", "enter") as (app, pilot):
+        assert len(stored()) == 1
+        await press(pilot, "u")
+        assert "snoozed" not in shown(app).splitlines()[1]
+        assert "taken back" in shown(app)
+        assert view.silences == ()
     assert stored() == []
 
 
-def test_a_rule_is_taken_back_only_when_asked_twice() -> None:
+async def test_a_rule_is_taken_back_only_when_asked_twice() -> None:
     now_s = time.time()
     rule = Silence(matcher=Matcher(user="alice"), from_at_s=now_s, until_at_s=now_s + HOUR_S)
     silences.add(config.state_dir(), rule)
-
-    async def scene() -> None:
-        async with opened(seen(), "a", "u") as (app, pilot):
-            assert "whole rule (user alice)" in shown(app)
-            assert len(stored()) == 1
-            await press(pilot, "u")
-
-    run(scene())
+    async with opened(seen(), "a", "u") as (app, pilot):
+        assert "whole rule (user alice)" in shown(app)
+        assert len(stored()) == 1
+        await press(pilot, "u")
     assert stored() == []
 
 
-def test_what_is_not_snoozed_cannot_be_taken_back() -> None:
-    async def scene() -> None:
-        async with opened(seen(), "a", "u") as (app, _):
-            assert "it is not snoozed" in shown(app)
-
-    run(scene())
+async def test_what_is_not_snoozed_cannot_be_taken_back() -> None:
+    async with opened(seen(), "a", "u") as (app, _):
+        assert "it is not snoozed" in shown(app)
 
 
-def test_who_may_not_write_is_told_whom_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_may_not_write_is_told_whom_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Silence) -> Silence:
         raise NotAllowed("only root may write to it", hint="sudo -u gpuwatchd gpuwatchctl top")
 
     monkeypatch.setattr(silence_changes, "keep", refuse)
-
-    async def scene() -> None:
-        async with opened(seen(), "a", "s", "enter", size=(120, 24)) as (app, _):
-            form = screen(app, SnoozeScreen)
-            assert "only root may write to it (sudo -u gpuwatchd gpuwatchctl top)" in shown(app)
-            assert form.trouble
-
-    run(scene())
+    async with opened(seen(), "a", "s", "enter", size=(120, 24)) as (app, _):
+        form = screen(app, SnoozeScreen)
+        assert "only root may write to it (sudo -u gpuwatchd gpuwatchctl top)" in shown(app)
+        assert form.trouble
     assert stored() == []
 
 
-def test_an_alert_that_is_over_cannot_be_snoozed_until_it_is() -> None:
-    async def scene() -> None:
-        async with opened(seen(), "a", "down", "s", "4", "enter") as (app, _):
-            screen(app, SnoozeScreen)
-            assert "it is over already" in shown(app)
-
-    run(scene())
+async def test_an_alert_that_is_over_cannot_be_snoozed_until_it_is() -> None:
+    async with opened(seen(), "a", "down", "s", "4", "enter") as (app, _):
+        screen(app, SnoozeScreen)
+        assert "it is over already" in shown(app)
     assert stored() == []
 
 
-def test_s_on_the_overview_means_the_process_under_the_cursor() -> None:
-    async def scene() -> None:
-        view = seen()
-        async with opened(view) as (app, pilot):
-            app.selected_device_uid, app.selected_process = "GPU-1", making.KEY
-            app.open("s")
-            await settled(pilot)
-            assert "python[4711] of alice" in shown(app)
-            await press(pilot, "enter")
-
-    run(scene())
+async def test_s_on_the_overview_means_the_process_under_the_cursor() -> None:
+    view = seen()
+    async with opened(view) as (app, pilot):
+        app.selected_device_uid, app.selected_process = "GPU-1", making.KEY
+        app.open("s")
+        await settled(pilot)
+        assert "python[4711] of alice" in shown(app)
+        await press(pilot, "enter")
     assert [one.matcher.key for one in stored()] == [KEY]
 
 
-def test_a_click_chooses_and_a_double_click_tells() -> None:
-    async def scene() -> None:
-        async with opened(seen(), "a", size=(100, 24)) as (app, pilot):
-            page = screen(app, AlertsScreen).query_one("#alerts", Pages)
-            row = next(y for y in range(20) if page.choice_at(y) == 1)
-            await pilot.click(page, offset=(5, row))
-            await settled(pilot)
-            chosen = screen(app, AlertsScreen).alert
-            assert chosen is not None
-            assert chosen.state == "resolved"
-            await pilot.click(page, offset=(5, row), times=2)
-            await settled(pilot)
-            screen(app, StoryScreen)
-
-    run(scene())
+async def test_a_click_chooses_and_a_double_click_tells() -> None:
+    async with opened(seen(), "a", size=(100, 24)) as (app, pilot):
+        page = screen(app, AlertsScreen).query_one("#alerts", Pages)
+        row = next(y for y in range(20) if page.choice_at(y) == 1)
+        await pilot.click(page, offset=(5, row))
+        await settled(pilot)
+        chosen = screen(app, AlertsScreen).alert
+        assert chosen is not None
+        assert chosen.state == "resolved"
+        await pilot.click(page, offset=(5, row), times=2)
+        await settled(pilot)
+        screen(app, StoryScreen)
 
 
-def test_forty_columns_and_ascii() -> None:
-    async def scene() -> None:
-        plain = flags_of(ascii_only=True)
-        async with opened(seen(), "a", size=(40, 24), flags=plain) as (app, _):
-            assert shown(app).isascii()
-            assert "python[4711]" in words(app)
-            assert all(len(row) <= 40 for row in shown(app).splitlines())
-
-    run(scene())
-
-
-def test_without_an_open_alert_there_is_nothing_to_snooze() -> None:
-    async def scene() -> None:
-        world.write(alerts=())
-        history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
-        over = world.firing(key=KEY, state="resolved", opened_at_s=1.0, resolved_at_s=2.0)
-        history.apply([over], [])
-        history.close()
-        async with opened(seen()) as (app, pilot):
-            app.open("s")
-            await settled(pilot)
-            assert "no open alert that could be snoozed" in words(app)
-            await press(pilot, "enter")
-            screen(app, SnoozeScreen)
-
-    run(scene())
+async def test_without_an_open_alert_there_is_nothing_to_snooze() -> None:
+    world.write(alerts=())
+    world.remember(world.firing(key=KEY, state="resolved", opened_at_s=1.0, resolved_at_s=2.0))
+    async with opened(seen()) as (app, pilot):
+        app.open("s")
+        await settled(pilot)
+        assert "no open alert that could be snoozed" in words(app)
+        await press(pilot, "enter")
+        screen(app, SnoozeScreen)
     assert stored() == []

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
-
 import pytest
 from textual.app import App, ComposeResult
 
@@ -13,10 +10,6 @@ from gpuwatchd.tui.paint import Painter
 from gpuwatchd.tui.widgets.chart import SHORTEST_S, Chart, point, point_text
 from tests.making import GIB
 from tests.tui.viewing import flags_of
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
 
 T0 = 1_795_300_000.0
 
@@ -71,10 +64,6 @@ def rows(chart: Chart) -> list[str]:
     return [chart.render_line(y).text for y in range(chart.size.height)]
 
 
-def run(scene: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scene)
-
-
 # ---- what is known of an instant
 
 
@@ -114,166 +103,143 @@ def test_of_an_empty_picture_nothing_is_said_but_that() -> None:
 # ---- moving about
 
 
-def test_zoom_keeps_the_cursor_where_it_is_and_ends_somewhere() -> None:
-    async def scene() -> None:
-        app = Bench()
-        async with app.run_test(size=(80, 20)) as pilot:
-            app.chart.put(picture())
-            whole = app.chart.span
-            assert whole[0] == T0
-            assert whole[1] > T0 + 3600, "the forecast is not seen"
-            app.chart.point_at(T0 + 1200)
-            share = (T0 + 1200 - whole[0]) / (whole[1] - whole[0])
-            app.chart.zoom(2)
-            begin_s, end_s = app.chart.span
-            assert end_s - begin_s < (whole[1] - whole[0]) / 2
-            assert (T0 + 1200 - begin_s) / (end_s - begin_s) == pytest.approx(share)
-            app.chart.zoom(100)
-            begin_s, end_s = app.chart.span
-            assert end_s - begin_s == pytest.approx(SHORTEST_S)
-            app.chart.reset()
-            await pilot.pause()
-            assert app.chart.span == whole
-            assert app.chart.cursor_s is None
-            assert app.moved == 3
-
-    run(scene())
+async def test_zoom_keeps_the_cursor_where_it_is_and_ends_somewhere() -> None:
+    app = Bench()
+    async with app.run_test(size=(80, 20)) as pilot:
+        app.chart.put(picture())
+        whole = app.chart.span
+        assert whole[0] == T0
+        assert whole[1] > T0 + 3600, "the forecast is not seen"
+        app.chart.point_at(T0 + 1200)
+        share = (T0 + 1200 - whole[0]) / (whole[1] - whole[0])
+        app.chart.zoom(2)
+        begin_s, end_s = app.chart.span
+        assert end_s - begin_s < (whole[1] - whole[0]) / 2
+        assert (T0 + 1200 - begin_s) / (end_s - begin_s) == pytest.approx(share)
+        app.chart.zoom(100)
+        begin_s, end_s = app.chart.span
+        assert end_s - begin_s == pytest.approx(SHORTEST_S)
+        app.chart.reset()
+        await pilot.pause()
+        assert app.chart.span == whole
+        assert app.chart.cursor_s is None
+        assert app.moved == 3
 
 
-def test_zoom_without_a_cursor_keeps_now_where_it_is() -> None:
-    async def scene() -> None:
-        app = Bench()
-        async with app.run_test(size=(80, 20)):
-            shown = picture()
-            app.chart.put(shown)
-            begin_s, end_s = app.chart.span
-            share = (shown.now_s - begin_s) / (end_s - begin_s)
-            for _ in range(6):
-                app.chart.zoom(1)
-            begin_s, end_s = app.chart.span
-            assert begin_s < shown.now_s < end_s, "what is newest went out of sight"
-            assert (shown.now_s - begin_s) / (end_s - begin_s) == pytest.approx(share)
-
-    run(scene())
-
-
-def test_pan_goes_back_at_will_but_never_past_what_is_foreseen() -> None:
-    async def scene() -> None:
-        app = Bench()
-        async with app.run_test(size=(80, 20)):
-            app.chart.put(picture())
-            begin_s, end_s = app.chart.span
+async def test_zoom_without_a_cursor_keeps_now_where_it_is() -> None:
+    app = Bench()
+    async with app.run_test(size=(80, 20)):
+        shown = picture()
+        app.chart.put(shown)
+        begin_s, end_s = app.chart.span
+        share = (shown.now_s - begin_s) / (end_s - begin_s)
+        for _ in range(6):
             app.chart.zoom(1)
-            app.chart.pan(-8)
-            assert app.chart.span[1] < begin_s
-            for _ in range(40):
-                app.chart.pan(1)
-            assert app.chart.span[0] < end_s < app.chart.span[1] + 1
-            assert app.chart.span[1] < end_s + 0.2 * (end_s - begin_s)
-
-    run(scene())
+        begin_s, end_s = app.chart.span
+        assert begin_s < shown.now_s < end_s, "what is newest went out of sight"
+        assert (shown.now_s - begin_s) / (end_s - begin_s) == pytest.approx(share)
 
 
-def test_a_new_picture_changes_nothing_of_zoom_and_cursor() -> None:
-    async def scene() -> None:
-        app = Bench()
-        async with app.run_test(size=(80, 20)):
-            app.chart.put(picture())
-            app.chart.zoom(2)
-            app.chart.point_at(T0 + 1500)
-            seen, before = app.chart.span, rows(app.chart)
-            app.chart.put(picture())
-            assert (app.chart.span, app.chart.cursor_s) == (seen, T0 + 1500)
-            assert rows(app.chart) == before
+async def test_pan_goes_back_at_will_but_never_past_what_is_foreseen() -> None:
+    app = Bench()
+    async with app.run_test(size=(80, 20)):
+        app.chart.put(picture())
+        begin_s, end_s = app.chart.span
+        app.chart.zoom(1)
+        app.chart.pan(-8)
+        assert app.chart.span[1] < begin_s
+        for _ in range(40):
+            app.chart.pan(1)
+        assert app.chart.span[0] < end_s < app.chart.span[1] + 1
+        assert app.chart.span[1] < end_s + 0.2 * (end_s - begin_s)
 
-    run(scene())
+
+async def test_a_new_picture_changes_nothing_of_zoom_and_cursor() -> None:
+    app = Bench()
+    async with app.run_test(size=(80, 20)):
+        app.chart.put(picture())
+        app.chart.zoom(2)
+        app.chart.point_at(T0 + 1500)
+        seen, before = app.chart.span, rows(app.chart)
+        app.chart.put(picture())
+        assert (app.chart.span, app.chart.cursor_s) == (seen, T0 + 1500)
+        assert rows(app.chart) == before
 
 
-def test_the_cursor_steps_over_columns_from_the_newest_sample_on() -> None:
-    async def scene() -> None:
-        app = Bench()
-        async with app.run_test(size=(80, 20)):
-            assert app.chart.point_under_cursor() == []
-            app.chart.step(-1)
-            assert app.chart.cursor_s is None
-            app.chart.put(picture())
-            app.chart.step(-1)
-            assert app.chart.cursor_s == T0 + 3600
-            assert app.chart.point_under_cursor()[1] == ("70.0 GiB", "curve")
-            app.chart.step(-3)
-            assert app.chart.cursor_s is not None
-            assert T0 + 3000 < app.chart.cursor_s < T0 + 3600
-            app.chart.step(-1000)
-            assert app.chart.cursor_s == T0
-
-    run(scene())
+async def test_the_cursor_steps_over_columns_from_the_newest_sample_on() -> None:
+    app = Bench()
+    async with app.run_test(size=(80, 20)):
+        assert app.chart.point_under_cursor() == []
+        app.chart.step(-1)
+        assert app.chart.cursor_s is None
+        app.chart.put(picture())
+        app.chart.step(-1)
+        assert app.chart.cursor_s == T0 + 3600
+        assert app.chart.point_under_cursor()[1] == ("70.0 GiB", "curve")
+        app.chart.step(-3)
+        assert app.chart.cursor_s is not None
+        assert T0 + 3000 < app.chart.cursor_s < T0 + 3600
+        app.chart.step(-1000)
+        assert app.chart.cursor_s == T0
 
 
 @pytest.mark.parametrize("color", ["always", "never"])
-def test_the_column_of_the_cursor_is_seen(color: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_column_of_the_cursor_is_seen(
+    color: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-
-    async def scene() -> None:
-        app = Bench()
-        app.painter = Painter(flags_of(color=color))
-        async with app.run_test(size=(80, 20)):
-            app.chart.put(picture())
-            app.chart.point_at(T0 + 1200)
-            lit = []
-            for y in range(20):
-                column = 0
-                for text, style, _ in app.chart.render_line(y):
-                    ground = app.painter.style("cursor").bgcolor
-                    if style and (style.reverse or (ground and style.bgcolor == ground)):
-                        lit.append((y, column, text))
-                    column += len(text)
-            assert [y for y, _, _ in lit] == list(range(18)), "not from top to bottom, or below"
-            assert len({column for _, column, _ in lit}) == 1
-            assert any(text != " " for _, _, text in lit), "what is drawn there is gone"
-
-    run(scene())
+    app = Bench()
+    app.painter = Painter(flags_of(color=color))
+    async with app.run_test(size=(80, 20)):
+        app.chart.put(picture())
+        app.chart.point_at(T0 + 1200)
+        lit = []
+        for y in range(20):
+            column = 0
+            for text, style, _ in app.chart.render_line(y):
+                ground = app.painter.style("cursor").bgcolor
+                if style and (style.reverse or (ground and style.bgcolor == ground)):
+                    lit.append((y, column, text))
+                column += len(text)
+        assert [y for y, _, _ in lit] == list(range(18)), "not from top to bottom, or below"
+        assert len({column for _, column, _ in lit}) == 1
+        assert any(text != " " for _, _, text in lit), "what is drawn there is gone"
 
 
-def test_the_mouse_points_zooms_and_drags() -> None:
-    async def scene() -> None:
-        app = Bench()
-        async with app.run_test(size=(80, 20)) as pilot:
-            app.chart.put(picture())
-            whole = app.chart.span
-            await pilot.hover(app.chart, offset=(40, 5))
-            at_s = app.chart.cursor_s
-            assert at_s is not None
-            assert whole[0] < at_s < whole[1]
-            await pilot.hover(app.chart, offset=(1, 5))
-            assert app.chart.cursor_s is None, "beside the plot there is no instant"
-            app.chart.zoom(3, at_s)
-            begin_s, end_s = app.chart.span
-            await pilot.mouse_down(app.chart, offset=(40, 5))
-            await pilot.hover(app.chart, offset=(60, 5))
-            await pilot.mouse_up(app.chart, offset=(60, 5))
-            dragged = app.chart.span
-            assert dragged[0] < begin_s
-            assert dragged[1] - dragged[0] == pytest.approx(end_s - begin_s)
-            await pilot.hover(app.chart, offset=(30, 5))
-            assert app.chart.span == dragged, "it is still held"
-
-    run(scene())
+async def test_the_mouse_points_zooms_and_drags() -> None:
+    app = Bench()
+    async with app.run_test(size=(80, 20)) as pilot:
+        app.chart.put(picture())
+        whole = app.chart.span
+        await pilot.hover(app.chart, offset=(40, 5))
+        at_s = app.chart.cursor_s
+        assert at_s is not None
+        assert whole[0] < at_s < whole[1]
+        await pilot.hover(app.chart, offset=(1, 5))
+        assert app.chart.cursor_s is None, "beside the plot there is no instant"
+        app.chart.zoom(3, at_s)
+        begin_s, end_s = app.chart.span
+        await pilot.mouse_down(app.chart, offset=(40, 5))
+        await pilot.hover(app.chart, offset=(60, 5))
+        await pilot.mouse_up(app.chart, offset=(60, 5))
+        dragged = app.chart.span
+        assert dragged[0] < begin_s
+        assert dragged[1] - dragged[0] == pytest.approx(end_s - begin_s)
+        await pilot.hover(app.chart, offset=(30, 5))
+        assert app.chart.span == dragged, "it is still held"
 
 
 @pytest.mark.parametrize("size", [(80, 20), (40, 10), (20, 3), (1, 1), (300, 100)])
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_any_size_is_filled_and_no_more(size: tuple[int, int], ascii_only: bool) -> None:
-    async def scene() -> None:
-        app = Bench(ascii_only=ascii_only)
-        async with app.run_test(size=size):
-            app.chart.put(picture())
-            app.chart.point_at(T0 + 600)
-            drawn = [app.chart.render_line(y) for y in range(size[1])]
-            assert [strip.cell_length for strip in drawn] == [size[0]] * size[1]
-            text = "".join(strip.text for strip in drawn)
-            assert text.isascii() or not ascii_only
-            app.chart.put(None)
-            assert not "".join(rows(app.chart)).strip()
-
-    run(scene())
+async def test_any_size_is_filled_and_no_more(size: tuple[int, int], ascii_only: bool) -> None:
+    app = Bench(ascii_only=ascii_only)
+    async with app.run_test(size=size):
+        app.chart.put(picture())
+        app.chart.point_at(T0 + 600)
+        drawn = [app.chart.render_line(y) for y in range(size[1])]
+        assert [strip.cell_length for strip in drawn] == [size[0]] * size[1]
+        text = "".join(strip.text for strip in drawn)
+        assert text.isascii() or not ascii_only
+        app.chart.put(None)
+        assert not "".join(rows(app.chart)).strip()

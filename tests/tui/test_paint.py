@@ -54,13 +54,6 @@ def test_a_verdict_has_the_colours_of_the_design(kind: design.Kind) -> None:
     assert badge.color.get_truecolor().hex == design.BADGE_INK
 
 
-@pytest.mark.parametrize("part", design.PARTS)
-def test_a_part_of_a_chart_has_them_too(part: str) -> None:
-    style = painter(TRUE).style(part)
-    assert style.color is not None
-    assert style.color.get_truecolor().hex == design.PARTS[part].dark
-
-
 @pytest.mark.parametrize("environ", [TRUE, {"TERM": "linux"}, {"TERM": "dumb"}])
 def test_the_row_under_the_cursor_is_told_from_the_others(environ: dict[str, str]) -> None:
     one = painter(environ)

@@ -15,9 +15,7 @@ import pytest
 
 from gpuwatchd.cli import main
 from gpuwatchd.core import config
-from gpuwatchd.core.config import StoreSection
 from gpuwatchd.store import access, live
-from gpuwatchd.store.writer import History
 from gpuwatchd.web import openapi
 from gpuwatchd.web import responses as answers
 from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX
@@ -73,9 +71,7 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def _keep_alert() -> None:
-    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
-    history.apply([world.firing()], [])
-    history.close()
+    world.remember(world.firing())
 
 
 def plain(said: dict[str, Any]) -> str:

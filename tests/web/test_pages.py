@@ -84,28 +84,6 @@ def test_hostile_words_are_clean_in_every_answer(name: str) -> None:
     assert name == "help" or any("evil" in one for one in said)
 
 
-def test_a_gpu_is_told_of_in_the_words_of_status() -> None:
-    world.write()
-    first, second = ask("overview")["devices"]
-    shown = world.run("status").stdout
-    for words in (*first["verdict"], first["used"], first["percent"], *second["verdict"]):
-        assert words in shown
-    assert first["badge"]["word"] == "LEAK"
-    assert first["badge"]["words"] in shown
-    assert second["badge"]["kind"] == "calm"
-    assert first["share"] == pytest.approx(52 / 80)
-
-
-def test_what_is_foreseen_has_the_figures_of_predict() -> None:
-    world.write()
-    subjects = ask("predict")["devices"][0]["subjects"]
-    shown = world.run("predict").stdout
-    told = dict(subjects[0]["facts"])
-    assert told["full in"] == "0h 47m (0h 39m - 1h 02m)"
-    for label, words in told.items():
-        assert re.search(rf"{re.escape(label)} +{re.escape(words.split(',')[0])}", shown), label
-
-
 def test_processes_are_in_the_order_of_the_live_screen_and_fit_the_same_words() -> None:
     table = pytest.importorskip("gpuwatchd.tui.widgets.table")
     world.write(devices=(crowd(120), *world.state().devices[1:]))
@@ -206,14 +184,6 @@ def test_a_process_without_a_known_beginning_is_found_by_its_pid() -> None:
     assert ask("process", **CARD, pid="7", began="-")["who"] == "python[7] of alice"
 
 
-def test_why_a_process_is_judged_so_is_what_explain_says() -> None:
-    world.write()
-    said = ask("evidence", **LEAKER)
-    told = json.loads(world.run("explain", "4711", "--json").stdout)["data"]
-    assert [one["title"] for one in said["sections"]] == [one["title"] for one in told["sections"]]
-    assert said["next_steps"] == told["next_steps"]
-
-
 def test_an_open_alert_says_until_when_it_is_silent() -> None:
     alert = world.firing()
     now_s = time.time()
@@ -230,13 +200,6 @@ def test_an_open_alert_says_until_when_it_is_silent() -> None:
     assert shown["can"] is False, "without a history nothing can be snoozed"
 
 
-def test_what_a_snooze_means_depends_on_what_the_alert_is_worth() -> None:
-    world.write(alerts=(world.firing(), world.firing(key="leak:b", severity="critical")))
-    said = {one["key"]: one["after"] for one in ask("alerts")["open"]}
-    assert "What becomes critical is told all the same." in said["leak:GPU-1/4711@1000.0"]
-    assert "nobody is told of that either" in said["leak:b"]
-
-
 def test_all_about_an_alert_is_what_the_verb_tells() -> None:
     world.write()
     listed = ask("alerts")["open"][0]
@@ -245,17 +208,6 @@ def test_all_about_an_alert_is_what_the_verb_tells() -> None:
     assert one["about"]["process"] == "GPU-1/4711/1000000"
     for label, words in one["lines"]:
         assert " ".join(words.split()) in shown, label
-
-
-def test_held_memory_has_who_and_what_would_free_it() -> None:
-    world.write(world.odd("plain"))
-    said = ask("held")
-    shown = world.run("zombies").stdout
-    assert said["holdings"]
-    for one in said["holdings"]:
-        assert one["badge"]["kind"] == "held"
-        assert one["who"] in shown
-        assert one["evidence"] in shown
 
 
 def test_the_usual_span_of_a_chart_begins_where_the_record_does() -> None:
@@ -271,21 +223,3 @@ def test_the_usual_span_of_a_chart_begins_where_the_record_does() -> None:
     assert seen_s(whole) == pytest.approx(6 * 3600.0)
     assert seen_s(tight) == pytest.approx(3600.0, rel=0.1)
     assert len(tight["picture"]["curve"]["at_s"]) > 10
-
-
-def test_a_badge_is_followed_only_by_what_it_does_not_say() -> None:
-    calm = world.leak(pattern="stable", tier="none", severity="info", eta=None)
-    devices = tuple(
-        msgspec.structs.replace(item, finding=finding, processes=())
-        for item, finding in zip(
-            world.state().devices, (world.leak(severity="critical"), calm), strict=True
-        )
-    )
-    world.write(devices=devices)
-    loud, quiet = ask("overview")["devices"]
-    assert loud["badge"]["word"] == "CRITICAL"
-    assert loud["verdict"][0].startswith("gradual")
-    assert quiet["badge"]["word"] == "stable"
-    assert quiet["verdict"] == []
-    judged = ask("predict")["devices"][0]["subjects"][0]["badge"]
-    assert (judged["word"], judged["rest"]) == ("CRITICAL", loud["verdict"][0])

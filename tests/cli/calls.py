@@ -1,0 +1,55 @@
+"""The command line, called within the tests' process."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuwatchd.cli import main
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Written(NamedTuple):
+    """What a call wrote, and the code it ended with."""
+
+    out: str
+    err: str
+    code: int
+
+
+class Ctl:
+    """Call ``gpuwatchctl`` and return what it writes; the exit code is always asserted."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, line: str, *words: str, code: int | None = 0) -> str:
+        """Return what goes to standard output.
+
+        The first words may be one text; what may have spaces in it goes alone. A code of None
+        is any.
+        """
+        return self.both(line, *words, code=code).out
+
+    def err(self, line: str, *words: str, code: int | None = 1) -> str:
+        """Return what goes to standard error."""
+        return self.both(line, *words, code=code).err
+
+    def both(self, line: str, *words: str, code: int | None = 0) -> Written:
+        """Return everything."""
+        self._capsys.readouterr()
+        got = main([*line.split(), *words])
+        out, err = self._capsys.readouterr()
+        assert code is None or got == code, f"{got} instead of {code}: {out}{err}"
+        return Written(out, err, got)
+
+    def json(self, line: str, *words: str, code: int | None = 0) -> dict[str, Any]:
+        """Return the answer in JSON."""
+        answer: dict[str, Any] = json.loads(self(line, *words, "--json", code=code))
+        return answer
+
+    def data(self, line: str, *words: str, code: int | None = 0) -> Any:
+        """Return the data of the answer in JSON."""
+        return self.json(line, *words, code=code)["data"]
