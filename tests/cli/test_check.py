@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
+import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -32,6 +31,9 @@ from tests.cli.nagios import Datum, call, read
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cli.calls import Ctl
+
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 
@@ -263,16 +265,6 @@ def test_a_gpu_that_has_gone_is_still_told_of() -> None:
     assert call("--gpu", "1")[0] == OK
 
 
-def test_it_starts_without_heavy_modules() -> None:
-    world.write()
-    code = (
-        "import sys; from gpuwatchd import cli as ctl; ctl.main(['check']);"
-        "print([m for m in ('numpy','rich','sqlite3','apprise','psutil') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 _RANGES = st.none() | st.sampled_from([plugin.parse(words) for words in ("@1:2", "~:5", "3:", "0")])
 _PERF = st.builds(
     plugin.Perf,
@@ -336,3 +328,45 @@ def test_no_text_breaks_the_reader_of_ranges(words: str) -> None:
         return
     assert found.low <= found.high
     assert not math.isnan(found.low)
+
+
+def _silence() -> Silence:
+    now_s = time.time()
+    return Silence(
+        matcher=Matcher(key="leak:*4711*"),
+        from_at_s=now_s - 60,
+        until_at_s=now_s + 600,
+        who="alice",
+        even_critical=True,
+    )
+
+
+def _check(ctl: Ctl, mode: str) -> dict[str, Any]:
+    answer = ctl.both("check --json --mode", mode, code=None)
+    said: dict[str, Any] = json.loads(answer.out)["data"]
+    assert answer.code == said["exit_code"]
+    return said
+
+
+def test_the_time_left_of_what_is_silenced_is_said(ctl: Ctl) -> None:
+    world.write(silences=(_silence(),))
+    said = _check(ctl, "eta")
+    assert said["state"] == "OK"
+    assert re.fullmatch(r"GPU 0 full in 0h 4[67]m \(silenced\)", said["text"])
+    perf = {one["label"]: one["value"] for one in said["perfdata"]}
+    assert 2700 < perf["gpu0_eta"] <= 2820
+
+
+@pytest.mark.parametrize("mode", ["all", "leak"])
+def test_a_silenced_leak_is_not_denied(ctl: Ctl, mode: str) -> None:
+    world.write(silences=(_silence(),))
+    said = _check(ctl, mode)
+    assert said["state"] == "OK"
+    assert said["text"] == "no other leak on 2 GPUs, 1 silenced"
+
+
+def test_a_channel_that_fails_is_said_once(ctl: Ctl) -> None:
+    why = "channel email does not deliver: refused"
+    health = ChannelHealth(name="email", ok=False, why="refused")
+    world.write(channels=(health,), problems=(why,))
+    assert _check(ctl, "daemon")["details"] == [why]

@@ -173,6 +173,11 @@ def test_a_wrong_line_is_completed_in_silence(kind: str, line: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_broken_state_is_completed_in_silence() -> None:
+    world.write_raw(b"{ broken")
+    assert _bash("gpuwatchctl status --gpu ") == []
+
+
 def test_users_are_those_on_the_gpus() -> None:
     world.write()
     assert [item.value for item in completion_answers.users("")] == ["me", "alice"]

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpuwatchd.cli import main, settings
+from gpuwatchd.cli import main, ruleset, settings
 from gpuwatchd.core import config
-from gpuwatchd.core.config import Config
+from gpuwatchd.core.config import Config, hours
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.calls import Ctl
+
 
 EMAIL = '[policy]\nchannels = ["email"]\n[notify.email]\nto = ["a@example.org"]\n'
 KEYS = tuple(config.keys())
@@ -76,14 +79,11 @@ def test_init_names_every_word_that_a_key_may_have() -> None:
     assert asked >= 10
 
 
-def test_init_replaces_nothing_unless_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_replaces_nothing_unless_told(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "config.toml"
     file.write_text("# mine\n", encoding="utf-8")
-    assert main(["--config", str(file), "config", "init"]) == 1
+    assert "--force" in ctl.err("--config", str(file), "config", "init")
     assert file.read_text(encoding="utf-8") == "# mine\n"
-    assert "--force" in capsys.readouterr().err
     assert main(["config", "init", "--force", "--config", str(file)]) == 0
     assert "[detection]" in file.read_text(encoding="utf-8")
 
@@ -100,12 +100,9 @@ def test_print_shows_the_layer_of_each_value(
     assert 'minimum-duration = "5m"  # default' in shown
 
 
-def test_print_is_a_file_that_means_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["config", "print"]) == 0
+def test_print_is_a_file_that_means_the_same(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "copy.toml"
-    file.write_text(capsys.readouterr().out, encoding="utf-8")
+    file.write_text(ctl("config print"), encoding="utf-8")
     assert config.load(file, environ={}).config == Config()
 
 
@@ -248,3 +245,103 @@ def test_the_example_of_init_is_valid(tmp_path: Path) -> None:
     first, second = config.load(file, environ={}).config.override
     assert (first.process, second.channels) == ("vllm*", ("chat",))
     assert example.splitlines()[0] in settings.default_file().replace("# ", "")
+
+
+def of(tmp_path: Path, written: str) -> config.Config:
+    file = tmp_path / "config.toml"
+    file.write_text(written, encoding="utf-8")
+    return config.load(file, environ={}).config
+
+
+@pytest.mark.parametrize(
+    ("written", "note"),
+    [
+        ('[policy]\nseverity = { desktop = "critical" }', "only critical alerts are told"),
+        ('[policy]\nseverity = { chat = "critical" }', "chat is not in use, so its limit"),
+        ('[policy]\nquiet-hours = { all = ["00:00-24:00"] }', "desktop is always quiet"),
+        ('[policy]\nquiet-hours = { all = ["07:00-22:00"], desktop = ["22:00-07:00"] }', "always"),
+        ('[policy]\nquiet-hours = { chat = ["22:00-07:00"] }', "chat is not in use, so its hours"),
+        ('[policy]\nfallback = ["desktop"]', "desktop is one of the channels already"),
+        ('[policy]\nchannels = []\nfallback = ["desktop"]', "there is none"),
+        ('[policy]\ndigest = "daily"\ndigest-channels = []', "reaches nobody"),
+        ('[policy]\nchannels = ["chat"]', "chat needs the credential chat-urls"),
+        ("[[override]]\nmute = true", "nobody is told of anything"),
+        ('[[override]]\nseverity = "info"', "[policy] is the place"),
+        ('[[override]]\nuser = "x"', "override 1: sets nothing"),
+        ('[[override]]\nkind = "gpu"\nuser = "x"\nmute = true', "so it fits nothing"),
+        ('[[override]]\nuser = "x"\ngrows = true\ngrows-to = 5', "grows adds nothing"),
+        (
+            (
+                '[[override]]\nuser = "x"\nmute = true\n[[override]]\nmute = false\nuser = "x"\n'
+                '[[override]]\nuser = "x"\nmute = true'
+            ),
+            "override 1: override 3 fits all of the same",
+        ),
+        ('[cost]\nmode = "owned"', "an owned device costs is unknown"),
+        ('[cost]\ncurrency = "EUR"', "no money is shown in EUR"),
+    ],
+)
+def test_what_is_never_told_is_said(tmp_path: Path, written: str, note: str) -> None:
+    assert note in "\n".join(settings.consequences(of(tmp_path, written)))
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ('[policy]\nseverity = { pigeon = "info" }', '[policy] severity: no channel is called "pi'),
+        ('[policy]\nquiet-hours = { pigeon = ["1:00-2:00"] }', "[policy] quiet-hours: no channel"),
+        ('[policy]\nfallback = ["pigeon"]', "[policy] fallback: no channel"),
+        ('[[override]]\nuser = "x"\nchannels = ["pigeon"]', "[[override]] 1 channels: no channel"),
+        ('[[override]]\nkind = "leek"\nmute = true', '[[override]] 1 kind: nothing is "leek"'),
+        ('[[override]]\npattern = "plateau"\nmute = true', "[[override]] 1 pattern: nothing is"),
+        ('[policy]\ndigest = "daily"', "email is in use ([policy] digest-channels)"),
+        ('[policy]\nfallback = ["command"]', "command is in use ([policy] fallback)"),
+        ('[act]\ncheckpoint = "command"', "[act] argv: empty"),
+        ('[policy]\nchannels = ["chat"]\n[notify.chat]\nurls-file = "/no/such"', "[notify.chat]"),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path: Path, written: str, problem: str, ctl: Ctl) -> None:
+    assert problem in "\n".join(settings.problems(of(tmp_path, written)))
+    assert problem in ctl.err("config validate", str(tmp_path / "config.toml"), code=5)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '[[override]]\nkind = "*"\npattern = "GRAD*"\nmute = true\nuser = "a"',
+        '[[override]]\nuser = "a"\nmute = true\n[[override]]\nuser = "b"\nmute = true',
+        '[[override]]\nuser = "a"\nmute = true\n[[override]]\nuser = "a"\nseverity = "info"',
+        '[[override]]\nuser = "a"\nmute = true\n[[override]]\nuser = "a"\ngpu = "0"\nmute = true',
+        '[policy]\nquiet-hours = { all = ["22:00-21:59"] }',
+        '[policy]\npreset = "ci"',
+    ],
+)
+def test_what_is_fine_is_not_blamed(tmp_path: Path, written: str) -> None:
+    found = of(tmp_path, written)
+    assert settings.problems(found) == []
+    assert [note for note in ruleset.notes(found) if "quiet" in note or "override" in note] == []
+
+
+def test_secrets_of_a_command_stay_masked(tmp_path: Path) -> None:
+    found = of(tmp_path, '[[override]]\ncommand = "x --token s3cret-of-mine-1234"\nmute = true')
+    assert "s3cret" not in "\n".join([*ruleset.explain(found), *ruleset.notes(found)])
+
+
+def test_validate_explains(tmp_path: Path, ctl: Ctl) -> None:
+    of(tmp_path, '[policy]\npreset = "ci"')
+    file = str(tmp_path / "config.toml")
+    assert "Nobody is told of alerts" in ctl("config validate", file)
+    assert ctl.data("config validate", file)["rules"][0].startswith("Nobody")
+
+
+@given(st.sets(st.sampled_from(hours.DAYS), min_size=1), st.integers(0, 1439), st.integers(0, 1439))
+def test_minutes_of_the_week_are_those_of_the_hours(days: set[str], begin: int, end: int) -> None:
+    if begin == end:
+        return
+    words = f"{','.join(days)} {begin // 60:02d}:{begin % 60:02d}-{end // 60:02d}:{end % 60:02d}"
+    length = (end - begin) % 1440
+    found = ruleset._minutes([words])
+    assert len(found) == length * len(days)
+    day = hours.DAYS.index(next(iter(days)))
+    assert (1440 * day + begin) in found
+    assert (1440 * day + begin + length - 1) % (7 * 1440) in found

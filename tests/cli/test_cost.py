@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from gpuwatchd.cli.money import Book
 from gpuwatchd.core import config
-from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.config import Config, CostSection, StoreSection, prices
 from gpuwatchd.core.model import (
     About,
+    Cost,
     Delivery,
     EtaRange,
     Holding,
@@ -21,16 +25,19 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED
 from gpuwatchd.store.checkpoints import Checkpoint
+from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
-from tests.making import GIB
+from tests.making import CARD, GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpuwatchd.core.config.prices import PriceRow
     from gpuwatchd.core.model import Alert
     from tests.cli.calls import Ctl
+
 
 HOUR_S = 3600.0
 
@@ -321,3 +328,191 @@ def test_only_the_devices_that_were_asked_for(past: Past, ctl: Ctl) -> None:
     live(past, alerts=(past.alert(past.job(4711, 6.0)),))
     assert len(asked(ctl, "--gpu", "0")["data"]) == 1
     assert asked(ctl, "--gpu", "1")["data"] == []
+
+
+def test_without_a_daemon_the_history_tells(past: Past, ctl: Ctl) -> None:
+    past.alert(past.job(4711, 6.0))
+    past.history.flush(past.now_s)
+    found = asked(ctl)
+    assert [one["code"] for one in found["warnings"]] == ["daemon-absent"]
+    assert found["data"][0]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
+
+
+def test_without_a_history_the_daemon_tells_what_it_knows(
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_COST_USD_PER_GPU_HOUR", "4.1")
+    now_s = time.time()
+    held = Holding(kind="idle", device_uid="GPU-1", held_bytes=80 * GIB, since_s=now_s - HOUR_S)
+    world.write(alerts=(), holdings=(held,))
+    found = asked(ctl)
+    assert "no-history" in [one["code"] for one in found["warnings"]]
+    assert found["data"][0]["cost_usd"] == pytest.approx(4.1, abs=0.01)
+
+
+def test_an_open_alert_of_which_nothing_is_written_is_unknown_not_nothing(ctl: Ctl) -> None:
+    world.write()
+    (entry,) = asked(ctl)["data"]
+    assert (entry["what"], entry["gpu_hours"], entry["cost_usd"]) == ("at-risk", None, None)
+    (line,) = [one for one in shown(ctl).splitlines() if one.startswith("at risk now")]
+    assert line.split() == ["at", "risk", "now", "1", "?", "?"]
+
+
+def test_without_both_it_says_what_is_missing(ctl: Ctl) -> None:
+    said = ctl.err("cost")
+    assert "no history and no live state" in said
+    assert "hint: " in said
+
+
+def test_money_can_be_switched_off(past: Past, ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUWATCHD_COST_MODE", "off")
+    live(past, alerts=(past.alert(past.job(4711, 6.0)),))
+    found = asked(ctl)
+    assert found["data"][0]["cost_usd"] is None
+    assert "off" in [one["code"] for one in found["warnings"]]
+
+
+def idle(past: Past, info: ProcessInfo, hours: float) -> Holding:
+    """Return memory that a process holds without work now."""
+    return Holding(
+        kind="idle", device_uid="GPU-1", held_bytes=20 * GIB, process=info,
+        since_s=past.now_s - hours * HOUR_S,
+    )  # fmt: skip
+
+
+def held_alert(past: Past, info: ProcessInfo, *, from_h: float, to_h: float) -> Alert:
+    """Have had an alert on memory without work, between so many hours ago."""
+    return past.alert(
+        info, key=f"held:GPU-1/{info.key.pid}", kind="held", state="resolved",
+        opened_at_s=past.now_s - from_h * HOUR_S, resolved_at_s=past.now_s - to_h * HOUR_S,
+        ended="[policy] tell-held was emptied",
+    )  # fmt: skip
+
+
+def test_what_is_at_risk_is_not_held_as_well(past: Past, ctl: Ctl) -> None:
+    info = past.job(4711, 6.0)
+    live(past, alerts=(past.alert(info),), holdings=(idle(past, info, 4.0),))
+    sums = asked(ctl)["sums"]
+    assert sums["at_risk"]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
+    assert (sums["held"]["incidents"], sums["held"]["gpu_hours"]) == (0, 0.0)
+
+
+def test_what_was_lost_was_not_held_as_well(past: Past, ctl: Ctl) -> None:
+    info = past.job(7, 4.0, ended_s=HOUR_S)
+    past.alert(info, state="resolved", ended=CRASHED, resolved_at_s=past.now_s - HOUR_S)
+    held_alert(past, info, from_h=3.0, to_h=1.0)
+    live(past)
+    sums = asked(ctl)["sums"]
+    assert sums["lost"]["gpu_hours"] == pytest.approx(4.0, abs=0.05)
+    assert sums["held"]["gpu_hours"] == 0.0
+
+
+def test_what_is_held_counts_on_from_an_alert_that_is_over(past: Past, ctl: Ctl) -> None:
+    info = past.job(9, 6.0)
+    held_alert(past, info, from_h=4.0, to_h=2.0)
+    live(past, holdings=(idle(past, info, 4.0),))
+    held = asked(ctl)["sums"]["held"]
+    assert held["gpu_hours"] == pytest.approx(4.0 * 20 / 80, abs=0.02)
+
+
+def test_every_loss_that_nobody_owns_counts(past: Past, ctl: Ctl) -> None:
+    past.job(4711, 40.0)
+    device = Subject(device_uid="GPU-1")
+    for ago_h in (30.0, 20.0):
+        begun_s, end_s = past.now_s - ago_h * HOUR_S, past.now_s - (ago_h - 2.0) * HOUR_S
+        past.alert(
+            past.job(4711, 0.0), key="leak:GPU-1", subject=device, state="resolved",
+            finding=making.finding(subject=device, onset_at_s=begun_s, judged_at_s=end_s),
+            opened_at_s=begun_s, resolved_at_s=end_s, ended=CRASHED,
+        )  # fmt: skip
+    recent = past.job(12, 1.0)
+    live(past, alerts=(past.alert(recent),))
+    lost = asked(ctl)["sums"]["lost"]
+    assert lost["gpu_hours"] == pytest.approx(4.0, abs=0.1)
+
+
+def test_ranks_on_other_devices_are_not_shown_for_one_device(past: Past, ctl: Ctl) -> None:
+    info = past.job(4711, 6.0)
+    members = (
+        Subject(device_uid="GPU-1", process=info.key),
+        Subject(device_uid=world.SECOND.uid, process=info.key),
+    )
+    alert = past.alert(info)
+    for minute in range(60):
+        at_s = past.now_s - HOUR_S + 60.0 * minute
+        one = making.sample(at_s, [(info, 20 * GIB)], device=world.SECOND)
+        past.history.record(one, (world.SECOND,), {info.key: info})
+    alert = msgspec.structs.replace(alert, cost=Cost(members=members))
+    live(past, alerts=(alert,))
+    assert {one["device_uid"] for one in asked(ctl)["data"]} == {"GPU-1", "GPU-2"}
+    for index, uid in (("0", "GPU-1"), ("1", "GPU-2")):
+        found = asked(ctl, "--gpu", index)
+        assert {one["device_uid"] for one in found["data"]} == {uid}
+        assert {one["device_uid"] for one in found["prices"]} == {uid}
+
+
+def test_what_was_held_on_two_devices_counts_on_both(past: Past, ctl: Ctl) -> None:
+    info = past.job(9, 4.0)
+    for minute in range(240):
+        at_s = past.now_s - 4 * HOUR_S + 60.0 * minute
+        one = making.sample(at_s, [(info, 40 * GIB)], device=world.SECOND)
+        past.history.record(one, (world.SECOND,), {info.key: info})
+    alert = held_alert(past, info, from_h=3.0, to_h=1.0)
+    members = tuple(Subject(device_uid=uid, process=info.key) for uid in ("GPU-1", "GPU-2"))
+    past.history.apply([msgspec.structs.replace(alert, cost=Cost(members=members))], [])
+    live(past)
+    held = asked(ctl)["sums"]["held"]
+    assert held["gpu_hours"] == pytest.approx(2.0 * 20 / 80 + 2.0 * 40 / 80, abs=0.03)
+
+
+NOW_S = dt.datetime(2026, 11, 21, tzinfo=dt.UTC).timestamp()
+A100 = msgspec.structs.replace(CARD, name="NVIDIA A100-SXM4-40GB")
+
+
+@pytest.mark.parametrize(
+    ("late_s", "section", "well", "words"),
+    [
+        (0.0, {}, True, "A100-SXM4-40GB: $2.74/h (A100 40GB, on-demand, as of 2026-11)"),
+        (200 * 86_400.0, {}, False, "212 days old"),
+        (0.0, {"offer": "reserved"}, True, "no price is known"),
+        (0.0, {"currency": "CHF"}, False, "per-usd"),
+        (0.0, {"mode": "off"}, True, "money is not counted"),
+    ],
+)
+def test_doctor_names_the_price_and_what_is_wrong_with_it(
+    late_s: float, section: dict[str, Any], well: bool, words: str
+) -> None:
+    config = Config(cost=CostSection(**section))
+    ((good, said, hint),) = Book(config, [A100], now_s=NOW_S + late_s).checks()
+    assert good is well
+    assert hint or well
+    assert words in said
+
+
+def test_doctor_prints_it(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tuple(msgspec.structs.replace(row, as_of=dt.date(2024, 6, 1)) for row in prices.builtin())
+
+    def table() -> tuple[PriceRow, ...]:
+        return old
+
+    monkeypatch.setattr(prices, "builtin", table)
+    world.write(devices=(LiveDevice(device=A100, reading=None),), alerts=())
+    found = [one for one in ctl.data("doctor", code=None) if one["name"] == "price"]
+    assert [one["level"] for one in found] == ["warning"]
+    assert "as of 2024-06" in found[0]["text"]
+
+
+def test_zombies_show_the_price_of_what_they_hold(
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_COST_PRICES", '{ "NVIDIA A100" = 1.8 }')
+    monkeypatch.setenv("GPUWATCHD_COST_CURRENCY", "EUR")
+    monkeypatch.setenv("GPUWATCHD_COST_PER_USD", "0.9")
+    held = Holding(
+        kind="idle", device_uid=CARD.uid, held_bytes=20 * GIB, since_s=time.time() - 7200.0,
+        gib_hours=40.0, cost_usd=1.0,
+    )  # fmt: skip
+    world.write(holdings=(held,), alerts=())
+    said = ctl("zombies")
+    assert "€0.90" in said
+    assert 'cost: its share of €1.80/h (yours, for "NVIDIA A100")' in said

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tests.cli.calls import Ctl
 
+
 NAMES = list(pages.files(pages.folder()))
 PAGES = {name: pages.read(file) for name, file in pages.files(pages.folder()).items()}
 
@@ -51,13 +52,6 @@ def test_no_word_is_cut_in_a_terminal(name: str, ctl: Ctl, monkeypatch: pytest.M
     assert shown.count("\N{HORIZONTAL ELLIPSIS}") <= written.count("\N{HORIZONTAL ELLIPSIS}")
 
 
-def test_a_section_is_shown_with_those_below_it(ctl: Ctl) -> None:
-    shown = ctl("docs exit-codes#gpuwatchd")
-    assert shown.startswith("gpuwatchd\n---")
-    assert "78" in shown
-    assert "130" not in shown
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -71,12 +65,6 @@ def test_a_section_is_shown_with_those_below_it(ctl: Ctl) -> None:
 )
 def test_mistakes_are_helped(line: str, said: str, ctl: Ctl) -> None:
     assert said in ctl.err(*line.split(), code=2)
-
-
-def test_search_finds_the_section(ctl: Ctl) -> None:
-    shown = ctl("docs --search Quiet hours")
-    assert shown.splitlines()[0] == "quiet#quiet-hours  Quiet hours"
-    assert ctl("docs --search xyzzyplugh", code=1) == "no page has all of: xyzzyplugh\n"
 
 
 @pytest.mark.parametrize(("typed", "page"), [("popup", "be-warned"), ("e-mail", "be-warned")])
@@ -131,3 +119,32 @@ def test_the_help_of_a_verb_ends_with_its_page(verb: str, ctl: Ctl) -> None:
 def test_every_verb_that_names_a_page_is_a_verb() -> None:
     assert set(options.PAGES) <= set(COMMANDS)
     assert program.load("docs").epilog
+
+
+def test_code_is_not_touched() -> None:
+    text = "Say\n\n```sh\na  `b` | c # [x](y)\n\n# no heading\n```\n\nand\n"
+    assert page_text.render(text, 40) == (
+        "Say\n\n    a  `b` | c # [x](y)\n\n    # no heading\n\nand\n"
+    )
+    assert pages.Page(name="p", kind="", text="# P\n" + text).sections()[-1].title == "P"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("see [quiet](quiet.md)", "see quiet"),
+        ("see [below](#end)", "see below"),
+        ("[`[[override]]`](rules.md#some)", "[[override]] (rules#some)"),
+        ("![a leak](x.svg) here", "[picture: a leak] here"),
+        ("[site](https://example.org/a)", "site (https://example.org/a)"),
+    ],
+)
+def test_links_are_told(words: str, shown: str) -> None:
+    assert page_text.inline(words) == shown
+
+
+def test_the_same_heading_twice_has_two_anchors() -> None:
+    page = pages.Page(name="p", kind="", text="# A\n## B\nx\n# C\n## B\ny\n")
+    assert [one.anchor for one in page.sections()] == ["a", "b", "c", "b_1"]
+    assert page.part("b_1") == "## B\ny\n"
+    assert page.part("a") == "# A\n## B\nx\n"

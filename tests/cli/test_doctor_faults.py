@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.cli import current_state, doctor, main
-from gpuwatchd.cli.doctor import answer, clock, driver, places, running, session
+from gpuwatchd.cli import current_state, doctor
+from gpuwatchd.cli.doctor import answer, clock, driver, names, places, running, session
 from gpuwatchd.cli.doctor import program as program_check
+from gpuwatchd.cli.verbs.doctor import command
 from gpuwatchd.core import config
+from gpuwatchd.core.config import directories as where
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Availability
 from tests.cli import sick, world
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.calls import Ctl
+
 
 MAIL_ONLY = '[policy]\nchannels = ["command"]\n[notify.command]\nargv = ["true"]\n'
 PAGE = ROOT / "docs/how-to/troubleshoot.md"
@@ -315,11 +318,10 @@ def test_a_check_that_hangs_or_breaks_spoils_no_other(
     assert "check-hangs" in {check.id for check in found}
 
 
-def test_only_what_is_named_is_asked(capsys: pytest.CaptureFixture[str], ctl: Ctl) -> None:
-    assert main(["doctor", "disk", "--json"]) in {0, 3}
-    shown = capsys.readouterr().out
-    assert '"id":"disk"' in shown
-    assert "sqlite" not in shown
+def test_only_what_is_named_is_asked(ctl: Ctl) -> None:
+    named = {one["name"] for one in ctl.data("doctor disk", code=None)}
+    assert "disk" in named
+    assert "sqlite" not in named
     assert "did you mean clock?" in ctl.err("doctor clok")
     with pytest.raises(GpuwatchdError):
         list(doctor.every(machine_flags(), ["nothing"]))
@@ -353,3 +355,86 @@ def test_a_source_with_a_clock_of_its_own_may_be_ahead(machine: Machine) -> None
     machine.settings = '[sources]\nenabled = ["simulate:quiet"]\n'
     world.write(taken_at_s=time.time() + 7200)
     assert machine.faults("clock") == {}
+
+
+CHECKS = tuple(doctor.CHECKS)
+IDS = re.findall(r"^## (\S+)$", PAGE.read_text(), re.MULTILINE)
+
+
+def _printed() -> set[str]:
+    """Return every name that the code gives an answer in so many words."""
+    found = set()
+    for file in (ROOT / "gpuwatchd/cli/doctor").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            at = {"ok": 0, "warning": 1, "failed": 1}.get(node.func.id)
+            name = node.args[at] if at is not None and len(node.args) > at else None
+            if isinstance(name, ast.Constant):
+                found.add(str(name.value))
+        found |= set(re.findall(r'^_NAME = "(.*)"$', file.read_text(), re.MULTILINE))
+    around = (ROOT / "gpuwatchd/cli/environment.py").read_text()
+    return found | set(re.findall(r'yield \(?\s*"([a-z ]+)", "(?:ok|warning)"', around))
+
+
+@pytest.mark.parametrize("name", sorted(_printed()))
+def test_what_is_printed_may_be_asked_for(name: str) -> None:
+    assert names.asked_for(name, CHECKS)
+    assert name in _completed(name[:2])
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_an_id_may_be_asked_for(name: str) -> None:
+    assert names.asked_for(name, CHECKS)
+    assert name in _completed(name[:4])
+
+
+def test_no_id_is_known_that_none_answers_with() -> None:
+    assert {one for all_of in names.FAULTS.values() for one in all_of} | {*names.ANY} == {*IDS}
+
+
+def test_the_answers_of_a_machine_are_asked_for_by_their_names(tmp_path: Path) -> None:
+    answers = Machine(tmp_path).ask()
+    assert len(answers) > 10
+    for one in answers:
+        for name in (one.name, one.id):
+            meant = names.asked_for(name, CHECKS)
+            assert meant, name
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("extras", ("program",)), ("disk", ("disk",)), ("check-hangs", CHECKS),
+        ("source nvml", ("gpus",)), ("source simulate:one-leak", ("gpus",)),
+        ("channel email", ("channels",)), ("GPU 0", ("gpus", "host")),
+        ("MIG 3:0", ("gpus", "host")), ("server vLLM", ("host",)), ("nothing", ()), ("gpu-x", ()),
+    ],
+)  # fmt: skip
+def test_a_name_means_its_check(name: str, meant: tuple[str, ...]) -> None:
+    assert names.asked_for(name, CHECKS) == meant
+
+
+def test_a_relative_directory_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    machine = Machine(tmp_path)
+    monkeypatch.setenv("GPUWATCHD_STATE_DIR", "here")
+    found = [one for one in machine.ask("disk") if one.name == "history directory"]
+    assert [(one.level, one.id) for one in found] == [("warning", "directory-relative")]
+    assert f"here it is {tmp_path}/here" in found[0].text
+    assert f"export GPUWATCHD_STATE_DIR={tmp_path}/here" in found[0].hint
+
+
+def test_who_has_no_home_is_told_to_set_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    directory = where.HOMELESS / ".local/state/gpuwatchd"
+    found = places._directory("history directory", directory, "user", "GPUWATCHD_STATE_DIR")
+    assert (found.id, found.level) == ("directory-closed", "failed")
+    assert "export HOME=" in found.hint
+    assert str(where.HOMELESS) not in found.hint + found.text
+
+
+def _completed(incomplete: str) -> list[str]:
+    (argument,) = (one for one in command.params if one.name == "names")
+    found = argument.shell_complete(command.make_context("doctor", []), incomplete)
+    return [item.value for item in found]

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from gpuwatchd.cli import envelope, main
 from gpuwatchd.core.model import EtaRange, Pattern, Tier
 from tests import making
-from tests.cli import world
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.cli.calls import Ctl
-
-
-def _ask(ctl: Ctl, *arguments: str) -> dict[str, Any]:
-    answer: dict[str, Any] = ctl.json(*arguments, code=None)
-    return answer
 
 
 @pytest.mark.parametrize(
@@ -49,56 +40,6 @@ def test_an_open_end_and_an_unknown_are_null() -> None:
     assert verdict["eta"] == {"low_s": 1.0, "mid_s": 2.0, "high_s": None}
     assert verdict["r_squared"] is verdict["p_value"] is verdict["rate_bytes_per_s"] is None
     assert envelope.verdict_json(making.calm())["eta"] is None
-
-
-def test_pid_and_gpu_choose(ctl: Ctl) -> None:
-    world.write()
-    answer = _ask(ctl, "--gpu", "gpu-1", "status", "--pid", "99")
-    assert [item["device"]["uid"] for item in answer["data"]] == ["GPU-1"]
-    assert [process["pid"] for process in answer["data"][0]["processes"]] == [99]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield key
-            yield from _texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)
-
-
-@pytest.mark.parametrize(
-    "verb",
-    ["status", "predict", "explain", "alerts", "alerts show 4711", "doctor", "config path",
-     "config print", "config validate", "notify list", "history", "completion zsh",
-     "service print"],
-)  # fmt: skip
-def test_no_text_can_harm_and_no_key_is_odd(verb: str, ctl: Ctl) -> None:
-    hostile = world.leak(
-        reason=world.HOSTILE,
-        framework=world.HOSTILE,
-        detector="trend",
-        advice=(world.HOSTILE,),
-    )
-    first, second = world.state().devices
-    world.write(
-        devices=(
-            msgspec.structs.replace(
-                first, finding=hostile, processes=(world.process(4711, world.HOSTILE),)
-            ),
-            second,
-        ),
-        alerts=(world.firing(title=world.HOSTILE, finding=hostile),),
-        problems=(world.HOSTILE,),
-    )
-    answer = _ask(ctl, *verb.split())
-    script = answer.get("data") if verb.startswith(("completion", "service")) else None
-    for words in _texts({**answer, "data": None} if script else answer):
-        assert words.isprintable(), words
-    assert answer["schema_version"] == 1
 
 
 def test_an_internal_error_is_one_line_and_json(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:

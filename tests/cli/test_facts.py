@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.analysis.idle import signs
-from gpuwatchd.cli import device_facts, process_facts, verdict_text
+from gpuwatchd.cli import device_facts, process_facts, servers, verdict_text
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import config
 from gpuwatchd.core.model import (
@@ -23,6 +24,8 @@ from gpuwatchd.core.model import (
     LedgerState,
     ProcessInfo,
     ProcessKey,
+    ServedModel,
+    ServerReading,
     Subject,
 )
 from gpuwatchd.store import driver_release
@@ -232,3 +235,53 @@ def test_a_gpu_that_is_lost_has_no_calm_verdict(ctl: Ctl) -> None:
         shown = _shown(ctl, "status")
         assert ("gradual" in shown) is said
         assert "stable" not in shown
+
+
+def test_instances_are_counted_on_their_card(ctl: Ctl) -> None:
+    """They count from 0 on every card: GPU 0 could not be asked for beside them."""
+    pieces = [
+        msgspec.structs.replace(
+            making.CARD, uid=f"MIG-{card}", index=0, parent_uid=uid, parent_index=card
+        )
+        for card, uid in enumerate((making.CARD.uid, world.SECOND.uid))
+    ]
+    cards = (making.CARD, world.SECOND, *pieces)
+    world.write(devices=tuple(_device(device=one) for one in cards), alerts=())
+    wanted = {"0": "GPU 0", "1": "GPU 1", "MIG-1": "MIG 1:0", "0:0": "MIG 0:0", "1:*": "MIG 1:0"}
+    for target, said in wanted.items():
+        assert _shown(ctl, "explain", target).startswith(f"{said}  ")
+    shown = _shown(ctl, "status", "--gpu", "1")
+    assert ("GPU 1" in shown, "MIG 1:0" in shown, "MIG 0:0" in shown) == (True, True, False)
+    assert "GPUs here: 0, 1, 0:0, 1:0" in ctl.err("status --gpu 7")
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [(365 * 290, r"llama3:8b \(until unloaded\)"), (0.5, r"llama3:8b \(until .*\d\d:\d\d\)")],
+)
+def test_a_model_that_stays_has_no_day_on_which_it_leaves(days: float, said: str) -> None:
+    now_s = 1_790_000_000.0
+    model = ServedModel(name="llama3:8b", expires_at_s=now_s + days * 86400.0)
+    server = ServerReading(kind="Ollama", url="u", at_s=now_s, models=(model,))
+    parts = [part for part in servers.line(server, now_s=now_s) if isinstance(part, str)]
+    assert any(re.fullmatch(said, part) for part in parts), parts
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "100"])
+def test_a_terminal_gets_no_line_that_it_must_break_or_that_is_cut(
+    columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = ["timestamp, index, name, memory.used [MiB], memory.total [MiB]"]
+    rows += [f"2026/03/01 10:{k // 60:02}:{k % 60:02}.0, 0, A100, {9000 + 9 * k} MiB, 81920 MiB"
+             for k in range(1800)]  # fmt: skip
+    log = tmp_path / "gpu-of-a-node-with-a-long-name.csv"
+    log.write_text("\n".join(rows) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for arguments in (["doctor"], ["analyze", log.name]):
+        shown = ctl(*arguments, code=None).splitlines()
+        paths = [row for row in shown if "/" in row.split()[-1]]  # a path has no place to break
+        assert max(map(width_of, [row for row in shown if row not in paths])) <= int(columns)
+        assert not any(row.endswith("…") for row in shown if row not in paths), shown

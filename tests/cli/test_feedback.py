@@ -24,7 +24,7 @@ from gpuwatchd.core.model import (
 from gpuwatchd.pipeline.run_baselines import said_to_be
 from gpuwatchd.pipeline.track_baseline import Suppression
 from gpuwatchd.pipeline.watcher import Headroom, Track
-from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
+from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.ring import Ring
@@ -141,25 +141,6 @@ def test_a_history_that_is_locked_is_said_so(monkeypatch: pytest.MonkeyPatch, ct
     assert main(["feedback", "4711", "normal"]) == 0
 
 
-def test_predict_says_what_is_known_beside_the_curve(ctl: Ctl) -> None:
-    found = world.leak()
-    state = world.state()
-    info = state.devices[0].processes[0].info  # type: ignore[index]
-    known = LiveProcess(
-        info=info, used_bytes=5, finding=found, history=KnownRuns(runs=3, word="normal")
-    )
-    device = type(state.devices[0])(
-        device=state.devices[0].device, reading=state.devices[0].reading, finding=found,
-        processes=(known, world.process(99)),
-    )  # fmt: skip
-    world.write(devices=(device,))
-    first, second = ask(ctl, "predict")["data"][0]["processes"]
-    assert first["history"] == {"runs": 3, "word": "normal", "siblings": 0, "yesterday": False}
-    assert second["history"] is None
-    assert "3 earlier runs, said to be normal" in " ".join(ctl("predict").split())
-    assert "3 earlier runs, said to be normal" in " ".join(ctl("status").split())
-
-
 def test_what_is_quiet_because_of_the_word_says_so(ctl: Ctl) -> None:
     hush = Suppression(level_bytes=9e18, why=said_to_be(None))
     track = Track(
@@ -234,18 +215,6 @@ def test_an_empty_key_and_a_part_of_a_number_mean_no_alert(verb: list[str], ctl:
 
 def test_a_mistake_is_not_printed_at_full_length(ctl: Ctl) -> None:
     assert len(ctl.err("feedback", "x" * 100_000, "leak")) < 500
-
-
-@pytest.mark.parametrize("verb", [["feedback", "4711", "normal"], ["feedback", "undo", "4711"]])
-def test_a_history_that_cannot_be_used_is_not_called_missing(verb: list[str], ctl: Ctl) -> None:
-    with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
-        connection.execute("PRAGMA user_version = 99")
-        connection.commit()
-    shown = ctl.err(*verb)
-    assert "later version" in shown
-    assert "hint: upgrade gpuwatchd" in shown
-    world.write()
-    assert "hint: upgrade gpuwatchd" in ctl.err(*verb)
 
 
 def test_a_word_outlives_its_alert_and_can_still_be_taken_back(ctl: Ctl) -> None:

@@ -5,16 +5,27 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from gpuwatchd.cli import exits
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import StoreError
+from gpuwatchd.core.model import (
+    About,
+    ChannelHealth,
+    Decision,
+    Delivery,
+    Matcher,
+    Message,
+    Silence,
+)
 from gpuwatchd.store import live
-from tests.cli import world
+from tests.cli import recorded, world
 
 if TYPE_CHECKING:
     from tests.cli.calls import Ctl
@@ -106,18 +117,60 @@ def test_an_internal_error_that_cannot_be_told_is_still_no_traceback(
     assert "internal error: TypeError: oh" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["", "--wide", "--ascii", "--json"])
-@pytest.mark.parametrize("verb", ["status", "predict", "watch -n 1"])
-def test_no_foreign_text_reaches_a_terminal(verb: str, flag: str, ctl: Ctl) -> None:
-    world.write(world.odd(world.HOSTILE))
-    line = [*verb.split(), *flag.split()]
-    shown = ctl(*line)
-    assert "evil" in shown
+@pytest.fixture
+def evil() -> None:
+    """Let every foreign text of a machine be made to harm: of its state and of its history."""
+    words, now_s = f"{world.HOSTILE}{'x' * 300}", time.time()
+    recorded.record("sawtooth")
+    about = About(user=words, process=words, gpu="0")
+    alert = world.firing(
+        title=words, held_back=words, ended=words, inhibited_by=words, about=about,
+        finding=world.leak(reason=words, framework=words, advice=(words,)),
+    )  # fmt: skip
+    sent = Delivery(
+        alert_key=alert.key, channel="email", state="failed", created_at_s=now_s, error=words,
+        message=Message(id="m@x", notice="firing", severity="warning", subject="s", body="b"),
+        known=words, fallback_of=words, held=words, attempts=4,
+    )  # fmt: skip
+    made = Decision(
+        finding_id="f", alert_key=alert.key, kind="hold", target=words, notice="firing",
+        reason=words, at_s=now_s,
+    )  # fmt: skip
+    with world.history() as history:
+        history.decide([made])
+        history.event(words, words, None)
+        history.apply([alert], [sent])
+    silence = Silence(
+        matcher=Matcher(user=words), from_at_s=0.0, until_at_s=now_s + 99, who=words, why=words
+    )
+    down = ChannelHealth(name="email", ok=False, why=words)
+    state = msgspec.structs.replace(
+        world.odd(words), alerts=(alert,), silences=(silence,), channels=(down,), problems=(words,)
+    )
+    world.write(state)
+
+
+@pytest.mark.parametrize("flag", ["", "--ascii", "--json"])
+@pytest.mark.parametrize(
+    "line",
+    ["status", "status --wide", "predict", "predict --wide", "watch -n 1", "explain 0", "explain 1",
+     "explain 4711", "explain 77", "explain 5", "alerts", "alerts show latest", "zombies",
+     "zombies --wide", "history --events", "history --wide", "plot", "plot --pid 4711",
+     "plot --user *", "cost --by gpu", "cost --by user", "cost --by job", "cost --by incident",
+     "report --all", "notify digest --dry-run", "policy test", "snooze 4711 1h", "snooze list",
+     "feedback latest normal", "doctor host", "config print", "config path", "config validate",
+     "notify list"],
+)  # fmt: skip
+def test_no_foreign_text_reaches_a_terminal(line: str, flag: str, evil: None, ctl: Ctl) -> None:
+    said = ctl.both(line, *flag.split(), code=None)
+    shown = said.out + said.err
+    assert shown
     for row in shown.splitlines():
         assert row.isprintable(), row
+        assert line == "report --all" or not row.startswith("next"), "a name begins a line"
     assert flag != "--ascii" or shown.isascii()
     if flag == "--json":
-        _clean(json.loads(shown))
+        _clean(json.loads(said.out))
 
 
 def _clean(value: object) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -14,7 +12,6 @@ import msgspec
 import pytest
 
 from gpuwatchd.charts import child_process as children
-from gpuwatchd.core import config
 from tests.cli import recorded, world
 from tests.conftest import need
 
@@ -196,26 +193,6 @@ def test_without_the_extra_the_command_is_named(
     assert list(tmp_path.glob("*.png")) == []
 
 
-def test_hostile_names_and_odd_machines_are_drawn(ctl: Ctl) -> None:
-    end_s = recorded.record("sawtooth")
-    world.write(world.odd(world.HOSTILE))
-    for arguments in ((), ("--pid", "4711"), ("--user", "*")):
-        said = ctl("plot", *arguments)
-        assert "\x1b" not in said
-        assert "\u202e" not in said
-    assert end_s < time.time()
-
-
-def test_a_damaged_history_is_one_line(ctl: Ctl) -> None:
-    world.write()
-    directory = config.state_dir()
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (directory / "history.db").write_bytes(b"no database" * 500)
-    said = refused(ctl, 1)
-    assert said.startswith("gpuwatchctl: ")
-    assert len(said.splitlines()) <= 3
-
-
 @pytest.mark.usefixtures("_hour")
 def test_a_gpu_that_is_not_there_is_named(ctl: Ctl) -> None:
     said = drawn(ctl, "0", "8")
@@ -224,18 +201,3 @@ def test_a_gpu_that_is_not_there_is_named(ctl: Ctl) -> None:
     warned = json.loads(drawn(ctl, "0", "8", "--json"))["warnings"]
     assert {"code": "no-such-gpu", "text": "no GPU matches 8"} in warned
     assert "no GPU matches 8" in ctl("status --gpu 0 --gpu 8")
-
-
-@pytest.mark.usefixtures("_hour")
-@pytest.mark.parametrize("verb", ["plot", "report", "history"])
-def test_a_history_of_a_later_version_is_refused_also_beside_a_live_state(
-    verb: str, ctl: Ctl
-) -> None:
-    with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
-        connection.execute("PRAGMA user_version = 99")
-        connection.commit()
-    world.write()
-    said = ctl.both(verb, code=1)
-    assert said.out == ""
-    assert "later version" in said.err
-    assert "hint: upgrade gpuwatchd" in said.err

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
-import shutil
+import pwd
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
+import click
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpuwatchd import __version__
-from gpuwatchd.cli import COMMANDS
+from gpuwatchd.cli import COMMANDS, options, panel, program, requesting_user, status_options
+from gpuwatchd.cli.flags import Globals
 from gpuwatchd.cli.output import width_of
+from gpuwatchd.core import registry
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.children import Child
@@ -26,108 +33,91 @@ from tests.cli import world
 NO_GPU_HERE = {"GPUWATCHD_SOURCES_ENABLED": ""}
 
 
-class Case(NamedTuple):
-    """One call."""
-
-    args: str
-    code: int
-    out: tuple[str, ...] = ()
-    err: tuple[str, ...] = ()
-
-
 WITH_STATE = [
-    Case("status", 0, ("GPU 0", "NVIDIA A100", "52.0/80.0 GiB", "+12.4 MB/min", "stable")),
-    Case("status", 0, ("full in 0h 47m (0h 39m - 1h 02m)", "python[4711] of alice")),
-    Case("--gpu 1 status", 0, ("GPU 1", "stable")),
-    Case("status --gpu GPU-2", 0, ("GPU 1",)),
-    Case("status --gpu 7", 1, (), ("no GPU matches 7", "hint: GPUs here: 0, 1")),
-    Case("status --exit-code", 3, ("GPU 0",)),
-    Case("status --exit-code --gpu 1", 0, ("GPU 1",)),
-    Case("status --exit-code --pid 99", 0, ("evil",)),
-    Case("status -v", 0, ("util 87%", "61 °C", "1.0 GiB that no process owns")),
-    Case("status --ascii", 0, ("[######", "+12.4 MB/min")),
-    Case("predict", 0, ("growth rate", "+12.4 MB/min", "0.982 (strong)", "91% (likely)")),
-    Case("predict", 0, ("0h 47m (0h 39m - 1h 02m)", "trend", "gradual", "pytorch", "suspect")),
-    Case("predict --pid 4711 --exit-code", 3, ("python[4711] of alice",)),
-    Case("predict --pid 12345", 1, (), ("pid 12345 is on no GPU", "hint:")),
-    Case("status --pid 4711", 0, ("50.0 GiB", "+12.4 MB/min", "full in 0h 47m")),
-    Case("status --pid 12345", 1, (), ("pid 12345 is on no GPU",)),
-    Case("status --gpu 1 --pid 4711", 1, (), ("the processes are unknown here",)),
-    Case("explain", 0, ("What is judged", "python[4711] of alice", "What to do", "  1. ")),
-    Case("explain 1", 0, ("stable", "nothing has to be done")),
-    Case("explain nothing", 1, (), ("no alert 'nothing'", "hint: gpuwatchctl status")),
-    Case("status --wide", 0, ("GPU-1", "GPU-2")),
-    Case("predict --gpu 1", 0, ("stable", "no growth in 6 h")),
-    Case("alerts", 0, ("firing warning", "ac592d")),
-    Case("alerts --since 99999999999999d", 2, (), ("is beyond every calendar",)),
-    Case("policy", 2, (), ("gpuwatchctl: which verb? show, test\n", "hint: gpuwatchctl policy")),
-    Case("--json notify", 2, ("which verb? digest, list, test",), ("which verb?",)),
-    Case("alerts --severity critical", 0, ("no open alert",)),
-    Case("alerts --exit-code", 3),
-    Case("alerts show 4711", 0, ("raised", "because", "likely 91%")),
-    Case("alerts show nothing", 1, (), ("no alert 'nothing'", "hint: gpuwatchctl alerts --all")),
-    Case("watch -n 1 -i 1s", 0, ("GPU 0",)),
-    Case("status --watch 0", 2, (), ("--watch",)),
+    ("status", 0),
+    ("--gpu 1 status", 0),
+    ("status --gpu GPU-2", 0),
+    ("status --gpu 7", 1),
+    ("status --exit-code", 3),
+    ("status --exit-code --gpu 1", 0),
+    ("status --exit-code --pid 99", 0),
+    ("status -v", 0),
+    ("status --ascii", 0),
+    ("predict", 0),
+    ("predict --pid 4711 --exit-code", 3),
+    ("predict --pid 12345", 1),
+    ("status --pid 4711", 0),
+    ("status --pid 12345", 1),
+    ("status --gpu 1 --pid 4711", 1),
+    ("explain", 0),
+    ("explain 1", 0),
+    ("explain nothing", 1),
+    ("status --wide", 0),
+    ("predict --gpu 1", 0),
+    ("alerts", 0),
+    ("alerts --since 99999999999999d", 2),
+    ("policy", 2),
+    ("--json notify", 2),
+    ("alerts --severity critical", 0),
+    ("alerts --exit-code", 3),
+    ("alerts show 4711", 0),
+    ("alerts show nothing", 1),
+    ("watch -n 1 -i 1s", 0),
+    ("status --watch 0", 2),
 ]
 WITHOUT_ANYTHING = [
-    Case("status", 1, (), ("no GPU found", "hint: gpuwatchctl doctor")),
-    Case("watch -n 2", 1, (), ("no GPU found",)),
-    Case("predict", 1, (), ("no GPU found",)),
-    Case("explain", 1, (), ("no GPU found",)),
-    Case("alerts", 1, (), ("no alerts are recorded",)),
-    Case("history", 1, (), ("no history", "hint:")),
-    Case("doctor", 1, ("FAILED", "no GPU can be watched", "->")),
-    Case("config path", 0, ("configuration", "history", "live state")),
-    Case("config print", 0, ("[detection]", "minimum-samples = 20")),
-    Case("config print --origin", 0, ("# default",)),
-    Case("config validate", 0, ("valid: ",)),
-    Case("config validate /nonexistent.toml", 5, (), ("no such file",)),
-    Case("status --config /nonexistent.toml", 5, (), ("no such file",)),
-    Case("notify test pigeon", 2, (), ("no channel 'pigeon'",)),
-    Case("notify list", 0, ("desktop", "email", "command")),
-    Case("completion bash", 0, ("_GPUWATCHCTL_COMPLETE",)),
-    Case("completion tcsh", 2, (), ("tcsh",)),
-    Case("--version", 0, (f"gpuwatchctl {__version__}",)),
-    Case("--ascii --version", 0, (f"gpuwatchctl {__version__}",)),
-    Case("", 2, ("Usage: gpuwatchctl", "status", "demo")),
-    Case("statsu", 2, (), ("did you mean status?", "hint: gpuwatchctl --help")),
-    Case("zzzz", 2, (), ("no such verb: zzzz",)),
-    Case("status --frobnicate", 2, (), ("--frobnicate", "hint: gpuwatchctl status --help")),
-    Case("status --color pink", 2, (), ("pink",)),
-    Case("history --since tomorrow-ish", 2, (), ("is not a time",)),
-    Case("history --since 1h --until 2h", 2, (), ("--since is not before --until",)),
-    Case("service logs --json", 2),
+    ("status", 1),
+    ("watch -n 2", 1),
+    ("predict", 1),
+    ("explain", 1),
+    ("alerts", 1),
+    ("history", 1),
+    ("doctor", 1),
+    ("config path", 0),
+    ("config print", 0),
+    ("config print --origin", 0),
+    ("config validate", 0),
+    ("config validate /nonexistent.toml", 5),
+    ("status --config /nonexistent.toml", 5),
+    ("notify test pigeon", 2),
+    ("notify list", 0),
+    ("completion bash", 0),
+    ("completion tcsh", 2),
+    ("--version", 0),
+    ("--ascii --version", 0),
+    ("", 2),
+    ("statsu", 2),
+    ("zzzz", 2),
+    ("status --frobnicate", 2),
+    ("status --color pink", 2),
+    ("history --since tomorrow-ish", 2),
+    ("history --since 1h --until 2h", 2),
+    ("service logs --json", 2),
 ]
 
 
-def check(case: Case, done: subprocess.CompletedProcess[str]) -> None:
-    shown = f"{case.args}\n{done.stdout}\n{done.stderr}"
-    assert done.returncode == case.code, shown
-    for words in case.out:
-        assert words in done.stdout, shown
-    for words in case.err:
-        assert words in done.stderr, shown
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("case", WITH_STATE, ids=lambda case: case.args)
-def test_with_a_running_daemon(case: Case) -> None:
+@pytest.mark.parametrize(("line", "code"), WITH_STATE, ids=[line for line, _ in WITH_STATE])
+def test_with_a_running_daemon(line: str, code: int) -> None:
     world.write()
-    check(case, world.run(*case.args.split()))
+    done = world.run(*line.split())
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert done.stdout if code in {0, 3} else done.stderr
 
 
-@pytest.mark.parametrize("case", WITHOUT_ANYTHING, ids=lambda case: case.args)
-def test_without_daemon_database_and_gpu(case: Case) -> None:
-    check(case, world.run(*case.args.split(), env=NO_GPU_HERE))
+@pytest.mark.parametrize(("line", "code"), WITHOUT_ANYTHING)
+def test_without_daemon_database_and_gpu(line: str, code: int) -> None:
+    done = world.run(*line.split(), env=NO_GPU_HERE)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert done.stdout or done.stderr
 
 
-@pytest.mark.parametrize("case", [*WITH_STATE, *WITHOUT_ANYTHING], ids=lambda case: case.args)
-def test_every_answer_is_json_when_asked(case: Case) -> None:
-    if case.args in {"", "--version", "--ascii --version"}:
+@pytest.mark.parametrize("line", [line for line, _ in [*WITH_STATE, *WITHOUT_ANYTHING]])
+def test_every_answer_is_json_when_asked(line: str) -> None:
+    if line in {"", "--version", "--ascii --version"}:
         pytest.skip("help and version are text")
-    if case in WITH_STATE:
+    if (line, 0) in WITH_STATE:
         world.write()
-    done = world.run(*case.args.split(), "--json", env=NO_GPU_HERE)
+    done = world.run(*line.split(), "--json", env=NO_GPU_HERE)
     answer = json.loads(done.stdout)
     assert answer["schema_version"] == 1
     assert answer["generated_at"].endswith("Z")
@@ -298,69 +288,6 @@ def test_another_encoding_means_plain_characters(verb: str) -> None:
     assert done.stdout.isascii()
 
 
-@pytest.mark.parametrize("verb", ["status", "predict -v", "status --json", "status -v --ascii"])
-def test_hostile_names_reach_no_terminal(verb: str) -> None:
-    world.write()
-    done = world.run(*verb.split())
-    assert "\x1b" not in done.stdout
-    assert "\u202e" not in done.stdout
-    assert "evil" in done.stdout or verb.startswith("predict")
-
-
-def test_start_needs_no_heavy_module() -> None:
-    world.write()
-    heavy = ("numpy", "rich", "platformdirs", "sqlite_utils", "sqlite3", "importlib.metadata",
-             "click", "tomllib", "psutil", "textual", "desktop_notifier")  # fmt: skip
-    script = (
-        "import sys; from gpuwatchd.cli import main; main(sys.argv[1:]);"
-        f"print([m for m in {heavy!r} if m in sys.modules], file=sys.stderr)"
-    )
-    for arguments in (["status"], ["--version"], ["status", "--json", "--gpu", "0"]):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
-        )
-        assert done.stderr.strip() == "[]"
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_is_understood_by_its_shell(shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    script = world.run("completion", shell).stdout
-    done = subprocess.run(
-        [shell, "-n"], input=script, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    if shell == "bash":
-        known = subprocess.run(
-            ["bash", "-c", f"{script}\ncomplete -p gpuwatchctl"], capture_output=True, check=True
-        )
-        assert b"_gpuwatchctl_completion" in known.stdout
-
-
-def test_completion_offers_verbs_gpus_pids_and_alerts() -> None:
-    world.write()
-
-    def tab(line: str) -> str:
-        words = line.split(" ")
-        env = {
-            "_GPUWATCHCTL_COMPLETE": "bash_complete",
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words) - 1),
-        }
-        done = world.run(env=env)
-        assert done.returncode == 0
-        assert done.stderr == ""
-        return done.stdout
-
-    assert "plain,status" in tab("gpuwatchctl st")
-    assert tab("gpuwatchctl status --gpu ").split() == ["plain,0", "plain,1"]
-    assert "plain,4711" in tab("gpuwatchctl status --pid 47")
-    assert "leak:GPU-1" in tab("gpuwatchctl alerts show leak")
-    world.write_raw(b"{ broken")
-    assert tab("gpuwatchctl status --gpu ").strip() == ""
-
-
 def test_a_dead_daemon_has_a_banner_with_the_age() -> None:
     world.write(pid=2**22 + 1, taken_at_s=time.time() - 600)
     done = world.run("status")
@@ -380,3 +307,123 @@ def test_a_config_file_that_does_not_parse_is_5(tmp_path: Path) -> None:
     done = world.run("config", "validate", str(file))
     assert done.returncode == 5
     assert "did you mean min-r-squared?" in done.stderr
+
+
+HEAVY = (
+    "numpy rich platformdirs sqlite_utils sqlite3 importlib.metadata click tomllib psutil textual"
+    " desktop_notifier apprise"
+)
+CALL = "from gpuwatchd.cli import main; main({})"
+
+
+@pytest.mark.parametrize(
+    ("code", "forbidden"),
+    [
+        (CALL.format(["status"]), f"{HEAVY} undelivered gpuwatchd.alerts"),
+        (CALL.format(["--version"]), HEAVY),
+        (CALL.format(["status", "--json", "--gpu", "0"]), f"{HEAVY} answers error_pages"),
+        (CALL.format(["check"]), "numpy rich sqlite3 apprise psutil"),
+        (
+            "import gpuwatchd.cli.cost_entries, gpuwatchd.cli.verbs.cost",
+            "numpy rich psutil gpuwatchd.pipeline.tick",
+        ),
+    ],
+)
+def test_what_is_quick_loads_no_heavy_module(code: str, forbidden: str) -> None:
+    world.write()
+    script = f"{code}\nimport sys; print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = done.stderr.split()
+    assert [
+        one for one in forbidden.split() if one in loaded or f"gpuwatchd.cli.{one}" in loaded
+    ] == []
+
+
+def test_several_threads_load_a_verb_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    verb = click.Command("status")
+    both = threading.Barrier(2)
+
+    def slowly(command: click.Command) -> click.Command:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)  # would let in a second thread here, if one may come as far
+        command.params += options.global_options()
+        return command
+
+    monkeypatch.setattr(program, "_loaded", {})
+    monkeypatch.setattr(registry, "load", lambda *_: verb)
+    monkeypatch.setattr(options, "add_globals", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        assert {*pool.map(program.load, ["status"] * 2)} == {verb}
+    names = [name for one in verb.params for name in one.opts]
+    assert len(names) == len({*names})
+
+
+def test_who_has_no_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert requesting_user.user() == pwd.getpwuid(os.getuid()).pw_name
+
+    def nobody(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert requesting_user.user() == str(os.getuid())
+
+
+WORDS = [
+    "status", "--json", "--ascii", "-q", "--quiet", "-v", "--debug", "--gpu", "0", "GPU-*",
+    "--color", "never", "always", "pink", "--pid", "4711", "-1", "0x1", "--exit-code",
+    "--watch", "--wide", "--user", "me", "--config", "/dev/null", "--help", "watch", "--", "",
+]  # fmt: skip
+SLOTS = ("json", "color", "ascii", "gpu", "quiet", "verbose", "debug", "verb", "config", "wide",
+         "user")  # fmt: skip
+
+
+def _parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any] | None:
+    """Return what the parser hands to the verb; None when it does not come to that."""
+    seen: dict[str, Any] = {}
+
+    def run(flags: Globals, pids: Any, *, exit_code: bool) -> int:
+        seen.update({name: getattr(flags, name) for name in SLOTS})
+        seen.update(pids=list(pids), exit_code=exit_code)
+        return 0
+
+    monkeypatch.setattr(panel, "run", run)
+    program.call(arguments)
+    return seen or None
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=7))
+def test_what_is_read_here_is_what_the_parser_reads(arguments: list[str]) -> None:
+    wish = status_options.read(arguments)
+    if wish is None:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        parsed = _parsed(arguments, patch)
+    assert parsed is not None
+    mine = {name: getattr(wish.flags, name) for name in SLOTS}
+    assert parsed == {**mine, "pids": wish.pids, "exit_code": wish.exit_code}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["status", "status --json", "--gpu 0 status -v", "status --pid 4 --pid 5 --exit-code",
+     "status --wide --json",
+     "--color never status --gpu 1 --gpu 2"],
+)  # fmt: skip
+def test_plain_lines_take_the_short_way(line: str) -> None:
+    assert status_options.read(line.split()) is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "predict", "status --help", "status -h", "status status", "status --gpu", "status --pid x",
+     "status --color pink", "status --watch 2", "status --config x", "--exit-code status",
+     "--wide status", "alerts show status", "status --pid 0", f"status --pid {'9' * 5000}"],
+)  # fmt: skip
+def test_everything_else_goes_the_long_way(line: str) -> None:
+    assert status_options.read(line.split()) is None
+
+
+def test_every_slot_of_the_flags_is_compared() -> None:
+    assert set(SLOTS) == set(Globals.__slots__)

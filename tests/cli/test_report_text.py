@@ -10,7 +10,7 @@ import pytest
 from gpuwatchd.charts.drawing import Curve, Picture
 from gpuwatchd.cli import output
 from gpuwatchd.cli.flags import Globals
-from gpuwatchd.cli.report import html, incident, plain
+from gpuwatchd.cli.report import incident, plain
 from gpuwatchd.cli.report.document import (
     Card,
     Document,
@@ -104,29 +104,6 @@ def test_everything_is_within_forty_columns(monkeypatch: pytest.MonkeyPatch) -> 
     )
     card = Card(key="k", title="title " * 9, kind="leak", word="LEAK", said="s " * 30, blocks=parts)
     assert max(map(len, written(monkeypatch, *parts, card, columns=40))) <= 40
-
-
-def test_a_part_without_anything_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "EMPTY" not in " ".join(written(monkeypatch, Says(text="x")))
-    page = html.render(document(Says(text="x")))
-    assert "Empty" not in page
-    assert '<a href="#s">S</a>' in page
-
-
-def test_a_page_is_made_of_the_same_blocks() -> None:
-    page = html.render(
-        document(
-            WIDE,
-            Facts(rows=(("told", "once"), ("", "twice"))),
-            Steps(steps=(Step(text="do it", command="gpuwatchctl x"),)),
-            Card(key="c", title="<b>", kind="leak", word="LEAK, over", said="", blocks=()),
-        )
-    )
-    assert "<li>once</li><li>twice</li>" in page
-    assert "<code>gpuwatchctl x</code>" in page
-    assert "&lt;b&gt;" in page
-    assert "LEAK, over" in page
-    assert "2 more." in page
 
 
 # ---- what was foreseen and what came ------------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,6 @@ from gpuwatchd.cli import COMMANDS, answers, main
 from gpuwatchd.cli.answers import about, alerts, base, charts, history, present, report, web
 from gpuwatchd.cli.answers import program as own
 from gpuwatchd.cli.verbs import service
-from gpuwatchd.core import config
 from gpuwatchd.core.model import DeviceReading, Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
@@ -336,16 +333,3 @@ def test_the_names_of_keys_keep_the_conventions() -> None:
             if "float" in words and not key.endswith(UNITS) and key not in NUMBERS_WITHOUT_UNIT:
                 odd.append(f"{name}.{key}: a number without its unit")
     assert not odd, "\n".join(odd)
-
-
-def test_status_does_not_load_what_describes_it() -> None:
-    world.write()
-    code = (
-        "import sys; from gpuwatchd.cli import main; main(['status', '--json']);"
-        "print([name for name in sys.modules if 'answers' in name or 'error_pages' in name])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        env={**os.environ, "GPUWATCHD_STATE_DIR": str(config.state_dir())},
-    )  # fmt: skip
-    assert done.stdout.splitlines()[-1] == "[]"

@@ -9,10 +9,9 @@ import pytest
 
 from gpuwatchd.cli import main
 from gpuwatchd.core import config, units
-from gpuwatchd.core.model import About, Matcher, ProcessInfo, Silence
+from gpuwatchd.core.model import About, Matcher, Silence
 from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
-from tests import making
 from tests.cli import world
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 
 KEY = "leak:GPU-1/4711@1000.0"
-OVER = "leak:GPU-1/5@1.0"
 HOUR_S = 3600.0
 
 
@@ -196,11 +194,3 @@ def test_tab_offers_alerts_then_terms(monkeypatch: pytest.MonkeyPatch) -> None:
         "1h", "8h", "2d", "until-resolved",
     ]  # fmt: skip
     assert [item.value for item in complete.get_completions(["set", "--user", "b"], "8")] == ["8h"]
-
-
-def test_names_of_others_cannot_write_on_the_terminal(ctl: Ctl) -> None:
-    info = ProcessInfo(key=making.KEY, name="x")
-    world.remember(world.firing(title="\x1b[2Jbad\n"))
-    assert info.key.pid == 4711
-    assert main(["snooze", "4711", "1h"]) == 0
-    assert "\x1b" not in ctl("snooze list")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import main, pages, program
+from gpuwatchd.cli import pages, program
 from gpuwatchd.cli.error_pages import ERROR_PAGES
 from tests.docs import errors_page, generate
 
@@ -66,12 +66,3 @@ def _understood(line: str) -> None:
 
 def _flags(command: click.Command) -> set[str]:
     return {flag for one in command.params for flag in [*one.opts, *one.secondary_opts]}
-
-
-@pytest.mark.parametrize("name", IDS)
-def test_the_manual_shows_the_section(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs", f"errors#{name}"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    one = next(page for page in ERROR_PAGES if page.id == name)
-    assert one.title in shown
-    assert "What to do" in shown

@@ -7,8 +7,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.docs import screens
+from gpuwatchd.charts import child_process
+from tests.conftest import ROOT, need
+from tests.docs import plots, screens
 
 pytestmark = pytest.mark.slow
 
@@ -42,3 +43,12 @@ def test_the_picture_of_the_mail_is_of_the_message_that_is_sent() -> None:
     sent = screens.message()
     assert sent.subject == f"{shown[1]} (lab3)", "draw the mail anew, see tests/docs/screens.py"
     assert sent.chart is not None
+
+
+@pytest.mark.parametrize("name", plots.PLOTS)
+def test_a_file_says_what_the_program_draws(name: str) -> None:
+    need(child_process.available(), "the extra charts is not installed")
+    there = (plots.FOLDER / name).read_text(encoding="utf-8")
+    assert plots.said(there) == plots.said(plots.picture(name)), "run make docs"
+    assert re.findall(r"href=\"(?!#)|@import|@font-face|<script", there) == []
+    assert len(there) < 80_000

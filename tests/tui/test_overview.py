@@ -34,19 +34,6 @@ async def test_every_row_is_as_wide_as_the_terminal(cards: int, size: tuple[int,
             assert sum(segment.cell_length for segment in strip) == size[0]
 
 
-async def test_alerts_get_the_rows_that_few_processes_leave_empty() -> None:
-    view = usual()
-    view.devices = tuple(
-        msgspec.structs.replace(item, processes=(item.processes or ())[1 : 2 if at < 2 else 1])
-        for at, item in enumerate(view.devices)
-    )
-    async with opened(view) as (app, _):
-        rows = rows_of(app)
-        assert len(processes_of(app)) == 2
-        assert rows[-6].startswith(" 3 alerts open ")
-        assert not any("below" in row for row in rows), "all is told where there is room"
-
-
 async def test_growth_comes_first_then_memory() -> None:
     async with opened(usual()) as (app, _):
         rates = [re.search(r"\+([\d.]+) MB/min", row) for row in processes_of(app)]

@@ -183,14 +183,6 @@ def test_a_process_without_a_known_beginning_is_found_by_its_pid() -> None:
     assert ask("process", **CARD, pid="7", began="-")["who"] == "python[7] of alice"
 
 
-def test_why_a_process_is_judged_so_is_what_explain_says() -> None:
-    world.write()
-    said = ask("evidence", **LEAKER)
-    told = json.loads(world.run("explain", "4711", "--json").stdout)["data"]
-    assert [one["title"] for one in said["sections"]] == [one["title"] for one in told["sections"]]
-    assert said["next_steps"] == told["next_steps"]
-
-
 def test_an_open_alert_says_until_when_it_is_silent() -> None:
     alert = world.firing()
     now_s = time.time()
@@ -215,17 +207,6 @@ def test_all_about_an_alert_is_what_the_verb_tells() -> None:
     assert one["about"]["process"] == "GPU-1/4711/1000000"
     for label, words in one["lines"]:
         assert " ".join(words.split()) in shown, label
-
-
-def test_held_memory_has_who_and_what_would_free_it() -> None:
-    world.write(world.odd("plain"))
-    said = ask("held")
-    shown = world.run("zombies").stdout
-    assert said["holdings"]
-    for one in said["holdings"]:
-        assert one["badge"]["kind"] == "held"
-        assert one["who"] in shown
-        assert one["evidence"] in shown
 
 
 def test_the_usual_span_of_a_chart_begins_where_the_record_does() -> None:

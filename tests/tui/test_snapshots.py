@@ -1,7 +1,4 @@
-"""How the first screen looks, cell by cell: each row, and below it a letter for each look.
-
-``pytest tests/tui/test_top_snapshots.py --snapshot-update`` after a change that is meant.
-"""
+"""Every screen of ``gpuwatchctl top``, with its looks, as it was seen to be right."""
 
 from __future__ import annotations
 
@@ -12,15 +9,16 @@ import pytest
 
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.tui.widgets.lines import Lines
-from tests.tui import world
+from tests.tui import leaky, world
 from tests.tui.viewing import flags_of, opened, view_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from syrupy.assertion import SnapshotAssertion
+    from textual.strip import Strip
 
-    from gpuwatchd.tui.app import TopApp
+    from gpuwatchd.charts.drawing import Picture
 
 
 @pytest.fixture(autouse=True)
@@ -31,25 +29,46 @@ def _then_and_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     time.tzset()
-    monkeypatch.setattr("gpuwatchd.cli.panel.time.time", lambda: world.NOW_S)
+    monkeypatch.setattr("time.time", lambda: world.NOW_S)
+    # Whoever runs the tests may be younger than that clock, or older.
+    monkeypatch.setattr("gpuwatchd.cli.locations.alive", lambda _: True)
+    monkeypatch.setattr("gpuwatchd.cli.current_state.alive", lambda _: True)
+    # How a chart is drawn has tests of its own.
+    monkeypatch.setattr("gpuwatchd.charts.terminal.draw", _place)
     yield
     monkeypatch.undo()
     time.tzset()
 
 
-def look_of(app: TopApp) -> str:
+def _place(picture: Picture, width: int, height: int, **_: object) -> list[list[tuple[str, str]]]:
+    """Return where the chart of a picture would be."""
+    return [[(f"{picture.key[:width]:^{width}}", "curve")] for _ in range(height)]
+
+
+def look_of(strips: Iterable[Strip]) -> str:
     """Return the rows of a screen with their looks, and what each letter stands for."""
     letters: dict[str, str] = {}
     rows = []
-    lines = app.screen.query_one(Lines)
-    for y in range(app.size.height):
-        strip = lines.render_line(y)
+    for strip in strips:
         looks = ""
         for text, style, _ in strip:
             letter = letters.setdefault(str(style), chr(ord("A") + len(letters)))
             looks += letter * width_of(text)
         rows += [f"|{strip.text}|", f" {looks}"]
     return "\n".join([*rows, *(f"{letter}: {style}" for style, letter in letters.items())])
+
+
+@pytest.mark.parametrize("key", ["P", "d", "h", "a", "s", "question_mark"])
+@pytest.mark.parametrize(
+    ("columns", "rows", "color"), [(80, 24, "always"), (40, 20, "always"), (140, 30, "never")]
+)
+async def test_a_view(
+    snapshot: SnapshotAssertion, key: str, columns: int, rows: int, color: str
+) -> None:
+    leaky.leave()
+    flags = flags_of(color=color, ascii_only=color == "never")
+    async with opened(leaky.view(), key, size=(columns, rows), flags=flags) as (app, _):
+        assert look_of(app.screen._compositor.render_strips()) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -65,4 +84,5 @@ async def test_the_first_screen(
     state = world.state() if what == "usual" else world.strange()
     flags = flags_of(color=color, ascii_only=color == "never")
     async with opened(view_of(state), size=(columns, rows), flags=flags) as (app, _):
-        assert look_of(app) == snapshot
+        lines = app.screen.query_one(Lines)
+        assert look_of(map(lines.render_line, range(rows))) == snapshot
