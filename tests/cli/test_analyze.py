@@ -129,7 +129,7 @@ def test_a_directory_stands_for_its_files(tmp_path: Path, ctl: Ctl) -> None:
 
 def test_only_the_chosen_gpu(tmp_path: Path, ctl: Ctl) -> None:
     file = str(leak(tmp_path / "gpu.csv", minutes=20))
-    said = ctl.json("analyze", "--gpu", "1", file, code=None)
+    said = ctl.json("analyze --gpu 1", file, code=None)
     assert [s["device"]["index"] for s in said["data"][0]["subjects"]] == [1]
     assert "no GPU of these logs matches --gpu 7" in ctl.err("analyze --gpu 7", file)
 

