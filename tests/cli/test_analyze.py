@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import multiprocessing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,14 +32,8 @@ def leak(path: Path, *, minutes: int = 60, mib_per_min: float = 600.0, step_s: i
     return path
 
 
-def answer(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, Any]:
-    code = main(["analyze", "--json", *args])
-    return code, json.loads(capsys.readouterr().out)
-
-
-def test_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = answer(capsys, str(leak(tmp_path / "gpu.csv")))
-    assert code == 3
+def test_the_contract(tmp_path: Path, ctl: Ctl) -> None:
+    said = ctl.json("analyze", str(leak(tmp_path / "gpu.csv")), code=3)
     assert (said["schema_version"], said["verb"]) == (1, "analyze")
     (file,) = said["data"]
     assert (file["format"], file["rows"], file["bad_rows"], file["error"]) == (
@@ -80,13 +73,10 @@ def test_never_fail_on_a_leak_when_told_so(tmp_path: Path) -> None:
     assert main(["analyze", "--fail-on", "never", str(leak(tmp_path / "gpu.csv"))]) == 0
 
 
-def test_one_unreadable_log_does_not_stop_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_unreadable_log_does_not_stop_the_others(tmp_path: Path, ctl: Ctl) -> None:
     bad = tmp_path / "a.csv"
     bad.write_text("nothing that anybody could read\n")
-    code, said = answer(capsys, str(bad), str(leak(tmp_path / "b.csv")))
-    assert code == 3
+    said = ctl.json("analyze", str(bad), str(leak(tmp_path / "b.csv")), code=3)
     assert "no known log format" in said["data"][0]["error"]
     assert said["data"][1]["error"] is None
 
@@ -101,7 +91,7 @@ def test_one_unreadable_log_does_not_stop_the_others(
     ],
 )
 def test_what_is_no_log_is_exit_5_with_one_line(
-    content: bytes, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], ctl: Ctl
+    content: bytes, why: str, tmp_path: Path, ctl: Ctl
 ) -> None:
     file = tmp_path / "x.csv"
     file.write_bytes(content)
@@ -111,8 +101,7 @@ def test_what_is_no_log_is_exit_5_with_one_line(
     assert why in lines[0]
     assert [line.partition(": ")[0] for line in lines[1:]] == ["hint", "see"]
     assert lines[2].endswith("errors#log-format")
-    code, answered = answer(capsys, str(file))
-    assert code == 5
+    answered = ctl.json("analyze", str(file), code=5)
     assert answered["data"][0]["error"]
     assert answered["error"]["exit_code"] == 5
     assert answered["error"]["page"] == "errors#log-format"
@@ -128,21 +117,19 @@ def test_a_missing_file_is_exit_5(ctl: Ctl) -> None:
     assert "/nowhere/gpu.csv" in ctl.err("analyze /nowhere/gpu.csv", code=5)
 
 
-def test_a_directory_stands_for_its_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_stands_for_its_files(tmp_path: Path, ctl: Ctl) -> None:
     leak(tmp_path / "a.csv", minutes=20)
     (tmp_path / "deep").mkdir()
     packed = tmp_path / "deep" / "b.csv.gz"
     packed.write_bytes(gzip.compress(leak(tmp_path / ".hidden.csv", minutes=20).read_bytes()))
     (tmp_path / "README.md").write_text("# not a log")
-    _, said = answer(capsys, str(tmp_path))
+    said = ctl.json("analyze", str(tmp_path), code=None)
     assert [Path(file["path"]).name for file in said["data"]] == ["a.csv", "b.csv.gz"]
 
 
-def test_only_the_chosen_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str], ctl: Ctl) -> None:
+def test_only_the_chosen_gpu(tmp_path: Path, ctl: Ctl) -> None:
     file = str(leak(tmp_path / "gpu.csv", minutes=20))
-    _, said = answer(capsys, "--gpu", "1", file)
+    said = ctl.json("analyze --gpu 1", file, code=None)
     assert [s["device"]["index"] for s in said["data"][0]["subjects"]] == [1]
     assert "no GPU of these logs matches --gpu 7" in ctl.err("analyze --gpu 7", file)
 
@@ -159,27 +146,25 @@ def test_only_the_chosen_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str],
     ],
 )
 def test_a_wrong_flag_says_what_is_wanted(
-    args: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    args: list[str], why: str, tmp_path: Path, ctl: Ctl
 ) -> None:
-    assert main(["analyze", *args, str(leak(tmp_path / "g.csv", minutes=6))]) in {2, 5}
-    assert why in capsys.readouterr().err
+    said = ctl.both("analyze", *args, str(leak(tmp_path / "g.csv", minutes=6)), code=None)
+    assert said.code in {2, 5}
+    assert why in said.err
 
 
 def test_many_large_logs_are_judged_side_by_side(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [str(leak(tmp_path / f"{name}.csv", minutes=30)) for name in "abc"]
-    alone = answer(capsys, *files)[1]["data"]
+    alone = ctl.data("analyze", *files, code=None)
     monkeypatch.setattr("gpuwatchd.cli.verbs.analyze._PARALLEL_FROM_BYTES", 1)
-    assert answer(capsys, *files)[1]["data"] == alone
+    assert ctl.data("analyze", *files, code=None) == alone
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_log_that_breaks_us_costs_no_other_log_its_verdict(
-    at_once: bool,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    at_once: bool, tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at_once and multiprocessing.get_start_method() != "fork":
         pytest.skip("a replaced function reaches another process by fork only")
@@ -194,16 +179,14 @@ def test_a_log_that_breaks_us_costs_no_other_log_its_verdict(
     monkeypatch.setattr(replay, "analyze", breaks)
     if at_once:
         monkeypatch.setattr("gpuwatchd.cli.verbs.analyze._PARALLEL_FROM_BYTES", 1)
-    code, said = answer(capsys, *files)
-    assert code in {0, 3}
+    said = ctl.json("analyze", *files)
     assert [file["path"] for file in said["data"]] == files
     assert [bool(file["subjects"]) for file in said["data"]] == [True, False, True]
     assert "ZeroDivisionError: by our own fault" in said["data"][1]["error"]
 
 
-def test_every_real_log_is_answered(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = answer(capsys, str(shared_data / "traces"), str(shared_data / "formats"))
-    assert code in {0, 3}
+def test_every_real_log_is_answered(shared_data: Path, ctl: Ctl) -> None:
+    said = ctl.json("analyze", str(shared_data / "traces"), str(shared_data / "formats"), code=None)
     assert len(said["data"]) > 80
     for file in said["data"]:
         assert file["error"] or file["subjects"] or file["warnings"], file["path"]

@@ -61,13 +61,10 @@ def test_the_page_has_chart_verdict_and_evidence(leak: Path, tmp_path: Path, ctl
     assert picture["limit_bytes"] == 80 * GIB
     assert {mark["kind"] for mark in picture["marks"]} == {"alert"}
     assert "alert firing" in content
-    assert "360 read, 0 skipped" in content
     assert str(leak) in content
 
 
-def test_exit_codes_and_json_are_as_without_it(
-    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ctl: Ctl
-) -> None:
+def test_exit_codes_and_json_are_as_without_it(leak: Path, tmp_path: Path, ctl: Ctl) -> None:
     page = tmp_path / "x.html"
     calm = tmp_path / "calm.csv"
     calm.write_text(log(0), "utf-8")
@@ -75,14 +72,11 @@ def test_exit_codes_and_json_are_as_without_it(
     assert "No leak in 1 subject of 1 log." in page.read_text("utf-8")
     assert len(drawn(page.read_text("utf-8"))) == 1
     assert main(["analyze", str(leak), "--fail-on", "never", "--html", str(page)]) == 0
-    capsys.readouterr()
     assert ctl.json("analyze", str(leak), "--html", str(page), code=3)["verb"] == "analyze"
     assert "is a folder" in ctl.err("analyze", str(leak), "--html", str(tmp_path))
 
 
-def test_of_twenty_logs_the_worst_comes_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_twenty_logs_the_worst_comes_first(tmp_path: Path, ctl: Ctl) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
     for n in range(20):
@@ -91,27 +85,19 @@ def test_of_twenty_logs_the_worst_comes_first(
     page = tmp_path / "x.html"
     assert main(["analyze", str(folder), "--html", str(page)]) == 3
     content = page.read_text("utf-8")
-    assert "GPU memory in 21 logs" in content
-    assert "1 alert in 20 subjects of 21 logs, the worst: GPU 0 (A100)" in content
     assert "Other subjects" in content
     assert "no verdict:" in content
     assert len(drawn(content)) == 1
-    capsys.readouterr()
 
 
-def test_what_cannot_be_read_leaves_no_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_read_leaves_no_page(tmp_path: Path, ctl: Ctl) -> None:
     bad, page = tmp_path / "bad.csv", tmp_path / "x.html"
     bad.write_text("nothing, of\nany, use\n", "utf-8")
-    assert main(["analyze", str(bad), "--html", str(page)]) == 5
+    assert "gpuwatchctl:" in ctl.err("analyze", str(bad), "--html", str(page), code=5)
     assert not page.exists()
-    assert "gpuwatchctl:" in capsys.readouterr().err
 
 
-def test_many_subjects_stay_within_bounds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_many_subjects_stay_within_bounds(tmp_path: Path, ctl: Ctl) -> None:
     file, page = tmp_path / "many.csv", tmp_path / "x.html"
     file.write_text(log(0, cards=40), "utf-8")
     assert main(["analyze", str(file), "--all", "--html", str(page)]) == 0
@@ -119,7 +105,6 @@ def test_many_subjects_stay_within_bounds(
     assert len(drawn(content)) == limits.CHARTS
     assert len(content.encode()) < 2 * 2**20
     assert content.count("<article") == 40
-    capsys.readouterr()
 
 
 # ---- the chart ----------------------------------------------------------------------------------

@@ -16,11 +16,7 @@ import psutil
 import pytest
 
 from gpuwatchd.cli import main, parallel
-from gpuwatchd.cli.verbs import backtest
 from gpuwatchd.core import config
-from gpuwatchd.core.model import Subject
-from gpuwatchd.pipeline.backtest import Case
-from gpuwatchd.pipeline.later_outcome import LaterOutcome
 from tests.children import Child
 from tests.cli import world
 from tests.pipeline import recorded
@@ -59,17 +55,6 @@ def test_a_death_is_told_with_its_alert(ctl: Ctl) -> None:
     present = data["settings"][0]
     assert (present["name"], present["alerts"], present["precision"]) == ("as it is", 1, 1.0)
     assert (present["deaths"], present["deaths_missed"]) == (1, 0)
-
-
-def test_in_words(ctl: Ctl) -> None:
-    dead()
-    out = ctl("backtest --since 3h --set confidence-threshold=0.9")
-    assert "probably out of memory" in out
-    assert "1 of the 1 whose outcome is known came true (precision 100%)" in out
-    assert "1 process died near the limit, 0 without an alert" in out
-    assert "as it is" in out
-    assert "detection.confidence-threshold=0.9 " in out
-    assert "\x1b" not in out
 
 
 def test_several_gpus_are_played_by_several_processes(ctl: Ctl) -> None:
@@ -120,51 +105,6 @@ def test_a_wrong_setting_is_one_line(wish: str, why: str, code: int, ctl: Ctl) -
 
 def test_a_time_to_come_is_a_mistake(ctl: Ctl) -> None:
     assert "--since lies in the future" in ctl.err("backtest --since 2099-01-01T00:00", code=2)
-
-
-@pytest.mark.parametrize(
-    ("fate", "word", "told"),
-    [
-        (
-            {"came": "filled", "share": 0.97, "ended": True},
-            None,
-            "ended at 97% of the memory: probably out of memory, 0h 40m after the alert",
-        ),
-        (
-            {"came": "filled", "share": 0.97, "ended": False},
-            None,
-            "filled 97% of the memory, 0h 40m after the alert",
-        ),
-        ({"came": "plateaued", "share": 0.4, "ended": False}, None, "stopped growing 0h 40m later"),
-        (
-            {"came": "given-back", "share": 0.4, "ended": False},
-            "normal",
-            'gave the memory back 0h 40m later; you said "normal"',
-        ),
-        (
-            {"came": "ended", "share": 0.62, "ended": True},
-            None,
-            "ended at 62% of the memory while it grew: nobody knows",
-        ),
-        ({"came": "open", "share": None, "ended": False}, None, "still open"),
-    ],
-)
-def test_what_came_of_it_in_words(fate: dict[str, Any], word: str | None, told: str) -> None:
-    case = Case(
-        subject=Subject(device_uid="G"),
-        title="GPU 0",
-        pattern="gradual",
-        reason="",
-        watch_at_s=1000.0,
-        alert_at_s=1000.0,
-        over_at_s=None,
-        rate_bytes_per_s=1e6,
-        confidence=0.8,
-        eta=None,
-        fate=LaterOutcome(at_s=3400.0, **fate),
-        word=word,
-    )
-    assert backtest.outcome_text(case) == told
 
 
 def at_work(started: subprocess.Popen[Any]) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.cli.calls import Ctl
+    from tests.cli.calls import Ctl, Written
+
+    Run = Callable[..., Written]
 
 
 PID = str(os.getpid())
@@ -43,12 +45,11 @@ def kept() -> list[checkpoints.Checkpoint]:
         return reader.checkpoints()
 
 
-def test_it_is_written_with_the_start_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["checkpointed", PID]) == 0
+def test_it_is_written_with_the_start_of_the_process(ctl: Ctl) -> None:
+    assert "saved its work at" in ctl("checkpointed", PID)
     (one,) = kept()
     assert checkpoints.same(one.process, Host().processes([os.getpid()])[os.getpid()].key)
     assert one.saved_at_s == pytest.approx(time.time(), abs=5.0)
-    assert "saved its work at" in capsys.readouterr().out
 
 
 def test_a_time_in_the_past_and_json(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,17 +101,10 @@ def test_without_a_history_it_says_so(
 
 
 @pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> Run:
     monkeypatch.setenv("GPUWATCHD_ACT_CHECKPOINT", "signal")
 
-    def call(*words: str) -> tuple[int, str, str]:
-        code = main(["ask-checkpoint", *words])
-        said: Any = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+    return lambda *words: ctl.both("ask-checkpoint", *words, code=None)
 
 
 def _rows(folder: Path) -> list[actions.Action]:
@@ -119,20 +113,17 @@ def _rows(folder: Path) -> list[actions.Action]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_it_says_first_and_asks_only_when_told(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_it_says_first_and_asks_only_when_told(run: Run, tmp_path: Path) -> None:
     opened(tmp_path / "state").close()
     saved = tmp_path / "saved"
     with job(saved) as process:
-        code, out, err = run(str(process.pid))
+        out, err, code = run(str(process.pid))
         assert (code, err) == (0, "")
         assert "would ask" in out
-        assert "--yes does it" in out
         time.sleep(0.2)
         assert not saved.exists()
         assert _rows(tmp_path / "state") == []
-        code, out, err = run(str(process.pid), "--yes", "--json")
+        out, err, code = run(str(process.pid), "--yes", "--json")
         end = time.monotonic() + 60
         while not saved.exists() and time.monotonic() < end:
             time.sleep(0.01)
@@ -146,12 +137,10 @@ def test_it_says_first_and_asks_only_when_told(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_a_refusal_is_one_line_a_hint_and_a_row(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_a_refusal_is_one_line_a_hint_and_a_row(run: Run, tmp_path: Path) -> None:
     opened(tmp_path / "state").close()
     with job() as process:
-        code, out, err = run(str(process.pid), "--yes")
+        out, err, code = run(str(process.pid), "--yes")
         assert process.poll() is None
     assert (code, out) == (1, "")
     assert "has no handler for SIGUSR1 and would be ended by it" in err
@@ -160,11 +149,10 @@ def test_a_refusal_is_one_line_a_hint_and_a_row(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_without_a_history_it_is_asked_and_that_is_said(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_without_a_history_it_is_asked_and_that_is_said(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "state" / "history.db").unlink()
     with job(tmp_path / "saved") as process:
-        code, out, _ = run(str(process.pid), "--yes")
+        out, _, code = run(str(process.pid), "--yes")
     assert code == 0
     assert "it is not written down" in out
 
@@ -175,20 +163,16 @@ def test_without_a_history_it_is_asked_and_that_is_said(
     [("1", "belong to the system"), (str(os.getpid()), "gpuwatchd itself"), ("4194304", "no such")],
     ids=["the-first", "ourselves", "nobody"],  # a pid in a name would differ from run to run
 )
-def test_who_is_never_asked(
-    run: Callable[..., tuple[int, str, str]], pid: str, expected: str
-) -> None:
-    code, out, err = run(pid, "--yes")
+def test_who_is_never_asked(run: Run, pid: str, expected: str) -> None:
+    out, err, code = run(pid, "--yes")
     assert (code, out) == (1, "")
     assert expected in err
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_off_is_the_default(
-    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_off_is_the_default(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("GPUWATCHD_ACT_CHECKPOINT")
     with job(tmp_path / "saved") as process:
-        code, _, err = run(str(process.pid), "--yes")
+        _, err, code = run(str(process.pid), "--yes")
     assert code == 1
     assert "[act] checkpoint is off" in err

@@ -79,14 +79,11 @@ def test_init_names_every_word_that_a_key_may_have() -> None:
     assert asked >= 10
 
 
-def test_init_replaces_nothing_unless_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_replaces_nothing_unless_told(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "config.toml"
     file.write_text("# mine\n", encoding="utf-8")
-    assert main(["--config", str(file), "config", "init"]) == 1
+    assert "--force" in ctl.err("--config", str(file), "config", "init")
     assert file.read_text(encoding="utf-8") == "# mine\n"
-    assert "--force" in capsys.readouterr().err
     assert main(["config", "init", "--force", "--config", str(file)]) == 0
     assert "[detection]" in file.read_text(encoding="utf-8")
 
@@ -103,12 +100,9 @@ def test_print_shows_the_layer_of_each_value(
     assert 'minimum-duration = "5m"  # default' in shown
 
 
-def test_print_is_a_file_that_means_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["config", "print"]) == 0
+def test_print_is_a_file_that_means_the_same(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "copy.toml"
-    file.write_text(capsys.readouterr().out, encoding="utf-8")
+    file.write_text(ctl("config print"), encoding="utf-8")
     assert config.load(file, environ={}).config == Config()
 
 

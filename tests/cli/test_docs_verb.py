@@ -52,13 +52,6 @@ def test_no_word_is_cut_in_a_terminal(name: str, ctl: Ctl, monkeypatch: pytest.M
     assert shown.count("\N{HORIZONTAL ELLIPSIS}") <= written.count("\N{HORIZONTAL ELLIPSIS}")
 
 
-def test_a_section_is_shown_with_those_below_it(ctl: Ctl) -> None:
-    shown = ctl("docs exit-codes#gpuwatchd")
-    assert shown.startswith("gpuwatchd\n---")
-    assert "78" in shown
-    assert "130" not in shown
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -72,12 +65,6 @@ def test_a_section_is_shown_with_those_below_it(ctl: Ctl) -> None:
 )
 def test_mistakes_are_helped(line: str, said: str, ctl: Ctl) -> None:
     assert said in ctl.err(*line.split(), code=2)
-
-
-def test_search_finds_the_section(ctl: Ctl) -> None:
-    shown = ctl("docs --search Quiet hours")
-    assert shown.splitlines()[0] == "quiet#quiet-hours  Quiet hours"
-    assert ctl("docs --search xyzzyplugh", code=1) == "no page has all of: xyzzyplugh\n"
 
 
 @pytest.mark.parametrize(("typed", "page"), [("popup", "be-warned"), ("e-mail", "be-warned")])

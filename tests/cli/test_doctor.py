@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli import environment, main
+from gpuwatchd.cli import environment
 from gpuwatchd.cli.doctor import answer, places
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import EndpointsSection
@@ -60,46 +59,39 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": f"{Card.__module__}:Card"})
 
 
-def _answers(capsys: pytest.CaptureFixture[str], code: int) -> dict[str, list[dict[str, Any]]]:
-    assert main(["doctor", "--json"]) == code
+def _answers(ctl: Ctl, code: int) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
-    for check in json.loads(capsys.readouterr().out)["data"]:
+    for check in ctl.data("doctor", code=code):
         found.setdefault(check["name"], []).append(check)
     return found
 
 
 def test_doctor_is_0_when_nothing_is_missing(
-    card: None,
-    manager: type[FakeManager],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    card: None, manager: type[FakeManager], monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "command")
     monkeypatch.setenv("GPUWATCHD_NOTIFY_COMMAND_ARGV", "true")
     first, second = world.state().devices
     known = msgspec.structs.replace(second, processes=())
     world.write(taken_at_s=time.time(), devices=(first, known))
-    found = _answers(capsys, 0)
+    found = _answers(ctl, 0)
     assert found["source nvml"][0]["text"].startswith("1 GPU;")
     assert found["daemon"][0]["level"] == "ok"
     assert found["channel command"][0]["level"] == "ok"
 
 
 def test_doctor_is_3_for_warnings_and_1_without_a_gpu(
-    card: None,
-    manager: type[FakeManager],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    card: None, manager: type[FakeManager], monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setattr(manager, "present", False)
-    found = _answers(capsys, 3)
+    found = _answers(ctl, 3)
     assert found["daemon"][0]["hint"] == "gpuwatchctl service install"
     assert found["service"][0] == {
         "name": "service", "level": "warning", "text": "nobody home", "hint": "log in",
         "id": "service-none", "page": "troubleshoot#service-none",
     }  # fmt: skip
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
-    assert _answers(capsys, 1)["gpu"][0]["level"] == "failed"
+    assert _answers(ctl, 1)["gpu"][0]["level"] == "failed"
 
 
 def test_every_failure_and_warning_names_what_mends_it(
@@ -121,11 +113,11 @@ def test_doctor_goes_on_with_a_broken_configuration(tmp_path: Path, ctl: Ctl) ->
 
 
 def test_doctor_leaves_a_hanging_driver_behind(
-    card: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    card: None, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setattr(answer, "DEADLINE_S", 0.05)
     monkeypatch.setattr(Card, "read", lambda _: time.sleep(2))
-    found = _answers(capsys, 1)
+    found = _answers(ctl, 1)
     assert "hangs" in found["source nvml"][0]["text"]
 
 
@@ -141,7 +133,7 @@ def test_doctor_leaves_a_hanging_driver_behind(
 def test_doctor_does_not_call_a_gpu_well_that_is_not_read(
     card: None,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    ctl: Ctl,
     states: tuple[DeviceState, DeviceState],
     level: str,
     words: str,
@@ -156,7 +148,7 @@ def test_doctor_does_not_call_a_gpu_well_that_is_not_read(
     sample = msgspec.structs.replace(sample, readings=readings)
     monkeypatch.setattr(Card, "devices", lambda _: devices)
     monkeypatch.setattr(Card, "read", lambda _: sample)
-    found = _answers(capsys, code)
+    found = _answers(ctl, code)
     (source,) = found["source nvml"]
     assert source["level"] == level
     assert source["text"].startswith(words)
@@ -167,16 +159,16 @@ def test_doctor_does_not_call_a_gpu_well_that_is_not_read(
 
 
 def test_a_check_that_breaks_is_not_called_a_driver_that_hangs(
-    card: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    card: None, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setattr(Card, "read", lambda _: 1 // 0)
-    (source,) = _answers(capsys, 1)["source nvml"]
+    (source,) = _answers(ctl, 1)["source nvml"]
     assert source["level"] == "failed"
     assert source["text"].startswith("breaks with ZeroDivisionError")
 
 
 def test_a_network_file_system_is_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     mounts = tmp_path / "mountinfo"
     home = tmp_path.resolve()
@@ -191,8 +183,7 @@ def test_a_network_file_system_is_warned_of(
     assert places.file_system(tmp_path / "state") == "nfs4"
     assert places.file_system(tmp_path / "run") == "tmpfs"
     assert places.file_system(Path("/elsewhere")) == "ext4"
-    assert main(["doctor"]) in {1, 3}
-    shown = capsys.readouterr().out.replace("\n" + " " * 9, " ")
+    shown = ctl("doctor", code=None).replace("\n" + " " * 9, " ")
     assert "network file system (nfs4)" in shown
     assert "export GPUWATCHD_STATE_DIR=" in shown
 

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuwatchd.cli import envelope, main
 from gpuwatchd.core.model import EtaRange, Pattern, Tier
 from tests import making
-from tests.cli import world
 
 if TYPE_CHECKING:
     from tests.cli.calls import Ctl
-
-
-def _ask(ctl: Ctl, *arguments: str) -> dict[str, Any]:
-    answer: dict[str, Any] = ctl.json(*arguments, code=None)
-    return answer
 
 
 @pytest.mark.parametrize(
@@ -46,13 +40,6 @@ def test_an_open_end_and_an_unknown_are_null() -> None:
     assert verdict["eta"] == {"low_s": 1.0, "mid_s": 2.0, "high_s": None}
     assert verdict["r_squared"] is verdict["p_value"] is verdict["rate_bytes_per_s"] is None
     assert envelope.verdict_json(making.calm())["eta"] is None
-
-
-def test_pid_and_gpu_choose(ctl: Ctl) -> None:
-    world.write()
-    answer = _ask(ctl, "--gpu", "gpu-1", "status", "--pid", "99")
-    assert [item["device"]["uid"] for item in answer["data"]] == ["GPU-1"]
-    assert [process["pid"] for process in answer["data"][0]["processes"]] == [99]
 
 
 def test_an_internal_error_is_one_line_and_json(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,6 @@ def test_an_alert_that_no_curve_is_judged_for(ctl: Ctl) -> None:
     world.write(alerts=(world.firing(), lost))
     out = ctl("explain gpu:GPU-1")
     assert "GPU 0  NVIDIA A100  CRITICAL" in out
-    assert "it fell off" in out
     assert "grow" not in out
     assert "does not answer any more" not in ctl("explain 0")
 
@@ -328,9 +327,6 @@ def test_a_leak_on_the_host_is_found_in_the_history_too(
     assert data["verdict"]["reason"].startswith("host memory grows")
     assert data["measured"]["samples"] == POINTS
     assert data["process"]["verdict"]["pattern"] == "stable"
-    told = explained(ctl)
-    assert "anonymous memory and swap of python train.py[4711] of alice on the host" in told
-    assert "memray attach 4711" in told
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
@@ -40,10 +39,6 @@ if TYPE_CHECKING:
 GIB = making.GIB
 
 
-def _shown(ctl: Ctl, *arguments: str) -> str:
-    return ctl(*arguments, code=None)
-
-
 def _device(**changes: Any) -> LiveDevice:
     values: dict[str, Any] = {
         "device": making.CARD, "reading": world.reading(making.CARD.uid, 10), "processes": (),
@@ -63,7 +58,7 @@ def test_what_was_released_says_until_when(ctl: Ctl) -> None:
     request = driver_release.ask(config.runtime_dir(), 600.0, time.time())
     at = time.strftime("%H:%M", time.localtime(request.until_at_s))
     for verb in ("status", "predict"):
-        assert f"released until {at}, nothing is read" in _shown(ctl, verb)
+        assert f"released until {at}, nothing is read" in ctl(verb, code=None)
 
 
 def test_a_list_that_could_not_be_read_is_not_an_empty_one(ctl: Ctl) -> None:
@@ -152,14 +147,14 @@ def test_it_fits_the_width(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     world.write(world.odd())
-    shown = _shown(ctl, *verb.split())
+    shown = ctl(verb)
     assert max(map(width_of, shown.splitlines())) <= int(columns)
 
 
 @pytest.mark.parametrize("verb", ["status", "predict", "watch -n 1"])
 def test_programs_get_all_of_it(verb: str, ctl: Ctl) -> None:
     world.write(world.odd())
-    answer = json.loads(_shown(ctl, *verb.split(), "--json"))
+    answer = ctl.json(verb)
     first, lost = answer["data"]
     assert first["ledger"]["state"] == "partial"
     assert first["ledger"]["unattributed_bytes"] == 2 * GIB
@@ -188,7 +183,7 @@ def test_every_verb_says_the_same_since(ctl: Ctl) -> None:
     )
     at = time.strftime("%H:%M", time.localtime(onset_s))
     for verb in ("status", "alerts", "alerts show 4711", "predict", "explain"):
-        shown = " ".join(_shown(ctl, *verb.split()).split())
+        shown = " ".join(ctl(verb).split())
         assert f"since {at}" in shown or re.search(rf"since \d{{4}}-\d\d-\d\d {at}", shown), verb
 
 
@@ -201,7 +196,7 @@ def _keys(value: object) -> set[str]:
 @pytest.mark.parametrize("verb", ["status", "explain"])
 def test_every_key_is_in_the_manual(verb: str, ctl: Ctl) -> None:
     world.write(world.odd())
-    answer = json.loads(_shown(ctl, verb, "--json"))
+    answer = ctl.json(verb)
     for signal in answer["data"]["signals"] if verb == "explain" else ():
         signal["facts"] = {}  # each detector's own
     page = (Path(__file__).parents[2] / "docs/reference/json.md").read_text(encoding="utf-8")
@@ -214,17 +209,17 @@ def test_what_broke_lately_is_said_without_being_asked(ctl: Ctl) -> None:
     new = Event(at_s=now_s - 60, kind="xid", text="XID 79: off the bus", hardware=True)
     ours = Event(at_s=now_s - 30, kind="xid", text="XID 31: a program", hardware=False)
     world.write(devices=(_device(events=(old, new, ours)),), alerts=())
-    shown = _shown(ctl, "status")
+    shown = ctl("status", code=None)
     assert "XID 79: off the bus  look at the hardware first" in shown
     assert "XID 31" not in shown
     world.write(devices=(_device(events=(old, ours)),), alerts=())
-    assert "XID" not in _shown(ctl, "status")
+    assert "XID" not in ctl("status", code=None)
     lost = Event(at_s=now_s - 50, kind="gpu-lost", text="does not answer any more", hardware=True)
     back = Event(at_s=now_s - 20, kind="gpu-back", text="the GPU answers again")
     world.write(devices=(_device(events=(lost,)),), alerts=())
-    assert "does not answer any more" in _shown(ctl, "status")
+    assert "does not answer any more" in ctl("status", code=None)
     world.write(devices=(_device(events=(lost, back)),), alerts=())
-    shown = _shown(ctl, "status")
+    shown = ctl("status", code=None)
     assert re.search(r"it was lost, back since \d\d:\d\d  look at the hardware first", shown)
     assert "any more" not in shown
 
@@ -232,7 +227,7 @@ def test_what_broke_lately_is_said_without_being_asked(ctl: Ctl) -> None:
 def test_a_gpu_that_is_lost_has_no_calm_verdict(ctl: Ctl) -> None:
     for finding, said in ((making.calm(), False), (world.leak(), True)):
         world.write(devices=(_state("lost", finding=finding),), alerts=())
-        shown = _shown(ctl, "status")
+        shown = ctl("status", code=None)
         assert ("gradual" in shown) is said
         assert "stable" not in shown
 
@@ -249,8 +244,8 @@ def test_instances_are_counted_on_their_card(ctl: Ctl) -> None:
     world.write(devices=tuple(_device(device=one) for one in cards), alerts=())
     wanted = {"0": "GPU 0", "1": "GPU 1", "MIG-1": "MIG 1:0", "0:0": "MIG 0:0", "1:*": "MIG 1:0"}
     for target, said in wanted.items():
-        assert _shown(ctl, "explain", target).startswith(f"{said}  ")
-    shown = _shown(ctl, "status", "--gpu", "1")
+        assert ctl("explain", target, code=None).startswith(f"{said}  ")
+    shown = ctl("status --gpu 1", code=None)
     assert ("GPU 1" in shown, "MIG 1:0" in shown, "MIG 0:0" in shown) == (True, True, False)
     assert "GPUs here: 0, 1, 0:0, 1:0" in ctl.err("status --gpu 7")
 

@@ -279,7 +279,6 @@ def test_everything_unknown_is_a_question_mark(ctl: Ctl) -> None:
     shown = ctl("status", code=1)
     assert "GPU 1a2b3c4d" in shown
     assert "?/?" in shown
-    assert "not readable: it fell off the bus" in shown
 
 
 def test_a_verb_that_cannot_be_loaded_hurts_itself_alone(

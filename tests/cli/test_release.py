@@ -6,12 +6,11 @@ import io
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from gpuwatchd.cli import main
 from gpuwatchd.cli.verbs import release as verb
 from gpuwatchd.store import driver_release
 from tests.cli import world
@@ -19,40 +18,33 @@ from tests.cli import world
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.cli.calls import Ctl
+    from tests.cli.calls import Ctl, Written
+
+    Run = Callable[..., Written]
 
 
 @pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> Run:
     monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "state"))
 
-    def call(*words: str) -> tuple[int, str, str]:
-        code = main(["release", *words])
-        said: Any = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+    return lambda *words: ctl.both("release", *words, code=None)
 
 
-def test_without_a_daemon_nothing_is_held_and_the_wish_is_kept(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
-    code, out, err = run("--for", "5m")
+def test_without_a_daemon_nothing_is_held_and_the_wish_is_kept(run: Run, tmp_path: Path) -> None:
+    out, err, code = run("--for", "5m")
     assert (code, err) == (0, "")
     assert out.startswith("no daemon runs: nothing of gpuwatchd holds a GPU")
     found = driver_release.read(tmp_path / "run", time.time())
     assert found is not None
     assert 290 < found.until_at_s - time.time() <= 300
-    code, out, _ = run("--end")
+    out, _, code = run("--end")
     assert (code, out) == (0, "the request is taken back; no daemon runs\n")
-    assert run("--now-back")[:2] == (0, "nothing was released\n")
+    assert run("--now-back") == ("nothing was released\n", "", 0)
 
 
 def test_who_keeps_the_gpus_is_named_and_nobody_else(
-    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One GPU that hangs keeps all: that the others are well is no reason."""
     monkeypatch.setattr(verb, "WAIT_S", 0.1)
@@ -67,11 +59,11 @@ def test_who_keeps_the_gpus_is_named_and_nobody_else(
         for one, state in zip(world.state().devices, ("ok", "hung"), strict=True)
     )  # fmt: skip
     world.write(devices=(well, ill), interval_s=0.05)
-    code, _, err = run()
+    _, err, code = run()
     assert code == 1
     assert err.splitlines()[0].endswith("has not let go of the GPUs: GPU 1 is hung")
     world.write(devices=(well,), interval_s=0.05)
-    assert "has not let go of the GPUs: GPU 0 is ok" in run()[2]
+    assert "has not let go of the GPUs: GPU 0 is ok" in run().err
 
 
 class Terminal(io.StringIO):
@@ -83,7 +75,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("flag", "told"), [("", True), ("--quiet", False), ("--json", False)])
 def test_one_who_looks_on_is_told_what_takes_so_long(
-    run: Callable[..., tuple[int, str, str]],
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
     flag: str,
     told: bool,
@@ -99,36 +91,34 @@ def test_one_who_looks_on_is_told_what_takes_so_long(
     )  # fmt: skip
     world.write(devices=(hung,), interval_s=0.05)
     monkeypatch.setattr("sys.stderr", stream := Terminal())
-    assert run(*([flag] if flag else []))[0] == 1
+    assert run(*([flag] if flag else [])).code == 1
     said = [line for line in stream.getvalue().splitlines() if line.startswith("waiting")]
     assert said == (["waiting, 0s at most: GPU 0 is hung"] if told else [])
 
 
 def test_what_another_version_was_asked_is_not_called_done(
-    run: Callable[..., tuple[int, str, str]],
+    run: Run,
 ) -> None:
     world.write(version="0.0.1")
-    code, out, _ = run("--no-wait")
+    out, _, code = run("--no-wait")
     assert code == 0
     assert "nothing has confirmed it: the daemon is gpuwatchd 0.0.1" in " ".join(out.split())
-    answer = json.loads(run("--no-wait", "--json")[1])
+    answer = json.loads(run("--no-wait", "--json").out)
     assert [one["code"] for one in answer["warnings"]] == ["unconfirmed"]
     world.write()
-    assert "confirmed" not in run("--no-wait")[1]
+    assert "confirmed" not in run("--no-wait").out
 
 
 @pytest.mark.parametrize("words", ["9s", "25h", "0", "soon", "-1"])
-def test_times_out_of_bounds_are_a_usage_error(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path, words: str
-) -> None:
-    code, out, err = run("--for", words)
+def test_times_out_of_bounds_are_a_usage_error(run: Run, tmp_path: Path, words: str) -> None:
+    out, err, code = run("--for", words)
     assert (code, out) == (2, "")
     assert err.startswith("gpuwatchctl: Invalid value for")
     assert driver_release.stamp(tmp_path / "run") is None
 
 
-def test_json_says_until_when(run: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, _ = run("--json")
+def test_json_says_until_when(run: Run) -> None:
+    out, _, code = run("--json")
     data = json.loads(out)["data"]
     assert code == 0
     assert data["released"] is True
@@ -145,9 +135,7 @@ def test_what_a_process_has_open_of_the_driver(tmp_path: Path) -> None:
     assert verb.open_files(2**22 - 1) is None
 
 
-def test_doctor_does_not_ask_a_driver_that_was_let_go(
-    run: Callable[..., tuple[int, str, str]], ctl: Ctl
-) -> None:
+def test_doctor_does_not_ask_a_driver_that_was_let_go(run: Run, ctl: Ctl) -> None:
     run("--for", "5m")
     (line,) = [each for each in ctl("doctor", code=None).splitlines() if "source nvml" in each]
     assert "let go on request until" in line

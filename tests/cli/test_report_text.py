@@ -87,8 +87,6 @@ def test_a_gap_is_a_gap_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_table_that_is_too_wide_is_a_list_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table = " ".join(written(monkeypatch, WIDE))
-    assert "who                      GPU  what" in table
     lines = written(monkeypatch, WIDE, columns=40)
     assert max(map(len, lines)) <= 40
     words = " ".join(" ".join(lines).split())

@@ -25,36 +25,26 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_without_a_terminal_it_names_the_verb_that_needs_none(ctl: Ctl) -> None:
-    said = ctl.both("top", code=2)
-    assert said.out == ""
-    assert said.err.splitlines()[0] == (
-        "gpuwatchctl: top needs a terminal; gpuwatchctl status shows the same once"
-    )
-    assert len(said.err.splitlines()) == 2
-
-
-@pytest.mark.parametrize("stream", ["stdin", "stdout"])
-def test_one_end_alone_is_no_terminal(
-    stream: str, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stdin", "stdout", "term"),
+    [
+        (False, False, "xterm"),
+        (True, False, "xterm"),
+        (False, True, "xterm"),
+        (None, True, "xterm"),  # a stream that was closed
+        (True, True, "dumb"),
+    ],
+)
+def test_without_a_terminal_nothing_is_drawn(
+    stdin: bool | None, stdout: bool, term: str, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, stream, _Terminal())
-    assert "top needs a terminal" in ctl.err("top", code=2)
-
-
-def test_a_stream_that_was_closed_is_no_terminal(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_a_terminal(monkeypatch)
-    monkeypatch.setattr(sys, "stdin", None)
-    assert "top needs a terminal" in ctl.err("top", code=2)
-
-
-def test_a_terminal_that_cannot_move_its_cursor_is_left_alone(
-    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_a_terminal(monkeypatch, "dumb")
+    on_a_terminal(monkeypatch, term)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout)
+    if not stdin:
+        monkeypatch.setattr(sys, "stdin", None if stdin is None else io.StringIO())
     said = ctl.both("top", code=2)
-    assert said.out == ""
-    assert "TERM is dumb" in said.err
+    assert (said.out, len(said.err.splitlines())) == ("", 2)
+    assert ("TERM is dumb" if term == "dumb" else "top needs a terminal") in said.err
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, term: str = "xterm") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,6 @@ import pytest
 
 from gpuwatchd.cli import user_filter
 from gpuwatchd.cli.user_filter import People
-from gpuwatchd.core import config
-from gpuwatchd.core.config import Seconds, StoreSection
 from gpuwatchd.core.model import (
     About,
     Blame,
@@ -22,14 +19,12 @@ from gpuwatchd.core.model import (
     ProcessInfo,
     ProcessKey,
     ProcessUse,
-    Sample,
     ServerReading,
     Silence,
     Subject,
 )
 from gpuwatchd.core.model.alerts import Matcher
 from gpuwatchd.store.live import LiveDevice, LiveProcess
-from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
 
@@ -87,27 +82,18 @@ def machine(**changes: Any) -> LiveState:
     return world.state(**{**values, **changes})
 
 
-def shown(ctl: Ctl, *words: str, code: int = 0) -> str:
-    return ctl(*words, code=code)
-
-
-def asked(ctl: Ctl, *words: str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(shown(ctl, *words, "--json"))
-    return answer
-
-
 @pytest.mark.parametrize("verb", ["status", "predict", "watch -n 1", "zombies", "alerts"])
 def test_nothing_of_another_users_work_is_shown(ctl: Ctl, verb: str) -> None:
     world.write(machine())
     for form in ((), ("--json",), ("--wide",) if verb != "alerts" else ("-v",)):
-        out = shown(ctl, *verb.split(), "--user", "alice", *form)
+        out = ctl(*verb.split(), "--user", "alice", *form)
         assert SECRET not in out
         assert "4711" in out
 
 
 def test_programs_get_the_same(ctl: Ctl) -> None:
     world.write(machine())
-    answer = asked(ctl, "status", "--user", "alice")
+    answer = ctl.json("status --user alice")
     first, second = answer["data"]
     assert first["others"] == {"processes": 1, "held_bytes": 12 * GIB}
     assert [one["pid"] for one in first["processes"]] == [4711]
@@ -116,7 +102,7 @@ def test_programs_get_the_same(ctl: Ctl) -> None:
     assert second["used_bytes"] == 10 * GIB
     assert answer["untold"] == ["leak:GPU-1/4711@1000.0"]
     assert (answer["servers"], len(answer["silences"]), len(answer["holdings"])) == ([], 1, 1)
-    assert asked(ctl, "status")["data"][0]["others"] is None
+    assert ctl.data("status")[0]["others"] is None
 
 
 def test_a_sum_with_an_unknown_part_is_unknown(ctl: Ctl) -> None:
@@ -125,14 +111,14 @@ def test_a_sum_with_an_unknown_part_is_unknown(ctl: Ctl) -> None:
         first, processes=(*(first.processes or ()), LiveProcess(info=BOB, used_bytes=None))
     )
     world.write(machine(devices=(unknown, second)))
-    assert asked(ctl, "status", "--user", "alice")["data"][0]["others"]["held_bytes"] is None
-    assert "others hold at least 12.0 GiB in 2 processes" in shown(ctl, "status", "--user", "alice")
+    assert ctl.data("status --user alice")[0]["others"]["held_bytes"] is None
+    assert "others hold at least 12.0 GiB in 2 processes" in ctl("status --user alice")
 
 
 def test_where_the_list_is_unknown_nothing_is_said_of_others(ctl: Ctl) -> None:
     first, second = machine().devices
     world.write(machine(devices=(first, msgspec.structs.replace(second, processes=None))))
-    answer = asked(ctl, "status", "--user", "alice")["data"][1]
+    answer = ctl.data("status --user alice")[1]
     assert (answer["processes"], answer["others"]) == (None, None)
 
 
@@ -140,7 +126,7 @@ def test_several_users_a_glob_and_a_number(ctl: Ctl) -> None:
     world.write(machine())
     for words in (["--user", "alice", "--user", "bob"], ["--user", "*"], ["--user", "700*",
                   "--user", "7001", "--user", "7002"]):  # fmt: skip
-        first = asked(ctl, "status", *words)["data"][0]
+        first = ctl.data("status", *words)[0]
         assert [one["pid"] for one in first["processes"]] == [4711, 88]
         assert first["others"] == {"processes": 0, "held_bytes": 0}
 
@@ -159,8 +145,8 @@ def test_me_is_who_asks() -> None:
 def test_exit_codes_are_about_these_users_only(ctl: Ctl) -> None:
     world.write(machine())
     for verb in ("status", "predict", "alerts", "zombies"):
-        shown(ctl, verb, "--exit-code", "--user", "alice", code=3)
-        shown(ctl, verb, "--exit-code", "--user", "nobody-here", code=0)
+        ctl(verb, "--exit-code", "--user", "alice", code=3)
+        ctl(verb, "--exit-code", "--user", "nobody-here", code=0)
 
 
 def test_a_whole_device_is_theirs_who_are_to_blame_for_most(ctl: Ctl) -> None:
@@ -174,10 +160,10 @@ def test_a_whole_device_is_theirs_who_are_to_blame_for_most(ctl: Ctl) -> None:
     world.write(
         machine(devices=(msgspec.structs.replace(first, finding=whole), second), alerts=(alert,))
     )
-    assert asked(ctl, "status", "--user", "alice")["data"][0]["verdict"]["leak"] is True
-    assert asked(ctl, "status", "--user", "bob")["data"][0]["verdict"] is None
-    assert len(asked(ctl, "alerts", "--user", "alice")["data"]) == 1
-    assert asked(ctl, "alerts", "--user", "bob")["data"] == []
+    assert ctl.data("status --user alice")[0]["verdict"]["leak"] is True
+    assert ctl.data("status --user bob")[0]["verdict"] is None
+    assert len(ctl.data("alerts --user alice")) == 1
+    assert ctl.data("alerts --user bob") == []
 
 
 def test_broken_hardware_concerns_everybody_on_the_gpu(ctl: Ctl) -> None:
@@ -186,44 +172,33 @@ def test_broken_hardware_concerns_everybody_on_the_gpu(ctl: Ctl) -> None:
     )
     world.write(machine(alerts=(broken,)))
     for user in ("alice", "bob"):
-        assert len(asked(ctl, "alerts", "--user", user)["data"]) == 1
-        assert "gpu:GPU-1" not in shown(ctl, "status", "--user", "carol")
-    assert asked(ctl, "alerts", "--user", "carol")["data"] == []
+        assert len(ctl.data("alerts --user", user)) == 1
+        assert "gpu:GPU-1" not in ctl("status --user carol")
+    assert ctl.data("alerts --user carol") == []
 
 
 def record() -> None:
     """Write ten minutes of both users into the history."""
-    end_s = time.time() // 60 * 60 - 30.0
-    history = History.open(
-        config.state_dir(), StoreSection(min_free_mib=0, flush=Seconds(1e9)),
-        clock=lambda: end_s, monotonic=lambda: 1e6, boot_id="b",
-    )  # fmt: skip
-    for step in range(120):
-        at_s = end_s - (119 - step) * 5.0
+
+    def look(_: int) -> list[DeviceReading]:
         uses = tuple(ProcessUse(key=info.key, used_bytes=GIB) for info in (ALICE, BOB))
-        look = DeviceReading(
+        reading = DeviceReading(
             device_uid=making.CARD.uid, used_bytes=3 * GIB, free_bytes=GIB, total_bytes=4 * GIB,
             uses=uses,
         )  # fmt: skip
-        one = Sample(
-            taken_at_s=at_s, taken_mono_s=at_s - end_s + 1e6, boot_id="b", readings=(look,)
-        )
-        history.record(one, [making.CARD], {info.key: info for info in (ALICE, BOB)})
-    history.flush(end_s)
-    history.close()
+        return [reading]
+
+    world.watched(120, 5.0, look, (ALICE, BOB), end_s=time.time() // 60 * 60 - 30.0)
 
 
 def test_the_past_of_one_user(ctl: Ctl) -> None:
     record()
-    rows = asked(ctl, "history", "--since", "1h", "--user", "alice")["data"][0]["rows"]
+    rows = ctl.data("history --since 1h --user alice")[0]["rows"]
     assert {row["user"] for row in rows} == {"alice"}
-    out = shown(ctl, "history", "--since", "1h", "--user", "alice")
-    assert "python[4711] of alice" in out
+    out = ctl("history --since 1h --user alice")
     assert SECRET not in out
-    assert SECRET not in shown(
-        ctl, "history", "--since", "1h", "--user", "alice", "--format", "csv"
-    )
-    both = asked(ctl, "history", "--since", "1h", "--user", "*", "--pid", "88")["data"][0]["rows"]
+    assert SECRET not in ctl("history --since 1h --user alice --format csv")
+    both = ctl.data("history --since 1h --user * --pid 88")[0]["rows"]
     assert {row["pid"] for row in both} == {88}
 
 
@@ -235,9 +210,9 @@ def test_nothing_of_a_user_in_the_past_is_said(ctl: Ctl) -> None:
 def test_what_one_user_costs(ctl: Ctl) -> None:
     record()
     world.write(machine())
-    entries = asked(ctl, "cost")["data"]
+    entries = ctl.data("cost")
     assert {one["user"] for one in entries} >= {"alice", "bob"}
-    answer = asked(ctl, "cost", "--user", "bob", "--by", "user")
+    answer = ctl.json("cost --user bob --by user")
     assert {one["user"] for one in answer["data"]} == {"bob"}
     assert [group["name"] for group in answer["groups"]] == ["bob"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -56,26 +55,21 @@ def scope(ctl: Ctl) -> str:
     return found
 
 
-def test_ones_own_daemon_comes_first(system: Path, ctl: Ctl) -> None:
-    serve(system)
-    world.write()
-    assert scope(ctl) == "user"
-
-
-def test_the_machines_comes_before_what_a_daemon_of_ones_own_has_left(
-    system: Path, ctl: Ctl
+@pytest.mark.parametrize(
+    ("left", "of"),
+    [
+        ({}, "user"),
+        ({"stopped": True}, "system"),
+        ({"pid": NOBODY_RUNS}, "system"),
+        ({"taken_at_s": 1.0}, "system"),  # its pid was given to another process
+    ],
+)
+def test_the_machines_daemon_comes_after_one_of_ones_own_that_runs(
+    left: dict[str, Any], of: str, system: Path, ctl: Ctl
 ) -> None:
     serve(system)
-    world.write(stopped=True)
-    assert scope(ctl) == "system"
-    world.write(pid=NOBODY_RUNS)
-    assert scope(ctl) == "system"
-
-
-def test_a_pid_that_was_given_to_another_process_is_no_daemon(system: Path, ctl: Ctl) -> None:
-    serve(system)
-    world.write(taken_at_s=time.time() - 90 * 86400)
-    assert scope(ctl) == "system"
+    world.write(**left)
+    assert scope(ctl) == of
 
 
 def test_the_environment_wins(

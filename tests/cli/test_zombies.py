@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import structs
 
-from gpuwatchd.cli import direct_holdings, main
+from gpuwatchd.cli import direct_holdings
 from gpuwatchd.cli.current_state import View
 from gpuwatchd.collect.host import files
 from gpuwatchd.collect.host.files import Holder, Holders
@@ -68,14 +67,9 @@ def write(*found: Holding) -> None:
     world.write(devices=(first, structs.replace(second, processes=())), holdings=found)
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    code = main(["zombies", *arguments])
-    return code, capsys.readouterr().out
-
-
-def test_quiet_tells_rows_and_who_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_tells_rows_and_who_alone(ctl: Ctl) -> None:
     world.write(holdings=(holding(),))
-    out = said(capsys, "--quiet")[1]
+    out = ctl("zombies --quiet")
     assert "unchanged" not in out
     assert "python train.py[4711] of alice" in out
 
@@ -83,7 +77,7 @@ def test_quiet_tells_rows_and_who_alone(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize("width", [60, 80, 100])
 @pytest.mark.parametrize("extra", [(), ("--wide",), ("--ascii",)])
 def test_every_line_fits(
-    capsys: pytest.CaptureFixture[str],
+    ctl: Ctl,
     monkeypatch: pytest.MonkeyPatch,
     nobody_else: Callable[[Holders], None],
     width: int,
@@ -105,15 +99,14 @@ def test_every_line_fits(
             holding("leaked-kv", gib_hours=None, held_bytes=None),
         )
     )
-    out = said(capsys, *extra)[1]
+    out = ctl("zombies", *extra)
     assert max(map(len, out.splitlines())) <= width
     assert "orphaned-runner" in out
 
 
-def test_nothing_held_says_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_held_says_what_was_checked(ctl: Ctl) -> None:
     world.write()
-    code, out = said(capsys, "--exit-code")
-    assert code == 0
+    out = ctl("zombies --exit-code")
     assert "nothing is held without work: 2 processes on 1 GPU looked at, since " in out
     assert "GPU 1: its process list is unknown" in out
 
@@ -123,22 +116,22 @@ def test_a_daemon_that_sees_no_gpu_is_believed(ctl: Ctl) -> None:
     assert ctl.err("zombies").startswith("gpuwatchctl: no GPU found: nvml: no driver")
 
 
-def test_exit_code_3_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_3_only_when_asked(ctl: Ctl) -> None:
     world.write(holdings=(holding(),))
-    assert said(capsys)[0] == 0
-    assert said(capsys, "--exit-code")[0] == 3
+    ctl("zombies")
+    ctl("zombies --exit-code", code=3)
 
 
-def test_only_the_gpu_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_gpu_that_is_named(ctl: Ctl) -> None:
     world.write(holdings=(holding(), holding("ghost", device_uid=world.SECOND.uid, process=None)))
-    out = said(capsys, "--gpu", "1")[1]
+    out = ctl("zombies --gpu 1")
     assert "ghost" in out
     assert "idle" not in out
 
 
-def test_json_has_what_was_found_and_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_what_was_found_and_what_was_checked(ctl: Ctl) -> None:
     world.write(holdings=(holding(cost_usd=4.2),))
-    answer = json.loads(said(capsys, "--json")[1])
+    answer = ctl.json("zombies")
     (one,) = answer["data"]["holdings"]
     assert (one["kind"], one["held_bytes"], one["cost_usd"]) == ("idle", 24 * GIB, 4.2)
     assert one["process"]["pid"] == 4711
@@ -151,9 +144,7 @@ def test_json_has_what_was_found_and_what_was_checked(capsys: pytest.CaptureFixt
 
 
 def test_who_has_device_files_open_without_being_listed(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    nobody_else: Callable[[Holders], None],
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, nobody_else: Callable[[Holders], None]
 ) -> None:
     people = {
         11: info(11, name="lost"),
@@ -186,15 +177,14 @@ def test_who_has_device_files_open_without_being_listed(
     )
     world.write()
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert "open files of 3 processes of others: could not be looked into" in said(capsys)[1]
+    assert "open files of 3 processes of others: could not be looked into" in ctl("zombies")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    out = said(capsys)[1]
+    out = ctl("zombies")
     listed = [line for line in out.splitlines() if "/dev/nvidia" in line]
     assert [line.split("[")[0].strip() for line in listed] == ["lost", "nvitop"]
     assert "may compute" in listed[0]
-    assert "watches at most" in listed[1]
     assert "open files of 3 processes of others: not visible without root" in out
-    answer = json.loads(said(capsys, "--json")[1])
+    answer = ctl.json("zombies")
     assert [one["pid"] for one in answer["data"]["open_files"]["holders"]] == [11, 14]
 
 
@@ -224,21 +214,19 @@ def test_without_a_gpu_it_is_one_line_and_exit_1(ctl: Ctl, monkeypatch: pytest.M
 
 
 def test_a_dead_daemons_last_words_are_better_than_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
     world.write(stopped=True, holdings=(holding(),))
-    code, out = said(capsys)
-    assert code == 0
+    out = ctl("zombies")
     assert "! the daemon was stopped" in out
     assert "idle" in out
 
 
 def test_one_look_at_a_simulated_world_claims_nothing_of_local_pids(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "simulate:mixed-8x8")
-    code, out = said(capsys)
-    assert code == 0
+    out = ctl("zombies")
     assert "idleness needs a running daemon" in " ".join(out.split())
     assert "looked at, once" in out

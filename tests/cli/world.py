@@ -14,7 +14,7 @@ import msgspec
 
 from gpuwatchd import __version__
 from gpuwatchd.core import config
-from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.config import Seconds, StoreSection
 from gpuwatchd.core.model import (
     Alert,
     Device,
@@ -26,6 +26,7 @@ from gpuwatchd.core.model import (
     Ledger,
     ProcessInfo,
     ProcessKey,
+    Sample,
     ServedModel,
     ServerReading,
     Subject,
@@ -36,7 +37,7 @@ from gpuwatchd.store.writer import History
 from tests import making
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gpuwatchd.core.model import Delivery
 
@@ -151,6 +152,36 @@ def history() -> Iterator[History]:
     found = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
     yield found
     found.close()
+
+
+def watched(
+    steps: int,
+    step_s: float,
+    look: Callable[[int], Sequence[DeviceReading]],
+    people: Sequence[ProcessInfo],
+    *,
+    end_s: float,
+    devices: Sequence[Device] = (making.CARD,),
+    beside: Callable[[History, float], None] | None = None,
+) -> float:
+    """Have recorded so many looks, the last of them at ``end_s``; return that instant."""
+    at_s = end_s
+    history = History.open(
+        config.state_dir(), StoreSection(min_free_mib=0, flush=Seconds(1e9)), boot_id="b",
+        clock=lambda: at_s, monotonic=lambda: 1e6,
+    )  # fmt: skip
+    for step in range(steps):
+        at_s = end_s - (steps - 1 - step) * step_s
+        sample = Sample(
+            taken_at_s=at_s, taken_mono_s=at_s - end_s + 1e6, boot_id="b",
+            readings=tuple(look(step)),
+        )  # fmt: skip
+        history.record(sample, devices, {info.key: info for info in people})
+        if beside is not None:
+            beside(history, at_s)
+    history.flush(end_s)
+    history.close()
+    return end_s
 
 
 def remember(*alerts: Alert, deliveries: Sequence[Delivery] = ()) -> None:

@@ -53,13 +53,9 @@ async def test_what_is_strange_is_shown_for_what_it_is() -> None:
         assert "✕ unreadable" in text
         assert "?/80.0 GiB" in text
         assert "MIG 3:0" in text
-        assert "90s (30s - open)" in text
-        assert "outside this container" in text
-        assert "pid 13 (gone" in text
         assert "[bold red]<script>" in text, "markup is text"
         assert "\x1b" not in text
         assert "\u202e" not in text
-        assert "problem: the desktop cannot be reached" in text
 
 
 async def test_without_a_process_the_reason_is_told() -> None:
