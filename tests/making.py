@@ -16,6 +16,7 @@ from gpuwatchd.core.model import (
     Sample,
     Subject,
 )
+from gpuwatchd.store import legacy_findings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +71,7 @@ def alert(**changes: Any) -> Alert:
         "firing_at_s": 9_900.0,
         "title": "GPU 0 (A100): python[4711] of alice",
     }
-    return Alert(**{**values, **changes})
+    return legacy_findings.alert(Alert(**{**values, **changes}))
 
 
 def sample(

@@ -167,12 +167,10 @@ def _why_quiet(alert: Alert) -> str:
 
 def _decided(story: Story, now_s: float) -> list[Line]:
     made = story.decisions or ()
-    texts = delivery_text.decisions(made, now_s=now_s)
-    style = ["yellow" if " held back: " in value or " waits: " in value else "" for value in texts]
-    more = len(texts) - _MOST
+    kept = [("decided", *pair) for pair in delivery_text.decisions(made, now_s=now_s)]
+    more = len(kept) - _MOST
     earlier = [("decided", f"{more} earlier ones are left out (--json has all)", "dim")]
-    kept = list(zip(["decided"] * len(texts), texts, style, strict=True))[-_MOST:]
-    return [*(earlier if more > 0 else []), *kept]
+    return [*(earlier if more > 0 else []), *kept[-_MOST:]]
 
 
 def _notification_lines(story: Story, now_s: float) -> list[Line]:

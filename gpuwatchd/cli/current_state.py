@@ -204,8 +204,7 @@ def see(flags: Globals, *, want_trend: bool = False, everybody: bool = False) ->
     items = tuple(d for d in view.devices if flags.wants(d.device))
     if not items:
         value = ", ".join(
-            d.device.uid if d.device.index is None else d.device.label.partition(" ")[2]
-            for d in view.devices
+            d.device.uid if d.device.index is None else d.device.number for d in view.devices
         )
         raise GpuwatchdError(
             f"no GPU matches {', '.join(flags.gpu)}",

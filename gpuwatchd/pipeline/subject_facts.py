@@ -8,6 +8,7 @@ import msgspec
 
 from gpuwatchd import alerts
 from gpuwatchd.core.model import About, Alert
+from gpuwatchd.core.model.findings import more_reasoned
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Device, Finding, ProcessInfo
@@ -84,4 +85,4 @@ def expected(
     why = alerts.may_grow(as_alert, alerts.rules_for(as_alert, rules), level_bytes)
     if not why:
         return finding
-    return msgspec.structs.replace(finding, tier="watch", reason=f"{finding.reason}; {why}")
+    return msgspec.structs.replace(more_reasoned(finding, why), tier="watch")

@@ -218,7 +218,7 @@ class Pipeline:
             else:
                 if answer is not None:
                     faults.append(answer)
-                self.intake.silent(label, worker.why_absent or "no answer")
+                self.intake.silent(label, worker.absent or Fault(where="", why="no answer"))
                 silent_s, changed = self._clock.now(label, self._mono()), []
                 if silent_s is None:
                     continue
@@ -388,6 +388,7 @@ class Pipeline:
         return LiveState(
             pid=os.getpid(),
             version=__version__,
+            coded=True,
             started_at_s=self._started_at_s,
             taken_at_s=now_s,
             interval_s=float(self.config.daemon.interval),

@@ -137,6 +137,8 @@ class LiveState(Value, frozen=True, kw_only=True):
     """Alerts that have reached nobody and are over, badly, since less than a day."""
     silences: tuple[Silence, ...] = ()
     """Those in force."""
+    coded: bool = False
+    """Codes stand beside its sentences; an older daemon wrote none."""
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -291,9 +293,14 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
 def read(directory: Path) -> LiveState | None:
     """Return the last state, or None when there is none (or it is not ours to understand)."""
     try:
-        return typed.decode(_content(directory), LiveState)
+        state = typed.decode(_content(directory), LiveState)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None
+    if state.coded:
+        return state
+    from gpuwatchd.store import legacy_findings  # noqa: PLC0415 - of an older daemon alone
+
+    return legacy_findings.state(state)
 
 
 def _content(directory: Path) -> bytes:

@@ -16,6 +16,7 @@ import msgspec
 
 from gpuwatchd.core import typed
 from gpuwatchd.core.model import Alert, Delivery, Device, Message, ProcessInfo, ProcessKey
+from gpuwatchd.store import legacy_findings
 
 PAYLOAD_LIMIT_BYTES = 16 * 1024
 REFUSED = (
@@ -258,7 +259,7 @@ def load_alerts(
         values,
     ):
         try:
-            alerts.append(_ALERT.decode(text))
+            alerts.append(legacy_findings.alert(_ALERT.decode(text)))
         except (msgspec.MsgspecError, TypeError):  # also a text that is none any more
             strange += 1
     return alerts, strange
@@ -343,7 +344,7 @@ def _argv(joined: str) -> tuple[str, ...]:
 
 def process_info(row: tuple[Any, ...]) -> ProcessInfo:
     """Return the process of a row that begins with :data:`PROCESS_COLUMNS`."""
-    return ProcessInfo(
+    info = ProcessInfo(
         key=ProcessKey(pid=row[0], started_at_s=row[1]),
         user=row[2],
         name=row[3],
@@ -355,3 +356,4 @@ def process_info(row: tuple[Any, ...]) -> ProcessInfo:
         container=row[9],
         program=row[10],
     )
+    return legacy_findings.process(info)

@@ -95,7 +95,10 @@ def test_what_is_said_of_one_that_leaks_alone() -> None:
 
 def test_titles() -> None:
     ranks = [rank(number, finding()) for number in (0, 1, 3)]
-    assert jobs.title(ranks) == "3 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-1, 3"
-    assert jobs.title(ranks, host=True) == (
+    assert (
+        str(jobs.title(ranks))
+        == "3 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-1, 3"
+    )
+    assert str(jobs.title(ranks, host=True)) == (
         "host memory of 3 ranks of torchrun 7f3a (python train.py) of alice"
     )

@@ -26,7 +26,7 @@ from gpuwatchd.core.model import (
     ProcessKey,
     Subject,
 )
-from gpuwatchd.store import driver_release
+from gpuwatchd.store import driver_release, legacy_findings
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.cli import world
@@ -179,7 +179,8 @@ def test_a_card_with_instances_is_not_judged(capsys: pytest.CaptureFixture[str])
 def test_who_holds_it_is_named_as_far_as_is_true(changes: dict[str, Any], said: str) -> None:
     key = ProcessKey(pid=7, started_at_s=1.0)
     info = ProcessInfo(key=key, name="python", user="bob", argv=("python", "train.py"))
-    assert verdict_text.who(msgspec.structs.replace(info, **changes)) == said
+    known = legacy_findings.process(msgspec.structs.replace(info, **changes))
+    assert verdict_text.who(known) == said
 
 
 def test_growth_on_the_host_is_shown_with_the_process(capsys: pytest.CaptureFixture[str]) -> None:

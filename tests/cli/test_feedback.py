@@ -26,6 +26,7 @@ from gpuwatchd.core.model import (
     Sample,
     Series,
 )
+from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.run_baselines import said_to_be
 from gpuwatchd.pipeline.track_baseline import Suppression
 from gpuwatchd.pipeline.watcher import Headroom, Track
@@ -209,7 +210,7 @@ def test_what_is_quiet_because_of_the_word_says_so(capsys: pytest.CaptureFixture
     hush = Suppression(level_bytes=9e18, why=said_to_be(None))
     track = Track(
         subject=making.finding().subject, device=making.CARD, window=Ring(60.0), room=Headroom(),
-        title="", hush=hush, peak=5.0,
+        title=Title(), hush=hush, peak=5.0,
     )  # fmt: skip
     finding = track.hushed(world.leak())
     assert finding.tier == "none"

@@ -11,7 +11,7 @@ import pytest
 from gpuwatchd.cli import verdict_text
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core.config import Config
-from gpuwatchd.core.model import ProcessInfo, ProcessKey
+from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.process_names import ProcessNames
 from gpuwatchd.pipeline.tracker import Intake
@@ -91,5 +91,5 @@ def test_who_is_present_is_the_same_tuple_until_somebody_changes() -> None:
     assert take(3.0, renamed, QUIET) == (renamed, QUIET)
     assert take(4.0, QUIET) == (QUIET,)
     assert LEAKER.key in intake.infos
-    intake.silent("script", "no answer")
+    intake.silent("script", Fault(where="", why="no answer"))
     assert intake.people.present(intake.devices.values()) == ()

@@ -43,7 +43,7 @@ FOREIGN = {
     "gpuwatchd.store.curve_queries": "SQL",
 }
 """Modules and packages whose text is not ours, and whose it is."""
-PERMITTED = ("gpuwatchd.store.legacy_text",)
+PERMITTED = ("gpuwatchd.store.legacy_text", "gpuwatchd.store.legacy_findings")
 """What maps old sentences to codes."""
 NO_SENTENCES = frozenset({"TensorFlow or JAX", "[policy] channels"})
 """Names that look like sentences."""

@@ -82,7 +82,8 @@ def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
 
 def _is_newest(one: Incident) -> bool:
     """Say whether the forecast on record is the one that is shown as of now."""
-    return one.alert.state in OPEN and one.first == one.alert.finding
+    # A message keeps what others may see of a finding.
+    return one.alert.state in OPEN and one.first.public == one.alert.finding.public
 
 
 def _snoozed(silence: Silence, now_s: float) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
+from msgspec.structs import replace
+
+from gpuwatchd.core.codes import NameKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 MAX_GONE: Final = 1024
 WAS: Final = "gone, was "
 """Begins the name that one is shown with whom only this place still knew."""
-_NAMELESS: Final = frozenset({"", "?", "gone"})
+_NAMELESS: Final = frozenset({"", "?"})
 
 
 class Gone:
@@ -42,6 +44,7 @@ class Gone:
     def recall(self, infos: Iterable[ProcessInfo]) -> None:
         """Take over whom an earlier run of the daemon knew; whoever lives is forgotten later."""
         for info in infos:
-            name = info.name.removeprefix(WAS)
-            if name not in _NAMELESS and not info.foreign:
-                self.note(info if name == info.name else msgspec.structs.replace(info, name=name))
+            if info.name_kind is NameKind.GONE:
+                info = replace(info, name=info.was, name_kind=NameKind.OWN, was="")  # noqa: PLW2901
+            if info.name not in _NAMELESS and not info.foreign:
+                self.note(info)

@@ -22,6 +22,7 @@ from gpuwatchd.collect.host.files import (
 )
 from gpuwatchd.collect.host.parents import ancestors
 from gpuwatchd.collect.host.users import Users
+from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.core.text import mask_argv, mask_title
 
@@ -166,4 +167,5 @@ def still(before: ProcessInfo, now: ProcessInfo) -> ProcessInfo:
 def nameless(pid: int, why: str, *, foreign: bool = False) -> ProcessInfo:
     """Return the record of a process that has a number and nothing else."""
     key = ProcessKey(pid=pid, started_at_s=None)
-    return ProcessInfo(key=key, name=f"pid {pid} ({why})", foreign=foreign)
+    name = f"pid {pid} ({why})"
+    return ProcessInfo(key=key, name=name, name_kind=NameKind.STAND_IN, foreign=foreign)

@@ -233,7 +233,7 @@ def badge_cell_word(painter: Painter, badge: badges.Badge, width: int) -> Row:
 
 
 def _short(item: LiveDevice) -> str:
-    return item.device.label.removeprefix("GPU ").removeprefix("MIG ")[:8]
+    return (item.device.number or item.device.label)[:8]
 
 
 def _grown(entry: Entry, _: float) -> tuple[str, str]:
@@ -281,10 +281,8 @@ _TEXTS: Final[dict[str, Callable[[Entry, float], tuple[str, str]]]] = {
 
 def _called(info: ProcessInfo, width: int) -> str:
     """Return its name; where there is little room the script alone, without its interpreter."""
-    script = info.label.removeprefix(f"{info.name} ")
-    if width >= _NAME_WHOLE or script == info.label:
-        return info.label
-    return script.removeprefix("-m ")
+    _, script = info.entry_point
+    return info.label if width >= _NAME_WHOLE or not script else script
 
 
 def _name(painter: Painter, entry: Entry, width: int, here: str) -> Row:
