@@ -132,7 +132,7 @@ def _problems(view: View) -> Sequence[str]:
         return view.daemon.problems
     from gpuwatchd.cli import undelivered  # noqa: PLC0415
 
-    return [problem for problem in view.daemon.problems if not undelivered.is_said(problem, view)]
+    return undelivered.other_problems(view)
 
 
 def holdings(out: Out, view: View) -> None:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.cli import delivery_text, output
 from gpuwatchd.core import text, units
+from gpuwatchd.core.codes import ProblemCode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.output import Out, Part
     from gpuwatchd.core.model import Alert
@@ -65,12 +68,13 @@ def _lost(out: Out, view: View) -> None:
             out.flow(output.sentence(line, "yellow"), first="  ", rest="    ", gap=" ")
 
 
-def is_said(problem: str, view: View) -> bool:
-    """Say whether the banner has told a problem already."""
-    return bool(view.untold or view.lost) and any(
-        channel.ok is False and problem.startswith(f"channel {channel.name} does not deliver")
-        for channel in view.channels
-    )
+def other_problems(view: View) -> Sequence[str]:
+    """Return what is missing or broken, without what the banner has said: that of channels."""
+    daemon = view.daemon
+    if not (view.untold or view.lost):
+        return daemon.problems
+    pairs = zip(daemon.problems, daemon.problem_codes, strict=True)
+    return [problem for problem, code in pairs if code is not ProblemCode.CHANNEL]
 
 
 def silent(out: Out, view: View) -> None:

@@ -193,18 +193,29 @@ def who(info: ProcessInfo) -> str:
     """
     owner = f" of {info.user}" if info.user else ""
     pid = f"pid {info.key.pid}"
+    if is_named(info):
+        ended = " (defunct)" if is_defunct(info) else ""
+        return f"{info.label}[{info.key.pid}]{owner}{ended}"
     if info.foreign:
         return f"{pid} (outside this container)"
-    if info.state in _GONE or info.name_kind is NameKind.GONE:
+    if info.state in _GONE or info.name == "gone" or info.name_kind is NameKind.GONE:
         name = info.was if info.name_kind is NameKind.GONE else info.label
         was = f", was {name}{owner}" if name not in {"", "?", "gone"} else ""
         return f"{pid} (gone{was})"
     if info.name_kind is NameKind.STAND_IN:
         return f"{info.name}{owner}"
-    if info.name in {"", "?"}:
-        return f"{pid}{owner}"
-    ended = " (defunct)" if info.state == _DEFUNCT else ""
-    return f"{info.label}[{info.key.pid}]{owner}{ended}"
+    return f"{pid}{owner}"
+
+
+def is_named(info: ProcessInfo) -> bool:
+    """Say whether a process has not gone and has a name that is its own."""
+    gone = info.state in _GONE or info.name in {"", "?", "gone"}
+    return not (info.foreign or gone) and info.name_kind is NameKind.OWN
+
+
+def is_defunct(info: ProcessInfo) -> bool:
+    """Say whether a process has ended and its parent has not taken note."""
+    return info.state == _DEFUNCT
 
 
 def share(blame: Blame) -> str:

@@ -56,6 +56,16 @@ class TitleRole(StrEnum):
     """Several ranks of one job."""
 
 
+class ProblemCode(StrEnum):
+    """What a problem of the daemon is about, where something depends on it."""
+
+    OTHER = ""
+    NO_GPU = "no-gpu"
+    """No source has found one."""
+    CHANNEL = "channel"
+    """A channel does not deliver."""
+
+
 class TypedFact(StrEnum):
     """Labels of a message's facts whose value is there to be typed."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from gpuwatchd.core.codes import NameKind, Reason, TitleRole
+from gpuwatchd.core.codes import NameKind, ProblemCode, Reason, TitleRole
 from gpuwatchd.core.model.alerts import TitlePart
 from gpuwatchd.core.model.findings import Clause, Grounds
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
         Event,
         Finding,
         Holding,
+        Message,
         ProcessInfo,
     )
-    from gpuwatchd.store.live import LiveDevice, LiveState
 
 _NORMAL = "said that this is normal"
 _LEAD = "one alert for its job: see "
@@ -56,6 +56,7 @@ _PROCESS = re.compile(r"(.*)(\[\d+\])( of \S+)?")
 _INTERPRETER = re.compile(r"\bpython[\d.]* (?=\S+$)")
 _UNOWNED = "memory that no listed process owns"
 _NOBODYS = "memory that nobody owns"
+_CHANNEL = re.compile(r"channel \S+ does not deliver: ")
 _HARDWARE = "look at the hardware first: "
 _PROGRAMS = frozenset({"sudo", "gpuwatchctl", "py-spy"})
 _WAS = "gone, was "
@@ -178,6 +179,14 @@ def _title(words: str) -> tuple[TitlePart, ...]:
     return tuple(part for part in parts if part.text)
 
 
+def severity(message: Message) -> str:
+    """Return how the subject of a queued message, or of a pop-up, says that it is critical."""
+    for lead in ("Now CRITICAL: ", "CRITICAL: "):
+        if message.subject.startswith(lead):
+            return lead
+    return ""
+
+
 def is_stand_in(name: str, pid: int) -> bool:
     """Say whether a name is only a pid and why there is none: "pid 7 (hidden by ...)"."""
     return name.startswith(f"pid {pid} (")
@@ -195,47 +204,31 @@ def process(old: ProcessInfo) -> ProcessInfo:
     return old
 
 
+def xid(words: str) -> int | None:
+    """Return the number of an XID: of an event the history keeps the sentence alone."""
+    number = "".join(c for c in words.partition("XID ")[2].partition(":")[0] if c.isdigit())
+    return int(number) if number else None
+
+
 def stands_for(title: str, group: str) -> bool:
     """Say whether the title of an alert, all that is kept beside a label, is of several ranks."""
     return f" ranks of {group}" in title
 
 
-def state(old: LiveState) -> LiveState:
-    """Return what an older daemon has left."""
-    return replace(
-        old,
-        devices=tuple(map(_device, old.devices)),
-        alerts=tuple(map(alert, old.alerts)),
-        pending=tuple(map(alert, old.pending)),
-        holdings=tuple(map(_holding, old.holdings)),
-    )
+def problem(words: str) -> ProblemCode:
+    """Return what a problem of the daemon is about."""
+    if words.startswith("no GPU found"):
+        return ProblemCode.NO_GPU
+    return ProblemCode.CHANNEL if _CHANNEL.match(words) else ProblemCode.OTHER
 
 
-def _device(old: LiveDevice) -> LiveDevice:
-    processes = None
-    if old.processes is not None:
-        processes = tuple(
-            replace(
-                each,
-                info=process(each.info),
-                finding=each.finding and finding(each.finding, old.events),
-                host_finding=each.host_finding and finding(each.host_finding, old.events),
-            )
-            for each in old.processes
-        )
-    return replace(
-        old,
-        reading=old.reading and _reading(old.reading),
-        finding=old.finding and finding(old.finding, old.events),
-        processes=processes,
-    )
-
-
-def _reading(old: DeviceReading) -> DeviceReading:
+def reading(old: DeviceReading) -> DeviceReading:
+    """Return a reading that knows whether it is of the card of MIG instances."""
     return replace(old, per_instance=old.per_instance or old.uses_reason == _PER_INSTANCE)
 
 
-def _holding(old: Holding) -> Holding:
+def holding(old: Holding) -> Holding:
+    """Return memory that is held without work, with what its sentences say."""
     return replace(
         old,
         process=old.process and process(old.process),

@@ -13,8 +13,10 @@ import stat
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuwatchd.core import typed
+from gpuwatchd.core.codes import ProblemCode  # noqa: TC001 - of a field: msgspec reads it
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import (
     Alert,
@@ -127,6 +129,8 @@ class LiveState(Value, frozen=True, kw_only=True):
     """Those that have not opened: for the next daemon, and shown to nobody."""
     problems: tuple[str, ...] = ()
     """What is missing or broken, one sentence each."""
+    problem_codes: tuple[ProblemCode, ...] = ()
+    """Of each, what it is about."""
     rss_bytes: int | None = None
     holdings: tuple[Holding, ...] = ()
     servers: tuple[ServerReading, ...] = ()
@@ -211,9 +215,9 @@ def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
                 piece = (processes, _list(processes, pieces.each, position))
             pieces.lists[id(processes)] = piece
             lists.append(piece[1])
-            device = msgspec.structs.replace(device, processes=_HERE)  # noqa: PLW2901
+            device = replace(device, processes=_HERE)  # noqa: PLW2901
         devices.append(device)
-    whole = _ENCODER.encode(msgspec.structs.replace(state, devices=tuple(devices)))
+    whole = _ENCODER.encode(replace(state, devices=tuple(devices)))
     between = whole.split(bytes(_HERE))
     content = between[:1]
     for encoded, rest in zip(lists, between[1:], strict=True):
@@ -298,9 +302,42 @@ def read(directory: Path) -> LiveState | None:
         return None
     if state.coded:
         return state
-    from gpuwatchd.store import legacy_findings  # noqa: PLC0415 - of an older daemon alone
+    return _with_codes(state)
 
-    return legacy_findings.state(state)
+
+def _with_codes(state: LiveState) -> LiveState:
+    """Return what an older daemon has left, with the codes of its sentences."""
+    from gpuwatchd.store import legacy_findings as legacy  # noqa: PLC0415 - 1 ms, rarely needed
+
+    devices = []
+    for device in state.devices:
+        finding = functools.partial(legacy.finding, events=device.events)
+        processes = None
+        if device.processes is not None:
+            processes = tuple(
+                replace(
+                    each,
+                    info=legacy.process(each.info),
+                    finding=each.finding and finding(each.finding),
+                    host_finding=each.host_finding and finding(each.host_finding),
+                )
+                for each in device.processes
+            )
+        known = replace(
+            device,
+            reading=device.reading and legacy.reading(device.reading),
+            finding=device.finding and finding(device.finding),
+            processes=processes,
+        )
+        devices.append(known)
+    return replace(
+        state,
+        devices=tuple(devices),
+        alerts=tuple(map(legacy.alert, state.alerts)),
+        pending=tuple(map(legacy.alert, state.pending)),
+        holdings=tuple(map(legacy.holding, state.holdings)),
+        problem_codes=tuple(map(legacy.problem, state.problems)),
+    )
 
 
 def _content(directory: Path) -> bytes:

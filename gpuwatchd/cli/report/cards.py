@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.report.usage import DeviceUse, Holder
     from gpuwatchd.core.model import Alert, Silence
 
-_LEFT_OUT = frozenset(
-    {"since", "growth", "full in", "judgement", "cost", "feedback", "id", "state", "noticed",
-     "watched", "resolved", "ended", "because"}
-)  # fmt: skip
+_LEFT_OUT = frozenset(alert_details.Label)
 """What stands elsewhere on a card, or in other words."""
 _MOST_LINES = 8
 """Decisions and deliveries on one card, each."""

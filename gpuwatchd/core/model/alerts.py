@@ -294,6 +294,8 @@ class Message(Value, frozen=True, kw_only=True):
     """The one line on money; "" where nothing is known."""
     buttons: tuple[Button, ...] = ()
     chart: Chart | None = None
+    lead: str | UnsetType = UNSET
+    """How its subject begins where that says that it is critical: for replies alone."""
 
 
 class Delivery(Value, frozen=True, kw_only=True):

@@ -145,6 +145,12 @@ def _lead(alert: Alert, notice: NoticeKind) -> str:
     return f"{word}: " if word else ""
 
 
+def critical_lead(alert: Alert, notice: NoticeKind) -> str:
+    """Return how a subject begins that says of news only that it is critical; else ""."""
+    plain = alert.severity == "critical" and notice in {"firing", "escalated"}
+    return _lead(alert, notice) if plain and not (alert.told_flapping or crashed(alert)) else ""
+
+
 def tail(
     alert: Alert,
     notice: NoticeKind,

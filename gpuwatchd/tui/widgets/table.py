@@ -289,8 +289,8 @@ def _name(painter: Painter, entry: Entry, width: int, here: str) -> Row:
     """Return who it is without pid and user, what it runs, and for whom."""
     info = entry.process.info
     whole = verdict_text.who(info)
-    plain = whole.startswith(f"{info.label}[")
-    ended = " (defunct)" if plain and whole.endswith("(defunct)") else ""
+    plain = verdict_text.is_named(info)
+    ended = " (defunct)" if plain and verdict_text.is_defunct(info) else ""
     text = f"{_called(info, width)}{ended}" if plain else whole
     first = painter.fit(text, width)
     cells: Row = [(first, f"bold {here}" if is_leak(entry.process.finding) else here)]

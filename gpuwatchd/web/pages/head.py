@@ -72,7 +72,7 @@ def _warnings(flags: Globals, view: View, now_s: float) -> list[dict[str, Any]]:
             bad = False
         said.append({"code": code, "text": words, "bad": bad, "more": []})
     said += _unheard(flags, view)
-    problems = [p for p in view.daemon.problems if not undelivered.is_said(p, view)]
+    problems = undelivered.other_problems(view)
     said += [{"code": "problem", "text": text.clean(p), "bad": False, "more": []} for p in problems]
     return said
 
