@@ -19,6 +19,7 @@ from gpuwatchd.core.model import (
     Series,
     Subject,
 )
+from gpuwatchd.store import legacy_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +94,7 @@ def alert(**changes: Any) -> Alert:
         "firing_at_s": 9_900.0,
         "title": "GPU 0 (A100): python[4711] of alice",
     }
-    return Alert(**{**values, **changes})
+    return legacy_text.alert(Alert(**{**values, **changes}))
 
 
 def sample(

@@ -102,8 +102,8 @@ def test_a_finding_is_told_what_broke_in_its_window(ago_s: float, *, said: bool)
     told = hardware.advice(
         [event(ago_s, hardware=True)], onset_at_s=NOW_S - 3600, judged_at_s=NOW_S
     )
-    assert bool(told) is said
-    assert all(line.startswith("look at the hardware first: ") for line in told)
+    assert (told is not None) is said
+    assert told is None or told[0].startswith("look at the hardware first: ")
 
 
 def test_a_slowdown_is_mentioned_and_blames_nothing() -> None:
@@ -112,12 +112,12 @@ def test_a_slowdown_is_mentioned_and_blames_nothing() -> None:
     seen = hardware.diagnose([slow], reading(ecc_errors=0), now_s=NOW_S)
     assert seen.word == "clean"
     assert seen.sentence.startswith("not the hardware: no error was reported; clocks held down")
-    assert hardware.advice([slow], onset_at_s=None, judged_at_s=NOW_S) == ()
+    assert hardware.advice([slow], onset_at_s=None, judged_at_s=NOW_S) is None
 
 
 def test_a_finding_is_not_told_of_a_programs_own_error() -> None:
     events = [event(hardware=False), event(hardware=None)]
-    assert hardware.advice(events, onset_at_s=None, judged_at_s=NOW_S) == ()
+    assert hardware.advice(events, onset_at_s=None, judged_at_s=NOW_S) is None
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,6 @@ def test_a_gpu_that_only_answered_late_is_not_accused(
     back = msgspec.structs.replace(event(400 - away_s, hardware=None, code=None), kind="gpu-back")
     assert hardware.diagnose([back, hung], reading(ecc_errors=0), now_s=NOW_S).word == word
     said = hardware.advice([hung, back], onset_at_s=NOW_S - 500, judged_at_s=NOW_S)
-    assert bool(said) == (word == "hardware")
+    assert (said is not None) == (word == "hardware")
     # Without a sign that it is back it is as broken as it seems.
     assert hardware.diagnose([hung], reading(), now_s=NOW_S).word == "hardware"

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Subject
 from gpuwatchd.core.text import mask_argv
 from gpuwatchd.pipeline.titles import host_title
@@ -54,10 +55,12 @@ def test_a_pid_is_said_once() -> None:
     """Who has no name is called by the pid: "pid 270 (outside this container)"."""
     named = ProcessInfo(key=KEY, name="python", argv=("python", "train.py"))
     assert (named.numbered, named.name_and_pid) == ("python train.py[4711]", "python[4711]")
-    nameless = ProcessInfo(key=KEY, name="pid 4711 (outside this container)", foreign=True)
+    nameless = ProcessInfo(
+        key=KEY, name="pid 4711 (outside this container)", name_kind=NameKind.STAND_IN, foreign=True
+    )
     assert nameless.numbered == nameless.name_and_pid == nameless.name
     assert ProcessInfo(key=KEY, name="").numbered == "process[4711]"
-    assert host_title(nameless) == "host memory of pid 4711 (outside this container)"
+    assert str(host_title(nameless)) == "host memory of pid 4711 (outside this container)"
 
 
 def test_the_label_of_anything_else_is_its_name() -> None:

@@ -93,7 +93,7 @@ class Checkpoint:
         key = finding.subject.process
         if key is None:
             raise NotAllowed("it is about no single process, so there is nobody to ask")
-        return self.ask(key, {"finding": msgspec.to_builtins(finding)}, dry_run=dry_run)
+        return self.ask(key, {"finding": msgspec.to_builtins(finding.public)}, dry_run=dry_run)
 
     def ask(self, key: ProcessKey, facts: dict[str, Any] | None = None, *, dry_run: bool) -> str:
         """Ask one process; ``facts`` is what a program of the user's is told besides.

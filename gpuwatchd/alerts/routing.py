@@ -158,8 +158,8 @@ def _held(
             return _of(Hold.MAY_GROW, grows)
         above = inhibitor(alert, others)
         if above is not None:
-            who, why = above.title or above.key, above.finding.reason.partition(";")[0]
-            why = why if above.kind == "gpu" else ""
+            who, parts = above.title or above.key, above.finding.parts
+            why = parts[0].whole if parts and above.kind == "gpu" else ""
             return held_route("", Hold.INHIBITED, alert=who, why=why)
     silence = silenced(alert, silences, now_s, case.severity)
     if silence is None:

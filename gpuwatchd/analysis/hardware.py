@@ -223,8 +223,8 @@ def _clean(reading: DeviceReading) -> str:
 
 def advice(
     events: Iterable[Event], *, onset_at_s: float | None, judged_at_s: float
-) -> tuple[str, ...]:
-    """Return what a finding has to say of the hardware: what broke while memory grew.
+) -> tuple[str, float] | None:
+    """Return what a finding has to say of the hardware: what broke while memory grew, and when.
 
     Parameters
     ----------
@@ -241,5 +241,6 @@ def advice(
         if _breaks(e) and not _passed(e, known) and begun_s <= e.at_s <= judged_at_s + BEFORE_S
     ]
     if not broken:
-        return ()
-    return (_first(max(broken, key=lambda e: e.at_s), judged_at_s),)
+        return None
+    newest = max(broken, key=lambda e: e.at_s)
+    return _first(newest, judged_at_s), newest.at_s

@@ -92,8 +92,10 @@ def level(value_bytes: float) -> str:
     >>> level(8 * 1024**3), level(1.5 * 1024**3), level(0)
     ('8 GiB', '1.5 GiB', '0')
     """
-    words = units.size(value_bytes) if value_bytes else "0"
-    return words.replace(".00 ", " ").replace(".0 ", " ")
+    if not value_bytes:
+        return "0"
+    number, unit = units.size_parts(value_bytes)
+    return f"{number.removesuffix('.00').removesuffix('.0')} {unit}"
 
 
 def instants(begin_s: float, end_s: float, count: int = 7) -> tuple[list[float], float]:

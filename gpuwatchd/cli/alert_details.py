@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuwatchd.analysis import cost
@@ -22,6 +23,24 @@ _MOST = 30
 """Decisions that are told; the newest."""
 Line = tuple[str, str, str]
 """Label, sentence, style."""
+
+
+class Label(StrEnum):
+    """Labels of what other pages say elsewhere, or in other words."""
+
+    SINCE = "since"
+    GROWTH = "growth"
+    FULL_IN = "full in"
+    JUDGEMENT = "judgement"
+    COST = "cost"
+    FEEDBACK = "feedback"
+    ID = "id"
+    STATE = "state"
+    NOTICED = "noticed"
+    WATCHED = "watched"
+    RESOLVED = "resolved"
+    ENDED = "ended"
+    BECAUSE = "because"
 
 
 class Story(NamedTuple):
@@ -101,32 +120,35 @@ def lines(story: Story) -> Iterator[Line]:
 def _facts(story: Story, now_s: float) -> list[Line]:
     alert, found, finding = story.alert, story.found, story.alert.finding
     steps = (
-        ("noticed", alert.opened_at_s),
-        ("watched", alert.watch_at_s),
+        (Label.NOTICED, alert.opened_at_s),
+        (Label.WATCHED, alert.watch_at_s),
         ("raised", alert.firing_at_s),
-        ("resolved", alert.resolved_at_s),
+        (Label.RESOLVED, alert.resolved_at_s),
     )
     calm = verdict_text.calmed(alert, now_s=now_s)
     leak, over = alert.kind == "leak", alert.state == "resolved"
-    facts = [
-        ("id", f"{alert.code}  {alert.key}"),
-        ("state", f"{alert.state}, {alert.severity}"),
-        ("since", verdict_text.since(alert, now_s=now_s) if finding.onset_at_s is not None else ""),
+    facts: list[tuple[str, str]] = [
+        (Label.ID, f"{alert.code}  {alert.key}"),
+        (Label.STATE, f"{alert.state}, {alert.severity}"),
+        (
+            Label.SINCE,
+            verdict_text.since(alert, now_s=now_s) if finding.onset_at_s is not None else "",
+        ),
     ]
     facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
     facts += [
-        ("judgement", verdict_text.verdict(finding)[0] if leak else ""),
-        ("growth", (calm or verdict_text.growth(finding.rate_bytes_per_s)) if leak else ""),
-        ("full in", "" if calm or over or not leak else verdict_text.eta(finding.eta) or "?"),
-        ("because", verdict_text.because(alert) or "?"),
-        ("cost", cost.line(alert.cost)),
+        (Label.JUDGEMENT, verdict_text.verdict(finding)[0] if leak else ""),
+        (Label.GROWTH, (calm or verdict_text.growth(finding.rate_bytes_per_s)) if leak else ""),
+        (Label.FULL_IN, "" if calm or over or not leak else verdict_text.eta(finding.eta) or "?"),
+        (Label.BECAUSE, verdict_text.because(alert) or "?"),
+        (Label.COST, cost.line(alert.cost)),
         ("group", _group(alert, found)),
         (
             "came again",
             f"{verdict_text.times(alert.flaps)} within the hour before" if alert.flaps else "",
         ),
-        ("ended", alert.ended),
-        ("feedback", verdict_text.user_label(found.user_label(alert))),
+        (Label.ENDED, alert.ended),
+        (Label.FEEDBACK, verdict_text.user_label(found.user_label(alert))),
         ("silent", _silent(alert, found, now_s)),
         ("no news", f"beside {_named(alert.inhibited_by, found)}" if alert.inhibited_by else ""),
         ("held back", alert.held_back or _why_quiet(alert)),
@@ -167,12 +189,10 @@ def _why_quiet(alert: Alert) -> str:
 
 def _decided(story: Story, now_s: float) -> list[Line]:
     made = story.decisions or ()
-    texts = delivery_text.decisions(made, now_s=now_s)
-    style = ["yellow" if " held back: " in value or " waits: " in value else "" for value in texts]
-    more = len(texts) - _MOST
+    kept = [("decided", *pair) for pair in delivery_text.decisions(made, now_s=now_s)]
+    more = len(kept) - _MOST
     earlier = [("decided", f"{more} earlier ones are left out (--json has all)", "dim")]
-    kept = list(zip(["decided"] * len(texts), texts, style, strict=True))[-_MOST:]
-    return [*(earlier if more > 0 else []), *kept]
+    return [*(earlier if more > 0 else []), *kept[-_MOST:]]
 
 
 def _notification_lines(story: Story, now_s: float) -> list[Line]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatchd.cli import device_facts
-from gpuwatchd.cli import verdict_text as words
+from gpuwatchd.cli import device_facts, verdict_text
 from gpuwatchd.cli.envelope import is_leak
+from gpuwatchd.core.codes import Reason
 from gpuwatchd.core.design import LOOKS
-from gpuwatchd.core.model import LEAK_PATTERNS, PER_INSTANCE
+from gpuwatchd.core.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
     from gpuwatchd.core.design import Kind
@@ -61,26 +61,15 @@ class Badge(NamedTuple):
     """At most :data:`WORD_CELLS` wide, ASCII."""
     words: str
     """As ``status`` says it."""
+    more: str | None = None
+    """What the word does not say of it; None: all of it."""
+    judged: bool = False
+    """It is of the judgement, not of what stands for one."""
 
     @property
     def rest(self) -> str:
-        """What is left to say beside the badge, "" where it says everything.
-
-        Examples
-        --------
-        >>> Badge("critical", "CRITICAL", "CRITICAL step, strong 92%").rest
-        'step, strong 92%'
-        >>> Badge("calm", "stable", "stable").rest, Badge("calm", "prealloc.", "preallocated").rest
-        ('', '')
-        """
-        if self.words == "unknown" or (
-            self.word.endswith(".") and self.words.startswith(self.word[:-1])
-        ):
-            return ""
-        first, _, rest = self.words.partition(" ")
-        if self.words == self.word:
-            return ""
-        return rest if first.rstrip(",") == self.word else self.words
+        """What is left to say beside the badge, "" where it says everything."""
+        return self.words if self.more is None else self.more
 
 
 def kind(finding: Finding | None, reading: DeviceReading | None = None) -> Kind:
@@ -108,7 +97,7 @@ def kind(finding: Finding | None, reading: DeviceReading | None = None) -> Kind:
             return "watch"
         return "critical" if finding.severity == "critical" else "leak"
     if finding.pattern in LEAK_PATTERNS:
-        return "calm" if words.SAID_NORMAL in finding.reason else "unknown"
+        return "calm" if finding.code is Reason.NORMAL else "unknown"
     if finding.tier == "watch":
         return "watch"
     return "unknown" if finding.pattern == "unknown" else "calm"
@@ -118,10 +107,11 @@ def device(item: LiveDevice) -> Badge:
     """Return the badge of a device."""
     reading = item.reading
     if reading is None:
-        return Badge("trouble", "unreadable", _state(item))
+        why = f": {item.faults[0]}" if item.faults else ""
+        return Badge("trouble", "unreadable", f"not readable{why}")
     if reading.state != "ok":
-        return Badge(kind(item.finding, reading), _STATES[reading.state], _state(item))
-    if item.finding is None and reading.uses_reason == PER_INSTANCE:
+        return Badge(kind(item.finding, reading), *_of_state(item, reading.state))
+    if item.finding is None and reading.per_instance:
         return Badge("unknown", "see MIG", "its MIG instances are judged, not the card")
     instead = device_facts.judged_instead(item, ())
     if item.finding is None and instead:
@@ -158,7 +148,7 @@ def raised(one: Alert) -> Badge:
     if one.kind == "held":
         return Badge("held", LOOKS["held"].word, text)
     if one.firing_at_s is None and one.state != "firing":
-        return Badge("watch", "watch", text)
+        return Badge("watch", "watch", text, one.severity if one.state == "watch" else None)
     critical = one.severity == "critical"
     if one.kind == "gpu":
         return Badge("trouble", LOOKS["critical" if critical else "trouble"].word, text)
@@ -172,23 +162,27 @@ def _stage(one: Alert) -> str:
 
 
 def of(finding: Finding | None, *, samples: int = 0) -> Badge:
-    """Return the badge of a judgement; ``samples`` as in :func:`.verdict_text.verdict`."""
-    text = words.verdict(finding, samples=samples)[0]
-    found = kind(finding)
+    """Return the badge of a judgement; ``samples`` as in :func:`.verdict_text.verdict_parts`."""
+    parts = verdict_text.verdict_parts(finding, samples=samples)
+    found, word, more = kind(finding), parts.head, parts.rest
     if finding is None or finding.pattern == "unknown":
-        collecting = text.startswith("collecting")
-        return Badge(found, "collecting" if collecting else "no verdict", text)
-    if is_leak(finding):
-        loud = {"critical": "CRITICAL", "leak": "LEAK"}
-        return Badge(found, loud.get(found, "watch"), text)
-    if finding.pattern in LEAK_PATTERNS:
-        return Badge(found, "normal" if found == "calm" else "growing", text)
-    if finding.tier == "watch":
-        return Badge(found, "watch", text)
-    return Badge(found, _PATTERNS.get(finding.pattern, finding.pattern), text)
+        word = "collecting" if parts.rest else "no verdict"
+    elif is_leak(finding):
+        word = {"critical": "CRITICAL", "leak": "LEAK"}.get(found, "watch")
+        more = parts.text if verdict_text.part_of(finding) else more
+    elif finding.pattern in LEAK_PATTERNS and found == "calm":
+        word, more = "normal", parts.text
+    elif finding.tier != "watch":
+        word = _PATTERNS.get(finding.pattern, word)
+    return Badge(found, word, parts.text, more, judged=True)
 
 
-def _state(item: LiveDevice) -> str:
-    parts = device_facts.state(item, now_s=0.0)
-    first = parts[0]
-    return first if isinstance(first, str) else first[0]
+def _of_state(item: LiveDevice, state: DeviceState) -> tuple[str, str, str | None]:
+    """Return the word for a state, what ``status`` says of it, and what the word does not say."""
+    called, since, joint, means = device_facts.state_words(item, state, now_s=0.0)
+    more = None
+    if state in {"asleep", "released"}:
+        more = means
+    elif state in {"lost", "hung"} and (since or not means):
+        more = f"{since.strip()}{joint}{means}"
+    return _STATES[state], f"{called}{since}{joint}{means}", more

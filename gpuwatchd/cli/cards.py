@@ -149,7 +149,10 @@ def hardware_state(reading: DeviceReading) -> list[str]:
 
 def amount(used: int | None) -> str:
     """Return what goes before "/80.0 GiB"."""
-    return units.size(used).removesuffix(" GiB") if used is not None else "?"
+    if used is None:
+        return "?"
+    number, unit = units.size_parts(used)
+    return number if unit == "GiB" else f"{number} {unit}"
 
 
 def share_of(used: int | None, total: int | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.cli import plugin
@@ -20,8 +21,14 @@ ETA_WARN: Final = Range(4 * 3600.0, float("inf"))
 ETA_CRIT: Final = Range(3600.0, float("inf"))
 _SOME: Final = Range(0.0, 0.0)
 """Alerts above none."""
-_WATCHED: Final = " (watched)"
-_SILENCED: Final = " (silenced)"
+
+
+class Mark(StrEnum):
+    """What stands behind a time where no open alert says so."""
+
+    NONE = ""
+    WATCHED = " (watched)"
+    SILENCED = " (silenced)"
 
 
 class Case(NamedTuple):
@@ -136,14 +143,14 @@ def eta(case: Case, *, watched_too: bool = True) -> Answer:
     told: list[tuple[int, float, str]] = []
     silenced = {alert.finding.subject.id for alert in case.silenced}
     for item in case.devices:
-        left, text = _soonest(item, case, silenced)
+        left, mark = _soonest(item, case, silenced)
         perf.append(Perf(f"{label_of(item.device)}_eta", left, "s", warn, crit, 0))
         if left is None:
             continue
-        state = OK if text == _SILENCED else plugin.judge(left, warn, crit)
-        if text:
+        state = OK if mark is Mark.SILENCED else plugin.judge(left, warn, crit)
+        if mark is not Mark.NONE:
             state = min(state, WARNING if watched_too else OK)
-        told.append((state, left, f"{item.device.label} full in {units.duration(left)}{text}"))
+        told.append((state, left, f"{item.device.label} full in {units.duration(left)}{mark}"))
     told.sort(key=lambda one: (-one[0], one[1]))
     state = plugin.worst(one[0] for one in told)
     head = told[0][2] if told else f"nothing grows on {_count(len(case.devices), 'GPU')}"
@@ -152,14 +159,14 @@ def eta(case: Case, *, watched_too: bool = True) -> Answer:
 
 def _soonest(
     item: LiveDevice, case: Case, silenced: Iterable[str] = ()
-) -> tuple[float | None, str]:
+) -> tuple[float | None, Mark]:
     """Return the least time that is left on a device, and a mark where no open alert says so.
 
     An open alert beats what is only watched, and that what is silenced, however soon that would be
     full.
     """
     if open_s := _left_of(case.alerts, item, case.now_s):
-        return min(open_s), ""
+        return min(open_s), Mark.NONE
     findings = [item.finding, *(process.finding for process in item.processes or ())]
     seen = [
         left
@@ -168,9 +175,9 @@ def _soonest(
         if (left := left_s(finding, case.now_s)) is not None
     ]
     if seen:
-        return min(seen), _WATCHED
+        return min(seen), Mark.WATCHED
     hushed = _left_of(case.silenced, item, case.now_s)
-    return (min(hushed), _SILENCED) if hushed else (None, "")
+    return (min(hushed), Mark.SILENCED) if hushed else (None, Mark.NONE)
 
 
 def _left_of(alerts: Iterable[Alert], item: LiveDevice, now_s: float) -> list[float]:

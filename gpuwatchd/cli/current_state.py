@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd.cli import locations
+from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import ProcessInfo
 from gpuwatchd.store import live
@@ -46,7 +47,8 @@ class Daemon:
     """What is known about the daemon; every field may be None."""
 
     __slots__ = (
-        "last_sample_at_s", "pid", "problems", "running", "scope", "started_at_s", "version",
+        "last_sample_at_s", "pid", "problem_codes", "problems", "running", "scope", "started_at_s",
+        "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -57,6 +59,7 @@ class Daemon:
         self.started_at_s: float | None = None
         self.last_sample_at_s: float | None = None
         self.problems: tuple[str, ...] = ()
+        self.problem_codes: tuple[ProblemCode, ...] = ()
 
 
 class View:
@@ -119,7 +122,7 @@ def _daemon(state: LiveState | None) -> Daemon:
     daemon.version = state.version
     daemon.started_at_s = state.started_at_s
     daemon.last_sample_at_s = state.taken_at_s
-    daemon.problems = state.problems
+    daemon.problems, daemon.problem_codes = state.problems, state.problem_codes
     return daemon
 
 
@@ -199,13 +202,13 @@ def see(flags: Globals, *, want_trend: bool = False, everybody: bool = False) ->
     view.warnings[:0] = warnings
     if not view.devices:
         text = "; ".join(daemon.problems) or "no source has one"
-        why = text if text.startswith("no GPU found") else f"no GPU found: {text}"
+        told = daemon.problem_codes[:1] == (ProblemCode.NO_GPU,)
+        why = text if told else f"no GPU found: {text}"
         raise SourceUnavailable(why, hint="gpuwatchctl doctor")
     items = tuple(d for d in view.devices if flags.wants(d.device))
     if not items:
         value = ", ".join(
-            d.device.uid if d.device.index is None else d.device.label.partition(" ")[2]
-            for d in view.devices
+            d.device.uid if d.device.index is None else d.device.number for d in view.devices
         )
         raise GpuwatchdError(
             f"no GPU matches {', '.join(flags.gpu)}",

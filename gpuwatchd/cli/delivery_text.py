@@ -77,9 +77,9 @@ def notice(one: Delivery) -> str:
     return f"{one.message.notice}{more}"
 
 
-def decisions(made: Iterable[Decision], *, now_s: float) -> list[str]:
-    """Return what policy decided, one line each; what was decided of several channels is one."""
-    lines: list[tuple[str, str, list[str], int]] = []
+def decisions(made: Iterable[Decision], *, now_s: float) -> list[tuple[str, str]]:
+    """Return what policy decided, one line and its style each; of several channels it is one."""
+    lines: list[tuple[str, tuple[str, str], list[str], int]] = []
     for decision in made:
         value = _decided(decision)
         at = units.moment(decision.at_s, now_s=now_s)
@@ -94,12 +94,15 @@ def decisions(made: Iterable[Decision], *, now_s: float) -> list[str]:
         else:
             lines.append((at, value, [decision.target] if decision.target else [], 1))
     return [
-        text.clean(
-            f"{at} {value}{f' ({_listed(targets)})' if targets else ''}"
-            f"{f', {times} times' if times > 1 else ''}",
-            limit=400,
+        (
+            text.clean(
+                f"{at} {value}{f' ({_listed(targets)})' if targets else ''}"
+                f"{f', {times} times' if times > 1 else ''}",
+                limit=400,
+            ),
+            style,
         )
-        for at, value, targets, times in lines
+        for at, (value, style), targets, times in lines
     ]
 
 
@@ -107,16 +110,14 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def _decided(decision: Decision) -> str:
+def _decided(decision: Decision) -> tuple[str, str]:
     if decision.kind == "hold":
-        return f"{decision.notice} held back: {decision.reason}"
+        return f"{decision.notice} held back: {decision.reason}", "yellow"
     if decision.kind == "act":
-        return f"asked to act: {decision.reason}"
-    return (
-        f"{decision.notice} is to be told"
-        if decision.reason in {decision.notice, ""}
-        else f"{decision.notice} waits: {decision.reason}"
-    )
+        return f"asked to act: {decision.reason}", ""
+    if decision.reason in {decision.notice, ""}:
+        return f"{decision.notice} is to be told", ""
+    return f"{decision.notice} waits: {decision.reason}", "yellow"
 
 
 def conditions(matcher: Matcher, alerts: Iterable[Alert] = ()) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import units
-from gpuwatchd.core.model import PER_INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,18 +13,20 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Device, DeviceState, Event, EventKind, Ledger, MemoryKind
     from gpuwatchd.store.live import LiveDevice
 
-_STATES: dict[DeviceState, tuple[EventKind | None, str, str]] = {
-    "asleep": (None, "asleep, and left so", "it is read again when a program wakes it"),
-    "lost": ("gpu-lost", "lost", "sudo dmesg | grep -i xid; then reboot"),
-    "hung": ("gpu-hung", "hung: the driver does not answer", "see dmesg; reboot if it stays so"),
-    "reset-required": (
-        "reset-required", "needs a reset", "end its processes, then sudo nvidia-smi --gpu-reset",
-    ),
-    "released": (None, "released, nothing is read", "gpuwatchctl release --end"),
-    "no-permission": (None, "no permission to read it", "gpuwatchctl doctor"),
-    "unsupported": (None, "its memory cannot be read", "gpuwatchctl doctor"),
-}  # fmt: skip
-"""State -> the event that began it, what to say, what to do."""
+_WAKES = "it is read again when a program wakes it"
+_REBOOT, _STAYS = "sudo dmesg | grep -i xid; then reboot", "see dmesg; reboot if it stays so"
+_RESET = "end its processes, then sudo nvidia-smi --gpu-reset"
+_DOCTOR = "gpuwatchctl doctor"
+_STATES: dict[DeviceState, tuple[EventKind | None, str, str, str, str]] = {
+    "asleep": (None, "asleep", ", ", "and left so", _WAKES),
+    "lost": ("gpu-lost", "lost", "", "", _REBOOT),
+    "hung": ("gpu-hung", "hung", ": ", "the driver does not answer", _STAYS),
+    "reset-required": ("reset-required", "needs a reset", "", "", _RESET),
+    "released": (None, "released", ", ", "nothing is read", "gpuwatchctl release --end"),
+    "no-permission": (None, "no permission to read it", "", "", _DOCTOR),
+    "unsupported": (None, "its memory cannot be read", "", "", _DOCTOR),
+}
+"""State -> the event that began it, what it is called, a joint, what that means, what to do."""
 _MEMORY: dict[MemoryKind, str] = {
     "dedicated": "",
     "unified": "unified memory",
@@ -56,15 +57,24 @@ def state(item: LiveDevice, *, now_s: float, released_until_s: float | None = No
         return [(f"not readable{why}", "yellow")]
     if reading.state == "ok":
         return []
-    kind, text, todo = _STATES[reading.state]
+    kind, _, _, _, todo = _STATES[reading.state]
+    event = newest(item.events, kind) if kind is not None else None
+    words = state_words(item, reading.state, now_s=now_s, released_until_s=released_until_s)
+    style = "dim" if reading.state in {"asleep", "released"} else "yellow"
+    why = event.text if event is not None else item.faults[0] if item.faults else ""
+    return [("".join(words), style), why, (f"-> {todo}", "cyan")]
+
+
+def state_words(
+    item: LiveDevice, state: DeviceState, *, now_s: float, released_until_s: float | None = None
+) -> tuple[str, str, str, str]:
+    """Return what a state is called, since or until when it is so, a joint, and what it means."""
+    kind, called, joint, means, _ = _STATES[state]
     event = newest(item.events, kind) if kind is not None else None
     since = f" since {units.clock(event.at_s, now_s=now_s)}" if event is not None else ""
-    if reading.state == "released" and released_until_s is not None:
+    if state == "released" and released_until_s is not None:
         since = f" until {units.clock(released_until_s, now_s=now_s)}"
-    style = "dim" if reading.state in {"asleep", "released"} else "yellow"
-    words, mark, rest = text.partition(":") if ":" in text else text.partition(",")
-    why = event.text if event is not None else item.faults[0] if item.faults else ""
-    return [(f"{words}{since}{mark}{rest}", style), why, (f"-> {todo}", "cyan")]
+    return called, since, joint, means
 
 
 def newest(events: Sequence[Event], kind: EventKind) -> Event | None:
@@ -98,7 +108,7 @@ def processes(item: LiveDevice) -> str:
         return f"some processes unknown: {some}" if some else ""
     if reading is None or reading.state in {"asleep", "released"}:
         return ""
-    if reading.uses_reason == PER_INSTANCE:
+    if reading.per_instance:
         return ""  # nothing is missing: the instances have lists of their own
     if reading.uses_reason is None and reading.state != "ok":
         return ""

@@ -10,6 +10,7 @@ import msgspec
 from gpuwatchd.cli import locations
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import DeviceReading, Event, EventKind, ProcessInfo, Series, Subject
+from gpuwatchd.store import legacy_text
 from gpuwatchd.store import reader as store
 from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
 from gpuwatchd.store.schema import FILE_NAME
@@ -142,8 +143,8 @@ def _by_hardware(kind: str, text: str) -> bool | None:
         return True if kind in _BROKEN else None
     from gpuwatchd.analysis.hardware import application_xid  # noqa: PLC0415 - only where there is one
 
-    number = "".join(c for c in text.partition("XID ")[2].partition(":")[0] if c.isdigit())
-    by_application = application_xid(int(number)) if number else None
+    number = legacy_text.xid(text)
+    by_application = None if number is None else application_xid(number)
     return None if by_application is None else not by_application
 
 

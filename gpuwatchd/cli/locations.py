@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Scope = Literal["user", "system"]
 NOTE: Final = ("system", "from the service of this machine (gpuwatchd of the system)")
 """Code and sentence: what is shown is not of a daemon of the user's own."""
-_REFUSED: Final = (
+REFUSED: Final = (
     "the service of this machine watches its GPUs; only members of its group may read what it knows"
 )
 _DIRECTORIES: Final = ("GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR")
@@ -154,7 +154,7 @@ def refused() -> tuple[str, str] | None:
     """
     if _in_environment() or not denied() or runs(directories.runtime_dir()):
         return None
-    return "system-denied", f"{_REFUSED}: {_joining()}"
+    return "system-denied", f"{REFUSED}: {joining()}"
 
 
 def let_in() -> None:
@@ -166,12 +166,13 @@ def let_in() -> None:
         With the command that lets him.
     """
     if refused() is not None:
-        raise StoreError(
-            _REFUSED, hint=_joining(), page="errors#not-a-reader"
-        ) from PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise StoreError(REFUSED, hint=joining(), page="errors#not-a-reader") from PermissionError(
+            errno.EACCES, os.strerror(errno.EACCES)
+        )
 
 
-def _joining() -> str:
+def joining() -> str:
+    """Return what lets this user read it."""
     name = name_of(os.getuid())
     return f"sudo usermod -aG {directories.SYSTEM_GROUP} {name}, then log in again"
 

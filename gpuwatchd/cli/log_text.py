@@ -77,7 +77,7 @@ def _show_subject(out: output.Out, subject_result: SubjectResult, *, epoch: bool
     )
     if finding is not None:
         verdict = verdict_text.verdict(finding, samples=finding.samples)
-        tail = "" if finding.reason == verdict[0] else f" - {finding.reason}"
+        tail = "" if verdict_text.collecting(finding) else f" - {finding.reason}"
         if out.terminal:
             parts = ["at the end:", verdict, *output.sentence(tail.strip())]
             out.flow(parts, first="    ", rest="      ", gap=" ")

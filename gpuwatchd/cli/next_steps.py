@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuwatchd.analysis import hardware
 from gpuwatchd.cli import hardware_notes
 from gpuwatchd.cli.envelope import is_leak
 from gpuwatchd.core import units
@@ -128,9 +127,10 @@ def _nobody(case: Case) -> Iterator[Step]:
 
 
 def _advice(case: Case, *, hardware_first: bool) -> Iterator[Step]:
-    for line in case.finding.advice if case.finding is not None else ():
-        if not (hardware_first and line.startswith(hardware.FIRST)):
-            yield Step(line)
+    finding = case.finding
+    if finding is not None:
+        first = len(finding.hardware_at_s or ()) if hardware_first else 0
+        yield from map(Step, finding.advice[first:])
 
 
 def _identify(case: Case, info: ProcessInfo) -> Iterator[Step]:

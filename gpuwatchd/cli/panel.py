@@ -130,23 +130,27 @@ def _problems(view: View) -> Sequence[str]:
         return view.daemon.problems
     from gpuwatchd.cli import undelivered  # noqa: PLC0415
 
-    return [problem for problem in view.daemon.problems if not undelivered.is_said(problem, view)]
+    return undelivered.other_problems(view)
 
 
 def holdings(out: Out, view: View) -> None:
     """Write one line on memory that is held without work."""
+    words = held(view)
+    if words:
+        out.flow([(f"{words}:", "yellow"), ("gpuwatchctl zombies", "cyan")], gap=" ")
+
+
+def held(view: View) -> str:
+    """Return how much memory is held without work; "" where there is none."""
     count = len(view.holdings)
     if not count:
-        return
-    held = [holding.held_bytes for holding in view.holdings]
-    known = [amount for amount in held if amount is not None]
+        return ""
+    amounts = [holding.held_bytes for holding in view.holdings]
+    known = [amount for amount in amounts if amount is not None]
     least = ">= " if len(known) < count else ""
     amount = f", {least}{units.size(sum(known))}" if known else ""
     plural = "holding" if count == 1 else "holdings"
-    out.flow(
-        [(f"{count} {plural} without work{amount}:", "yellow"), ("gpuwatchctl zombies", "cyan")],
-        gap=" ",
-    )
+    return f"{count} {plural} without work{amount}"
 
 
 def _banner(out: Out, view: View) -> None:

@@ -31,6 +31,8 @@ class Lost:
     """What stands for the result of an item whose worker was killed, or failed."""
 
     why: str
+    memory: bool = False
+    """There was too little memory for it, or so it seems."""
     trace: str = field(default="", compare=False)
     """Where it failed, for ``--debug``."""
 
@@ -176,7 +178,7 @@ class Spread(Generic[T, R]):
                 try:
                     return alone.submit(_run, self._work, item, 0).result()
                 except BrokenProcessPool:
-                    return Lost("its process was killed; is there too little memory?")
+                    return Lost("its process was killed; is there too little memory?", memory=True)
 
 
 @contextlib.contextmanager
@@ -242,6 +244,6 @@ def _tried(
     except GpuwatchdError as error:
         return Lost(error.message)
     except MemoryError:
-        return Lost("there is too little memory for it")
+        return Lost("there is too little memory for it", memory=True)
     except Exception as error:  # noqa: BLE001 - one bad item never stops the others
-        return Lost(f"{type(error).__name__}: {error}", traceback.format_exc())
+        return Lost(f"{type(error).__name__}: {error}", trace=traceback.format_exc())

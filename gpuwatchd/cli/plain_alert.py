@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from gpuwatchd.cli import consequences, hardware_notes
@@ -49,8 +50,8 @@ def sections(case: Case) -> list[Section]:
 
 def _notification_lines(case: Case, alert: Alert) -> Iterator[str]:
     yield f"{_ABOUT[alert.kind]}: {text.clean(alert.title)}"
-    for part in alert.finding.reason.split("; "):
-        yield text.clean(part, limit=_LINE)
+    for part in alert.finding.parts:
+        yield text.clean(part.whole, limit=_LINE)
     yield f"since {case.ago(alert.opened_at_s)}"
 
 
@@ -58,11 +59,10 @@ def steps(case: Case) -> list[Step]:
     """Return what to do next, in order; what follows a colon is there to be typed."""
     if case.alert is None:
         return []
-    found = []
-    for line in case.alert.finding.advice:
-        value, colon, command = text.clean(line, limit=_LINE).partition(": ")
-        typed = command.split(" ", 1)[0] in {"sudo", "gpuwatchctl", "py-spy"}
-        found.append(Step(value, command) if colon and typed else Step(value + colon + command))
+    found, finding = [], case.alert.finding
+    for line, command in zip_longest(finding.advice, finding.commands or (), fillvalue=""):
+        words = line[: -len(f": {command}")] if command else line
+        found.append(Step(text.clean(words, limit=_LINE), text.clean(command, limit=_LINE)))
     if case.alert.kind == "held":
         found.append(Step("see everything that is held", "gpuwatchctl zombies"))
     elif case.alert.state != "resolved":

@@ -119,12 +119,14 @@ def value_at(settings: Section, key: str) -> Any:
 
 
 def _docs() -> dict[str, dict[str, str]]:
-    """Return class name -> field name (and "" for the class) -> its docstring."""
+    """Return class name -> field name (and "" for what its docstring tells) -> its docstring."""
     docs: dict[str, dict[str, str]] = {}
     for node in ast.parse(inspect.getsource(config_sections)).body:
         if not isinstance(node, ast.ClassDef):
             continue
-        fields = docs[node.name] = {"": ast.get_docstring(node) or ""}
+        # The name of a section stands before what it is about.
+        about = (ast.get_docstring(node) or "").partition("``: ")[2]
+        fields = docs[node.name] = {"": about.rstrip(".")}
         name = ""
         for item in node.body:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
@@ -152,7 +154,7 @@ def default_file() -> str:
     docs = _docs()
     lines = [HEAD]
     for path, kind in sections():
-        about = docs[kind.__name__][""].partition(": ")[2].rstrip(".")
+        about = docs[kind.__name__][""]
         lines.append(f"[{path}]" + (f"  # {about}" if about else ""))
         for field in msgspec.structs.fields(kind):
             if isinstance(field.type, type) and issubclass(field.type, Section):
@@ -170,8 +172,7 @@ def default_file() -> str:
 
 def _example(docs: dict[str, dict[str, str]]) -> Iterator[str]:
     """Yield what an override looks like: every key of it, and two that people need."""
-    about = docs["OverrideSection"][""].partition(": ")[2].rstrip(".")
-    yield f"# [[override]]: {about}"
+    yield f"# [[override]]: {docs['OverrideSection']['']}"
     for field in msgspec.structs.fields(OverrideSection):
         words = " ".join(docs["OverrideSection"][field.name].split())
         yield f"#   {field.encode_name:<10} {words}"

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.cli import delivery_text, output
 from gpuwatchd.core import text, units
+from gpuwatchd.core.codes import ProblemCode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.output import Out, Part
     from gpuwatchd.core.model import Alert
 
 _NAMED = 3
+MARK, ALARM = "! ", "red-bold"
+"""Begins what must be seen, and its style."""
 
 
 def banner(out: Out, view: View) -> None:
@@ -29,7 +34,7 @@ def banner(out: Out, view: View) -> None:
     named = ", ".join(alert.code for alert in alerts[:_NAMED])
     more = ", ..." if named and count > min(len(alerts), _NAMED) else ""
     who = f" ({named}{more})" if named else ""
-    parts = output.sentence(f"! {what} reached nobody{who}", "red-bold")
+    parts = output.sentence(f"{MARK}{what} reached nobody{who}", ALARM)
     out.flow(parts, rest="  ", gap=" ")
     bad = delivery_text.failing(view.channels, now_s=now_s)
     for line in bad or ["no channel has delivered it so far"]:
@@ -46,8 +51,8 @@ def _lost(out: Out, view: View) -> None:
     """Write which alerts were over before anybody was told, and what became of them."""
     count, now_s = len(view.lost), time.time()
     what = "1 alert was" if count == 1 else f"{count} alerts were"
-    head = f"! {what} over before anybody could be told"
-    out.flow(output.sentence(head, "red-bold"), rest="  ", gap=" ")
+    head = f"{MARK}{what} over before anybody could be told"
+    out.flow(output.sentence(head, ALARM), rest="  ", gap=" ")
     for alert in view.lost[-_NAMED:][::-1]:
         ended = text.clean(alert.ended) or "it is over"
         value = f"{text.clean(alert.title)} ({alert.code}): {ended};"
@@ -63,12 +68,13 @@ def _lost(out: Out, view: View) -> None:
             out.flow(output.sentence(line, "yellow"), first="  ", rest="    ", gap=" ")
 
 
-def is_said(problem: str, view: View) -> bool:
-    """Say whether the banner has told a problem already."""
-    return bool(view.untold or view.lost) and any(
-        channel.ok is False and problem.startswith(f"channel {channel.name} does not deliver")
-        for channel in view.channels
-    )
+def other_problems(view: View) -> Sequence[str]:
+    """Return what is missing or broken, without what the banner has said: that of channels."""
+    daemon = view.daemon
+    if not (view.untold or view.lost):
+        return daemon.problems
+    pairs = zip(daemon.problems, daemon.problem_codes, strict=True)
+    return [problem for problem, code in pairs if code is not ProblemCode.CHANNEL]
 
 
 def silent(out: Out, view: View) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from gpuwatchd.analysis.attribution.jobs import SEE
 from gpuwatchd.cli.envelope import is_leak
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import NameKind, Reason
 from gpuwatchd.core.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.live import KnownRuns
 
-SAID_NORMAL = "said that this is normal"
-"""In the reason of what is quiet because the user said so."""
 _CALM = {"stable", "plateau", "preallocated", "sawtooth"}
 
 
@@ -73,7 +71,7 @@ def stopped(finding: Finding | None) -> str:
     """Return "grew by 2.1 GiB, stopped 5m 00s ago" of a leak that does not grow now, else ""."""
     if finding is None or not is_leak(finding) or finding.rate_bytes_per_s != 0.0:
         return ""
-    return finding.reason.partition(";")[0]
+    return finding.parts[0].whole if finding.parts else ""
 
 
 def pace(finding: Finding) -> list[str]:
@@ -92,8 +90,7 @@ def because(alert: Alert) -> str:
     """
     if alert.state != "resolved":
         return alert.finding.reason
-    parts = alert.finding.reason.split("; ")
-    return "; ".join(part for part in parts if "full in " not in part)
+    return "; ".join(part.whole for part in alert.finding.parts if not part.forecast)
 
 
 def calmed(alert: Alert, *, now_s: float) -> str:
@@ -103,8 +100,33 @@ def calmed(alert: Alert, *, now_s: float) -> str:
     return f"stopped at {units.clock(alert.clear_since_s, now_s=now_s)}"
 
 
+class Verdict(NamedTuple):
+    """A judgement in a few words: what it comes to, then what exactly."""
+
+    head: str
+    joint: str = ""
+    rest: str = ""
+    style: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return f"{self.head}{self.joint}{self.rest}"
+
+
 def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> tuple[str, str]:
-    """Return a judgement in a few words, and its style.
+    """Return a judgement in a few words, and its style; see :func:`verdict_parts`."""
+    parts = verdict_parts(finding, samples=samples, needed=needed)
+    return parts.text, parts.style
+
+
+def collecting(finding: Finding) -> bool:
+    """Say whether the reason of a judgement says all: that too little has been seen."""
+    return finding.code is Reason.COLLECTING and not finding.subject.host
+
+
+def verdict_parts(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> Verdict:
+    """Return a judgement in a few words.
 
     Parameters
     ----------
@@ -115,45 +137,46 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
     """
     if finding is None:
         if 0 < samples < needed:
-            return f"collecting, {samples} of {needed} samples", "dim"
-        return "no verdict", "dim"
+            return Verdict("collecting", ", ", f"{samples} of {needed} samples", "dim")
+        return Verdict("no verdict", style="dim")
     if is_leak(finding):
         return _leak(finding)
     if finding.pattern in LEAK_PATTERNS:
-        normal = SAID_NORMAL in finding.reason
-        why = "said to be normal" if normal else "not confirmed"
-        return f"growing, {why} ({finding.pattern})", ""
+        why = "said to be normal" if finding.code is Reason.NORMAL else "not confirmed"
+        return Verdict("growing", ", ", f"{why} ({finding.pattern})")
     if finding.tier == "watch":
         # Growth that provably slows down is watched as well.
-        return f"watch {finding.pattern}", "yellow"
+        return Verdict("watch", " ", finding.pattern, "yellow")
     if finding.pattern == "unknown":
-        few = f"collecting, {finding.samples} sample{'s' if finding.samples != 1 else ''} so far"
-        told = finding.reason.startswith("collecting")
-        return finding.reason if told else few if finding.samples < needed else "unknown", "dim"
-    return finding.pattern, "green" if finding.pattern in _CALM else ""
+        few = f"{finding.samples} sample{'s' if finding.samples != 1 else ''} so far"
+        if collecting(finding):
+            few = finding.parts[0].text
+        elif finding.samples >= needed:
+            return Verdict("unknown", style="dim")
+        return Verdict("collecting", ", ", few, "dim")
+    return Verdict(finding.pattern, style="green" if finding.pattern in _CALM else "")
 
 
-def _leak(finding: Finding) -> tuple[str, str]:
+def _leak(finding: Finding) -> Verdict:
     if chief := part_of(finding):
-        return f"leaks alike, {chief}", "yellow"
+        return Verdict("leaks alike", ", ", chief, "yellow")
     sure = f"{units.strength(finding.confidence)} {units.percent(finding.confidence)}"
     if finding.tier == "alert":
         word = "CRITICAL" if finding.severity == "critical" else "LEAK"
         style = "red-bold" if finding.severity == "critical" else "yellow-bold"
-        return f"{word} {finding.pattern}, {sure}", style
-    return f"watch {finding.pattern}, {sure}", "yellow"
+        return Verdict(word, " ", f"{finding.pattern}, {sure}", style)
+    return Verdict("watch", " ", f"{finding.pattern}, {sure}", "yellow")
 
 
 def part_of(finding: Finding | None, info: ProcessInfo | None = None) -> str:
     """Return "see rank 0 on GPU 0 of torchrun 7f3a" where another rank is told of for this one."""
     if finding is None or not is_leak(finding):
         return ""
-    chief = finding.reason.partition(SEE)[2].partition(";")[0]
     group = info.group if info is not None else None
-    return f"see {chief}{f' of {group}' if group else ''}" if chief else ""
+    return f"see {finding.lead}{f' of {group}' if group else ''}" if finding.lead else ""
 
 
-_GONE, _DEFUNCT, _WAS = {"X", "x", "gone"}, "Z", "gone, was "
+_GONE, _DEFUNCT = {"X", "x", "gone"}, "Z"
 
 
 def who(info: ProcessInfo) -> str:
@@ -170,18 +193,29 @@ def who(info: ProcessInfo) -> str:
     """
     owner = f" of {info.user}" if info.user else ""
     pid = f"pid {info.key.pid}"
+    if is_named(info):
+        ended = " (defunct)" if is_defunct(info) else ""
+        return f"{info.label}[{info.key.pid}]{owner}{ended}"
     if info.foreign:
         return f"{pid} (outside this container)"
-    if info.state in _GONE or info.name == "gone" or info.name.startswith(_WAS):
-        name = info.label.removeprefix(_WAS)
+    if info.state in _GONE or info.name == "gone" or info.name_kind is NameKind.GONE:
+        name = info.was if info.name_kind is NameKind.GONE else info.label
         was = f", was {name}{owner}" if name not in {"", "?", "gone"} else ""
         return f"{pid} (gone{was})"
-    if info.name.startswith(f"{pid} ("):  # why it has no name: "pid 7 (hidden by system policy)"
+    if info.name_kind is NameKind.STAND_IN:
         return f"{info.name}{owner}"
-    if info.name in {"", "?"}:
-        return f"{pid}{owner}"
-    ended = " (defunct)" if info.state == _DEFUNCT else ""
-    return f"{info.label}[{info.key.pid}]{owner}{ended}"
+    return f"{pid}{owner}"
+
+
+def is_named(info: ProcessInfo) -> bool:
+    """Say whether a process has not gone and has a name that is its own."""
+    gone = info.state in _GONE or info.name in {"", "?", "gone"}
+    return not (info.foreign or gone) and info.name_kind is NameKind.OWN
+
+
+def is_defunct(info: ProcessInfo) -> bool:
+    """Say whether a process has ended and its parent has not taken note."""
+    return info.state == _DEFUNCT
 
 
 def share(blame: Blame) -> str:
@@ -191,13 +225,14 @@ def share(blame: Blame) -> str:
     --------
     >>> from gpuwatchd.core.model import Blame, ProcessKey
     >>> key = ProcessKey(pid=7, started_at_s=None)
-    >>> share(Blame(process=key, name="rank 1 on GPU 0", share=0.5, rate_bytes_per_s=1.0))
+    >>> share(Blame(process=key, name="rank 1 on GPU 0", rank="rank 1", share=0.5,
+    ...             rate_bytes_per_s=1.0))
     'rank 1[7] on GPU 0 50%'
     """
-    pid = "" if blame.process is None else blame.process.pid
-    said = pid == "" or f"pid {pid}" in blame.name
-    name, on, device = blame.name.partition(" on ")
-    return f"{name}{'' if said else f'[{pid}]'}{on}{device} {units.percent(blame.share)}"
+    name = blame.name
+    if blame.rank and blame.process is not None:
+        name = f"{blame.rank}[{blame.process.pid}]{name[len(blame.rank) :]}"
+    return f"{name} {units.percent(blame.share)}"
 
 
 def since(alert: Alert, *, now_s: float) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from gpuwatchd import collect
 from gpuwatchd.core import registry, text
+from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import SourceUnavailable
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ def is_known(word: str) -> bool:
     return word == AUTO or word.partition(":")[0] in collect.SOURCES
 
 
-def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[str]:
-    """Return what to tell of sources that give nothing, one sentence each.
+def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[tuple[str, ProblemCode]]:
+    """Return what to tell of sources that give nothing, one sentence each with its code.
 
     Parameters
     ----------
@@ -104,14 +105,18 @@ def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[str]:
     >>> absences([(nvml, "nvml: no driver"), (drm, None)])
     []
     >>> absences([(nvml, "nvml: no driver: lib.so is not there (get it)"), (drm, "drm: no card")])
-    ['no GPU found: no driver; no card']
+    [('no GPU found: no driver; no card', <ProblemCode.NO_GPU: 'no-gpu'>)]
     """
     all_of_them = list(reasons)
-    texts = [why for choice, why in all_of_them if why is not None and not choice.optional]
+    told = [
+        (why, ProblemCode.OTHER)
+        for choice, why in all_of_them
+        if why is not None and not choice.optional
+    ]
     quiet = [why for choice, why in all_of_them if why is not None and choice.optional]
-    if quiet and len(texts) + len(quiet) == len(all_of_them):
-        texts.append(none_found(quiet))
-    return texts
+    if quiet and len(told) + len(quiet) == len(all_of_them):
+        told.append((none_found(quiet), ProblemCode.NO_GPU))
+    return told
 
 
 def none_found(reasons: Iterable[str]) -> str:

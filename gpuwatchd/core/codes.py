@@ -1,7 +1,7 @@
 """Why things are so, as codes: what decides, is stored and is compared; texts are only shown.
 
 The values are part of the history and of the live state: they do not change. A value of a later
-version reads as ``LEGACY``.
+version reads as ``LEGACY``, or as the value that says nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ Facts: TypeAlias = dict[str, float | str]
 class _Code(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> _Code | None:
-        return cls.__members__.get("LEGACY") if isinstance(value, str) else None
+        if not isinstance(value, str):
+            return None
+        names = ("LEGACY", "OTHER", "NONE", "OWN")
+        return next((cls.__members__[name] for name in names if name in cls.__members__), None)
 
 
 class Ending(_Code):
@@ -105,3 +108,70 @@ class Failure(_Code):
     REFUSED = "refused"
     """The channel said no; attempts may go on."""
     LEGACY = "legacy"
+
+
+class Role(_Code):
+    """Parts of processes that something depends on; the others are only shown."""
+
+    NOTEBOOK = "notebook kernel"
+
+
+class Reason(_Code):
+    """What the reason of a finding comes to, where something depends on it."""
+
+    OTHER = ""
+    PAGES_KEPT = "pages-kept"
+    """Of a device as a whole: the kernel keeps pages of processes that have ended."""
+    COLLECTING = "collecting"
+    """Too little has been seen."""
+    NORMAL = "normal"
+    """The user said that it is."""
+    STOPPED = "stopped"
+    """It does not grow now, and its alert is open."""
+    RANK = "rank"
+    """The alert of another rank of its job stands for it."""
+    JOB = "job"
+    """It stands for several ranks of a job, which leak together."""
+
+
+class NameKind(_Code):
+    """What the name of a process is."""
+
+    OWN = "own"
+    """What it calls itself, without its pid."""
+    GONE = "gone"
+    """It has ended; what it was called may still be known."""
+    STAND_IN = "stand-in"
+    """Its pid, and why it has no name."""
+
+
+class TitleRole(_Code):
+    """What a part of a title says; in a short line some are left out."""
+
+    NONE = ""
+    DEVICE = "device"
+    MODEL = "model"
+    """What kind of device it is, or what ranks run: first to go."""
+    OWNER = "owner"
+    INTERPRETER = "interpreter"
+    PID = "pid"
+    """The last to go."""
+    RANKS = "ranks"
+    """Several ranks of one job."""
+
+
+class ProblemCode(_Code):
+    """What a problem of the daemon is about, where something depends on it."""
+
+    OTHER = ""
+    NO_GPU = "no-gpu"
+    """No source has found one."""
+    CHANNEL = "channel"
+    """A channel does not deliver."""
+
+
+class TypedFact(_Code):
+    """Labels of a message's facts whose value is there to be typed."""
+
+    SILENCE = "Silence"
+    IF_NORMAL = "If normal"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -13,6 +14,14 @@ MOST_LINES: Final = 6
 """So many changes of one thing are logged within :data:`PER_S`."""
 PER_S: Final = 3600.0
 _MOST_KEYS: Final = 8192
+
+
+_FIGURES: Final = re.compile(r"\d+")
+
+
+def masked(line: str) -> str:
+    """Return a line for the log without its figures: where only they change, it is no news."""
+    return _FIGURES.sub("#", line)
 
 
 class Change(NamedTuple):

@@ -107,12 +107,22 @@ def size(value_bytes: float | None) -> str:
     """
     if value_bytes is None or not math.isfinite(value_bytes):
         return "?"
+    return " ".join(size_parts(value_bytes))
+
+
+def size_parts(value_bytes: float) -> tuple[str, str]:
+    """Return the number and the unit of bytes as people read them."""
     magnitude = abs(value_bytes)
     if magnitude >= 1024**4:
-        return f"{value_bytes / 1024**4:.2f} TiB"
+        return f"{value_bytes / 1024**4:.2f}", "TiB"
     if magnitude >= 1024**3:
-        return f"{value_bytes / 1024**3:.1f} GiB"
-    return f"{value_bytes / 1024**2:.0f} MiB"
+        return f"{value_bytes / 1024**3:.1f}", "GiB"
+    return f"{value_bytes / 1024**2:.0f}", "MiB"
+
+
+def peak_text(who: str, value_bytes: float) -> str:
+    """Return what is told of a process whose end the driver's accounting has seen."""
+    return f"{who} has ended; it held {size(value_bytes)} at most (the driver's accounting)"
 
 
 def rate(value_bytes_per_s: float | None) -> str:

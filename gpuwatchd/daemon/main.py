@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import re
 import signal
 import sys
 import threading
@@ -27,7 +26,7 @@ from gpuwatchd.collect import selection
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
-from gpuwatchd.core.state_log import StateLog
+from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.notify import credentials, dispatcher
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.driver_release import DriverRelease
@@ -51,7 +50,6 @@ MUTE_AFTER_S = 600.0
 """With every source stuck for this long the watchdog is no longer fed: systemd then restarts us."""
 _CLOCK_STEP_S = 2.0
 _CHORES_EVERY_S = 60.0
-_NUMBER = re.compile(r"\d+")
 _CHECK_EVERY_S = 7 * 86400.0
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -255,8 +253,7 @@ class Daemon:
     def _log_problems(self, problems: Sequence[str]) -> None:
         """Log a problem when it appears and when it is over, not per tick."""
         own = self.history.problems  # the history logs its own
-        # Figures that count on are no news.
-        present = {_NUMBER.sub("#", problem): problem for problem in problems if problem not in own}
+        present = {masked(problem): problem for problem in problems if problem not in own}
         values = {**self._problems, **present}
         for shape, problem in values.items():
             there = shape in present

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.charts import text_chart
 from gpuwatchd.core import text
+from gpuwatchd.core.codes import TypedFact
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Message
@@ -81,6 +82,15 @@ def commands(message: Message) -> list[tuple[str, str]]:
     ]
 
 
+def rows(message: Message) -> list[tuple[str, str, bool]]:
+    """Return labels and values, and which are there to be typed: facts, then commands."""
+    typed = frozenset(TypedFact)
+    return [
+        *((label, value, label in typed) for label, value in facts(message)),
+        *((label, value, True) for label, value in commands(message)),
+    ]
+
+
 def plain(message: Message) -> str:
     """Return the text part of a mail: body, curve, facts in columns, what to type next.
 
@@ -105,12 +115,12 @@ def plain(message: Message) -> str:
     chart = text_chart.drawable(message.chart)
     if chart is not None:
         blocks.append(text_chart.sparkline(chart))
-    rows = [*facts(message), *commands(message)]
+    table = rows(message)
     if message.cost:
-        rows.insert(0, ("Cost", text.clean(message.cost, limit=LINE_CHARS)))
-    if rows:
-        width = max(len(label) for label, _ in rows) + 1
-        blocks.append("\n".join(_row(label, value, width) for label, value in rows))
+        table.insert(0, ("Cost", text.clean(message.cost, limit=LINE_CHARS), False))
+    if table:
+        width = max(len(row[0]) for row in table) + 1
+        blocks.append("\n".join(_row(*row, width) for row in table))
     if message.command:
         blocks.append(f"What to do next:\n    {text.clean(message.command, limit=LINE_CHARS)}")
     blocks.append(f"--\ngpuwatchd ({word(message)})")
@@ -125,10 +135,10 @@ def _wrapped(line: str, indent: str = "") -> str:
     )  # fmt: skip
 
 
-def _row(label: str, value: str, width: int) -> str:
+def _row(label: str, value: str, typed: bool, width: int) -> str:  # noqa: FBT001
     row = f"{label + ':':<{width}} {value}"
     # What is to be typed stays on one line.
-    if value.startswith("gpuwatchctl ") or width > WIDTH_CHARS // 2:
+    if typed or width > WIDTH_CHARS // 2:
         return row
     return _wrapped(row, " " * (width + 1))
 

@@ -6,10 +6,13 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
+from msgspec import UNSET
+
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Message
 from gpuwatchd.core.registry import load
 from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.store import legacy_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +71,8 @@ def _guarded(close: Callable[[], None]) -> None:
 def reply(message: Message, head: str, text: str, command: str = "") -> Message:
     """Return an answer: what was done stands above, whom it is about below."""
     incident = message.thread or message.id
-    about = message.subject.removeprefix("Now ").removeprefix("CRITICAL: ")
+    lead = legacy_text.severity(message) if message.lead is UNSET else message.lead
+    about = message.subject[len(lead) :]
     return Message(
         id=f"answer-{incident}",
         notice="test",

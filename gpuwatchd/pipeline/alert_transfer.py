@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd import alerts
-from gpuwatchd.core.codes import Ending
+from gpuwatchd.core.codes import Ending, Reason
 from gpuwatchd.pipeline.track import unjudged
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def _unjudged(watcher: Watcher, device: TrackedDevice, now_s: float) -> list[Ale
     """Say of a device whose pages the kernel keeps why it is not judged as a whole."""
     ended = []
     for track in device.others:
-        if track.finding is None or track.finding.reason != KEPT:
-            track.finding = unjudged(track.subject, KEPT, now_s)
+        if track.finding is None or track.finding.code is not Reason.PAGES_KEPT:
+            track.finding = unjudged(track.subject, KEPT, Reason.PAGES_KEPT, now_s)
             track.room.note(track.finding)
             watcher.looks += 1
         alert = watcher.end(track, Ending.PAGES_KEPT, now_s, quietly=True)

@@ -14,6 +14,7 @@ import msgspec
 from gpuwatchd import alerts
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Alert, Finding
+from gpuwatchd.core.model.findings import reasoned
 from gpuwatchd.pipeline.clock import moved_alert
 from gpuwatchd.pipeline.device_health import DeviceHealth
 from gpuwatchd.pipeline.idle_alerts import IdleAlerts
@@ -140,7 +141,7 @@ class ConditionAlerts:
             firing_at_s=now_s,
             last_notice_at_s=last_s,
             next_notice_at_s=first_s if last_s is None else max(first_s, last_s + rules.cooldown_s),
-            title=ailment.title,
+            **ailment.title.fields,
             group=ailment.group,
         )
 
@@ -211,8 +212,9 @@ def _finding(ailment: Ailment, since_s: float, now_s: float) -> Finding:
         rate_bytes_per_s=None,
         eta=None,
         onset_at_s=since_s,
-        reason=ailment.reason,
+        **reasoned(*ailment.reasons),
         advice=ailment.advice,
+        commands=ailment.commands,
         framework=ailment.framework,
     )
 
@@ -225,7 +227,7 @@ def _again(before: Alert, ailment: Ailment, now_s: float) -> tuple[Alert, bool]:
     since_s = before.finding.onset_at_s
     alert = msgspec.structs.replace(
         before,
-        title=ailment.title,
+        **ailment.title.fields,
         finding=_finding(ailment, before.opened_at_s if since_s is None else since_s, now_s),
     )
     if not worse:

@@ -8,10 +8,11 @@ import msgspec
 
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Subject
-from gpuwatchd.pipeline.titles import device_title
+from gpuwatchd.pipeline.titles import of_device
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Severity
+    from gpuwatchd.core.model.alerts import Title
     from gpuwatchd.pipeline.device_state import TrackedDevice
     from gpuwatchd.pipeline.tracker import Intake
 
@@ -32,23 +33,23 @@ _WORDS: Final = {
     "reset-required": "the GPU has to be reset",
     _SILENT: "nothing can be read of the GPU any more",
 }
-_LOG: Final = "the kernel's log says more: sudo dmesg | grep -iE 'xid|nvrm|amdgpu|pcie'"
-_ADVICE: Final = {
+_LOG: Final = ("the kernel's log says more", "sudo dmesg | grep -iE 'xid|nvrm|amdgpu|pcie'")
+_ADVICE: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "lost": (
         _LOG,
-        "what ran on it cannot go on there: start it again on another GPU",
-        "one that fell off the bus comes back with a reboot, or with the power off and on",
+        ("what ran on it cannot go on there: start it again on another GPU", ""),
+        ("one that fell off the bus comes back with a reboot, or with the power off and on", ""),
     ),
     "hung": (
         _LOG,
-        "see which processes hold it: sudo fuser -v /dev/nvidia* /dev/dri/*",
-        "if they cannot be ended, only a reset of the GPU or a reboot helps",
+        ("see which processes hold it", "sudo fuser -v /dev/nvidia* /dev/dri/*"),
+        ("if they cannot be ended, only a reset of the GPU or a reboot helps", ""),
     ),
     "reset-required": (
         _LOG,
-        "until then new programs fail on it; those that run may go on",
+        ("until then new programs fail on it; those that run may go on", ""),
     ),
-    _SILENT: ("gpuwatchctl doctor says what is missing", _LOG),
+    _SILENT: (("gpuwatchctl doctor says what is missing", ""), _LOG),
 }
 
 
@@ -58,10 +59,12 @@ class Ailment(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     subject: Subject
     severity: Severity
-    title: str
-    reason: str
-    """Its first part, up to a semicolon, is enough on a lock screen."""
+    title: Title
+    reasons: tuple[str, ...]
+    """The parts of its reason; the first is enough on a lock screen."""
     advice: tuple[str, ...] = ()
+    commands: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What is to be typed at the end of each line of advice; "" for nothing."""
     group: str = ""
     since_s: float | None = None
     """Where that is known better than from when it was first seen here."""
@@ -145,10 +148,10 @@ class DeviceHealth:
     def _ail(self, tracked_device: TrackedDevice, state: str, since_s: float) -> Ailment:
         device = tracked_device.device
         answer, others = self._others(tracked_device)
-        # Of "where: why" people are told why: where it is says the title.
         texts = [
             _WORDS[state],
-            *(why.partition(": ")[2] or why for why in tracked_device.faults[:1]),
+            # Where it is says the title.
+            *(fault.why for fault in tracked_device.faults[:1]),
         ]
         if others and not answer:
             texts.append(
@@ -159,17 +162,16 @@ class DeviceHealth:
         advice = _ADVICE[state]
         if state == "reset-required" and device.vendor == "nvidia" and device.index is not None:
             reset = f"sudo nvidia-smi --gpu-reset -i {device.index}"
-            advice = (
-                *advice,
-                f"end what runs on it, then: gpuwatchctl release --for 5m && {reset}",
-            )
+            again = f"gpuwatchctl release --for 5m && {reset}"
+            advice = (*advice, ("end what runs on it, then", again))
         return Ailment(
             kind="gpu",
             subject=Subject(device_uid=device.uid),
             severity="critical" if state in {"lost", "hung"} else "warning",
-            title=device_title(device),
-            reason="; ".join(texts),
-            advice=advice,
+            title=of_device(device),
+            reasons=tuple(texts),
+            advice=tuple([": ".join(filter(None, line)) for line in advice]),
+            commands=tuple([command for _, command in advice]),
             group=f"gpu:{tracked_device.source}",
             since_s=since_s,
         )

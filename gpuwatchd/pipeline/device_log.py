@@ -11,7 +11,7 @@ from gpuwatchd.core.state_log import StateLog
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpuwatchd.core.model import Device
+    from gpuwatchd.core.model import Device, Fault
     from gpuwatchd.pipeline.device_state import TrackedDevice
 
 log = logging.getLogger("gpuwatchd")
@@ -60,14 +60,16 @@ class DeviceLog:
             if of == source and uid not in devices and self._note(source, device, GONE):
                 del self._here[uid]
 
-    def _note(self, source: str, device: Device, state: str, faults: tuple[str, ...] = ()) -> bool:
+    def _note(
+        self, source: str, device: Device, state: str, faults: tuple[Fault, ...] = ()
+    ) -> bool:
         """Log a state where it is new; return whether it is the one in the log now."""
         change = self._states.change(device.uid, state)
         if change is None:
             return self._states.logged(device.uid) == state
         what = f"gpu={device.label!r} uid={device.uid!r} source={source}"
         trouble = state in _TROUBLE
-        why = f" why={faults[0]!r}" if trouble and faults else ""
+        why = f" why={faults[0].text!r}" if trouble and faults else ""
         if change.was in {None, GONE}:
             what = f"gpu found {what} state={state} name={device.name!r}"
         elif state == GONE:

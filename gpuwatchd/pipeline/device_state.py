@@ -10,7 +10,7 @@ from gpuwatchd.pipeline.ring_feed import Feeder
 
 if TYPE_CHECKING:
     from gpuwatchd.analysis.attribution import Baseline
-    from gpuwatchd.core.model import Device, DeviceReading, Ledger, ProcessKey, ProcessUse
+    from gpuwatchd.core.model import Device, DeviceReading, Fault, Ledger, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.track import Headroom, Track
 
 
@@ -47,7 +47,7 @@ class TrackedDevice(msgspec.Struct, kw_only=True):
     """Processes that the last list named."""
     news: int = -1
     """What was known of processes then."""
-    faults: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
     source: str = ""
 
     def tracks(self) -> tuple[Track, ...]:

@@ -92,20 +92,26 @@ class EventLog:
             events += self.recent(device.parent_uid)
         if not events:
             return alert
-        lines = hardware.advice(
+        broken = hardware.advice(
             events, onset_at_s=finding.onset_at_s, judged_at_s=finding.judged_at_s
         )
         told = alert
-        if any(line not in finding.advice for line in lines):
-            told = msgspec.structs.replace(alert, finding=_with(finding, lines))
+        if broken is not None and broken[1] not in (finding.hardware_at_s or ()):
+            told = msgspec.structs.replace(alert, finding=_with(finding, *broken))
         track = tracks.get(alert.subject.id)
         if track is not None and track.alert is not None and track.alert.key == alert.key:
             track.alert = told
-            if track.finding is not None and track.finding.tier != "none":
-                track.finding = _with(track.finding, lines)
+            if broken is not None and track.finding is not None and track.finding.tier != "none":
+                track.finding = _with(track.finding, *broken)
         return told
 
 
-def _with(finding: Finding, lines: tuple[str, ...]) -> Finding:
-    fresh = tuple(line for line in lines if line not in finding.advice)
-    return msgspec.structs.replace(finding, advice=(*fresh, *finding.advice)) if fresh else finding
+def _with(finding: Finding, line: str, at_s: float) -> Finding:
+    known = finding.hardware_at_s or ()
+    if at_s in known:
+        return finding
+    return msgspec.structs.replace(
+        finding,
+        advice=(line, *finding.advice),
+        hardware_at_s=(at_s, *known),
+    )

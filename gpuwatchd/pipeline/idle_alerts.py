@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec import UNSET
+
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Subject
+from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.pipeline.device_health import Ailment
-from gpuwatchd.pipeline.titles import device_title, process_title
+from gpuwatchd.pipeline.titles import of_device, of_process
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -133,11 +136,12 @@ class IdleAlerts:
             self._homes[info.key] = uid
         since_s = min(holding.since_s for holding in those if holding.since_s is not None)
         device = self._intake.devices.get(uid)
-        title = uid if device is None else device_title(device.device)
+        title = Title.of(uid) if device is None else of_device(device.device)
         if info is not None and device is not None:
             named = info.name not in {"", "?"}
-            gone = f"{title}: pid {info.key.pid} (gone)"
-            title = process_title(device.device, info) if named else gone
+            gone = of_device(device.device, TitlePart(text=f"pid {info.key.pid} (gone)"))
+            title = of_process(device.device, info) if named else gone
+        owner = _owner(first)
         return Ailment(
             kind="held",
             subject=Subject(
@@ -147,8 +151,9 @@ class IdleAlerts:
             ),
             severity="warning",
             title=title,
-            reason="; ".join([_amount(those, first.kind), *_beside(those)]),
-            advice=(*_owner(first), *first.advice),
+            reasons=(_amount(those, first.kind), *_beside(those)),
+            advice=(*owner, *first.advice),
+            commands=(*("" for _ in owner), first.command) if first.command else UNSET,
             group=(info.group or "") if info is not None else "",
             since_s=since_s,
             framework=None if info is None else info.framework,

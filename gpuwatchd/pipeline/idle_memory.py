@@ -333,7 +333,7 @@ class IdleMemory:
         pid = info.key.pid
         was = self._host.gone(pid) if self._host is not None else None
         if was is None:
-            return structs.replace(info, state="gone", name="?")
+            return structs.replace(info, state="gone", name="?", was="")
         return structs.replace(was, state="gone")
 
     # ---- servers --------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ import msgspec
 from gpuwatchd import alerts
 from gpuwatchd.alerts import wording
 from gpuwatchd.analysis.attribution import jobs
-from gpuwatchd.core.codes import Ending, Hold
+from gpuwatchd.core.codes import Ending, Hold, Reason
+from gpuwatchd.core.model.alerts import Title
+from gpuwatchd.core.model.findings import more_reasoned, waved_off
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo
@@ -54,7 +56,7 @@ class Ranks:
         finding
             The judgement of this instant on it alone.
         """
-        track.lead, track.leads = None, ""
+        track.lead, track.leads = None, Title()
         members = self._jobs.get(track.job) if track.job is not None else None
         if members is None or len(members) < 2 or not jobs.leaks(finding):
             return finding
@@ -67,11 +69,11 @@ class Ranks:
                 and track.peak <= member.hush.level_bytes
             ):
                 # What the user said of the alert was meant for all that it stood for.
-                return _quiet(finding, member.hush.why)
+                return waved_off(finding, member.hush.why, Reason.NORMAL)
         alike = jobs.together(own, others)
         if not alike:
             text = jobs.alone(own, others)
-            return _with(finding, text) if text else finding
+            return more_reasoned(finding, text) if text else finding
         # One for whom a rank stands that does not leak as this one does cannot speak for it.
         named = {rank.subject for rank in alike}
         chief = jobs.lead(
@@ -84,7 +86,8 @@ class Ranks:
         )
         if chief.subject != own.subject:
             track.lead = members[chief.subject]
-            return _with(finding, f"{jobs.SEE}{chief.name}")
+            text = f"one alert for its job: see {chief.name}"
+            return more_reasoned(finding, text, Reason.RANK, chief.name)
         track.leads = jobs.title(alike, host=track.subject.host)
         return jobs.joined(own, alike, len({own.process, *(other.process for other in others)}))
 
@@ -143,7 +146,7 @@ def held(alert: Alert | None, lead: Track) -> Alert | None:
         watch_at_s=None,
         firing_at_s=None,
         next_notice_at_s=None,
-        **wording.held(Hold.PART_OF_JOB, job=lead.leads or lead.title),
+        **wording.held(Hold.PART_OF_JOB, job=str(lead.leads or lead.title)),
     )
 
 
@@ -177,14 +180,4 @@ def _rank(track: Track, finding: Finding | None) -> jobs.Rank:
         finding=finding,
         state=None if alert is None else alert.state,
         opened_at_s=0.0 if alert is None else alert.opened_at_s,
-    )
-
-
-def _with(finding: Finding, text: str) -> Finding:
-    return msgspec.structs.replace(finding, reason=f"{finding.reason}; {text}")
-
-
-def _quiet(finding: Finding, why: str) -> Finding:
-    return msgspec.structs.replace(
-        finding, tier="none", severity="info", reason=f"{why} ({finding.reason})"
     )

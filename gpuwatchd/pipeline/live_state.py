@@ -141,7 +141,7 @@ class Scene:
             recent_bytes=spark.values,
             recent_step_s=spark.step_s,
             samples=spark.samples,
-            faults=tracked_device.faults,
+            faults=tuple([fault.text for fault in tracked_device.faults]),
             events=events,
         )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.pipeline import action_handler, messages
+from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.pipeline.subject_facts import subject_facts
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class MessageBuilder:
             from gpuwatchd.pipeline import chart_points  # noqa: PLC0415 - numpy comes with it
 
             chart = chart_points.chart(curve, alert)
-        return messages.compose(
+        message = messages.compose(
             alert,
             notice.kind,
             now_s=now_s,
@@ -91,6 +92,8 @@ class MessageBuilder:
             chart=chart,
             buttons=buttons,
         )
+        lead = sentences.critical_lead(alert, notice.kind)
+        return msgspec.structs.replace(message, lead=lead)
 
     def _device(self, alert: Alert) -> Device | None:
         device = self._intake.devices.get(alert.subject.device_uid)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.core import text
+from gpuwatchd.core import text, units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,19 +47,17 @@ def with_process_names(
 def _named(
     event: Event, device: TrackedDevice | None, infos: Mapping[ProcessKey, ProcessInfo]
 ) -> Event:
-    if event.pid is None or device is None:
+    if event.pid is None or event.peak_bytes is None or device is None:
         return event
     tracks = {key: track for key, track in device.processes.items() if key.pid == event.pid}
     for track in tracks.values():
-        if event.peak_bytes is not None:
-            track.most_bytes = float(event.peak_bytes)
+        track.most_bytes = float(event.peak_bytes)
     keys = tracks or [key for key in infos if key.pid == event.pid]
     # A number that was used again is several processes: only the last of them may be meant.
     newest = max(keys, key=lambda key: key.started_at_s or 0.0, default=None)
     info = None if newest is None else infos.get(newest)
     if info is None or not info.name or info.foreign:
         return event
-    number = f"pid {event.pid}"
     who = f"{text.clean(info.label, limit=40)}[{event.pid}]"
     who += f" of {info.user}" if info.user else ""
-    return msgspec.structs.replace(event, text=event.text.replace(number, who, 1))
+    return msgspec.structs.replace(event, text=units.peak_text(who, event.peak_bytes))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.collect.host.identity import WAS
+from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.model import ProcessInfo, ProcessUse
 
 if TYPE_CHECKING:
@@ -153,9 +154,14 @@ class ProcessNames:
         if info is None:
             if key not in self.infos:
                 gone = self._host.gone(pid) if self._host is not None else None
-                name = f"{WAS}{gone.label}" if gone is not None else "gone"
-                user = gone.user if gone is not None else None
-                self.infos[key] = ProcessInfo(key=key, name=name, user=user)
+                was = gone.label if gone is not None else ""
+                self.infos[key] = ProcessInfo(
+                    key=key,
+                    name=f"{WAS}{was}" if gone is not None else "gone",
+                    name_kind=NameKind.GONE,
+                    was=was,
+                    user=gone.user if gone is not None else None,
+                )
             return use
         bound = self._bound.get(pid)
         if bound is not info:

@@ -16,7 +16,7 @@ import numpy as np
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.pipeline.live_state import worst
-from gpuwatchd.pipeline.titles import device_title, process_title
+from gpuwatchd.pipeline.titles import of_device, of_process
 from gpuwatchd.pipeline.watcher import Headroom, Track, Watcher
 from gpuwatchd.store.ring import thin
 
@@ -260,7 +260,7 @@ def _replay(
     if process is None and series.limit_bytes is not None:
         # What the driver keeps for itself is no room: used + free, where the log tells both.
         total = series.limit_bytes
-    title = process_title(device, process) if process is not None else device_title(device)
+    title = of_process(device, process) if process is not None else of_device(device)
     track = Track(
         subject=series.subject,
         device=device,

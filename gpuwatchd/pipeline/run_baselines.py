@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.analysis import program_key
-from gpuwatchd.core.codes import Ending
+from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.model import LEAK_PATTERNS, Profile
 from gpuwatchd.pipeline.track_baseline import MARGIN, Suppression, chosen, level_of, of_job
 from gpuwatchd.pipeline.whole_run import before, profile_of, whole
@@ -44,6 +44,8 @@ _SLACK_S = 10.0
 """What is seen a moment after a word was there when it was said."""
 _LEAVE_AT_MOST = 64
 """Profiles that the end of the daemon takes time for."""
+
+_PLACE = (TitleRole.DEVICE, TitleRole.MODEL)
 
 
 class RunBaselines:
@@ -284,7 +286,7 @@ class RunBaselines:
             key=key,
             device_uid=track.subject.device_uid,
             process=track.subject.process,
-            label=track.title.rpartition(": ")[2] if label is None else label,
+            label=str(track.title.without(*_PLACE)) if label is None else label,
             begun_at_s=profile.ended_at_s - profile.run_s,
             profile=profile,
             word=word,

@@ -44,8 +44,8 @@ class SourceWorker:
         self._busy_since_s: float | None = None
         self._retry_at_s = 0.0
         self._retry_step_s = _RETRY_FIRST_S
-        self.why_absent: str | None = None
-        """Why the source gives nothing at present, in one sentence."""
+        self.absent: Fault | None = None
+        """Why the source gives nothing at present."""
         self._start()
 
     def _start(self) -> None:
@@ -97,18 +97,23 @@ class SourceWorker:
             return self._late(now_mono_s)
         self._busy_since_s = None
         if isinstance(answer, Sample):
-            self.why_absent = self._whole(answer)
+            self.absent = self._whole(answer)
             self._retry_step_s = _RETRY_FIRST_S
             return answer
         return self._failed(answer, now_mono_s)
 
-    def _whole(self, sample: Sample) -> str | None:
+    @property
+    def why_absent(self) -> str | None:
+        """Why the source gives nothing at present, in one sentence."""
+        return None if self.absent is None else self.absent.text
+
+    def _whole(self, sample: Sample) -> Fault | None:
         """Return what a sample says of the source as a whole: it answers, but not for its GPUs."""
         if sample.readings and all(each.state in _LEFT_ALONE for each in sample.readings):
             return None  # on purpose: nothing is wrong with it
         for fault in sample.faults:
             if fault.device_uid is None and fault.where == self.source.name:
-                return f"{fault.where}: {fault.why}"
+                return fault
         return None
 
     @property
@@ -133,13 +138,14 @@ class SourceWorker:
             self._busy_since_s = None
             self._start()
         why = f"no answer for {max(stuck_s, self.deadline_s):.0f} s"
-        self.why_absent = f"{self.source.name}: {why}; the driver may hang"
+        self.absent = Fault(where=self.source.name, why=f"{why}; the driver may hang")
         return Fault(where=self.source.name, why=why)
 
     def _failed(self, error: Exception, now_mono_s: float) -> Fault | None:
         hint = error.hint if isinstance(error, GpuwatchdError) else ""
         why = str(error) or type(error).__name__
-        self.why_absent = f"{self.source.name}: {why}" + (f" ({hint})" if hint else "")
+        told = f"{why} ({hint})" if hint else why
+        self.absent = Fault(where=self.source.name, why=told)
         if isinstance(error, SourceUnavailable):
             self._retry_at_s = now_mono_s + self._retry_step_s
             self._retry_step_s = min(2 * self._retry_step_s, _RETRY_LAST_S)

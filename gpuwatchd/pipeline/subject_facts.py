@@ -10,6 +10,7 @@ from gpuwatchd import alerts
 from gpuwatchd.alerts import wording
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import About, Alert
+from gpuwatchd.core.model.findings import more_reasoned
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Device, Finding, ProcessInfo
@@ -87,4 +88,4 @@ def expected(
     if rule is None:
         return finding
     why = wording.hold(Hold.MAY_GROW, rule)
-    return msgspec.structs.replace(finding, tier="watch", reason=f"{finding.reason}; {why}")
+    return msgspec.structs.replace(more_reasoned(finding, why), tier="watch")

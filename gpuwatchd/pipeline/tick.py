@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import __version__
+from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.model import Alert, Decision, Fault, Finding, Sample
 from gpuwatchd.pipeline import alert_transfer, peak_notes, with_attribution
 from gpuwatchd.pipeline.action_handler import ActionHandler
@@ -53,6 +54,9 @@ log = logging.getLogger("gpuwatchd")
 _RSS_EVERY_TICKS = 12
 _LAST_MESSAGES_S = 1.5
 """How long the end waits for messages that are being sent."""
+
+
+Problem = tuple[str, ProblemCode]
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +113,7 @@ class Pipeline:
         runtime_dir: Path | None = None,
         courier: Dispatcher | None = None,
         fresh: Callable[[int], Source] | None = None,
-        absences: Callable[[list[str | None]], list[str]] | None = None,
+        absences: Callable[[list[str | None]], list[Problem]] | None = None,
         wall: Callable[[], float] = time.time,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -218,7 +222,7 @@ class Pipeline:
             else:
                 if answer is not None:
                     faults.append(answer)
-                self.intake.silent(label, worker.why_absent or "no answer")
+                self.intake.silent(label, worker.absent or Fault(where="", why="no answer"))
                 silent_s, changed = self._clock.now(label, self._mono()), []
                 if silent_s is None:
                     continue
@@ -344,16 +348,24 @@ class Pipeline:
         if self.history is not None:
             self.history.flush_due(self._wall())
 
-    def problems(self) -> tuple[str, ...]:
-        """Return what is missing or broken now, one sentence each."""
+    def problems(self) -> list[Problem]:
+        """Return what is missing or broken now, one sentence each with its code."""
         reasons = [worker.why_absent for worker in self.workers.values()]
-        texts = self._absences(reasons) if self._absences else [why for why in reasons if why]
-        texts += self._guard.whys
+        other = ProblemCode.OTHER
+        told = (
+            self._absences(reasons) if self._absences else [(why, other) for why in reasons if why]
+        )
+        texts = self._guard.whys
         texts += [*self.watcher.unjudged.values(), *self.herald.failing.values()]
         if self.history is not None:
             texts += self.history.problems
-        texts += [*self.serving.problems, *self.costing.problems, *self.post.problems()]
-        return (*texts, *self.extra_problems)
+        texts += [*self.serving.problems, *self.costing.problems]
+        return [
+            *told,
+            *((text, other) for text in texts),
+            *((text, ProblemCode.CHANNEL) for text in self.post.problems()),
+            *((text, other) for text in self.extra_problems),
+        ]
 
     def _open_alerts(self) -> list[Alert]:
         alerts = [track.alert for track in self.watcher.tracks.values()]
@@ -385,9 +397,11 @@ class Pipeline:
             )
             for position, (uid, device) in enumerate(self.intake.devices.items())
         ]
+        problems = self.problems()
         return LiveState(
             pid=os.getpid(),
             version=__version__,
+            coded=True,
             started_at_s=self._started_at_s,
             taken_at_s=now_s,
             interval_s=float(self.config.daemon.interval),
@@ -397,7 +411,8 @@ class Pipeline:
             clock_ahead_s=self._wall() - self._mono(),
             alerts=(*self._open_alerts(), *self.intake.unplaced()),
             pending=tuple(self._pending()),
-            problems=self.problems(),
+            problems=tuple([text for text, _ in problems]),
+            problem_codes=tuple([code for _, code in problems]),
             rss_bytes=self._rss_bytes,
             holdings=self.holdings.found,
             silences=self.silencing.active,

@@ -8,7 +8,10 @@ import msgspec
 
 from gpuwatchd.analysis import frameworks
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import Reason
 from gpuwatchd.core.model import LEAK_PATTERNS, Alert, Device, Finding, ProcessInfo, Series, Subject
+from gpuwatchd.core.model.alerts import Title
+from gpuwatchd.core.model.findings import Clause, reasoned, waved_off
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 from gpuwatchd.pipeline.end_reasons import FULL_SHARE
 from gpuwatchd.pipeline.track_baseline import TrackBaseline
@@ -104,7 +107,7 @@ def _grew(finding: Finding, stopped_at_s: float | None, now_s: float) -> str:
     return f"{text}, stopped {when}"
 
 
-def unjudged(subject: Subject, why: str, now_s: float) -> Finding:
+def unjudged(subject: Subject, why: str, code: Reason, now_s: float) -> Finding:
     """Return the finding of a subject that is not judged."""
     return Finding(
         id=subject.id,
@@ -116,7 +119,7 @@ def unjudged(subject: Subject, why: str, now_s: float) -> Finding:
         confidence=0.0,
         rate_bytes_per_s=None,
         eta=None,
-        reason=why,
+        **reasoned(why, code=code),
     )
 
 
@@ -130,7 +133,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     device: Device
     window: Window
     room: Headroom
-    title: str
+    title: Title
     framework: str | None = None
     info: ProcessInfo | None = None
     """Who it is, where it is a process."""
@@ -140,7 +143,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """Job that it is a rank of, and whether it is about the host's memory."""
     lead: Track | None = None
     """The rank of its job whose alert stands for this one too."""
-    leads: str = ""
+    leads: Title = Title()
     """Title of the alert that stands for several ranks; empty for everybody else."""
     fate: Ending | None = None
     """Why a rank ended that led before."""
@@ -198,13 +201,16 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             age_s=None if begun_s is None or not values.size else float(t_s[-1]) - begun_s,
         )
 
+    @property
+    def named(self) -> Title:
+        """The title of its alert."""
+        return self.leads or self.title
+
     def hushed(self, finding: Finding) -> Finding:
         """Return a judgement that is none as long as this is what the user called normal."""
         if self.hush is None or finding.tier == "none" or self.peak > self.hush.level_bytes:
             return finding
-        return msgspec.structs.replace(
-            finding, tier="none", severity="info", reason=f"{self.hush.why} ({finding.reason})"
-        )
+        return waved_off(finding, self.hush.why, Reason.NORMAL)
 
     def move(self, by_s: float) -> None:
         """Move what is remembered in time: the wall clock was stepped. Not the window."""
@@ -229,10 +235,11 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         elif current is not None and current.pattern != "unknown":
             # It is not growing now: say so, instead of a rate and a time that no longer hold.
             grew = _grew(finding, alert.clear_since_s, current.judged_at_s)
-            reason = f"{grew}; {current.reason} now; {alert.state} until that has lasted"
-            finding = msgspec.structs.replace(
-                finding, reason=reason, eta=None, rate_bytes_per_s=0.0
-            )
+            *first, last = current.parts or (Clause(text=""),)
+            now = msgspec.structs.replace(last, text=f"{last.text} now")
+            lasts = f"{alert.state} until that has lasted"
+            reason = reasoned(grew, *first, now, lasts, code=Reason.STOPPED)
+            finding = msgspec.structs.replace(finding, **reason, eta=None, rate_bytes_per_s=0.0)
         return msgspec.structs.replace(
             finding,
             tier="alert" if alert.state == "firing" else "watch",

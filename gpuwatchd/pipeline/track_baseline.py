@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.core.model import Profile, Value
+from gpuwatchd.store import legacy_text
 from gpuwatchd.store.live import KnownRuns
 from gpuwatchd.store.profiles import KEPT_LAUNCHES, LAUNCH_S, Run
 
@@ -32,7 +33,9 @@ class Suppression(Value, frozen=True, kw_only=True):
 
 def of_job(word: UserLabel, info: ProcessInfo | None) -> bool:
     """Say whether what the user said was of several ranks: the title of the alert tells."""
-    return info is not None and info.group is not None and f" ranks of {info.group}" in word.title
+    if info is None or info.group is None:
+        return False
+    return legacy_text.stands_for(word.title, info.group)
 
 
 class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from gpuwatchd import alerts as policy
 from gpuwatchd.analysis import attribution
 from gpuwatchd.core.codes import Ending
-from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample, Subject
+from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey, Sample, Subject
+from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.pipeline import alert_transfer, end_reasons
 from gpuwatchd.pipeline.device_state import EndedProcess, TrackedDevice
 from gpuwatchd.pipeline.host_memory import HostMemory
 from gpuwatchd.pipeline.process_names import ProcessNames
 from gpuwatchd.pipeline.restored import RestoredState
-from gpuwatchd.pipeline.titles import device_title, process_title
+from gpuwatchd.pipeline.titles import of_device, of_process
 from gpuwatchd.pipeline.track import Headroom, Track
 from gpuwatchd.store.ring import Ring
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EndedProcess", "Intake", "TrackedDevice"]
 
+_UNOWNED = TitlePart(text="memory that no listed process owns", short="memory that nobody owns")
 FORGET_DEVICE_S = 86_400.0
 """An alert whose device or process has not been seen for this long is over."""
 PENDING_S = 60.0
@@ -109,10 +111,10 @@ class Intake:
     ) -> list[Alert]:
         """Feed one sample; return alerts that ended because their process is gone."""
         by_uid = {device.uid: device for device in devices}
-        faults: dict[str, list[str]] = {}
+        faults: dict[str, list[Fault]] = {}
         for fault in sample.faults:
             if fault.device_uid is not None:
-                faults.setdefault(fault.device_uid, []).append(f"{fault.where}: {fault.why}")
+                faults.setdefault(fault.device_uid, []).append(fault)
         parents = {device.parent_uid for device in devices if device.parent_uid}
         self._begun_s = now_s if self._begun_s is None else self._begun_s
         processes = self.people.meet(sample)
@@ -138,7 +140,8 @@ class Intake:
         changed[:0] = self.watcher.passed_on
         self.watcher.passed_on.clear()
         self._forget_infos()
-        self.silent(source, "not reported now", but={r.device_uid for r in sample.readings})
+        gone = Fault(where="", why="not reported now")
+        self.silent(source, gone, but={r.device_uid for r in sample.readings})
         return changed
 
     def _track_device(
@@ -184,7 +187,7 @@ class Intake:
                     ended.append(alert)
         return ended
 
-    def silent(self, source: str, why: str, *, but: Container[str] = ()) -> None:
+    def silent(self, source: str, why: Fault, *, but: Container[str] = ()) -> None:
         """Forget the last readings of a source's devices, all ``but`` some: they are unknown now.
 
         What was judged stays, and so do the windows: no data is not good news.
@@ -267,15 +270,15 @@ class Intake:
         return tracked_device
 
     def _watch_whole(self, device: TrackedDevice) -> None:
-        uid, title = device.device.uid, device_title(device.device)
-        unowned = f"{title}: memory that no listed process owns"
+        uid, title = device.device.uid, of_device(device.device)
+        unowned = of_device(device.device, _UNOWNED)
         device.others += [
             self.track(device, Subject(device_uid=uid), title),
             self.track(device, Subject(device_uid=uid, unattributed=True), unowned),
         ]
 
     def track(
-        self, device: TrackedDevice, subject: Subject, title: str, room: Headroom | None = None
+        self, device: TrackedDevice, subject: Subject, title: Title, room: Headroom | None = None
     ) -> Track:
         """Begin to watch a subject of a device, with what an earlier run left of it."""
         ring = self.estate.ring(subject)
@@ -374,7 +377,7 @@ class Intake:
             return track
         info = self.infos.get(key) or ProcessInfo(key=key, name="")
         subject = Subject(device_uid=device.device.uid, process=key)
-        track = self.track(device, subject, process_title(device.device, info))
+        track = self.track(device, subject, of_process(device.device, info))
         device.processes[key], device.listed = track, None
         return track
 
@@ -405,7 +408,7 @@ class Intake:
                 track.program, self.renamed = info.program, True
         for subject, ring in self.estate.gone(device.device.uid, present):
             gone = Track(
-                subject=subject, device=device.device, window=ring, room=device.room, title=""
+                subject=subject, device=device.device, window=ring, room=device.room, title=Title()
             )
             self.leavers.append(EndedProcess(track=gone, unseen=True))
         # Nobody is missing any more, or it must be looked at once more.

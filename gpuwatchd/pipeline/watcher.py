@@ -16,6 +16,8 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import attribution, frameworks
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Alert, Finding, Pattern, Series, Severity
+from gpuwatchd.core.model.alerts import Title
+from gpuwatchd.core.model.findings import Clause, reasoned
 from gpuwatchd.pipeline import end_reasons, titles
 from gpuwatchd.pipeline.job_ranks import Ranks, freed, held, stand_for
 from gpuwatchd.pipeline.rule_settings import rules_of
@@ -35,8 +37,8 @@ log = logging.getLogger("gpuwatchd")
 _BATCH = 8
 _STIR_BYTES = 8 * 1024**2
 _CALM: frozenset[Pattern] = frozenset({"stable", "plateau", "preallocated", "sawtooth"})
-_FLAT_REASON: dict[Pattern, str] = {
-    "stable": "memory is flat",
+_FLAT_REASON: dict[Pattern, Clause | str] = {
+    "stable": Clause(about="memory ", text="is flat", verb=True),
     "unknown": "too little data for a verdict",
 }
 
@@ -54,7 +56,7 @@ def flat_finding(series: Series, pattern: Pattern) -> Finding:
         confidence=0.0,
         rate_bytes_per_s=None if pattern == "unknown" else 0.0,
         eta=None,
-        reason=_FLAT_REASON.get(pattern, f"{pattern}, nothing that grows"),
+        **reasoned(_FLAT_REASON.get(pattern, f"{pattern}, nothing that grows")),
         framework=series.framework,
         limit_bytes=series.limit_bytes,
         samples=samples,
@@ -225,8 +227,11 @@ class Watcher:
             before,
             self.rules,
             now_s=now_s,
-            title=track.leads or track.title,
+            title=str(track.named),
         )
+        if before is None and outcome.alert is not None:
+            opened = msgspec.structs.replace(outcome.alert, title_parts=track.named.parts)
+            outcome = msgspec.structs.replace(outcome, alert=opened)
         track.finding = finding
         self.looks += 1
         track.room.note(finding)
@@ -235,12 +240,12 @@ class Watcher:
                 track.alert = held(outcome.alert, track.lead)
                 return None
             stand_for(track.lead, before)
-            job: Facts = {"job": track.lead.leads}
+            job: Facts = {"job": str(track.lead.leads)}
             return self.end(track, Ending.PART_OF_JOB, now_s, quietly=True, facts=job)
         if outcome.alert is not None and track.job is not None:
             alert = freed(outcome.alert)
             if led != track.leads:
-                alert = msgspec.structs.replace(alert, title=track.leads or track.title)
+                alert = msgspec.structs.replace(alert, **track.named.fields)
             outcome = msgspec.structs.replace(outcome, alert=alert)
         return self._settle(track, outcome)
 
@@ -250,7 +255,7 @@ class Watcher:
         alert = self.ranks.pass_on(was, track, Ending.OTHER_RANK)
         ended = self.end(was, Ending.OTHER_RANK, now_s, quietly=True)
         track.leads = leads
-        track.alert = msgspec.structs.replace(alert, title=leads or track.title)
+        track.alert = msgspec.structs.replace(alert, **track.named.fields)
         self.passed_on += [track.alert] if ended is None else [ended, track.alert]
 
     def end(
@@ -285,7 +290,7 @@ class Watcher:
         alert = outcome.alert
         track.alert = alert
         if alert is not None and alert.state == "resolved":
-            track.alert, track.leads = None, ""
+            track.alert, track.leads = None, Title()
             if alert.ended_code is Ending.STOPPED_GROWING:
                 why = end_reasons.of_calm(track, alert)
                 alert = msgspec.structs.replace(alert, **wording.ending(why))

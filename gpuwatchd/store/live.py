@@ -13,8 +13,10 @@ import stat
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuwatchd.core import typed
+from gpuwatchd.core.codes import ProblemCode  # noqa: TC001 - of a field: msgspec reads it
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import (
     Alert,
@@ -127,6 +129,8 @@ class LiveState(Value, frozen=True, kw_only=True):
     """Those that have not opened: for the next daemon, and shown to nobody."""
     problems: tuple[str, ...] = ()
     """What is missing or broken, one sentence each."""
+    problem_codes: tuple[ProblemCode, ...] = ()
+    """Of each, what it is about."""
     rss_bytes: int | None = None
     holdings: tuple[Holding, ...] = ()
     servers: tuple[ServerReading, ...] = ()
@@ -137,6 +141,8 @@ class LiveState(Value, frozen=True, kw_only=True):
     """Alerts that have reached nobody and are over, badly, since less than a day."""
     silences: tuple[Silence, ...] = ()
     """Those in force."""
+    coded: bool = False
+    """Codes stand beside its sentences; an older daemon wrote none."""
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -209,9 +215,9 @@ def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
                 piece = (processes, _list(processes, pieces.each, position))
             pieces.lists[id(processes)] = piece
             lists.append(piece[1])
-            device = msgspec.structs.replace(device, processes=_HERE)  # noqa: PLW2901
+            device = replace(device, processes=_HERE)  # noqa: PLW2901
         devices.append(device)
-    whole = _ENCODER.encode(msgspec.structs.replace(state, devices=tuple(devices)))
+    whole = _ENCODER.encode(replace(state, devices=tuple(devices)))
     between = whole.split(bytes(_HERE))
     content = between[:1]
     for encoded, rest in zip(lists, between[1:], strict=True):
@@ -291,23 +297,46 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
 def read(directory: Path) -> LiveState | None:
     """Return the last state, or None when there is none (or it is not ours to understand)."""
     try:
-        return _with_codes(typed.decode(_content(directory), LiveState))
+        state = typed.decode(_content(directory), LiveState)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None
+    if state.coded:
+        return state
+    return _with_codes(state)
 
 
 def _with_codes(state: LiveState) -> LiveState:
-    """Return a state with the codes of its texts, where a daemon of an earlier version wrote it."""
-    if all(alert.ended_code or not alert.ended for alert in state.alerts) and all(
-        alert.held_code or not alert.held_back for alert in (*state.alerts, *state.pending)
-    ):
-        return state
-    from gpuwatchd.store import legacy_text  # noqa: PLC0415 - seldom, and `status` starts without
+    """Return what an older daemon has left, with the codes of its sentences."""
+    from gpuwatchd.store import legacy_text as legacy  # noqa: PLC0415 - 1 ms, rarely needed
 
-    return msgspec.structs.replace(
+    devices = []
+    for device in state.devices:
+        finding = functools.partial(legacy.finding, events=device.events)
+        processes = None
+        if device.processes is not None:
+            processes = tuple(
+                replace(
+                    each,
+                    info=legacy.process(each.info),
+                    finding=each.finding and finding(each.finding),
+                    host_finding=each.host_finding and finding(each.host_finding),
+                )
+                for each in device.processes
+            )
+        known = replace(
+            device,
+            reading=device.reading and legacy.reading(device.reading),
+            finding=device.finding and finding(device.finding),
+            processes=processes,
+        )
+        devices.append(known)
+    return replace(
         state,
-        alerts=tuple(map(legacy_text.with_codes, state.alerts)),
-        pending=tuple(map(legacy_text.with_codes, state.pending)),
+        devices=tuple(devices),
+        alerts=tuple(map(legacy.alert, state.alerts)),
+        pending=tuple(map(legacy.alert, state.pending)),
+        holdings=tuple(map(legacy.holding, state.holdings)),
+        problem_codes=tuple(map(legacy.problem, state.problems)),
     )
 
 

@@ -279,7 +279,7 @@ def load_alerts(
         values,
     ):
         try:
-            alerts.append(legacy_text.with_codes(_ALERT.decode(text)))
+            alerts.append(legacy_text.alert(_ALERT.decode(text)))
         except (msgspec.MsgspecError, TypeError):  # also a text that is none any more
             strange += 1
     return alerts, strange
@@ -366,7 +366,7 @@ def _argv(joined: str) -> tuple[str, ...]:
 
 def process_info(row: tuple[Any, ...]) -> ProcessInfo:
     """Return the process of a row that begins with :data:`PROCESS_COLUMNS`."""
-    return ProcessInfo(
+    info = ProcessInfo(
         key=ProcessKey(pid=row[0], started_at_s=row[1]),
         user=row[2],
         name=row[3],
@@ -378,3 +378,4 @@ def process_info(row: tuple[Any, ...]) -> ProcessInfo:
         container=row[9],
         program=row[10],
     )
+    return legacy_text.process(info)

@@ -174,7 +174,7 @@ def test_a_manager_that_hangs_is_named_in_time(
 def test_who_may_not_read_the_machines_service_is_not_told_that_nothing_runs(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = ("system-denied", "a service watches; only its group may read: sudo usermod -aG g me")
+    refused = ("system-denied", "a service watches; only its group may read")
     monkeypatch.setattr("gpuwatchd.cli.current_state.read_state", lambda: (None, [refused]))
     monkeypatch.setattr(
         Well, "probe", lambda _: Availability(ok=False, reason="no user manager", hint="log in")
@@ -182,7 +182,7 @@ def test_who_may_not_read_the_machines_service_is_not_told_that_nothing_runs(
     monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": "tests.cli.sick:Well"})
     found = machine.faults("daemon", "service")
     assert set(found) == {"daemon-denied"}
-    assert found["daemon-denied"].hint == "sudo usermod -aG g me"
+    assert found["daemon-denied"].hint == locations.joining()
 
 
 def test_a_service_of_the_machine_that_was_stopped_is_started_by_its_own_name(

@@ -27,7 +27,7 @@ from gpuwatchd.core.model import (
     ServerReading,
     Subject,
 )
-from gpuwatchd.store import driver_release
+from gpuwatchd.store import driver_release, legacy_text
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.cli import world
@@ -128,7 +128,8 @@ def test_the_account_explains_what_does_not_add_up() -> None:
 def test_who_holds_it_is_named_as_far_as_is_true(changes: dict[str, Any], said: str) -> None:
     key = ProcessKey(pid=7, started_at_s=1.0)
     info = ProcessInfo(key=key, name="python", user="bob", argv=("python", "train.py"))
-    assert verdict_text.who(msgspec.structs.replace(info, **changes)) == said
+    known = legacy_text.process(msgspec.structs.replace(info, **changes))
+    assert verdict_text.who(known) == said
 
 
 def test_growth_on_the_host_is_a_finding_too(ctl: Ctl) -> None:

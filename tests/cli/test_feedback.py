@@ -21,6 +21,7 @@ from gpuwatchd.core.model import (
     Profile,
     Series,
 )
+from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.run_baselines import said_to_be
 from gpuwatchd.pipeline.track_baseline import Suppression
 from gpuwatchd.pipeline.watcher import Headroom, Track
@@ -145,7 +146,7 @@ def test_what_is_quiet_because_of_the_word_says_so(ctl: Ctl) -> None:
     hush = Suppression(level_bytes=9e18, why=said_to_be(None))
     track = Track(
         subject=making.finding().subject, device=making.CARD, window=Ring(60.0), room=Headroom(),
-        title="", hush=hush, peak=5.0,
+        title=Title(), hush=hush, peak=5.0,
     )  # fmt: skip
     finding = track.hushed(world.leak())
     assert finding.tier == "none"

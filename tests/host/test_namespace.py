@@ -9,6 +9,7 @@ import pytest
 
 from gpuwatchd.collect.host import Host, files
 from gpuwatchd.collect.host.files import inside_container
+from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.model import ProcessInfo
 from tests.conftest import ROOT, ran
 from tests.host.world import TORCH_MAPS, Clock, FakeProc, linux
@@ -24,7 +25,8 @@ def test_inside_a_container_a_pid_is_only_a_number(proc: FakeProc) -> None:
             "pid 8 (outside this container)",
         ]
         assert all(
-            info == ProcessInfo(key=info.key, name=info.name, foreign=True)
+            info
+            == ProcessInfo(key=info.key, name=info.name, name_kind=NameKind.STAND_IN, foreign=True)
             and info.key.started_at_s is None
             for info in found.values()
         )

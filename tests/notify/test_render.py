@@ -37,10 +37,10 @@ def test_money_and_buttons_are_in_both_parts_once(message: Message) -> None:
 def test_lines_are_wrapped_and_commands_are_not(message: Message) -> None:
     typed = f"gpuwatchctl {'x' * 90}"
     long = msgspec.structs.replace(
-        message, body="word " * 60, facts={"Who": "word " * 40, "Do": typed}
+        message, body="word " * 60, facts={"Who": "word " * 40, "Silence": typed}
     )
     lines = plain_text.plain(long).splitlines()
-    assert f"Do:  {typed}" in lines
+    assert f"Silence: {typed}" in lines
     assert max(len(line) for line in lines if "x" * 90 not in line) <= plain_text.WIDTH_CHARS
 
 

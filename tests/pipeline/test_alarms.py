@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config, PolicySection
-from gpuwatchd.core.model import Alert, DeviceReading, Holding, ProcessUse
+from gpuwatchd.core.model import Alert, DeviceReading, Fault, Holding, ProcessUse
 from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
 from gpuwatchd.pipeline.device_health import ALONE_S, DRIVER_S, HUNG_S, RESET_S
 from gpuwatchd.pipeline.device_state import TrackedDevice
@@ -59,7 +59,7 @@ class World:
         self, device: Device, state: DeviceState | None, uses: tuple[ProcessUse, ...] = ()
     ) -> None:
         seen = self.intake.devices[device.uid]
-        seen.faults = () if state == "ok" else ("nvml: it is a test",)
+        seen.faults = () if state == "ok" else (Fault(where="nvml", why="it is a test"),)
         seen.reading = (
             None
             if state is None

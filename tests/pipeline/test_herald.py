@@ -317,7 +317,7 @@ def test_one_alert_that_cannot_be_judged_costs_no_other_its_notice(
     case.run(260)
     assert [d.message.notice for d in case.post.taken][:1] == ["firing"]
     assert all(f"/{KEY.pid}@" in d.alert_key for d in case.post.taken)
-    (problem,) = [one for one in case.pipeline.problems() if "nobody can be told" in one]
+    (problem,) = [one for one, _ in case.pipeline.problems() if "nobody can be told" in one]
     assert f"/{OTHER.key.pid}@" in problem
     case.pipeline.close()
 

@@ -419,5 +419,5 @@ def test_nothing_is_known_without_a_history() -> None:
     pipeline = Pipeline(config=Config(), sources=[Script(play)])
     for _ in range(120):
         pipeline.tick()
-    assert pipeline.problems() == ()
+    assert pipeline.problems() == []
     pipeline.close()

@@ -15,7 +15,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config, DetectionSection, PolicySection
 from gpuwatchd.core.errors import SourceError
-from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample
+from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey, Sample
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.tracker import Intake
 from gpuwatchd.pipeline.watcher import Watcher
@@ -322,5 +322,5 @@ def test_who_is_present_is_the_same_tuple_until_somebody_changes() -> None:
     assert take(3.0, renamed, QUIET) == (renamed, QUIET)
     assert take(4.0, QUIET) == (QUIET,)
     assert LEAKER.key in intake.infos
-    intake.silent("script", "no answer")
+    intake.silent("script", Fault(where="", why="no answer"))
     assert intake.people.present(intake.devices.values()) == ()

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.core.config import Config, DetectionSection
 from gpuwatchd.core.model import Device, Series, Subject
+from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.replay import Recorded
 from gpuwatchd.pipeline.watcher import Headroom, Track, Watcher
 
@@ -104,7 +105,7 @@ def track_of(whole: Series, recorded: Recorded) -> KnownTrack:
         device=device_of(whole),
         window=recorded,
         room=Headroom(total_bytes=whole.total_bytes, util_pct=whole.util_pct, growing={}),
-        title="test",
+        title=Title.of("test"),
         framework=whole.framework,
         whole=whole,
     )

@@ -10,6 +10,7 @@ import numpy as np
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Series, Subject
+from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.replay import Recorded
 from gpuwatchd.pipeline.watcher import Headroom, Track, Watcher
 from tests.scenarios.replay import DEFAULTS, device_of, instants_of
@@ -116,7 +117,7 @@ def _player(
     return _Player(
         track=Track(
             subject=series.subject, device=device_of(item.series), window=recorded, room=room,
-            title=course.name, framework=series.framework,
+            title=Title.of(course.name), framework=series.framework,
         ),
         recorded=recorded,
         known=np.searchsorted(recorded.t_s, instants, side="right").tolist(),

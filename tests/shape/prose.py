@@ -43,7 +43,7 @@ FOREIGN = {
     "gpuwatchd.store.curve_queries": "SQL",
 }
 """Modules and packages whose text is not ours, and whose it is."""
-PERMITTED = ("gpuwatchd.store.legacy_text",)
+PERMITTED = "gpuwatchd.store.legacy_text"
 """What maps old sentences to codes."""
 NO_SENTENCES = frozenset({"TensorFlow or JAX", "[policy] channels"})
 """Names that look like sentences."""
@@ -146,7 +146,7 @@ def decided(tree: Tree) -> Iterator[tuple[Module, int, str]]:
     """Yield (module, line, expression) of each place that decides by text for people."""
     constants = Constants(tree)
     for module in tree.values():
-        if module.within(*FOREIGN, *PERMITTED):
+        if module.within(*FOREIGN, PERMITTED):
             continue
         found: dict[tuple[int, int], str] = {}
         for node in module.nodes:

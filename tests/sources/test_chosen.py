@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.collect import SOURCES, selection
+from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.config import ReplaySection, SimulateSection, SourcesSection
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 
@@ -90,10 +91,13 @@ def test_absent_sources_are_told_together_and_only_when_none_works(
     reasons: tuple[str | None, ...], told: list[str]
 ) -> None:
     both = [selection.Choice("nvml", optional=True), selection.Choice("drm", optional=True)]
-    assert selection.absences(zip(both, reasons, strict=True)) == told
+    found = selection.absences(zip(both, reasons, strict=True))
+    assert found == [(text, ProblemCode.NO_GPU) for text in told]
 
 
 def test_what_was_named_is_told_whatever_else_works() -> None:
     named, tried = selection.Choice("nvml", optional=False), selection.Choice("drm", optional=True)
-    assert selection.absences([(named, "nvml: hangs"), (tried, None)]) == ["nvml: hangs"]
+    assert selection.absences([(named, "nvml: hangs"), (tried, None)]) == [
+        ("nvml: hangs", ProblemCode.OTHER)
+    ]
     assert selection.absences([(named, None), (tried, "drm: no card")]) == []

@@ -45,6 +45,8 @@ def _made(kind: inspect.Type, path: str, default: object) -> Any:  # noqa: C901,
             return min(_number(path) + 0.5, kind.le or _NO_LIMIT)
         case inspect.StrType():
             return path[-kind.max_length :] if kind.max_length else path
+        case inspect.EnumType():
+            return next(one for one in kind.cls if one != default)
         case inspect.AnyType():
             return path
         case inspect.LiteralType():

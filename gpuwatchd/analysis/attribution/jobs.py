@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import Reason, TitleRole
 from gpuwatchd.core.model import LEAK_PATTERNS, Blame, Finding, Value
+from gpuwatchd.core.model.alerts import Title, TitlePart
+from gpuwatchd.core.model.findings import Clause, reasoned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +23,6 @@ ALIKE_AGE = 0.5
 """Nor do those whose growth began at times that lie further apart than this share of its age,"""
 ALIKE_S = 600.0
 """and than this."""
-SEE = "one alert for its job: see "
-"""In the reason of a rank for which the alert of another one stands; its name follows."""
 _OPEN: dict[AlertState, int] = {"firing": 2, "watch": 1}
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 
@@ -49,10 +50,14 @@ class Rank(Value, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Return "rank 2", or "python[4711]" of one without a number, with its device."""
-        number = self.info.rank
-        who = self.info.name_and_pid if number is None else f"rank {number}"
         where = self.instance or ("" if self.gpu is None else f"GPU {self.gpu}")
-        return f"{who} on {where}" if where else who
+        return f"{self.who} on {where}" if where else self.who
+
+    @property
+    def who(self) -> str:
+        """The same without its device."""
+        number = self.info.rank
+        return self.info.name_and_pid if number is None else f"rank {number}"
 
 
 def leaks(finding: Finding | None) -> bool:
@@ -142,19 +147,24 @@ def joined(own: Rank, ranks: Sequence[Rank], of: int) -> Finding:
     strong = any(one.tier == "alert" for one in every)
     count = len({rank.process for rank in ranks})
     text = f"{count} of {of}" if of > count else f"all {of}"
-    text += f" ranks of {own.info.group} leak alike, together {units.rate(total)}"
+    text += f" ranks of {own.info.group} leak alike"
+    soonest = ""
     if first.subject != own.subject and eta is not None:
-        text += f", and {first.name} is full first"
+        soonest = f", and {first.name} is full first"
+    job = Clause(text=f"{text}, together {units.rate(total)}{soonest}", short=f"{text}{soonest}")
+    how, *others = finding.parts
+    how = msgspec.structs.replace(how, about=f"{own.name} {how.about}")
     return msgspec.structs.replace(
         finding,
         eta=eta,
         tier="alert" if strong else finding.tier,
         severity=severity,
-        reason=f"{text}; {own.name} {finding.reason}",
+        **reasoned(job, how, *others, code=Reason.JOB),
         blame=tuple(
             Blame(
                 process=rank.process,
                 name=rank.name,
+                rank=rank.who,
                 share=rates[rank.subject] / total,
                 rate_bytes_per_s=rates[rank.subject],
             )
@@ -188,7 +198,7 @@ def alone(own: Rank, ranks: Sequence[Rank]) -> str:
     return text
 
 
-def title(ranks: Sequence[Rank], *, host: bool = False) -> str:
+def title(ranks: Sequence[Rank], *, host: bool = False) -> Title:
     """Return "4 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-3".
 
     Examples
@@ -197,21 +207,29 @@ def title(ranks: Sequence[Rank], *, host: bool = False) -> str:
     >>> who = [ProcessInfo(key=ProcessKey(pid=pid, started_at_s=1.0), name="python",
     ...                    argv=("python", "train.py"), user="alice", group="torchrun 7f3a")
     ...        for pid in (1, 2, 3)]
-    >>> title([Rank(subject=str(k), info=info, gpu=k) for k, info in enumerate(who)])
+    >>> str(title([Rank(subject=str(k), info=info, gpu=k) for k, info in enumerate(who)]))
     '3 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-2'
     """
     count = len({rank.process for rank in ranks})
     labels = {rank.info.label for rank in ranks if rank.info.label}
     users = {rank.info.user for rank in ranks if rank.info.user}
-    text = f"{count} ranks of {ranks[0].info.group}"
-    text += f" ({labels.pop()})" if len(labels) == 1 else ""
-    text += f" of {users.pop()}" if len(users) == 1 else ""
+    many = TitlePart(text=f"{count} ranks of {ranks[0].info.group}", role=TitleRole.RANKS)
+    runs = f" ({labels.pop()})" if len(labels) == 1 else ""
+    owner = f" of {users.pop()}" if len(users) == 1 else ""
     if host:
-        return f"host memory of {text}"
+        memory = TitlePart(text="host memory of ")
+        return Title((memory, many, TitlePart(text=f"{runs}{owner}")))
     gpus = spans({rank.gpu for rank in ranks if rank.gpu is not None})
     where = [f"GPU {gpus}"] if gpus else []
     where += sorted({rank.instance for rank in ranks if rank.instance})
-    return f"{text} on {', '.join(where)}" if where else text
+    return Title(
+        (
+            many,
+            TitlePart(text=runs, role=TitleRole.MODEL),
+            TitlePart(text=owner, role=TitleRole.OWNER if where else TitleRole.NONE),
+            TitlePart(text=f" on {', '.join(where)}" if where else ""),
+        )
+    )
 
 
 def spans(numbers: set[int]) -> str:

@@ -13,6 +13,7 @@ import msgspec
 
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Blame, Ledger
+from gpuwatchd.core.model.findings import more_reasoned, waved_off
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,15 +153,8 @@ def above_baseline(finding: Finding, newest_bytes: float, baseline_bytes: float 
     more = newest_bytes - baseline_bytes
     usual = f"the {units.size(baseline_bytes)} that nobody owns while the device is idle"
     if more <= LEAST_BYTES:
-        return msgspec.structs.replace(
-            finding,
-            tier="none",
-            severity="info",
-            reason=f"it is about {usual} ({finding.reason})",
-        )
-    return msgspec.structs.replace(
-        finding, reason=f"{finding.reason}; {units.size(more)} more than {usual}"
-    )
+        return waved_off(finding, f"it is about {usual}")
+    return more_reasoned(finding, f"{units.size(more)} more than {usual}")
 
 
 # Whose growth explains a device's growth.

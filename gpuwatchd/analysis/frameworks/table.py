@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from gpuwatchd.core.codes import Role
+
 EITHER_XLA: Final = "TensorFlow or JAX"
 """What is known when only thread names can be read: both run on the same thread pools."""
 
@@ -164,7 +166,7 @@ GUESSES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
 ROLES: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]] = (
     # (role, beginnings of titles, programs, modules)
     (
-        "notebook kernel",
+        Role.NOTEBOOK.value,
         (),
         ("ipykernel_launcher.py", "colab_kernel_launcher.py"),
         ("ipykernel_launcher", "ipykernel", "colab_kernel_launcher"),

@@ -40,8 +40,9 @@ LEAKED_KV: Final = (
     "restart the server: cache blocks that it has lost come back with it",
     "requests that were cut off or timed out are the usual cause: see its log",
 )
+DUMP: Final = "py-spy dump --pid PID"
 HUNG_RANK: Final = (
-    "see where it stands: py-spy dump --pid PID",
+    f"see where it stands: {DUMP}",
     "ending it (SIGTERM first) frees its memory; the job has to start from its last checkpoint",
 )
 ELSEWHERE: Final = (

@@ -101,4 +101,8 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True):
     begun_s: float | None = None
     """Since when it has been so, where that is known better than by looking."""
     evidence: str = ""
+    left: bool = False
+    """Of a rank: others of its job, or its launcher, have ended."""
     advice: tuple[str, ...] = ()
+    command: str = ""
+    """What is to be typed at the end of the first line of advice."""

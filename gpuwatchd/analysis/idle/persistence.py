@@ -112,7 +112,7 @@ class PersistenceCheck:
             run.seen_s = at_s
             self._runs[_name_of(holding.kind, holding.device_uid, holding.process)] = run
             team = holding.process.team if holding.process is not None else None
-            if holding.kind == "hung-rank" and team is not None and "ended" in holding.evidence:
+            if holding.kind == "hung-rank" and team is not None and holding.left:
                 self._ranks.bereaved(team)
 
     def _run(self, name: _Name, sign: Sign, now_s: float, limits: Limits) -> _Run:
@@ -151,7 +151,9 @@ def _holding(sign: Sign, since_s: float) -> Holding:
         held_bytes=sign.held_bytes,
         since_s=since_s,
         evidence=sign.evidence,
+        left=sign.left,
         advice=sign.advice,
+        command=sign.command,
     )
 
 

@@ -47,6 +47,8 @@ class Wait(NamedTuple):
 
     words: str
     advice: tuple[str, ...]
+    left: bool = False
+    """Ranks of its job, or its launcher, have ended."""
 
 
 class Ranks:
@@ -123,9 +125,11 @@ class Ranks:
             count = self._lost[team]
             who = "1 rank" if count == 1 else f"{count or 'other'} ranks"
             verb = "has" if count == 1 else "have"
-            return Wait(f"{who} of {group} {verb} ended and {name} {what}", advice.RANK_LEFT)
+            words = f"{who} of {group} {verb} ended and {name} {what}"
+            return Wait(words, advice.RANK_LEFT, left=True)
         if rank.held.orphan:
-            return Wait(f"the launcher of {group} has ended and {name} {what}", advice.RANK_LEFT)
+            words = f"the launcher of {group} has ended and {name} {what}"
+            return Wait(words, advice.RANK_LEFT, left=True)
         others = [other for other in members if other.held.info.key != info.key]
         if does == "still" and others and all(o.does in {"busy", "spins"} for o in others):
             count = len({other.held.info.key for other in others})

@@ -260,7 +260,8 @@ def _hung(board: Board, held: Held, waits: Mapping[tuple[str, ProcessKey], Wait]
     wait = waits.get((board.uid, held.info.key))
     if wait is None:
         return None
-    return _sign(board, held, "hung-rank", wait.words, wait.advice, needs_s=HUNG_S, flat=True)
+    sign = _sign(board, held, "hung-rank", wait.words, wait.advice, needs_s=HUNG_S, flat=True)
+    return structs.replace(sign, left=wait.left, command="" if wait.left else advice.DUMP)
 
 
 def _idle(

@@ -18,7 +18,7 @@ from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.analysis.screen import GROWTH_SHARE
 from gpuwatchd.analysis.verdict.growth import find
-from gpuwatchd.analysis.verdict.harmless import collecting, finding, harmless
+from gpuwatchd.analysis.verdict.harmless import harmless, unjudged
 from gpuwatchd.analysis.verdict.leak import WATCH_CONFIDENCE, leak
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def judge(series: Series, settings: DetectionSection) -> Finding:
     window_s = settings.analysis_window_hours * 3600.0
     view = numerics.prepare(series, window_s)
     if view.samples < 2:
-        return finding(series, view, "unknown", reason=collecting(view, settings))
+        return unjudged(series, view, settings)
     least = minimum_growth(series, settings)
     growth = find(series, view, least)
     if growth is not None:

@@ -17,7 +17,9 @@ from gpuwatchd.analysis.screen import POOL_SHARE
 from gpuwatchd.analysis.verdict.naming import decelerates, seems_to_rise
 from gpuwatchd.analysis.verdict.timing import ending
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import Reason
 from gpuwatchd.core.model import Finding
+from gpuwatchd.core.model.findings import Clause, reasoned
 
 if TYPE_CHECKING:
     from gpuwatchd.analysis.numerics import View
@@ -46,14 +48,19 @@ _CYCLE, _PLATEAU = Cycle(), Plateau()
 _POOLS = frozenset(name.lower() for name in PREALLOCATES)
 
 
-def collecting(view: View, settings: DetectionSection) -> str:
-    """Return what is still missing for a verdict, in words."""
+def unjudged(series: Series, view: View, settings: DetectionSection) -> Finding:
+    """Return the finding of a record that is too short for a verdict: what is still missing."""
+    missing = Clause(about="collecting, ", text=_missing(view, settings))
+    return finding(series, view, "unknown", missing, code=Reason.COLLECTING)
+
+
+def _missing(view: View, settings: DetectionSection) -> str:
     if view.samples < settings.minimum_samples:
-        return f"collecting, {view.samples} of {settings.minimum_samples} samples"
+        return f"{view.samples} of {settings.minimum_samples} samples"
     have_s, want_s = view.span_s, float(settings.minimum_duration)
     if want_s <= 600.0:
-        return f"collecting, {have_s:.0f}s of {want_s:.0f}s"
-    return f"collecting, {units.duration(have_s)} of {units.duration(want_s)}"
+        return f"{have_s:.0f}s of {want_s:.0f}s"
+    return f"{units.duration(have_s)} of {units.duration(want_s)}"
 
 
 def harmless(
@@ -66,7 +73,7 @@ def harmless(
 ) -> Finding:
     """Name what is no leak (yet): what happened over the record, gaps included."""
     if view.samples < settings.minimum_samples or view.span_s < settings.minimum_duration:
-        return finding(series, view, "unknown", reason=collecting(view, settings))
+        return unjudged(series, view, settings)
     wide = _wide(series, view, settings)
     spike = Spike(settings.spike_percent, settings.spike_window).look_at(wide)
     level = float(view.mean[-1])
@@ -76,7 +83,7 @@ def harmless(
     span = float(wide.high.max() - wide.low.min())
     faint = growing is None or growing.confidence < FAINT
     if span <= max(least, FLAT_SHARE * level, 8.0 * wide.noise_bytes) and faint:
-        return finding(series, view, "stable", reason=f"flat at {units.size(level)}")
+        return finding(series, view, "stable", f"flat at {units.size(level)}")
     calm_s = _calm_since(wide, least)
     event = _event(series, view, wide, spike, calm_s)
     if event is not None:
@@ -107,12 +114,12 @@ def _rest(series: Series, view: View, wide: View, calm_s: float | None) -> Findi
     text = f"rose by {units.size(kept)} over the record, " if rose else ""
     if calm_s is not None:
         text += f"flat at {units.size(float(view.mean[-1]))} for {units.duration(calm_s)}"
-        return finding(series, view, "plateau" if rose else "stable", reason=text)
+        return finding(series, view, "plateau" if rose else "stable", text)
     if rose and wide.samples > view.samples:
         text += f"but there is a gap in it {units.duration(view.span_s)} ago: "
-        return finding(series, view, "unknown", reason=text + "too early to say if it goes on")
+        return finding(series, view, "unknown", text + "too early to say if it goes on")
     text = f"moves between {units.size(low)} and {units.size(high)}, nothing that it keeps grows"
-    return finding(series, view, "stable", reason=text)
+    return finding(series, view, "stable", text)
 
 
 def _wide(series: Series, view: View, settings: DetectionSection) -> View:
@@ -182,12 +189,12 @@ def _preallocated(series: Series, view: View, spike: Signal | None, level: float
         return None
     text = (
         f"memory is a preallocated pool ({units.size(level)}, "
-        f"{units.percent(level / total)} of the device), flat by design; "
-        "a leak inside it is invisible here"
+        f"{units.percent(level / total)} of the device), flat by design"
     )
     signals = (spike,) if spike is not None else ()
     texts = advice.lines("pool", series.framework, series.role)
-    found = finding(series, view, "preallocated", reason=text, signals=signals)
+    inside = "a leak inside it is invisible here"
+    found = finding(series, view, "preallocated", text, inside, signals=signals)
     return msgspec.structs.replace(found, advice=texts)
 
 
@@ -196,7 +203,7 @@ def _plateau(series: Series, view: View, plateau: Signal) -> Finding:
     text = f"grew by {units.size(facts['growth_bytes'])} in {units.duration(facts['rise_s'])}, "
     level = units.size(facts["level_bytes"])
     text += f"then levelled off at {level}" if facts["ended"] else f"slowing down towards {level}"
-    return finding(series, view, "plateau", reason=text, signals=(plateau,))
+    return finding(series, view, "plateau", text, signals=(plateau,))
 
 
 def _sawtooth(series: Series, view: View, cycle: Signal) -> Finding:
@@ -206,29 +213,32 @@ def _sawtooth(series: Series, view: View, cycle: Signal) -> Finding:
         f"{units.duration(facts['period_s'])}"
     )
     scatter = facts["scatter_bytes"] > SCATTER_SHARE * facts["swing_bytes"]
+    kept = peaks = ""
     if seems_to_rise(cycle):
-        text += f"; what it keeps moves up by {units.rate(facts['slope_bytes_per_s'])}, "
-        text += "too little to tell"
+        kept = f"what it keeps moves up by {units.rate(facts['slope_bytes_per_s'])}, "
+        kept += "too little to tell"
     else:
         text += ", nothing that it keeps grows" if scatter else " and comes back"
     level_floor = facts["floor_growth_bytes"] < 0.02 * facts["swing_bytes"]
     higher = facts["peaks_slope_bytes_per_s"] * view.span_s
     if level_floor and higher > 0.1 * facts["swing_bytes"]:
-        text += "; peaks rise, what is kept does not"
-    return finding(series, view, "sawtooth", reason=text, signals=(cycle,))
+        peaks = "peaks rise, what is kept does not"
+    swings = Clause(text=text, verb=True)
+    return finding(series, view, "sawtooth", swings, kept, peaks, signals=(cycle,))
 
 
 def _spike(series: Series, view: View, spike: Signal) -> Finding:
     facts = spike.facts
     ago = units.duration(facts["age_s"])
     text = f"one jump by {units.size(facts['jump_bytes'])} {ago} ago"
+    early = ""
     if facts["after"] == TOO_EARLY:
-        text += "; too early to say whether it settles"
+        early = "too early to say whether it settles"
     elif facts["kept"] < 0.5:
         text += ", given back since"
     else:
         text += ", growing since" if facts["after"] == GROWING else ", settled since"
-    return finding(series, view, "spike", reason=text, signals=(spike,))
+    return finding(series, view, "spike", text, early, signals=(spike,))
 
 
 def _unsure(series: Series, view: View, growth: Growth) -> Finding:
@@ -237,13 +247,13 @@ def _unsure(series: Series, view: View, growth: Growth) -> Finding:
     age_s = float(windows.age_s[index])
     speed = units.rate(float(windows.growth[index]) / age_s)
     text = f"{units.size(float(windows.growth[index]))} more than before, at {speed}, but "
-    slows, level = decelerates(view, growth), None
+    slows, level, ends = decelerates(view, growth), None, ""
     if windows.stall[index] >= 2.0:
         text += f"not rising any more for {units.duration(-float(windows.end_s[index]))}"
         pattern: Pattern = "plateau"
     elif slows is not None:
         level, ends = ending(growth, slows.level_bytes, series.limit_bytes)
-        text += f"slowing down; {ends}" if ends else "slowing down"
+        text += "slowing down"
         pattern = "plateau"
     elif windows.calm[index] < 1.0:
         text += "it also gives back as much"
@@ -258,7 +268,7 @@ def _unsure(series: Series, view: View, growth: Growth) -> Finding:
         text += f"too little to tell a leak from a warm-up ({value}): it must go on, or stop"
         pattern = "unknown"
     return finding(
-        series, view, pattern, reason=text, confidence=growth.confidence, levels_off_bytes=level
+        series, view, pattern, text, ends, confidence=growth.confidence, levels_off_bytes=level
     )
 
 
@@ -266,8 +276,8 @@ def finding(
     series: Series,
     view: View,
     pattern: Pattern,
-    *,
-    reason: str,
+    *reasons: Clause | str,
+    code: Reason = Reason.OTHER,
     signals: tuple[Signal, ...] = (),
     confidence: float = 0.0,
     levels_off_bytes: float | None = None,
@@ -285,7 +295,7 @@ def finding(
         eta=None,
         detector=signals[0].detector if signals else None,
         onset_at_s=signals[0].since_s if signals else None,
-        reason=reason,
+        **reasoned(*reasons, code=code),
         framework=series.framework,
         limit_bytes=series.limit_bytes,
         levels_off_bytes=levels_off_bytes,

@@ -16,8 +16,11 @@ from gpuwatchd.analysis.verdict.naming import line, name, p_value_since
 from gpuwatchd.analysis.verdict.timing import Prospect, ending, prospect_of
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Finding
+from gpuwatchd.core.model.findings import Clause, reasoned
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuwatchd.analysis.numerics import View
     from gpuwatchd.analysis.verdict.growth import Growth
     from gpuwatchd.analysis.verdict.naming import Named
@@ -99,7 +102,7 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
         p_value=p_value,
         detector=named.signal.detector if named.signal is not None else "trend",
         onset_at_s=view.now_s + growth.onset_s,
-        reason=_leak_reason(growth, named, prospect, series),
+        **reasoned(*_leak_reason(growth, named, prospect, series)),
         framework=series.framework,
         growth_bytes=_grown(growth),
         limit_bytes=series.limit_bytes,
@@ -117,9 +120,6 @@ def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Findin
     level, ends = ending(growth, guess, series.limit_bytes)
     text = f"{units.size(_grown(growth))} more in {units.duration(-growth.onset_s)}, "
     text += f"slowing down, now {units.rate(named.rate)}"
-    text += f"; {ends}" if ends else ""
-    value = growth.compared(beyond=True)
-    text += f"; {value}" if value else ""
     return Finding(
         id=series.subject.id,
         subject=series.subject,
@@ -132,7 +132,7 @@ def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Findin
         eta=None,
         detector="plateau",
         onset_at_s=view.now_s + growth.onset_s,
-        reason=text,
+        **reasoned(text, ends, growth.compared(beyond=True)),
         framework=series.framework,
         growth_bytes=_grown(growth),
         limit_bytes=series.limit_bytes,
@@ -234,36 +234,50 @@ def _severity(
     return "warning" if left < _WARNING_S or grown >= _INFO_BYTES else "info"
 
 
-def _leak_reason(growth: Growth, named: Named, prospect: Prospect, series: Series) -> str:
-    for_s = units.duration(-growth.onset_s)
-    grown = units.size(_grown(growth))
-    speed = units.rate(named.rate)
-    value = ", none given back" if _keeps(growth) else ""
-    if named.pattern == "step" and named.signal is not None:
-        facts = named.signal.facts
-        text = (
-            f"rises in steps of {units.size(facts['riser_bytes'])} every "
-            f"{units.duration(facts['pause_s'])}, {named.signal.n} so far{value}"
-        )
-    elif named.pattern == "cyclic" and named.signal is not None:
-        facts = named.signal.facts
-        text = (
-            f"rises and falls every {units.duration(facts['period_s'])}, and what is kept after "
-            f"each of {named.signal.n} cycles creeps up by {speed}"
-        )
-    else:
-        how = "grows" if prospect.words else "grows steadily"
-        rose = int((growth.found.shares[growth.best] > EVEN_SHARE).sum())
-        text = f"{how} by {speed} for {for_s}, {grown} so far{value}, up in {rose} of {BINS} parts"
-    said = growth.compared(beyond=True)
-    text += f"; {said}" if said else ""
-    text += f"; {prospect.words}" if prospect.words else ""
+def _leak_reason(
+    growth: Growth, named: Named, prospect: Prospect, series: Series
+) -> Iterator[Clause | str]:
+    yield _how(growth, named, prospect)
+    yield growth.compared(beyond=True)
+    yield prospect.words
     eta = prospect.eta
     if eta is None:
-        return text if series.limit_bytes is not None else f"{text}; the limit is not known"
+        yield "" if series.limit_bytes is not None else "the limit is not known"
+        return
     room = growth.headroom or 0.0
     left = "its recent peak does not fit any more"
     if room > 0.0:
         gone = _grown(growth) / (_grown(growth) + room)
         left = f"{units.percent(gone)} of its room is gone, {units.size(room)} left"
-    return f"{text}; {left}, full in {units.band(eta.low_s, eta.mid_s, eta.high_s)}"
+    full = f"{left}, full in {units.band(eta.low_s, eta.mid_s, eta.high_s)}"
+    yield Clause(text=full, short=left, forecast=True)
+
+
+def _how(growth: Growth, named: Named, prospect: Prospect) -> Clause:
+    """Return how it grows."""
+    for_s = units.duration(-growth.onset_s)
+    grown = units.size(_grown(growth))
+    speed = units.rate(named.rate)
+    kept = "none given back" if _keeps(growth) else ""
+    if named.pattern == "step" and named.signal is not None:
+        facts = named.signal.facts
+        text = (
+            f"rises in steps of {units.size(facts['riser_bytes'])} every "
+            f"{units.duration(facts['pause_s'])}, {named.signal.n} so far{kept and f', {kept}'}"
+        )
+        return Clause(text=text, verb=True)
+    if named.pattern == "cyclic" and named.signal is not None:
+        facts = named.signal.facts
+        short = (
+            f"rises and falls every {units.duration(facts['period_s'])}, and what is kept after "
+            f"each of {named.signal.n} cycles creeps up"
+        )
+        return Clause(text=f"{short} by {speed}", short=short, verb=True)
+    how, steady = ("grows", "") if prospect.words else ("grows steadily", "steady, ")
+    kept = kept and f"{kept}, "
+    rose = f"{int((growth.found.shares[growth.best] > EVEN_SHARE).sum())} of {BINS} parts"
+    return Clause(
+        text=f"{how} by {speed} for {for_s}, {grown} so far, {kept}up in {rose}",
+        short=f"{steady}{kept}rising in {rose} of that time",
+        verb=True,
+    )

@@ -38,8 +38,7 @@ def check(around: Around) -> Iterator[Check]:
             hint = _NEWER if code == "state-newer" else again
             yield warning(_BROKEN[code], "daemon", words, hint)
         elif code == "system-denied":
-            refused, _colon, hint = words.partition(": ")
-            yield warning("daemon-denied", "daemon", refused, hint)
+            yield warning("daemon-denied", "daemon", locations.REFUSED, locations.joining())
         else:
             yield ok("daemon", words)
     if state is None or not around.alive:

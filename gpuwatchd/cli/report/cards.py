@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.report.usage import DeviceUse, Holder
     from gpuwatchd.core.model import Alert, Silence
 
-_LEFT_OUT = frozenset(
-    {"since", "growth", "full in", "judgement", "cost", "feedback", "id", "state", "noticed",
-     "watched", "resolved", "ended", "because"}
-)  # fmt: skip
+_LEFT_OUT = frozenset(alert_details.Label)
 """What stands elsewhere on a card, or in other words."""
 _MOST_LINES = 8
 """Decisions and deliveries on one card, each."""
@@ -82,7 +79,8 @@ def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
 
 def _is_newest(one: Incident) -> bool:
     """Say whether the forecast on record is the one that is shown as of now."""
-    return one.alert.state in OPEN and one.first == one.alert.finding
+    # A message keeps what others may see of a finding.
+    return one.alert.state in OPEN and one.first.public == one.alert.finding.public
 
 
 def _snoozed(silence: Silence, now_s: float) -> str:

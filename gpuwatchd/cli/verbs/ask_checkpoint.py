@@ -72,7 +72,7 @@ def _facts(key: ProcessKey) -> dict[str, Any]:
         for alert in (state.alerts if state is not None else ())
         if alert.subject.process == key
     ]
-    return {"finding": msgspec.to_builtins(findings[-1])} if findings else {}
+    return {"finding": msgspec.to_builtins(findings[-1].public)} if findings else {}
 
 
 def _write(key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:

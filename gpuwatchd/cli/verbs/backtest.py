@@ -143,7 +143,7 @@ def _play(
             raise GpuwatchdError(
                 f"the history of {device.name} could not be replayed: {report.why}",
                 hint="a shorter --since needs less memory"
-                if "memory" in report.why
+                if report.memory
                 else "gpuwatchctl doctor",
                 page="errors#not-replayed",
             )
@@ -224,12 +224,13 @@ def _show_case(out: output.Out, case: Case) -> None:
 def outcome_text(case: Case) -> str:
     """Return what came of a case, in words."""
     fate = case.fate
-    share = "" if fate.share is None else f" at {units.percent(fate.share)} of the memory"
+    part = "" if fate.share is None else f" {units.percent(fate.share)} of the memory"
+    share = part and f" at{part}"
     lead = "" if case.lead_s is None else f", {units.duration(case.lead_s)} after the alert"
     text = {
         "filled": f"ended{share}: probably out of memory{lead}"
         if fate.ended
-        else f"filled{share.replace(' at', '')}{lead}",
+        else f"filled{part}{lead}",
         "given-back": f"gave the memory back {_after(case)}",
         "plateaued": f"stopped growing {_after(case)}" + (f", ended{share}" if fate.ended else ""),
         "ended": f"ended{share} while it grew: nobody knows",

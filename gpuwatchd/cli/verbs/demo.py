@@ -196,6 +196,8 @@ class Popups:
     def __init__(self, courier: MessageDispatcher, limit: int = MAX_POPUPS) -> None:
         self._courier = courier
         self._left = limit
+        self._marked: dict[str, Message] = {}
+        """By id: what is sent again is the same."""
         self._news: list[Delivery] = []
 
     def submit(self, delivery: Delivery) -> bool:
@@ -203,9 +205,11 @@ class Popups:
         import msgspec  # noqa: PLC0415
 
         shown = self._left > 0
+        first = delivery.message
+        message = self._marked.setdefault(first.id, _marked(first))
         taken = self._courier.submit(
             msgspec.structs.replace(
-                delivery, message=_marked(delivery.message), dry_run=delivery.dry_run or not shown
+                delivery, message=message, dry_run=delivery.dry_run or not shown
             )
         )
         self._left -= taken and shown
@@ -232,8 +236,6 @@ def _marked(message: Message) -> Message:
 
     from gpuwatchd.pipeline.messages import SUBJECT_CHARS  # noqa: PLC0415
 
-    if message.subject.startswith(_MARK):
-        return message
     return msgspec.structs.replace(
         message,
         subject=f"{_MARK}{message.subject}"[:SUBJECT_CHARS],

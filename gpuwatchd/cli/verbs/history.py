@@ -12,6 +12,7 @@ from gpuwatchd.cli.device_facts import in_order
 from gpuwatchd.cli.history_tables import Record, RecordedDevice
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.store import legacy_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,7 +203,7 @@ def _segment(segment: Segment) -> Record:
 
 
 def _named(name: str, pid: int) -> str:
-    return name if name.startswith(f"pid {pid} (") else f"{name}[{pid}]"
+    return name if legacy_text.is_stand_in(name, pid) else f"{name}[{pid}]"
 
 
 def _deed(event: ActionEvent) -> Record:

@@ -12,7 +12,7 @@ from gpuwatchd import alerts
 from gpuwatchd.alerts import wording
 from gpuwatchd.cli import envelope, incidents, options, output, ruleset, settings
 from gpuwatchd.core import text, units
-from gpuwatchd.core.codes import Ending
+from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import (
     About,
@@ -21,6 +21,7 @@ from gpuwatchd.core.model import (
     Pattern,
     Severity,
 )
+from gpuwatchd.core.model.alerts import Title, TitlePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -324,16 +325,27 @@ def _changed(alert: Alert, changes: Mapping[str, str]) -> Alert:
     if "framework" in changes:
         finding["framework"] = changes["framework"]
     whom = msgspec.structs.replace(alert.about or About(), **about)
-    title = alert.title
+    title = {}
     if {"user", "process", "gpu", "gpu-name"} & set(changes):
-        pid = "" if whom.pid is None else f"[{whom.pid}]"
-        name = f" ({whom.gpu_name})" if whom.gpu_name else ""
-        title = f"GPU {whom.gpu}{name}: {whom.process}{pid} of {whom.user}"
+        title = _title(whom).fields
     severity: Any = changes.get("severity", alert.severity)
     return msgspec.structs.replace(
         alert,
         about=whom,
-        title=title,
+        **title,
         severity=severity,
         finding=msgspec.structs.replace(alert.finding, severity=severity, **finding),
     )
+
+
+def _title(whom: About) -> Title:
+    pid = "" if whom.pid is None else f"[{whom.pid}]"
+    parts = (
+        (f"GPU {whom.gpu}", TitleRole.DEVICE),
+        (f" ({whom.gpu_name})" if whom.gpu_name else "", TitleRole.MODEL),
+        (": ", TitleRole.DEVICE),
+        (whom.process, TitleRole.NONE),
+        (pid, TitleRole.PID),
+        (f" of {whom.user}", TitleRole.OWNER),
+    )
+    return Title(tuple(TitlePart(text=text, role=role) for text, role in parts))

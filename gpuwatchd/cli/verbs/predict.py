@@ -112,7 +112,7 @@ def write_device(
 def calm(finding: Finding, process: LiveProcess | None) -> list[Part]:
     """Return what is said of what has no figures that are worth a line each."""
     pair = verdict_text.verdict(finding)
-    reason = finding.reason if finding.reason != pair[0] else ""
+    reason = "" if verdict_text.collecting(finding) else finding.reason
     text = verdict_text.baseline_text(process.history) if process is not None else ""
     return [pair, (reason, "dim"), (text, "dim")]
 
@@ -183,12 +183,13 @@ def facts(
     if process is not None and process.history is not None:
         pairs.append(("known", verdict_text.baseline_text(process.history) or "its first run"))
     since_s = finding.onset_at_s or 0.0
+    told = {(e.kind, e.code) for e in item.events if e.at_s in (finding.hardware_at_s or ())}
     pairs += [
         ("hardware", f"{units.clock(event.at_s, now_s=now_s)} {event.text}")
         for event in item.events
         if event.hardware
         and event.at_s >= since_s - _BEFORE_S
-        and not any(event.text in line for line in finding.advice)
+        and (event.kind, event.code) not in told
     ][-1:]
     pairs += [("advice", advice) for advice in finding.advice]
     return pairs

@@ -138,14 +138,14 @@ def _wait(flags: Globals, directory: Path, before: LiveState) -> list[str] | Non
     begun_s = time.monotonic()
     until_s = begun_s + max(WAIT_S, 2 * before.interval_s)
     looks_on = sys.stderr.isatty() and not flags.json and not flags.quiet
-    keeps: list[str] = []
+    keeps: list[tuple[str, str]] = []
     held: list[str] | None = None
     while time.monotonic() < until_s:
         state = live.read(directory)
         if state is None or not current_state.alive(state):
             return []
         keeps = [
-            f"{device.device.label} is {device.reading.state if device.reading else 'unknown'}"
+            (device.device.label, device.reading.state if device.reading else "unknown")
             for device in state.devices
             if device.device.source == "nvml"
             and (device.reading is None or device.reading.state not in _LET_GO)
@@ -166,10 +166,11 @@ def _wait(flags: Globals, directory: Path, before: LiveState) -> list[str] | Non
     )
 
 
-def _why(keeps: list[str], held: list[str] | None) -> str:
+def _why(keeps: list[tuple[str, str]], held: list[str] | None) -> str:
     # Of those that are kept, the ones that do not answer are why.
-    keeps = [keep for keep in keeps if not keep.endswith(" is ok")] or keeps
-    return ", ".join([*keeps, *(held or [])]) or "no tick since"
+    keeps = [keep for keep in keeps if keep[1] != "ok"] or keeps
+    texts = [f"{label} is {state}" for label, state in keeps]
+    return ", ".join([*texts, *(held or [])]) or "no tick since"
 
 
 def open_files(pid: int) -> list[str] | None:

@@ -21,7 +21,6 @@ from gpuwatchd.cli import (
 )
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
-from gpuwatchd.core.model import PER_INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -137,7 +136,7 @@ def _payload(view: View, loose: Loose) -> dict[str, Any]:
 
 def _is_known(item: LiveDevice) -> bool:
     """Return whether a process list is of now, and not only remembered."""
-    if item.reading is not None and item.reading.uses_reason == PER_INSTANCE:
+    if item.reading is not None and item.reading.per_instance:
         return True
     return item.processes is not None and item.processes_age_s is None
 

@@ -23,6 +23,7 @@ from gpuwatchd.collect.host.files import (
     words_of,
 )
 from gpuwatchd.collect.host.program import ancestors
+from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.core.text import clean, mask_argv, mask_title
 
@@ -167,7 +168,8 @@ def still(before: ProcessInfo, now: ProcessInfo) -> ProcessInfo:
 def nameless(pid: int, why: str, *, foreign: bool = False) -> ProcessInfo:
     """Return the record of a process that has a number and nothing else."""
     key = ProcessKey(pid=pid, started_at_s=None)
-    return ProcessInfo(key=key, name=f"pid {pid} ({why})", foreign=foreign)
+    name = f"pid {pid} ({why})"
+    return ProcessInfo(key=key, name=name, name_kind=NameKind.STAND_IN, foreign=foreign)
 
 
 # Names of users; a directory service (LDAP) that does not answer keeps nobody waiting.
@@ -204,7 +206,7 @@ class Users:
 MAX_GONE: Final = 1024
 WAS: Final = "gone, was "
 """Begins the name that one is shown with whom only this place still knew."""
-_NAMELESS: Final = frozenset({"", "?", "gone"})
+_NAMELESS: Final = frozenset({"", "?"})
 
 
 class Gone:
@@ -232,6 +234,9 @@ class Gone:
     def recall(self, infos: Iterable[ProcessInfo]) -> None:
         """Take over whom an earlier run of the daemon knew; whoever lives is forgotten later."""
         for info in infos:
-            name = info.name.removeprefix(WAS)
-            if name not in _NAMELESS and not info.foreign:
-                self.note(info if name == info.name else msgspec.structs.replace(info, name=name))
+            if info.name_kind is NameKind.GONE:
+                info = msgspec.structs.replace(  # noqa: PLW2901
+                    info, name=info.was, name_kind=NameKind.OWN, was=""
+                )
+            if info.name not in _NAMELESS and not info.foreign:
+                self.note(info)

@@ -154,13 +154,12 @@ class Accounting:
         return False
 
     def _report(self, card: Card, pid: int, peak_bytes: int) -> None:
-        peak = units.size(peak_bytes)
         self.happened.append(
             Event(
                 at_s=self._clock(),
                 kind="process-peak",
                 device_uid=card.uid,
-                text=f"pid {pid} has ended; it held {peak} at most (the driver's accounting)",
+                text=units.peak_text(f"pid {pid}", peak_bytes),
                 pid=pid,
                 peak_bytes=peak_bytes,
             )

@@ -15,7 +15,7 @@ from gpuwatchd.collect.nvml.card import ABSENT_CODES, GLOBAL_CODES, GONE_CODES, 
 from gpuwatchd.collect.nvml.device_health import ERRORS_EVERY_S, DeviceHealth
 from gpuwatchd.collect.nvml.memory import NOT_CREDIBLE, MemoryReader
 from gpuwatchd.collect.nvml.processes import ProcessLists
-from gpuwatchd.core.model import PER_INSTANCE, DeviceReading
+from gpuwatchd.core.model import DeviceReading
 from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.core.text import clean
 
@@ -148,6 +148,7 @@ class Reader:
             clock_mhz=desk.clock_mhz,
             uses=uses,
             uses_reason=reason,
+            per_instance=card.is_parent,
             state=card.state,
             memory_api="coherent" if card.device.memory_kind == "coherent" else card.memory_api,
             throttle=desk.throttle,
@@ -168,7 +169,7 @@ class Reader:
     ) -> tuple[Memory | None, Uses | None, str | None]:
         """Return the memory, the processes, and why they or their memory are unknown."""
         if card.is_parent:
-            return memory, None, PER_INSTANCE
+            return memory, None, "memory is read per MIG instance"
         uses, reason = self._lists.read(card, desk, mono_s, turn=turn, busy_pct=busy_pct)
         if uses is not None and "accounting" not in card.refused:
             self._accounting.follow(card, desk)

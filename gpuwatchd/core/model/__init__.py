@@ -26,7 +26,6 @@ from gpuwatchd.core.model.alerts import (
 )
 from gpuwatchd.core.model.base import (
     LEAK_PATTERNS,
-    PER_INSTANCE,
     AlertState,
     ButtonName,
     DecisionKind,
@@ -70,7 +69,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEAK_PATTERNS",
-    "PER_INSTANCE",
     "About",
     "Alert",
     "AlertState",

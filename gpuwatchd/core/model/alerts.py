@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from binascii import crc32
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from gpuwatchd.core.codes import Ending, Facts, Failure, Hold
+from gpuwatchd.core.codes import Ending, Facts, Failure, Hold, TitleRole
 from gpuwatchd.core.model.base import (
     AlertState,
     ButtonName,
@@ -106,6 +107,43 @@ class Cost(Value, frozen=True, kw_only=True):
     """Who was counted on which device: of a job, all of its ranks."""
 
 
+class TitlePart(Value, frozen=True, kw_only=True):
+    """A part of what a subject is called."""
+
+    text: str
+    role: TitleRole = TitleRole.NONE
+    short: str | None = None
+    """The same in a short line, where that has other words."""
+
+
+class Title(Value, frozen=True):
+    """What a subject is called: "GPU 0 (A100): python[4711] of alice"."""
+
+    parts: tuple[TitlePart, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Title:
+        """Return a title of one part."""
+        return cls((TitlePart(text=text),))
+
+    def __str__(self) -> str:
+        """Return all of it."""
+        return "".join([part.text for part in self.parts])
+
+    def __bool__(self) -> bool:
+        """Whether it is called anything."""
+        return bool(self.parts)
+
+    def without(self, *roles: TitleRole) -> Title:
+        """Return it without some parts."""
+        return Title(tuple([part for part in self.parts if part.role not in roles]))
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of an alert that hold it."""
+        return {"title": str(self), "title_parts": self.parts}
+
+
 class Alert(Value, frozen=True, kw_only=True):
     """The life of one finding: opened, escalated, resolved. Kept in the store."""
 
@@ -136,6 +174,7 @@ class Alert(Value, frozen=True, kw_only=True):
     next_notice_at_s: float | None = None
     title: str = ""
     """Who it is about, in words that outlive it: "GPU 0 (A100): python[4711] of alice"."""
+    title_parts: tuple[TitlePart, ...] | UnsetType = UNSET
     ended: str = ""
     """Why it was resolved, for people."""
     ended_code: Ending | None = None
@@ -265,6 +304,8 @@ class Message(Value, frozen=True, kw_only=True):
     """The one line on money; "" where nothing is known."""
     buttons: tuple[Button, ...] = ()
     chart: Chart | None = None
+    lead: str | UnsetType = UNSET
+    """How its subject begins where that says that it is critical: for replies alone."""
 
 
 class Delivery(Value, frozen=True, kw_only=True):

@@ -64,8 +64,6 @@ HoldingKind = Literal[
 ]
 """What is surest comes first."""
 
-PER_INSTANCE = "memory is read per MIG instance"
-"""Why the card of MIG instances has no process list: nothing is missing, they have their own."""
 LEAK_PATTERNS: frozenset[Pattern] = frozenset({"gradual", "step", "cyclic"})
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
+from gpuwatchd.core.codes import Reason
 from gpuwatchd.core.model.base import HoldingKind, LedgerState, Pattern, Severity, Tier, Value
 from gpuwatchd.core.model.readings import ProcessInfo, ProcessKey
 
@@ -128,6 +131,37 @@ class Blame(Value, frozen=True, kw_only=True):
     name: str
     share: float
     rate_bytes_per_s: float
+    rank: str | UnsetType = UNSET
+    """Of a rank: its name without the device, to which its pid is to be added."""
+
+
+class Clause(Value, frozen=True, kw_only=True):
+    """One part of a reason; a semicolon stands between two."""
+
+    text: str
+    about: str = ""
+    """What stands before it where it does not stand alone: "host memory ", "collecting, "."""
+    short: str | None = None
+    """The text for who names rate, duration, amount and time left elsewhere; None: the same."""
+    verb: bool = False
+    """It begins with a verb of which memory is the subject: "grows steadily"."""
+    forecast: bool = False
+    """It says when it is full."""
+
+    @property
+    def whole(self) -> str:
+        """All of it."""
+        return f"{self.about}{self.text}"
+
+
+class Grounds(Value, frozen=True, kw_only=True):
+    """What decides where the reason of a finding is only shown."""
+
+    code: Reason = Reason.OTHER
+    clauses: tuple[Clause, ...] = ()
+    """The parts of the reason."""
+    lead: str = ""
+    """Of a rank for which another one's alert stands: what that rank is called."""
 
 
 class Finding(Value, frozen=True, kw_only=True):
@@ -160,6 +194,59 @@ class Finding(Value, frozen=True, kw_only=True):
     samples: int = 0
     signals: tuple[Signal, ...] = ()
     advice: tuple[str, ...] = ()
+    grounds: Grounds | UnsetType = UNSET
+    commands: tuple[str, ...] | UnsetType = UNSET
+    """What is to be typed at the end of each line of advice; "" for nothing."""
+    hardware_at_s: tuple[float, ...] | UnsetType = UNSET
+    """When the hardware broke, of each of the first lines of advice that tell of it."""
+
+    @property
+    def code(self) -> Reason:
+        """What its reason comes to."""
+        return self.grounds.code if self.grounds else Reason.OTHER
+
+    @property
+    def lead(self) -> str:
+        """See :attr:`Grounds.lead`."""
+        return self.grounds.lead if self.grounds else ""
+
+    @property
+    def parts(self) -> tuple[Clause, ...]:
+        """The parts of its reason, as far as these are known."""
+        if self.grounds:
+            return self.grounds.clauses
+        return (Clause(text=self.reason),) if self.reason else ()
+
+    @property
+    def public(self) -> Finding:
+        """The same without what is for this program alone: no JSON has a field that is unset."""
+        blame = tuple([replace(share, rank=UNSET) for share in self.blame])
+        return replace(self, blame=blame, grounds=UNSET, commands=UNSET, hardware_at_s=UNSET)
+
+
+def reasoned(*parts: Clause | str, code: Reason = Reason.OTHER, lead: str = "") -> dict[str, Any]:
+    """Return the fields of a finding that hold its reason; empty parts are left out."""
+    clauses = tuple(
+        [Clause(text=part) if isinstance(part, str) else part for part in parts if part]
+    )
+    reason = "; ".join([clause.whole for clause in clauses])
+    return {"reason": reason, "grounds": Grounds(code=code, clauses=clauses, lead=lead)}
+
+
+def more_reasoned(
+    finding: Finding, part: str, code: Reason = Reason.OTHER, lead: str = ""
+) -> Finding:
+    """Return a finding with one more part of its reason."""
+    code, lead = code or finding.code, lead or finding.lead
+    return replace(finding, **reasoned(*finding.parts, part, code=code, lead=lead))
+
+
+def waved_off(finding: Finding, why: str, code: Reason = Reason.OTHER) -> Finding:
+    """Return a judgement that is none: why that is so, with its own reason behind it."""
+    first, *others = finding.parts or (Clause(text=""),)
+    clauses = [replace(first, about=f"{why} ({first.about}", verb=False), *others]
+    clauses[-1] = replace(clauses[-1], text=f"{clauses[-1].text})")
+    return replace(finding, tier="none", severity="info", **reasoned(*clauses, code=code))
 
 
 class Ledger(Value, frozen=True, kw_only=True):
@@ -191,8 +278,12 @@ class Holding(Value, frozen=True, kw_only=True):
     """Instant (epoch seconds) since when it has been so, as far as it was seen."""
     evidence: str = ""
     """The facts, in one sentence with its numbers."""
+    left: bool = False
+    """Of a rank: others of its job, or its launcher, have ended."""
     advice: tuple[str, ...] = ()
     """What would free it; advice, not a promise."""
+    command: str = ""
+    """What is to be typed at the end of the first line of advice."""
     gib_hours: float | None = None
     """Memory times time so far."""
     cost_usd: float | None = None

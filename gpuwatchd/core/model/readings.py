@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.model.base import DeviceState, EventKind, MemoryKind, Value
 
 _WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
@@ -42,13 +43,16 @@ class Device(Value, frozen=True, kw_only=True):
 
         An instance is "MIG 3:0", the first one of GPU 3, as nvidia-smi counts.
         """
-        kind = "MIG" if self.parent_uid else "GPU"
+        return f"{'MIG' if self.parent_uid else 'GPU'} {self.number}".rstrip()
+
+    @property
+    def number(self) -> str:
+        """Return the label without the kind of device: "0", "3:0", "1a2b3c4d"; "" without any."""
         if self.index is not None:
             card = "" if self.parent_index is None else f"{self.parent_index}:"
-            return f"{kind} {card}{self.index}"
+            return f"{card}{self.index}"
         tail = self.uid.rpartition("/")[2].removeprefix("GPU-").removeprefix("MIG-")
-        short = tail.partition("-")[0][:12]
-        return f"{kind} {short}" if short else kind
+        return tail.partition("-")[0][:12]
 
 
 class ProcessKey(Value, frozen=True, kw_only=True):
@@ -96,6 +100,9 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
     """The pid is of another pid namespace: no name is true here, and no signal may be sent."""
     program: str | None = None
     """Key of what it runs (see ``analysis.program_key``); None: it may be anything next time."""
+    name_kind: NameKind = NameKind.OWN
+    was: str = ""
+    """Of one that has ended: what it was called, where that is known."""
 
     @property
     def label(self) -> str:
@@ -103,13 +110,21 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
 
         Ten jobs called "python" tell nobody whose fault it is.
         """
+        flag, entry = self.entry_point
+        return f"{self.name} {flag}{entry}" if entry else self.name
+
+    @property
+    def entry_point(self) -> tuple[str, str]:
+        """The script or module that an interpreter runs, after the flag that it needs.
+
+        ("", "train.py") or ("-m ", "torch.distributed.run"); ("", "") where there is none to name.
+        """
         if not self.name.startswith("python") or len(self.argv) < 2:
-            return self.name
+            return "", ""
         words = iter(self.argv[1:])
         for word in words:
             if word == "-m":
-                module = next(words, "")
-                return f"{self.name} -m {module}" if module else self.name
+                return "-m ", next(words, "")
             if word in _WITH_VALUE:
                 next(words, None)
             elif word == "-" or _CODE.fullmatch(word):
@@ -117,8 +132,8 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
             elif not word.startswith("-"):
                 script = word.rpartition("/")[2]
                 plain = script.endswith(".py") or _SCRIPT.fullmatch(script)
-                return f"{self.name} {script}" if plain else self.name
-        return self.name
+                return "", script if plain else ""
+        return "", ""
 
     @property
     def numbered(self) -> str:
@@ -131,8 +146,7 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
         return self._with_pid(self.name)
 
     def _with_pid(self, words: str) -> str:
-        pid = self.key.pid
-        return words if words.startswith(f"pid {pid} (") else f"{words}[{pid}]"
+        return words if self.name_kind is NameKind.STAND_IN else f"{words}[{self.key.pid}]"
 
     @property
     def team(self) -> tuple[str, int | str | None] | None:
@@ -176,8 +190,8 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
         """
         if self.foreign:
             return self.name
-        label = self.label
-        plain = label == self.name or " -m " in label or not label.endswith(".py")
+        flag, script = self.entry_point
+        plain = bool(flag) or not script.endswith(".py")
         runs = self.framework if self.framework and self.framework_sure and plain else self.label
         parts = (self.place, self.user, runs, self.model, f"pid {self.key.pid}")
         return " - ".join(part for part in parts if part)
@@ -216,6 +230,8 @@ class DeviceReading(Value, frozen=True, kw_only=True):
     uses: tuple[ProcessUse, ...] | None = None
     """Processes; () is "none", None is unknown (then ``uses_reason`` says why)."""
     uses_reason: str | None = None
+    per_instance: bool = False
+    """The card of MIG instances: nothing is missing, they have lists of their own."""
     state: DeviceState = "ok"
     memory_api: str | None = None
     """Which call gave the memory ("v2", "v1", "unified", ...): one series, one call."""
@@ -234,6 +250,11 @@ class Fault(Value, frozen=True, kw_only=True):
     """"source", "source/device" or "source/device/field"."""
     why: str
     device_uid: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Where, as far as that is known, and why."""
+        return f"{self.where}: {self.why}" if self.where else self.why
 
 
 class Event(Value, frozen=True, kw_only=True):

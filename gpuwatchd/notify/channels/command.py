@@ -134,6 +134,7 @@ def payload(message: Message) -> bytes:
     """Return what the program reads on standard input: one JSON object and a line feed."""
     content: dict[str, Any] = _encodable(msgspec.to_builtins(message))
     finding = content.pop("finding", None)
+    content.pop("lead", None)
     return (
         msgspec.json.encode(
             {"schema_version": SCHEMA_VERSION, "message": content, "finding": finding}

@@ -94,7 +94,7 @@ def compose(
         facts=facts.facts(alert, notice, now_s=now_s, also=also, host=name),
         command=facts.command(alert, notice),
         thread=first if own != first else None,
-        finding=alert.finding,
+        finding=alert.finding.public,
         alert_key=alert.key,
         also=tuple(one.key for one in also),
         cost=_money(alert),

@@ -105,6 +105,6 @@ def entry(alert: Alert, *, now_s: float) -> str:
     mark = "over" if over else f"{alert.severity}, open"
     if sentences.crashed(alert):
         mark = "probably ran out of memory"
-    who = sentences.brief(alert.title or alert.subject.id)
+    who = sentences.brief(alert)
     room = _ENTRY_CHARS - len(at) - len(mark) - len(what)
     return f"{at} {mark}: {sentences.fitted(who, max(room, 12))}{what}"

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import text, units
+from gpuwatchd.core.codes import TypedFact
 from gpuwatchd.pipeline.messages import sentences
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def others(also: Sequence[Alert], *, now_s: float) -> str:
         end = sentences.tail(
             alert, "resolved" if alert.state == "resolved" else "firing", now_s=now_s
         )
-        name = sentences.brief(alert.title or alert.subject.id)
+        name = sentences.brief(alert)
         named.append(f"{sentences.fitted(name, max(_OTHER_CHARS - len(end), 12))}{end}")
     more = len(also) - len(named)
     return "; ".join([*named, f"{more} more"] if more > 0 else named)
@@ -119,9 +120,11 @@ def command(alert: Alert, notice: NoticeKind) -> str:
 
 def _ways_out(alert: Alert, also: Sequence[Alert]) -> dict[str, str]:
     """Return how to hear no more of it."""
-    ways = {"Silence": f"gpuwatchctl snooze {_all_of(alert, also) or target(alert)} 1h"}
+    ways: dict[str, str] = {
+        TypedFact.SILENCE: f"gpuwatchctl snooze {_all_of(alert, also) or target(alert)} 1h"
+    }
     if alert.kind == "leak":
-        ways["If normal"] = f"gpuwatchctl feedback {target(alert)} normal"
+        ways[TypedFact.IF_NORMAL] = f"gpuwatchctl feedback {target(alert)} normal"
     return ways
 
 

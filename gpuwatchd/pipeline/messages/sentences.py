@@ -6,11 +6,11 @@ interval holds nine of ten (5 to 95 %); what is not known is said as not known.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import text, units
-from gpuwatchd.core.codes import OUT_OF_MEMORY, Ending
+from gpuwatchd.core.codes import OUT_OF_MEMORY, Ending, Reason, TitleRole
+from gpuwatchd.core.model.alerts import Title, TitlePart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,63 +43,39 @@ _KINDS = {
     "cyclic": "a leak from cycle to cycle",
 }
 
-_MODEL = re.compile(r"^((?:GPU|MIG) [\w:]+) \([^()]*\)")
-_RUNS = re.compile(r"^(\d+ ranks of [^()]+) \([^()]*\)")
-_OWNER = re.compile(r"(?<=\]) of \S+$|(?<=\S) of \S+(?= on (?:GPU|MIG) )")
-_INTERPRETER = re.compile(r"\bpython[\d.]* (?=\S+\[)")
-_PID = re.compile(r"\[\d+\]$")
-_MANY = re.compile(r"(?:host memory of )?\d+ ranks ")
-_TOGETHER = re.compile(r" leak alike, together [\d.,]+ MB/min")
-_ELSEWHERE = (
-    (
-        re.compile(
-            r"\b(?:grows|rises)( steadily)? by \S+ MB/min for [^,;]+, \S+ [KMGT]iB so far,? ?"
-        ),
-        lambda found: "steady, " if found[1] else "",
-    ),
-    (re.compile(r", full in [^;]*$"), ""),
-    (re.compile(r"^host memory "), ""),
-    (re.compile(r" creeps up by \S+ MB/min"), " creeps up"),
-    (_TOGETHER, " leak alike"),
-    (re.compile(r"\bup in (\d+) of (\d+) parts"), r"rising in \1 of \2 parts of that time"),
-)
-"""What a reason says that stands elsewhere in a message: rate, duration, amount, time left."""
+
+def brief(alert: Alert) -> Title:
+    """Return whom an alert is about without the model of the device, or what ranks run."""
+    whole = TitlePart(text=alert.title or alert.subject.id)
+    return Title(
+        tuple(
+            TitlePart(
+                text=text.clean(part.text if part.short is None else part.short), role=part.role
+            )
+            for part in alert.title_parts or (whole,)
+            if part.role is not TitleRole.MODEL
+        )
+    )
 
 
-def brief(title: str) -> str:
-    """Return a title without the model of its device, or what ranks run.
-
-    Examples
-    --------
-    >>> brief("GPU 0 (A100-SXM4-80GB): python train.py[4711] of alice")
-    'GPU 0: python train.py[4711] of alice'
-    >>> brief("4 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-3")
-    '4 ranks of torchrun 7f3a of alice on GPU 0-3'
-    """
-    short = _RUNS.sub(r"\1", _MODEL.sub(r"\1", text.clean(title).strip()))
-    return short.replace("memory that no listed process owns", "memory that nobody owns")
-
-
-def fitted(title: str, room: int) -> str:
+def fitted(title: Title, room: int) -> str:
     """Return a title in at most ``room`` characters: the owner goes first, the pid last.
 
     Examples
     --------
-    >>> fitted("GPU 0: python train.py[4711] of alice", 30)
-    'GPU 0: python train.py[4711]'
-    >>> fitted("GPU 0: python train.py[4711] of alice", 22)
-    'GPU 0: train.py[4711]'
-    >>> fitted("GPU 0: python train.py[4711] of alice", 16)
-    'GPU 0: tr…[4711]'
+    >>> parts = (("GPU 0: ", ""), ("python ", "interpreter"), ("train.py", ""), ("[4711]", "pid"),
+    ...          (" of alice", "owner"))
+    >>> title = Title(tuple(TitlePart(text=text, role=TitleRole(role)) for text, role in parts))
+    >>> fitted(title, 30), fitted(title, 22), fitted(title, 16)
+    ('GPU 0: python train.py[4711]', 'GPU 0: train.py[4711]', 'GPU 0: tr…[4711]')
     """
-    if len(title) > room:
-        title = _OWNER.sub("", title)
-    if len(title) > room:
-        title = _INTERPRETER.sub("", title)
-    pid = _PID.search(title)
-    if len(title) > room and pid is not None and len(pid[0]) < room:
-        return text.cut(title[: pid.start()], room - len(pid[0])) + pid[0]
-    return text.cut(title, room)
+    for role in (TitleRole.OWNER, TitleRole.INTERPRETER):
+        if len(str(title)) > room:
+            title = title.without(role)
+    pid = str(Title(tuple(part for part in title.parts if part.role is TitleRole.PID)))
+    if pid and len(str(title)) > room > len(pid):
+        return text.cut(str(title.without(TitleRole.PID)), room - len(pid)) + pid
+    return text.cut(str(title), room)
 
 
 def crashed(alert: Alert) -> bool:
@@ -140,8 +116,9 @@ def subject(
     host: str = "",
 ) -> str:
     """Return the line that must be enough on a lock screen, at most 78 characters."""
-    lead, who, on = _lead(alert, notice), brief(_who(alert)), on_host(host)
-    beside = SUBJECT_CHARS - len(lead) - len(on) - len(_INTERPRETER.sub("", _OWNER.sub("", who)))
+    lead, who, on = _lead(alert, notice), brief(alert), on_host(host)
+    least = str(who.without(TitleRole.OWNER, TitleRole.INTERPRETER))
+    beside = SUBJECT_CHARS - len(lead) - len(on) - len(least)
     end = tail(alert, notice, now_s=now_s, also=also, room=max(_WHY_CHARS, beside)) + on
     room = max(SUBJECT_CHARS - len(lead) - len(end), _LEAST_NAME)
     return text.cut(f"{lead}{fitted(who, room)}{end}", SUBJECT_CHARS)
@@ -150,10 +127,6 @@ def subject(
 def on_host(host: str) -> str:
     """Return " (lab3)"; "" where the name is not known."""
     return f" ({text.cut(host, _HOST_CHARS)})" if host else ""
-
-
-def _who(alert: Alert) -> str:
-    return alert.title or alert.subject.id
 
 
 def _lead(alert: Alert, notice: NoticeKind) -> str:
@@ -167,6 +140,12 @@ def _lead(alert: Alert, notice: NoticeKind) -> str:
     if alert.told_flapping and notice in {"firing", "repeat"}:
         word = f"{word}, on and off" if word else "On and off"
     return f"{word}: " if word else ""
+
+
+def critical_lead(alert: Alert, notice: NoticeKind) -> str:
+    """Return how a subject begins that says of news only that it is critical; else ""."""
+    plain = alert.severity == "critical" and notice in {"firing", "escalated"}
+    return _lead(alert, notice) if plain and not (alert.told_flapping or crashed(alert)) else ""
 
 
 def tail(
@@ -203,7 +182,7 @@ def tail(
         return f"{more} has not grown since {units.moment(since_s, now_s=now_s)}"
     if is_stale(alert, now_s):
         return f"{more}: no news for {units.duration(now_s - alert.finding.judged_at_s)}"
-    many = bool(also) or _MANY.match(alert.title) is not None
+    many = bool(also) or any(part.role is TitleRole.RANKS for part in alert.title_parts or ())
     value = f"{more} {sure(alert.finding)}leak{'' if many else 's'}"
     return f"{value}{_soon((alert, *also), now_s)}"
 
@@ -224,7 +203,8 @@ def _soon(alerts: Sequence[Alert], now_s: float) -> str:
 
 def _first(alert: Alert) -> str:
     """Return the first part of a reason."""
-    return text.clean(alert.finding.reason).partition(";")[0].strip() or alert.kind
+    parts = alert.finding.parts
+    return text.clean(parts[0].whole).strip() if parts else alert.kind
 
 
 def is_stale(alert: Alert, now_s: float) -> bool:
@@ -234,7 +214,7 @@ def is_stale(alert: Alert, now_s: float) -> bool:
 
 def pace(finding: Finding) -> float | None:
     """Return how fast it grows in bytes/s: of ranks that leak alike, all of them together."""
-    if finding.blame and _TOGETHER.search(finding.reason):
+    if finding.blame and finding.code is Reason.JOB:
         return sum(blame.rate_bytes_per_s for blame in finding.blame)
     return finding.rate_bytes_per_s
 
@@ -292,23 +272,19 @@ def judgement(finding: Finding) -> str:
     value = f"{word} {kind} ({percent})"
     if not word:
         value = f"{kind.capitalize()}, as good as certain ({percent})"
-    because = evidence(finding.reason)
+    because = evidence(finding)
     return f"{value}: {because}." if because else f"{value}."
 
 
-def evidence(reason: str) -> str:
-    """Return a reason without what is said elsewhere.
-
-    Examples
-    --------
-    >>> evidence("grows steadily by 12.4 MB/min for 0h 17m, 206 MiB so far, none given back, up in "
-    ...          "14 of 16 parts; 46% of its room is gone, 20.0 GiB left, full in 0h 47m (0h 39m - "
-    ...          "1h 02m)")[:70]
-    'steady, none given back, rising in 14 of 16 parts of that time; 46% of'
-    """
-    value = text.clean(reason, limit=600).strip().rstrip(".")
-    for pattern, instead in _ELSEWHERE:
-        value = pattern.sub(instead, value)
+def evidence(finding: Finding) -> str:
+    """Return a reason without what stands elsewhere: rate, duration, amount and time left."""
+    texts: list[str] = []
+    for part in finding.parts:
+        # A forecast is repeated elsewhere as it is; with more behind it, it stays whole.
+        whole = part.short is None or (part.forecast and part is not finding.parts[-1])
+        words = part.text if whole or part.short is None else part.short
+        texts.append(f"{part.about}{words}" if texts or not part.verb else words)
+    value = text.clean("; ".join(texts), limit=600).strip().rstrip(".")
     return text.cut(value.strip(" ,;"), _EVIDENCE_CHARS)
 
 

@@ -165,7 +165,7 @@ def _memory(painter: Painter, item: LiveDevice, width: int, badge: Badge) -> Row
     share = used / total if used is not None and total else None
     text = f"{cards.amount(used)}/{units.size(total)}"
     if width_of(text) > width - 2 * (not painter.rich):
-        text = text.removesuffix(" GiB")
+        text = f"{cards.amount(used)}/{cards.amount(total)}"
     if width >= 20 and share is not None:
         text += f" {units.percent(share)}"
     kind = badge.kind if badge.kind != "unknown" else "curve"

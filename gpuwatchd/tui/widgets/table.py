@@ -233,7 +233,7 @@ def badge_cell_word(painter: Painter, badge: badges.Badge, width: int) -> Row:
 
 
 def _short(item: LiveDevice) -> str:
-    return item.device.label.removeprefix("GPU ").removeprefix("MIG ")[:8]
+    return (item.device.number or item.device.label)[:8]
 
 
 def _grown(entry: Entry, _: float) -> tuple[str, str]:
@@ -281,18 +281,16 @@ _TEXTS: Final[dict[str, Callable[[Entry, float], tuple[str, str]]]] = {
 
 def _called(info: ProcessInfo, width: int) -> str:
     """Return its name; where there is little room the script alone, without its interpreter."""
-    script = info.label.removeprefix(f"{info.name} ")
-    if width >= _NAME_WHOLE or script == info.label:
-        return info.label
-    return script.removeprefix("-m ")
+    _, script = info.entry_point
+    return info.label if width >= _NAME_WHOLE or not script else script
 
 
 def _name(painter: Painter, entry: Entry, width: int, here: str) -> Row:
     """Return who it is without pid and user, what it runs, and for whom."""
     info = entry.process.info
     whole = verdict_text.who(info)
-    plain = whole.startswith(f"{info.label}[")
-    ended = " (defunct)" if plain and whole.endswith("(defunct)") else ""
+    plain = verdict_text.is_named(info)
+    ended = " (defunct)" if plain and verdict_text.is_defunct(info) else ""
     text = f"{_called(info, width)}{ended}" if plain else whole
     first = painter.fit(text, width)
     cells: Row = [(first, f"bold {here}" if is_leak(entry.process.finding) else here)]

@@ -72,7 +72,7 @@ def _warnings(flags: Globals, view: View, now_s: float) -> list[dict[str, Any]]:
             bad = False
         said.append({"code": code, "text": words, "bad": bad, "more": []})
     said += _unheard(flags, view)
-    problems = [p for p in view.daemon.problems if not undelivered.is_said(p, view)]
+    problems = undelivered.other_problems(view)
     said += [{"code": "problem", "text": text.clean(p), "bad": False, "more": []} for p in problems]
     return said
 
@@ -84,12 +84,12 @@ def _unheard(flags: Globals, view: View) -> list[dict[str, Any]]:
         undelivered.banner(out, view)
     undelivered.silent(out, view)
     said: list[dict[str, Any]] = []
-    for depth, words in out.kept:
+    for depth, words, style in out.kept:
         if depth and said:
             said[-1]["more"].append(words)
             continue
-        bad = words.startswith("! ")
-        plain = words.removeprefix("! ")
+        bad = style == undelivered.ALARM
+        plain = words[len(undelivered.MARK) :] if bad else words
         said.append({"code": "unheard", "text": plain, "bad": bad, "more": []})
     return said
 

@@ -36,7 +36,7 @@ def held(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: A
         "prices": [f"cost: its share of {line}" for line in book.lines(priced)],
         "unknown": zombies.unknown_lists(view),
         "checked": zombies.checked(view),
-        "openers": [[depth, words_] for depth, words_ in out.kept],
+        "openers": [[depth, words_] for depth, words_, _ in out.kept],
     }
 
 

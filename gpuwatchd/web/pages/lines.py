@@ -10,7 +10,7 @@ from gpuwatchd.cli.output import Out
 from gpuwatchd.core import text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
@@ -27,7 +27,8 @@ class Lines(Out):
     Attributes
     ----------
     kept
-        (depth, text) of each line; depth counts the steps of two columns that it was indented.
+        (depth, text, style) of each line; depth counts the steps of two columns that it was
+        indented, and the style is that of its first part.
     """
 
     def __init__(self, flags: Globals) -> None:
@@ -35,11 +36,11 @@ class Lines(Out):
         self.ascii = False
         self.colour = False
         self.width = _WIDE
-        self.kept: list[tuple[int, str]] = []
+        self.kept: list[tuple[int, str, str]] = []
 
     def line(self, *parts: Part, end: str = "\n") -> None:  # noqa: ARG002 - there is one end only
         """Keep parts one after the other."""
-        self._keep("".join(_words(part) for part in parts))
+        self._keep("".join(_words(part) for part in parts), parts)
 
     def flow(
         self,
@@ -51,17 +52,18 @@ class Lines(Out):
         whole: bool = False,  # noqa: ARG002 - as above
     ) -> None:
         """Keep parts with gaps; wider ones become commas, as the page has no columns."""
-        between = gap if len(gap) == 1 else ", "
-        self._keep(first + joined(parts, between))
+        between, kept = gap if len(gap) == 1 else ", ", list(parts)
+        self._keep(first + joined(kept, between), kept)
 
     def texts(self) -> list[str]:
         """Return the lines alone."""
-        return [words for _, words in self.kept]
+        return [words for _, words, _ in self.kept]
 
-    def _keep(self, words: str) -> None:
+    def _keep(self, words: str, parts: Sequence[Part]) -> None:
         plain = words.strip()
         if plain:
-            self.kept.append(((len(words) - len(words.lstrip())) // 2, plain))
+            style = "" if isinstance(parts[0], str) else parts[0][1]
+            self.kept.append(((len(words) - len(words.lstrip())) // 2, plain, style))
 
 
 def joined(parts: Iterable[Part], between: str = ", ") -> str:

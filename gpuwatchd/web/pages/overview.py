@@ -43,7 +43,7 @@ def overview(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
         "page": head(flags, view),
         "devices": [device(view, item) for item in view.devices],
         "alerts": alerts(view),
-        "held": _held(flags, view),
+        "held": panel.held(view),
         **table(ordered(view.devices), query),
     }
 
@@ -102,7 +102,7 @@ def verdict(view: View, item: LiveDevice) -> list[str]:
         return [instead]
     first, *others = (lines.joined([part]) for part in cards.judgement(item, item.finding))
     beside = badges.device(item)
-    texts = [beside.rest if first == beside.words else first, *others]
+    texts = [beside.rest if beside.judged else first, *others]
     return [text.clean(value, limit=1024) for value in texts if value]
 
 
@@ -213,10 +213,3 @@ def _alert(alert: Alert, view: View, silent: Mapping[str, str]) -> dict[str, Any
         "line": lines.joined(rest),
         "silent": silent.get(alert.key, ""),
     }
-
-
-def _held(flags: Globals, view: View) -> str:
-    """Return one line on memory that is held without work; "" where there is none."""
-    out = lines.Lines(flags)
-    panel.holdings(out, view)
-    return " ".join(out.texts()).partition(":")[0]

@@ -105,7 +105,7 @@ class Link:
                     if error.permanent:
                         raise
                     # That nobody answers on a bus says more than that there is none elsewhere.
-                    if failure is None or failure.message == session_bus.NO_BUS:
+                    if failure is None or isinstance(failure, session_bus.NoBusError):
                         failure = error
                 else:
                     return

@@ -155,6 +155,13 @@ def complaints() -> Iterator[list[BaseException | str]]:
         logger.removeHandler(ear)
 
 
+class NoBusError(NotifyError):
+    """Nobody answers where a session bus may be."""
+
+    def __init__(self) -> None:
+        super().__init__(NO_BUS, permanent=False, hint=_NO_BUS_HINT, page="errors#pop-up")
+
+
 def explain(cause: BaseException | str | None) -> NotifyError:
     """Return a failure in our words: what is missing, and how to get it. Always transient."""
     if cause is None:
@@ -176,6 +183,6 @@ def explain(cause: BaseException | str | None) -> NotifyError:
         cause,
         (FileNotFoundError, ConnectionError, PermissionError, EOFError, KeyError),
     ):
-        return NotifyError(NO_BUS, permanent=False, hint=_NO_BUS_HINT, page="errors#pop-up")
+        return NoBusError()
     value = text.clean(str(cause), limit=160) or type(cause).__name__
     return NotifyError(f"the pop-up failed: {value}", permanent=False, page="errors#pop-up")

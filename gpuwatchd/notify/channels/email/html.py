@@ -146,14 +146,14 @@ def _next(message: Message) -> list[str]:
 
 
 def _facts(message: Message) -> list[str]:
-    facts = [*plain_text.facts(message), *plain_text.commands(message)]
+    facts = plain_text.rows(message)
     if not facts:
         return []
     rows = "\n".join(
         '<tr><th scope="row" style="text-align:left;font-weight:500;padding:2px 16px 2px 0;'
         f'vertical-align:top;white-space:nowrap;opacity:.75">{text.for_html(label)}</th>'
-        f'<td style="padding:2px 0;{_style(value)}">{text.for_html(value)}</td></tr>'
-        for label, value in facts
+        f'<td style="padding:2px 0;{_style(typed=typed)}">{text.for_html(value)}</td></tr>'
+        for label, value, typed in facts
     )
     return [
         (
@@ -163,6 +163,6 @@ def _facts(message: Message) -> list[str]:
     ]
 
 
-def _style(value: str) -> str:
+def _style(*, typed: bool) -> str:
     """Return how a value is set: what is to be typed looks like it."""
-    return f"{_MONO};font-size:13px" if value.startswith("gpuwatchctl ") else ""
+    return f"{_MONO};font-size:13px" if typed else ""
