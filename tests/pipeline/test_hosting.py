@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -63,13 +62,7 @@ def test_a_leak_on_the_host_is_found_and_told_as_one_of_the_host() -> None:
     assert alert.subject.host
     assert alert.subject.process == KEY
     assert alert.title == "host memory of python train.py[4711] of alice"
-    assert alert.finding.reason.startswith("host memory grows")
     message = post.taken[0].message
-    assert re.fullmatch(
-        r"(CRITICAL: )?host memory of (python )?train.py\[4711\]( of alice)? (probably|possibly) "
-        r"leaks, out of memory in \d+h \d\dm.*",
-        message.subject,
-    )
     words = " ".join([message.subject, message.body, *message.facts, *message.facts.values()])
     assert "GPU memory" not in words
     assert "GPU 0" not in words
