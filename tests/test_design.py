@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any, get_args
 
 import pytest
@@ -26,8 +27,32 @@ TEXT = 4.5
 """WCAG 2.2, 1.4.3: contrast of text with its ground."""
 GRAPHICS = 3.0
 """WCAG 2.2, 1.4.11: contrast of what has to be seen."""
+APART = 10.0
+"""Distance in CIE L*a*b* at which two colours that lie apart are plainly not the same; some 2.3
+is what can just be seen side by side."""
 WRITTEN = ("ink", "faint", "limit", "curve")
 SEEN = ("curve", "floor", "fit", "limit", "now")
+
+# G. M. Machado, M. M. Oliveira, L. A. F. Fernandes: A Physiologically-based Model for Simulation
+# of Color Vision Deficiency, IEEE TVCG 15(6), 2009; severity 1.0, of linear RGB.
+SIGHT = {
+    "everybody": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritanopia": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
 
 
 def linear(colour: str) -> tuple[float, ...]:
@@ -47,6 +72,30 @@ def contrast(one: str, other: str) -> float:
     return (bright + 0.05) / (dark + 0.05)
 
 
+def lab(rgb: tuple[float, ...]) -> tuple[float, float, float]:
+    """Return CIE L*a*b* (D65) of linear RGB."""
+    to_xyz = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+    xyz = (sum(k * c for k, c in zip(row, rgb, strict=True)) for row in to_xyz)
+
+    def curve(share: float) -> float:
+        return share ** (1 / 3) if share > 216 / 24389 else (24389 / 27 * share + 16) / 116
+
+    x, y, z = (curve(v / w) for v, w in zip(xyz, (0.9505, 1.0, 1.089), strict=True))
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def distance(one: str, other: str, sight: str) -> float:
+    """Return how far apart two colours are for somebody, in CIE L*a*b*."""
+
+    def seen(colour: str) -> tuple[float, float, float]:
+        rgb = linear(colour)
+        rows = (sum(k * c for k, c in zip(row, rgb, strict=True)) for row in SIGHT[sight])
+        return lab(tuple(min(max(part, 0.0), 1.0) for part in rows))
+
+    pairs = zip(seen(one), seen(other), strict=True)
+    return float(sum((a - b) ** 2 for a, b in pairs) ** 0.5)
+
+
 @pytest.mark.parametrize("name", [*LOOKS, *WRITTEN])
 def test_what_is_written_in_a_colour_can_be_read(name: str) -> None:
     paints: dict[Any, Any] = {**PARTS, **LOOKS}
@@ -64,6 +113,25 @@ def test_what_is_written_on_a_badge_can_be_read(kind: Kind) -> None:
 def test_lines_stand_out_from_their_ground(part: str) -> None:
     assert contrast(PARTS[part].light, PAPER) >= GRAPHICS
     assert contrast(PARTS[part].dark, NIGHT) >= GRAPHICS
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_badges_can_be_told_apart(sight: str) -> None:
+    pairs = combinations(LOOKS, 2)
+    found = {(a, b): distance(LOOKS[a].fill, LOOKS[b].fill, sight) for a, b in pairs}
+    assert {pair: d for pair, d in found.items() if d < APART} == {}
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_lines_can_be_told_apart(sight: str, scheme: str) -> None:
+    lines = ("curve", "floor", "fit", "limit", "band")
+    pairs = combinations(lines, 2)
+    found = {
+        (a, b): distance(getattr(PARTS[a], scheme), getattr(PARTS[b], scheme), sight)
+        for a, b in pairs
+    }
+    assert {pair: d for pair, d in found.items() if d < APART} == {}
 
 
 def test_nothing_depends_on_colour_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.charts import child_process
+from gpuwatchd.charts import child_process, text_chart
 from gpuwatchd.charts import mail_chart as drawing
 from gpuwatchd.core import design
 from gpuwatchd.core.model import Chart
@@ -112,6 +113,20 @@ def test_ticks_are_few_and_round(begin_s: float, span_s: float) -> None:
 def test_days_are_named_once() -> None:
     two_days = [NOW_S, NOW_S + 3600.0, NOW_S + 86400.0, NOW_S + 90000.0]
     assert drawing._tick_labels(two_days, NOW_S) == ["02:07", "03:07", "Mon 02:07", "03:07"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "numbers"),
+    [
+        ({}, "12.0 01:27 16.0 02:07 22.0 03:37 03:22 04:07"),
+        ({"high_s": None}, "12.0 01:27 16.0 02:07 22.0 03:37 03:22"),
+        ({"mid_s": None}, "12.0 01:27 16.0 02:07 22.0"),
+        ({"limit_bytes": None}, "12.0 01:27 16.0 02:07"),
+    ],
+)
+def test_the_words_say_what_the_picture_shows(changes: dict[str, Any], numbers: str) -> None:
+    said = text_chart.words(leak(**changes))
+    assert re.findall(r"\d+[.:]\d+", said) == numbers.split()
 
 
 def test_the_lines_are_where_the_numbers_say(drawn_here: None) -> None:

@@ -14,7 +14,7 @@ import pytest
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.notify.channels.desktop import channel
 from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
-from gpuwatchd.notify.channels.desktop.connection import REBUILD_AFTER
+from gpuwatchd.notify.channels.desktop.connection import REBUILD_AFTER, title
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,6 +230,10 @@ def test_a_hang_ends_in_time_and_leaves_a_bounded_number_of_threads(
     assert notifier.send(message)
     notifier.close()
     assert threading.active_count() <= before
+
+
+def test_a_title_of_nothing_but_control_signs_is_our_name(message: Message) -> None:
+    assert title(msgspec.structs.replace(message, subject="\x1b[2J")) == "gpuwatchd"
 
 
 def test_close_may_come_twice_and_a_send_starts_anew(world: World) -> None:

@@ -17,10 +17,12 @@ from tests.store.world import T0, Time, opened
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from gpuwatchd.core.ports import Notifier
+
+    NewOffice = Callable[..., "Office"]
 
 
 class Channel:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpuwatchd.core.config import Seconds
-from tests.promises.post_office import DOWN, WRONG, Channel, Office
+from tests.promises.post_office import DOWN, WRONG, Channel, NewOffice
 from tests.store.world import T0
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HOUR_S = 3600.0
 
 
-def test_a_permanent_error_goes_to_the_next_channel_at_once(office: Callable[..., Office]) -> None:
+def test_a_permanent_error_goes_to_the_next_channel_at_once(office: NewOffice) -> None:
     desktop, mail, chat = Channel("desktop", WRONG), Channel("email", WRONG), Channel("chat")
     one = office(desktop, mail, chat, channels=("desktop",), fallback=("email", "chat"))
     one.tell("a")
@@ -32,7 +28,7 @@ def test_a_permanent_error_goes_to_the_next_channel_at_once(office: Callable[...
     assert one.post.untold() == ()
 
 
-def test_a_fallback_waits_for_what_may_pass(office: Callable[..., Office]) -> None:
+def test_a_fallback_waits_for_what_may_pass(office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.tell("a")
@@ -52,7 +48,7 @@ def test_a_fallback_waits_for_what_may_pass(office: Callable[..., Office]) -> No
     assert (desktop.ids, mail.ids) == (["b"], ["a"])
 
 
-def test_a_channel_that_has_long_failed_has_no_time_left(office: Callable[..., Office]) -> None:
+def test_a_channel_that_has_long_failed_has_no_time_left(office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.tell("a")
@@ -64,7 +60,7 @@ def test_a_channel_that_has_long_failed_has_no_time_left(office: Callable[..., O
 
 
 def test_a_daemon_that_is_started_again_and_again_uses_its_fallback_in_time(
-    office: Callable[..., Office],
+    office: NewOffice,
 ) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
@@ -78,7 +74,7 @@ def test_a_daemon_that_is_started_again_and_again_uses_its_fallback_in_time(
     assert mail.ids == ["a"]
 
 
-def test_what_failed_before_a_start_is_tried_first_and_soon(office: Callable[..., Office]) -> None:
+def test_what_failed_before_a_start_is_tried_first_and_soon(office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",), fallback_after=1e9)
     one.tell("a")
@@ -95,9 +91,7 @@ def test_what_failed_before_a_start_is_tried_first_and_soon(office: Callable[...
     assert (mail.tries, desktop.ids) == (0, ["a"])
 
 
-def test_a_fallback_is_not_used_while_another_channel_delivers(
-    office: Callable[..., Office],
-) -> None:
+def test_a_fallback_is_not_used_while_another_channel_delivers(office: NewOffice) -> None:
     desktop, command, mail = Channel("desktop", WRONG), Channel("command"), Channel("email")
     one = office(desktop, command, mail, channels=("desktop", "command"), fallback=("email",))
     one.tell("a")
@@ -105,9 +99,7 @@ def test_a_fallback_is_not_used_while_another_channel_delivers(
     assert (command.ids, mail.tries) == (["a"], 0)
 
 
-def test_an_original_that_delivers_after_all_calls_its_fallback_off(
-    office: Callable[..., Office],
-) -> None:
+def test_an_original_that_delivers_after_all_calls_its_fallback_off(office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email", DOWN)
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.tell("a")
@@ -121,9 +113,7 @@ def test_an_original_that_delivers_after_all_calls_its_fallback_off(
     assert (desktop.ids, mail.ids, one.waiting()) == (["a"], [], {})
 
 
-def test_a_fallback_keeps_to_its_quiet_hours_and_to_what_it_is_for(
-    office: Callable[..., Office],
-) -> None:
+def test_a_fallback_keeps_to_its_quiet_hours_and_to_what_it_is_for(office: NewOffice) -> None:
     desktop, mail, pager = Channel("desktop", WRONG), Channel("email"), Channel("pager")
     here = time.localtime(T0)
     quiet = f"{here.tm_hour:02d}:00-{(here.tm_hour + 1) % 24:02d}:00"

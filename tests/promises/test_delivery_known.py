@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuwatchd.pipeline.end_reasons import CRASHED
 from tests.making import alert
-from tests.promises.post_office import DOWN, WRONG, Channel, Office
+from tests.promises.post_office import DOWN, WRONG, Channel, NewOffice, Office
 from tests.store.world import T0
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-
-def test_an_alert_that_reached_nobody_is_known_after_a_restart(
-    office: Callable[..., Office],
-) -> None:
+def test_an_alert_that_reached_nobody_is_known_after_a_restart(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
     one.tell("a")
@@ -30,7 +25,7 @@ def test_an_alert_that_reached_nobody_is_known_after_a_restart(
     assert one.post.untold() == ()
 
 
-def test_every_alert_of_a_shared_message_counts_as_told(office: Callable[..., Office]) -> None:
+def test_every_alert_of_a_shared_message_counts_as_told(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
     one.tell("b")
@@ -43,7 +38,7 @@ def test_every_alert_of_a_shared_message_counts_as_told(office: Callable[..., Of
     assert one.post.untold() == ()
 
 
-def test_an_alert_that_is_over_is_no_longer_untold(office: Callable[..., Office]) -> None:
+def test_an_alert_that_is_over_is_no_longer_untold(office: NewOffice) -> None:
     mail = Channel("email", WRONG)
     one = office(mail)
     one.tell("a")
@@ -54,7 +49,7 @@ def test_an_alert_that_is_over_is_no_longer_untold(office: Callable[..., Office]
     assert one.post.untold() == ()
 
 
-def test_the_health_of_channels(office: Callable[..., Office]) -> None:
+def test_the_health_of_channels(office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
     before = one.post.channel_health()
@@ -90,7 +85,7 @@ def _lost(one: Office) -> list[tuple[str, str]]:
 
 
 def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
-    office: Callable[..., Office],
+    office: NewOffice,
 ) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
@@ -119,7 +114,7 @@ def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
     assert _lost(one) == []
 
 
-def test_what_was_told_before_its_end_is_not_lost(office: Callable[..., Office]) -> None:
+def test_what_was_told_before_its_end_is_not_lost(office: NewOffice) -> None:
     mail = Channel("email")
     one = office(mail)
     one.tell("b", also=("a",))
@@ -130,7 +125,7 @@ def test_what_was_told_before_its_end_is_not_lost(office: Callable[..., Office])
     assert _lost(one) == []
 
 
-def test_the_clock_of_a_source_may_go_ahead_of_ours(office: Callable[..., Office]) -> None:
+def test_the_clock_of_a_source_may_go_ahead_of_ours(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
     ahead_s = T0 + 3600.0
