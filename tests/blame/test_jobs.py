@@ -83,3 +83,4 @@ def test_nobody_is_called_calm_who_was_not_judged() -> None:
     own = rank(2, finding())
     assert "calm" in jobs.alone(own, [rank(0, calm()), rank(1, calm())])
     assert "calm" not in jobs.alone(own, [rank(0, calm()), rank(1)])
+    assert "1 of the others" in jobs.alone(own, [rank(0, finding()), rank(1, calm())])

@@ -127,6 +127,10 @@ def test_days_are_named_once() -> None:
 def test_the_words_say_what_the_picture_shows(changes: dict[str, Any], numbers: str) -> None:
     said = text_chart.words(leak(**changes))
     assert re.findall(r"\d+[.:]\d+", said) == numbers.split()
+    falls = {"used_bytes": leak().used_bytes[::-1], "onset_at_s": None}
+    nothing = dict.fromkeys(("rate_bytes_per_s", "level_bytes", "mid_s"))
+    fallen = text_chart.words(leak(**falls, **nothing))
+    assert re.findall(r"\d+[.:]\d+", fallen)[:3] == ["16.0", "01:07", "12.0"]
 
 
 def test_the_lines_are_where_the_numbers_say(drawn_here: None) -> None:

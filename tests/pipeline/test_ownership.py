@@ -12,7 +12,7 @@ from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.alert_transfer import KEPT
 from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED, FELL
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, present, sample
-from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run
+from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, leaking_until, run
 from tests.store.world import opened
 
 if TYPE_CHECKING:
@@ -161,11 +161,9 @@ def test_growth_over_the_baseline_is_told() -> None:
 def test_how_a_process_ended(end: int, expected: str) -> None:
     """At 200 MiB a tick from 20 GiB on, 80 GiB are full at tick 367."""
 
-    def play(tick: int) -> Sample:
-        return leaking(tick) if tick < end else sample(1000.0 + 5 * tick, [(QUIET, 100 * MIB)])
-
     post = Postbox()
-    ticks = run(Pipeline(config=EAGER, sources=[Script(play)], courier=post), end + 10)
+    source = Script(leaking_until(end))
+    ticks = run(Pipeline(config=EAGER, sources=[source], courier=post), end + 10)
     assert [a.ended for t in ticks for a in t.changes if a.state == "resolved"] == [expected]
     assert expected in post.taken[-1].message.body.lower()
 
@@ -179,9 +177,7 @@ def test_what_the_driver_says_that_it_held_counts_at_its_end(
     """Seen at 74.5 of 80 GiB last; it may have taken the rest before the next sample."""
 
     def play(tick: int) -> Sample:
-        if tick < 340:
-            return leaking(tick)
-        taken = sample(1000.0 + 5 * tick, [(QUIET, 100 * MIB)])
+        taken = leaking_until(340)(tick)
         pid = KEY.pid
         said = Event(
             at_s=taken.taken_at_s,

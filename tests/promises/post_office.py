@@ -134,6 +134,11 @@ class Office:
             told = msgspec.structs.replace(told, state="resolved", resolved_at_s=self.time.now_s)
         self.post.send(self.history.apply([told], made))
 
+    def send(self, name: str, *channels: str, **fields: Any) -> None:
+        """Decide to tell, and wait until it has left the channels' hands."""
+        self.tell(name, *channels, **fields)
+        self.turn()
+
     def turn(self, pass_s: float = 0.0) -> None:
         """Let time go by, then do what is due, until nothing is in a channel's hands."""
         self.time.pass_s(pass_s)

@@ -18,8 +18,7 @@ HOUR_S = 3600.0
 def test_retry(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
-    one.tell("a")
-    one.turn()
+    one.send("a")
     waits = []
     for _ in range(7):
         (wait_s,) = one.waiting().values()
@@ -157,11 +156,9 @@ def test_reload_with_a_mended_channel_tells_what_nobody_heard(office: NewOffice)
     mail = Channel("email", WRONG)
     one = office(mail)
     one.tell("a")
-    one.tell("over")
-    one.turn()
+    one.send("over")
     one.tell("worse", thread="a", notice="escalated")
-    one.tell("past", thread="over", notice="resolved")
-    one.turn()
+    one.send("past", thread="over", notice="resolved")
     assert (one.waiting(), one.post.untold()) == ({}, ("a",))
     mail.answer = None
     one.courier = one.new_courier()

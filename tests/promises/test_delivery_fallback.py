@@ -16,8 +16,7 @@ HOUR_S = 3600.0
 def test_a_permanent_error_goes_to_the_next_channel_at_once(office: NewOffice) -> None:
     desktop, mail, chat = Channel("desktop", WRONG), Channel("email", WRONG), Channel("chat")
     one = office(desktop, mail, chat, channels=("desktop",), fallback=("email", "chat"))
-    one.tell("a")
-    one.turn()
+    one.send("a")
     assert (desktop.tries, mail.tries, chat.ids) == (1, 1, ["a"])
     states = {row.channel: (row.state, row.fallback_of) for row in one.rows("a")}
     assert states == {
@@ -31,8 +30,7 @@ def test_a_permanent_error_goes_to_the_next_channel_at_once(office: NewOffice) -
 def test_a_fallback_waits_for_what_may_pass(office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
-    one.tell("a")
-    one.turn()
+    one.send("a")
     one.turn(119)
     assert (mail.ids, one.post.untold()) == ([], ("a",))
     one.turn(1)
@@ -43,19 +41,16 @@ def test_a_fallback_waits_for_what_may_pass(office: NewOffice) -> None:
     assert (desktop.ids, one.waiting()) == ([], {})
     first = next(row for row in one.rows("a") if row.channel == "desktop")
     assert (first.state, first.error) == ("failed", "not sent: told by email instead")
-    one.tell("b")
-    one.turn()
+    one.send("b")
     assert (desktop.ids, mail.ids) == (["b"], ["a"])
 
 
 def test_a_channel_that_has_long_failed_has_no_time_left(office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
-    one.tell("a")
-    one.turn()
+    one.send("a")
     one.turn(HOUR_S)
-    one.tell("b")
-    one.turn()
+    one.send("b")
     assert mail.ids == ["a", "b"]
 
 
@@ -64,8 +59,7 @@ def test_a_daemon_that_is_started_again_and_again_uses_its_fallback_in_time(
 ) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
-    one.tell("a")
-    one.turn()
+    one.send("a")
     for _ in range(3):
         one.turn(35)
         assert mail.tries == 0
@@ -102,8 +96,7 @@ def test_a_fallback_is_not_used_while_another_channel_delivers(office: NewOffice
 def test_an_original_that_delivers_after_all_calls_its_fallback_off(office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email", DOWN)
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
-    one.tell("a")
-    one.turn()
+    one.send("a")
     one.turn(120)
     assert mail.tries == 1
     desktop.answer = None
@@ -125,8 +118,7 @@ def test_a_fallback_keeps_to_its_quiet_hours_and_to_what_it_is_for(office: NewOf
         quiet_hours={"email": (quiet,)},
     )
     one.tell("a")
-    one.tell("urgent", severity="critical")
-    one.turn()
+    one.send("urgent", severity="critical")
     assert (pager.ids, mail.ids) == (["urgent"], [])
     (row,) = [row for row in one.rows("a") if row.channel == "email"]
     assert row.held.startswith("quiet hours until ")

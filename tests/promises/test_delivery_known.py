@@ -13,8 +13,7 @@ from tests.store.world import T0
 def test_an_alert_that_reached_nobody_is_known_after_a_restart(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
-    one.tell("a")
-    one.turn()
+    one.send("a")
     assert one.post.untold() == ("a",)
     one.crash()
     assert one.post.untold() == ("a",)
@@ -28,10 +27,8 @@ def test_an_alert_that_reached_nobody_is_known_after_a_restart(office: NewOffice
 def test_every_alert_of_a_shared_message_counts_as_told(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
-    one.tell("b")
-    one.turn()
-    one.tell("a", also=("b",))
-    one.turn()
+    one.send("b")
+    one.send("a", also=("b",))
     assert set(one.post.untold()) == {"a", "b"}
     mail.answer = None
     one.turn(60)
@@ -41,11 +38,9 @@ def test_every_alert_of_a_shared_message_counts_as_told(office: NewOffice) -> No
 def test_an_alert_that_is_over_is_no_longer_untold(office: NewOffice) -> None:
     mail = Channel("email", WRONG)
     one = office(mail)
-    one.tell("a")
-    one.turn()
+    one.send("a")
     assert one.post.untold() == ("a",)
-    one.tell("a over", thread="a", notice="resolved")
-    one.turn()
+    one.send("a over", thread="a", notice="resolved")
     assert one.post.untold() == ()
 
 
@@ -58,8 +53,7 @@ def test_the_health_of_channels(office: NewOffice) -> None:
         ("email", None, 0),
     ]
     assert one.post.channel_health() is before
-    one.tell("a")
-    one.turn()
+    one.send("a")
     one.turn(30)
     first, second = one.post.channel_health()
     assert (first.ok, first.why, first.failing_since_s) == (False, "no session bus", T0)
@@ -102,11 +96,9 @@ def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
     assert _lost(one) == expected
     # What was about others is no word on these.
     mail.answer = None
-    one.tell("other")
-    one.turn()
+    one.send("other")
     assert _lost(one) == expected
-    one.tell("summary", thread="crashed", notice="digest")
-    one.turn()
+    one.send("summary", thread="crashed", notice="digest")
     assert _lost(one) == [expected[1]]
     one.time.pass_s(86400.0)
     assert _lost(one) == []
@@ -117,8 +109,7 @@ def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
 def test_what_was_told_before_its_end_is_not_lost(office: NewOffice) -> None:
     mail = Channel("email")
     one = office(mail)
-    one.tell("b", also=("a",))
-    one.turn()
+    one.send("b", also=("a",))
     _over(one, "a", CRASHED)
     assert _lost(one) == []
     one.crash()
@@ -129,7 +120,6 @@ def test_the_clock_of_a_source_may_go_ahead_of_ours(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
     ahead_s = T0 + 3600.0
-    one.tell("x", thread="a", about_s=ahead_s)
-    one.turn()
+    one.send("x", thread="a", about_s=ahead_s)
     _over(one, "a", CRASHED, opened_at_s=ahead_s)
     assert _lost(one) == [("a", CRASHED)]

@@ -79,8 +79,7 @@ def test_batching(office: NewOffice) -> None:
 def test_clock_step_while_a_retry_waits(office: NewOffice, by_s: float) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
-    one.tell("a")
-    one.turn()
+    one.send("a")
     one.turn(30)
     mail.answer = None
     one.time.now_s += by_s
@@ -127,8 +126,7 @@ def test_clock_set_back_while_a_message_is_held(office: NewOffice, by_s: float) 
 def test_clock_set_back_while_nobody_watched(office: NewOffice) -> None:
     mail, desktop = Channel("email", DOWN), Channel("desktop")
     one = office(mail, desktop)
-    one.tell("a", "email")
-    one.turn()
+    one.send("a", "email")
     one.tell("b", "desktop", held="quiet hours until 07:00", until_s=T0 + 3600)
     one.die()
     one.time.now_s -= 365 * 86400.0
