@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,12 +18,10 @@ from tests.store.world import T0, Time, opened
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from gpuwatchd.core.ports import Notifier
-
-    NewOffice = Callable[..., "Office"]
 
 
 class Channel:
@@ -173,6 +172,9 @@ class Office:
 
         with Reader.open(self.folder) as reader:
             return reader.deliveries(key)
+
+
+NewOffice = Callable[..., Office]
 
 
 def wait_for(condition: Any, within_s: float = 60.0) -> None:
