@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.core.model import Sample
+    from gpuwatchd.core.model import Device, Sample
 
 TOTAL = 64 * GIB
 
@@ -35,10 +35,15 @@ def on_host(tick: int, held: int | None, *, there: bool = True) -> Sample:
 
 
 def watched(
-    play: Callable[[int], Sample], free: Callable[[], int] = lambda: 40 * GIB
+    play: Callable[[int], Sample],
+    free: Callable[[], int] = lambda: 40 * GIB,
+    *,
+    devices: tuple[Device, ...] = (CARD,),
+    **more: Any,
 ) -> tuple[Pipeline, Postbox]:
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
+    source = Script(play, devices=devices)
+    pipeline = Pipeline(config=EAGER, sources=[source], courier=post, **more)
     pipeline.intake.hosts = host_memory.HostMemory(
         pipeline.intake, lambda: Headroom(total_bytes=TOTAL, free_bytes=free())
     )
@@ -118,12 +123,7 @@ def test_it_stays_one_while_one_of_its_devices_cannot_be_read() -> None:
             )
         return msgspec.structs.replace(one, readings=(first, second))
 
-    post = Postbox()
-    source = Script(play, devices=(CARD, other))
-    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
-    pipeline.intake.hosts = host_memory.HostMemory(
-        pipeline.intake, lambda: Headroom(total_bytes=TOTAL, free_bytes=20 * GIB)
-    )
+    pipeline, post = watched(play, lambda: 20 * GIB, devices=(CARD, other))
     ticks = run(pipeline, 700)
     found = [t.subject for t in pipeline.watcher.tracks.values() if t.subject.host]
     assert [(s.device_uid, s.process) for s in found] == [("GPU-1", KEY)]
@@ -171,18 +171,13 @@ def test_ranks_that_leak_alike_on_the_host_are_one_alert() -> None:
 
 def test_an_alert_on_host_memory_goes_on_after_a_restart(tmp_path: Path) -> None:
     def begin(start: int) -> tuple[Pipeline, Postbox]:
-        post = Postbox()
-        history = opened(tmp_path, Time(1000.0 + 5 * start))
-        source = Script(
-            lambda i: msgspec.structs.replace(on_host(start + i, growing(start + i)), boot_id=BOOT)
-        )
-        pipeline = Pipeline(
-            config=EAGER, sources=[source], courier=post, history=history,
-            wall=lambda: 1000.0 + 5 * start,
-        )  # fmt: skip
-        pipeline.intake.hosts = host_memory.HostMemory(
-            pipeline.intake, lambda: Headroom(total_bytes=TOTAL, free_bytes=40 * GIB)
-        )
+        def play(i: int) -> Sample:
+            here = on_host(start + i, growing(start + i))
+            return msgspec.structs.replace(here, boot_id=BOOT)
+
+        begun_s = 1000.0 + 5 * start
+        history = opened(tmp_path, Time(begun_s))
+        pipeline, post = watched(play, history=history, wall=lambda: begun_s)
         pipeline.resume()
         return pipeline, post
 
