@@ -18,6 +18,7 @@ import pytest
 
 from gpuwatchd.store import live
 from tests.children import Child
+from tests.conftest import ROOT
 from tests.making import present
 
 if TYPE_CHECKING:
@@ -57,14 +58,18 @@ def once(tmp_path: Path, *args: str, **extra: str) -> subprocess.CompletedProces
 
 
 @contextmanager
-def daemon(tmp_path: Path, *args: str, **extra: str) -> Iterator[subprocess.Popen[str]]:
-    with (tmp_path / "log").open("w") as log:
+def daemon(
+    tmp_path: Path, *args: str, program: str = "", **extra: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a daemon, or a program in its place, from its first live state on."""
+    words = ["-c", program] if program else ["-m", "gpuwatchd"]
+    with (tmp_path / "log").open("a") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gpuwatchd", *args],
-            env=environ(tmp_path, **extra), stderr=log, text=True,
+            [sys.executable, *words, *args],
+            env=environ(tmp_path, **extra), cwd=ROOT, stderr=log, text=True,
         )  # fmt: skip
     try:
-        wait_for(lambda: live.read(tmp_path / "run"))
+        wait_for(lambda: (s := live.read(tmp_path / "run")) is not None and s.pid == process.pid)
         yield process
     finally:
         if process.poll() is None:

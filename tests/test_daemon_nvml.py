@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuwatchd.service import wakeup
 from gpuwatchd.store import driver_release, live
+from tests import test_daemon
 from tests.children import Child
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
@@ -23,7 +23,7 @@ from tests.fakenvml.build import LIBRARY
 from tests.test_daemon import SIMULATED, environ, said, state_of, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -46,33 +46,21 @@ def fake(tmp_path: Path) -> FakeNvml:
     return found
 
 
-def surroundings(fake: FakeNvml, tmp_path: Path, **extra: str) -> dict[str, str]:
-    kept = {name: fake.env()[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_CONF", "PYTHONPATH")}
-    return environ(tmp_path, **kept, **extra)
+def surroundings(fake: FakeNvml) -> dict[str, str]:
+    return {name: fake.env()[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_CONF", "PYTHONPATH")}
 
 
-@contextmanager
 def daemon(
     fake: FakeNvml, tmp_path: Path, *args: str, **extra: str
-) -> Iterator[subprocess.Popen[str]]:
-    with (tmp_path / "log").open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gpuwatchd", *(args or NVML)],
-            env=surroundings(fake, tmp_path, **extra), stderr=log, text=True,
-        )  # fmt: skip
-    try:
-        wait_for(lambda: (s := live.read(tmp_path / "run")) is not None and s.pid == process.pid)
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait(10)
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    return test_daemon.daemon(tmp_path, *(args or NVML), **surroundings(fake), **extra)
 
 
 def ctl(fake: FakeNvml, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *words],
-        env=surroundings(fake, tmp_path), capture_output=True, text=True, timeout=60, check=False,
+        env=environ(tmp_path, **surroundings(fake)),
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
 

@@ -221,4 +221,3 @@ def test_a_warm_up_is_said_to_level_off_and_has_no_false_time() -> None:
     assert found.tier != "alert"
     assert found.eta is None or found.eta.high_s is None
     assert found.levels_off_bytes == pytest.approx(12 * GIB, rel=0.15)
-    assert "level" in found.reason

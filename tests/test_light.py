@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
-from gpuwatchd.core import typed
+import pytest
+
+from gpuwatchd.core import child_process, typed
 from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HEAVY = (
     *("apprise", "dbus_fast", "desktop_notifier", "keyring", "matplotlib", "rich", "smtplib"),
@@ -82,3 +90,27 @@ def test_nothing_is_decoded_past_it() -> None:
         and not file.samefile(str(typed.__file__))
     }
     assert past == ALONE
+
+
+# ---- a child that does not end -------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_one_that_not_even_sigkill_ends_yet_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an uninterruptible call into a driver that hangs; here signals do not arrive."""
+    file = tmp_path / "pid"
+    code = f"import os,time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(20)"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg", lambda *_: None)
+        ended = child_process.run([sys.executable, "-c", code], b"", environ={}, timeout_s=3.0)
+    pid = int(file.read_text())
+    try:
+        assert ended.code is None
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it still runs"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)

@@ -147,7 +147,6 @@ def test_slowing_growth_is_watched_without_a_time_left() -> None:
     found = judge(4e9 + 6e8 * np.log1p(T / 60))
     assert (found.pattern, found.tier) == ("plateau", "watch")
     assert found.eta is None
-    assert "slowing down" in found.reason
 
 
 def test_slowing_growth_that_fills_the_device_anyway_is_no_plateau() -> None:

@@ -81,6 +81,15 @@ def test_unknown_is_not_healthy() -> None:
     assert present(state).state == "firing"
 
 
+def test_an_escalation_passes_the_cooldown_also_of_an_alert_of_an_earlier_version() -> None:
+    told = alert(notices=1, last_notice_at_s=9_990.0, next_notice_at_s=13_590.0)
+    assert told.told_severity is None
+    worse = alerts.evaluate(
+        finding(severity="critical"), told, RULES, now_s=10_000.0, title="t"
+    ).alert
+    assert alerts.notice_due(present(worse), 10_000.0) == "escalated"
+
+
 @pytest.mark.parametrize("state", ["pending", "watch"])
 def test_what_is_only_watched_is_sent_to_nobody(state: str) -> None:
     due = alert(state=state, next_notice_at_s=0.0, severity="critical")

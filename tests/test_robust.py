@@ -130,13 +130,6 @@ def test_old_holds_are_forgotten() -> None:
     assert float(numerics.holds(floats(t), floats(x)).longest_s(np.array([1e9]))[0]) == 0.0
 
 
-@pytest.mark.parametrize("sd", [0.0, 1.0, 50.0])
-def test_noise_ignores_slope_and_jumps(sd: float) -> None:
-    rng = np.random.default_rng(1)
-    x = np.arange(2000.0) * 7 + 5000 * (np.arange(2000) > 900) + rng.normal(0.0, sd, 2000)
-    assert numerics.noise(x) == pytest.approx(sd, rel=0.2, abs=1e-6)
-
-
 @pytest.mark.parametrize("factor", [1, 2, 4, 16])
 @pytest.mark.parametrize("size", [64, 67, 120])
 def test_coarser_cells_are_those_of_a_plain_grouping(factor: int, size: int) -> None:

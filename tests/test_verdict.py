@@ -57,8 +57,6 @@ def test_a_leak_says_everything() -> None:
     assert present(found.eta).mid_s == pytest.approx((24 * GIB - 12e9 - 5.4e9) / 1e6, rel=0.01)
     assert found.samples == 1081
     assert found.signals[0].detector == "trend"
-    assert "grows steadily by 60.0 MB/min for 1h 30m" in found.reason
-    assert "full in 2h 19m (2h" in found.reason
     assert found.id == "GPU-1"
     assert 0.75 <= found.confidence <= 1.0
 
@@ -75,7 +73,6 @@ def test_without_a_limit_there_is_no_eta() -> None:
     found = judge(one(t, 12e9 + 1e6 * t, total=None))
     assert found.pattern == "gradual"
     assert found.eta is None
-    assert "limit is not known" in found.reason
 
 
 def test_collecting_says_what_is_missing() -> None:
@@ -157,7 +154,6 @@ def test_rising_peaks_over_a_level_floor_are_shown_not_alarmed() -> None:
     x = 4e9 + (1e9 + 2e8 * np.floor(t / 900)) * ((t % 900) / 900)
     found = judge(one(t, x))
     assert (found.pattern, found.tier) == ("sawtooth", "none")
-    assert "peaks rise" in found.reason
 
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "vllm", "sglang"])
@@ -165,7 +161,6 @@ def test_a_known_pool_is_preallocated(framework: str) -> None:
     t = clock(30)
     found = judge(one(t, np.full(t.size, 18e9), framework=framework))
     assert found.pattern == "preallocated"
-    assert "flat by design" in found.reason
     small = judge(one(t, np.full(t.size, 6e9), framework=framework))
     assert small.pattern == "stable"
 

@@ -75,13 +75,6 @@ def test_where_handlers_cannot_be_known_nobody_is_signalled(
         assert not saved.exists()
 
 
-def test_off_is_off(tmp_path: Path) -> None:
-    with job(tmp_path / "saved") as process:
-        assert not asking().offered(key_of(process.pid))
-        with pytest.raises(NotAllowed, match="is off"):
-            asking().ask(key_of(process.pid), dry_run=False)
-
-
 def test_a_finding_about_no_process_asks_nobody() -> None:
     with pytest.raises(NotAllowed, match="no single process"):
         asking(checkpoint="signal").run(finding(subject=Subject(device_uid="GPU-1")), dry_run=False)

@@ -25,6 +25,14 @@ def known(key: ProcessKey, *, proc: Path = Path("/proc")) -> Target:
     return Target(key, booted_at_s=booted_at_s(), proc=proc)
 
 
+def copied(pid: int, folder: Path, *names: str) -> Path:
+    """Return a copy of what the kernel says of a process."""
+    (folder / str(pid)).mkdir(parents=True)
+    for name in ("stat", *(f"{pid}/{name}" for name in names)):
+        (folder / name).write_bytes(Path(f"/proc/{name}").read_bytes())
+    return folder
+
+
 def test_a_handler_is_seen(tmp_path: Path) -> None:
     with job(tmp_path / "saved") as heeds, known(key_of(heeds.pid)) as target:
         assert target.handles(signal.SIGUSR1) is True
@@ -92,14 +100,9 @@ def test_the_pid_is_given_anew_between_the_look_and_the_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files tell of a process that is there; the descriptor is of the one that was."""
-    proc = tmp_path / "proc"
     with job() as process:
-        pid = process.pid
-        (proc / str(pid)).mkdir(parents=True)
-        (proc / "stat").write_bytes(Path("/proc/stat").read_bytes())
-        for name in ("stat", "status"):
-            (proc / str(pid) / name).write_bytes(Path(f"/proc/{pid}/{name}").read_bytes())
-        target = known(key_of(pid), proc=proc)
+        proc = copied(process.pid, tmp_path / "proc", "stat", "status")
+        target = known(key_of(process.pid), proc=proc)
         target.__enter__()
     # It has ended; its files are as if another one of the same name and time had the pid.
     sent: list[int] = []
@@ -113,13 +116,9 @@ def test_the_pid_is_given_anew_between_the_look_and_the_signal(
 
 
 def test_what_the_pid_is_when_the_signal_is_sent_decides(tmp_path: Path) -> None:
-    proc = tmp_path / "proc"
     with job() as process:
+        proc = copied(process.pid, tmp_path / "proc", "stat", "status")
         folder = proc / str(process.pid)
-        folder.mkdir(parents=True)
-        (proc / "stat").write_bytes(Path("/proc/stat").read_bytes())
-        for name in ("stat", "status"):
-            (folder / name).write_bytes(Path(f"/proc/{process.pid}/{name}").read_bytes())
         with known(key_of(process.pid), proc=proc) as target:
             head, _, rest = (folder / "stat").read_bytes().rpartition(b")")
             words = rest.split()
@@ -131,13 +130,10 @@ def test_what_the_pid_is_when_the_signal_is_sent_decides(tmp_path: Path) -> None
 
 
 def test_another_users_process_is_refused(tmp_path: Path) -> None:
-    proc = tmp_path / "proc"
     with job() as process:
-        folder = proc / str(process.pid)
-        folder.mkdir(parents=True)
-        (proc / "stat").write_bytes(Path("/proc/stat").read_bytes())
-        (folder / "stat").write_bytes(Path(f"/proc/{process.pid}/stat").read_bytes())
-        (folder / "status").write_bytes(b"Name:\tpython\nUid:\t64321\t64321\t64321\t64321\n")
+        proc = copied(process.pid, tmp_path / "proc", "stat")
+        status = b"Name:\tpython\nUid:\t64321\t64321\t64321\t64321\n"
+        (proc / str(process.pid) / "status").write_bytes(status)
         with pytest.raises(NotAllowed, match="another user's"):
             known(key_of(process.pid), proc=proc).__enter__()
 

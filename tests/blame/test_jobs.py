@@ -79,15 +79,8 @@ def test_one_judgement_for_all() -> None:
     ]
 
 
-def test_what_is_said_of_one_that_leaks_alone() -> None:
+def test_nobody_is_called_calm_who_was_not_judged() -> None:
     own = rank(2, finding())
-    assert jobs.alone(own, [own]) == ""
-    assert jobs.alone(own, [rank(0, calm()), rank(1, calm())]) == (
-        "rank 2 of 3 ranks of torchrun 7f3a, its 2 siblings are calm"
-    )
-    assert jobs.alone(own, [rank(0, calm())]).endswith("its sibling is calm")
-    # Nobody is called calm who was not judged.
-    assert jobs.alone(own, [rank(0, calm()), rank(1)]) == "rank 2 of 3 ranks of torchrun 7f3a"
-    assert jobs.alone(own, [rank(0, finding()), rank(1, calm())]).endswith(
-        "1 of the others grow at another pace"
-    )
+    assert "calm" in jobs.alone(own, [rank(0, calm()), rank(1, calm())])
+    assert "calm" not in jobs.alone(own, [rank(0, calm()), rank(1)])
+    assert "1 of the others" in jobs.alone(own, [rank(0, finding()), rank(1, calm())])

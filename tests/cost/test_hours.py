@@ -30,11 +30,6 @@ def hours(found: dict[object, cost.Taken]) -> float:
     return sum(one.hours or 0.0 for one in found.values())
 
 
-def test_one_that_is_alone_has_the_whole_device() -> None:
-    found = cost.taken([Held(0.0, "a", 1.0), Held(60.0, "a", 2.0)], 0.0, 120.0)
-    assert found["a"].hours == pytest.approx(2 / 60)
-
-
 def test_two_share_it_by_what_they_hold_and_the_whole_figure_is_beside_it() -> None:
     found = cost.taken([Held(0.0, "a", 3e9), Held(0.0, "b", 1e9)], 0.0, 60.0)
     assert found["a"].hours == pytest.approx(0.75 / 60)
@@ -94,19 +89,6 @@ def test_so_far_and_until_it_is_full() -> None:
     assert found is not None
     assert (found.spent_usd, found.at_risk_usd) == (24.0, 2.0)
     assert (found.gpu_hours, found.at_risk_gpu_hours) == (6.0, 0.5)
-
-
-def test_a_job_has_all_of_its_devices() -> None:
-    parts = [Part(6.0, 1.0, price(4.0)), Part(6.0, 1.0, price(4.0))]
-    found = present(cost.charge(parts, BOOK, since_at_s=0.0, since="start", left_s=None))
-    assert (found.spent_usd, found.usd_per_hour, found.at_risk_usd) == (48.0, 8.0, None)
-
-
-def test_hours_are_counted_without_a_price() -> None:
-    found = cost.charge([Part(2.0, 1.0, None)], BOOK, since_at_s=0.0, since="start", left_s=3600.0)
-    assert found is not None
-    assert (found.gpu_hours, found.spent_usd, found.at_risk_usd) == (2.0, None, None)
-    assert cost.line(found).endswith("(no price known)")
 
 
 @given(st.lists(st.tuples(amounts, amounts, amounts), min_size=1, max_size=5))

@@ -182,10 +182,13 @@ def test_a_digest_repeated_is_the_same_message() -> None:
 
 
 def test_a_digest_is_bounded() -> None:
-    one = digest([waiting(f"m{n}", age_s=9000 - n) for n in range(500)], NOW_S)
+    urgent = waiting("urgent", age_s=9999, severity="critical")
+    one = digest([urgent, *(waiting(f"m{n}", age_s=9000 - n) for n in range(499))], NOW_S)
+    assert one.severity == "critical"
+    assert len(one.subject) <= 78
     assert len(one.body.splitlines()) == MAX_LINES + 2
     assert "(460 older ones are left out.)" in one.body
-    assert one.body.endswith("about m499")
+    assert one.body.endswith("about m498")
 
 
 def test_late_is_after_an_hour() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -93,6 +94,24 @@ def test_a_line_of_text_has_its_scale() -> None:
     assert (len(marks), marks[0], marks[-1]) == (text_chart.SPARK_CHARS, "▁", "█")
     assert list(marks) == sorted(marks)
     assert scale == "12.0 GiB to 16.0 GiB of 22.0 GiB, 01:07 to 02:07 UTC"
+
+
+@pytest.mark.parametrize(
+    ("changes", "numbers"),
+    [
+        ({}, "12.0 01:27 16.0 02:07 22.0 03:37 03:22 04:07"),
+        ({"high_s": None}, "12.0 01:27 16.0 02:07 22.0 03:37 03:22"),
+        ({"mid_s": None}, "12.0 01:27 16.0 02:07 22.0"),
+        ({"limit_bytes": None}, "12.0 01:27 16.0 02:07"),
+    ],
+)
+def test_the_words_say_what_the_picture_shows(changes: dict[str, Any], numbers: str) -> None:
+    said = text_chart.words(leak(**changes))
+    assert re.findall(r"\d+[.:]\d+", said) == numbers.split()
+    falls = {"used_bytes": leak().used_bytes[::-1], "onset_at_s": None}
+    nothing = dict.fromkeys(("rate_bytes_per_s", "level_bytes", "mid_s"))
+    fallen = text_chart.words(leak(**falls, **nothing))
+    assert re.findall(r"\d+[.:]\d+", fallen)[:3] == ["16.0", "01:07", "12.0"]
 
 
 def test_the_lines_are_where_the_numbers_say(drawn_here: None) -> None:

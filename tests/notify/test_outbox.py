@@ -134,6 +134,13 @@ def test_a_transient_failure_says_when_to_try_again(message: Message, dispatch: 
     assert (sent.state, sent.attempts, sent.next_try_at_s, sent.error) == ("sent", 2, None, None)
 
 
+def test_a_permanent_failure_is_final(message: Message, dispatch: Dispatch) -> None:
+    courier = dispatch({"fake": Fake(NotifyError("wrong password", permanent=True))})
+    courier.submit(delivery(message))
+    (failed,) = collect(courier, 1)
+    assert (failed.state, failed.next_try_at_s) == ("failed", None)
+
+
 def test_a_bug_in_a_channel_is_a_transient_failure(message: Message, dispatch: Dispatch) -> None:
     fake = Fake(KeyError("secret detail"), "arrived")
     courier = dispatch({"fake": fake})
@@ -319,30 +326,6 @@ def test_a_channel_with_a_longer_timeout_is_given_it(message: Message, dispatch:
     assert courier.results() == []
     clock.now_s += 2
     assert len(courier.results()) == 1
-
-
-def test_what_is_late_leaves_as_one_message(message: Message, dispatch: Dispatch) -> None:
-    gate = threading.Event()
-    fake = Fake(gate, NotifyError("still down", permanent=False), "arrived")
-    courier = dispatch({"fake": fake}, clock=Clock(1000.0 + 8 * 3600))
-    fresh = msgspec.structs.replace(delivery(message, row=9), created_at_s=1000.0 + 8 * 3600)
-    courier.submit(fresh)
-    wait(lambda: len(fake.answers) == 2)
-    for row in range(1, 6):
-        courier.submit(delivery(message, row=row))
-    courier.submit(msgspec.structs.replace(fresh, message=message, row=10))
-    gate.set()
-    done = collect(courier, 7)
-    # The late ones failed together, in one attempt; the fresh ones went on their own.
-    assert {one.row for one in done if one.state == "pending"} == {1, 2, 3, 4, 5}
-    assert fake.sent == ["a1b2c3-9", "a1b2c3"]
-    for one in done:
-        if one.state == "pending":
-            courier.submit(one)
-    again = collect(courier, 5)
-    assert {one.state for one in again} == {"sent"}
-    assert len(fake.sent) == 3
-    assert fake.sent[2].startswith("digest-")
 
 
 # ---- one channel's queue -------------------------------------------------------------------------

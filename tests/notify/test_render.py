@@ -17,6 +17,12 @@ from tests.notify.conftest import HOSTILE
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+def test_a_bare_message_has_no_empty_blocks() -> None:
+    bare = Message(id="1", notice="test", severity="info", subject="s", body="It works.")
+    assert "\n\n\n" not in plain_text.plain(bare)
+    assert not {"<table", "<pre"} & set(re.findall(r"<\w+", html(bare)))
+
+
 def test_money_and_buttons_are_in_both_parts_once(message: Message) -> None:
     buttons = (
         Button(name="snooze", label="Snooze 1 h", command="gpuwatchctl snooze 4711 1h"),

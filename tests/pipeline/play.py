@@ -85,6 +85,13 @@ def leaking(tick: int, *, from_tick: int = 60, mib_per_tick: int = 200) -> Sampl
     return sample(1000.0 + 5.0 * tick, [(LEAKER, 20 * GIB + grown), (QUIET, 100 * MIB)])
 
 
+def leaking_until(end: int) -> Callable[[int], Sample]:
+    """Return a leak whose process has ended from a tick on."""
+    return lambda tick: (
+        leaking(tick) if tick < end else sample(1000.0 + 5.0 * tick, [(QUIET, 100 * MIB)])
+    )
+
+
 def run(pipeline: Pipeline, ticks: int) -> list[Tick]:
     return [pipeline.tick() for _ in range(ticks)]
 

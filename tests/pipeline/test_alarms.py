@@ -116,17 +116,6 @@ def test_a_lost_gpu_raises_one_alert_and_recovers() -> None:
     assert world.open == []
 
 
-def test_one_that_comes_and_goes_is_open_all_the_time() -> None:
-    world = losing()
-    assert len(world.run(100)) == 1
-    for _ in range(5):
-        world.set(CARD, "ok")
-        assert world.run(40) == []
-        world.set(CARD, "lost")
-        assert world.run(40) == []
-    assert len(world.open) == 1
-
-
 def test_a_driver_that_is_exchanged_is_no_alarm_until_it_stays_away() -> None:
     world = World(CARD, OTHER)
     world.run(10)

@@ -35,9 +35,9 @@ NOW_S = 1000.0 + 5.0 * 199
 KINDS: tuple[HoldingKind, ...] = ("idle", "idle", "ghost")
 
 
-def alone(tick: int) -> Sample:
+def alone(tick: int, who: ProcessInfo = LEAKER) -> Sample:
     grown = max(0, tick - 60) * 200 * MIB
-    return sample(1000.0 + 5.0 * tick, [(LEAKER, 20 * GIB + grown)])
+    return sample(1000.0 + 5.0 * tick, [(who, 20 * GIB + grown)])
 
 
 def of(pipeline: Pipeline, now_s: float = NOW_S) -> Cost:
@@ -106,27 +106,19 @@ def test_without_a_price_hours_are_still_told() -> None:
     assert "GPU-hours since start" in cost.line(found)
 
 
-def test_switched_off_nothing_is_told() -> None:
-    off = msgspec.structs.replace(EAGER, cost=CostSection(mode="off"))
-    pipeline = playing(off)
-    assert pipeline.costing.of(opened(pipeline), NOW_S) is None
-
-
-def test_another_price_is_heard_without_a_restart() -> None:
+def test_another_price_or_none_is_heard_without_a_restart() -> None:
     pipeline = playing()
+    assert pipeline.costing.of(alert(kind="gpu"), NOW_S) is None, "hardware has no cost of its own"
     dear = msgspec.structs.replace(PRICED, cost=CostSection(usd_per_gpu_hour=8.0))
     pipeline.reconfigure(dear)
     assert of(pipeline).whole_usd_per_hour == 8.0
+    pipeline.reconfigure(msgspec.structs.replace(EAGER, cost=CostSection(mode="off")))
+    assert pipeline.costing.of(opened(pipeline), NOW_S) is None
 
 
 def test_a_process_that_was_there_before_us_counts_from_when_it_was_seen() -> None:
     early = msgspec.structs.replace(LEAKER, key=ProcessKey(pid=4711, started_at_s=-90_000.0))
-
-    def play(tick: int) -> Sample:
-        grown = max(0, tick - 60) * 200 * MIB
-        return sample(1000.0 + 5.0 * tick, [(early, 20 * GIB + grown)])
-
-    pipeline = Pipeline(config=PRICED, sources=[Script(play)])
+    pipeline = Pipeline(config=PRICED, sources=[Script(lambda tick: alone(tick, early))])
     run(pipeline, 200)
     found = of(pipeline)
     assert found.since == "first-seen"
@@ -147,11 +139,6 @@ def test_electricity_counts_by_what_was_measured() -> None:
     price = present(pipeline.costing.price(CARD.uid, NOW_S))
     assert price.electricity_usd_per_hour == pytest.approx(0.2)
     assert price.running_usd_per_hour == pytest.approx(1.2)
-
-
-def test_hardware_has_no_cost_of_its_own() -> None:
-    pipeline = playing()
-    assert pipeline.costing.of(alert(kind="gpu"), NOW_S) is None
 
 
 def test_what_is_held_on_several_devices_counts_on_each() -> None:

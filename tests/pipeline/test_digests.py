@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.core.config import PolicySection
+from gpuwatchd import alerts
+from gpuwatchd.core.config import Config, OverrideSection, PolicySection, Seconds
+from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import Cost, Decision, Delivery, Holding, ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import digests
 from gpuwatchd.pipeline.digests import Digests, following
 from gpuwatchd.pipeline.outbox import Outbox
+from gpuwatchd.pipeline.rule_settings import local, rules_of
 from tests.making import alert
 from tests.pipeline.play import Postbox
 from tests.store.world import Time, opened
@@ -23,7 +26,6 @@ from tests.store.world import Time, opened
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
 
 GIB = 2**30
 HOUR_S = 3600.0
@@ -299,3 +301,44 @@ def test_it_tells_what_is_open_was_held_back_and_costs() -> None:
     assert re.findall(r"\$[0-9.]+", message.facts["Cost"]) == ["$3.00", "$12.40", "$1.50"]
     assert {"Growing", "Held without work", "Not told"} < message.facts.keys()
     assert "\x1b" not in "".join(message.facts.values())
+
+
+# ---- rules, and local time -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "end"),
+    [
+        ("2026-06-10 23:00", "2026-06-11 07:00"),
+        ("2026-03-28 23:00", "2026-03-29 07:00"),  # an hour is skipped
+        ("2026-10-24 23:00", "2026-10-25 07:00"),  # an hour comes twice
+        ("2026-12-31 23:00", "2027-01-01 07:00"),
+    ],
+)
+def test_quiet_hours_end_by_the_clock_on_the_wall(now: str, end: str) -> None:
+    here = local(at(now))
+    found = alerts.quiet_until([parse("22:00-07:00")], here)
+    assert found is not None
+    assert found.at_s == at(end)
+    assert (here.minute, here.weekday) == (23 * 60, datetime.fromisoformat(now).weekday())
+
+
+def test_every_key_of_the_rules_is_taken_over() -> None:
+    section = PolicySection(
+        channels=("email",), confirm=5, cooldown=Seconds(60), flap_hold=Seconds(7), clear_after=4,
+        repeat=(Seconds(600),), recovered=False, max_per_hour=3, group_interval=Seconds(9),
+        flaps=4, severity={"email": "critical"}, quiet_hours={"all": ("22:00-07:00",)},
+    )  # fmt: skip
+    one = OverrideSection(user="alice", kind="leak", severity="warning", repeat=(Seconds(5),))
+    rules = rules_of(Config(policy=section, override=(one, OverrideSection(mute=True, why="x"))))
+    assert rules == alerts.Rules(
+        channels=("email",), confirm=5, cooldown_s=60.0, flap_hold_s=7.0, clear_after=4,
+        repeat_s=(600.0,), recovered=False, max_per_hour=3, group_interval_s=9.0, flaps=4,
+        severity={"email": "critical"}, quiet={"all": (parse("22:00-07:00"),)},
+        overrides=rules.overrides,
+    )  # fmt: skip
+    first, second = rules.overrides
+    assert (first.matcher.user, first.matcher.kind, first.severity) == ("alice", "leak", "warning")
+    assert (first.repeat_s, first.channels, first.mute) == ((5.0,), None, False)
+    assert (second.name, second.mute, second.why) == ("override 2", True, "x")
+    assert alerts.rules_for(alert(), rules).mute == "override 2: x"

@@ -95,6 +95,11 @@ class Case:
             self.clocks.s += STEP
         return out
 
+    def end(self, ticks: int) -> None:
+        """Let what leaks end."""
+        self.ends_at = self.count
+        self.run(ticks)
+
     def die(self) -> None:
         """Stop without a word, as a kill does, and begin anew."""
         self.history.close()
@@ -140,8 +145,7 @@ def test_two_on_one_device_share_their_notice(tmp_path: Path) -> None:
     # Each end answers the notice that told of it, and only the last one ends what they share.
     case.both, case.ends_at = False, None
     case.run(5)
-    case.ends_at = case.count
-    case.run(5)
+    case.end(5)
     ends = [one.message for one in case.post.taken if one.message.notice == "resolved"]
     assert sorted(message.alert_key for message in ends) == sorted(
         (firing[0].alert_key, *firing[0].also)
@@ -157,8 +161,7 @@ def test_a_restart_repeats_nothing_and_forgets_nothing(tmp_path: Path) -> None:
     assert case.told == ["firing"]
     case.die()
     case.run(5)
-    case.ends_at = case.count
-    case.run(5)
+    case.end(5)
     assert case.told == ["firing"]  # the limit per hour is remembered
     case.die()
     case.run(60 * 4)
@@ -178,8 +181,7 @@ def test_of_the_limit_per_hour_only_what_is_of_this_hour_counts(tmp_path: Path) 
     case.clocks.base_s -= 365 * 86_400.0
     case.die()
     case.run(5)
-    case.ends_at = case.count
-    case.run(5)
+    case.end(5)
     assert case.told == ["firing", "resolved"]
     case.pipeline.close()
 
@@ -188,8 +190,7 @@ def test_a_digest_counts_for_the_limit_per_hour(tmp_path: Path) -> None:
     case = Case(tmp_path, Config(policy=PolicySection(max_per_hour=2)))
     case.run(190)
     case.pipeline.digests._sent()
-    case.ends_at = case.count
-    case.run(5)
+    case.end(5)
     (over,) = case.history.over_since(0.0)
     assert (case.told, over.held_code) == (["firing"], Hold.RATE_LIMIT)
     case.pipeline.close()
@@ -247,8 +248,7 @@ def test_the_clock_of_the_wall_moves_no_cooldown(tmp_path: Path) -> None:
     case.run(5)
     (after,) = case.history.open_alerts()
     assert after.next_notice_at_s == pytest.approx(before + 86_400.0, abs=0.1)
-    case.ends_at = case.count
-    case.run(5)
+    case.end(5)
     assert case.told == ["firing", "resolved"]
     assert case.post.taken[1].message.thread == first.message.id
     case.pipeline.close()
@@ -261,8 +261,7 @@ def test_of_what_reached_nobody_nobody_hears_that_it_is_over(tmp_path: Path) -> 
     assert case.told == ["firing"]
     assert case.pipeline.post.untold() == (case.post.taken[0].alert_key,)
     case.post.outcome = "sent"
-    case.ends_at = case.count
-    case.run(20)
+    case.end(20)
     assert case.told == ["firing"]
     (over,) = case.history.over_since(0.0)
     assert (over.next_notice_at_s, over.held_code) == (None, Hold.BEGINNING_UNDELIVERED)

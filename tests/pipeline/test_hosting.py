@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.core.model import Sample
+    from gpuwatchd.core.model import Device, Sample
 
 TOTAL = 64 * GIB
 
@@ -37,10 +36,15 @@ def on_host(tick: int, held: int | None, *, there: bool = True) -> Sample:
 
 
 def watched(
-    play: Callable[[int], Sample], free: Callable[[], int] = lambda: 40 * GIB
+    play: Callable[[int], Sample],
+    free: Callable[[], int] = lambda: 40 * GIB,
+    *,
+    devices: tuple[Device, ...] = (CARD,),
+    **more: Any,
 ) -> tuple[Pipeline, Postbox]:
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
+    source = Script(play, devices=devices)
+    pipeline = Pipeline(config=EAGER, sources=[source], courier=post, **more)
     pipeline.intake.hosts = host_memory.HostMemory(
         pipeline.intake, lambda: Headroom(total_bytes=TOTAL, free_bytes=free())
     )
@@ -64,13 +68,7 @@ def test_a_leak_on_the_host_is_found_and_told_as_one_of_the_host() -> None:
     assert alert.subject.host
     assert alert.subject.process == KEY
     assert alert.title == "host memory of python train.py[4711] of alice"
-    assert alert.finding.reason.startswith("host memory grows")
     message = post.taken[0].message
-    assert re.fullmatch(
-        r"(CRITICAL: )?host memory of (python )?train.py\[4711\]( of alice)? (probably|possibly) "
-        r"leaks, out of memory in \d+h \d\dm.*",
-        message.subject,
-    )
     words = " ".join([message.subject, message.body, *message.facts, *message.facts.values()])
     assert "GPU memory" not in words
     assert "GPU 0" not in words
@@ -126,12 +124,7 @@ def test_it_stays_one_while_one_of_its_devices_cannot_be_read() -> None:
             )
         return msgspec.structs.replace(one, readings=(first, second))
 
-    post = Postbox()
-    source = Script(play, devices=(CARD, other))
-    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
-    pipeline.intake.hosts = host_memory.HostMemory(
-        pipeline.intake, lambda: Headroom(total_bytes=TOTAL, free_bytes=20 * GIB)
-    )
+    pipeline, post = watched(play, lambda: 20 * GIB, devices=(CARD, other))
     ticks = run(pipeline, 700)
     found = [t.subject for t in pipeline.watcher.tracks.values() if t.subject.host]
     assert [(s.device_uid, s.process) for s in found] == [("GPU-1", KEY)]
@@ -179,18 +172,13 @@ def test_ranks_that_leak_alike_on_the_host_are_one_alert() -> None:
 
 def test_an_alert_on_host_memory_goes_on_after_a_restart(tmp_path: Path) -> None:
     def begin(start: int) -> tuple[Pipeline, Postbox]:
-        post = Postbox()
-        history = opened(tmp_path, Time(1000.0 + 5 * start))
-        source = Script(
-            lambda i: msgspec.structs.replace(on_host(start + i, growing(start + i)), boot_id=BOOT)
-        )
-        pipeline = Pipeline(
-            config=EAGER, sources=[source], courier=post, history=history,
-            wall=lambda: 1000.0 + 5 * start,
-        )  # fmt: skip
-        pipeline.intake.hosts = host_memory.HostMemory(
-            pipeline.intake, lambda: Headroom(total_bytes=TOTAL, free_bytes=40 * GIB)
-        )
+        def play(i: int) -> Sample:
+            here = on_host(start + i, growing(start + i))
+            return msgspec.structs.replace(here, boot_id=BOOT)
+
+        begun_s = 1000.0 + 5 * start
+        history = opened(tmp_path, Time(begun_s))
+        pipeline, post = watched(play, history=history, wall=lambda: begun_s)
         pipeline.resume()
         return pipeline, post
 

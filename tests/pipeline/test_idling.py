@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from gpuwatchd.core.codes import Ending
@@ -10,6 +12,9 @@ from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
 from gpuwatchd.pipeline.idle_alerts import BUSY_S, GONE_S, HOLD_S
 from tests.making import CARD
 from tests.pipeline.test_alarms import OTHER, T0, World
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import Alert
 
 GIB = 2**30
 ALICE = ProcessInfo(
@@ -28,6 +33,16 @@ def holding(since_s: float = T0, **changes: object) -> Holding:
 
 
 USE = ProcessUse(key=ALICE.key, used_bytes=12 * GIB)
+
+
+def holding_world() -> tuple[World, Alert]:
+    """Return a world in which memory is held without work, and the alert on it."""
+    world = World(CARD, tell_held=("idle",))
+    world.now_s += 1000
+    world.set(CARD, "ok", (USE,))
+    world.held.found = (holding(),)
+    (opened,) = world.run(60)
+    return world, opened
 
 
 def test_what_is_held_is_told_once_with_its_owner_and_what_frees_it() -> None:
@@ -80,11 +95,7 @@ def test_only_the_kinds_that_were_asked_for() -> None:
 
 
 def test_a_process_that_ended_ends_its_alert_soon_and_an_unknown_list_never() -> None:
-    world = World(CARD, tell_held=("idle",))
-    world.now_s += 1000
-    world.set(CARD, "ok", (USE,))
-    world.held.found = (holding(),)
-    world.run(60)
+    world, _ = holding_world()
     world.held.found = ()
     world.set(CARD, "lost")
     world.alarms.config = Config(policy=PolicySection(tell_held=("idle",), tell_hardware=False))
@@ -95,10 +106,7 @@ def test_a_process_that_ended_ends_its_alert_soon_and_an_unknown_list_never() ->
 
 
 def test_a_held_alert_of_an_earlier_run_waits_for_the_first_looks() -> None:
-    world = World(CARD, tell_held=("idle",))
-    world.now_s += 1000
-    world.held.found = (holding(),)
-    (opened,) = world.run(60)
+    world, opened = holding_world()
     again = World(CARD, tell_held=("idle",))
     again.now_s = world.now_s
     again.set(CARD, "ok", (USE,))
@@ -111,11 +119,7 @@ def test_a_held_alert_of_an_earlier_run_waits_for_the_first_looks() -> None:
 
 @pytest.mark.parametrize("restarted", [True, False])
 def test_what_lasts_over_a_time_without_looks_is_not_over(restarted: bool) -> None:
-    world = World(CARD, tell_held=("idle",))
-    world.now_s += 1000
-    world.set(CARD, "ok", (USE,))
-    world.held.found = (holding(),)
-    (opened,) = world.run(60)
+    world, opened = holding_world()
     world.held.found = ()  # after a night nobody knows for how long it has done nothing
     if restarted:
         world = World(CARD, tell_held=("idle",))
@@ -133,11 +137,7 @@ def test_what_lasts_over_a_time_without_looks_is_not_over(restarted: bool) -> No
 
 
 def test_what_works_after_a_time_without_looks_is_over_soon() -> None:
-    world = World(CARD, tell_held=("idle",))
-    world.now_s += 1000
-    world.set(CARD, "ok", (USE,))
-    world.held.found = (holding(),)
-    (opened,) = world.run(60)
+    world, opened = holding_world()
     world.held.found = ()
     world.now_s += 8 * 3600
     world.run(60)

@@ -116,10 +116,13 @@ class Lab:
     def run(self, curve: Callable[[float], float], minutes: float = 100) -> list[Alert]:
         """Let a program run and end; return the alerts whose state changed."""
         info = self.begin(curve)
-        seen = self.pass_minutes(minutes)
-        del self.alive[info]
-        seen += self.pass_minutes(2)
-        return seen
+        return [*self.pass_minutes(minutes), *self.end(info)]
+
+    def end(self, *infos: ProcessInfo) -> list[Alert]:
+        """Let programs end; return the alerts whose state changed."""
+        for info in infos:
+            del self.alive[info]
+        return self.pass_minutes(2)
 
     def track(self, info: ProcessInfo, device: Device = CARD) -> Track:
         return self.pipeline.watcher.tracks[Subject(device_uid=device.uid, process=info.key).id]
@@ -178,8 +181,7 @@ def test_the_third_time_a_ramp_is_normal_and_a_leak_in_the_same_program_is_not(l
     assert lab.pass_minutes(100) == []
     shown = lab.track(info).memo.shown
     assert (shown.runs, shown.word) == (2, None)
-    del lab.alive[info]
-    lab.pass_minutes(2)
+    lab.end(info)
     lab.restart()
     seen = lab.run(leaking)
     assert states(seen)[:2] == ["watch", "firing"]
@@ -192,8 +194,7 @@ def test_a_program_that_is_another_learns_nothing(lab: Lab) -> None:
         info = lab.begin(ramp, program=program)
         assert "watch" in states(lab.pass_minutes(60))
         assert lab.track(info).history == ()
-        del lab.alive[info]
-        lab.pass_minutes(2)
+        lab.end(info)
 
 
 def test_a_run_that_goes_on_when_the_daemon_stops_is_no_history_of_its_own(lab: Lab) -> None:
@@ -204,8 +205,7 @@ def test_a_run_that_goes_on_when_the_daemon_stops_is_no_history_of_its_own(lab: 
     assert lab.track(info).history == ()
     (known,) = lab.history.shelf.runs(lab.track(info).memo.key or "")
     assert known.profile.run_s == pytest.approx(30 * MINUTE, abs=60)
-    del lab.alive[info]
-    lab.pass_minutes(2)
+    lab.end(info)
     (known,) = lab.history.shelf.runs(known.key)
     assert known.profile.run_s == pytest.approx(40 * MINUTE, abs=90)
 
@@ -285,8 +285,7 @@ def test_a_new_word_takes_the_place_of_the_old(lab: Lab, monkeypatch: pytest.Mon
 def test_the_word_teaches_the_next_run(lab: Lab) -> None:
     _, alert = fired(lab, ramp)
     lab.pass_minutes(60)
-    lab.alive.clear()
-    lab.pass_minutes(2)
+    lab.end(*lab.alive)
     lab.say(alert, "normal")
     info = lab.begin(ramp)
     assert lab.pass_minutes(100) == []
@@ -343,8 +342,7 @@ def test_a_leak_that_is_confirmed_stays_and_teaches_the_next_run(lab: Lab) -> No
     lab.say(alert, "leak")
     assert lab.pass_minutes(3) == []
     assert lab.track(info).alert is not None
-    lab.alive.clear()
-    lab.pass_minutes(2)
+    lab.end(*lab.alive)
     again = lab.begin(straight)
     lab.pass_minutes(2)
     assert [known.word for known in lab.track(again).history] == ["leak"]

@@ -12,6 +12,7 @@ from gpuwatchd.pipeline.source_workers import SourceWorker
 from gpuwatchd.store import driver_release
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 NOW = 1_000_000.0
@@ -28,6 +29,7 @@ class Holder:
         self.asked: list[float] = []
         self.faults: tuple[Fault, ...] = ()
         self.readings: tuple[DeviceReading, ...] = ()
+        self.worker = SourceWorker(self, deadline_s=1.0)
 
     def probe(self) -> Availability:
         return Availability(ok=True, reason="")
@@ -50,16 +52,22 @@ class Holder:
         self.within_s = seconds
 
 
+@pytest.fixture
+def holder() -> Iterator[Holder]:
+    made = Holder()
+    yield made
+    made.worker.close()
+
+
 class Plain(Holder):
     """One that holds nothing."""
 
     release = None  # type: ignore[assignment]
 
 
-def test_a_request_is_passed_on_once_and_ended_in_time(tmp_path: Path) -> None:
-    holder = Holder()
-    workers = [SourceWorker(holder, deadline_s=1.0), SourceWorker(Plain(), deadline_s=1.0)]
-    letting_go = DriverRelease(tmp_path, workers)
+def test_a_request_is_passed_on_once_and_ended_in_time(tmp_path: Path, holder: Holder) -> None:
+    plain = SourceWorker(Plain(), deadline_s=1.0)
+    letting_go = DriverRelease(tmp_path, [holder.worker, plain])
     assert not letting_go.update(NOW)
     driver_release.ask(tmp_path, 60.0, NOW)
     assert letting_go.update(NOW + 1)
@@ -72,39 +80,32 @@ def test_a_request_is_passed_on_once_and_ended_in_time(tmp_path: Path) -> None:
     assert holder.asked == [59.0, 60.0, 0.0]
     assert driver_release.stamp(tmp_path) is None
     assert not letting_go.update(NOW + 91)
-    for worker in workers:
-        worker.close()
+    plain.close()
 
 
-def test_a_request_that_is_taken_back_ends_at_once(tmp_path: Path) -> None:
-    holder = Holder()
-    worker = SourceWorker(holder, deadline_s=1.0)
-    letting_go = DriverRelease(tmp_path, [worker])
+def test_a_request_that_is_taken_back_ends_at_once(tmp_path: Path, holder: Holder) -> None:
+    letting_go = DriverRelease(tmp_path, [holder.worker])
     driver_release.ask(tmp_path, 60.0, NOW)
     letting_go.update(NOW)
     driver_release.end(tmp_path)
     assert letting_go.update(NOW + 1)
     assert holder.asked == [60.0, 0.0]
-    worker.close()
 
 
-def test_a_new_daemon_honours_what_is_left_and_clears_what_is_over(tmp_path: Path) -> None:
-    holder = Holder()
-    worker = SourceWorker(holder, deadline_s=1.0)
+def test_a_new_daemon_honours_what_is_left_and_clears_what_is_over(
+    tmp_path: Path, holder: Holder
+) -> None:
     driver_release.ask(tmp_path, 60.0, NOW)
-    assert DriverRelease(tmp_path, [worker]).update(NOW + 40)
+    assert DriverRelease(tmp_path, [holder.worker]).update(NOW + 40)
     assert holder.asked == [20.0]
-    DriverRelease(tmp_path, [worker]).update(NOW + 61)
+    DriverRelease(tmp_path, [holder.worker]).update(NOW + 61)
     assert driver_release.stamp(tmp_path) is None
-    worker.close()
 
 
 def test_garbage_is_told_once_and_ends_no_release(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, holder: Holder
 ) -> None:
-    holder = Holder()
-    worker = SourceWorker(holder, deadline_s=1.0)
-    letting_go = DriverRelease(tmp_path, [worker])
+    letting_go = DriverRelease(tmp_path, [holder.worker])
     driver_release.ask(tmp_path, 60.0, NOW)
     letting_go.update(NOW)
     (tmp_path / driver_release.FILE_NAME).write_text("garbage")
@@ -112,14 +113,11 @@ def test_garbage_is_told_once_and_ends_no_release(
         assert not letting_go.update(NOW + second)
     assert len([r for r in caplog.records if "ignored" in r.getMessage()]) == 1
     assert holder.asked == [60.0]
-    worker.close()
 
 
-def test_a_clock_that_is_set_back_makes_no_request_longer(tmp_path: Path) -> None:
-    holder = Holder()
-    worker = SourceWorker(holder, deadline_s=1.0)
+def test_a_clock_that_is_set_back_makes_no_request_longer(tmp_path: Path, holder: Holder) -> None:
     mono_s = [7.0]
-    letting_go = DriverRelease(tmp_path, [worker], lambda: mono_s[0])
+    letting_go = DriverRelease(tmp_path, [holder.worker], lambda: mono_s[0])
     driver_release.ask(tmp_path, 60.0, NOW)
     assert letting_go.update(NOW)
     mono_s[0] += 59
@@ -128,43 +126,35 @@ def test_a_clock_that_is_set_back_makes_no_request_longer(tmp_path: Path) -> Non
     assert letting_go.update(NOW - 3600 + 60)
     assert holder.asked == [60.0, 0.0]
     assert driver_release.stamp(tmp_path) is None
-    worker.close()
 
 
-def test_a_new_daemon_after_a_step_back_honours_no_more_than_was_asked(tmp_path: Path) -> None:
-    holder = Holder()
-    worker = SourceWorker(holder, deadline_s=1.0)
+def test_a_new_daemon_after_a_step_back_honours_no_more_than_was_asked(
+    tmp_path: Path, holder: Holder
+) -> None:
     driver_release.ask(tmp_path, 60.0, NOW)
-    assert DriverRelease(tmp_path, [worker]).update(NOW - 3600)
+    assert DriverRelease(tmp_path, [holder.worker]).update(NOW - 3600)
     assert holder.asked == [60.0]
-    worker.close()
 
 
-def test_a_source_learns_how_long_it_may_take_also_after_a_reload() -> None:
-    holder = Holder()
-    worker = SourceWorker(holder, deadline_s=1.0)
+def test_a_source_learns_how_long_it_may_take_also_after_a_reload(holder: Holder) -> None:
     at_first_s = holder.within_s
-    worker.deadline_s = 0.5
-    assert (at_first_s, holder.within_s, worker.deadline_s) == (1.0, 0.5, 0.5)
-    worker.close()
+    holder.worker.deadline_s = 0.5
+    assert (at_first_s, holder.within_s, holder.worker.deadline_s) == (1.0, 0.5, 0.5)
 
 
-def test_what_a_sample_says_of_the_whole_source_is_shown() -> None:
-    holder = Holder()
-    worker = SourceWorker(holder, deadline_s=5.0)
+def test_what_a_sample_says_of_the_whole_source_is_shown(holder: Holder) -> None:
     holder.faults = (
         Fault(where="holder/0", why="one card", device_uid="GPU-0"),
         Fault(where="holder", why="all of it"),
     )
-    assert isinstance(worker.read(0.0), Sample)
-    assert worker.why_absent == "holder: all of it"
+    assert isinstance(holder.worker.read(0.0), Sample)
+    assert holder.worker.why_absent == "holder: all of it"
     holder.faults = ()
-    worker.read(1.0)
-    assert worker.why_absent is None
-    restarts = [worker.needs_restart]
+    holder.worker.read(1.0)
+    assert holder.worker.why_absent is None
+    restarts = [holder.worker.needs_restart]
     holder.needs_restart = True
-    assert [*restarts, worker.needs_restart] == [False, True]
-    worker.close()
+    assert [*restarts, holder.worker.needs_restart] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -177,10 +167,8 @@ def test_what_a_sample_says_of_the_whole_source_is_shown() -> None:
     ],
 )
 def test_what_is_left_alone_on_purpose_is_no_problem(
-    states: tuple[DeviceState, ...], told: str | None
+    states: tuple[DeviceState, ...], told: str | None, holder: Holder
 ) -> None:
-    holder = Holder()
-    worker = SourceWorker(holder, deadline_s=5.0)
     holder.faults = (Fault(where="holder", why="let go"),)
     holder.readings = tuple(
         DeviceReading(
@@ -188,6 +176,5 @@ def test_what_is_left_alone_on_purpose_is_no_problem(
         )
         for n, state in enumerate(states)
     )
-    worker.read(0.0)
-    assert worker.why_absent == told
-    worker.close()
+    holder.worker.read(0.0)
+    assert holder.worker.why_absent == told

@@ -232,6 +232,16 @@ def test_every_rank_that_the_notice_was_about_is_asked(world: World, tmp_path: P
     assert len(world.said) == 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_job_that_would_be_ended_is_not_asked(world: World) -> None:
+    world.pressed.config = ASKS
+    with job() as process:
+        world.press("checkpoint", _about(key_of(process.pid)))
+        assert process.poll() is None
+    assert [row.phase for row in world.rows()] == ["asked", "refused"]
+    assert world.said[0].subject == "Not asked to save"
+
+
 def test_a_tick_never_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     hold = threading.Event()
 

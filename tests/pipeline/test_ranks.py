@@ -91,6 +91,18 @@ def test_ranks_that_leak_alike_are_one_alert() -> None:
     assert len(held) == 3
 
 
+def test_a_rank_on_an_instance_is_named_by_the_instance() -> None:
+    """Instances count from 0 on each card: the index alone would name GPU 0."""
+    parts = tuple(
+        msgspec.structs.replace(card, parent_uid="GPU-cut", parent_index=3) for card in CARDS
+    )
+    ticks, _ = played(growing, 260, parts)
+    (alert,) = ticks[-1].alerts
+    assert sorted(one.name for one in alert.finding.blame) == [
+        f"rank {i} on MIG 3:{i}" for i in range(4)
+    ]
+
+
 def test_people_are_told_of_one_rank_and_referred_to_it_by_the_others(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

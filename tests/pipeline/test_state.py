@@ -77,20 +77,6 @@ def test_of_processes_only_what_is_not_as_by_default_is_written() -> None:
     assert msgspec.json.decode(whole, type=live.LiveState) == tick.state
 
 
-def test_a_process_that_has_not_changed_is_the_same_object_beside_one_that_has() -> None:
-    def late(tick: int) -> Sample:
-        at = sample(1000.0 + 5 * tick, [(LEAKER, GIB), (QUIET, MIB)])
-        reading = play(0 if tick < 90 else 10).readings
-        return msgspec.structs.replace(at, readings=reading)
-
-    pipeline = Pipeline(config=EAGER, sources=[Script(late)])
-    before = run(pipeline, 90)[-1].state.devices[0].processes or ()
-    after = run(pipeline, 1)[-1].state.devices[0].processes or ()
-    assert before[0].sm_pct == 40.0
-    assert after[0].sm_pct == 90.0
-    assert after[1] is before[1]
-
-
 def test_an_alert_of_the_rank_that_leads_is_shown_of_those_it_stands_for() -> None:
     pipeline = Pipeline(config=EAGER, sources=[Script(play)])
     run(pipeline, 100)

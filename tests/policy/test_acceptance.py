@@ -12,7 +12,7 @@ from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import Matcher
 from tests.making import present
-from tests.policy.world import HOUR_S, START_S, World, one
+from tests.policy.world import HOUR_S, START_S, World, fresh, one
 
 
 def test_repeat() -> None:
@@ -86,8 +86,7 @@ def test_that_it_is_over_waits_until_it_has_been_calm() -> None:
 
 
 def test_flap_never_sent() -> None:
-    world = World(subjects=1)
-    (key,) = world.keys
+    world, key = fresh()
     world.be(key, "urgent", 80.0)
     fired = present(world.bearers[key].alert)
     assert fired.state == "firing"
@@ -101,8 +100,7 @@ def test_cold_start() -> None:
         world.restart()
         world.run(120.0)
     assert world.notices(key) == ["firing"]
-    untold = World(subjects=1)
-    (key,) = untold.keys
+    untold, key = fresh()
     untold.how[key] = "urgent"
     untold.run(80.0)
     untold.restart()
@@ -184,8 +182,7 @@ def test_reminders_of_its_own_stay_so_when_it_gets_milder_or_comes_back(
 
 
 def test_inhibit() -> None:
-    world = World(subjects=1)
-    (key,) = world.keys
+    world, key = fresh()
     world.be(key, "critical", 140.0)
     world.lost = True
     world.run(1200.0)
@@ -204,8 +201,7 @@ def test_inhibit() -> None:
 
 
 def test_silence() -> None:
-    world = World(subjects=1)
-    (key,) = world.keys
+    world, key = fresh()
     world.silence(HOUR_S, matcher=Matcher(user="alice"), who="bob")
     world.be(key, "warning", HOUR_S - 100.0)
     assert world.told == []

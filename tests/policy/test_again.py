@@ -11,7 +11,7 @@ from gpuwatchd import alerts
 from gpuwatchd.alerts import Rules
 from gpuwatchd.core.model import EtaRange
 from tests.making import alert, finding, present
-from tests.policy.world import ETAS, HOUR_S, World, one
+from tests.policy.world import ETAS, HOUR_S, fresh, one
 
 
 def test_a_clock_that_is_set_back_while_nobody_watches_makes_no_cooldown_eternal() -> None:
@@ -44,8 +44,7 @@ def test_who_was_told_that_it_is_over_hears_at_once_that_it_is_critical() -> Non
 
 
 def test_the_third_opening_within_an_hour_is_told_as_flapping_and_then_it_is_quiet() -> None:
-    world = World(Rules(cooldown_s=60.0), subjects=1)
-    (key,) = world.keys
+    world, key = fresh(Rules(cooldown_s=60.0))
     for _ in range(8):
         world.be(key, "urgent", 150.0)
         world.be(key, "gone", 100.0)
@@ -64,8 +63,7 @@ def test_the_third_opening_within_an_hour_is_told_as_flapping_and_then_it_is_qui
 
 
 def test_what_comes_and_goes_and_then_stays_is_not_forgotten() -> None:
-    world = World(Rules(cooldown_s=60.0), subjects=1)
-    (key,) = world.keys
+    world, key = fresh(Rules(cooldown_s=60.0))
     for _ in range(4):
         world.be(key, "urgent", 150.0)
         world.be(key, "gone", 100.0)

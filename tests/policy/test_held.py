@@ -7,7 +7,7 @@ import itertools
 from gpuwatchd.alerts import Rules
 from gpuwatchd.core.model import Matcher
 from tests.making import present
-from tests.policy.world import HOUR_S, World, one
+from tests.policy.world import HOUR_S, World, fresh, one
 
 
 def test_nobody_is_reminded_within_a_cooldown_for_the_sake_of_company() -> None:
@@ -78,8 +78,7 @@ def test_when_a_gpu_is_back_nobody_is_reminded_of_what_has_not_been_seen_since()
 
 
 def test_of_what_nobody_was_told_it_stays_known_why() -> None:
-    world = World(subjects=1)
-    (key,) = world.keys
+    world, key = fresh()
     world.silence(HOUR_S, matcher=Matcher(user="alice"), who="bob")
     world.be(key, "warning", 600.0)
     world.be(key, "gone", 60.0)

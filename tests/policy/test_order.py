@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuwatchd.alerts import Override, Rules
 from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import Matcher
-from tests.policy.world import RANK, World
+from tests.policy.world import RANK, World, fresh
 
 pytestmark = pytest.mark.slow
 
@@ -172,8 +172,7 @@ def test_every_critical_alert_is_told_or_says_why_not(
 @ORDER
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([60.0, 90.0, 120.0])), max_size=12))
 def test_what_flaps_within_the_hold_is_never_told(pattern: list[tuple[int, float]]) -> None:
-    world = World(Rules(flap_hold_s=120.0), subjects=1)
-    (key,) = world.keys
+    world, key = fresh(Rules(flap_hold_s=120.0))
     for number, on_s in pattern:
         world.be(key, "urgent", 60.0)  # pending: it has not fired yet
         world.run(min(on_s, 110.0))

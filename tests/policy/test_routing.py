@@ -44,11 +44,6 @@ def test_quiet_hours_go_over_midnight() -> None:
     assert quiet(*NIGHT, at="2026-06-11 07:00") is None
 
 
-def test_on_the_night_that_clocks_are_changed_they_end_at_the_same_time_of_the_clock() -> None:
-    assert quiet(*NIGHT, at="2026-03-28 23:00") == (7.0, "07:00")  # an hour is skipped
-    assert quiet(*NIGHT, at="2026-10-24 23:00") == (9.0, "07:00")  # an hour comes twice
-
-
 def test_ranges_that_touch_are_one() -> None:
     weekend = ("sat,sun 00:00-24:00", "22:00-07:00")
     assert quiet(*weekend, at="2026-06-12 22:30") == (2 * 24 + 8.5, "mon 07:00")

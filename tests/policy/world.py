@@ -326,10 +326,14 @@ class World:
         return [one.at_s for one in self.told if key in one.keys]
 
 
+def fresh(rules: Rules | None = None) -> tuple[World, str]:
+    """Return a world with one subject that is calm."""
+    world = World(rules, subjects=1)
+    return world, world.keys[0]
+
+
 def one(rules: Rules | None = None, how: str = "warning") -> tuple[World, str]:
     """Return a world with one subject, of which people have just been told."""
-    world = World(rules, subjects=1)
-    (key,) = world.keys
-    world.how[key] = how
-    world.run(600.0)
+    world, key = fresh(rules)
+    world.be(key, how, 600.0)
     return world, key

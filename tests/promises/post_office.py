@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -132,6 +133,11 @@ class Office:
             told = msgspec.structs.replace(told, state="resolved", resolved_at_s=self.time.now_s)
         self.post.send(self.history.apply([told], made))
 
+    def send(self, name: str, *channels: str, **fields: Any) -> None:
+        """Decide to tell, and wait until it has left the channels' hands."""
+        self.tell(name, *channels, **fields)
+        self.turn()
+
     def turn(self, pass_s: float = 0.0) -> None:
         """Let time go by, then do what is due, until nothing is in a channel's hands."""
         self.time.pass_s(pass_s)
@@ -166,6 +172,9 @@ class Office:
 
         with Reader.open(self.folder) as reader:
             return reader.deliveries(key)
+
+
+NewOffice = Callable[..., Office]
 
 
 def wait_for(condition: Any, within_s: float = 60.0) -> None:

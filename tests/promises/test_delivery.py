@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from tests.promises.post_office import DOWN, WRONG, Channel, Office, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.promises.post_office import DOWN, WRONG, Channel, NewOffice, wait_for
 
 HOUR_S = 3600.0
 
 
-def test_retry(office: Callable[..., Office]) -> None:
+def test_retry(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
-    one.tell("a")
-    one.turn()
+    one.send("a")
     waits = []
     for _ in range(7):
         (wait_s,) = one.waiting().values()
@@ -41,7 +36,7 @@ def test_retry(office: Callable[..., Office]) -> None:
     assert one.post.problems() == []
 
 
-def test_a_message_is_given_up_after_two_days(office: Callable[..., Office]) -> None:
+def test_a_message_is_given_up_after_two_days(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
     one.tell("a")
@@ -54,7 +49,7 @@ def test_a_message_is_given_up_after_two_days(office: Callable[..., Office]) -> 
     assert one.post.untold() == ("a",)
 
 
-def test_timeout(office: Callable[..., Office]) -> None:
+def test_timeout(office: NewOffice) -> None:
     hung, quick = Channel("hung"), Channel("quick")
     gate = hung.answer = threading.Event()
     one = office(hung, quick, channels=("hung",), fallback=("quick",))
@@ -76,7 +71,7 @@ def test_timeout(office: Callable[..., Office]) -> None:
     assert one.post.untold() == ()
 
 
-def test_crash_between_send_and_mark(office: Callable[..., Office]) -> None:
+def test_crash_between_send_and_mark(office: NewOffice) -> None:
     mail = Channel("email")
     one = office(mail)
     one.tell("a")
@@ -91,7 +86,7 @@ def test_crash_between_send_and_mark(office: Callable[..., Office]) -> None:
     assert len(mail.ids) == 2
 
 
-def test_a_claim_is_on_disk_before_the_attempt(office: Callable[..., Office]) -> None:
+def test_a_claim_is_on_disk_before_the_attempt(office: NewOffice) -> None:
     mail = Channel("email")
     gate = mail.answer = threading.Event()
     one = office(mail)
@@ -106,7 +101,7 @@ def test_a_claim_is_on_disk_before_the_attempt(office: Callable[..., Office]) ->
         gate.set()
 
 
-def test_a_loop_of_crashes_does_not_send_on_and_on(office: Callable[..., Office]) -> None:
+def test_a_loop_of_crashes_does_not_send_on_and_on(office: NewOffice) -> None:
     mail = Channel("email")
     one = office(mail)
     one.tell("a")
@@ -120,7 +115,7 @@ def test_a_loop_of_crashes_does_not_send_on_and_on(office: Callable[..., Office]
     assert (len(mail.ids), one.waiting()) == (4, {})
 
 
-def test_reload_does_not_send_again_what_is_just_being_sent(office: Callable[..., Office]) -> None:
+def test_reload_does_not_send_again_what_is_just_being_sent(office: NewOffice) -> None:
     mail = Channel("email")
     gate = mail.answer = threading.Event()
     one = office(mail)
@@ -139,9 +134,7 @@ def test_reload_does_not_send_again_what_is_just_being_sent(office: Callable[...
     assert mail.tries == 2
 
 
-def test_reload_while_a_channel_hangs_tries_again_after_its_time(
-    office: Callable[..., Office],
-) -> None:
+def test_reload_while_a_channel_hangs_tries_again_after_its_time(office: NewOffice) -> None:
     mail = Channel("email")
     gate = mail.answer = threading.Event()
     one = office(mail)
@@ -159,17 +152,13 @@ def test_reload_while_a_channel_hangs_tries_again_after_its_time(
         gate.set()
 
 
-def test_reload_with_a_mended_channel_tells_what_nobody_heard(
-    office: Callable[..., Office],
-) -> None:
+def test_reload_with_a_mended_channel_tells_what_nobody_heard(office: NewOffice) -> None:
     mail = Channel("email", WRONG)
     one = office(mail)
     one.tell("a")
-    one.tell("over")
-    one.turn()
+    one.send("over")
     one.tell("worse", thread="a", notice="escalated")
-    one.tell("past", thread="over", notice="resolved")
-    one.turn()
+    one.send("past", thread="over", notice="resolved")
     assert (one.waiting(), one.post.untold()) == ({}, ("a",))
     mail.answer = None
     one.courier = one.new_courier()
@@ -180,7 +169,7 @@ def test_reload_with_a_mended_channel_tells_what_nobody_heard(
 
 
 def test_a_refusal_that_a_reload_did_not_wait_for_is_tried_with_the_new_settings(
-    office: Callable[..., Office],
+    office: NewOffice,
 ) -> None:
     mail = Channel("email")
     begun, gate = threading.Event(), threading.Event()
@@ -205,7 +194,7 @@ def test_a_refusal_that_a_reload_did_not_wait_for_is_tried_with_the_new_settings
     assert (mail.ids, one.waiting(), one.post.untold()) == (["a"], {}, ())
 
 
-def test_the_message_is_the_same_at_every_attempt(office: Callable[..., Office]) -> None:
+def test_the_message_is_the_same_at_every_attempt(office: NewOffice) -> None:
     mail = Channel("email")
     one = office(mail)
     one.tell("a", facts={"Growth": "12 MB/min"})

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpuwatchd.store.reader import Reader
 from tests.conftest import ROOT
-from tests.test_daemon import environ, said, state_of, wait_for
+from tests.test_daemon import daemon, said, state_of, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import subprocess
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 _PROGRAM = """
@@ -67,29 +65,10 @@ class World:
             f"[policy]\nflap-hold = '0s'\n{self.policy}\n"
         )
 
-    @contextmanager
-    def daemon(self) -> Iterator[subprocess.Popen[str]]:
+    def daemon(self) -> AbstractContextManager[subprocess.Popen[str]]:
         words = ["--config", str(self.folder / "c.toml")]
         world = {"BORN": repr(self.born_s), "PACE": self.pace, "PYTHONPATH": str(ROOT)}
-        with (self.folder / "log").open("a") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *words],
-                env=environ(self.folder, **world, **self.extra),
-                cwd=ROOT, stderr=log, text=True,
-            )  # fmt: skip
-        try:
-            wait_for(lambda: self.state_pid() == process.pid)
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait(10)
-
-    def state_pid(self) -> int | None:
-        try:
-            return state_of(self.folder).pid
-        except AssertionError:
-            return None
+        return daemon(self.folder, *words, program=_PROGRAM, **world, **self.extra)
 
     def heard(self) -> list[dict[str, Any]]:
         """Return what the hook was told."""

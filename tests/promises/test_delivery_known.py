@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import Any
+
+import msgspec
 
 from gpuwatchd.alerts import wording
-from gpuwatchd.core.codes import Ending
+from gpuwatchd.core.codes import Ending, Failure
+from gpuwatchd.core.config import Seconds
 from tests.making import alert
-from tests.promises.post_office import DOWN, WRONG, Channel, Office
+from tests.promises.post_office import DOWN, WRONG, Channel, NewOffice, Office
 from tests.store.world import T0
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-
-def test_an_alert_that_reached_nobody_is_known_after_a_restart(
-    office: Callable[..., Office],
-) -> None:
+def test_an_alert_that_reached_nobody_is_known_after_a_restart(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
-    one.tell("a")
-    one.turn()
+    one.send("a")
     assert one.post.untold() == ("a",)
     one.crash()
     assert one.post.untold() == ("a",)
@@ -31,31 +29,27 @@ def test_an_alert_that_reached_nobody_is_known_after_a_restart(
     assert one.post.untold() == ()
 
 
-def test_every_alert_of_a_shared_message_counts_as_told(office: Callable[..., Office]) -> None:
+def test_every_alert_of_a_shared_message_counts_as_told(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
-    one.tell("b")
-    one.turn()
-    one.tell("a", also=("b",))
-    one.turn()
+    one.send("b")
+    one.send("a", also=("b",))
     assert set(one.post.untold()) == {"a", "b"}
     mail.answer = None
     one.turn(60)
     assert one.post.untold() == ()
 
 
-def test_an_alert_that_is_over_is_no_longer_untold(office: Callable[..., Office]) -> None:
+def test_an_alert_that_is_over_is_no_longer_untold(office: NewOffice) -> None:
     mail = Channel("email", WRONG)
     one = office(mail)
-    one.tell("a")
-    one.turn()
+    one.send("a")
     assert one.post.untold() == ("a",)
-    one.tell("a over", thread="a", notice="resolved")
-    one.turn()
+    one.send("a over", thread="a", notice="resolved")
     assert one.post.untold() == ()
 
 
-def test_the_health_of_channels(office: Callable[..., Office]) -> None:
+def test_the_health_of_channels(office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
     one = office(desktop, mail, channels=("desktop",), fallback=("email",))
     before = one.post.channel_health()
@@ -64,8 +58,7 @@ def test_the_health_of_channels(office: Callable[..., Office]) -> None:
         ("email", None, 0),
     ]
     assert one.post.channel_health() is before
-    one.tell("a")
-    one.turn()
+    one.send("a")
     one.turn(30)
     first, second = one.post.channel_health()
     assert (first.ok, first.why, first.failing_since_s) == (False, "no session bus", T0)
@@ -92,7 +85,7 @@ def _lost(one: Office) -> list[str]:
 
 
 def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
-    office: Callable[..., Office],
+    office: NewOffice,
 ) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
@@ -109,11 +102,9 @@ def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
     assert _lost(one) == expected
     # What was about others is no word on these.
     mail.answer = None
-    one.tell("other")
-    one.turn()
+    one.send("other")
     assert _lost(one) == expected
-    one.tell("summary", thread="crashed", notice="digest")
-    one.turn()
+    one.send("summary", thread="crashed", notice="digest")
     assert _lost(one) == [expected[1]]
     one.time.pass_s(86400.0)
     assert _lost(one) == []
@@ -121,22 +112,139 @@ def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
     assert _lost(one) == []
 
 
-def test_what_was_told_before_its_end_is_not_lost(office: Callable[..., Office]) -> None:
+def test_what_was_told_before_its_end_is_not_lost(office: NewOffice) -> None:
     mail = Channel("email")
     one = office(mail)
-    one.tell("b", also=("a",))
-    one.turn()
+    one.send("b", also=("a",))
     _over(one, "a", Ending.ENDED_NEAR_LIMIT)
     assert _lost(one) == []
     one.crash()
     assert _lost(one) == []
 
 
-def test_the_clock_of_a_source_may_go_ahead_of_ours(office: Callable[..., Office]) -> None:
+def test_the_clock_of_a_source_may_go_ahead_of_ours(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
     ahead_s = T0 + 3600.0
-    one.tell("x", thread="a", about_s=ahead_s)
-    one.turn()
+    one.send("x", thread="a", about_s=ahead_s)
     _over(one, "a", Ending.ENDED_NEAR_LIMIT, opened_at_s=ahead_s)
     assert _lost(one) == ["a"]
+
+
+# ---- what one channel cannot deliver -------------------------------------------------------------
+
+
+HOUR_S = 3600.0
+
+
+def test_a_permanent_error_goes_to_the_next_channel_at_once(office: NewOffice) -> None:
+    desktop, mail, chat = Channel("desktop", WRONG), Channel("email", WRONG), Channel("chat")
+    one = office(desktop, mail, chat, channels=("desktop",), fallback=("email", "chat"))
+    one.send("a")
+    assert (desktop.tries, mail.tries, chat.ids) == (1, 1, ["a"])
+    states = {row.channel: (row.state, row.fallback_of) for row in one.rows("a")}
+    assert states == {
+        "desktop": ("failed", ""),
+        "email": ("failed", "desktop"),
+        "chat": ("sent", "desktop"),
+    }
+    assert one.post.untold() == ()
+
+
+def test_a_fallback_waits_for_what_may_pass(office: NewOffice) -> None:
+    desktop, mail = Channel("desktop", DOWN), Channel("email")
+    one = office(desktop, mail, channels=("desktop",), fallback=("email",))
+    one.send("a")
+    one.turn(119)
+    assert (mail.ids, one.post.untold()) == ([], ("a",))
+    one.turn(1)
+    assert (mail.ids, one.post.untold()) == (["a"], ())
+    # Told is told: it does not pop up as well when the session is back.
+    desktop.answer = None
+    one.turn(2 * HOUR_S)
+    assert (desktop.ids, one.waiting()) == ([], {})
+    first = next(row for row in one.rows("a") if row.channel == "desktop")
+    assert (first.state, first.code) == ("failed", Failure.FALLBACK_SENT)
+    one.send("b")
+    assert (desktop.ids, mail.ids) == (["b"], ["a"])
+
+
+def test_a_channel_that_has_long_failed_has_no_time_left(office: NewOffice) -> None:
+    desktop, mail = Channel("desktop", DOWN), Channel("email")
+    one = office(desktop, mail, channels=("desktop",), fallback=("email",))
+    one.send("a")
+    one.turn(HOUR_S)
+    one.send("b")
+    assert mail.ids == ["a", "b"]
+
+
+def test_a_daemon_that_is_started_again_and_again_uses_its_fallback_in_time(
+    office: NewOffice,
+) -> None:
+    desktop, mail = Channel("desktop", DOWN), Channel("email")
+    one = office(desktop, mail, channels=("desktop",), fallback=("email",))
+    one.send("a")
+    for _ in range(3):
+        one.turn(35)
+        assert mail.tries == 0
+        one.crash()
+    one.turn(35)
+    assert mail.ids == ["a"]
+
+
+def test_what_failed_before_a_start_is_tried_first_and_soon(office: NewOffice) -> None:
+    desktop, mail = Channel("desktop", DOWN), Channel("email")
+    one = office(desktop, mail, channels=("desktop",), fallback=("email",), fallback_after=1e9)
+    one.tell("a")
+    for _ in range(8):
+        one.turn(HOUR_S)
+    one.die()
+    one.time.pass_s(1)
+    one.policy = msgspec.structs.replace(one.policy, fallback_after=Seconds(120))
+    desktop.answer = None  # somebody has logged in
+    one.begin()
+    one.turn()
+    assert (mail.tries, desktop.ids) == (0, [])
+    one.turn(30)
+    assert (mail.tries, desktop.ids) == (0, ["a"])
+
+
+def test_a_fallback_is_not_used_while_another_channel_delivers(office: NewOffice) -> None:
+    desktop, command, mail = Channel("desktop", WRONG), Channel("command"), Channel("email")
+    one = office(desktop, command, mail, channels=("desktop", "command"), fallback=("email",))
+    one.tell("a")
+    one.turn(HOUR_S)
+    assert (command.ids, mail.tries) == (["a"], 0)
+
+
+def test_an_original_that_delivers_after_all_calls_its_fallback_off(office: NewOffice) -> None:
+    desktop, mail = Channel("desktop", DOWN), Channel("email", DOWN)
+    one = office(desktop, mail, channels=("desktop",), fallback=("email",))
+    one.send("a")
+    one.turn(120)
+    assert mail.tries == 1
+    desktop.answer = None
+    one.turn(300)
+    mail.answer = None
+    one.turn(HOUR_S)
+    assert (desktop.ids, mail.ids, one.waiting()) == (["a"], [], {})
+
+
+def test_a_fallback_keeps_to_its_quiet_hours_and_to_what_it_is_for(office: NewOffice) -> None:
+    desktop, mail, pager = Channel("desktop", WRONG), Channel("email"), Channel("pager")
+    here = time.localtime(T0)
+    quiet = f"{here.tm_hour:02d}:00-{(here.tm_hour + 1) % 24:02d}:00"
+    one = office(
+        *(desktop, mail, pager),
+        channels=("desktop",),
+        fallback=("pager", "email"),
+        severity={"pager": "critical"},
+        quiet_hours={"email": (quiet,)},
+    )
+    one.tell("a")
+    one.send("urgent", severity="critical")
+    assert (pager.ids, mail.ids) == (["urgent"], [])
+    (row,) = [row for row in one.rows("a") if row.channel == "email"]
+    assert row.held.startswith("quiet hours until ")
+    one.turn(HOUR_S)
+    assert (pager.ids, mail.ids) == (["urgent"], ["a"])

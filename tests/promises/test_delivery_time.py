@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
-from tests.promises.post_office import DOWN, Channel, Office
+from tests.promises.post_office import DOWN, Channel, NewOffice
 from tests.store.world import T0
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HOUR_S = 3600.0
 
 
-def test_quiet_hours(office: Callable[..., Office]) -> None:
+def test_quiet_hours(office: NewOffice) -> None:
     mail = Channel("email")
     one = office(mail)
     until_s = T0 + 8 * HOUR_S
@@ -49,7 +46,7 @@ def test_quiet_hours(office: Callable[..., Office]) -> None:
     assert one.post.untold() == ()
 
 
-def test_held_messages_survive_a_restart_and_are_no_failure(office: Callable[..., Office]) -> None:
+def test_held_messages_survive_a_restart_and_are_no_failure(office: NewOffice) -> None:
     mail, chat = Channel("email"), Channel("chat")
     one = office(mail, chat, channels=("email",), fallback=("chat",))
     one.tell("a", held="quiet hours until 07:00", until_s=T0 + 7200)
@@ -62,7 +59,7 @@ def test_held_messages_survive_a_restart_and_are_no_failure(office: Callable[...
     assert (mail.ids, chat.tries) == (["a"], 0)
 
 
-def test_batching(office: Callable[..., Office]) -> None:
+def test_batching(office: NewOffice) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
     for number in range(30):
@@ -79,11 +76,10 @@ def test_batching(office: Callable[..., Office]) -> None:
 
 
 @pytest.mark.parametrize("by_s", [HOUR_S, -600.0, -365 * 86400.0])
-def test_clock_step_while_a_retry_waits(office: Callable[..., Office], by_s: float) -> None:
+def test_clock_step_while_a_retry_waits(office: NewOffice, by_s: float) -> None:
     mail = Channel("email", DOWN)
     one = office(mail)
-    one.tell("a")
-    one.turn()
+    one.send("a")
     one.turn(30)
     mail.answer = None
     one.time.now_s += by_s
@@ -93,9 +89,7 @@ def test_clock_step_while_a_retry_waits(office: Callable[..., Office], by_s: flo
     assert mail.ids == ["a"]  # nor eternal
 
 
-def test_what_waits_for_quiet_hours_follows_them_when_they_are_changed(
-    office: Callable[..., Office],
-) -> None:
+def test_what_waits_for_quiet_hours_follows_them_when_they_are_changed(office: NewOffice) -> None:
     mail = Channel("email")
     one = office(mail)
     one.tell("a", held="quiet hours until 07:00", until_s=T0 + 8 * HOUR_S)
@@ -114,7 +108,7 @@ def test_what_waits_for_quiet_hours_follows_them_when_they_are_changed(
 
 
 @pytest.mark.parametrize("by_s", [-600.0, -365 * 86400.0])
-def test_clock_set_back_while_a_message_is_held(office: Callable[..., Office], by_s: float) -> None:
+def test_clock_set_back_while_a_message_is_held(office: NewOffice, by_s: float) -> None:
     mail = Channel("email")
     one = office(mail)
     one.tell("a", held="quiet hours until 07:00", until_s=T0 + 3600)
@@ -129,11 +123,10 @@ def test_clock_set_back_while_a_message_is_held(office: Callable[..., Office], b
     assert one.waiting() == {}
 
 
-def test_clock_set_back_while_nobody_watched(office: Callable[..., Office]) -> None:
+def test_clock_set_back_while_nobody_watched(office: NewOffice) -> None:
     mail, desktop = Channel("email", DOWN), Channel("desktop")
     one = office(mail, desktop)
-    one.tell("a", "email")
-    one.turn()
+    one.send("a", "email")
     one.tell("b", "desktop", held="quiet hours until 07:00", until_s=T0 + 3600)
     one.die()
     one.time.now_s -= 365 * 86400.0
@@ -145,7 +138,7 @@ def test_clock_set_back_while_nobody_watched(office: Callable[..., Office]) -> N
     assert desktop.ids == ["b"]
 
 
-def test_clock_set_back_before_the_first_turn_after_a_start(office: Callable[..., Office]) -> None:
+def test_clock_set_back_before_the_first_turn_after_a_start(office: NewOffice) -> None:
     mail = Channel("email")
     one = office(mail)
     one.tell("a", held="quiet hours until 07:00", until_s=T0 + 3600)

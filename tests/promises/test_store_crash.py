@@ -52,7 +52,7 @@ while True:
         (sent,) = history.apply([alert(key=key)], [delivery(key)])
         print("alert", tick, sent.row, flush=True)
     if tick % 7 == 0:
-        said = words.say(directory, word(run(), alert_key=f"leak:{tick}"))
+        said = words.write(directory, word(run(), alert_key=f"leak:{tick}"))
         print("word", tick, said.row, flush=True)
     if tick % 10 == 0:
         history.chores(T0 + 5 * tick)

@@ -31,29 +31,10 @@ def used(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _header_garbage(file: Path) -> None:
+def _garbage(file: Path, begin: int, size: int) -> None:
     with file.open("r+b") as handle:
-        handle.write(random.Random(1).randbytes(100))
-
-
-def _all_garbage(file: Path) -> None:
-    file.write_bytes(random.Random(2).randbytes(file.stat().st_size))
-
-
-def _truncated(file: Path) -> None:
-    os.truncate(file, file.stat().st_size // 2)
-
-
-def _cut_to_a_header(file: Path) -> None:
-    os.truncate(file, 100)
-
-
-def _empty(file: Path) -> None:
-    os.truncate(file, 0)
-
-
-def _a_text(file: Path) -> None:
-    file.write_text("dear diary\n" * 1000)
+        handle.seek(begin)
+        handle.write(random.Random(size).randbytes(size))
 
 
 def _somebody_elses(file: Path) -> None:
@@ -62,30 +43,22 @@ def _somebody_elses(file: Path) -> None:
         connection.execute("CREATE TABLE cookies(a)")
 
 
-def _catalogue_garbage(file: Path) -> None:
-    with file.open("r+b") as handle:
-        handle.seek(100)
-        handle.write(random.Random(3).randbytes(3000))
+HARM: dict[str, Callable[[Path], object]] = {
+    "a header of garbage": lambda file: _garbage(file, 0, 100),
+    "a catalogue of garbage": lambda file: _garbage(file, 100, 3000),
+    "all garbage": lambda file: _garbage(file, 0, file.stat().st_size),
+    "truncated": lambda file: os.truncate(file, file.stat().st_size // 2),
+    "cut to a header": lambda file: os.truncate(file, 100),
+    "empty": lambda file: os.truncate(file, 0),
+    "a text": lambda file: file.write_text("dear diary\n" * 1000),
+    "somebody else's": _somebody_elses,
+}
 
 
-LOST: list[Callable[[Path], None]] = [
-    _header_garbage,
-    _all_garbage,
-    _truncated,
-    _cut_to_a_header,
-    _empty,
-    _a_text,
-    _somebody_elses,
-    _catalogue_garbage,
-]
-
-
-@pytest.mark.parametrize("damage", LOST, ids=lambda damage: damage.__name__.strip("_"))
-def test_a_lost_file_is_set_aside_and_a_new_one_begun(
-    used: Path, damage: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("name", HARM)
+def test_a_lost_file_is_set_aside_and_a_new_one_begun(used: Path, name: str) -> None:
     file = used / "history.db"
-    damage(file)
+    HARM[name](file)
     before = file.read_bytes()
 
     history = opened(used)
@@ -160,7 +133,7 @@ def test_two_lost_files_are_kept(tmp_path: Path) -> None:
     time = Time()
     for _ in range(4):
         opened(tmp_path, time).close()
-        _empty(tmp_path / "history.db")
+        HARM["empty"](tmp_path / "history.db")
         time.pass_s(1)
     history = opened(tmp_path, time)
     kept = sorted(file.name for file in tmp_path.glob("*.corrupt-*"))
@@ -286,9 +259,9 @@ def _exchanged(file: Path) -> None:
     file.write_bytes(b"something else")
 
 
-@pytest.mark.parametrize("harm", [_removed, _exchanged, _all_garbage, _empty])
+@pytest.mark.parametrize("harm", [_removed, _exchanged, HARM["all garbage"], HARM["empty"]])
 def test_harm_below_an_open_history_is_noticed_and_open_alerts_are_written_anew(
-    tmp_path: Path, harm: Callable[[Path], None]
+    tmp_path: Path, harm: Callable[[Path], object]
 ) -> None:
     history = opened(tmp_path)
     history.record(sample(T0, 1, cards=CARDS), CARDS, KNOWN)
