@@ -11,7 +11,7 @@ GIB = 1024**3
 UID = "GPU-00000000-0000-0000-0000-00000000000{}".format
 
 PRELUDE = """
-import json, os, sys
+import atexit, json, os, sys
 from pathlib import Path
 import msgspec
 from gpuwatchd.core.errors import SourceUnavailable
@@ -22,7 +22,9 @@ folder = Path(os.environ.get("FAKE_NVML_CONF", "")).parent
 def source(**settings):
     settings.setdefault("sys_root", "/nowhere")
     settings.setdefault("events", False)
-    return NvmlSource(monotonic=lambda: now[0], clock=lambda: 5e8 + now[0], **settings)
+    made = NvmlSource(monotonic=lambda: now[0], clock=lambda: 5e8 + now[0], **settings)
+    atexit.register(made.close)
+    return made
 def put(*lines):
     conf = Path(os.environ["FAKE_NVML_CONF"])
     fresh = conf.with_suffix(".fresh")
@@ -52,7 +54,6 @@ def one_read(fake: Nvml, *conf: str) -> tuple[list[Any], list[Any], list[Any]]:
 s = source()
 sample = s.read()
 out(plain(sample.readings), plain(s.devices()), plain(sample.faults))
-s.close()
 """)
     return readings, devices, faults
 
@@ -69,5 +70,4 @@ for _ in range({reads}):
     events += plain(sample.events)
     now[0] += {step_s}
 out(readings, events, plain(s.devices()))
-s.close()
 """)

@@ -62,7 +62,6 @@ for world in json.loads(Path(sys.argv[1]).read_text()):
     logged.clear()
     now[0] += {step_s!r}
 out(*found)
-s.close()
 """,
         script,
     )

@@ -186,7 +186,6 @@ for util in (0, 0, 80, 80, 0):
     seen.append(plain(s.read().readings)[0]["uses"][0]["sm_pct"])
     now[0] += 1
 out(seen)
-s.close()
 """)
     # Whoever works in bursts is not called idle on what was true between two of them.
     assert found == [0, 0, None, None, None]
