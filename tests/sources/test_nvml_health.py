@@ -27,7 +27,10 @@ if TYPE_CHECKING:
             ["1", "1", "2 remap_pending=1", "3 remap_failure=1"],
             [
                 "1 row of memory taken out of use, 2 in all; the GPU has to be reset",
-                "1 row of memory taken out of use, 3 in all; no spare rows are left, exchange the GPU",
+                (
+                    "1 row of memory taken out of use, 3 in all; "
+                    "no spare rows are left, exchange the GPU"
+                ),
             ],
         ),
     ],
