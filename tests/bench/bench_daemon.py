@@ -134,19 +134,7 @@ def _memory() -> str | None:
 
 
 def look(gpus: int, processes: int, ticks: int, *more: str, split: bool = False) -> dict[str, Any]:
-    """Return the figures of one fresh daemon.
-
-    Parameters
-    ----------
-    gpus, processes
-        The machine: so many cards, and so many processes on each.
-    ticks
-        How often it looks.
-    more
-        More lines of the stand-in's world.
-    split
-        Whether to measure the parts, which makes the whole a little slower.
-    """
+    """Return the figures of one fresh daemon; ``split``, which slows it, those of its parts too."""
     warm, mode = max(200, gpus * processes + 100), "split" if split else "whole"
     with sleepers(gpus * processes) as pids, tempfile.TemporaryDirectory(dir=_memory()) as folder:
         fake = FakeNvml(Path(folder))

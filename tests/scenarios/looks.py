@@ -38,15 +38,7 @@ class Part:
 
 
 class Looks:
-    """All looks at some items.
-
-    Parameters
-    ----------
-    items
-        Evidence of each.
-    weights
-        (terms,) weights that say how long an alert has to last: a twentieth of the time left.
-    """
+    """All looks at some items, with (terms,) weights that say how long an alert has to last."""
 
     def __init__(self, items: Sequence[Evidence], weights: FloatArray) -> None:
         self.parts: list[Part] = []
