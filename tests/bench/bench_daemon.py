@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from tests.bench import bench_tick
 from tests.bench.measuring import sleepers
+from tests.conftest import ran
 from tests.fakenvml import FakeNvml
 
 SETUP = """
@@ -145,10 +145,8 @@ def look(gpus: int, processes: int, ticks: int, *more: str, split: bool = False)
             for i, pid in enumerate(pids)
         ]
         fake.write(*lines, *more)
-        done = subprocess.run(
-            [sys.executable, "-c", SETUP, str(ticks + warm), folder, mode, str(warm)],
-            env=fake.env(), capture_output=True, text=True, check=False, timeout=900,
-        )  # fmt: skip
+        words = [sys.executable, "-c", SETUP, ticks + warm, folder, mode, warm]
+        done = ran(words, env=fake.env(), timeout=900)
     if done.returncode or not done.stdout:
         raise SystemExit(done.stderr[-4000:] or f"exit {done.returncode}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

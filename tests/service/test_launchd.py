@@ -152,9 +152,18 @@ def test_without_a_graphical_session(manager: Launchd, tools: Tools) -> None:
     assert not agent_file(tools).exists()
 
 
-def test_homebrew_s_service_is_not_doubled(manager: Launchd, tools: Tools) -> None:
-    tools.answer(f"launchctl print {DOMAIN}/{HOMEBREW_LABEL}", "loaded")
-    refused("Homebrew", manager.install, dry_run=False, linger=False)
+@pytest.mark.parametrize(
+    ("domain", "more", "hint"),
+    [
+        (DOMAIN, {"linger": False}, "brew services stop gpuwatchd"),
+        ("system", {"anyway": True}, "sudo brew services stop gpuwatchd"),
+    ],
+)
+def test_homebrew_s_service_is_not_doubled(
+    manager: Launchd, tools: Tools, domain: str, more: dict[str, bool], hint: str
+) -> None:
+    tools.answer(f"launchctl print {domain}/{HOMEBREW_LABEL}", "loaded")
+    assert refused("Homebrew", manager.install, dry_run=False, **more).hint == hint
     assert not agent_file(tools).exists()
 
 
@@ -263,14 +272,6 @@ def test_what_launchd_does_not_have(manager: Launchd) -> None:
     )
     assert "password-keyring" in caught.hint
     refused("directories of its user", manager.render, "/opt/homebrew/bin/gpuwatchd")
-
-
-def test_homebrew_s_service_of_root(manager: Launchd, tools: Tools) -> None:
-    tools.answer(f"launchctl print system/{HOMEBREW_LABEL}", "loaded")
-    assert (
-        refused("Homebrew", manager.install, dry_run=False, anyway=True).hint
-        == "sudo brew services stop gpuwatchd"
-    )
 
 
 def test_homebrew_s_program_is_homebrew_s_to_start(tools: Tools) -> None:

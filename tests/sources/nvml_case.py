@@ -8,6 +8,8 @@ from tests.fakenvml import FakeNvml
 
 MIB = 1024**2
 GIB = 1024**3
+ONE = "gpu 0 total=24G"
+TWO = (ONE, "gpu 1 total=24G")
 UID = "GPU-00000000-0000-0000-0000-00000000000{}".format
 
 PRELUDE = """

@@ -8,14 +8,12 @@ import pytest
 
 from gpuwatchd.collect.nvml import system
 from gpuwatchd.collect.nvml.system import Library, in_container
-from tests.sources.nvml_case import UID
+from tests.sources.nvml_case import TWO, UID
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.sources.nvml_case import Nvml
-
-TWO = ("gpu 0 total=24G", "gpu 1 total=24G")
 
 
 @pytest.fixture
