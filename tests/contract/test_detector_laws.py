@@ -65,9 +65,6 @@ def test_table_and_file_and_class_agree(name: str) -> None:
     detector = load(name)
     assert detector.name == name
     assert DETECTORS[name] == f"gpuwatchd.analysis.detectors.{name}:{type(detector).__name__}"
-    text = type(detector).__doc__ or ""
-    for part in ("When it fires", "When it must not", "Cost", "References", ">>>"):
-        assert part in text
 
 
 def test_every_file_is_in_the_table() -> None:

@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.analysis.frameworks import (
-    APPS,
-    GRAPHICS,
-    LIBRARIES,
-    PREALLOCATES,
-    loaded,
-    recognise,
-    role,
-)
+from gpuwatchd.analysis.frameworks import loaded, recognise, role
 from gpuwatchd.analysis.frameworks.table import EITHER_XLA
 
 if TYPE_CHECKING:
@@ -109,12 +101,6 @@ def test_the_cut_kernel_name_is_enough() -> None:
     assert recognise([], name="VLLM::EngineCor") == ("vLLM", False)
     assert recognise([], name="sglang::scheduler_TP0"[:15]) == ("SGLang", False)
     assert recognise([], name="gnome-shell") == ("display", False)
-
-
-def test_pools_and_graphics_are_names_that_can_be_recognised() -> None:
-    names = {app.name for app in APPS} | {name for name, _ in LIBRARIES} | {EITHER_XLA}
-    assert names >= PREALLOCATES
-    assert names >= GRAPHICS
 
 
 @given(st.lists(st.text(), max_size=6), st.lists(st.text(), max_size=6), st.text(max_size=15))

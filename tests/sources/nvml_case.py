@@ -13,7 +13,7 @@ TWO = (ONE, "gpu 1 total=24G")
 UID = "GPU-00000000-0000-0000-0000-00000000000{}".format
 
 PRELUDE = """
-import atexit, json, os, sys
+import atexit, json, logging, os, sys
 from pathlib import Path
 import msgspec
 from gpuwatchd.core.errors import SourceUnavailable
@@ -32,6 +32,12 @@ def put(*lines):
     fresh = conf.with_suffix(".fresh")
     fresh.write_text("\\n".join(lines) + "\\n")
     fresh.replace(conf)
+def listen(found):
+    class Kept(logging.Handler):
+        def emit(self, record):
+            found.append((record.levelname, record.getMessage()))
+    logging.getLogger("gpuwatchd").addHandler(Kept())
+    logging.getLogger("gpuwatchd").setLevel("INFO")
 def plain(value):
     return json.loads(msgspec.json.encode(value))
 def out(*values):

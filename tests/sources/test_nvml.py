@@ -137,13 +137,8 @@ def test_a_fault_is_one_line_and_its_end_another(fake: Nvml) -> None:
     """The gauges are asked for in each third look: between two of them a fault is not over."""
     fake.write("gpu 0 total=24G temp=50", "fail nvmlDeviceGetTemperature* 0 2")
     (lines,) = fake.play("""
-import logging
 lines = []
-class Kept(logging.Handler):
-    def emit(self, record):
-        lines.append((record.levelname, record.getMessage()))
-logging.getLogger("gpuwatchd").addHandler(Kept())
-logging.getLogger("gpuwatchd").setLevel("INFO")
+listen(lines)
 s = source()
 def reads():
     for _ in range(60):
