@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from tests.bench import bench_tick
 from tests.bench.measuring import sleepers
+from tests.conftest import ran
 from tests.fakenvml import FakeNvml
 
 SETUP = """
@@ -134,19 +134,7 @@ def _memory() -> str | None:
 
 
 def look(gpus: int, processes: int, ticks: int, *more: str, split: bool = False) -> dict[str, Any]:
-    """Return the figures of one fresh daemon.
-
-    Parameters
-    ----------
-    gpus, processes
-        The machine: so many cards, and so many processes on each.
-    ticks
-        How often it looks.
-    more
-        More lines of the stand-in's world.
-    split
-        Whether to measure the parts, which makes the whole a little slower.
-    """
+    """Return the figures of one fresh daemon; ``split``, which slows it, those of its parts too."""
     warm, mode = max(200, gpus * processes + 100), "split" if split else "whole"
     with sleepers(gpus * processes) as pids, tempfile.TemporaryDirectory(dir=_memory()) as folder:
         fake = FakeNvml(Path(folder))
@@ -157,10 +145,8 @@ def look(gpus: int, processes: int, ticks: int, *more: str, split: bool = False)
             for i, pid in enumerate(pids)
         ]
         fake.write(*lines, *more)
-        done = subprocess.run(
-            [sys.executable, "-c", SETUP, str(ticks + warm), folder, mode, str(warm)],
-            env=fake.env(), capture_output=True, text=True, check=False, timeout=900,
-        )  # fmt: skip
+        words = [sys.executable, "-c", SETUP, ticks + warm, folder, mode, warm]
+        done = ran(words, env=fake.env(), timeout=900)
     if done.returncode or not done.stdout:
         raise SystemExit(done.stderr[-4000:] or f"exit {done.returncode}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -87,12 +87,7 @@ def begun(number: int, group: int) -> Alert:
 def ours(directory: Path | None, groups: int) -> tuple[float, float]:
     """Tell of all alerts once; return the seconds, and those of the tick after.
 
-    Parameters
-    ----------
-    directory
-        Where the history is written; None decides and composes only.
-    groups
-        How many jobs the alerts are of: those of one share a notice.
+    Without a directory they are only decided and composed. Alerts of one group share a notice.
     """
     history = None
     if directory is not None:

@@ -24,6 +24,7 @@ from gpuwatchd.store import live
 from tests.bench import faults_views
 from tests.bench.faults_views import Shown, View
 from tests.bench.faults_worlds import FAULTS, HOST, Cast, Fault
+from tests.conftest import ran
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import LIBRARY
 
@@ -68,9 +69,7 @@ def look_ours(fake: FakeNvml, fault: Fault, cast: Cast, kill: Callable[[], None]
         began = time.monotonic()
         if fault.before is None:
             fake.write(*fault.lines(cast))
-            subprocess.run(
-                [*daemon, "--once"], env=env, capture_output=True, timeout=LIMIT_S, check=False
-            )
+            ran([*daemon, "--once"], env=env, timeout=LIMIT_S)
             wall_s = time.monotonic() - began
         else:
             fake.write(*fault.before(cast))
@@ -87,10 +86,8 @@ def look_ours(fake: FakeNvml, fault: Fault, cast: Cast, kill: Callable[[], None]
                 finally:
                     running.terminate()
             wall_s = 0.0
-        done = subprocess.run(
-            [sys.executable, "-c", _CTL, "status", "--json"],
-            env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+        words = [sys.executable, "-c", _CTL, "status", "--json"]
+        done = ran(words, env=env, timeout=LIMIT_S)
     text = done.stdout + done.stderr
     try:
         gpus = faults_views.of_gpuwatchctl(done.stdout)
@@ -116,9 +113,7 @@ def look_peer(
     """Run another tool once."""
     env = {**fake.env(), "COLUMNS": "110", "LINES": "60", "TERM": "dumb", "NO_COLOR": "1"}
     began = time.monotonic()
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+    done = ran(command, env=env, timeout=LIMIT_S)
     wall_s = time.monotonic() - began
     gpus: dict[str, Shown] = {}
     if done.returncode == 0:

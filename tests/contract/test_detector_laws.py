@@ -65,9 +65,6 @@ def test_table_and_file_and_class_agree(name: str) -> None:
     detector = load(name)
     assert detector.name == name
     assert DETECTORS[name] == f"gpuwatchd.analysis.detectors.{name}:{type(detector).__name__}"
-    text = type(detector).__doc__ or ""
-    for part in ("When it fires", "When it must not", "Cost", "References", ">>>"):
-        assert part in text
 
 
 def test_every_file_is_in_the_table() -> None:
@@ -99,19 +96,13 @@ def test_short_series_are_none(name: str, length: int) -> None:
 
 
 @every
-@pytest.mark.parametrize("level", [0.0, 4e9])
-def test_constant_series_are_none(name: str, level: float) -> None:
-    assert load(name).detect(one(CLOCK, np.full(CLOCK.size, level))) is None
-
-
-@every
-def test_time_shift_changes_nothing(name: str) -> None:
-    here = fires(name, CLOCK, shape(name, CLOCK))
-    # A power of two keeps the sum exact, so that equality can be asked for.
-    there = fires(name, CLOCK + 2.0**30, shape(name, CLOCK))
-    assert there.confidence == here.confidence
-    assert there.rate_bytes_per_s == here.rate_bytes_per_s
-    assert there.since_s - 2.0**30 == here.since_s
+@pytest.mark.parametrize("level", [0.0, 4e9, 20e9])
+@pytest.mark.parametrize("length", [0, 1, 2, 19, 720])
+def test_constant_and_short_series_are_no_leak(name: str, level: float, length: int) -> None:
+    series = one(CLOCK[:length], np.full(length, level))
+    assert load(name).detect(series) is None
+    found = verdict.judge(series, SETTINGS)
+    assert (found.tier, found.confidence) == ("none", 0.0)
 
 
 @every
@@ -214,7 +205,7 @@ def test_any_factor_of_the_bytes_is_a_factor_of_the_rate(
     assert large.rate_bytes_per_s == pytest.approx(factor * small.rate_bytes_per_s, rel=0.02)
 
 
-@leaking
+@every
 @few
 @given(shift=st.integers(-(2**20), 2**33), interval=intervals)
 def test_any_shift_of_the_clock_changes_nothing(name: str, shift: int, interval: float) -> None:
@@ -223,6 +214,7 @@ def test_any_shift_of_the_clock_changes_nothing(name: str, shift: int, interval:
     here, there = fires(name, t, x), fires(name, t + float(shift), x)
     for field in ("confidence", "rate_bytes_per_s", "n", "facts"):
         assert getattr(there, field) == getattr(here, field)
+    assert there.since_s - shift == here.since_s
     now = verdict.judge(one(t, x), SETTINGS)
     later = verdict.judge(one(t + float(shift), x), SETTINGS)
     for field in ("pattern", "tier", "confidence", "reason", "eta"):
@@ -294,14 +286,6 @@ def test_a_gap_is_no_growth(name: str, gap_s: float) -> None:
     signal = load(name).detect(one(t, x))
     assert signal is None or signal.pattern in {"spike", "plateau"}
     assert verdict.judge(one(t, x), SETTINGS).tier == "none"
-
-
-@pytest.mark.parametrize("level", [0.0, 4e9, 20e9])
-@pytest.mark.parametrize("length", [0, 1, 2, 19, 720])
-def test_constant_and_short_series_are_no_leak(level: float, length: int) -> None:
-    found = verdict.judge(one(CLOCK[:length], np.full(length, level)), SETTINGS)
-    assert found.tier == "none"
-    assert found.confidence == 0.0
 
 
 @leaking

@@ -7,12 +7,11 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.notify.chatting import Service
 
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Message
@@ -153,55 +152,33 @@ def test_a_controller_that_does_not_answer_is_asked_again(
     assert not caught.value.permanent
 
 
-class Topic:
-    """A topic on loopback."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[dict[str, str], str]] = []
-        self.status = 200
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                outer.got.append((dict(self.headers), body))
-                self.send_response(outer.status)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
 @pytest.fixture
-def topic() -> Iterator[Topic]:
+def topic() -> Iterator[Service]:
     need(shutil.which("curl") is not None, "no curl")
-    found = Topic()
+    found = Service()
     yield found
-    found.server.shutdown()
-    found.server.server_close()
+    found.close()
 
 
-def settings_of(tmp_path: Path, topic: Topic, mode: int = 0o600) -> str:
+def settings_of(tmp_path: Path, topic: Service, mode: int = 0o600) -> str:
     file = tmp_path / "topic"
-    port = topic.server.server_address[1]
     file.write_text(
-        f'url = "http://127.0.0.1:{port}/gpu"\nheader = "Authorization: Bearer tk_secret"\n'
+        f'url = "http://{topic.at}/gpu"\nheader = "Authorization: Bearer tk_secret"\n'
         'noproxy = "*"\n'
     )
     file.chmod(mode)
     return str(file)
 
 
-def test_a_topic_is_told(tools: Path, tmp_path: Path, topic: Topic) -> None:
+def test_a_topic_is_told(tools: Path, tmp_path: Path, topic: Service) -> None:
     send("ntfy", settings_of(tmp_path, topic))
-    ((headers, body),) = topic.got
+    ((_, headers, body),) = topic.got
     assert headers["Title"] == MESSAGE.subject
     assert (headers["Priority"], headers["Tags"]) == ("5", "rotating_light")
     assert headers["Authorization"] == "Bearer tk_secret"
-    assert body == f"{EVIL}\nFull in 0h 47m.\n$4.20 so far\n-> gpuwatchctl explain 4711\n"
+    assert body.decode() == (
+        f"{EVIL}\nFull in 0h 47m.\n$4.20 so far\n-> gpuwatchctl explain 4711\n"
+    )
     assert not planted(tmp_path)
 
 
@@ -209,15 +186,15 @@ def test_a_topic_is_told(tools: Path, tmp_path: Path, topic: Topic) -> None:
     ("severity", "shown"), [("info", ("2", "white_check_mark")), ("critical", ("4", "warning"))]
 )
 def test_a_topic_can_tell_a_recovery_from_a_crash(
-    tools: Path, tmp_path: Path, topic: Topic, severity: Severity, shown: tuple[str, str]
+    tools: Path, tmp_path: Path, topic: Service, severity: Severity, shown: tuple[str, str]
 ) -> None:
     over = msgspec.structs.replace(MESSAGE, notice="resolved", severity=severity)
     send("ntfy", settings_of(tmp_path, topic), message=over)
-    ((headers, _),) = topic.got
+    ((_, headers, _),) = topic.got
     assert (headers["Priority"], headers["Tags"]) == shown
 
 
-def test_a_topic_that_refuses_is_tried_again(tools: Path, tmp_path: Path, topic: Topic) -> None:
+def test_a_topic_that_refuses_is_tried_again(tools: Path, tmp_path: Path, topic: Service) -> None:
     topic.status = 503
     with pytest.raises(NotifyError) as caught:
         send("ntfy", settings_of(tmp_path, topic))
@@ -226,7 +203,7 @@ def test_a_topic_that_refuses_is_tried_again(tools: Path, tmp_path: Path, topic:
 
 
 def test_settings_that_others_can_read_are_refused(
-    tools: Path, tmp_path: Path, topic: Topic
+    tools: Path, tmp_path: Path, topic: Service
 ) -> None:
     for file in (settings_of(tmp_path, topic, mode=0o640), str(tmp_path / "none")):
         with pytest.raises(NotifyError) as caught:

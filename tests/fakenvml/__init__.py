@@ -20,15 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class FakeNvml:
-    """One configuration file, one statistics file and the environment that makes them count.
-
-    Parameters
-    ----------
-    folder
-        Where the files are.
-    flags
-        The compiler's, for a variant of the library.
-    """
+    """One configuration file, one statistics file and the environment that makes them count."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder

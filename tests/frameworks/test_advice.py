@@ -43,7 +43,7 @@ HIGH = 70 * GIB + np.arange(720) * 5e6
 
 
 def test_every_entry_is_of_a_framework_that_is_recognised() -> None:
-    assert {name for name, _ in ADVICE} - {"any"} <= NAMES
+    assert ({name for name, _ in ADVICE} - {"any"}) | PREALLOCATES | GRAPHICS <= NAMES
     assert {topic for _, topic in ADVICE} == set(get_args(Topic)) == TOPICS.keys()
     for topic in TOPICS:
         assert ("any", topic) in ADVICE
@@ -77,6 +77,8 @@ def test_every_line_is_in_the_manual() -> None:
         (STEADY, "PyTorch", {}, ("PyTorch", "gradual")),
         (STEADY, None, {}, ("any", "gradual")),
         (STEADY, "vLLM", {}, ("any", "gradual")),
+        (4 * GIB, "PyTorch", {}, None),
+        (4 * GIB, "vLLM", {}, None),
         (HIGH, "vLLM", {}, ("vLLM", "above-pool")),
         (HIGH, "JAX", {}, ("JAX", "above-pool")),
         (60 * GIB, "vLLM", {}, ("vLLM", "pool")),
@@ -92,30 +94,21 @@ def test_every_line_is_in_the_manual() -> None:
     ],
 )  # fmt: skip
 def test_a_judgement_says_what_to_check(
-    used: object, framework: str | None, changes: dict[str, object], entry: tuple[str, Topic]
+    used: object, framework: str | None, changes: dict[str, object], entry: tuple[str, Topic] | None
 ) -> None:
-    assert judged(used, framework, **changes).advice == ADVICE[entry]
+    expected = () if entry is None else ADVICE[entry]
+    assert judged(used, framework, **changes).advice == expected
 
 
 def test_a_notebook_is_told_to_restart_its_kernel() -> None:
     told = judged(STEADY, "PyTorch", role="notebook kernel").advice
-    assert "restart the kernel" in told[0]
-    assert "do not kill it" in told[0]
-    assert told[1:] == ADVICE["PyTorch", "gradual"][:2]
-
-
-def test_what_is_harmless_needs_no_advice() -> None:
-    assert judged(4 * GIB, "PyTorch").advice == ()
-    assert judged(4 * GIB, "vLLM").advice == ()
+    assert told == (ADVICE["any", "notebook"][0], *ADVICE["PyTorch", "gradual"][:2])
 
 
 def test_a_preallocated_pool_is_called_what_it_is() -> None:
     found = judged(60 * GIB, "SGLang")
-    assert found.pattern == "preallocated"
-    assert found.tier == "none"
-    assert "memory is a preallocated pool" in found.reason
-    assert found.reason.endswith("flat by design; a leak inside it is invisible here")
-    assert "What is watched here" in " ".join(found.advice)
+    assert (found.pattern, found.tier) == ("preallocated", "none")
+    assert "a leak inside it is invisible" in found.reason
 
 
 def test_what_nobody_owns_is_no_preallocated_pool() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.analysis.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, loaded, recognise
+from gpuwatchd.analysis.frameworks import loaded, recognise, role
 from gpuwatchd.analysis.frameworks.table import EITHER_XLA
 
 if TYPE_CHECKING:
@@ -64,6 +64,11 @@ def test_loaded_libraries_name_the_framework_for_sure(libraries: list[str], fram
         (["python", "finetune-tensorflow.py"], "TensorFlow"),
         (["python /srv/vllm serve --model m"], "vLLM"),
         (["/usr/lib/xorg/Xorg", ":0"], "display"),
+        (["python", "/opt/ComfyUI/main.py"], "PyTorch"),
+        (["/opt/tritonserver", "--model-repository=/m"], "Triton Server"),
+        (["ray::Trainer.step"], "Ray"),
+        (["/opt/blender", "-b", "x.blend"], "Blender"),
+        (["/usr/share/any/app", "--type=gpu-process"], "browser"),
     ],
 )
 def test_a_command_line_alone_is_a_guess(argv: list[str], framework: str) -> None:
@@ -96,12 +101,6 @@ def test_the_cut_kernel_name_is_enough() -> None:
     assert recognise([], name="VLLM::EngineCor") == ("vLLM", False)
     assert recognise([], name="sglang::scheduler_TP0"[:15]) == ("SGLang", False)
     assert recognise([], name="gnome-shell") == ("display", False)
-
-
-def test_pools_and_graphics_are_names_that_can_be_recognised() -> None:
-    names = {app.name for app in APPS} | {name for name, _ in LIBRARIES} | {EITHER_XLA}
-    assert names >= PREALLOCATES
-    assert names >= GRAPHICS
 
 
 @given(st.lists(st.text(), max_size=6), st.lists(st.text(), max_size=6), st.text(max_size=15))
@@ -171,3 +170,38 @@ def test_launchers_notebooks_and_titles_in_one_string(
     argv: list[str], libraries: list[str], framework: str | None
 ) -> None:
     assert recognise(argv, libraries)[0] == framework
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["python", "-m", "ipykernel_launcher", "-f", "/run/kernel-1.json"], "notebook kernel"),
+        (["python3.12 -m ipykernel_launcher -f k.json"], "notebook kernel"),
+        (["ollama", "serve"], "Ollama server (holds no memory)"),
+        (["/usr/local/bin/ollama", "runner", "--model", "x"], "Ollama runner"),
+        (["/usr/lib/ollama/llama-server", "--model", "x"], "Ollama runner"),
+        (["/opt/llama-server", "--model", "/v/blobs/sha256-ab"], "Ollama runner"),
+        (["/opt/llama-server", "-m", "x.gguf"], "API server"),
+        (["VLLM::EngineCore_DP0"], "engine"),
+        (["VLLM::Worker_TP0"], "engine worker"),
+        (["sglang::scheduler_TP0"], "engine"),
+        (["sglang::detokenizer"], "detokenizer"),
+        (["vllm", "serve", "m"], "API server"),
+        (["ray::IDLE"], "idle Ray worker"),
+        (["ray::Trainer.step"], "Ray worker"),
+        (["ray::DashboardAgent"], "Ray agent"),
+        (["torchrun", "t.py"], "launcher"),
+        (["python", "-m", "torch.distributed.run", "t.py"], "launcher"),
+        (["accelerate", "launch", "t.py"], "launcher"),
+        (["deepspeed", "t.py"], "launcher"),
+        (["python", "train.py"], None),
+        ([], None),
+    ],
+)
+def test_parts_that_processes_play(argv: list[str], part: str | None) -> None:
+    assert role(argv) == part
+
+
+def test_the_cut_title_of_a_process_says_its_part_too() -> None:
+    assert role([], "VLLM::EngineCor") == "engine"
+    assert role(["python", "train.py"], "pt_data_worker") == "data loader worker"

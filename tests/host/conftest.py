@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from gpuwatchd.collect.host import Host
 from tests.children import Child
-from tests.host.world import FakeProc
+from tests.host.world import Clock, FakeProc
 
 if TYPE_CHECKING:
     import subprocess
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
 @pytest.fixture
 def proc(tmp_path: Path) -> FakeProc:
     return FakeProc(tmp_path / "proc")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def host(clock: Clock) -> Iterator[Host]:
+    """Return one that looks at this machine, by a clock that stands still."""
+    host = Host(contained=False, monotonic=clock)
+    yield host
+    host.close()
 
 
 @pytest.fixture

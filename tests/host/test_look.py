@@ -75,9 +75,7 @@ def test_a_zombie_keeps_its_name(child: subprocess.Popen[bytes], watch: str) -> 
 
 
 @linux
-def test_what_a_process_becomes_is_read_again() -> None:
-    clock = Clock()
-    host = Host(contained=False, monotonic=clock)
+def test_what_a_process_becomes_is_read_again(host: Host, clock: Clock) -> None:
     with Child[bytes](["sh", "-c", "read x; exec sleep 600"], stdin=subprocess.PIPE) as process:
         before = host.processes([process.pid])[process.pid]
         assert before.name == "sh"
@@ -90,7 +88,6 @@ def test_what_a_process_becomes_is_read_again() -> None:
         after = host.processes([process.pid])[process.pid]
         assert (after.name, after.key) == ("sleep", before.key)
         process.kill()
-    host.close()
 
 
 @linux
@@ -116,9 +113,9 @@ def test_descriptors_are_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch)
 
 
 @linux
-def test_what_nobody_asks_about_is_let_go(child: subprocess.Popen[bytes]) -> None:
-    clock = Clock()
-    host = Host(contained=False, monotonic=clock)
+def test_what_nobody_asks_about_is_let_go(
+    child: subprocess.Popen[bytes], host: Host, clock: Clock
+) -> None:
     before = descriptors()
     host.processes([child.pid])
     assert descriptors() == before + 1
@@ -128,15 +125,12 @@ def test_what_nobody_asks_about_is_let_go(child: subprocess.Popen[bytes]) -> Non
     assert host.gone(child.pid) is not None
     assert child.pid in host.processes([child.pid])
     assert host.gone(child.pid) is None
-    host.close()
 
 
 @linux
 def test_the_same_question_has_the_same_answer_until_something_happens(
-    child: subprocess.Popen[bytes],
+    child: subprocess.Popen[bytes], host: Host, clock: Clock
 ) -> None:
-    clock = Clock()
-    host = Host(contained=False, monotonic=clock)
     if not Watch.best().startswith("pidfd"):
         pytest.skip("this kernel has no pidfd")
     pids = frozenset({child.pid, os.getpid()})
@@ -152,13 +146,12 @@ def test_the_same_question_has_the_same_answer_until_something_happens(
     child.kill()
     child.wait()
     assert set(host.processes(pids)) == {os.getpid()}
-    host.close()
 
 
 @linux
-def test_who_was_asked_about_until_now_is_not_let_go(child: subprocess.Popen[bytes]) -> None:
-    clock = Clock()
-    host = Host(contained=False, monotonic=clock)
+def test_who_was_asked_about_until_now_is_not_let_go(
+    child: subprocess.Popen[bytes], host: Host, clock: Clock
+) -> None:
     pids = frozenset({child.pid})
     for _ in range(50):
         clock.now_s += processes.FORGET_S / 2
@@ -168,7 +161,6 @@ def test_who_was_asked_about_until_now_is_not_let_go(child: subprocess.Popen[byt
     clock.now_s += processes.FORGET_S + 1
     host.processes(frozenset({os.getpid()}))
     assert host.gone(child.pid) is not None
-    host.close()
 
 
 @linux
@@ -189,10 +181,8 @@ print(info.user, info.name, info.framework, info.framework_sure)
 
 
 @linux
-def test_pids_that_cannot_be(child: subprocess.Popen[bytes]) -> None:
-    host = Host(contained=False)
+def test_pids_that_cannot_be(child: subprocess.Popen[bytes], host: Host) -> None:
     assert set(host.processes([0, -1, 2**31 - 1, 2**40, child.pid])) == {child.pid}
-    host.close()
 
 
 @linux
@@ -282,28 +272,23 @@ def test_a_broken_stat_is_no_process(proc: FakeProc) -> None:
     assert host_of(proc).processes([7]) == {}
 
 
-def test_one_memory_map_is_read_per_look(proc: FakeProc) -> None:
+@pytest.mark.parametrize(("per_look", "expected"), [(1, [1, 2, 3, 3]), (64, [3, 3, 3, 3])])
+def test_so_many_memory_maps_are_read_per_look(
+    proc: FakeProc, per_look: int, expected: list[int]
+) -> None:
     for pid in (7, 8, 9):
         proc.process(pid, maps=TORCH_MAPS)
-    host = host_of(proc)
+    host = Host(proc.folder, contained=False, maps_per_look=per_look)
     known = [
         sum(info.framework == "PyTorch" for info in host.processes([7, 8, 9]).values())
         for _ in range(4)
     ]
-    assert known == [1, 2, 3, 3]
+    assert known == expected
     assert all(info.framework_sure for info in host.processes([7, 8, 9]).values())
     assert {info.frameworks for info in host.processes([7, 8, 9]).values()} == {("PyTorch",)}
 
 
-def test_a_single_look_may_read_every_map(proc: FakeProc) -> None:
-    for pid in (7, 8, 9):
-        proc.process(pid, maps=TORCH_MAPS)
-    host = Host(proc.folder, contained=False, maps_per_look=64)
-    assert {info.framework for info in host.processes([7, 8, 9]).values()} == {"PyTorch"}
-
-
-def test_libraries_may_load_late_but_only_once_more(proc: FakeProc) -> None:
-    clock = Clock()
+def test_libraries_may_load_late_but_only_once_more(proc: FakeProc, clock: Clock) -> None:
     proc.process(7, maps="")
     host = host_of(proc, clock)
     assert host.processes([7])[7].framework is None
@@ -330,16 +315,14 @@ def test_without_a_readable_map_it_is_a_guess(proc: FakeProc) -> None:
 
 
 @linux
-def test_processes_that_come_and_go_leave_no_descriptor_open() -> None:
-    host = Host(contained=False)
+def test_processes_that_come_and_go_leave_no_descriptor_open(host: Host) -> None:
     with Child[bytes](["sleep", "600"]) as stays:
         host.processes([stays.pid])
-        before = len(list(Path("/proc/self/fd").iterdir()))
+        before = descriptors()
         for _ in range(10):
             with Child[bytes](["sleep", "600"]) as child:
                 host.processes([stays.pid, child.pid])
                 child.kill()
             host.processes([stays.pid])
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert descriptors() == before
         stays.kill()
-    host.close()

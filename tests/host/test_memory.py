@@ -101,8 +101,7 @@ def test_states_are_of_now_and_what_matters_is_kept(proc: FakeProc) -> None:
 
 
 @linux
-def test_the_state_of_a_dead_child_is_zombie(child: subprocess.Popen[bytes]) -> None:
-    host = Host(contained=False)
+def test_the_state_of_a_dead_child_is_zombie(child: subprocess.Popen[bytes], host: Host) -> None:
     host.processes([child.pid])
     assert host.states([child.pid]) == {child.pid: "S"}
     child.kill()
@@ -111,4 +110,3 @@ def test_the_state_of_a_dead_child_is_zombie(child: subprocess.Popen[bytes]) -> 
     assert host.processes([child.pid])[child.pid].state == "Z"
     child.wait()
     assert host.states([child.pid]) == {}
-    host.close()

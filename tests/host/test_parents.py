@@ -66,9 +66,7 @@ def test_hostile_names_are_made_safe(proc: FakeProc) -> None:
 
 @linux
 @pytest.mark.usefixtures("not_the_first")
-def test_a_real_childs_parent_is_us(child: subprocess.Popen[bytes]) -> None:
-    host = Host(contained=False)
+def test_a_real_childs_parent_is_us(child: subprocess.Popen[bytes], host: Host) -> None:
     found = host.processes([child.pid])[child.pid].parents
     assert found[0].endswith(f"[{os.getpid()}]")
     assert len(found) <= program.MOST
-    host.close()

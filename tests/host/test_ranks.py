@@ -214,8 +214,7 @@ def test_the_nearest_environment_that_is_left_counts(proc: FakeProc) -> None:
     ]
 
 
-def test_a_group_outlives_its_agent(proc: FakeProc) -> None:
-    clock = Clock()
+def test_a_group_outlives_its_agent(proc: FakeProc, clock: Clock) -> None:
     proc.process(40, name=b"torchrun")
     proc.process(50, parent=40, maps=TORCH_MAPS)
     host = host_of(proc, clock)
@@ -241,14 +240,12 @@ time.sleep(60)
 
 @linux
 @pytest.mark.usefixtures("not_the_first")
-def test_a_real_child_that_has_overwritten_its_environment() -> None:
-    host = Host(contained=False)
+def test_a_real_child_that_has_overwritten_its_environment(host: Host) -> None:
     env = dict(os.environ) | RANKED
     with Child([sys.executable, "-c", RENAMED], stdout=subprocess.PIPE, env=env) as child:
         present(child.stdout).readline()
         info = host.processes([child.pid])[child.pid]
         child.kill()
-    host.close()
     assert info.argv == ("VLLM::Worker_TP1",)
     assert info.framework == "vLLM"
     assert present(info.group).startswith(f"vLLM {os.getpid()}-")
@@ -257,8 +254,7 @@ def test_a_real_child_that_has_overwritten_its_environment() -> None:
 
 @linux
 @pytest.mark.usefixtures("not_the_first")
-def test_a_real_rank() -> None:
-    host = Host(contained=False)
+def test_a_real_rank(host: Host) -> None:
     with Child(
         [sys.executable, "-c", "print(1, flush=True); input()"],
         stdin=subprocess.PIPE,
@@ -268,7 +264,6 @@ def test_a_real_rank() -> None:
         present(child.stdout).readline()
         info = host.processes([child.pid])[child.pid]
         child.kill()
-    host.close()
     assert present(info.group).startswith("job node1:29500")
     assert (info.rank, info.world) == (3, 8)
     assert info.parents[0].endswith(f"[{os.getpid()}]")

@@ -100,13 +100,7 @@ def build(suite: str, out: Path, **more: str) -> Path:
 
 @contextmanager
 def signer(url: str = "file:/srv/repo") -> Iterator[Callable[..., Path]]:
-    """Offer ``sign(out, *packages)``, which makes or enlarges a repository with one new key.
-
-    Parameters
-    ----------
-    url
-        Where the readers of ``SUITE.sources`` find it.
-    """
+    """Offer ``sign(out, *packages)``, which makes or enlarges a repository with one new key."""
     # The agent's socket lies in there, and a socket's path may have no more than 107 characters.
     with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as home:
         env = surroundings(GNUPGHOME=home, URL=url)

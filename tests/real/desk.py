@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.store import access, actions, live
 from tests.children import Child
-from tests.conftest import ran
+from tests.conftest import ROOT, ran
 from tests.fakenvml import FakeNvml
+from tests.real import stage
 from tests.real.stage import Stage, _end, ctl, until
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     Box = tuple[int, int, int, int]
     """Place and size: x, y, width, height."""
 
-ROOT = Path(__file__).resolve().parents[2]
 GIB, MIB = 1024**3, 1024**2
 _LIBRARIES = sorted(Path("/usr/lib").glob("*/xfce4"))
 XFCE = next((f for f in (d / "notifyd/xfce4-notifyd" for d in _LIBRARIES) if f.exists()), None)
@@ -63,9 +62,7 @@ checkpoint = "signal"
 
 def missing() -> list[str]:
     """Return what this needs and is not here."""
-    tools = ("dbus-daemon", "Xvfb", "dunst", "dunstctl", "import", "xdotool")
-    out = [tool for tool in tools if shutil.which(tool) is None]
-    return out + ([] if XFCE and XFCONF else ["xfce4-notifyd"])
+    return stage.missing() + ([] if XFCE and XFCONF else ["xfce4-notifyd"])
 
 
 class Desk(Stage):
@@ -117,8 +114,7 @@ class Desk(Stage):
         return "true" in done
 
     def _run(self, *argv: str) -> str:
-        done = ran(argv, env=self.environ, timeout=20)
-        return done.stdout
+        return ran(argv, env=self.environ, timeout=20).stdout
 
     def popups(self) -> list[Box]:
         """Return place and size (x, y, width, height) of each pop-up, uppermost first."""

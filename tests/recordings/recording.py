@@ -35,17 +35,7 @@ LEFT_OUT: Final = (
 
 
 class Session:
-    """One run.
-
-    Parameters
-    ----------
-    root
-        An empty folder, in which all machines are made.
-    tenth
-        Whether only those items are made whose name hashes to it.
-    only
-        Only items with this in their name.
-    """
+    """One run: of all items, of those whose name hashes to a tenth, or has ``only`` in it."""
 
     def __init__(self, root: Path, *, tenth: bool = False, only: str = "") -> None:
         self._root = root

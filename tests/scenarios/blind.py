@@ -9,7 +9,9 @@ figures about names should be read on items with at most three. Every item is a 
 
 from __future__ import annotations
 
+import inspect
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,8 @@ from tests.scenarios.replay import make
 from tests.scenarios.world import Truth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+    from types import ModuleType
 
     from gpuwatchd.core.model import Series
     from tests.scenarios.views import View
@@ -30,13 +33,24 @@ LONGEST_S = 24.0 * HOUR
 NEIGHBOURS = 0.15
 """Share of items on a card that somebody else uses too."""
 
-LEAKS: dict[str, Callable[[Rig], Run]] = {
-    f.__name__: f for f in blind_leaks.LEAKS + blind_servers.LEAKS + blind_growing.LEAKS
+Family = Callable[[Rig], Run]
+
+
+def _families(module: ModuleType) -> tuple[Family, ...]:
+    """Return the families of a file in which all are of one kind: what returns a run."""
+    own = (f for f in vars(module).values() if inspect.isfunction(f))
+    return tuple(
+        f for f in own if f.__module__ == module.__name__ and f.__annotations__["return"] == "Run"
+    )
+
+
+LEAKS: dict[str, Family] = {
+    f.__name__: f for f in (*_families(blind_leaks), *blind_servers.LEAKS, *blind_growing.LEAKS)
 }
-BENIGN: dict[str, Callable[[Rig], Run]] = {
-    f.__name__: f for f in blind_benign.BENIGN + blind_servers.BENIGN + blind_growing.BENIGN
+BENIGN: dict[str, Family] = {
+    f.__name__: f for f in (*_families(blind_benign), *blind_servers.BENIGN, *blind_growing.BENIGN)
 }
-FAMILIES: dict[str, Callable[[Rig], Run]] = LEAKS | BENIGN
+FAMILIES: dict[str, Family] = LEAKS | BENIGN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -344,12 +344,3 @@ def micro_batches(rig: Rig) -> Run:
     act = rig.ragged(0.08 * rig.total, 0.15, starts.size)
     acts = jobs(starts + 0.05 * period, np.full(starts.size, 0.3 * period), act)
     return harmless(boot + grads + acts, boot, span, "sawtooth", "stable", "spike")
-
-
-BENIGN = (
-    first_step_state, size_classes, pipeline_mark, recompile_limit, evaluation_rounds,
-    checkpoint_gather, length_curriculum, ring_of_experience, uneven_experts, fresh_trials,
-    notebook_day, rollout_and_learn, game_evening, transcoding, idle_or_mining,
-    functions_on_demand, partition_by_partition, whole_card_at_once, travelling_front, index_build,
-    micro_batches,
-)  # fmt: skip

@@ -329,11 +329,3 @@ def hidden_by_cache(rig: Rig) -> Run:
     lost = changes(starts, np.full(count, room * every / life))
     shown = cached(boot + steps + lost, 20 * MIB)
     return leaking(boot, lost, ready, ready + SPAN * life, "gradual", "step", shown=shown)
-
-
-LEAKS = (
-    losses_with_graph, metric_never_reset, hooks_stacked, traceback_held, graph_per_shape,
-    groups_made_anew, native_call, sweep_keeps_trials, notebook_outputs, simulation_resets,
-    late_stage, worker_handles, nightly_bursts, trimmed_in_part, compositor, encoder_sessions,
-    hidden_by_cache,
-)  # fmt: skip

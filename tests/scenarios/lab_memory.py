@@ -87,13 +87,7 @@ def in_segments(x: Array, noise: Array, quantum: float) -> Array:
 
 
 def guest(w: World, room: float) -> None:
-    """Add a small neighbour that nobody asked for: flat, or coming and going.
-
-    Parameters
-    ----------
-    room
-        Bytes that it may take at most.
-    """
+    """Add a small neighbour of at most ``room`` bytes: flat, or coming and going."""
     size = min(w.context() + w.u(0.0, 0.04) * w.total, room)
     if size < 64 * MIB:
         return

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tests.scenarios.bench.outcome import EARLY_S
 from tests.scenarios.evidence import NEVER
 from tests.scenarios.evidence import need as looks_needed
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 ALERT = float(np.log(0.8 / 0.2))
 """Log odds of the formula at which an alert is due."""
-EARLY_S = 30.0
 DAY_S = 86400.0
 
 
@@ -38,15 +38,7 @@ class Part:
 
 
 class Looks:
-    """All looks at some items.
-
-    Parameters
-    ----------
-    items
-        Evidence of each.
-    weights
-        (terms,) weights that say how long an alert has to last: a twentieth of the time left.
-    """
+    """All looks at some items, with (terms,) weights that say how long an alert has to last."""
 
     def __init__(self, items: Sequence[Evidence], weights: FloatArray) -> None:
         self.parts: list[Part] = []

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tests.scenarios.bench.outcome import EARLY_S
 from tests.scenarios.evidence import NEVER
-from tests.scenarios.looks import ALERT, EARLY_S
+from tests.scenarios.looks import ALERT
 
 if TYPE_CHECKING:
     import numpy.typing as npt

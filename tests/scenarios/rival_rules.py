@@ -39,15 +39,7 @@ class Lines:
 
 
 class Seen:
-    """A series as the rules of others see it.
-
-    Parameters
-    ----------
-    t_s, used
-        (n,) seconds since the first sample, and bytes.
-    total
-        Bytes of the device.
-    """
+    """A series as the rules of others see it: (n,) seconds since the first sample, and bytes."""
 
     def __init__(self, t_s: FloatArray, used: FloatArray, total: float) -> None:
         self.t, self.x, self.total = t_s, used, total

@@ -11,6 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from tests.scenarios import rival_papers, rival_rules
+from tests.scenarios.bench.outcome import EARLY_S, f1
 from tests.scenarios.rival_rules import Seen, first
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from tests.scenarios.rival_rules import Alarms
 
 Pair = tuple[float, float]
-EARLY_S = 30.0
-"""An alarm this long before the onset is still one of the leak."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,37 +132,20 @@ def first_alarms(series: Series) -> FirstAlarms:
     return out
 
 
-@dataclass(frozen=True, kw_only=True)
-class Score:
-    """Precision, recall and their harmonic mean."""
-
-    precision: float
-    recall: float
-    f1: float
-
-
-def score(rows: Iterable[tuple[bool, float, float | None]]) -> Score:
-    """Return the score of rows (leak, onset, first alarm), times in seconds."""
-    hits = false = leaks = 0
-    for leak, onset_s, at_s in rows:
-        leaks += leak
-        if at_s is None:
-            continue
-        if leak and at_s >= onset_s - EARLY_S:
-            hits += 1
-        else:
-            false += 1
-    precision, recall = hits / max(1, hits + false), hits / max(1, leaks)
-    both = precision + recall
-    return Score(
-        precision=precision, recall=recall, f1=2.0 * precision * recall / both if both else 0.0
-    )
+def score(rows: Iterable[tuple[bool, float, float | None]]) -> tuple[float, float, float]:
+    """Return precision, recall and F1 of rows (leak, onset, first alarm), times in seconds."""
+    known = list(rows)
+    alarms = [
+        (leak and at_s >= onset_s - EARLY_S) for leak, onset_s, at_s in known if at_s is not None
+    ]
+    hits = sum(alarms)
+    return f1(hits, len(alarms) - hits, sum(leak for leak, _, _ in known))
 
 
 def best_pair(rival: Rival, rows: Sequence[tuple[bool, float, FirstAlarms]]) -> int:
     """Return the index of the pair with the best F1 on rows (leak, onset, first alarms)."""
     scores = [
-        score((leak, onset, alarms[rival.name][k]) for leak, onset, alarms in rows).f1
+        score((leak, onset, alarms[rival.name][k]) for leak, onset, alarms in rows)[2]
         for k in range(len(rival.pairs))
     ]
     return scores.index(max(scores))

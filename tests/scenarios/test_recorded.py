@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.collect.replay import read_log
-from gpuwatchd.core.model import Series
 from tests.conftest import present
+from tests.scenarios.bench.real import series_of
 from tests.scenarios.replay import Life, replay
 
 if TYPE_CHECKING:
@@ -24,14 +24,7 @@ def lives(path: Path) -> list[tuple[str, Life]]:
     for one in read_log(path).series:
         if one.t_s.size < 2:
             continue
-        series = Series(
-            subject=one.subject,
-            t_s=one.t_s,
-            used_bytes=one.used_bytes,
-            limit_bytes=one.limit_bytes,
-            total_bytes=one.device.memory_total_bytes,
-        )
-        out.append((one.subject.id, replay(series)))
+        out.append((one.subject.id, replay(series_of(one))))
     return out
 
 

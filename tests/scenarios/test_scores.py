@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.scenarios import report, worlds
-from tests.scenarios.bench import figures, tables
-from tests.scenarios.bench.outcome import is_false
+from tests.scenarios.bench import figures
 
 if TYPE_CHECKING:
     from tests.scenarios.bench.outcome import Outcome
@@ -48,18 +47,11 @@ def test_leaks_are_found_in_time_and_harmless_runs_left_alone(
     assert found["false_items"] <= 3
 
 
-def test_plain_leaks_are_alerted_with_time_left() -> None:
-    results = report.run(LEAKS, [1])
-    found = figures.summary(results)
-    assert found["recall"] >= 0.8
+def test_plain_families_are_told_apart_without_a_mistake(outcomes: list[Outcome]) -> None:
+    found = figures.summary([one for one in outcomes if one.family in {*LEAKS, *BENIGN}])
+    assert (found["recall"], found["false_items"]) == (1.0, 0)
     assert found["left_median"] >= 0.6
     assert found["eta"]["error"] <= 0.1
-    assert not any(is_false(one) for one in results)
-
-
-def test_plain_harmless_families_stay_quiet() -> None:
-    results = report.run(BENIGN, [1])
-    assert [one.family for one in results if one.alert_s is not None] == []
 
 
 def test_forecasts_and_names_can_be_relied_on(outcomes: list[Outcome]) -> None:
@@ -68,9 +60,3 @@ def test_forecasts_and_names_can_be_relied_on(outcomes: list[Outcome]) -> None:
     assert found["eta"]["error"] <= 0.2
     assert found["pattern_right"] >= 0.8
     assert found["watch"]["times_limit"] <= 6.0
-
-
-def test_the_report_prints_every_family(outcomes: list[Outcome]) -> None:
-    text = tables.families(figures.families(outcomes))
-    for family in worlds.FAMILIES:
-        assert family in text

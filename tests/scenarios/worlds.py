@@ -73,17 +73,7 @@ TUNING: frozenset[str] = frozenset({
     "unfreeze_steps", "idle_unload", "job_array", "bfc_doubling", "sigmoid_ramp",
     "growing_peaks", "long_fill",
 })  # fmt: skip
-VALIDATION: frozenset[str] = frozenset({
-    "linear_fast", "bursts", "residue", "warmup_then_leak", "accelerating", "rare_2mib",
-    "model_reload", "leaker_neighbours",
-    "jit_cache_unbounded", "failed_loads", "episodes", "worker_pool", "fragmentation_creep",
-    "two_leaks", "conversations", "partial_trims", "doubling_leak",
-    "log_warmup", "hyperbolic_warmup", "sawtooth_late_gc", "curriculum", "pipeline_phases",
-    "diurnal", "model_swap", "prealloc", "wander", "frag_saturate",
-    "sequence_curriculum", "lru_cache_churn", "compile_bursts", "autoscaled_replicas",
-    "sorted_by_length", "desktop_session", "largest_sample", "staged_warmup", "rolling_update",
-    "ramp_up_down", "bounded_walk",
-})  # fmt: skip
+VALIDATION: frozenset[str] = frozenset(FAMILIES) - TUNING
 HELD_OUT = VALIDATION
 TUNING_SEEDS = range(1000, 2000)
 HELD_OUT_SEEDS = range(1000)

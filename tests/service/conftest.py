@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit import UNIT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _FAKE = """#!/bin/sh
@@ -120,3 +122,10 @@ def changes(tools: Tools) -> list[str]:
 def unit_file(tools: Tools) -> Path:
     """Return where a user's unit belongs."""
     return tools.home / ".config" / "systemd" / "user" / UNIT
+
+
+def refused(match: str, call: Callable[..., object], *given: Any, **named: Any) -> ServiceError:
+    """Return the error with which a call is refused."""
+    with pytest.raises(ServiceError, match=match) as caught:
+        call(*given, **named)
+    return caught.value

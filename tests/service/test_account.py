@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service import account
 from gpuwatchd.service.runner import Done
 from gpuwatchd.service.systemctl import Systemctl
 from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit import SYSTEM_VARIABLES, UNIT, for_package, render
-from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED, changes
+from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED, changes, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,15 +43,12 @@ def test_only_root_installs_it(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for verb in (machine.start, machine.stop, machine.restart):
-        with pytest.raises(ServiceError, match="only root"):
-            verb()
-    with pytest.raises(ServiceError, match="only root") as caught:
-        machine.uninstall(dry_run=False)
-    assert caught.value.hint.endswith("service uninstall --system")
-    with pytest.raises(ServiceError, match="only root may change") as caught:
-        machine.install(dry_run=False)
-    assert caught.value.hint.startswith("sudo ")
-    assert caught.value.hint.endswith("gpuwatchctl service install --system")
+        refused("only root", verb)
+    caught = refused("only root", machine.uninstall, dry_run=False)
+    assert caught.hint.endswith("service uninstall --system")
+    caught = refused("only root may change", machine.install, dry_run=False)
+    assert caught.hint.startswith("sudo ")
+    assert caught.hint.endswith("gpuwatchctl service install --system")
     assert machine.install(dry_run=True)
     assert not root.exists()
 
@@ -110,8 +106,7 @@ def test_without_sysusers_there_is_useradd() -> None:
 
 def test_an_account_that_cannot_be_made_is_told(machine: Systemd, tools: Tools) -> None:
     tools.answer("systemd-sysusers", "Failed to take /etc/passwd lock\n", code=1)
-    with pytest.raises(ServiceError, match="Failed to take /etc/passwd lock"):
-        machine.install(dry_run=False)
+    refused("Failed to take /etc/passwd lock", machine.install, dry_run=False)
 
 
 def test_a_purge_removes_the_account_too(machine: Systemd, tools: Tools, root: Path) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.unit import UNIT
-from tests.service.conftest import USER, Tools
+from tests.service.conftest import USER, Tools, refused
 
 if TYPE_CHECKING:
     from gpuwatchd.service.systemd import Systemd
@@ -43,10 +42,9 @@ def test_a_journal_that_may_not_be_read(
     manager: Systemd, tools: Tools, said: str, code: int
 ) -> None:
     tools.answer("journalctl", said, code=code)
-    with pytest.raises(ServiceError, match="may not read the journal") as caught:
-        manager.logs(lines=50, follow=False)
+    caught = refused("may not read the journal", manager.logs, lines=50, follow=False)
     whole = f"sudo journalctl _SYSTEMD_USER_UNIT={UNIT} _UID={os.getuid()}"
-    assert caught.value.hint == f"{whole}; for good: sudo usermod -aG systemd-journal {USER}"
+    assert caught.hint == f"{whole}; for good: sudo usermod -aG systemd-journal {USER}"
 
 
 def test_an_empty_journal_is_no_error(manager: Systemd, tools: Tools) -> None:

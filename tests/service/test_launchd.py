@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.launchd import HOMEBREW_LABEL, LABEL, Launchd
 from gpuwatchd.store.directories import hold_lock
+from tests.service.conftest import refused
 
 if TYPE_CHECKING:
     from tests.service.conftest import Tools
@@ -122,8 +122,7 @@ def test_loading_waits_until_the_old_one_is_gone(manager: Launchd, tools: Tools)
     slept: list[float] = []
     manager._sleep = slept.append
     loaded(tools)
-    with pytest.raises(ServiceError, match="still loaded"):
-        manager.install(dry_run=False, linger=False)
+    refused("still loaded", manager.install, dry_run=False, linger=False)
     assert len(slept) == 50
     assert not any("bootstrap" in call for call in tools.calls)
 
@@ -148,23 +147,29 @@ def test_a_dry_run_only_speaks(manager: Launchd, tools: Tools) -> None:
 def test_without_a_graphical_session(manager: Launchd, tools: Tools) -> None:
     tools.answer(f"launchctl print {DOMAIN}", "Could not find domain", code=125)
     assert not manager.probe().ok
-    with pytest.raises(ServiceError, match="no graphical session") as caught:
-        manager.install(dry_run=False, linger=False)
-    assert "ssh" in caught.value.hint
+    caught = refused("no graphical session", manager.install, dry_run=False, linger=False)
+    assert "ssh" in caught.hint
     assert not agent_file(tools).exists()
 
 
-def test_homebrew_s_service_is_not_doubled(manager: Launchd, tools: Tools) -> None:
-    tools.answer(f"launchctl print {DOMAIN}/{HOMEBREW_LABEL}", "loaded")
-    with pytest.raises(ServiceError, match="Homebrew"):
-        manager.install(dry_run=False, linger=False)
+@pytest.mark.parametrize(
+    ("domain", "more", "hint"),
+    [
+        (DOMAIN, {"linger": False}, "brew services stop gpuwatchd"),
+        ("system", {"anyway": True}, "sudo brew services stop gpuwatchd"),
+    ],
+)
+def test_homebrew_s_service_is_not_doubled(
+    manager: Launchd, tools: Tools, domain: str, more: dict[str, bool], hint: str
+) -> None:
+    tools.answer(f"launchctl print {domain}/{HOMEBREW_LABEL}", "loaded")
+    assert refused("Homebrew", manager.install, dry_run=False, **more).hint == hint
     assert not agent_file(tools).exists()
 
 
 def test_a_refusal_is_told(manager: Launchd, tools: Tools) -> None:
     tools.answer("launchctl bootstrap", "Bootstrap failed: 5: Input/output error", code=5)
-    with pytest.raises(ServiceError, match="Bootstrap failed: 5"):
-        manager.install(dry_run=False, linger=False)
+    refused("Bootstrap failed: 5", manager.install, dry_run=False, linger=False)
 
 
 def test_uninstall(manager: Launchd, tools: Tools) -> None:
@@ -237,8 +242,7 @@ def test_an_agent_that_failed_shows_its_last_lines(manager: Launchd, tools: Tool
 def test_logs_from_an_instant_and_a_level_on(
     manager: Launchd, tools: Tools, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ServiceError, match="No such file"):
-        manager.logs(lines=5, follow=False, level="error")
+    refused("No such file", manager.logs, lines=5, follow=False, level="error")
     log = tools.home / "Library" / "Logs" / "gpuwatchd" / "gpuwatchd.log"
     log.parent.mkdir(parents=True)
     log.write_text(
@@ -256,24 +260,18 @@ def test_logs_from_an_instant_and_a_level_on(
 
 
 def test_a_service_of_the_whole_machine_is_refused_with_the_reason() -> None:
-    with pytest.raises(ServiceError, match="per user: outside of a graphical session") as caught:
-        Launchd(system=True)
-    assert caught.value.hint == "gpuwatchctl service install"
+    assert (
+        refused("per user: outside of a graphical session", Launchd, system=True).hint
+        == "gpuwatchctl service install"
+    )
 
 
 def test_what_launchd_does_not_have(manager: Launchd) -> None:
-    with pytest.raises(ServiceError, match="launchd has none") as caught:
-        manager.install(dry_run=True, credentials=[("smtp-password", "/s")])
-    assert "password-keyring" in caught.value.hint
-    with pytest.raises(ServiceError, match="directories of its user"):
-        manager.render("/opt/homebrew/bin/gpuwatchd")
-
-
-def test_homebrew_s_service_of_root(manager: Launchd, tools: Tools) -> None:
-    tools.answer(f"launchctl print system/{HOMEBREW_LABEL}", "loaded")
-    with pytest.raises(ServiceError, match="Homebrew") as caught:
-        manager.install(dry_run=False, anyway=True)
-    assert caught.value.hint == "sudo brew services stop gpuwatchd"
+    caught = refused(
+        "launchd has none", manager.install, dry_run=True, credentials=[("smtp-password", "/s")]
+    )
+    assert "password-keyring" in caught.hint
+    refused("directories of its user", manager.render, "/opt/homebrew/bin/gpuwatchd")
 
 
 def test_homebrew_s_program_is_homebrew_s_to_start(tools: Tools) -> None:
@@ -281,9 +279,8 @@ def test_homebrew_s_program_is_homebrew_s_to_start(tools: Tools) -> None:
         tools.answer(f"launchctl print {place}", code=113)
     keg = "/opt/homebrew/Cellar/gpuwatchd/1.0.0/libexec/bin/python"
     manager = Launchd(environ=tools.environ, executable=keg, sleep=lambda _: None)
-    with pytest.raises(ServiceError, match="Homebrew installed") as caught:
-        manager.install(dry_run=False)
-    assert caught.value.hint.startswith("brew services start gpuwatchd")
+    caught = refused("Homebrew installed", manager.install, dry_run=False)
+    assert caught.hint.startswith("brew services start gpuwatchd")
 
 
 def test_a_daemon_of_ones_own_that_runs_already(manager: Launchd, tools: Tools) -> None:
@@ -291,10 +288,8 @@ def test_a_daemon_of_ones_own_that_runs_already(manager: Launchd, tools: Tools) 
     runtime.mkdir(parents=True)
     lock = hold_lock(runtime)
     try:
-        with pytest.raises(ServiceError, match=rf"by hand runs already \(pid {os.getpid()}\)"):
-            manager.install(dry_run=False)
-        with pytest.raises(ServiceError, match="by hand"):
-            manager.uninstall(dry_run=False, purge=True)
+        refused(rf"by hand runs already \(pid {os.getpid()}\)", manager.install, dry_run=False)
+        refused("by hand", manager.uninstall, dry_run=False, purge=True)
     finally:
         os.close(lock)
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.runner import daemon_argv
 from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit import UNIT, for_package
-from tests.service.conftest import NOT_FOUND, Tools, changes, unit_file
+from tests.service.conftest import NOT_FOUND, Tools, changes, refused, unit_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,15 +69,14 @@ def test_a_package_s_unit_of_another_daemon_is_not_ours(
 def test_what_people_wrote_is_left_alone(manager: Systemd, tools: Tools) -> None:
     unit_file(tools).parent.mkdir(parents=True)
     unit_file(tools).write_text("[Service]\nExecStart=/my/own\n")
-    with pytest.raises(ServiceError, match="not written by gpuwatchctl") as caught:
-        manager.install(dry_run=False)
-    assert "systemctl --user edit gpuwatchd" in caught.value.hint
+    caught = refused("not written by gpuwatchctl", manager.install, dry_run=False)
+    assert "systemctl --user edit gpuwatchd" in caught.hint
     assert unit_file(tools).read_text() == "[Service]\nExecStart=/my/own\n"
     unit_file(tools).unlink()
     unit_file(tools).symlink_to("/dev/null")
-    with pytest.raises(ServiceError, match="masked") as caught:
-        manager.install(dry_run=False)
-    assert caught.value.hint == f"systemctl --user unmask {UNIT}"
+    assert (
+        refused("masked", manager.install, dry_run=False).hint == f"systemctl --user unmask {UNIT}"
+    )
     assert unit_file(tools).is_symlink()
 
 
@@ -99,9 +97,12 @@ def test_a_credential_is_a_drop_in_that_goes_with_the_service(
     secret.write_text("hunter2\n")
     secret.chmod(0o644)
     wanted = [("smtp-password", str(secret))]
-    with pytest.raises(ServiceError, match=r"others can read it \(mode 0644\)") as caught:
-        manager.install(dry_run=False, credentials=wanted)
-    assert caught.value.hint == f"chmod 600 {secret}"
+    assert (
+        refused(
+            r"others can read it \(mode 0644\)", manager.install, dry_run=False, credentials=wanted
+        ).hint
+        == f"chmod 600 {secret}"
+    )
     secret.chmod(0o600)
     manager.install(dry_run=False, credentials=wanted)
     file = unit_file(tools).with_name(f"{UNIT}.d") / "credentials.conf"
@@ -117,8 +118,12 @@ def test_a_credential_is_a_drop_in_that_goes_with_the_service(
 
 
 def test_a_credential_that_is_not_there(manager: Systemd, tools: Tools) -> None:
-    with pytest.raises(ServiceError, match="No such file"):
-        manager.install(dry_run=False, credentials=[("smtp-password", "/nowhere/secret")])
+    refused(
+        "No such file",
+        manager.install,
+        dry_run=False,
+        credentials=[("smtp-password", "/nowhere/secret")],
+    )
     assert not unit_file(tools).exists()
 
 

@@ -7,26 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.other_instances import lock_holder
 from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit import UNIT
 from gpuwatchd.store.directories import hold_lock
-from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED, USER, Tools, unit_file
+from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED, USER, Tools, refused, unit_file
 
 
 def test_the_machine_s_service_is_enough(manager: Systemd, tools: Tools) -> None:
     tools.answer(f"systemctl --system is-active {UNIT}", "active")
-    with pytest.raises(ServiceError, match="watches every GPU already") as caught:
-        manager.install(dry_run=False)
-    assert f"usermod -aG gpuwatchd {USER}" in caught.value.hint
+    caught = refused("watches every GPU already", manager.install, dry_run=False)
+    assert f"usermod -aG gpuwatchd {USER}" in caught.hint
     assert not unit_file(tools).exists()
     manager.install(dry_run=False, anyway=True)
     assert unit_file(tools).exists()
 
 
 @pytest.mark.parametrize(
-    ("seen", "refused"),
+    ("seen", "is_refused"),
     [
         (f"{STOPPED}\nUnitFileState=disabled", True),
         (f"{STOPPED}\nUnitFileState=enabled", False),
@@ -34,15 +32,14 @@ def test_the_machine_s_service_is_enough(manager: Systemd, tools: Tools) -> None
     ],
 )
 def test_the_unit_of_a_package_is_no_instance_before_it_is_used(
-    manager: Systemd, tools: Tools, seen: str, *, refused: bool
+    manager: Systemd, tools: Tools, seen: str, *, is_refused: bool
 ) -> None:
     tools.answer(f"systemctl --system is-active {UNIT}", "active")
     tools.answer(f"systemctl --user show {UNIT}", seen)
-    if not refused:
+    if not is_refused:
         assert manager.install(dry_run=False)
         return
-    with pytest.raises(ServiceError, match="watches every GPU already"):
-        manager.install(dry_run=False)
+    refused("watches every GPU already", manager.install, dry_run=False)
 
 
 def test_a_daemon_of_ones_own_that_runs_already(manager: Systemd, tools: Tools) -> None:
@@ -50,13 +47,18 @@ def test_a_daemon_of_ones_own_that_runs_already(manager: Systemd, tools: Tools) 
     runtime.mkdir(parents=True)
     lock = hold_lock(runtime)
     try:
-        with pytest.raises(ServiceError, match=rf"by hand runs already \(pid {os.getpid()}\)") as e:
-            manager.install(dry_run=False, anyway=True)
-        assert e.value.hint == f"kill {os.getpid()}, then gpuwatchctl service install"
+        assert (
+            refused(
+                rf"by hand runs already \(pid {os.getpid()}\)",
+                manager.install,
+                dry_run=False,
+                anyway=True,
+            ).hint
+            == f"kill {os.getpid()}, then gpuwatchctl service install"
+        )
         tools.answer(f"systemctl --user show {UNIT}", STOPPED)
         assert str(os.getpid()) in manager.status().hints[0]
-        with pytest.raises(ServiceError, match="by hand"):
-            manager.uninstall(dry_run=False, purge=True)
+        refused("by hand", manager.uninstall, dry_run=False, purge=True)
         # The service's own daemon holds it as well, of course.
         tools.answer(f"systemctl --user show {UNIT}", RUNNING)
         manager.install(dry_run=False)
@@ -69,8 +71,7 @@ def test_homebrew_s_program_is_homebrew_s_to_start(tools: Tools) -> None:
     tools.answer(f"systemctl --user show {UNIT}", NOT_FOUND)
     keg = "/home/linuxbrew/.linuxbrew/Cellar/gpuwatchd/1.0.0/libexec/bin/python3"
     manager = Systemd(environ=tools.environ, executable=keg)
-    with pytest.raises(ServiceError, match="Homebrew installed") as caught:
-        manager.install(dry_run=False)
-    assert caught.value.hint.startswith("brew services start gpuwatchd")
+    caught = refused("Homebrew installed", manager.install, dry_run=False)
+    assert caught.hint.startswith("brew services start gpuwatchd")
     manager.install(dry_run=False, anyway=True)
     assert unit_file(tools).exists()

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import pytest
-
-from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.systemd import HOMEBREW_UNIT, Systemd
 from gpuwatchd.service.unit import MARK, UNIT
 from gpuwatchd.store import live
-from tests.service.conftest import RUNNING, USER, Tools, changes, unit_file
+from tests.service.conftest import RUNNING, USER, Tools, changes, refused, unit_file
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_directories_of_the_user_s_choice(tools: Tools) -> None:
@@ -114,13 +113,13 @@ def test_without_a_user_manager_there_is_a_clear_error(manager: Systemd, tools: 
         False,
         "no user manager: Failed to connect to bus: No medium found",
     )
-    with pytest.raises(ServiceError, match="no user manager: Failed to connect") as caught:
-        manager.install(dry_run=False, linger=False)
-    assert "enable-linger" in caught.value.hint
+    caught = refused(
+        "no user manager: Failed to connect", manager.install, dry_run=False, linger=False
+    )
+    assert "enable-linger" in caught.hint
     assert not unit_file(tools).exists()
     assert not manager.status().running
-    with pytest.raises(ServiceError, match="no user manager"):
-        manager.uninstall(dry_run=False)
+    refused("no user manager", manager.uninstall, dry_run=False)
 
 
 def test_a_machine_without_systemd(tools: Tools, tmp_path: Path) -> None:
@@ -132,17 +131,21 @@ def test_a_machine_without_systemd(tools: Tools, tmp_path: Path) -> None:
 
 def test_homebrew_s_service_is_not_doubled(manager: Systemd, tools: Tools) -> None:
     tools.answer(f"systemctl --user is-active {HOMEBREW_UNIT}", "active")
-    with pytest.raises(ServiceError, match="Homebrew") as caught:
-        manager.install(dry_run=False, linger=False)
-    assert caught.value.hint == "brew services stop gpuwatchd"
+    assert (
+        refused("Homebrew", manager.install, dry_run=False, linger=False).hint
+        == "brew services stop gpuwatchd"
+    )
     assert not unit_file(tools).exists()
 
 
 def test_a_daemon_that_does_not_come_up_is_told(manager: Systemd, tools: Tools) -> None:
     tools.answer("systemctl --user restart", "Job for gpuwatchd.service failed.\n", code=1)
-    with pytest.raises(ServiceError, match=r"Job for gpuwatchd\.service failed") as caught:
-        manager.install(dry_run=False, linger=False)
-    assert caught.value.hint == "gpuwatchctl service logs"
+    assert (
+        refused(
+            r"Job for gpuwatchd\.service failed", manager.install, dry_run=False, linger=False
+        ).hint
+        == "gpuwatchctl service logs"
+    )
 
 
 def test_uninstall(manager: Systemd, tools: Tools) -> None:
@@ -170,8 +173,7 @@ def test_start_stop_restart(manager: Systemd, tools: Tools) -> None:
         f"systemctl --user {verb} {UNIT}" for verb in ("start", "stop", "restart")
     ]
     tools.answer("systemctl --user stop", "Unit not loaded.", code=5)
-    with pytest.raises(ServiceError, match="Unit not loaded"):
-        manager.stop()
+    refused("Unit not loaded", manager.stop)
 
 
 def test_a_service_of_an_older_program_is_started_anew(
@@ -200,9 +202,9 @@ def test_why_it_does_not_come_up_is_said_in_the_daemon_s_words(
         "Job for gpuwatchd.service failed because the control process exited.\nSee systemctl\n",
         code=1,
     )
-    with pytest.raises(ServiceError, match=r"Job for gpuwatchd.service failed") as caught:
-        manager.start()
-    assert caught.value.hint == "its configuration is wrong: gpuwatchctl config validate"
+    assert (
+        refused(r"Job for gpuwatchd.service failed", manager.start).hint
+        == "its configuration is wrong: gpuwatchctl config validate"
+    )
     tools.answer("journalctl", "Starting\ngpuwatchd: config.toml: [nokey]: unknown key\nhint: x\n")
-    with pytest.raises(ServiceError, match=r"failed: gpuwatchd: config.toml: \[nokey\]"):
-        manager.start()
+    refused(r"failed: gpuwatchd: config.toml: \[nokey\]", manager.start)

@@ -8,10 +8,12 @@ from tests.fakenvml import FakeNvml
 
 MIB = 1024**2
 GIB = 1024**3
+ONE = "gpu 0 total=24G"
+TWO = (ONE, "gpu 1 total=24G")
 UID = "GPU-00000000-0000-0000-0000-00000000000{}".format
 
 PRELUDE = """
-import json, os, sys
+import atexit, json, logging, os, sys
 from pathlib import Path
 import msgspec
 from gpuwatchd.core.errors import SourceUnavailable
@@ -22,12 +24,20 @@ folder = Path(os.environ.get("FAKE_NVML_CONF", "")).parent
 def source(**settings):
     settings.setdefault("sys_root", "/nowhere")
     settings.setdefault("events", False)
-    return NvmlSource(monotonic=lambda: now[0], clock=lambda: 5e8 + now[0], **settings)
+    made = NvmlSource(monotonic=lambda: now[0], clock=lambda: 5e8 + now[0], **settings)
+    atexit.register(made.close)
+    return made
 def put(*lines):
     conf = Path(os.environ["FAKE_NVML_CONF"])
     fresh = conf.with_suffix(".fresh")
     fresh.write_text("\\n".join(lines) + "\\n")
     fresh.replace(conf)
+def listen(found):
+    class Kept(logging.Handler):
+        def emit(self, record):
+            found.append((record.levelname, record.getMessage()))
+    logging.getLogger("gpuwatchd").addHandler(Kept())
+    logging.getLogger("gpuwatchd").setLevel("INFO")
 def plain(value):
     return json.loads(msgspec.json.encode(value))
 def out(*values):
@@ -52,7 +62,6 @@ def one_read(fake: Nvml, *conf: str) -> tuple[list[Any], list[Any], list[Any]]:
 s = source()
 sample = s.read()
 out(plain(sample.readings), plain(s.devices()), plain(sample.faults))
-s.close()
 """)
     return readings, devices, faults
 
@@ -69,5 +78,4 @@ for _ in range({reads}):
     events += plain(sample.events)
     now[0] += {step_s}
 out(readings, events, plain(s.devices()))
-s.close()
 """)

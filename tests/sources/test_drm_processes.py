@@ -45,24 +45,21 @@ def test_the_same_number_on_another_card_is_another_client(tree: Tree) -> None:
     assert held(second) == {501: 2 * MIB}
 
 
-def test_an_old_kernel_has_the_old_word_only(tree: Tree) -> None:
+OLD = f"drm-driver:\tamdgpu\ndrm-pdev:\t{NAVI}\ndrm-client-id:\t5\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{OLD}drm-memory-vram:\t3 MiB\n", {500: 3 * MIB}),  # an old kernel has the old word only
+        (f"{OLD}drm-engine-gfx:\t9 ns\n", {500: None}),  # without a figure it is not nothing
+        (amd_fdinfo(5, 0), {}),  # who holds nothing is not listed
+    ],
+)
+def test_what_a_client_holds(tree: Tree, text: str, expected: dict[int, int | None]) -> None:
     tree.navi()
-    text = f"drm-driver:\tamdgpu\ndrm-pdev:\t{NAVI}\ndrm-client-id:\t5\ndrm-memory-vram:\t3 MiB\n"
     tree.open(500, 7, text)
-    assert held(only(tree.source().read())) == {500: 3 * MIB}
-
-
-def test_a_client_without_a_memory_figure_is_unknown_not_nothing(tree: Tree) -> None:
-    tree.navi()
-    text = f"drm-driver:\tamdgpu\ndrm-pdev:\t{NAVI}\ndrm-client-id:\t5\ndrm-engine-gfx:\t9 ns\n"
-    tree.open(500, 7, text)
-    assert held(only(tree.source().read())) == {500: None}
-
-
-def test_a_client_that_holds_nothing_is_not_listed(tree: Tree) -> None:
-    tree.navi()
-    tree.open(500, 7, amd_fdinfo(5, 0))
-    assert held(only(tree.source().read())) == {}
+    assert held(only(tree.source().read())) == expected
 
 
 def test_of_two_accountings_the_larger_counts(tree: Tree) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sources.nvml_case import GIB, MIB, UID, one_read
+from tests.sources.nvml_case import GIB, MIB, ONE, TWO, UID, one_read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +85,7 @@ def test_a_lost_card_hides_no_other(fake: Nvml, child: int) -> None:
 def test_a_forbidden_card_hides_no_other(fake: Nvml) -> None:
     readings, devices, _ = one_read(
         fake,
-        "gpu 0 total=24G",
+        ONE,
         "gpu 1 total=48G",
         "fail nvmlDeviceGetHandleByIndex_v2 0 4",
         "fail nvmlDeviceGetHandleByUUID * 4",
@@ -101,9 +101,7 @@ def test_a_forbidden_card_hides_no_other(fake: Nvml) -> None:
     ("code", "state"), [(4, "no-permission"), (10, "hung"), (16, "reset-required"), (15, "lost")]
 )
 def test_a_memory_error_gives_a_state_and_no_number(fake: Nvml, code: int, state: str) -> None:
-    readings, devices, faults = one_read(
-        fake, "gpu 0 total=24G", "gpu 1 total=24G", f"fail nvmlDeviceGetMemoryInfo* 0 {code}"
-    )
+    readings, devices, faults = one_read(fake, *TWO, f"fail nvmlDeviceGetMemoryInfo* 0 {code}")
     assert readings[0]["state"] == state
     assert readings[0]["used_bytes"] is None
     assert devices[0]["memory_kind"] == "dedicated"
@@ -139,13 +137,8 @@ def test_a_fault_is_one_line_and_its_end_another(fake: Nvml) -> None:
     """The gauges are asked for in each third look: between two of them a fault is not over."""
     fake.write("gpu 0 total=24G temp=50", "fail nvmlDeviceGetTemperature* 0 2")
     (lines,) = fake.play("""
-import logging
 lines = []
-class Kept(logging.Handler):
-    def emit(self, record):
-        lines.append((record.levelname, record.getMessage()))
-logging.getLogger("gpuwatchd").addHandler(Kept())
-logging.getLogger("gpuwatchd").setLevel("INFO")
+listen(lines)
 s = source()
 def reads():
     for _ in range(60):
@@ -225,8 +218,7 @@ out(first, second, third.readings[0].used_bytes, s.devices()[0].memory_kind,
 def test_a_refused_list_is_unknown_and_not_idle(fake: Nvml, child: int) -> None:
     readings, _, faults = one_read(
         fake,
-        "gpu 0 total=24G",
-        "gpu 1 total=24G",
+        *TWO,
         f"proc 0 pid={child} mem=1G",
         f"proc 1 pid={child} mem=1G",
         "fail nvmlDeviceGetComputeRunningProcesses* 0 4",
@@ -240,16 +232,12 @@ def test_a_refused_list_is_unknown_and_not_idle(fake: Nvml, child: int) -> None:
 
 
 def test_a_list_that_grew_meanwhile_is_read_again(fake: Nvml, child: int) -> None:
-    readings, _, _ = one_read(
-        fake, "gpu 0 total=24G", f"proc 0 pid={child} mem=1G", "procs_v3_fail_second 3"
-    )
+    readings, _, _ = one_read(fake, ONE, f"proc 0 pid={child} mem=1G", "procs_v3_fail_second 3")
     assert [use["key"]["pid"] for use in readings[0]["uses"]] == [child]
 
 
 def test_a_list_that_never_stops_growing_is_unknown(fake: Nvml, child: int) -> None:
-    readings, _, _ = one_read(
-        fake, "gpu 0 total=24G", f"proc 0 pid={child} mem=1G", "procs_v3_fail_second"
-    )
+    readings, _, _ = one_read(fake, ONE, f"proc 0 pid={child} mem=1G", "procs_v3_fail_second")
     assert readings[0]["uses"] is None
     assert "growing" in readings[0]["uses_reason"]
     assert fake.stats()["nvmlDeviceGetComputeRunningProcesses_v3"] == 4
@@ -272,7 +260,7 @@ def test_unknown_process_memory_is_none(fake: Nvml, child: int) -> None:
 def test_older_process_calls_serve_older_drivers(fake: Nvml, child: int, absent: list[str]) -> None:
     readings, _, _ = one_read(
         fake,
-        "gpu 0 total=24G",
+        ONE,
         f"proc 0 pid={child} mem=1G",
         "proc 0 pid=77 mem=2G",
         *(f"fail nvmlDeviceGet*RunningProcesses{suffix} * 13" for suffix in absent),
@@ -311,7 +299,7 @@ out(uses and [use.key.pid for use in uses])
 def test_missing_graphics_and_mps_lists_are_empty(fake: Nvml, child: int) -> None:
     readings, _, _ = one_read(
         fake,
-        "gpu 0 total=24G",
+        ONE,
         f"proc 0 pid={child} mem=1G",
         "fail nvmlDeviceGetGraphicsRunningProcesses* * 3",
         "fail nvmlDeviceGetMPSComputeRunningProcesses* * 13",

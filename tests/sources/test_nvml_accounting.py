@@ -95,16 +95,30 @@ def test_an_account_that_is_not_there_yet_is_asked_for_again(fake: Nvml) -> None
     assert [len(events) for events in told] == [0, 0, 1]
 
 
-def test_whoever_is_back_has_not_ended(fake: Nvml) -> None:
-    told = reads(fake, f"{CARD};{HERE}", CARD, f"{CARD};{HERE} peak=21G", "-", "-")
-    assert told == [[]] * 5
+OFF = "gpu 0 total=80G accounting=0"
+PARTS = "gpu 0 total=80G accounting=1 mig=1;mig 0 gi=1 ci=0 total=20G"
+REFUSED = "fail nvmlDeviceGetComputeRunningProcesses* 0 4"
 
 
-def test_a_list_that_cannot_be_read_names_nobody_as_ended(fake: Nvml) -> None:
-    refused = "fail nvmlDeviceGetComputeRunningProcesses* 0 4"
-    told = reads(fake, f"{CARD};{HERE}", f"{CARD};{refused}", f"{CARD};{HERE}")
-    assert told == [[]] * 3
-    assert calls(fake, "nvmlDeviceGetAccountingStats") == 0
+@pytest.mark.parametrize(
+    ("worlds", "asked"),
+    [
+        # It is back.
+        ((f"{CARD};{HERE}", CARD, f"{CARD};{HERE} peak=21G", "-", "-"), None),
+        # The list cannot be read.
+        ((f"{CARD};{HERE}", f"{CARD};{REFUSED}", f"{CARD};{HERE}"), 0),
+        # Accounting is switched off meanwhile.
+        ((f"{CARD};{HERE}", OFF, f"{OFF};{HERE}", OFF, "-"), 1),
+        # Of a card that is cut into instances.
+        ((f"{PARTS};proc 0 pid=4711 mem=2G gi=1 ci=0", PARTS, "-"), 0),
+    ],
+)
+def test_nobody_is_told_as_ended_who_is_not_known_to_have(
+    fake: Nvml, worlds: tuple[str, ...], asked: int | None
+) -> None:
+    assert reads(fake, *worlds) == [[]] * len(worlds)
+    assert asked in {None, calls(fake, "nvmlDeviceGetAccountingStats")}
+    assert calls(fake, "nvmlDeviceGetAccountingMode") == (0 if worlds[0].startswith(PARTS) else 1)
 
 
 @pytest.mark.parametrize(
@@ -120,19 +134,4 @@ def test_where_the_driver_keeps_no_accounts_it_is_asked_once(fake: Nvml, line: s
     worlds = [f"{line};proc 0 pid={pid} mem=2G" for pid in range(4711, 4721)]
     assert reads(fake, *worlds) == [[]] * 10
     assert calls(fake, "nvmlDeviceGetAccountingMode") == 1
-    assert calls(fake, "nvmlDeviceGetAccountingStats") == 0
-
-
-def test_accounting_that_is_switched_off_is_asked_no_more(fake: Nvml) -> None:
-    off = "gpu 0 total=80G accounting=0"
-    told = reads(fake, f"{CARD};{HERE}", off, f"{off};{HERE}", off, "-")
-    assert told == [[]] * 5
-    assert calls(fake, "nvmlDeviceGetAccountingStats") == 1
-
-
-def test_a_card_of_instances_is_not_asked(fake: Nvml) -> None:
-    card = "gpu 0 total=80G accounting=1 mig=1;mig 0 gi=1 ci=0 total=20G"
-    one = f"{card};proc 0 pid=4711 mem=2G gi=1 ci=0"
-    assert reads(fake, one, card, "-") == [[]] * 3
-    assert calls(fake, "nvmlDeviceGetAccountingMode") == 0
     assert calls(fake, "nvmlDeviceGetAccountingStats") == 0

@@ -85,7 +85,6 @@ while True:
     assert all(r.used_bytes is None and r.uses is None for r in sample.readings)
     time.sleep(0.02)
 out(seen, faults, sorted(reasons), states)
-s.close()
 """)
     assert seen
     assert all(states == ["hung", "lost", "hung"] for states in seen)

@@ -17,7 +17,6 @@ for tick in range(200):
     seen.append(plain(s.read().readings)[0]["uses"][0]["sm_pct"])
     now[0] += 1
 out([seen[0], seen[-1]])
-s.close()
 """)
     assert found == [0, 0]
     # Once per doubt and then in turn only; without an end to doubt it would be 200.

@@ -43,13 +43,8 @@ def looks(fake: Nvml, *worlds: list[str], step_s: float = 5.0, **settings: str) 
     script.write_text(json.dumps(worlds))
     found = fake.play(
         f"""
-import logging
 logged = []
-class Kept(logging.Handler):
-    def emit(self, record):
-        logged.append([record.levelname, record.getMessage().partition("where=")[2].split()[0]])
-logging.getLogger("gpuwatchd").addHandler(Kept())
-logging.getLogger("gpuwatchd").setLevel("INFO")
+listen(logged)
 s = source(**{settings!r})
 found = []
 for world in json.loads(Path(sys.argv[1]).read_text()):
@@ -57,12 +52,11 @@ for world in json.loads(Path(sys.argv[1]).read_text()):
     sample = s.read()
     found.append([
         plain(sample.readings)[0], [f.where for f in sample.faults], plain(s.devices())[0],
-        logged[:],
+        [[level, text.partition("where=")[2].split()[0]] for level, text in logged],
     ])
     logged.clear()
     now[0] += {step_s!r}
 out(*found)
-s.close()
 """,
         script,
     )

@@ -8,14 +8,12 @@ import pytest
 
 from gpuwatchd.collect.nvml import system
 from gpuwatchd.collect.nvml.system import Library, in_container
-from tests.sources.nvml_case import UID
+from tests.sources.nvml_case import TWO, UID
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.sources.nvml_case import Nvml
-
-TWO = ("gpu 0 total=24G", "gpu 1 total=24G")
 
 
 @pytest.fixture
@@ -113,7 +111,6 @@ s.read()
 now[0] += 5
 sample = s.read()
 out(plain(sample.events), [r.state for r in sample.readings])
-s.close()
 """)
     assert [event["kind"] for event in events] == ["driver-changed"]
     assert "535.129.03" in events[0]["text"]
@@ -139,7 +136,6 @@ put(*{TWO!r})
 now[0] += 5
 out([r.state for r in sample.readings], [f.why for f in sample.faults],
     [r.state for r in s.read().readings])
-s.close()
 """)
     assert states == ["lost", "lost"]
     assert faults == ["the NVIDIA driver is installed but not loaded"]
@@ -167,7 +163,6 @@ shutil.copy(folder / "libnvidia-ml.so.1", folder / "fresh")
 now[0] += 1
 sample = s.read()
 out(before, degraded, s.needs_restart, sample.faults[0].why)
-s.close()
 """)
     assert (before, degraded, after) == (False, False, True)
     assert "550.54.15" in hint
@@ -188,7 +183,6 @@ for _ in range(5):
 now[0] += 11
 sample = s.read()
 out(during, why, [r.state for r in sample.readings], [*kinds, *[e.kind for e in sample.events]])
-s.close()
 """)
     assert during == ["released", "released"]
     assert why == "the NVIDIA driver is let go on request for another 60s"
@@ -213,7 +207,6 @@ now[0] += 20
 states.append(state())
 s.release_driver(0)
 out(*states, state())
-s.close()
 """)
     assert states == ["ok", "released", "released", "ok"]
 
@@ -237,7 +230,6 @@ except SourceUnavailable as error:
 assert not Path(os.environ["FAKE_NVML_STATS"]).exists()
 now[0] += 61
 out(shown, without, [r.device_uid for r in s.read().readings])
-s.close()
 """)
     assert shown == [["nvml-0000:01:00.0", "released"]]
     assert without.startswith("the NVIDIA driver is let go on request")
@@ -256,7 +248,6 @@ before = waiters()
 s.release_driver(60)
 state = s.read().readings[0].state
 out(before, state, waiters())
-s.close()
 """)
     assert states == [["nvml-events"], "released", []]
     calls = fake.stats()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sources.nvml_case import UID
+from tests.sources.nvml_case import ONE, TWO, UID
 
 if TYPE_CHECKING:
     from tests.sources.nvml_case import Nvml
@@ -62,13 +62,7 @@ def fake(fake: Nvml) -> Nvml:
 
 
 def test_an_xid_is_told_once_with_whose_doing_it_is(fake: Nvml) -> None:
-    fake.write(
-        "gpu 0 total=24G",
-        "gpu 1 total=24G",
-        "event 0 type=8 data=79",
-        "event 1 type=8 data=31",
-        "event 1 type=8 data=4711",
-    )
+    fake.write(*TWO, "event 0 type=8 data=79", "event 1 type=8 data=31", "event 1 type=8 data=4711")
     (got,) = fake.play("""
 s, w = begin()
 found = wait_for(w, 3)
@@ -83,9 +77,7 @@ out(short([*found, *w.happened()]))
 
 
 def test_an_event_that_comes_later_is_told_then(fake: Nvml) -> None:
-    fake.write(
-        "gpu 0 total=24G",
-    )
+    fake.write(ONE)
     (got,) = fake.play("""
 s, w = begin()
 quiet()
@@ -97,10 +89,7 @@ out([len(before), *(e.code for e in wait_for(w, 1))])
 
 
 def test_the_same_again_is_told_once_in_a_minute(fake: Nvml) -> None:
-    fake.write(
-        "gpu 0 total=24G",
-        *["event 0 type=8 data=31"] * 5,
-    )
+    fake.write(ONE, *["event 0 type=8 data=31"] * 5)
     (got,) = fake.play("""
 s, w = begin()
 first = wait_for(w, 1)
@@ -138,10 +127,7 @@ def test_what_a_program_did_is_of_its_instance_what_breaks_of_the_card(fake: Nvm
 
 @pytest.mark.parametrize("code", [999, 15, 3, 10])
 def test_a_driver_that_refuses_at_once_keeps_nobody_busy(fake: Nvml, code: int) -> None:
-    fake.write(
-        "gpu 0 total=24G",
-        f"fail nvmlEventSetWait_v2 - {code}",
-    )
+    fake.write(ONE, f"fail nvmlEventSetWait_v2 - {code}")
     spent_ms, pause_s = fake.play("""
 s, w = begin()
 until(lambda: codes)
@@ -164,11 +150,7 @@ out(1000 * (time.process_time() - began), begun[have] - begun[have - 1])
     ],
 )
 def test_a_driver_without_events_is_no_trouble(fake: Nvml, rule: str) -> None:
-    fake.write(
-        "gpu 0 total=24G",
-        "event 0 type=8 data=79",
-        rule,
-    )
+    fake.write(ONE, "event 0 type=8 data=79", rule)
     got = fake.play("""
 s, w = begin()
 waiter = w._waiter
@@ -180,21 +162,13 @@ out(len(w.happened()), ended, len(s.read().readings))
 
 
 def test_one_card_without_events_hides_no_other(fake: Nvml) -> None:
-    fake.write(
-        "gpu 0 total=24G",
-        "gpu 1 total=24G",
-        "fail nvmlDeviceRegisterEvents 0 999",
-        "event 1 type=8 data=79",
-    )
+    fake.write(*TWO, "fail nvmlDeviceRegisterEvents 0 999", "event 1 type=8 data=79")
     (got,) = fake.play("s, w = begin()\nout([e.device_uid for e in wait_for(w, 1)])")
     assert got == [UID(1)]
 
 
 def test_a_card_is_known_again_by_its_uuid(fake: Nvml) -> None:
-    fake.write(
-        "gpu 0 total=24G",
-        "gpu 1 total=24G",
-    )
+    fake.write(*TWO)
     (got,) = fake.play("""
 s, w = begin()
 waiter = w._waiter
@@ -206,9 +180,7 @@ out([e.device_uid for e in wait_for(w, 1)])
 
 
 def test_letting_go_waits_for_nobody_and_pulls_nothing_away(fake: Nvml) -> None:
-    fake.write(
-        "gpu 0 total=24G",
-    )
+    fake.write(ONE)
     closing_s, gone, initialised = fake.play("""
 WAIT_MS = 1000
 s, w = begin()
@@ -235,10 +207,7 @@ out(closing, gone, initialised)
 
 
 def test_it_begins_again_after_a_new_start(fake: Nvml) -> None:
-    fake.write(
-        "gpu 0 total=24G",
-        "event 0 type=8 data=31",
-    )
+    fake.write(ONE, "event 0 type=8 data=31")
     (got,) = fake.play("""
 s, w = begin()
 first = wait_for(w, 1)
@@ -253,9 +222,7 @@ out([[e.code for e in part] for part in (first, meanwhile, wait_for(w, 1))])
 
 
 def test_a_card_that_appears_later_is_waited_for(fake: Nvml) -> None:
-    fake.write(
-        "gpu 0 total=24G",
-    )
+    fake.write(ONE)
     (got,) = fake.play("""
 s, w = begin()
 put("gpu 0 total=24G", "gpu 1 total=24G", "event 1 type=8 data=79")

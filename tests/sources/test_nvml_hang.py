@@ -92,7 +92,6 @@ while s._lanes.busy:
     time.sleep(0.02)
 back = states(s.read())
 out(sorted(set(hung)), back, len(hung) - 1)
-s.close()
 """)
     assert hung == ["hung"]
     assert back == ["ok"] * 4
@@ -136,7 +135,6 @@ put(*{FOUR!r})
 now[0] += 60
 turn(6)
 out(*told)
-s.close()
 """)
     assert events == [
         ["gpu-hung", UID(1)],
@@ -203,7 +201,6 @@ while s._lanes.busy:
     time.sleep(0.05)
 now[0] += 5
 out(first_s, first, uids, [[r.device_uid, r.state] for r in s.read().readings])
-s.close()
 """)
     assert first == ["ok", "hung", "ok", "ok"]
     assert uids == [UID(0), "nvml-index-1", UID(2), UID(3)]
@@ -228,7 +225,6 @@ while True:
         whys.append(str(error))
         now[0] += 60
 out(whys, [r.state for r in sample.readings])
-s.close()
 """)
     assert len(whys) > 3
     assert all(why.startswith("the NVIDIA driver has not answered for ") for why in whys)
@@ -303,7 +299,6 @@ sample = s.read()
 s._reader.read = good
 out(before, [r.state for r in sample.readings], [f.why for f in sample.faults],
     [e.kind for e in sample.events], [r.state for r in s.read().readings])
-s.close()
 """)
     assert before == after == ["ok", "ok"]
     assert states == ["ok", "unsupported"]

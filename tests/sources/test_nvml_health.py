@@ -12,34 +12,43 @@ if TYPE_CHECKING:
     from tests.sources.nvml_case import Nvml
 
 
-def test_a_reset_that_is_due_from_before_is_told_once(fake: Nvml) -> None:
-    fake.write("gpu 0 total=24G remapped=3 remap_pending=1")
-    texts = fake.play("""
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        (
+            ["3 remap_pending=1"] * 2 + ["3 remap_failure=1"] * 2 + ["3"],
+            [
+                "3 rows of memory out of use; the GPU has to be reset",
+                "3 rows of memory out of use; no spare rows are left, exchange the GPU",
+            ],
+        ),
+        (["3"] * 3, []),  # replaced long ago: no news
+        (
+            ["1", "1", "2 remap_pending=1", "3 remap_failure=1"],
+            [
+                "1 row of memory taken out of use, 2 in all; the GPU has to be reset",
+                (
+                    "1 row of memory taken out of use, 3 in all; "
+                    "no spare rows are left, exchange the GPU"
+                ),
+            ],
+        ),
+    ],
+)
+def test_rows_that_are_replaced_are_told_once_with_what_is_due(
+    fake: Nvml, looks: list[str], told: list[str]
+) -> None:
+    fake.write(f"gpu 0 total=24G remapped={looks[0]}")
+    texts = fake.play(f"""
 s = source()
 texts = []
-for more in ("remap_pending=1", "remap_pending=1", "remap_failure=1", "remap_failure=1", ""):
-    put(f"gpu 0 total=24G remapped=3 {more}")
+for rows in {looks!r}:
+    put(f"gpu 0 total=24G remapped={{rows}}")
     texts += [event.text for event in s.read().events]
     now[0] += 61
 out(*texts)
 """)
-    assert texts == [
-        "3 rows of memory out of use; the GPU has to be reset",
-        "3 rows of memory out of use; no spare rows are left, exchange the GPU",
-    ]
-
-
-def test_rows_that_were_replaced_long_ago_are_no_news(fake: Nvml) -> None:
-    fake.write("gpu 0 total=24G remapped=3")
-    texts = fake.play("""
-s = source()
-texts = []
-for _ in range(3):
-    texts += [event.text for event in s.read().events]
-    now[0] += 61
-out(*texts)
-""")
-    assert texts == []
+    assert texts == told
 
 
 def test_why_clocks_are_held_down_is_told_in_words(fake: Nvml) -> None:
@@ -99,23 +108,6 @@ out(readings, texts)
     assert texts == [
         "1 uncorrected memory error, 3 since the driver was loaded",
         "3 pages of memory taken out of use, 4 in all",
-    ]
-
-
-def test_rows_that_were_replaced_say_what_is_due(fake: Nvml) -> None:
-    fake.write("gpu 0 total=24G remapped=1")
-    texts = fake.play("""
-s = source()
-texts = []
-for rows, more in ((1, ""), (2, "remap_pending=1"), (3, "remap_failure=1")):
-    put(f"gpu 0 total=24G remapped={rows} {more}")
-    now[0] += 61
-    texts += [event.text for event in s.read().events]
-out(*texts)
-""")
-    assert texts == [
-        "1 row of memory taken out of use, 2 in all; the GPU has to be reset",
-        "1 row of memory taken out of use, 3 in all; no spare rows are left, exchange the GPU",
     ]
 
 

@@ -37,7 +37,6 @@ def watched(name, *more, **named):
 ctypes.CDLL = watched
 s = source()
 out(plain(s.probe()), threads)
-s.close()
 """
     done = ran(
         [sys.executable, "-W", "error", "-c", PRELUDE + script],

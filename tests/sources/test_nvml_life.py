@@ -127,7 +127,6 @@ for _ in range(600):
 put("gpu 0 total=24G")
 now[0] += 300
 out(s.read().readings[0].state, s.probe().ok)
-s.close()
 """)
     assert (state, ok) == ("ok", True)
     calls = fake.stats()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sources.nvml_case import GIB, MIB, Nvml, one_read, several
+from tests.sources.nvml_case import GIB, MIB, ONE, Nvml, one_read, several
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +91,7 @@ def test_the_drivers_file_tells_it_to_older_libraries(fake: Nvml, tmp_path: Path
 def test_widened_entries_are_read_by_the_older_call(fake: Nvml, child: int) -> None:
     pids = [child, os.getpid(), os.getppid()]
     readings, _, faults = one_read(
-        fake, "gpu 0 total=24G", *(f"proc 0 pid={pid} mem=1G" for pid in pids), "procs_widened"
+        fake, ONE, *(f"proc 0 pid={pid} mem=1G" for pid in pids), "procs_widened"
     )
     assert [use["key"]["pid"] for use in readings[0]["uses"]] == pids
     assert {use["used_bytes"] for use in readings[0]["uses"]} == {GIB}
@@ -186,7 +186,6 @@ for util in (0, 0, 80, 80, 0):
     seen.append(plain(s.read().readings)[0]["uses"][0]["sm_pct"])
     now[0] += 1
 out(seen)
-s.close()
 """)
     # Whoever works in bursts is not called idle on what was true between two of them.
     assert found == [0, 0, None, None, None]
@@ -237,10 +236,7 @@ def test_a_virtual_gpu_that_answers_little_is_read_as_far_as_it_answers(
 
 def test_clients_behind_a_shared_server_count_once(fake: Nvml, child: int) -> None:
     readings, _, _ = one_read(
-        fake,
-        "gpu 0 total=24G",
-        f"proc 0 pid={child} mem=2G type=M",
-        f"proc 0 pid={os.getpid()} mem=30M type=C",
+        fake, ONE, f"proc 0 pid={child} mem=2G type=M", f"proc 0 pid={os.getpid()} mem=30M type=C"
     )
     assert {use["kind"]: use["used_bytes"] for use in readings[0]["uses"]} == {
         "C": 30 * MIB,

@@ -55,7 +55,6 @@ for _ in range(50):
     sample = s.read()
     now[0] += 5
 out(plain(probe), [r.state for r in sample.readings], plain(s.devices()), plain(sample.faults))
-s.close()
 """)
     assert probe["ok"] is True
     assert "asleep" in probe["reason"]
@@ -81,7 +80,6 @@ put("gpu 0 total=8G util=70", "proc 0 pid={child} mem=1G")
 now[0] += 100
 seen += [*states(s), *states(s)]
 out(seen, [d.name for d in s.devices()])
-s.close()
 """)
     assert seen == ["ok", "asleep", "asleep", "asleep", "ok", "ok"]
     assert names == ["NVIDIA Test GPU"]
@@ -118,7 +116,6 @@ for _ in range(8):
     now[0] += 5
     seen += states(s)
 out(seen)
-s.close()
 """)
     assert seen == ["asleep"] * 4 + ["ok"] * 4
 
@@ -135,7 +132,6 @@ seen = states(s)
 says({FIRST!r}, runtime_status="active")
 now[0] += 5
 out(seen + states(s))
-s.close()
 """)
     assert seen == ["asleep", "ok"]
 
@@ -155,7 +151,6 @@ for _ in range(360):
     runs[-1][1] += 5
     now[0] += 5
 out([n for word, n in runs if word == "ok"], [n for word, n in runs if word == "asleep"])
-s.close()
 """)
     # It is let go again and again, less and less often while something keeps it awake.
     assert awake[0] <= 40
@@ -179,7 +174,6 @@ for _ in range(30):
     seen += states(s)
     now[0] += 5
 out(sorted(set(seen)))
-s.close()
 """)
     assert seen == ["ok"]
     assert fake.stats()["nvmlInitWithFlags"] == 1
@@ -195,7 +189,6 @@ def test_beside_a_sleeping_card_the_other_is_read_by_its_address(
 seen = [states(s), states(s)]
 now[0] += 61
 out([*seen, states(s)], [d.uid for d in s.devices()])
-s.close()
 """)
     assert uids == [UID(1), f"nvml-{FIRST}"]
     assert seen == [["ok", "asleep"]] * 3
@@ -224,7 +217,6 @@ now[0] += 5
 found()
 now[0] += 5
 out(before, after, found())
-s.close()
 """)
     assert before == {f"nvml-{FIRST}": "asleep", UID(1): "ok"}
     assert after == {UID(0): "ok", UID(1): "ok"}

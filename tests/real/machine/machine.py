@@ -48,17 +48,7 @@ def why_not() -> str:
 
 
 class Machine:
-    """A booted machine.
-
-    Parameters
-    ----------
-    leader
-        Its first process, by our number.
-    root
-        Its files.
-    slot
-        Its name, and that of its cgroups.
-    """
+    """A booted machine: its first process by our number, its files, its name and its cgroups'."""
 
     def __init__(self, leader: int, root: Root, slot: str) -> None:
         self.leader, self.root = leader, root
@@ -75,17 +65,7 @@ class Machine:
         self, *argv: str, user: str | None = None, env: Mapping[str, str] | None = None,
         timeout: float = 60, cwd: str | None = None, ok: bool = False, typed: str = "",
     ) -> Done:  # fmt: skip
-        """Run a command as root, or as a user with that user's bus.
-
-        Parameters
-        ----------
-        timeout
-            Seconds until it is ended, and a failure.
-        ok
-            Fail unless it ends with 0.
-        typed
-            Its standard input.
-        """
+        """Run a command as root, or as a user with that user's bus."""
         done = subprocess.run(
             self.command(*argv, user=user, env=env, cwd=cwd),
             capture_output=True, text=True, timeout=timeout, check=False, input=typed,

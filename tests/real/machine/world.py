@@ -43,17 +43,7 @@ MANY_S: Final = 150.0
 
 
 class World:
-    """A booted machine with GPUs of the stand-in library and a repository to install from.
-
-    Parameters
-    ----------
-    machine
-        It runs.
-    suite
-        Release of Debian.
-    builds
-        The previous one, which the repository has, and the present one.
-    """
+    """A booted machine with GPUs of the stand-in library and a repository to install from."""
 
     def __init__(self, machine: Machine, suite: str, *builds: Path) -> None:
         self.machine, self.suite, self.builds = machine, suite, builds

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tests.scenarios import rivals
-from tests.scenarios.bench.outcome import EARLY_S, is_false, is_hit
+from tests.scenarios.bench.outcome import EARLY_S, f1, is_false, is_hit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,13 +46,6 @@ def quantile(values: Iterable[float], q: float) -> float | None:
     """Return a quantile; None of nothing."""
     rows = list(values)
     return float(np.quantile(rows, q)) if rows else None
-
-
-def f1(hits: float, false: float, leaks: float) -> tuple[float, float, float]:
-    """Return precision, recall and F1."""
-    precision, recall = hits / max(1.0, hits + false), hits / max(1.0, leaks)
-    both = precision + recall
-    return precision, recall, 2.0 * precision * recall / both if both else 0.0
 
 
 def poisson_bound(count: int, level: float = 0.95) -> float:
@@ -358,7 +351,9 @@ def rivals_table(outcomes: Sequence[Outcome], chosen_on: Sequence[Outcome]) -> l
 
 
 def _rival(name: str, pair: int, report: Sequence[Outcome], outcomes: Sequence[Outcome]) -> Figures:
-    found = rivals.score((one.leak, one.onset_s, one.rivals[name][pair]) for one in report)
+    precision, recall, both = rivals.score(
+        (one.leak, one.onset_s, one.rivals[name][pair]) for one in report
+    )
     leaks = sum(one.leak for one in report)
     lefts = [
         left(one, at)
@@ -370,7 +365,7 @@ def _rival(name: str, pair: int, report: Sequence[Outcome], outcomes: Sequence[O
     every = [_false(one, one.rivals[name][pair]) for one in outcomes if one.rivals]
     days = sum(one.quiet_s for one in outcomes if one.rivals) / DAY_S
     return {
-        "precision": found.precision, "recall": found.recall, "f1": found.f1,
+        "precision": precision, "recall": recall, "f1": both,
         "f1_in_time": f1(half, sum(false), leaks)[2],
         "per_day": sum(every) / max(days, 1e-9), "left_median": median(lefts),
         "before_half": half / max(1, leaks),
@@ -378,7 +373,7 @@ def _rival(name: str, pair: int, report: Sequence[Outcome], outcomes: Sequence[O
 
 
 def _on_time(one: Outcome, at_s: float) -> bool:
-    return at_s >= one.onset_s - rivals.EARLY_S
+    return at_s >= one.onset_s - EARLY_S
 
 
 def _false(one: Outcome, at_s: float | None) -> bool:

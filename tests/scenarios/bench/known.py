@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tests.scenarios import history
 from tests.scenarios import history_families as families
 from tests.scenarios.bench import figures as made
+from tests.scenarios.bench.outcome import f1
 from tests.scenarios.bench.runner import Kept, mark, spread
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _of_count(count: int, mine: Sequence[history.Row]) -> dict[str, Any]:
     hits = [row for row in leaks if row.alert_s is not None]
     days = sum(row.days for row in mine)
     false = sum(row.alarmed for row in mine)
-    precision, recall, both = made.f1(len(hits), false, len(leaks))
+    precision, recall, both = f1(len(hits), false, len(leaks))
     out: dict[str, Any] = {
         "known": count, "precision": precision, "recall": recall, "f1": both, "days": days,
         "per_day": false / max(days, 1e-9), "per_day_bound": made.poisson_bound(false) / days,

@@ -86,3 +86,10 @@ def is_hit(outcome: Outcome) -> bool:
 def is_false(outcome: Outcome) -> bool:
     """Say whether an alert was raised while there was no leak."""
     return outcome.alert_s is not None and not is_hit(outcome)
+
+
+def f1(hits: float, false: float, leaks: float) -> tuple[float, float, float]:
+    """Return precision, recall and F1."""
+    precision, recall = hits / max(1.0, hits + false), hits / max(1.0, leaks)
+    both = precision + recall
+    return precision, recall, 2.0 * precision * recall / both if both else 0.0

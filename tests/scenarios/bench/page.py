@@ -23,13 +23,7 @@ MARKED = re.compile(
 
 
 def filled(text: str, figures: dict[str, Any]) -> str:
-    """Return the page with every marked table made anew.
-
-    Parameters
-    ----------
-    figures
-        As :func:`result.figures` returns them.
-    """
+    """Return the page with every marked table made anew."""
     sections = result.sections(figures) | {"run": _run(figures["run"])}
 
     def put(match: re.Match[str]) -> str:

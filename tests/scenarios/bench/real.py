@@ -67,12 +67,14 @@ def _rivals(log: LogFile) -> dict[str, int]:
     for one in log.series:
         if one.t_s.size < LEAST_SAMPLES:
             continue
-        for name, times in rivals.first_alarms(_series(one, one.device.memory_total_bytes)).items():
+        for name, times in rivals.first_alarms(series_of(one)).items():
             out[name] += times[0] is not None
     return out
 
 
-def _series(one: LogSeries, total: int | None) -> Series:
+def series_of(one: LogSeries) -> Series:
+    """Return a recorded series as it is judged."""
+    total = one.device.memory_total_bytes
     return Series(
         subject=one.subject, t_s=one.t_s, used_bytes=one.used_bytes, limit_bytes=one.limit_bytes,
         total_bytes=None if total is None else float(total),

@@ -31,17 +31,7 @@ def figures(
     recorded: Path | None,
     known: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return everything that the report and the page are made of.
-
-    Parameters
-    ----------
-    words
-        What is to be said of the run, by key.
-    recorded
-        Folder of recorded series; None when they are not wanted.
-    known
-        What earlier runs of a program are worth, where that was looked at.
-    """
+    """Return everything that the report and the page are made of."""
     groups = {name: [one for one in outcomes if one.group == name] for name in TITLES}
     groups = {name: mine for name, mine in groups.items() if mine}
     validation = [one for one in groups.get("folds", []) if not one.tuned]

@@ -33,15 +33,7 @@ R = TypeVar("R")
 
 
 class Kept(Generic[T]):
-    """Results by mark in a file, one JSON object a line; a torn last line is left out.
-
-    Parameters
-    ----------
-    path
-        The file; made when the first result is added.
-    kind
-        What a result is.
-    """
+    """Results by mark in a file, one JSON object a line; a torn last line is left out."""
 
     def __init__(self, path: Path, kind: type[T]) -> None:
         self.path = path
@@ -111,15 +103,7 @@ def mark(task: object, code: str) -> str:
 
 
 def evaluate(tasks: Sequence[Task], path: Path, *, workers: int, code: str) -> list[Outcome]:
-    """Return the outcomes of the tasks, in their order.
-
-    Parameters
-    ----------
-    path
-        File of outcomes; what it holds already is not run again.
-    code
-        Fingerprint of the code.
-    """
+    """Return the outcomes of the tasks, in their order; what the file holds is not run again."""
     kept = Kept(path, Outcome)
     marks = [mark(task, code) for task in tasks]
     missing = [(m, task) for m, task in zip(marks, tasks, strict=True) if m not in kept.found]

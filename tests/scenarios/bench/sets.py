@@ -84,13 +84,6 @@ def fold_weights(families: Iterable[str], path: Path, code: str) -> tuple[Weight
     """Return for each family the weights fitted without it, and how that was done, in words.
 
     Without the trainer every family is judged with the shipped weights, and the words say so.
-
-    Parameters
-    ----------
-    path
-        File of weights that were fitted before; they are kept there as well.
-    code
-        Fingerprint of the code that fits them.
     """
     names = list(families)
     if importlib.util.find_spec(TRAIN) is None:
