@@ -13,10 +13,11 @@ from gpuwatchd.cli.report.stake import Stake, ranked
 from gpuwatchd.core.model import EtaRange, Subject
 from gpuwatchd.pipeline.end_reasons import CRASHED
 from tests import making
-from tests.cli import reported
+from tests.cli import reported, world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from gpuwatchd.core.model import Alert
     from tests.cli.calls import Ctl
@@ -115,3 +116,29 @@ def test_the_last_judgement_of_what_is_over_is_no_forecast() -> None:
     assert "full at" in incident.foreseen(case(still), now_s=still.opened_at_s)
     assert incident.foreseen(case(over), now_s=still.opened_at_s) == ""
     assert incident.held_true(case(over)) is None
+
+
+def test_nothing_judged_has_no_score(ctl: Ctl) -> None:
+    world.write(alerts=())
+    found = asked(ctl)
+    assert (found["score"]["value"], found["score"]["reason"]) == (None, "not enough data")
+    assert found["quality"]["watched_share"] is None
+    assert ctl("report")
+    assert [one["mean_bytes"] for one in found["gpus"]] == [None, None]
+    assert all(one["picture"]["curve"]["at_s"] for one in found["gpus"])
+
+
+def test_without_anything_it_says_what_to_do(ctl: Ctl) -> None:
+    said = ctl.err("report")
+    assert "no history and no live state" in said
+    assert "hint: gpuwatchctl service install" in said
+
+
+def test_without_a_history_there_is_nothing_to_report(
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "none"))
+    said = ctl.err("report")
+    assert "there is nothing to report" in said
+    assert "alerts" not in said.partition("\n")[0]
