@@ -137,26 +137,6 @@ def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
     assert order == sorted(order)
 
 
-def test_json_has_all_of_it(shown: Callable[..., str]) -> None:
-    now_s = time.time()
-    alert = world.firing(opened_at_s=now_s - 3000, group="job:slurm 42", cost=Cost(spent_usd=1.0))
-    record(
-        [alert],
-        [delivery(alert.key, "desktop", now_s - 2000, fallback_of="email", known="shown")],
-        [decision(alert, now_s - 2600, "quiet", "email", "hold")],
-    )
-    data = json.loads(shown("alerts", "show", "4711", "--json"))["data"]
-    assert (data["id"], data["group"], data["flaps"]) == (alert.code, "job:slurm 42", 0)
-    assert data["cost"]["spent_usd"] == 1.0
-    (sent,) = data["deliveries"]
-    assert (sent["known"], sent["fallback_of"], sent["held"]) == ("shown", "email", None)
-    (made,) = data["decisions"]
-    assert (made["kind"], made["channel"], made["reason"]) == ("hold", "email", "quiet")
-    (listed,) = json.loads(shown("alerts", "--json"))["data"]
-    assert listed["decisions"] is listed["deliveries"] is None
-    assert set(listed) == set(data)
-
-
 def test_what_belongs_to_an_earlier_opening_is_not_told(shown: Callable[..., str]) -> None:
     now_s = time.time()
     first = world.firing(
