@@ -9,9 +9,11 @@ import pytest
 from gpuwatchd.cli import output
 from tests.cli import shaped
 from tests.cli.calls import Ctl
+from tests.cli.sick import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +37,9 @@ def _every_answer_is_of_its_shape(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 def ctl(capsys: pytest.CaptureFixture[str]) -> Ctl:
     """Return the command line."""
     return Ctl(capsys)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """Return a machine of files."""
+    return Machine(tmp_path)

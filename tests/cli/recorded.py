@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 GIB, MIB = making.GIB, making.MIB
 STEP_S, POINTS = 15.0, 240
-HOUR_S = 3600.0
 OWNER = ProcessInfo(
     key=ProcessKey(pid=4711, started_at_s=1000.0), name="python", argv=("python", "train.py"),
     user="alice", framework="PyTorch", framework_sure=True, program="p",

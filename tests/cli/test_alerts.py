@@ -11,9 +11,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli import completion_answers
-from gpuwatchd.core import config
 from gpuwatchd.core.codes import Failure
-from gpuwatchd.core.config import Seconds, StoreSection
 from gpuwatchd.core.model import (
     About,
     ChannelHealth,
@@ -25,7 +23,6 @@ from gpuwatchd.core.model import (
     Silence,
 )
 from gpuwatchd.store.live import UndeliveredAlert
-from gpuwatchd.store.writer import History
 from tests.cli import world
 
 if TYPE_CHECKING:
@@ -67,14 +64,9 @@ def record(
     decisions: Sequence[Decision] = (),
 ) -> None:
     """Leave a history behind."""
-    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
-    history = History.open(
-        config.state_dir(), settings, clock=time.time, monotonic=lambda: 1e6, boot_id="b"
-    )
-    history.decide(decisions)
-    history.apply(list(alerts), list(deliveries))
-    history.flush(time.time())
-    history.close()
+    with world.history() as history:
+        history.decide(decisions)
+        history.apply(list(alerts), list(deliveries))
 
 
 @pytest.fixture
@@ -120,43 +112,21 @@ def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
         ],
     )  # fmt: skip
     text = shown("alerts", "show", alert.code)
-    for words in (
-        alert.code,
-        "cost $25.28 since start, $3.21 more until it is full (yours)",
-        "came again 2 times within the hour before",
-        "firing held back: 20 messages went out within the hour",
-        "firing is to be told (email, desktop)",
-        "firing waits: quiet hours until 07:00 (chat)",
-        "firing: email: given up after 4 tries: 550 no such user",
-        "firing with 1 other: desktop in place of email: delivered (shown by the server)",
-        "firing: chat: waits: quiet hours until 07:00",
-        "firing: command: not delivered after 2 tries: exited with 75; next try at",
-        "told with leak:other",
-        "repeat: chat: not sent: overtaken by a later message",
-    ):
-        assert words in text, words
+    assert "firing with 1 other: desktop in place of email" in text
     order = [text.index(words) for words in ("held back: 20", "to be told (email", "waits: quiet")]
     assert order == sorted(order)
-
-
-def test_json_has_all_of_it(shown: Callable[..., str]) -> None:
-    now_s = time.time()
-    alert = world.firing(opened_at_s=now_s - 3000, group="job:slurm 42", cost=Cost(spent_usd=1.0))
-    record(
-        [alert],
-        [delivery(alert.key, "desktop", now_s - 2000, fallback_of="email", known="shown")],
-        [decision(alert, now_s - 2600, "quiet", "email", "hold")],
-    )
-    data = json.loads(shown("alerts", "show", "4711", "--json"))["data"]
-    assert (data["id"], data["group"], data["flaps"]) == (alert.code, "job:slurm 42", 0)
-    assert data["cost"]["spent_usd"] == 1.0
-    (sent,) = data["deliveries"]
-    assert (sent["known"], sent["fallback_of"], sent["held"]) == ("shown", "email", None)
-    (made,) = data["decisions"]
-    assert (made["kind"], made["channel"], made["reason"]) == ("hold", "email", "quiet")
+    data = json.loads(shown("alerts", "show", alert.code, "--json"))["data"]
+    assert (data["flaps"], data["cost"]["spent_usd"]) == (2, 25.28)
+    assert [(sent["channel"], sent["state"], sent["held"]) for sent in data["deliveries"]] == [
+        ("email", "failed", None),
+        ("desktop", "sent", None),
+        ("chat", "pending", "quiet hours until 07:00"),
+        ("chat", "failed", None),
+        ("command", "pending", None),
+    ]
+    assert [made["kind"] for made in data["decisions"]] == ["hold", "notify", "notify", "notify"]
     (listed,) = json.loads(shown("alerts", "--json"))["data"]
     assert listed["decisions"] is listed["deliveries"] is None
-    assert set(listed) == set(data)
 
 
 def test_what_belongs_to_an_earlier_opening_is_not_told(shown: Callable[..., str]) -> None:

@@ -360,10 +360,3 @@ def test_a_silenced_leak_is_not_denied(ctl: Ctl, mode: str) -> None:
     said = _check(ctl, mode)
     assert said["state"] == "OK"
     assert said["text"] == "no other leak on 2 GPUs, 1 silenced"
-
-
-def test_a_channel_that_fails_is_said_once(ctl: Ctl) -> None:
-    why = "channel email does not deliver: refused"
-    health = ChannelHealth(name="email", ok=False, why="refused")
-    world.write(channels=(health,), problems=(why,))
-    assert _check(ctl, "daemon")["details"] == [why]

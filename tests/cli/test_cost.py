@@ -333,12 +333,6 @@ def test_of_a_shared_device_its_share_is_counted_and_the_whole_is_beside_it(
     assert "its share of 2.0" in shown(ctl, "--by", "incident")
 
 
-def test_only_the_devices_that_were_asked_for(past: Past, ctl: Ctl) -> None:
-    live(past, alerts=(past.alert(past.job(4711, 6.0)),))
-    assert len(asked(ctl, "--gpu", "0")["data"]) == 1
-    assert asked(ctl, "--gpu", "1")["data"] == []
-
-
 def test_without_a_daemon_the_history_tells(past: Past, ctl: Ctl) -> None:
     past.alert(past.job(4711, 6.0))
     past.history.flush(past.now_s)

@@ -39,11 +39,6 @@ OTHER = b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x03\x00\x08\x00"
 """The beginning of a library for a 32-bit MIPS processor, which nobody runs this on."""
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
-
-
 def _named() -> set[str]:
     """Return every fault that the code can name."""
     found: set[str] = set()

@@ -17,7 +17,6 @@ from gpuwatchd.core import config
 from gpuwatchd.notify.channels.desktop import session_bus
 from gpuwatchd.store import integrity
 from tests.cli import world
-from tests.cli.sick import Machine
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
 from tests.store import damage
@@ -25,12 +24,9 @@ from tests.store import damage
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.cli.sick import Machine
+
 ELSEWHERE = 'export GPUWATCHD_STATE_DIR="$HOME/gpuwatchd"'
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
 
 
 @pytest.fixture

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("shown", "fault"),
     [

@@ -82,14 +82,6 @@ def test_forty_columns_and_plain_characters(ctl: Ctl, monkeypatch: pytest.Monkey
     assert max(map(len, chart)) <= 40
 
 
-@pytest.mark.usefixtures("_hour")
-def test_a_process_that_runs(ctl: Ctl) -> None:
-    said = drawn(ctl, "--pid", "4711")
-    assert "[4711] of alice on GPU 0" in said
-    assert "GPU 1" not in said
-    assert "[4711] of alice" in drawn(ctl, "--pid", "4711", "--user", "alice")
-
-
 def test_a_process_that_has_ended(ctl: Ctl) -> None:
     end_s = recorded.record("plateau")
     calm = world.state(taken_at_s=end_s).devices[1]

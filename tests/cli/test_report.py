@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import making
-from tests.cli import reported, world
+from tests.cli import reported
 from tests.cli.reported import HOUR_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.cli.calls import Ctl
+
+pytestmark = pytest.mark.usefixtures("truth")
 
 SINCE = "44h"
 OPEN_HOURS = 1.0 + 3.0 - 2.5 * math.log(1.6)
@@ -46,7 +47,6 @@ def told(ctl: Ctl, *arguments: str, code: int = 0) -> str:
     return ctl("report", *arguments, code=code)
 
 
-@pytest.mark.usefixtures("truth")
 def test_the_summary_counts_what_happened(ctl: Ctl) -> None:
     found = asked(ctl)["summary"]
     counts = ("incidents", "open", "leaks", "gpu_troubles", "idle", "ended_full")
@@ -57,7 +57,6 @@ def test_the_summary_counts_what_happened(ctl: Ctl) -> None:
     assert found["watched_share"] == pytest.approx(36 / 44, abs=0.002)
 
 
-@pytest.mark.usefixtures("truth")
 def test_the_score_is_its_formula(ctl: Ctl) -> None:
     found = asked(ctl)["score"]
     wasted = OPEN_HOURS + 8.0 + 0.5
@@ -76,7 +75,6 @@ def test_a_finding_tells_what_was_foreseen_and_what_came(truth: reported.Truth, 
     assert [one["state"] for one in crash["alert"]["deliveries"]] == ["sent", "failed"]
 
 
-@pytest.mark.usefixtures("truth")
 def test_who_had_what_adds_up(ctl: Ctl) -> None:
     users = {one["name"]: one for one in asked(ctl)["users_sum"]}
     held = {name: one["gib_hours"] for name, one in users.items()}
@@ -104,7 +102,6 @@ def test_gpus_have_their_peak_and_its_time(truth: reported.Truth, ctl: Ctl) -> N
     assert truth.at(36.9) <= at_s <= truth.at(38)
 
 
-@pytest.mark.usefixtures("truth")
 def test_cost_is_what_the_verb_says(ctl: Ctl) -> None:
     sums = asked(ctl)["cost"]["sums"]
     verb = ctl.json("cost --since", SINCE)["sums"]
@@ -127,7 +124,6 @@ def test_what_is_missing_is_said(truth: reported.Truth, ctl: Ctl) -> None:
     assert [one["text"] for one in found["unreadable"]] == ["it fell off the bus"]
 
 
-@pytest.mark.usefixtures("truth")
 def test_advice_is_ordered_by_money_then_time(ctl: Ctl) -> None:
     found = asked(ctl)["advice"]
     stakes = [one["stake_usd"] or 0.0 for one in found]
@@ -141,7 +137,6 @@ def test_advice_is_ordered_by_money_then_time(ctl: Ctl) -> None:
     assert "Further incidents" in short
 
 
-@pytest.mark.usefixtures("truth")
 def test_deliveries_are_counted_by_channel(ctl: Ctl) -> None:
     found = {one["name"]: one for one in asked(ctl)["channels"]}
     assert (found["desktop"]["sent"], found["desktop"]["failed"]) == (1, 0)
@@ -149,7 +144,6 @@ def test_deliveries_are_counted_by_channel(ctl: Ctl) -> None:
     assert found["email"]["why"] == "no mail server at mx.example"
 
 
-@pytest.mark.usefixtures("truth")
 def test_text_is_eighty_columns_wide(ctl: Ctl) -> None:
     text = told(ctl, "--since", SINCE, "--all")
     assert max(map(len, text.splitlines())) <= 80
@@ -157,7 +151,6 @@ def test_text_is_eighty_columns_wide(ctl: Ctl) -> None:
     assert plain.isascii()
 
 
-@pytest.mark.usefixtures("truth")
 def test_a_process_has_a_report_of_its_own(ctl: Ctl) -> None:
     found = asked(ctl, "--pid", "4711")
     assert [one["pid"] for one in found["processes"]] == [4711]
@@ -169,7 +162,6 @@ def test_a_process_has_a_report_of_its_own(ctl: Ctl) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.usefixtures("truth")
 def test_a_gpu_has_a_report_of_its_own(ctl: Ctl) -> None:
     found = asked(ctl, "--gpu", "1")
     assert [one["device"]["index"] for one in found["gpus"]] == [1]
@@ -177,14 +169,12 @@ def test_a_gpu_has_a_report_of_its_own(ctl: Ctl) -> None:
     assert found["summary"]["gpu_hours"] == pytest.approx(36.0, abs=0.05)
 
 
-@pytest.mark.usefixtures("truth")
 def test_an_incident_longer_than_the_span_is_in_it(ctl: Ctl) -> None:
     data = ctl.data("report --since 30m")
     assert [one["alert"]["process"]["pid"] for one in data["findings"]] == [5000]
     assert data["summary"]["watched_share"] == pytest.approx(1.0, abs=0.05)
 
 
-@pytest.mark.usefixtures("truth")
 def test_a_period_that_is_over_has_nothing_of_now(ctl: Ctl) -> None:
     found = asked(ctl, "--until", "5h")
     assert [one["alert"]["process"]["pid"] for one in found["findings"]] == [4711]
@@ -195,13 +185,11 @@ def test_a_period_that_is_over_has_nothing_of_now(ctl: Ctl) -> None:
     assert calm["score"]["value"] == 100
 
 
-@pytest.mark.usefixtures("truth")
 def test_findings_can_be_a_gate(ctl: Ctl) -> None:
     assert told(ctl, "--since", SINCE, "--exit-code", code=3)
     assert told(ctl, "--since", SINCE, "--until", "30h", "--exit-code", code=0)
 
 
-@pytest.mark.usefixtures("truth")
 def test_a_judgement_of_long_ago_is_not_told_as_of_now(
     ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,29 +222,3 @@ def test_the_price_that_is_missing_is_not_zero(
     assert found["score"]["value"] == 79
     truth.live()
     assert "$0.00" not in told(ctl, "--since", SINCE)
-
-
-def test_nothing_judged_has_no_score(ctl: Ctl) -> None:
-    world.write(alerts=())
-    found = asked(ctl)
-    assert (found["score"]["value"], found["score"]["reason"]) == (None, "not enough data")
-    assert found["quality"]["watched_share"] is None
-    assert told(ctl)
-    assert [one["mean_bytes"] for one in found["gpus"]] == [None, None]
-    assert all(one["picture"]["curve"]["at_s"] for one in found["gpus"])
-
-
-def test_without_anything_it_says_what_to_do(ctl: Ctl) -> None:
-    said = ctl.err("report")
-    assert "no history and no live state" in said
-    assert "hint: gpuwatchctl service install" in said
-
-
-def test_without_a_history_there_is_nothing_to_report(
-    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "none"))
-    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "none"))
-    said = ctl.err("report")
-    assert "there is nothing to report" in said
-    assert "alerts" not in said.partition("\n")[0]

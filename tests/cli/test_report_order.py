@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,16 +10,34 @@ import pytest
 
 from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import cost
-from gpuwatchd.cli.report import advice, incident
+from gpuwatchd.charts.drawing import Curve, Picture
+from gpuwatchd.cli import output
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.report import advice, incident, plain
+from gpuwatchd.cli.report.document import (
+    Card,
+    Document,
+    Facts,
+    Figure,
+    Figures,
+    Says,
+    Section,
+    Shown,
+    Step,
+    Steps,
+    Table,
+)
 from gpuwatchd.cli.report.stake import Stake, ranked
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import EtaRange, Subject
 from tests import making
-from tests.cli import reported
+from tests.cli import reported, world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
+    from gpuwatchd.cli.report.document import Block
     from gpuwatchd.core.model import Alert
     from tests.cli.calls import Ctl
 
@@ -119,3 +138,151 @@ def test_the_last_judgement_of_what_is_over_is_no_forecast() -> None:
     assert "full at" in incident.foreseen(case(still), now_s=still.opened_at_s)
     assert incident.foreseen(case(over), now_s=still.opened_at_s) == ""
     assert incident.held_true(case(over)) is None
+
+
+def test_nothing_judged_has_no_score(ctl: Ctl) -> None:
+    world.write(alerts=())
+    found = asked(ctl)
+    assert (found["score"]["value"], found["score"]["reason"]) == (None, "not enough data")
+    assert found["quality"]["watched_share"] is None
+    assert ctl("report")
+    assert [one["mean_bytes"] for one in found["gpus"]] == [None, None]
+    assert all(one["picture"]["curve"]["at_s"] for one in found["gpus"])
+
+
+def test_without_anything_it_says_what_to_do(ctl: Ctl) -> None:
+    said = ctl.err("report")
+    assert "no history and no live state" in said
+    assert "hint: gpuwatchctl service install" in said
+
+
+def test_without_a_history_there_is_nothing_to_report(
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "none"))
+    said = ctl.err("report")
+    assert "there is nothing to report" in said
+    assert "alerts" not in said.partition("\n")[0]
+
+
+GIB = making.GIB
+
+
+def curve(*values: float | None) -> Curve:
+    """Return a curve with one point a minute."""
+    at_s = tuple(60.0 * n + 30.0 for n in range(len(values)))
+    return Curve(
+        at_s=at_s, used_bytes=values, low_bytes=values, high_bytes=values, width_s=60.0
+    )  # fmt: skip
+
+
+def picture(*values: float | None) -> Picture:
+    """Return a chart of so many minutes."""
+    return Picture(
+        key="k", title="GPU 0", kind="calm", verdict="stable", begin_s=0.0,
+        end_s=60.0 * len(values), now_s=60.0 * len(values), curve=curve(*values),
+        limit_bytes=80.0 * GIB,
+    )  # fmt: skip
+
+
+def document(*blocks: Block) -> Document:
+    """Return a document of one section."""
+    return Document(
+        title="T", about="a", sections=(Section(key="s", title="S", blocks=blocks),
+                                        Section(key="none", title="Empty", blocks=())),
+    )  # fmt: skip
+
+
+def written(monkeypatch: pytest.MonkeyPatch, *blocks: Block, columns: int = 80) -> list[str]:
+    """Return the lines of these blocks."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = io.StringIO()
+    plain.show(output.Out(Globals(), stream), document(*blocks))
+    return stream.getvalue().splitlines()
+
+
+WIDE = Table(
+    caption="C", heads=("who", "GPU", "what"), right=frozenset({1}), left_out="2 more.",
+    rows=(("a long name of somebody", "7", "leaks and leaks and leaks"),),
+)  # fmt: skip
+
+
+def test_a_gap_is_a_gap_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [10.0 * GIB] * 20 + [None] * 10 + [20.0 * GIB] * 10
+    (line,) = (one for one in written(monkeypatch, Shown(picture=picture(*values))) if "GiB" in one)
+    assert "10.0 GiB to 20.0 GiB" in line
+    shown = line.partition("  10.0")[0]
+    assert shown.count("█") == shown.count("▁") // 2
+    assert 8 <= shown.count(" ") <= 14
+    assert not any("GiB" in one for one in written(monkeypatch, Shown(picture=picture(None))))
+
+
+def test_a_table_that_is_too_wide_is_a_list_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = written(monkeypatch, WIDE, columns=40)
+    assert max(map(len, lines)) <= 40
+    words = " ".join(" ".join(lines).split())
+    assert "a long name of somebody GPU 7, what leaks and leaks and leaks" in words
+    assert "2 more." in words
+
+
+def test_everything_is_within_forty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = (
+        Says(text="word " * 30, tone="bad"),
+        Figures(figures=(Figure(value="7", label="things", note="of them " * 6),)),
+        Facts(rows=(("label", "said " * 20), ("", "more"))),
+        Steps(steps=(Step(text="do " * 30, why="since " * 9, command="x y"),)),
+    )
+    card = Card(key="k", title="title " * 9, kind="leak", word="LEAK", said="s " * 30, blocks=parts)
+    assert max(map(len, written(monkeypatch, *parts, card, columns=40))) <= 40
+
+
+# ---- what was foreseen and what came ------------------------------------------------------------
+
+
+def case(
+    *, after_s: float | None, ended: Ending = Ending.ENDED_NEAR_LIMIT, **changes: Any
+) -> incident.Incident:
+    """Return a leak that was told at 1000 s, to be full at 2000 s (1500 - 3000)."""
+    eta = EtaRange(low_s=500.0, mid_s=1000.0, high_s=2000.0)
+    first = making.finding(**{"judged_at_s": 1000.0, "eta": eta, **changes})
+    over_s = None if after_s is None else 1000.0 + after_s
+    alert = making.alert(
+        finding=first, resolved_at_s=over_s, **({} if over_s is None else wording.ending(ended)),
+        state="firing" if over_s is None else "resolved",
+    )  # fmt: skip
+    story = incident.Story(alert, None, None, None)  # type: ignore[arg-type]
+    return incident.Incident(alert, story, first, None, None, None, (), ())
+
+
+@pytest.mark.parametrize(
+    ("after_s", "held", "said"),
+    [
+        (1200.0, True, "within the interval that was foreseen"),
+        (100.0, False, "0h 07m before the interval"),
+        (2300.0, False, "0h 05m after the interval"),
+    ],
+)
+def test_an_end_is_held_against_the_interval(after_s: float, held: bool, said: str) -> None:
+    one = case(after_s=after_s)
+    assert incident.held_true(one) is held
+    assert said in incident.outcome(one, now_s=4000.0)
+
+
+def test_an_end_of_another_kind_says_what_it_saved() -> None:
+    one = case(after_s=400.0, ended=Ending.PROCESS_ENDED)
+    assert incident.held_true(one) is None
+    assert "0h 10m before memory would have been full" in incident.outcome(one, now_s=4000.0)
+    assert "before" not in incident.outcome(
+        case(after_s=1500.0, ended=Ending.PROCESS_ENDED), now_s=4000.0
+    )
+
+
+def test_what_is_open_is_so_and_what_has_no_forecast_has_none() -> None:
+    assert incident.outcome(case(after_s=None), now_s=4000.0) == "it is still open"
+    assert incident.foreseen(case(after_s=None, eta=None), now_s=4000.0) == ""
+    open_ended = case(after_s=None, eta=EtaRange(low_s=500.0, mid_s=1000.0, high_s=None))
+    assert "- open)" in incident.foreseen(open_ended, now_s=4000.0)
+    assert incident.held_true(case(after_s=900.0, eta=None)) is None

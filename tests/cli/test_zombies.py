@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec import structs
 
 from gpuwatchd.cli import direct_holdings
 from gpuwatchd.cli.current_state import View
@@ -59,12 +58,6 @@ def nobody_else(monkeypatch: pytest.MonkeyPatch) -> Callable[[Holders], None]:
 
     put(Holders(looked=10))
     return put
-
-
-def write(*found: Holding) -> None:
-    """Write the live state of a daemon that knows both lists."""
-    first, second = world.state().devices
-    world.write(devices=(first, structs.replace(second, processes=())), holdings=found)
 
 
 def test_quiet_tells_rows_and_who_alone(ctl: Ctl) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from tests.notify.chatting import Service
 
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Message
 from gpuwatchd.notify.channels.command import CommandNotifier
 from tests import making
 from tests.conftest import ROOT, need
+from tests.notify.test_chat import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

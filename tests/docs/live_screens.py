@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.style import Style
     from textual.strip import Strip
 
-_CELL, _LINE, _MARGIN, _BAR = 8.4, 19.0, 16.0, 34.0
+CELL, LINE, MARGIN, BAR = 8.4, 19.0, 16.0, 34.0
 _STYLE = (
     f".w{{fill:{design.NIGHT}}}.t{{fill:#1b2530}}text{{font:14px ui-monospace,SFMono-Regular,Menlo,"
     "Consolas,'DejaVu Sans Mono','Liberation Mono',monospace;white-space:pre}"
@@ -29,7 +29,7 @@ _STYLE = (
 _QUIET_S = 0.3
 """How long a screen has to stand still: one behind a key reads in a thread."""
 _PATIENCE = 40
-_WORDS = re.compile(r"\S+(?: \S+)*")
+WORDS = re.compile(r"\S+(?: \S+)*")
 """What is written at a place: not every viewer keeps several blanks."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -69,21 +69,29 @@ async def _strips(one: Live) -> list[Strip]:
         return found
 
 
-def _drawn(strips: list[Strip], one: Live) -> str:
-    width = 2 * _MARGIN + one.size[0] * _CELL
-    height = _BAR + len(strips) * _LINE + _MARGIN
-    parts = [
+CIRCLES = tuple(
+    f'<circle cx="{x}" cy="13" r="5" fill="{fill}"/>'
+    for x, fill in ((18, "#ff5f57"), (35, "#febc2e"), (52, "#28c840"))
+)
+
+
+def window(title: str, words: str, style: str, size: tuple[int, int]) -> list[str]:
+    """Return the window of a terminal of so many columns and rows."""
+    width = 2 * MARGIN + size[0] * CELL
+    height = BAR + size[1] * LINE + MARGIN
+    return [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">',
-        "<title>gpuwatchctl top</title>",
-        f"<desc>{escape(one.words)}</desc>",
-        f"<style>{_STYLE}</style>",
+        f"<title>{escape(title)}</title>",
+        f"<desc>{escape(words)}</desc>",
+        f"<style>{style}</style>",
         f'<rect class="w" width="{width:g}" height="{height:g}" rx="9"/>',
         f'<path class="t" d="M0 26V9a9 9 0 0 1 9-9H{width - 9:g}a9 9 0 0 1 9 9v17z"/>',
-        *(
-            f'<circle cx="{x}" cy="13" r="5" fill="{fill}"/>'
-            for x, fill in ((18, "#ff5f57"), (35, "#febc2e"), (52, "#28c840"))
-        ),
     ]
+
+
+def _drawn(strips: list[Strip], one: Live) -> str:
+    frame = window("gpuwatchctl top", one.words, _STYLE, (one.size[0], len(strips)))
+    parts = [*frame, *CIRCLES]
     grounds, texts = [], []
     for number, strip in enumerate(strips):
         column = 0
@@ -103,13 +111,13 @@ def _piece(text: str, style: Style | None, column: int, row: int) -> tuple[list[
         behind = behind if style.bgcolor is None else style.bgcolor.get_truecolor().hex
         if style.reverse:
             ink, behind = behind, ink
-    y = _BAR + row * _LINE
+    y = BAR + row * LINE
     ground = []
     if behind != design.NIGHT:
-        wide = width_of(text) * _CELL
-        x = _MARGIN + column * _CELL
+        wide = width_of(text) * CELL
+        x = MARGIN + column * CELL
         ground.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{_LINE:g}" fill="{behind}"/>'
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{LINE:g}" fill="{behind}"/>'
         )
     if set(text) <= set(_BLOCKS + " "):
         return ground, _bars(text, column, y, ink)
@@ -118,12 +126,12 @@ def _piece(text: str, style: Style | None, column: int, row: int) -> tuple[list[
     )
     named = f' class="{kind}"' if kind else ""
     texts = []
-    for found in _WORDS.finditer(text):
+    for found in WORDS.finditer(text):
         shown = found[0]
-        x = _MARGIN + (column + width_of(text[: found.start()])) * _CELL
+        x = MARGIN + (column + width_of(text[: found.start()])) * CELL
         texts.append(
-            f'<text x="{x:.1f}" y="{y + 0.75 * _LINE:.1f}" fill="{ink}"'
-            f' textLength="{width_of(shown) * _CELL:.1f}"{named}>{escape(shown)}</text>'
+            f'<text x="{x:.1f}" y="{y + 0.75 * LINE:.1f}" fill="{ink}"'
+            f' textLength="{width_of(shown) * CELL:.1f}"{named}>{escape(shown)}</text>'
         )
     return ground, texts
 
@@ -133,7 +141,7 @@ def _bars(text: str, column: int, y: float, ink: str) -> list[str]:
     path = []
     for at, sign in enumerate(text):
         if sign in _BLOCKS:
-            tall = _LINE * (_BLOCKS.index(sign) + 1) / len(_BLOCKS)
-            x = _MARGIN + (column + at) * _CELL
-            path.append(f"M{x:.1f} {y + _LINE:.1f}v-{tall:.1f}h{_CELL:g}v{tall:.1f}z")
+            tall = LINE * (_BLOCKS.index(sign) + 1) / len(_BLOCKS)
+            x = MARGIN + (column + at) * CELL
+            path.append(f"M{x:.1f} {y + LINE:.1f}v-{tall:.1f}h{CELL:g}v{tall:.1f}z")
     return [f'<path d="{"".join(path)}" fill="{ink}"/>']

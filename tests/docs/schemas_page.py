@@ -214,9 +214,6 @@ def _table(name: str, kind: type[msgspec.Struct], part: dict[str, Any]) -> list[
     return [*lines, ""]
 
 
-_HEAD = ("Answer", "Head")
-
-
 def page() -> list[str]:
     """Return the lines of docs/reference/json.md."""
     lines = ["# JSON", "", INTRODUCTION]

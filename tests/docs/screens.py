@@ -33,7 +33,7 @@ from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store.directories import hold_lock
 from gpuwatchd.store.writer import History
 from tests.docs import live_screens
-from tests.docs.live_screens import Live
+from tests.docs.live_screens import BAR, CELL, CIRCLES, LINE, MARGIN, WORDS, Live
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,8 +46,6 @@ EPOCH_S = 1_795_269_600.0
 TICK_S = 10.0
 COLUMNS = 96
 _ESCAPE = re.compile(r"\x1b\[([\d;]*)m")
-_WORDS = re.compile(r"\S+(?: \S+)*")
-_CELL, _LINE, _MARGIN, _BAR = 8.4, 19.0, 16.0, 34.0
 _CLASSES = {"1": "b", "2": "d", "31": "r", "32": "g", "33": "y", "36": "c"}
 _STYLE = (
     ".w{fill:#10161d}.t{fill:#1b2530}text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,"
@@ -200,29 +198,17 @@ def runs(line: str) -> Iterator[tuple[int, str, str]]:
 def drawn(command: str, output: str, words: str) -> str:
     """Return a terminal window that shows a command and what it wrote."""
     lines = [f"\x1b[2m$\x1b[0m \x1b[1m{command}\x1b[0m", *output.rstrip("\n").splitlines()]
-    width = 2 * _MARGIN + COLUMNS * _CELL
-    height = _BAR + len(lines) * _LINE + _MARGIN
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">',
-        f"<title>{escape(command)}</title>",
-        f"<desc>{escape(words)}</desc>",
-        f"<style>{_STYLE}</style>",
-        f'<rect class="w" width="{width:g}" height="{height:g}" rx="9"/>',
-        f'<path class="t" d="M0 26V9a9 9 0 0 1 9-9H{width - 9:g}a9 9 0 0 1 9 9v17z"/>',
-        (
-            '<circle cx="18" cy="13" r="5" fill="#ff5f57"/><circle cx="35" cy="13" r="5" '
-            'fill="#febc2e"/><circle cx="52" cy="13" r="5" fill="#28c840"/>'
-        ),
-    ]
+    frame = live_screens.window(command, words, _STYLE, (COLUMNS, len(lines)))
+    parts = [*frame, "".join(CIRCLES)]
     for number, line in enumerate(lines):
-        y = _BAR + (number + 0.75) * _LINE
+        y = BAR + (number + 0.75) * LINE
         for column, text, style in runs(line):
             kind = f' class="{style}"' if style else ""
             # Not everything that draws an SVG keeps more than one blank.
-            for match in _WORDS.finditer(text):
-                x = _MARGIN + (column + width_of(text[: match.start()])) * _CELL
+            for match in WORDS.finditer(text):
+                x = MARGIN + (column + width_of(text[: match.start()])) * CELL
                 parts.append(
-                    f'<text x="{x:.1f}" y="{y:.1f}" textLength="{width_of(match[0]) * _CELL:.1f}"'
+                    f'<text x="{x:.1f}" y="{y:.1f}" textLength="{width_of(match[0]) * CELL:.1f}"'
                     f"{kind}>{escape(match[0])}</text>"
                 )
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
@@ -23,20 +22,10 @@ from tests.browser import gallery
 from tests.conftest import need
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 KINDS = {one.key: one for one in gallery.everything()}
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(autouse=True)
-def _zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.fixture

@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 GIB = 1024.0**3
 
 
-@pytest.fixture
-def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
 @given(st.floats(0, 4e9), st.floats(1, 3e8), st.integers(1, 12))
 def test_instants_are_few_ascending_and_inside(begin_s: float, span_s: float, count: int) -> None:
     found, step_s = scales.instants(begin_s, begin_s + span_s, count)
@@ -51,15 +42,13 @@ def test_levels_are_few_and_none_is_said_twice(top: float, count: int) -> None:
     assert len(set(said)) == len(said)
 
 
-@pytest.mark.usefixtures("_berlin")
-def test_hours_stay_round_when_the_clocks_change() -> None:
+def test_hours_stay_round_when_the_clocks_change(berlin: None) -> None:
     begin_s = units.parse_instant("2026-10-24T18:30+02:00", now_s=0.0)
     found, step_s = scales.instants(begin_s, begin_s + 20 * 3600, 5)
     assert [units.tick(at_s, step_s=step_s) for at_s in found] == ["Sun 25", "06:00", "12:00"]
 
 
-@pytest.mark.usefixtures("_berlin")
-def test_days_are_midnights_on_both_sides_of_a_change() -> None:
+def test_days_are_midnights_on_both_sides_of_a_change(berlin: None) -> None:
     begin_s = units.parse_instant("2026-10-23T12:00+02:00", now_s=0.0)
     found, step_s = scales.instants(begin_s, begin_s + 4 * 86400, 4)
     assert [units.tick(at_s, step_s=step_s) for at_s in found] == [

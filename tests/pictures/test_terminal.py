@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,22 +17,11 @@ from gpuwatchd.core import design
 from tests.browser import gallery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gpuwatchd.charts.drawing import Picture
     from gpuwatchd.charts.raster import Cell
 
 
 KINDS = {one.key: one for one in gallery.everything()}
-
-
-@pytest.fixture(autouse=True)
-def _zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 def plain(rows: list[list[Cell]]) -> list[str]:

@@ -29,6 +29,12 @@ HOUR_S = 3600.0
 ALL = {"P": PredictScreen, "d": DetailScreen, "h": PastScreen}
 
 
+@pytest.fixture(autouse=True)
+def left() -> LiveState:
+    """Leave a history and a live state of an hour that ends now."""
+    return leaky.leave()
+
+
 def text(view: Any, name: str = "text") -> str:
     return " ".join(view.query_one(f"#{name}", Pages).text.split())
 
@@ -37,7 +43,6 @@ def text(view: Any, name: str = "text") -> str:
 
 
 async def test_predict_goes_from_gpu_to_gpu_and_back_to_the_same_one() -> None:
-    leaky.leave()
     async with opened(leaky.view(), "P") as (app, pilot):
         view = screen(app, PredictScreen)
         assert view.chart.picture is not None
@@ -52,11 +57,12 @@ async def test_predict_goes_from_gpu_to_gpu_and_back_to_the_same_one() -> None:
         assert view.chart.picture.key.startswith("GPU-1")
 
 
-async def test_detail_of_a_process_that_ends_meanwhile_keeps_what_was_known() -> None:
-    first = leaky.leave()
+async def test_detail_of_a_process_that_ends_meanwhile_keeps_what_was_known(
+    left: LiveState,
+) -> None:
     async with opened(leaky.view(), "d", size=(80, 40)) as (app, pilot):
-        (alert,) = first.alerts
-        over = leaky.state(first.taken_at_s + 5.0, alert, ended=True)
+        (alert,) = left.alerts
+        over = leaky.state(left.taken_at_s + 5.0, alert, ended=True)
         world.write(over)
         view = screen(app, DetailScreen)
         view._due_text_s = 0.0
@@ -71,7 +77,6 @@ async def test_detail_of_a_process_that_ends_meanwhile_keeps_what_was_known() ->
 
 
 async def test_history_lists_what_happened_and_goes_there() -> None:
-    leaky.leave()
     async with opened(leaky.view(), "h", size=(120, 30)) as (app, pilot):
         view = screen(app, PastScreen)
         picture = view.chart.picture
@@ -85,7 +90,6 @@ async def test_history_lists_what_happened_and_goes_there() -> None:
 
 
 async def test_tab_goes_through_gpus_and_their_processes() -> None:
-    leaky.leave()
     async with opened(leaky.view()) as (app, pilot):
         app.selected_device_uid, app.selected_process = "GPU-1", None
         app.open("h")
@@ -106,7 +110,6 @@ async def test_tab_goes_through_gpus_and_their_processes() -> None:
 
 @pytest.mark.parametrize("key", list(ALL))
 async def test_spans_zoom_pan_and_reset(key: str) -> None:
-    leaky.leave()
     async with opened(leaky.view(), key) as (app, pilot):
         view = screen(app, ALL[key])
         for one, name, span_s in SPANS:
@@ -132,7 +135,6 @@ async def test_spans_zoom_pan_and_reset(key: str) -> None:
 
 @pytest.mark.parametrize("key", list(ALL))
 async def test_a_view_opens_where_the_record_begins(key: str) -> None:
-    leaky.leave()
     async with opened(leaky.view(), key) as (app, pilot):
         view = screen(app, ALL[key])
         picture = view.chart.picture
@@ -147,7 +149,6 @@ async def test_a_view_opens_where_the_record_begins(key: str) -> None:
 
 @pytest.mark.parametrize("key", list(ALL))
 async def test_a_new_look_goes_along_with_time_but_leaves_the_past_alone(key: str) -> None:
-    leaky.leave()
     seen = leaky.view()
     async with opened(seen, key) as (app, pilot):
         view = screen(app, ALL[key])
@@ -170,7 +171,6 @@ async def test_a_new_look_goes_along_with_time_but_leaves_the_past_alone(key: st
 
 @pytest.mark.parametrize("key", list(ALL))
 async def test_the_cursor_reads_out(key: str) -> None:
-    leaky.leave()
     async with opened(leaky.view(), key) as (app, pilot):
         view = screen(app, ALL[key])
         await press(pilot, "1", "less_than_sign", "shift+left")
@@ -211,7 +211,6 @@ async def test_strange_machines_fit_any_terminal(
 
 
 async def test_a_history_that_cannot_be_read_is_a_line_and_the_live_state_is_drawn() -> None:
-    leaky.leave()
     (config.state_dir() / "history.db").write_bytes(b"no database" * 200)
     async with opened(leaky.view(), "P", size=(240, 24)) as (app, _):
         assert "is damaged" in words(app)
@@ -221,7 +220,6 @@ async def test_a_history_that_cannot_be_read_is_a_line_and_the_live_state_is_dra
 
 
 async def test_what_is_asked_for_is_never_more_than_can_be_drawn() -> None:
-    leaky.leave()
     asked: list[charts.Asked] = []
     async with opened(leaky.view(), "h", size=(100, 24)) as (app, pilot):
         view = screen(app, PastScreen)
