@@ -307,7 +307,7 @@ def read(directory: Path) -> LiveState | None:
 
 def _with_codes(state: LiveState) -> LiveState:
     """Return what an older daemon has left, with the codes of its sentences."""
-    from gpuwatchd.store import legacy_findings as legacy  # noqa: PLC0415 - 1 ms, rarely needed
+    from gpuwatchd.store import legacy_findings as legacy  # noqa: PLC0415 - 2 ms, rarely needed
 
     devices = []
     for device in state.devices:
