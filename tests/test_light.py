@@ -40,7 +40,7 @@ def test_a_daemon_with_nothing_to_tell_loads_nothing_to_tell_it_with() -> None:
 # ---- types ---------------------------------------------------------------------------------------
 
 
-ALONE = {"keyring_ask.py", "credentials.py", "mail_chart.py"}
+ALONE = {"keyring_ask.py", "credentials.py", "png.py"}
 """Programs of their own, or what speaks with them: in one thread."""
 RACE = """
 import sys, threading

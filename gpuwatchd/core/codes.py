@@ -120,8 +120,6 @@ class Reason(_Code):
     """What the reason of a finding comes to, where something depends on it."""
 
     OTHER = ""
-    PAGES_KEPT = "pages-kept"
-    """Of a device as a whole: the kernel keeps pages of processes that have ended."""
     COLLECTING = "collecting"
     """Too little has been seen."""
     NORMAL = "normal"
@@ -132,6 +130,8 @@ class Reason(_Code):
     """The alert of another rank of its job stands for it."""
     JOB = "job"
     """It stands for several ranks of a job, which leak together."""
+    PAGES_KEPT = "pages-kept"
+    """Of a device as a whole: the kernel keeps pages of processes that have ended."""
 
 
 class NameKind(_Code):

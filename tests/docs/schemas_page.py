@@ -127,7 +127,8 @@ def structs_of(name: str) -> dict[str, type[msgspec.Struct]]:
         if isinstance(kind, msgspec.inspect.StructType):
             if kind.cls.__name__ not in found:
                 found[kind.cls.__name__] = kind.cls
-                for field in kind.fields:
+                hidden = _private(kind.cls)
+                for field in (one for one in kind.fields if one.encode_name not in hidden):
                     visit(field.type)
             return
         for part in ("types", "item_types"):
@@ -143,11 +144,21 @@ def structs_of(name: str) -> dict[str, type[msgspec.Struct]]:
     return found
 
 
+def _private(kind: Any) -> set[str]:
+    """Return the fields of a value that leave this program never: they are unset then."""
+    model = kind.__module__.startswith("gpuwatchd.core.model")
+    fields = msgspec.structs.fields(kind)
+    return {one.encode_name for one in fields if model and one.default is msgspec.UNSET}
+
+
 def schema(name: str) -> dict[str, Any]:
     """Return one JSON Schema."""
-    tops, parts = _components(name)
+    tops, every = _components(name)
     kinds = {**structs_of(name), "Failure": base.Failure, "Fault": base.Fault}
+    parts = {part: content for part, content in every.items() if part in kinds}
     for part, content in parts.items():
+        for key in _private(kinds[part]):
+            content["properties"].pop(key, None)
         content.pop("additionalProperties", None)
         kind: Any = kinds[part]
         fields = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}

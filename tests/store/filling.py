@@ -59,8 +59,6 @@ def _made(kind: inspect.Type, path: str, default: object) -> Any:  # noqa: C901,
             return [_made(kind.item_type, f"{path}.{at}", None) for at in range(2)]
         case inspect.DictType():
             return {f"{path}.key": _made(kind.value_type, f"{path}.key", None)}
-        case inspect.EnumType():
-            return next(iter(kind.cls))
         case _:
             raise TypeError(f"{path}: there is no value for {kind}")
 

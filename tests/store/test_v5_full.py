@@ -148,7 +148,7 @@ def test_everything_is_in_every_state(history: sqlite3.Connection) -> None:
 def test_a_text_that_no_version_wrote_has_the_code_of_none() -> None:
     over = legacy_text.alert(alert(state="resolved", ended="it had enough", held_back="why not"))
     assert (over.ended_code, over.held_code) == (Ending.LEGACY, Hold.LEGACY)
-    assert legacy_text.alert(over) is over
+    assert legacy_text.alert(over) == over
 
 
 def test_every_question_is_asked(said: dict[str, Any]) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import OUT_OF_MEMORY, Ending, Reason, TitleRole
-from gpuwatchd.core.model.alerts import Title, TitlePart
+from gpuwatchd.core.model.alerts import TitlePart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,38 +46,41 @@ _KINDS = {
 }
 
 
-def brief(alert: Alert) -> Title:
+def brief(alert: Alert) -> tuple[TitlePart, ...]:
     """Return whom an alert is about without the model of the device, or what ranks run."""
-    whole = TitlePart(text=alert.title or alert.subject.id)
-    return Title(
-        tuple(
-            TitlePart(
-                text=text.clean(part.text if part.short is None else part.short), role=part.role
-            )
-            for part in alert.title_parts or (whole,)
+    return tuple(
+        [
+            part if part.short is None else replace(part, text=part.short)
+            for part in alert.title_parts or (TitlePart(text=alert.title or alert.subject.id),)
             if part.role is not TitleRole.MODEL
-        )
+        ]
     )
 
 
-def fitted(title: Title, room: int) -> str:
+def _joined(parts: Sequence[TitlePart], *without: TitleRole) -> str:
+    return "".join([part.text for part in parts if part.role not in without])
+
+
+def fitted(parts: Sequence[TitlePart], room: int) -> str:
     """Return a title in at most ``room`` characters: the owner goes first, the pid last.
 
     Examples
     --------
-    >>> parts = (("GPU 0: ", ""), ("python ", "interpreter"), ("train.py", ""), ("[4711]", "pid"),
+    >>> words = (("GPU 0: ", ""), ("python ", "interpreter"), ("train.py", ""), ("[4711]", "pid"),
     ...          (" of alice", "owner"))
-    >>> title = Title(tuple(TitlePart(text=text, role=TitleRole(role)) for text, role in parts))
-    >>> fitted(title, 30), fitted(title, 22), fitted(title, 16)
+    >>> parts = [TitlePart(text=text, role=TitleRole(role)) for text, role in words]
+    >>> fitted(parts, 30), fitted(parts, 22), fitted(parts, 16)
     ('GPU 0: python train.py[4711]', 'GPU 0: train.py[4711]', 'GPU 0: tr…[4711]')
     """
-    for role in (TitleRole.OWNER, TitleRole.INTERPRETER):
-        if len(str(title)) > room:
-            title = title.without(role)
-    pid = str(Title(tuple(part for part in title.parts if part.role is TitleRole.PID)))
-    if pid and len(str(title)) > room > len(pid):
-        return text.cut(str(title.without(TitleRole.PID)), room - len(pid)) + pid
-    return text.cut(str(title), room)
+    title = _joined(parts)
+    if len(title) > room:
+        title = _joined(parts, TitleRole.OWNER)
+    if len(title) > room:
+        title = _joined(parts, TitleRole.OWNER, TitleRole.INTERPRETER)
+    pid = next((part.text for part in parts if part.role is TitleRole.PID), "")
+    if pid and len(title) > room > len(pid):
+        return text.cut(title.removesuffix(pid), room - len(pid)) + pid
+    return text.clean(text.cut(title, room))
 
 
 def crashed(alert: Alert) -> bool:
@@ -117,7 +122,7 @@ def subject(
 ) -> str:
     """Return the line that must be enough on a lock screen, at most 78 characters."""
     lead, who, on = _lead(alert, notice), brief(alert), on_host(host)
-    least = str(who.without(TitleRole.OWNER, TitleRole.INTERPRETER))
+    least = _joined(who, TitleRole.OWNER, TitleRole.INTERPRETER)
     beside = SUBJECT_CHARS - len(lead) - len(on) - len(least)
     end = tail(alert, notice, now_s=now_s, also=also, room=max(_WHY_CHARS, beside)) + on
     room = max(SUBJECT_CHARS - len(lead) - len(end), _LEAST_NAME)
