@@ -13,7 +13,7 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.cli.money import Book
 from gpuwatchd.core import config
 from gpuwatchd.core.codes import Ending
-from gpuwatchd.core.config import Config, CostSection, StoreSection, prices
+from gpuwatchd.core.config import Config, CostSection, StoreSection
 from gpuwatchd.core.model import (
     About,
     Cost,
@@ -26,7 +26,6 @@ from gpuwatchd.core.model import (
     Subject,
 )
 from gpuwatchd.store.checkpoints import Checkpoint
-from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
@@ -35,7 +34,6 @@ from tests.making import CARD, GIB
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.core.config.prices import PriceRow
     from gpuwatchd.core.model import Alert
     from tests.cli.calls import Ctl
 
@@ -495,19 +493,6 @@ def test_doctor_names_the_price_and_what_is_wrong_with_it(
     assert good is well
     assert hint or well
     assert words in said
-
-
-def test_doctor_prints_it(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = tuple(msgspec.structs.replace(row, as_of=dt.date(2024, 6, 1)) for row in prices.builtin())
-
-    def table() -> tuple[PriceRow, ...]:
-        return old
-
-    monkeypatch.setattr(prices, "builtin", table)
-    world.write(devices=(LiveDevice(device=A100, reading=None),), alerts=())
-    found = [one for one in ctl.data("doctor", code=None) if one["name"] == "price"]
-    assert [one["level"] for one in found] == ["warning"]
-    assert "as of 2024-06" in found[0]["text"]
 
 
 def test_zombies_show_the_price_of_what_they_hold(

@@ -79,14 +79,6 @@ def test_every_answer_of_a_search_is_a_section() -> None:
         assert PAGES[hit.page].part(hit.anchor).startswith("#")
 
 
-def test_json_has_page_list_and_search(ctl: Ctl) -> None:
-    data = ctl.data("docs signals")
-    assert (data["page"], data["kind"], data["title"]) == ("signals", "reference", "Signals")
-    assert "SIGHUP" in data["text"]
-    assert [row["page"] for row in ctl.data("docs --list")] == NAMES
-    assert ctl.data("docs --search signals")[0]["page"] == "signals"
-
-
 def test_tab_offers_pages_and_sections() -> None:
     def offered(word: str) -> list[str]:
         from click import Argument, Context
@@ -127,20 +119,6 @@ def test_code_is_not_touched() -> None:
         "Say\n\n    a  `b` | c # [x](y)\n\n    # no heading\n\nand\n"
     )
     assert pages.Page(name="p", kind="", text="# P\n" + text).sections()[-1].title == "P"
-
-
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        ("see [quiet](quiet.md)", "see quiet"),
-        ("see [below](#end)", "see below"),
-        ("[`[[override]]`](rules.md#some)", "[[override]] (rules#some)"),
-        ("![a leak](x.svg) here", "[picture: a leak] here"),
-        ("[site](https://example.org/a)", "site (https://example.org/a)"),
-    ],
-)
-def test_links_are_told(words: str, shown: str) -> None:
-    assert page_text.inline(words) == shown
 
 
 def test_the_same_heading_twice_has_two_anchors() -> None:

@@ -140,35 +140,6 @@ def test_the_hardware_comes_first_when_it_speaks(ctl: Ctl) -> None:
     assert "rule the hardware out" not in explained(ctl)
 
 
-def test_what_broke_is_one_step_and_one_line_of_predict(ctl: Ctl) -> None:
-    event = Event(at_s=time.time() - 60, kind="xid", text="XID 79: off the bus", hardware=True)
-    advice = ("look at the hardware first: XID 79: off the bus, at 10:00", "restart it")
-    first, second = world.state().devices
-    found = world.leak(advice=advice)
-    process = msgspec.structs.replace((first.processes or ())[0], finding=found)
-    device = msgspec.structs.replace(first, events=(event,), finding=found, processes=(process,))
-    world.write(devices=(device, second))
-    steps = [step["text"] for step in asked(ctl)["data"]["next_steps"]]
-    assert steps[0] == "rule the hardware out first"
-    assert "restart it" in steps
-    assert advice[0] not in steps
-    assert " ".join(ctl("predict", code=None).split()).count("XID 79: off the bus") == 1
-
-
-def test_an_instance_shares_what_breaks_with_its_card(ctl: Ctl) -> None:
-    event = Event(at_s=time.time() - 60, kind="xid", text="XID 48: memory", hardware=True)
-    first, _ = world.state().devices
-    piece = msgspec.structs.replace(first.device, uid="MIG-1", parent_uid=first.device.uid)
-    subject = Subject(device_uid="MIG-1", process=making.KEY)
-    found = world.leak(subject=subject)
-    slice_ = msgspec.structs.replace(
-        first, device=piece, finding=found, processes=(world.process(finding=found),)
-    )
-    card = msgspec.structs.replace(first, finding=None, processes=(), events=(event,))
-    world.write(devices=(card, slice_), alerts=())
-    assert "look at the hardware first: XID 48: memory" in explained(ctl, "MIG-1")
-
-
 def test_what_status_calls_it_names_it(ctl: Ctl) -> None:
     first, second = world.state().devices
     cut = msgspec.structs.replace(first.device, index=3)
@@ -202,22 +173,6 @@ def test_an_alert_that_no_curve_is_judged_for(ctl: Ctl) -> None:
     assert "GPU 0  NVIDIA A100  CRITICAL" in out
     assert "grow" not in out
     assert "does not answer any more" not in ctl("explain 0")
-
-
-def test_memory_that_is_held_is_explained_by_what_would_free_it(ctl: Ctl) -> None:
-    held = world.firing(
-        key="held:GPU-1/4711@1000.0", kind="held",
-        finding=making.finding(
-            pattern="unknown", rate_bytes_per_s=None, eta=None,
-            reason="12.0 GiB held by a process that does nothing", advice=("ask alice",),
-        ),
-    )  # fmt: skip
-    world.write(alerts=(held,))
-    data = ctl.data("explain held:GPU-1")
-    assert [one["text"] for one in data["next_steps"]] == [
-        "ask alice", "see everything that is held",
-    ]  # fmt: skip
-    assert "12.0 GiB held" in str(data["sections"])
 
 
 GIB, MIB = making.GIB, making.MIB

@@ -173,21 +173,6 @@ def test_programs_get_all_of_it(verb: str, ctl: Ctl) -> None:
     assert answer["servers"][1]["models"] is None
 
 
-def test_every_verb_says_the_same_since(ctl: Ctl) -> None:
-    onset_s = time.time() - 5000
-    found = world.leak(onset_at_s=onset_s)
-    first, second = world.state().devices
-    process = world.process(finding=found)
-    world.write(
-        devices=(msgspec.structs.replace(first, finding=found, processes=(process,)), second),
-        alerts=(world.firing(finding=found),),
-    )
-    at = time.strftime("%H:%M", time.localtime(onset_s))
-    for verb in ("status", "alerts", "alerts show 4711", "predict", "explain"):
-        shown = " ".join(ctl(verb).split())
-        assert f"since {at}" in shown or re.search(rf"since \d{{4}}-\d\d-\d\d {at}", shown), verb
-
-
 def _keys(value: object) -> set[str]:
     if isinstance(value, dict):
         return set(value) | {key for inner in value.values() for key in _keys(inner)}

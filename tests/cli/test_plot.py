@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -70,16 +69,6 @@ def test_one_gpu(ctl: Ctl, gpu: str) -> None:
     for said in (drawn(ctl, gpu), drawn(ctl, "--gpu", gpu)):
         assert "GPU 0 " in said
         assert "GPU 1 " not in said
-
-
-@pytest.mark.usefixtures("_hour")
-def test_forty_columns_and_plain_characters(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    said = drawn(ctl, "0", "--ascii")
-    assert said.isascii()
-    chart = [line for line in said.splitlines() if re.match(r"[ 0-9.GiB]*[|+]", line)]
-    assert len(chart) >= 8
-    assert max(map(len, chart)) <= 40
 
 
 def test_a_process_that_has_ended(ctl: Ctl) -> None:

@@ -137,20 +137,6 @@ def test_advice_is_ordered_by_money_then_time(ctl: Ctl) -> None:
     assert "Further incidents" in short
 
 
-def test_deliveries_are_counted_by_channel(ctl: Ctl) -> None:
-    found = {one["name"]: one for one in asked(ctl)["channels"]}
-    assert (found["desktop"]["sent"], found["desktop"]["failed"]) == (1, 0)
-    assert (found["email"]["sent"], found["email"]["failed"]) == (0, 1)
-    assert found["email"]["why"] == "no mail server at mx.example"
-
-
-def test_text_is_eighty_columns_wide(ctl: Ctl) -> None:
-    text = told(ctl, "--since", SINCE, "--all")
-    assert max(map(len, text.splitlines())) <= 80
-    plain = told(ctl, "--since", SINCE, "--ascii")
-    assert plain.isascii()
-
-
 def test_a_process_has_a_report_of_its_own(ctl: Ctl) -> None:
     found = asked(ctl, "--pid", "4711")
     assert [one["pid"] for one in found["processes"]] == [4711]

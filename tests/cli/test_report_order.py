@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,23 +9,7 @@ import pytest
 
 from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import cost
-from gpuwatchd.charts.drawing import Curve, Picture
-from gpuwatchd.cli import output
-from gpuwatchd.cli.flags import Globals
-from gpuwatchd.cli.report import advice, incident, plain
-from gpuwatchd.cli.report.document import (
-    Card,
-    Document,
-    Facts,
-    Figure,
-    Figures,
-    Says,
-    Section,
-    Shown,
-    Step,
-    Steps,
-    Table,
-)
+from gpuwatchd.cli.report import advice, incident
 from gpuwatchd.cli.report.stake import Stake, ranked
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import EtaRange, Subject
@@ -37,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuwatchd.cli.report.document import Block
     from gpuwatchd.core.model import Alert
     from tests.cli.calls import Ctl
 
@@ -164,79 +146,6 @@ def test_without_a_history_there_is_nothing_to_report(
     said = ctl.err("report")
     assert "there is nothing to report" in said
     assert "alerts" not in said.partition("\n")[0]
-
-
-GIB = making.GIB
-
-
-def curve(*values: float | None) -> Curve:
-    """Return a curve with one point a minute."""
-    at_s = tuple(60.0 * n + 30.0 for n in range(len(values)))
-    return Curve(
-        at_s=at_s, used_bytes=values, low_bytes=values, high_bytes=values, width_s=60.0
-    )  # fmt: skip
-
-
-def picture(*values: float | None) -> Picture:
-    """Return a chart of so many minutes."""
-    return Picture(
-        key="k", title="GPU 0", kind="calm", verdict="stable", begin_s=0.0,
-        end_s=60.0 * len(values), now_s=60.0 * len(values), curve=curve(*values),
-        limit_bytes=80.0 * GIB,
-    )  # fmt: skip
-
-
-def document(*blocks: Block) -> Document:
-    """Return a document of one section."""
-    return Document(
-        title="T", about="a", sections=(Section(key="s", title="S", blocks=blocks),
-                                        Section(key="none", title="Empty", blocks=())),
-    )  # fmt: skip
-
-
-def written(monkeypatch: pytest.MonkeyPatch, *blocks: Block, columns: int = 80) -> list[str]:
-    """Return the lines of these blocks."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    stream = io.StringIO()
-    plain.show(output.Out(Globals(), stream), document(*blocks))
-    return stream.getvalue().splitlines()
-
-
-WIDE = Table(
-    caption="C", heads=("who", "GPU", "what"), right=frozenset({1}), left_out="2 more.",
-    rows=(("a long name of somebody", "7", "leaks and leaks and leaks"),),
-)  # fmt: skip
-
-
-def test_a_gap_is_a_gap_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = [10.0 * GIB] * 20 + [None] * 10 + [20.0 * GIB] * 10
-    (line,) = (one for one in written(monkeypatch, Shown(picture=picture(*values))) if "GiB" in one)
-    assert "10.0 GiB to 20.0 GiB" in line
-    shown = line.partition("  10.0")[0]
-    assert shown.count("█") == shown.count("▁") // 2
-    assert 8 <= shown.count(" ") <= 14
-    assert not any("GiB" in one for one in written(monkeypatch, Shown(picture=picture(None))))
-
-
-def test_a_table_that_is_too_wide_is_a_list_and_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lines = written(monkeypatch, WIDE, columns=40)
-    assert max(map(len, lines)) <= 40
-    words = " ".join(" ".join(lines).split())
-    assert "a long name of somebody GPU 7, what leaks and leaks and leaks" in words
-    assert "2 more." in words
-
-
-def test_everything_is_within_forty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = (
-        Says(text="word " * 30, tone="bad"),
-        Figures(figures=(Figure(value="7", label="things", note="of them " * 6),)),
-        Facts(rows=(("label", "said " * 20), ("", "more"))),
-        Steps(steps=(Step(text="do " * 30, why="since " * 9, command="x y"),)),
-    )
-    card = Card(key="k", title="title " * 9, kind="leak", word="LEAK", said="s " * 30, blocks=parts)
-    assert max(map(len, written(monkeypatch, *parts, card, columns=40))) <= 40
 
 
 # ---- what was foreseen and what came ------------------------------------------------------------

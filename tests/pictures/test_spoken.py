@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.charts import mark_groups, text_description
+from gpuwatchd.charts import text_description
 from gpuwatchd.charts.drawing import Curve, Picture
 from gpuwatchd.core import units
 from tests.browser import gallery
@@ -30,17 +29,6 @@ def picture(used: list[float | None], spread: float = 0.0) -> Picture:
         key="k", title="GPU 0", kind="calm", verdict="stable", curve=curve,
         begin_s=gallery.NOW_S - 3600, end_s=gallery.NOW_S, now_s=gallery.NOW_S,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("late_s", "said"), [(59.0, "full in 0h 47m (0h 39m - 1h 02m)"), (1200.0, "full in 0h 27m")]
-)
-def test_a_judgement_of_now_has_the_figures_that_stand_beside_it(late_s: float, said: str) -> None:
-    told = gallery.leak()
-    assert told.forecast is not None
-    now_s = told.forecast.judged_at_s + late_s
-    assert said in text_description.sentence(msgspec.structs.replace(told, now_s=now_s))
-    assert mark_groups.limit_texts(told.forecast, now_s)[0].startswith(said)
 
 
 def test_a_gap_is_a_row_and_no_number() -> None:

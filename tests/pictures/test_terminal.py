@@ -150,12 +150,6 @@ def test_an_open_end_fades_and_has_no_window() -> None:
     assert dots(last) / sum(x == last for x, _ in band) < nearer
 
 
-def test_one_sample_can_be_seen_and_none_is_said() -> None:
-    assert inside(gallery.one_sample(), 80, 14, "curve")
-    assert not inside(gallery.empty(), 80, 14, "curve")
-    assert any("nothing recorded" in row for row in plain(terminal.draw(gallery.empty(), 80, 14)))
-
-
 def test_marks_at_one_place_share_a_number_and_show_the_worst() -> None:
     picture = gallery.leak()
     at_s = picture.begin_s + 600.0
@@ -208,14 +202,6 @@ def test_a_steep_line_has_no_holes() -> None:
     assert text(canvas) == ["⡇"] * 6
 
 
-def test_the_uppermost_layer_has_the_cell() -> None:
-    canvas = Canvas(2, 1, ["range", "curve"])
-    canvas.fill("range", 0, 0, 3)
-    canvas.fill("range", 2, 0, 3)
-    canvas.fill("curve", 1, 3, 3)
-    assert canvas.cells() == [[("⢀", "curve"), ("⡇", "range")]]
-
-
 @pytest.mark.parametrize(("pattern", "dots"), [(CHECKED, 32), (SPARSE, 16), (FAINT, 8)])
 def test_patterns_are_as_dense_as_they_say(pattern: tuple[int, int], dots: int) -> None:
     canvas = Canvas(2, 4, ["band"])
@@ -223,13 +209,6 @@ def test_patterns_are_as_dense_as_they_say(pattern: tuple[int, int], dots: int) 
         canvas.fill("band", x, 0, 15, pattern)
     said = "".join(text(canvas)).replace(" ", chr(0x2800))
     assert sum((ord(one) - 0x2800).bit_count() for one in said) == dots
-
-
-def test_plain_characters_tell_three_heights() -> None:
-    canvas = Canvas(3, 1, ["curve"], ascii_only=True)
-    for x in range(3):
-        canvas.fill("curve", x, x, x)
-    assert text(canvas) == ["'-_"]
 
 
 def test_what_is_outside_is_left_out() -> None:

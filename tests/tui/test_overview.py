@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import msgspec
 import pytest
 
 from gpuwatchd.store.live import UndeliveredAlert
@@ -99,19 +98,6 @@ async def test_a_thousand_processes_are_scrolled_through() -> None:
         assert app.selected_process is not None
         await press(pilot, "home")
         assert cursor(app) == before
-
-
-async def test_what_is_unknown_of_everybody_has_no_column() -> None:
-    state = world.state(1, 2)
-    rows = tuple(
-        msgspec.structs.replace(one, sm_pct=None, host_bytes=None)
-        for one in state.devices[0].processes or ()
-    )
-    device = msgspec.structs.replace(state.devices[0], processes=rows)
-    for devices, there in (((device,), False), (state.devices, True)):
-        view = view_of(msgspec.structs.replace(state, devices=devices))
-        async with opened(view, size=(140, 24)) as (app, _):
-            assert any("HOST MEM" in row for row in rows_of(app)) is there
 
 
 # ---- how it is painted
