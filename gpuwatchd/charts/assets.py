@@ -78,12 +78,6 @@ def style() -> str:
     return f"{_colours()}\n{_read('uPlot.min.css')}\n{_read('page.css')}"
 
 
-def made() -> dict[str, str]:
-    """Return what a server offers under these names: whole files, made of the parts here.
-
-    Nothing else of the folder ``static`` is for a browser.
-    """
-    return {"chart.js": script(), "page.css": style()}
 
 
 def _variables(ground: str, *, dark: bool) -> str:

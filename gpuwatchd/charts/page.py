@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gpuwatchd.charts.drawing import Picture
     from gpuwatchd.charts.elements import Node
 
-sentence = text_description.sentence
 
 
 def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:

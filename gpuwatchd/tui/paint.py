@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, Literal
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from rich.text import Text
 from textual.strip import Strip
 
 from gpuwatchd.cli import output
@@ -190,12 +189,6 @@ def style(parts: str) -> Style:
     return _used[0].style(parts) if _used else Style()
 
 
-def line(row: Iterable[Cell]) -> Text:
-    """Return a row as text of one line."""
-    text = Text(no_wrap=True, end="")
-    for words, parts in row:
-        text.append(words, style(parts))
-    return text
 
 
 def _kind(words: Sequence[str]) -> design.Kind | None:

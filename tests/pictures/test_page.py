@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.charts import assets, page
+from gpuwatchd.charts import assets, page, text_description
 from gpuwatchd.charts.elements import element
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, PARTS
 from tests.browser import gallery
@@ -110,7 +110,7 @@ def test_every_chart_is_there_without_scripts(html: str) -> None:
     drawn = [a for tag, a in tags if tag == "svg" and a.get("role") == "img"]
     pictures = gallery.everything()
     assert [a["aria-label"] for a in drawn] == [
-        page.sentence(one).replace("\x00", "\ufffd") for one in pictures
+        text_description.sentence(one).replace("\x00", "\ufffd") for one in pictures
     ]
     tables = sum((not one.empty) + bool(one.marks) for one in pictures)
     assert sum(tag == "table" for tag, _ in tags) == tables
@@ -149,10 +149,6 @@ def _own() -> list[str]:
     return sorted(path.name for path in STATIC.glob("*.js") if not path.name.endswith(".min.js"))
 
 
-def test_a_server_gets_whole_files() -> None:
-    assert assets.made() == {"chart.js": assets.script(), "page.css": assets.style()}
-    assert "gpuwatchdChart = " in assets.made()["chart.js"]
-    assert assets.made()["page.css"].startswith(":root{color-scheme:light;--paper:")
 
 
 def test_every_file_is_used_and_short() -> None:

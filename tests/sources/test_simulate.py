@@ -244,7 +244,6 @@ def test_what_is_kept_never_shrinks(age_s: float, later_s: float, seed: int) -> 
         curves.Stairs(5.0, 3.0, 60.0, 30.0, 0.5, seed),
         curves.Linear(1.0, 2.0, 50.0),
         curves.WarmUp(1.0, 9.0, 100.0),
-        curves.Accelerating(1.0, 1.0, 1e5, 10.0),
     ):
         assert shape.at(age_s + later_s) >= shape.at(age_s) - 1e-6
 
@@ -263,8 +262,6 @@ def test_shapes_at_known_ages() -> None:
     assert [once.at(age) for age in (9.0, 11.0, 13.0, 31.0)] == [1, 6, 1, 1]
     phases = curves.Phases(((5.0, curves.Flat(1.0)), (5.0, curves.Linear(0.0, 1.0))))
     assert [phases.at(age) for age in (4.0, 5.0, 8.0, 50.0)] == [1, 0, 3, 45]
-    fast = curves.Accelerating(0.0, 1.0, 100.0)
-    assert fast.at(200.0) - fast.at(100.0) == pytest.approx(2 * fast.at(100.0))
     assert curves.Swap((3.0,), 60.0).at(500.0) == 3.0
     assert {curves.Swap((1.0, 2.0), 10.0, 4).at(10.0 * k) for k in range(30)} == {1.0, 2.0}
     assert abs(curves.Noisy(curves.Flat(50.0), 5.0).at(3.0) - 50.0) <= 5.0

@@ -465,7 +465,7 @@ def preset_layer(name: str) -> dict[str, Any]:
 
     Examples
     --------
-    >>> layer("ci")["policy"]["repeat"], layer("workstation")
+    >>> preset_layer("ci")["policy"]["repeat"], preset_layer("workstation")
     ([], {})
     """
     keys = PRESETS[name]
