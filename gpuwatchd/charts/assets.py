@@ -78,8 +78,6 @@ def style() -> str:
     return f"{_colours()}\n{_read('uPlot.min.css')}\n{_read('page.css')}"
 
 
-
-
 def _variables(ground: str, *, dark: bool) -> str:
     values = {"paper": ground, "badge-ink": BADGE_INK, "band-opacity": str(BAND_OPACITY)}
     values |= {name: paint.dark if dark else paint.light for name, paint in PARTS.items()}

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gpuwatchd.charts.elements import Node
 
 
-
 def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:
     """Return a chart with its title, verdict, notes and numbers.
 

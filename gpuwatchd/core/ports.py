@@ -84,8 +84,6 @@ class Endpoint(Protocol):
         """
 
 
-
-
 class Manager(Protocol):
     """One service manager (systemd, launchd)."""
 

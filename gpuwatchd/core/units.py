@@ -182,8 +182,6 @@ def percent(share: float | None) -> str:
     return f"{share * 100:.0f}%"
 
 
-
-
 _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 
 

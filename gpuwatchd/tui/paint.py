@@ -189,8 +189,6 @@ def style(parts: str) -> Style:
     return _used[0].style(parts) if _used else Style()
 
 
-
-
 def _kind(words: Sequence[str]) -> design.Kind | None:
     return next((kind for kind in design.LOOKS if kind in words), None)
 

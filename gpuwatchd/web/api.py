@@ -13,7 +13,7 @@ from gpuwatchd.cli import envelope, locations
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import live
-from gpuwatchd.web import openapi, request_bodies, responses, verbs
+from gpuwatchd.web import openapi, responses, verbs
 from gpuwatchd.web import pages as views
 from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, BadQuery, Endpoint, words
 from gpuwatchd.web.verbs import Busy, Workers
@@ -62,16 +62,16 @@ class Api:
         routes = [Route(_route(endpoint.path), self._reading(endpoint), methods=["GET"])
                   for endpoint in ENDPOINTS]  # fmt: skip
         routes += [
-            Route(f"{PREFIX}/snoozes", self._writing(request_bodies.snooze), methods=["POST"]),
+            Route(f"{PREFIX}/snoozes", self._writing(openapi.snooze), methods=["POST"]),
             Route(
                 f"{PREFIX}/snoozes/{{id:path}}",
-                self._taking(request_bodies.unsnooze),
+                self._taking(openapi.unsnooze),
                 methods=["DELETE"],
             ),
-            Route(f"{PREFIX}/feedback", self._writing(request_bodies.feedback), methods=["POST"]),
+            Route(f"{PREFIX}/feedback", self._writing(openapi.feedback), methods=["POST"]),
             Route(
                 f"{PREFIX}/feedback/{{id:path}}",
-                self._taking(request_bodies.unsay),
+                self._taking(openapi.unsay),
                 methods=["DELETE"],
             ),
             Route(f"{PREFIX}/page/{{name}}", self._view, methods=["GET"]),
@@ -160,7 +160,7 @@ class Api:
             try:
                 wanted = put(await request.body())
             except BadQuery as error:
-                return _bad("snooze" if put is request_bodies.snooze else "feedback", error)
+                return _bad("snooze" if put is openapi.snooze else "feedback", error)
             return await self._ask(wanted, writes=True, done=201)
 
         return handle

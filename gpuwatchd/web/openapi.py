@@ -2,19 +2,107 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from gpuwatchd import __version__
 from gpuwatchd.cli import answers
 from gpuwatchd.cli.answers.base import Failure
-from gpuwatchd.web import request_bodies
-from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, Endpoint, Parameter
+from gpuwatchd.core import typed
+from gpuwatchd.web.endpoints import ENDPOINTS, LONGEST_VALUE, PREFIX, BadQuery, Endpoint, Parameter
+
+# What is written through the API: the bodies of requests, and the words of the verbs for them.
+
+Text = Annotated[str, Meta(max_length=LONGEST_VALUE)]
+_RULE = ("gpu", "user", "process", "framework", "job", "kind")
+
+
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every body."""
+
+
+class SnoozeBody(RequestBody, frozen=True, kw_only=True):
+    """Tell nobody of an alert, or of whatever fits a rule, for a while."""
+
+    alert: Text | None = None
+    """Its id or key, a pid, or "latest"; absent where a rule is given."""
+    for_: Text = msgspec.field(name="for")
+    """A duration such as 1h or 2d, at most 30d; of an alert also "until-resolved"."""
+    why: Text | None = None
+    even_critical: bool = False
+    """Also keep still when it is critical."""
+    gpu: Text | None = None
+    user: Text | None = None
+    process: Text | None = None
+    framework: Text | None = None
+    job: Text | None = None
+    kind: Literal["leak", "gpu", "held"] | None = None
+
+
+class FeedbackBody(RequestBody, frozen=True, kw_only=True):
+    """Say of an alert whether it is normal or a leak."""
+
+    alert: Text
+    word: Literal["normal", "leak"]
+    why: Text | None = None
+
+
+def snooze(body: bytes) -> list[str]:
+    """Return the words that set a silence.
+
+    Raises
+    ------
+    BadQuery
+        When the body is not what is wanted.
+    """
+    wish = _decoded(body, SnoozeBody)
+    given = [f"--{name}={value}" for name in _RULE if (value := getattr(wish, name)) is not None]
+    if wish.why:
+        given.append(f"--why={wish.why}")
+    if wish.even_critical:
+        given.append("--even-critical")
+    named = [] if wish.alert is None else [wish.alert]
+    return ["snooze", "set", *given, "--", *named, wish.for_]
+
+
+def unsnooze(which: str) -> list[str]:
+    """Return the words that take a silence back."""
+    return ["snooze", "clear", "--", which]
+
+
+def feedback(body: bytes) -> list[str]:
+    """Return the words that say what an alert is.
+
+    Raises
+    ------
+    BadQuery
+        When the body is not what is wanted.
+    """
+    wish = _decoded(body, FeedbackBody)
+    why = [f"--why={wish.why}"] if wish.why else []
+    return ["feedback", "say", *why, "--", wish.alert, wish.word]
+
+
+def unsay(which: str) -> list[str]:
+    """Return the words that take back what was said of an alert."""
+    return ["feedback", "undo", "--", which]
+
+
+def _decoded(body: bytes, kind: type[Any]) -> Any:
+    try:
+        return typed.decode(body, kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        text = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON object"
+        raise BadQuery(
+            f"the body: {text}", hint="/api/v1/openapi.json says what it consists of"
+        ) from None
+
 
 _WRITTEN: Final = (
     (
-        "/snoozes", "post", "snooze", request_bodies.SnoozeBody,
+        "/snoozes", "post", "snooze", SnoozeBody,
         "Tell nobody of an alert, or of what fits a rule, for a while.",
         {"alert": "latest", "for": "1h", "why": "known"},
     ),
@@ -23,7 +111,7 @@ _WRITTEN: Final = (
         "Take it back: by its number, or its alert.", None,
     ),
     (
-        "/feedback", "post", "feedback", request_bodies.FeedbackBody,
+        "/feedback", "post", "feedback", FeedbackBody,
         "Say of an alert whether it is normal or a leak.",
         {"alert": "latest", "word": "normal", "why": "fills its cache"},
     ),
@@ -57,7 +145,7 @@ Every answer is what the verb of `gpuwatchctl` prints with `--json`; the header
 
 def document() -> dict[str, Any]:
     """Return the whole description."""
-    kinds: set[type[Any]] = {Failure, request_bodies.SnoozeBody, request_bodies.FeedbackBody}
+    kinds: set[type[Any]] = {Failure, SnoozeBody, FeedbackBody}
     kinds |= {kind for endpoint in ENDPOINTS for kind in answers.ANSWERS[endpoint.verb]}
     ordered = sorted(kinds, key=lambda one: one.__name__)
     _, parts = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import COMMANDS, main, options, page_text, pages, program
+from gpuwatchd.cli import COMMANDS, main, options, pages, program
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.cli.verbs import docs
 
@@ -21,7 +21,7 @@ PAGES = {name: pages.read(file) for name, file in pages.files(pages.folder()).it
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_reads_well_in_a_pipe(name: str) -> None:
-    text = page_text.render(PAGES[name].text, 80)
+    text = pages.render(PAGES[name].text, 80)
     assert text.startswith(PAGES[name].title + "\n====")
     for line in text.splitlines():
         # Code and single long words are never broken.
@@ -37,7 +37,7 @@ def test_no_word_of_a_page_is_lost(name: str) -> None:
     def words(text: str) -> set[str]:
         return set(re.findall(r"[a-z]{4,}", text.lower()))
 
-    shown = words(page_text.render(PAGES[name].text, 80).replace("\n", " "))
+    shown = words(pages.render(PAGES[name].text, 80).replace("\n", " "))
     there = words(re.sub(r"\]\([^)]*\)", "] ", PAGES[name].text))
     assert {word for word in there - shown if word not in {"tutorial", "text", "toml"}} == set()
 

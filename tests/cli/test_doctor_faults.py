@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.cli import current_state, doctor, main
-from gpuwatchd.cli.doctor import answer, clock, driver, places, running, session
+from gpuwatchd.cli.doctor import answer, channels, clock, gpus, places, running
 from gpuwatchd.cli.doctor import program as program_check
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import GpuwatchdError
@@ -127,17 +127,17 @@ def test_the_driver_is_explained(
         machine.put("run/.containerenv")
     if nouveau:
         machine.put("sys/module/nouveau/refcnt")
-    found = list(driver.explain(machine.around(), works=False))
+    found = list(gpus.explain(machine.around(), works=False))
     assert [check.id for check in found] == ([fault] if fault else [])
     assert all(check.hint for check in found)
     # What works is never doubted, whatever the files look like.
-    assert all(check.level == "ok" for check in driver.explain(machine.around(), works=True))
+    assert all(check.level == "ok" for check in gpus.explain(machine.around(), works=True))
 
 
 def test_without_a_gpu_nothing_is_said_of_its_driver(machine: Machine) -> None:
     machine.put("sys/bus/pci/devices/0000:00:02.0/vendor", "0x8086\n")
     machine.put("sys/bus/pci/devices/0000:00:02.0/class", "0x030000\n")
-    assert list(driver.explain(machine.around(), works=False)) == []
+    assert list(gpus.explain(machine.around(), works=False)) == []
 
 
 def test_a_driver_that_does_not_answer_is_explained_after_it(
@@ -183,7 +183,7 @@ def test_a_bus_that_listens_is_enough(machine: Machine, tmp_path: Path) -> None:
         machine.environ["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path=/x;unix:path={path},guid=1"
         assert machine.faults("session") == {}
     assert "session-dead" in machine.faults("session")
-    assert session.answers("unix:path=" + "x" * 500) is False
+    assert channels.answers("unix:path=" + "x" * 500) is False
 
 
 @pytest.mark.parametrize(

@@ -324,7 +324,7 @@ def test_watch_goes_on_when_the_gpus_go_and_come(
         else:
             world.write()
 
-    monkeypatch.setattr("gpuwatchd.cli.repeated.time.sleep", sleep)
+    monkeypatch.setattr("gpuwatchd.cli.panel.time.sleep", sleep)
     assert main(["watch", "-n", "3"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("NVIDIA A100") == 4

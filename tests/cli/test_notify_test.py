@@ -7,7 +7,7 @@ import pytest
 from gpuwatchd.charts import text_chart
 from gpuwatchd.cli.verbs.notify import _message
 from gpuwatchd.notify import plain_text
-from gpuwatchd.notify.channels.email.html import html
+from gpuwatchd.notify.channels.email.message import as_html
 
 
 def test_its_curve_is_an_example_and_says_so() -> None:
@@ -15,7 +15,7 @@ def test_its_curve_is_an_example_and_says_so() -> None:
     assert message.chart is not None
     assert text_chart.words(message.chart).startswith("Memory grew from 12.0 GiB")
     assert "Curve: an example" in plain_text.plain(message)
-    assert "an example" in html(message, picture="chart")
+    assert "an example" in as_html(message, picture="chart")
 
 
 @pytest.mark.parametrize("channel", ["desktop", "chat", "command"])

@@ -16,8 +16,7 @@ from gpuwatchd.charts import child_process, png, scales, text_chart
 from gpuwatchd.core import design
 from gpuwatchd.core.model import Chart
 from gpuwatchd.notify import plain_text
-from gpuwatchd.notify.channels.email.html import html
-from gpuwatchd.notify.channels.email.message import compose
+from gpuwatchd.notify.channels.email.message import as_html, compose
 from tests.conftest import need
 
 if TYPE_CHECKING:
@@ -253,7 +252,7 @@ def test_a_broken_chart_costs_nothing_but_itself(message: Message) -> None:
         broken = msgspec.structs.replace(message, chart=odd)
         assert child_process.draw(odd) is None
         assert plain_text.plain(broken) == plain_text.plain(message)
-        assert html(broken) == html(message)
+        assert as_html(broken) == as_html(message)
 
 
 @pytest.mark.parametrize(

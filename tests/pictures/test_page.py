@@ -149,8 +149,6 @@ def _own() -> list[str]:
     return sorted(path.name for path in STATIC.glob("*.js") if not path.name.endswith(".min.js"))
 
 
-
-
 def test_every_file_is_used_and_short() -> None:
     used = {*assets.SCRIPTS, assets.LICENCE, "boot.js", "page.css", "uPlot.min.css"}
     assert used == {path.name for path in STATIC.iterdir()}

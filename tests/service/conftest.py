@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.service.systemd import Systemd
-from gpuwatchd.service.unit import UNIT
+from gpuwatchd.service.unit_files import UNIT
 
 if TYPE_CHECKING:
     from pathlib import Path

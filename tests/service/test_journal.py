@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.core.errors import ServiceError
-from gpuwatchd.service.unit import UNIT
+from gpuwatchd.service.unit_files import UNIT
 from tests.service.conftest import USER, Tools
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.systemd import HOMEBREW_UNIT, Systemd
-from gpuwatchd.service.unit import MARK, UNIT
+from gpuwatchd.service.unit_files import MARK, UNIT
 from gpuwatchd.store import live
 from tests.service.conftest import RUNNING, USER, Tools, changes, unit_file
 

@@ -29,8 +29,8 @@ STRUCTS = {
     "state": "gpuwatchd.store.live:LiveState",
     "state-head": "gpuwatchd.cli.locations:_Head",
     # Bodies of requests to the API.
-    "feedback-request": "gpuwatchd.web.request_bodies:FeedbackBody",
-    "snooze-request": "gpuwatchd.web.request_bodies:SnoozeBody",
+    "feedback-request": "gpuwatchd.web.openapi:FeedbackBody",
+    "snooze-request": "gpuwatchd.web.openapi:SnoozeBody",
     # Between a daemon that runs and the programs that it starts, which an upgrade may exchange.
     "keyring-answer": "gpuwatchd.notify.credentials:Answer",
     "report-chart-order": "gpuwatchd.charts.drawing:Order",

@@ -102,10 +102,6 @@ def least_squares(t: FloatArray, x: FloatArray) -> tuple[float, float, float]:
     return slope, x_mean - slope * t_mean, min(1.0, tx * tx / (tt * xx)) if xx > 0.0 else 0.0
 
 
-
-
-
-
 def batch_means_p(t: FloatArray, x: FloatArray, batches: int = 8) -> tuple[float, float]:
     """Return t statistic and one-sided p-value of "x rises", valid under autocorrelation.
 

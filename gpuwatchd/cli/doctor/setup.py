@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd.cli import settings
@@ -73,3 +74,16 @@ def _tells(content: str) -> bool:
         if any(mark in words for mark in _SECRET) and text.mask_argv([words])[0] != words:
             return True
     return False
+
+
+# Is it known what the GPUs cost.
+
+
+def prices(around: Around) -> Iterator[Check]:
+    """Yield which price is used, and what is doubtful about it."""
+    from gpuwatchd.cli import money  # noqa: PLC0415
+
+    state, _ = around.state
+    devices = [] if state is None else [item.device for item in state.devices]
+    for well, words, hint in money.Book(around.settings, devices, now_s=time.time()).checks():
+        yield ok("price", words) if well else warning("price-doubtful", "price", words, hint)

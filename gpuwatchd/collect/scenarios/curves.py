@@ -69,8 +69,6 @@ class Linear(_Frozen, frozen=True):
         return self.start_bytes + min(grown, self.gain_bytes)
 
 
-
-
 class Stairs(_Frozen, frozen=True):
     """Plateaus and risers: something is kept at every epoch, reload or evaluation.
 
