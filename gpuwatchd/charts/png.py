@@ -291,10 +291,6 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 # One subject within the axes of Matplotlib: in the child that draws files, and nowhere else.
 
 PLACES: Final = 70
@@ -552,3 +548,7 @@ class Panel:
 def _between(at_s: float, pair: tuple[float, float], other: tuple[float, float]) -> float:
     share = (at_s - pair[0]) / max(other[0] - pair[0], 1e-9)
     return pair[1] + (other[1] - pair[1]) * min(1.0, max(0.0, share))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.analysis import hardware
-from gpuwatchd.cli import hardware_notes
+from gpuwatchd.cli import process_facts
 from gpuwatchd.cli.envelope import is_leak
 from gpuwatchd.core import units
 
@@ -107,7 +107,7 @@ def _calm(case: Case) -> Iterator[Step]:
         yield Step("see what is held there without work", "gpuwatchctl zombies")
         calm = ""
     else:
-        calm = "" if hardware_notes.first(case) else "nothing has to be done; "
+        calm = "" if process_facts.first(case) else "nothing has to be done; "
     yield Step(
         f"{calm}look at the curve yourself",
         f"gpuwatchctl history{flag} --since 6h",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from gpuwatchd.charts import text_chart
+from gpuwatchd.charts import text_description
 from gpuwatchd.core import text
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ def plain(message: Message) -> str:
     gpuwatchd (warning)
     """
     blocks = ["\n".join(_wrapped(line) for line in lines(message.body))]
-    chart = text_chart.drawable(message.chart)
+    chart = text_description.drawable(message.chart)
     if chart is not None:
-        blocks.append(text_chart.sparkline(chart))
+        blocks.append(text_description.sparkline(chart))
     rows = [*facts(message), *commands(message)]
     if message.cost:
         rows.insert(0, ("Cost", text.clean(message.cost, limit=LINE_CHARS)))

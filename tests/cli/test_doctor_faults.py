@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.cli import current_state, doctor, main
-from gpuwatchd.cli.doctor import answer, channels, clock, gpus, places, running
+from gpuwatchd.cli.doctor import answer, channels, gpus, places, running
 from gpuwatchd.cli.doctor import program as program_check
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import GpuwatchdError
@@ -228,21 +228,21 @@ def test_a_history_at_its_bound_is_no_trouble(machine: Machine) -> None:
 
 
 def test_a_clock_that_nobody_sets(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "disciplined", lambda: False)
+    monkeypatch.setattr(program_check, "disciplined", lambda: False)
     assert machine.faults("clock") == {}  # not where systemd is not: a container, say
     machine.systemd()
     assert set(machine.faults("clock")) == {"clock-unsynchronised"}
-    monkeypatch.setattr(clock, "disciplined", lambda: None)
+    monkeypatch.setattr(program_check, "disciplined", lambda: None)
     assert machine.faults("clock") == {}
-    monkeypatch.setattr(clock, "disciplined", lambda: False)
+    monkeypatch.setattr(program_check, "disciplined", lambda: False)
     machine.put("run/systemd/timesync/synchronized")
     assert machine.faults("clock") == {}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="adjtimex is of Linux")
 def test_the_kernel_is_asked_and_its_answer_understood() -> None:
-    assert ctypes.sizeof(clock._Timex) >= 208
-    assert clock.disciplined() in {True, False}
+    assert ctypes.sizeof(program_check._Timex) >= 208
+    assert program_check.disciplined() in {True, False}
 
 
 def test_a_zone_that_is_not_known(machine: Machine) -> None:
@@ -304,7 +304,7 @@ def test_a_check_that_hangs_or_breaks_spoils_no_other(
         time.sleep(5)
         yield None
 
-    monkeypatch.setattr(clock, "check", hang)
+    monkeypatch.setattr(program_check, "clock", hang)
     monkeypatch.setattr(running, "check", lambda _: [1 // 0])
     began_s = time.monotonic()
     found = machine.ask("daemon", "clock", "disk")

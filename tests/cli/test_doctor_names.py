@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.cli import doctor, main
-from gpuwatchd.cli.doctor import names, places
+from gpuwatchd.cli.doctor import answer, places
 from gpuwatchd.cli.verbs.doctor import command
 from gpuwatchd.core.config import directories as where
 from tests.cli.sick import Machine
@@ -41,18 +41,18 @@ def _printed() -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(_printed()))
 def test_what_is_printed_may_be_asked_for(name: str) -> None:
-    assert names.asked_for(name, CHECKS)
+    assert answer.asked_for(name, CHECKS)
     assert name in _completed(name[:2])
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_an_id_may_be_asked_for(name: str) -> None:
-    assert names.asked_for(name, CHECKS)
+    assert answer.asked_for(name, CHECKS)
     assert name in _completed(name[:4])
 
 
 def test_no_id_is_known_that_none_answers_with() -> None:
-    assert {one for all_of in names.FAULTS.values() for one in all_of} | {*names.ANY} == {*IDS}
+    assert {one for all_of in answer.FAULTS.values() for one in all_of} | {*answer.ANY} == {*IDS}
 
 
 def test_the_answers_of_a_machine_are_asked_for_by_their_names(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_answers_of_a_machine_are_asked_for_by_their_names(tmp_path: Path) -
     assert len(answers) > 10
     for one in answers:
         for name in (one.name, one.id):
-            meant = names.asked_for(name, CHECKS)
+            meant = answer.asked_for(name, CHECKS)
             assert meant, name
 
 
@@ -74,7 +74,7 @@ def test_the_answers_of_a_machine_are_asked_for_by_their_names(tmp_path: Path) -
     ],
 )  # fmt: skip
 def test_a_name_means_its_check(name: str, meant: tuple[str, ...]) -> None:
-    assert names.asked_for(name, CHECKS) == meant
+    assert answer.asked_for(name, CHECKS) == meant
 
 
 def test_it_is_asked_by_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.cli import main
-from gpuwatchd.cli.money import Book
+from gpuwatchd.cli.cost_text import Book
 from gpuwatchd.core.config import Config, CostSection, prices
 from gpuwatchd.core.model import Holding
 from gpuwatchd.store.live import LiveDevice

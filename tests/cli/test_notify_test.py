@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatchd.charts import text_chart
+from gpuwatchd.charts import text_description
 from gpuwatchd.cli.verbs.notify import _message
 from gpuwatchd.notify import plain_text
 from gpuwatchd.notify.channels.email.message import as_html
@@ -13,7 +13,7 @@ from gpuwatchd.notify.channels.email.message import as_html
 def test_its_curve_is_an_example_and_says_so() -> None:
     message = _message()
     assert message.chart is not None
-    assert text_chart.words(message.chart).startswith("Memory grew from 12.0 GiB")
+    assert text_description.words(message.chart).startswith("Memory grew from 12.0 GiB")
     assert "Curve: an example" in plain_text.plain(message)
     assert "an example" in as_html(message, picture="chart")
 

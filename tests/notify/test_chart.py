@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.charts import child_process, png, scales, text_chart
+from gpuwatchd.charts import child_process, png, scales, text_description
 from gpuwatchd.core import design
 from gpuwatchd.core.model import Chart
 from gpuwatchd.notify import plain_text
@@ -90,25 +90,27 @@ def on_paper(colour: str, opacity: float) -> str:
 
 
 def test_the_words_say_what_the_picture_shows() -> None:
-    assert text_chart.words(leak()) == (
+    assert text_description.words(leak()) == (
         "Memory grew from 12.0 GiB at 01:27 to 16.0 GiB at 02:07 (UTC), by 107 MB/min. "
         "It reaches its limit of 22.0 GiB at 03:37, in nine of ten cases between 03:22 and 04:07."
     )
-    assert text_chart.words(leak(high_s=None)).endswith(
+    assert text_description.words(leak(high_s=None)).endswith(
         "hardly before 03:22; it may also level off."
     )
-    assert text_chart.words(leak(mid_s=None)).endswith("Its limit is 22.0 GiB.")
-    assert text_chart.words(leak(limit_bytes=None)).endswith("Its limit is not known.")
+    assert text_description.words(leak(mid_s=None)).endswith("Its limit is 22.0 GiB.")
+    assert text_description.words(leak(limit_bytes=None)).endswith("Its limit is not known.")
     falling = leak(
         used_bytes=tuple(reversed(leak().used_bytes)), rate_bytes_per_s=None, level_bytes=None,
         onset_at_s=None, mid_s=None,
     )  # fmt: skip
-    assert text_chart.words(falling).startswith("Memory went from 16.0 GiB at 01:07 to 12.0 GiB")
+    assert text_description.words(falling).startswith(
+        "Memory went from 16.0 GiB at 01:07 to 12.0 GiB"
+    )
 
 
 def test_a_line_of_text_has_its_scale() -> None:
-    marks, scale = text_chart.sparkline(leak()).splitlines()
-    assert (len(marks), marks[0], marks[-1]) == (text_chart.SPARK_CHARS, "▁", "█")
+    marks, scale = text_description.sparkline(leak()).splitlines()
+    assert (len(marks), marks[0], marks[-1]) == (text_description.SPARK_CHARS, "▁", "█")
     assert list(marks) == sorted(marks)
     assert scale == "12.0 GiB to 16.0 GiB of 22.0 GiB, 01:07 to 02:07 UTC"
 

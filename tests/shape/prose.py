@@ -26,7 +26,7 @@ FOREIGN = {
     "gpuwatchd.collect.engines": "what engines answer",
     "gpuwatchd.act": "process titles and command lines",
     "gpuwatchd.collect.host.program": "links of /proc",
-    "gpuwatchd.collect.host.ranks": "process titles of Slurm",
+    "gpuwatchd.collect.host.identity": "process titles of Slurm",
     "gpuwatchd.analysis.program_key": "command lines of processes",
     "gpuwatchd.analysis.frameworks.recognition": "process titles",
     "gpuwatchd.core.config.loading": "errors of msgspec and of the TOML parser",

@@ -23,7 +23,7 @@ STRUCTS = {
     "message": "gpuwatchd.core.model:Message",
     "profile": "gpuwatchd.core.model:Profile",
     # Files of the runtime directory and of the state directory.
-    "boot": "gpuwatchd.collect.host.boot_time:_Anchor",
+    "boot": "gpuwatchd.collect.host.processes:_Anchor",
     "pop-ups": "gpuwatchd.notify.channels.desktop.popups:_Kept",
     "release": "gpuwatchd.store.driver_release:Request",
     "state": "gpuwatchd.store.live:LiveState",

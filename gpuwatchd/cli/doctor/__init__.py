@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd.cli.doctor import answer
-from gpuwatchd.cli.doctor.answer import Around, Asked, Check, failed
-from gpuwatchd.cli.doctor.names import asked_for
-from gpuwatchd.cli.doctor.names import every as every_name
+from gpuwatchd.cli.doctor.answer import Around, Asked, Check, asked_for, failed
+from gpuwatchd.cli.doctor.answer import every as every_name
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 CHECKS = {
     "program": "program:check",
-    "config": "setup:check",
+    "config": "program:configuration",
     "gpus": "gpus:check",
     "host": "program:surroundings",
     "daemon": "running:check",
@@ -30,8 +29,8 @@ CHECKS = {
     "service": "running:service",
     "disk": "places:check",
     "history": "places:history",
-    "clock": "clock:check",
-    "prices": "setup:prices",
+    "clock": "program:clock",
+    "prices": "program:prices",
     "session": "channels:desktop_session",
     "channels": "channels:check",
     "mail": "channels:mail_server",

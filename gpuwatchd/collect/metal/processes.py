@@ -181,7 +181,7 @@ def family(pid: int, processes: Mapping[int, ListedProcess], listed: set[int]) -
 
     Examples
     --------
-    >>> def one(pid, parent): return Known(pid, parent, "", (), 0.0)
+    >>> def one(pid, parent): return ListedProcess(pid, parent, "", (), 0.0)
     >>> family(1, {1: one(1, 0), 2: one(2, 1), 3: one(3, 2), 4: one(4, 1)}, {1, 4})
     (1, 2, 3)
     """

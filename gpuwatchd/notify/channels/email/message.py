@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.charts import text_chart
+from gpuwatchd.charts import text_description
 from gpuwatchd.core import design, text
 from gpuwatchd.notify import plain_text
 
@@ -184,12 +184,12 @@ def _body(message: Message) -> list[str]:
 
 
 def _chart(message: Message, picture: str) -> list[str]:
-    chart = text_chart.drawable(message.chart)
+    chart = text_description.drawable(message.chart)
     if chart is None:
         return []
-    words = text.for_html(text_chart.words(chart))
+    words = text.for_html(text_description.words(chart))
     if not picture:
-        marks, _, scale = text_chart.sparkline(chart).partition("\n")
+        marks, _, scale = text_description.sparkline(chart).partition("\n")
         return [
             (
                 f'<p style="{_MONO};margin:0;font-size:13px;line-height:1.1;white-space:pre;'
