@@ -163,11 +163,12 @@ def table(
             )
         body.append(element("tr", {"role": "row"}, cells))
     inner = element(
-        "table", {"role": "table", "class": "stack" if stack else None},
+        "table",
+        {"role": "table", "class": "stack" if stack else None},
         element("caption", None, caption),
         element("thead", {"role": "rowgroup"}, element("tr", {"role": "row"}, titles)),
         element("tbody", {"role": "rowgroup"}, body),
-    )  # fmt: skip
+    )
     if stack:
         return inner
     frame: dict[str, Attribute] = {

@@ -199,9 +199,9 @@ class _Sheet:
         axes_in = self._own_in - head_in - foot_in
         bottom_in = self._top_in - head_in - axes_in
         within_in = self._width_in - _LEFT_IN - _RIGHT_IN
-        axes = self._figure.add_axes((
-            *self._at(_LEFT_IN, bottom_in), within_in / self._width_in, axes_in / self._height_in
-        ))  # fmt: skip
+        axes = self._figure.add_axes(
+            (*self._at(_LEFT_IN, bottom_in), within_in / self._width_in, axes_in / self._height_in)
+        )
         panel = Panel(axes, picture, scales.frame(picture, self._order.window), self._paint)
         panel.draw()
         panel.legend(self._figure, self._at(_LEFT_IN, bottom_in - 0.33), within_in)
@@ -501,9 +501,11 @@ class Panel:
             left, right = (start_s + (end_s - start_s) * k / _SLICES for k in (n, n + 1))
             tops = [_between(at, (start_s, level), (low_s, limit)) for at in (left, right)]
             shade = self._axes.fill(
-                [left, left, right, right], [level, tops[0], tops[1], level],
-                alpha=BAND_OPACITY * (1.0 - n / _SLICES), **look,
-            )[0]  # fmt: skip
+                [left, left, right, right],
+                [level, tops[0], tops[1], level],
+                alpha=BAND_OPACITY * (1.0 - n / _SLICES),
+                **look,
+            )[0]
             self._keys.setdefault("band", shade)
 
     def _limit(self) -> None:

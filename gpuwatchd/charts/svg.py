@@ -77,10 +77,11 @@ def _fade(name: str, left: float) -> Markup:
     }  # fmt: skip
     colour: dict[str, Attribute] = {"stop-color": _colour("band")}
     return element(
-        "linearGradient", place,
+        "linearGradient",
+        place,
         element("stop", {"offset": 0, **colour}),
         element("stop", {"offset": 1, "stop-opacity": 0, **colour}),
-    )  # fmt: skip
+    )
 
 
 def _line(part: str, points: str, width: float = 2, dash: Sequence[int] = ()) -> Markup:

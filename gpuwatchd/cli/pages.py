@@ -305,8 +305,10 @@ def _table(lines: list[str], width: int) -> list[str]:
     rows = [row + [""] * (count - len(row)) for row in rows]
     widths = [max(width_of(row[n]) for row in rows) for n in range(count)]
     if sum(widths) + _GAP * (count - 1) <= width:
-        out = ["  ".join(_padded(cell, w) for cell, w in zip(row, widths, strict=True)).rstrip()
-               for row in rows]  # fmt: skip
+        out = [
+            "  ".join(_padded(cell, w) for cell, w in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
         rule = "-" * min(width, sum(widths) + _GAP * (count - 1))
         return [*([out[0], rule] if out[0] else []), *out[1:]]
     return _as_list(rows, widths, width)

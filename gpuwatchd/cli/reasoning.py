@@ -171,10 +171,7 @@ def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any
             "events": [payload.event_json(event) for event in process_facts.events(case)],
         },
         "sections": [
-            {
-                "title": part.title,
-                "lines": [text.clean(line, limit=_LINE) for line in part.lines],
-            }
+            {"title": part.title, "lines": [text.clean(line, limit=_LINE) for line in part.lines]}
             for part in parts
             if part.lines
         ],

@@ -120,9 +120,8 @@ def plain(message: Message) -> str:
 def _wrapped(line: str, indent: str = "") -> str:
     """Return a line in lines of a mail's width; words that are longer stay whole."""
     return textwrap.fill(
-        line, WIDTH_CHARS, subsequent_indent=indent,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+        line, WIDTH_CHARS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _row(label: str, value: str, width: int) -> str:

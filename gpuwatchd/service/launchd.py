@@ -299,9 +299,8 @@ class Launchd:
         if since_at_s is None and level == "debug":
             return show(argv, self._environ)
         return show_lines(
-            self._log, self._environ,
-            lines=lines, follow=follow, since_at_s=since_at_s, level=level,
-        )  # fmt: skip
+            self._log, self._environ, lines=lines, follow=follow, since_at_s=since_at_s, level=level
+        )
 
     def _launchctl(self, *words: str) -> Done:
         return self._run(["launchctl", *words], timeout_s=30.0)

@@ -51,9 +51,11 @@ _MEANT: Final[dict[str, str]] = {
 }  # fmt: skip
 """Styles of ``gpuwatchctl``, where there are more."""
 _FEW_BADGES: Final[dict[str, str]] = {
-    "critical": "bold white on red", "leak": "black on yellow", "trouble": "black on magenta",
+    "critical": "bold white on red",
+    "leak": "black on yellow",
+    "trouble": "black on magenta",
     "held": "black on cyan",
-}  # fmt: skip
+}
 
 
 def depth(flag: str, environ: Mapping[str, str]) -> Depth:

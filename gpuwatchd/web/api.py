@@ -49,11 +49,7 @@ class Api:
     """
 
     def __init__(
-        self,
-        *,
-        config: Path | None,
-        gpu: Sequence[str],
-        unexpected: Callable[[Exception], None],
+        self, *, config: Path | None, gpu: Sequence[str], unexpected: Callable[[Exception], None]
     ) -> None:
         self._config = config
         self._gpu = tuple(gpu)
@@ -64,20 +60,18 @@ class Api:
 
     def app(self) -> ASGIApp:
         """Return what answers requests."""
-        routes = [Route(_route(endpoint.path), self._reading(endpoint), methods=["GET"])
-                  for endpoint in ENDPOINTS]  # fmt: skip
+        routes = [
+            Route(_route(endpoint.path), self._reading(endpoint), methods=["GET"])
+            for endpoint in ENDPOINTS
+        ]
         routes += [
             Route(f"{PREFIX}/snoozes", self._writing(openapi.snooze), methods=["POST"]),
             Route(
-                f"{PREFIX}/snoozes/{{id:path}}",
-                self._taking(openapi.unsnooze),
-                methods=["DELETE"],
+                f"{PREFIX}/snoozes/{{id:path}}", self._taking(openapi.unsnooze), methods=["DELETE"]
             ),
             Route(f"{PREFIX}/feedback", self._writing(openapi.feedback), methods=["POST"]),
             Route(
-                f"{PREFIX}/feedback/{{id:path}}",
-                self._taking(openapi.unsay),
-                methods=["DELETE"],
+                f"{PREFIX}/feedback/{{id:path}}", self._taking(openapi.unsay), methods=["DELETE"]
             ),
             Route(f"{PREFIX}/page/{{name}}", self._view, methods=["GET"]),
             Route(f"{PREFIX}/openapi.json", self._described, methods=["GET"]),
@@ -345,13 +339,7 @@ def status(error: GpuwatchdError) -> int:
 
 
 def _refused(  # noqa: PLR0917 - one argument per part of the answer
-    verb: str,
-    error: Exception,
-    message: str,
-    hint: str,
-    code: int,
-    status: int,
-    page: str = "",
+    verb: str, error: Exception, message: str, hint: str, code: int, status: int, page: str = ""
 ) -> VerbResponse:
     kind = type(error).__name__
     answer = envelope.failure(verb, kind, message, hint=hint, exit_code=code, page=page)

@@ -102,24 +102,24 @@ def _decoded(body: bytes, kind: type[Any]) -> Any:
 
 _WRITTEN: Final = (
     (
-        "/snoozes", "post", "snooze", SnoozeBody,
+        "/snoozes",
+        "post",
+        "snooze",
+        SnoozeBody,
         "Tell nobody of an alert, or of what fits a rule, for a while.",
         {"alert": "latest", "for": "1h", "why": "known"},
     ),
+    ("/snoozes/{id}", "delete", "snooze", None, "Take it back: by its number, or its alert.", None),
     (
-        "/snoozes/{id}", "delete", "snooze", None,
-        "Take it back: by its number, or its alert.", None,
-    ),
-    (
-        "/feedback", "post", "feedback", FeedbackBody,
+        "/feedback",
+        "post",
+        "feedback",
+        FeedbackBody,
         "Say of an alert whether it is normal or a leak.",
         {"alert": "latest", "word": "normal", "why": "fills its cache"},
     ),
-    (
-        "/feedback/{id}", "delete", "feedback", None,
-        "Take back what was said of an alert.", None,
-    ),
-)  # fmt: skip
+    ("/feedback/{id}", "delete", "feedback", None, "Take back what was said of an alert.", None),
+)
 _REFUSED: Final = {
     "400": "A parameter or a body that cannot be (exit code 2).",
     "401": "Without the token, or with a wrong one.",
@@ -199,10 +199,12 @@ def _read(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.path == "/status":
         parameters.append(
             {
-                "name": "If-None-Match", "in": "header", "schema": {"type": "string"},
+                "name": "If-None-Match",
+                "in": "header",
+                "schema": {"type": "string"},
                 "description": "The ETag of the last answer: 304 while nothing has changed.",
             }
-        )  # fmt: skip
+        )
     more = {"304": {"description": "Nothing has changed."}} if endpoint.path == "/status" else {}
     return {
         "operationId": _name("get", endpoint.path),

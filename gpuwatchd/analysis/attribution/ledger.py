@@ -153,10 +153,7 @@ def above_baseline(finding: Finding, newest_bytes: float, baseline_bytes: float 
     usual = f"the {units.size(baseline_bytes)} that nobody owns while the device is idle"
     if more <= LEAST_BYTES:
         return msgspec.structs.replace(
-            finding,
-            tier="none",
-            severity="info",
-            reason=f"it is about {usual} ({finding.reason})",
+            finding, tier="none", severity="info", reason=f"it is about {usual} ({finding.reason})"
         )
     return msgspec.structs.replace(
         finding, reason=f"{finding.reason}; {units.size(more)} more than {usual}"

@@ -103,17 +103,7 @@ YOUNG_S = 2400.0
 """Growth younger than this is judged with reserve."""
 URGENT_S = 3600.0
 """With less time left than this an alert asks for less evidence."""
-TERMS = (
-    "one",
-    "reach",
-    "excess",
-    "deficit",
-    "stall",
-    "calm",
-    "returned",
-    "young",
-    "urgent",
-)
+TERMS = ("one", "reach", "excess", "deficit", "stall", "calm", "returned", "young", "urgent")
 """Names of the columns of :func:`terms`."""
 
 

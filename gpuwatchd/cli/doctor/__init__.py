@@ -68,9 +68,10 @@ def every(flags: Globals, names: Sequence[str] = (), *, offline: bool = False) -
             near = difflib.get_close_matches(name, every_name(tuple(CHECKS)), n=1)
             guess = f"; did you mean {near[0]}?" if near else ""
             raise GpuwatchdError(
-                f"no such check: {name}{guess}", hint=f"known: {', '.join(CHECKS)}",
+                f"no such check: {name}{guess}",
+                hint=f"known: {', '.join(CHECKS)}",
                 page="errors#unknown-name",
-            )  # fmt: skip
+            )
     yield from ask(around(flags, offline=offline), wanted)
 
 

@@ -68,9 +68,11 @@ def mail_server(around: Around) -> Iterator[Check]:
         return
     host = section.host
     hung = warning(
-        "mail-unreachable", _MAIL, f"{host} does not answer within {WITHIN_S + NAMES_S:g} s",
+        "mail-unreachable",
+        _MAIL,
+        f"{host} does not answer within {WITHIN_S + NAMES_S:g} s",
         f"getent hosts {host}; is the port open from here?",
-    )  # fmt: skip
+    )
     yield from Asked(lambda: [_reach(around)], hung).answers(WITHIN_S + NAMES_S)
 
 
@@ -109,17 +111,19 @@ def desktop_session(around: Around) -> Iterator[Check]:
         yield warning("session-foreign", _SESSION, *foreign)
     elif names:
         yield warning(
-            "session-dead", _SESSION,
+            "session-dead",
+            _SESSION,
             f"nobody answers at the session bus {text.clean(names[0])}: that session is over",
             "unset DBUS_SESSION_BUS_ADDRESS and log in again",
-        )  # fmt: skip
+        )
     else:
         yield warning(
-            "session-none", _SESSION,
+            "session-none",
+            _SESSION,
             "DBUS_SESSION_BUS_ADDRESS is not set and there is no bus in /run/user: no desktop "
             "session is seen from here",
             f"log in to a desktop, or install dbus-user-session; {_ELSE}",
-        )  # fmt: skip
+        )
 
 
 def _why_foreign(environ: Mapping[str, str]) -> tuple[str, str] | None:

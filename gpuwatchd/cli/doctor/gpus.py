@@ -48,16 +48,20 @@ def check(around: Around) -> Iterator[Check]:
         yield ok(f"source {kind}", text)
     if not works:
         yield failed(
-            "gpu-none", "gpu", "no GPU can be watched here",
+            "gpu-none",
+            "gpu",
+            "no GPU can be watched here",
             "one of the sources above has to work; to try it without a GPU: gpuwatchctl demo",
-        )  # fmt: skip
+        )
 
 
 def _ask(word: str, around: Around) -> Asked:
     hung = failed(
-        "source-hangs", f"source {word}", "does not answer: the driver hangs",
+        "source-hangs",
+        f"source {word}",
+        "does not answer: the driver hangs",
         "sudo dmesg | tail; often only this helps: sudo reboot",
-    )  # fmt: skip
+    )
     return Asked(lambda: _source(word, around), hung)
 
 
@@ -160,9 +164,11 @@ def explain(around: Around, *, works: bool) -> Iterator[Check]:
     node = (root / "dev/nvidiactl").exists()
     if not node and _in_container(root):
         yield warning(
-            "driver-container", _NAME,
-            "this container was started without its GPUs: /dev/nvidiactl is not in it", _RUN_WITH,
-        )  # fmt: skip
+            "driver-container",
+            _NAME,
+            "this container was started without its GPUs: /dev/nvidiactl is not in it",
+            _RUN_WITH,
+        )
     elif not module:
         yield from _not_loaded(root, len(cards))
     elif library is None:
@@ -172,27 +178,31 @@ def explain(around: Around, *, works: bool) -> Iterator[Check]:
         yield warning("driver-library-unusable", _NAME, words, flaw.hint)
     elif (ours := _version(library)) and ours != module:
         yield warning(
-            "driver-mismatch", _NAME,
+            "driver-mismatch",
+            _NAME,
             f"the library is {ours}, the kernel module still {module}: the driver was updated "
-            "while it was in use", "sudo reboot (or end what uses the GPUs, then: sudo rmmod "
+            "while it was in use",
+            "sudo reboot (or end what uses the GPUs, then: sudo rmmod "
             "nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia)",
-        )  # fmt: skip
+        )
     elif not node:
         yield warning(
-            "driver-nodes", _NAME,
+            "driver-nodes",
+            _NAME,
             f"the kernel module {module} is loaded, but its files in /dev are missing",
             "sudo nvidia-modprobe -c 0 -u",
-        )  # fmt: skip
+        )
 
 
 def _not_loaded(root: Path, count: int) -> Iterator[Check]:
     cards = f"{count} NVIDIA GPU" + ("" if count == 1 else "s")
     if (root / "sys/module/nouveau").exists():
         yield warning(
-            "driver-nouveau", _NAME,
+            "driver-nouveau",
+            _NAME,
             f"{cards}, run by nouveau, which tells nothing of memory; NVIDIA's driver is needed",
             "sudo apt install nvidia-driver (or your system's package), then: sudo reboot",
-        )  # fmt: skip
+        )
         return
     hint = "sudo modprobe nvidia; then: sudo dmesg | grep -i -e nvrm -e nvidia"
     yield warning("driver-not-loaded", _NAME, f"{cards}, but no kernel module is loaded", hint)
@@ -201,17 +211,19 @@ def _not_loaded(root: Path, count: int) -> Iterator[Check]:
 def _no_library(root: Path, module: str) -> Iterator[Check]:
     if _in_container(root):
         yield warning(
-            "driver-container", _NAME,
+            "driver-container",
+            _NAME,
             f"{nvml_library.NAME} is not in this container, although the host runs driver {module}",
             f"{_RUN_WITH}, with NVIDIA_DRIVER_CAPABILITIES=utility",
-        )  # fmt: skip
+        )
         return
     major = module.partition(".")[0]
     yield warning(
-        "driver-library", _NAME,
+        "driver-library",
+        _NAME,
         f"the kernel module {module} is loaded, but {nvml_library.NAME} is missing",
         f"sudo apt install libnvidia-compute-{major} (Debian: libnvidia-ml1), of the same version",
-    )  # fmt: skip
+    )
 
 
 def _cards(root: Path) -> list[str]:

@@ -45,9 +45,11 @@ def check(around: Around) -> Iterator[Check]:
     yield _python()
     if sqlite3.sqlite_version_info < SQLITE_NEEDED:
         yield failed(
-            "sqlite-old", "sqlite", f"SQLite {sqlite3.sqlite_version} is too old; 3.37 is needed",
+            "sqlite-old",
+            "sqlite",
+            f"SQLite {sqlite3.sqlite_version} is too old; 3.37 is needed",
             "use a newer Python build",
-        )  # fmt: skip
+        )
     else:
         yield ok("sqlite", f"SQLite {sqlite3.sqlite_version}")
     yield _terminal(around)
@@ -60,9 +62,11 @@ def _python() -> Check:
     words = f"gpuwatchd {__version__}, Python {version}, {platform.system()} {platform.release()}"
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
         return warning(
-            "python-untested", "python", f"{words}: not a tested Python",
+            "python-untested",
+            "python",
+            f"{words}: not a tested Python",
             "use Python 3.11, 3.12 or 3.13",
-        )  # fmt: skip
+        )
     return ok("python", words)
 
 
@@ -72,10 +76,11 @@ def _terminal(around: Around) -> Check:
     named = named or around.environ.get("LANG", "")
     if encoding not in {"utf-8", "utf8"} and not around.flags.ascii:
         return warning(
-            "terminal-encoding", "terminal",
+            "terminal-encoding",
+            "terminal",
             f"text is written as {encoding} (locale {named or 'not set'}): bars and ± are lost",
             "export LC_ALL=C.UTF-8, or use --ascii",
-        )  # fmt: skip
+        )
     return ok("terminal", f"text is written as {encoding}")
 
 
@@ -97,9 +102,7 @@ def _brought(around: Around) -> Check:
     shells = [place for place in places if not (place / "pyvenv.cfg").exists()]
     tab = any((place / name).exists() for place in shells for name in _COMPLETIONS)
     tab = tab or any((home / name).exists() for name in _OWN_COMPLETIONS)
-    pages = any(
-        (place / f"{_MANUAL}{end}").exists() for place in places for end in ("", ".gz")
-    )  # fmt: skip
+    pages = any((place / f"{_MANUAL}{end}").exists() for place in places for end in ("", ".gz"))
     words = "completion is installed" if tab else "no completion (gpuwatchctl completion --help)"
     return ok("shell", f"{words}; {'man pages too' if pages else 'no man pages'}")
 
@@ -171,10 +174,11 @@ def _synchronised(around: Around) -> Iterator[Check]:
     if (around.root / _SYNCHRONIZED).exists() or disciplined() is not False:
         return
     yield warning(
-        "clock-unsynchronised", _CLOCK,
+        "clock-unsynchronised",
+        _CLOCK,
         "is set by nobody: the times of alerts and of other machines' logs drift apart",
         "sudo timedatectl set-ntp true (or install chrony)",
-    )  # fmt: skip
+    )
 
 
 def _zone(around: Around) -> Iterator[Check]:
@@ -184,9 +188,11 @@ def _zone(around: Around) -> Iterator[Check]:
         return
     if not (database / zone).exists():
         yield warning(
-            "clock-zone", _CLOCK, f"the time zone TZ={zone} is not known here: UTC is shown",
+            "clock-zone",
+            _CLOCK,
+            f"the time zone TZ={zone} is not known here: UTC is shown",
             "timedatectl list-timezones",
-        )  # fmt: skip
+        )
 
 
 def _ahead(around: Around) -> Iterator[Check]:
@@ -206,10 +212,11 @@ def _ahead(around: Around) -> Iterator[Check]:
     if latest_s > now_s + _AHEAD_S:
         ahead = units.duration(latest_s - now_s)
         yield warning(
-            "clock-behind", _CLOCK,
+            "clock-behind",
+            _CLOCK,
             f"is {ahead} behind what is recorded already: it was set back, or was wrong before",
             "timedatectl; what is recorded from the future is judged once its time comes",
-        )  # fmt: skip
+        )
 
 
 def _recorded_s(now_s: float) -> float:
@@ -272,10 +279,11 @@ def _sources(around: Around) -> Iterator[Check]:
         elif mode & stat.S_IROTH and _tells(content):
             hidden = f"chmod 600 {quoted}" if mine else f"sudo chmod o-r {quoted}"
             yield warning(
-                "config-readable", "config",
+                "config-readable",
+                "config",
                 f"others can read {file}, and a login or token seems to be in it",
                 f"{hidden}, and use password-file or urls-file",
-            )  # fmt: skip
+            )
     if around.environ.get("GPUWATCHD_CONFIG") and len(around.loaded.files) == 1:
         own = config.user_file()
         if own.exists() and not own.samefile(around.loaded.files[0]):

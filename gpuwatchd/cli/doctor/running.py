@@ -56,15 +56,19 @@ def check(around: Around) -> Iterator[Check]:
     yield ok("daemon", f"runs as pid {state.pid}, version {state.version}{memory}")
     if state.version != __version__:
         yield warning(
-            "daemon-version", "daemon", f"runs version {state.version}, this is {__version__}",
+            "daemon-version",
+            "daemon",
+            f"runs version {state.version}, this is {__version__}",
             again,
-        )  # fmt: skip
+        )
     late_s = time.time() - state.taken_at_s
     if late_s > max(_LATE_S, 3 * state.interval_s):
         yield warning(
-            "daemon-late", "daemon", f"its last sample is {units.duration(late_s)} old",
+            "daemon-late",
+            "daemon",
+            f"its last sample is {units.duration(late_s)} old",
             f"{again}, then: {logs}",
-        )  # fmt: skip
+        )
     for problem in state.problems:
         yield warning("daemon-problem", "daemon", problem, logs)
 
@@ -88,9 +92,11 @@ def _two_daemons(around: Around) -> Iterator[Check]:
         system = any(lock.parent == directories.SYSTEM_RUNTIME_DIR for lock in held)
         hint = "gpuwatchctl service stop" + (" (the machine's own goes on)" if system else "")
         yield warning(
-            "instance-second", "instances", f"{len(held)} daemons watch the same GPUs: {which}",
+            "instance-second",
+            "instances",
+            f"{len(held)} daemons watch the same GPUs: {which}",
             hint,
-        )  # fmt: skip
+        )
 
 
 def _runtime_dirs(around: Around) -> list[Path]:
@@ -132,16 +138,18 @@ def _two_services(around: Around) -> Iterator[Check]:
     brewed = [folder / "homebrew.gpuwatchd.service", agents / "homebrew.mxcl.gpuwatchd.plist"]
     if own and any(path.exists() for path in brewed) and not _only(agents, brewed[1]):
         yield warning(
-            "instance-homebrew", "instances",
+            "instance-homebrew",
+            "instances",
             "Homebrew's service and one of your own are both installed",
             "brew services stop gpuwatchd, or: gpuwatchctl service uninstall",
-        )  # fmt: skip
+        )
     if own and (around.root / _ENABLED).is_symlink():
         yield warning(
-            "instance-system", "instances",
+            "instance-system",
+            "instances",
             "this machine's own service and one of yours are both enabled: the GPUs are read twice",
             "gpuwatchctl service uninstall (you can read the history of the machine's)",
-        )  # fmt: skip
+        )
 
 
 def _only(folder: Path, file: Path) -> bool:
@@ -163,17 +171,19 @@ def _programs(around: Around) -> Iterator[Check]:
         if len(found) > 1:
             others = ", ".join(map(str, found[1:4]))
             yield warning(
-                "path-several", "instances",
+                "path-several",
+                "instances",
                 f"{len(found)} installations: {found[0]} hides {others}",
                 "remove all but one (pipx list, pip list, uv tool list, apt list --installed)",
-            )  # fmt: skip
+            )
             return
     if len(first) == 2 and _home(first["gpuwatchctl"]) != _home(first["gpuwatchd"]):
         yield warning(
-            "path-differs", "instances",
+            "path-differs",
+            "instances",
             f"{first['gpuwatchctl']} and {first['gpuwatchd']} are of different installations",
             "remove one of them, or put the right folder first in PATH",
-        )  # fmt: skip
+        )
 
 
 def _home(program: Path) -> str:
@@ -244,9 +254,11 @@ def _unit(values: dict[str, str], manager: Manager | None, *, system: bool) -> I
     result = values.get("Result", "success")
     if result == "oom-kill":
         yield warning(
-            "service-memory", name, "was ended because it went beyond its memory limit",
+            "service-memory",
+            name,
+            "was ended because it went beyond its memory limit",
             f"{logs}; a higher MemoryMax= in: {sudo}systemctl {whose}edit gpuwatchd",
-        )  # fmt: skip
+        )
     elif values.get("ActiveState") == "failed":
         words = f"failed ({text.clean(result)})"
         yield warning("service-failed", name, words, f"{logs}, then: {again}")
@@ -287,14 +299,18 @@ def _stale(path: str, manager: Manager) -> Iterator[Check]:
         if _program(starts) == _program(ours):
             return  # a package's, which starts this very daemon by the link in /usr/bin
         yield warning(
-            "service-other", "service",
-            f"{path} starts the daemon of another installation", "gpuwatchctl service install",
-        )  # fmt: skip
+            "service-other",
+            "service",
+            f"{path} starts the daemon of another installation",
+            "gpuwatchctl service install",
+        )
     elif _settled(written) != _settled(wanted):
         yield warning(
-            "service-old", "service", f"{path} is not what this version would write",
+            "service-old",
+            "service",
+            f"{path} is not what this version would write",
             "gpuwatchctl service install",
-        )  # fmt: skip
+        )
 
 
 def _line(unit: str, start: str) -> str:

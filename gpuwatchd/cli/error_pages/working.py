@@ -257,8 +257,10 @@ WORKING: Final = (
         "gpuwatchd touches no process unless you have allowed it.",
         ('`[act] checkpoint` is `"off"`, as it is by default',),
         (
-            ('set `[act] checkpoint = "signal"` or `"command"`; `gpuwatchctl docs config` explains'
-            " both"),
+            (
+                'set `[act] checkpoint = "signal"` or `"command"`;'
+                " `gpuwatchctl docs config` explains both"
+            ),
         ),
     ),
     ErrorPage(
@@ -378,7 +380,7 @@ WORKING: Final = (
         ),
         ("name a file in a folder of yours: `--output ~/report.html`",),
     ),
-)  # fmt: skip
+)
 
 
 # Errors of the live page and of its API.

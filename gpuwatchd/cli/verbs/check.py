@@ -371,10 +371,7 @@ def _range(words: str | None, flag: str, mode: str) -> Range | None:
         ) from None
 
 
-@click.command(
-    "check",
-    epilog=options.examples("check", "check --mode eta -w 4h: -c 1h:"),
-)
+@click.command("check", epilog=options.examples("check", "check --mode eta -w 4h: -c 1h:"))
 @click.option("-w", "--warning", "warn", metavar="RANGE", help="WARNING outside of this range.")
 @click.option("-c", "--critical", "crit", metavar="RANGE", help="CRITICAL outside of this range.")
 @click.option(

@@ -121,8 +121,7 @@ def _conditions(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @command.command(
-    "set",
-    epilog=options.examples("snooze latest 1h", "snooze --framework vLLM --kind leak 2d"),
+    "set", epilog=options.examples("snooze latest 1h", "snooze --framework vLLM --kind leak 2d")
 )
 @click.argument("words", nargs=-1, metavar="[ALERT] DURATION", shell_complete=_complete)
 @_conditions

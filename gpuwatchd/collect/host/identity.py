@@ -279,8 +279,7 @@ _AGENTS: Final = {
 """Programs and modules whose children are ranks."""
 _STEPD: Final = re.compile(r"slurmstepd: \[(\d+)\.(\d+)\]")
 _SERVING: Final = re.compile(
-    r"(VLLM|sglang)::(?:Worker|scheduler|EngineCore)((?:_(?:DP|PP|TP|EP|CP)\d+)+)\b",
-    re.IGNORECASE,
+    r"(VLLM|sglang)::(?:Worker|scheduler|EngineCore)((?:_(?:DP|PP|TP|EP|CP)\d+)+)\b", re.IGNORECASE
 )
 _DIMENSION: Final = re.compile(r"_(?:DP|PP|TP)(\d+)")
 """Of expert and context parallelism the ranks are those of the tensors."""

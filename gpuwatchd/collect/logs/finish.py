@@ -57,8 +57,10 @@ def _of_one_time_axis(tracks: list[Track], sink: Collector, log: LogFile) -> lis
     log.timed = timed > 0 and timed >= untimed
     if timed and untimed:
         text, left = ("with", untimed) if log.timed else ("without", timed)
-        sink.note(f"rows with and without a time in one log: only those {text} one count, "
-                  f"{left:,} left out")  # fmt: skip
+        sink.note(
+            f"rows with and without a time in one log: only those {text} one count, "
+            f"{left:,} left out"
+        )
     chosen = [track for track in tracks if track.timed == log.timed]
     if not log.timed and sink.options.interval_s:
         for track in chosen:
@@ -248,8 +250,9 @@ def _joined(group: list[Track]) -> Track:
     joined = Track(first.place, first.process, first.timed, any(each.unitless for each in group))
     t = np.concatenate([np.asarray(each.t) for each in group])
     used = np.concatenate([np.asarray(each.used) for each in group])
-    other = np.concatenate([np.asarray(each.t if each.other is None else each.other)
-                            for each in group])  # fmt: skip
+    other = np.concatenate(
+        [np.asarray(each.t if each.other is None else each.other) for each in group]
+    )
     order = np.argsort(t, kind="stable")
     joined.t, joined.used = as_array(t[order]), as_array(used[order])
     if any(each.other is not None for each in group):
@@ -426,8 +429,10 @@ def _series_of(
     counter: Counter[tuple[int, ProcessKey]],
 ) -> list[LogSeries]:
     if track.process is None:
-        return [_series(track, run, None, number=number, total=total, limit=limit)
-                for number, run in enumerate(runs)]  # fmt: skip
+        return [
+            _series(track, run, None, number=number, total=total, limit=limit)
+            for number, run in enumerate(runs)
+        ]
     parts: list[LogSeries] = []
     for run in runs:
         # A pid that was away for more than ten intervals is another process.

@@ -53,11 +53,7 @@ class ProcessTable(RowTable):
         self._keep(row, t, used, process)
 
     def _keep(
-        self,
-        row: dict[str, str],
-        t: tuple[float, float] | None,
-        used: float,
-        process: ProcessInfo,
+        self, row: dict[str, str], t: tuple[float, float] | None, used: float, process: ProcessInfo
     ) -> None:
         place = self._place(row, 0)
         if place.total is not None and used > place.total:

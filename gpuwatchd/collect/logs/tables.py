@@ -120,8 +120,10 @@ class Table(RowTable):
         if texts is None:
             return None, None
         if "clock" in columns:
-            texts = [f"{day.strip()} {time.strip()}" for day, time in
-                     zip(texts, columns["clock"], strict=True)]  # fmt: skip
+            texts = [
+                f"{day.strip()} {time.strip()}"
+                for day, time in zip(texts, columns["clock"], strict=True)
+            ]
         elif texts[0][:1] in {" ", '"'}:
             texts = [text.strip() for text in texts]
         times = self.sink.clock.column(texts)

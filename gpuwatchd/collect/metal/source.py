@@ -177,9 +177,9 @@ class MetalSource:
         raw = self._calls.run(ACCELERATORS)
         nodes = ioreg.parse(raw)
         # A list that is damaged is asked for in the other form; an empty one means that none is.
-        return nodes if nodes or not raw.strip() else ioreg.parse(
-            self._calls.run(ACCELERATORS_TEXT)
-        )  # fmt: skip
+        return (
+            nodes if nodes or not raw.strip() else ioreg.parse(self._calls.run(ACCELERATORS_TEXT))
+        )
 
     def _adopt(self, nodes: list[Node]) -> None:
         """Bring the table of GPUs up to date; one that is not listed any more has no node."""

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 _UUID = re.compile(r"\s*(?:GPU|MIG)-[0-9A-Za-z-]+\s*")
 _AMOUNT = re.compile(r"\s*(?:\d+(?:\.\d+)? (?:MiB|MB)|\[N/A\])\s*")
-_NAME = re.compile(r"\s*(?:\[(?:Insufficient Permissions|Not Found)\]|[A-Za-z]:\\.*|\.{0,2}/.*"
-                   r"|[A-Za-z_][\w.+-]*)\s*")  # fmt: skip
+_NAME = re.compile(
+    r"\s*(?:\[(?:Insufficient Permissions|Not Found)\]|[A-Za-z]:\\.*|\.{0,2}/.*"
+    r"|[A-Za-z_][\w.+-]*)\s*"
+)
 _STAMP = re.compile(r"\s*\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?\s*")
 
 

@@ -26,9 +26,10 @@ _MEMORY = re.compile(r"(\d+)\s*MiB\s*/\s*(\d+)\s*MiB")
 _PART = re.compile(r"\s*\|\s*(\d{1,3})\s+(\d{1,4})\s+(\d{1,4})\s+(\d{1,4})\s*\|")
 _TYPE = r"(?:[CGM](?:\+[CGM])*)"
 _PROCESS = re.compile(
-    r"\s*\|\s*(\d{1,3})\s+(?:(N/A|\d+)\s+(N/A|\d+)\s+)?(\d+)\s+" + _TYPE +
-    r"\s+(.*?)\s+(\d+\s*MiB|N/A)\s*\|"
-)  # fmt: skip
+    r"\s*\|\s*(\d{1,3})\s+(?:(N/A|\d+)\s+(N/A|\d+)\s+)?(\d+)\s+"
+    + _TYPE
+    + r"\s+(.*?)\s+(\d+\s*MiB|N/A)\s*\|"
+)
 _CLOCK = Clock()
 
 
