@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -61,7 +60,7 @@ def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
     """
     if text_description.drawable(chart) is None or not available():
         return None
-    order = msgspec.json.encode(order_of(chart, now_s=time.time()))
+    order = msgspec.json.encode(order_of(chart))
     out, why = ask(PROGRAM, order, deadline_s=deadline_s)
     if out is not None and out.startswith(_PNG) and len(out) <= MOST_BYTES:
         return out
@@ -69,10 +68,10 @@ def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
     return None
 
 
-def order_of(chart: Chart, *, now_s: float) -> Order:
+def order_of(chart: Chart) -> Order:
     """Return the order for the picture of a mail."""
     return Order(
-        pictures=(picture_of(chart, now_s=now_s),),
+        pictures=(picture_of(chart),),
         form="png",
         width_px=SIZE_PX[0],
         height_px=SIZE_PX[1],
@@ -81,8 +80,11 @@ def order_of(chart: Chart, *, now_s: float) -> Order:
     )
 
 
-def picture_of(chart: Chart, *, now_s: float) -> Picture:
-    """Return the chart of a message as a picture: its curve, its fit and where that leads."""
+def picture_of(chart: Chart) -> Picture:
+    """Return the chart of a message as a picture: its curve, its fit and where that leads.
+
+    As of its judgement, as is the text beside it: a mail may leave, and be read, much later.
+    """
     judged_s = chart.at_s[-1] if chart.judged_at_s is None else chart.judged_at_s
     forecast = None
     if chart.level_bytes is not None and chart.rate_bytes_per_s is not None:
@@ -103,7 +105,7 @@ def picture_of(chart: Chart, *, now_s: float) -> Picture:
         verdict="",
         begin_s=chart.at_s[0],
         end_s=chart.at_s[-1],
-        now_s=now_s,
+        now_s=judged_s,
         curve=Curve(
             at_s=chart.at_s,
             used_bytes=chart.used_bytes,

@@ -119,7 +119,7 @@ class Order(Value, frozen=True, kw_only=True):
     dpi: float | None = None
     """Dots of an inch; None: as the form and the size have it."""
     bare: bool = False
-    """Without title and verdict: who shows it says both."""
+    """Without title, verdict and legend: who shows it says all three."""
     window: tuple[float, float] | None = None
     """The span that is shown, epoch seconds; None: all, with the forecast."""
 

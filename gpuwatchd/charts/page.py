@@ -15,8 +15,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.charts import drawing, scales, text_description
-from gpuwatchd.charts.elements import Markup, badge, element, join, table
-from gpuwatchd.charts.svg import draw
+from gpuwatchd.charts.svg import Markup, badge, draw, element, join, table
 from gpuwatchd.core import units
 from gpuwatchd.core.design import (
     BADGE_INK,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.charts.drawing import Picture
-    from gpuwatchd.charts.elements import Node
+    from gpuwatchd.charts.svg import Node
 
 
 def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:

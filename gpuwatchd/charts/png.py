@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gpuwatchd import __version__
-from gpuwatchd.charts import mark_groups, scales
+from gpuwatchd.charts import scales
 from gpuwatchd.charts.child_process import FOLDER
 from gpuwatchd.charts.drawing import Order, Picture
 from gpuwatchd.charts.text_description import sentence
@@ -52,7 +52,7 @@ _LEAST_DPI: Final = 90.0
 _AXES_IN: Final = 2.3
 """Height of what is between the scales."""
 _LEAST_AXES_IN: Final = 0.8
-_HEAD_IN, _BARE_IN, _FOOT_IN, _ROW_IN = 0.62, 0.1, 0.64, 0.2
+_HEAD_IN, _BARE_IN, _FOOT_IN, _SCALE_IN, _ROW_IN = 0.62, 0.1, 0.64, 0.3, 0.2
 _SECOND_ROW_IN: Final = 0.19
 """Of the legend, where one is too narrow."""
 _LEFT_IN, _RIGHT_IN = 0.82, 0.3
@@ -83,12 +83,12 @@ def _rendered(order: Order, figure_of: Any, canvas_of: Any) -> bytes:
     ground = NIGHT if order.dark else PAPER
     rows = [_rows(picture, order) for picture in order.pictures]
     width_in, height_in, dpi = size_in(order)
-    heights = [_panel_in(own, width_in, _head_in(order)) for own in rows]
+    heights = [_panel_in(own, width_in, order) for own in rows]
     if height_in is None:
         height_in = sum(heights)
     elif height_in < sum(heights):  # there is no room for the lists
         rows = [[] for _ in rows]
-        heights = [_panel_in(own, width_in, _head_in(order)) for own in rows]
+        heights = [_panel_in(own, width_in, order) for own in rows]
     figure = figure_of(figsize=(width_in, height_in), dpi=dpi, facecolor=ground)
     canvas_of(figure)
     spare_in = (height_in - sum(heights)) / len(heights)
@@ -150,7 +150,9 @@ def size_in(order: Order) -> tuple[float, float | None, float]:
 def fits(order: Order) -> bool:
     """Return whether every panel has room for its axes."""
     width_in, height_in, _ = size_in(order)
-    least_in = len(order.pictures) * (_head_in(order) + _LEAST_AXES_IN + _foot_in(width_in))
+    least_in = len(order.pictures) * (
+        _head_in(order) + _LEAST_AXES_IN + _foot_in(width_in, bare=order.bare)
+    )
     return height_in is None or height_in >= least_in
 
 
@@ -158,23 +160,26 @@ def _head_in(order: Order) -> float:
     return _BARE_IN if order.bare else _HEAD_IN
 
 
-def _foot_in(width_in: float) -> float:
+def _foot_in(width_in: float, *, bare: bool) -> float:
     """Return what the scale of time and the legend take."""
+    if bare:
+        return _SCALE_IN
     narrow = width_in - _LEFT_IN - _RIGHT_IN <= LEGEND_IN
     return _FOOT_IN + (_SECOND_ROW_IN if narrow else 0.0)
 
 
-def _panel_in(rows: list[Row], width_in: float, head_in: float) -> float:
-    return head_in + _AXES_IN + _foot_in(width_in) + _ROW_IN * len(rows)
+def _panel_in(rows: list[Row], width_in: float, order: Order) -> float:
+    foot_in = _foot_in(width_in, bare=order.bare)
+    return _head_in(order) + _AXES_IN + foot_in + _ROW_IN * len(rows)
 
 
 def _rows(picture: Picture, order: Order) -> list[Row]:
     """Return the list of marks, then what has to be known."""
-    groups = mark_groups.groups(picture, PLACES, scales.frame(picture, order.window))
-    pairs, left_out = mark_groups.numbered(groups, MOST_ROWS)
+    groups = scales.groups(picture, PLACES, scales.frame(picture, order.window))
+    pairs, left_out = scales.numbered(groups, MOST_ROWS)
     rows = []
     for number, mark in pairs:
-        shape, part = mark_groups.sign((mark,), ascii_only=False)
+        shape, part = scales.sign((mark,), ascii_only=False)
         at = units.moment(mark.at_s, now_s=picture.now_s)
         rows.append((f"{shape}{number}", part, f"{at}  {text.clean(mark.text)}"))
     if left_out:
@@ -195,7 +200,7 @@ class _Sheet:
         head_in = _head_in(self._order)
         if not self._order.bare:
             self._head(picture)
-        foot_in = _foot_in(self._width_in) + _ROW_IN * len(rows)
+        foot_in = _foot_in(self._width_in, bare=self._order.bare) + _ROW_IN * len(rows)
         axes_in = self._own_in - head_in - foot_in
         bottom_in = self._top_in - head_in - axes_in
         within_in = self._width_in - _LEFT_IN - _RIGHT_IN
@@ -204,7 +209,8 @@ class _Sheet:
         )
         panel = Panel(axes, picture, scales.frame(picture, self._order.window), self._paint)
         panel.draw()
-        panel.legend(self._figure, self._at(_LEFT_IN, bottom_in - 0.33), within_in)
+        if not self._order.bare:
+            panel.legend(self._figure, self._at(_LEFT_IN, bottom_in - 0.33), within_in)
         for at, (shape, part, value) in enumerate(rows):
             y_in = bottom_in - foot_in + 0.14 + _ROW_IN * (len(rows) - 1 - at)
             self._write(_LEFT_IN, y_in, shape, part, fontsize=8.5)
@@ -522,11 +528,7 @@ class Panel:
         if forecast is not None and forecast.mid_s is not None:
             room = 0.97 - self._share(label)
             words = next(
-                (
-                    w
-                    for w in mark_groups.limit_texts(forecast, picture.now_s)
-                    if self._share(w) < room
-                ),
+                (w for w in scales.limit_texts(forecast, picture.now_s) if self._share(w) < room),
                 "",
             )
             self._write(frame.end_s, above, words, "ink", ha="right", weight="bold")
@@ -534,8 +536,8 @@ class Panel:
     def _marks(self) -> None:
         frame, limit = self._shown, self._picture.limit_bytes
         top = min(limit or frame.top_bytes, 0.92 * frame.top_bytes)  # above it there are words
-        for group in mark_groups.groups(self._picture, PLACES, frame):
-            shape, part = mark_groups.sign(group.marks, ascii_only=False)
+        for group in scales.groups(self._picture, PLACES, frame):
+            shape, part = scales.sign(group.marks, ascii_only=False)
             at_s = group.marks[0].at_s
             self._axes.plot(
                 [at_s, at_s], [0.0, top], color=self._paint(part), linewidth=0.8, alpha=0.55,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.charts import scales
-from gpuwatchd.charts.mark_groups import groups, limit_texts, numbered, sign
 from gpuwatchd.charts.raster import CHECKED, FAINT, SPARSE, Canvas, Cell, runs
+from gpuwatchd.charts.scales import groups, limit_texts, numbered, sign
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LEGEND
 

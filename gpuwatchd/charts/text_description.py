@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.charts.mark_groups import since_judged
+from gpuwatchd.charts.scales import since_judged
 from gpuwatchd.core import units
 from gpuwatchd.core.design import FLAGS, LEGEND
 

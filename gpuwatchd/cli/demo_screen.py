@@ -1,4 +1,4 @@
-"""The demo on a terminal: a live table above the last events."""
+"""What the demo shows: lines, JSON, or on a terminal a live table above the last events."""
 
 from __future__ import annotations
 

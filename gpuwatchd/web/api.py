@@ -21,7 +21,7 @@ from gpuwatchd.core.errors import GpuwatchdError, NotAllowed, StoreBusy
 from gpuwatchd.store import live
 from gpuwatchd.web import openapi, responses
 from gpuwatchd.web import pages as views
-from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, BadQuery, Endpoint, words
+from gpuwatchd.web.openapi import ENDPOINTS, PREFIX, BadQuery, Endpoint, words
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

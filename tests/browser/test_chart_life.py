@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatchd.charts import drawing, page, svg, text_description
 from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, MarkKind, Picture
-from gpuwatchd.charts.elements import element
+from gpuwatchd.charts.svg import element
 from gpuwatchd.core import units
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, settle

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.core.model import Button, Message
-from gpuwatchd.notify.channels.desktop.connection import Link
-from gpuwatchd.notify.channels.desktop.popups import Shown
+from gpuwatchd.notify.channels.desktop.connection import Link, Shown
 
 
 class _Nothing:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.notify.channels.desktop.popups import MOST, Shown
+from gpuwatchd.notify.channels.desktop.connection import MOST, Shown
 
 if TYPE_CHECKING:
     from pathlib import Path

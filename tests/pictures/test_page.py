@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.charts import page, text_description
-from gpuwatchd.charts.elements import element
+from gpuwatchd.charts.svg import element
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, PARTS
 from tests.browser import gallery
 from tests.conftest import ROOT

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.charts import mark_groups, text_description
+from gpuwatchd.charts import scales, text_description
 from gpuwatchd.charts.drawing import Curve, Picture
 from gpuwatchd.core import units
 from tests.browser import gallery
@@ -48,7 +48,7 @@ def test_a_judgement_of_now_has_the_figures_that_stand_beside_it(late_s: float, 
     assert told.forecast is not None
     now_s = told.forecast.judged_at_s + late_s
     assert said in text_description.sentence(msgspec.structs.replace(told, now_s=now_s))
-    assert mark_groups.limit_texts(told.forecast, now_s)[0].startswith(said)
+    assert scales.limit_texts(told.forecast, now_s)[0].startswith(said)
 
 
 def test_what_is_marked_can_be_read() -> None:

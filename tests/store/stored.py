@@ -24,7 +24,7 @@ STRUCTS = {
     "profile": "gpuwatchd.core.model:Profile",
     # Files of the runtime directory and of the state directory.
     "boot": "gpuwatchd.collect.host.processes:_Anchor",
-    "pop-ups": "gpuwatchd.notify.channels.desktop.popups:_Kept",
+    "pop-ups": "gpuwatchd.notify.channels.desktop.connection:_Kept",
     "release": "gpuwatchd.store.driver_release:Request",
     "state": "gpuwatchd.store.live:LiveState",
     "state-head": "gpuwatchd.cli.locations:_Head",

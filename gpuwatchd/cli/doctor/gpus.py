@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.cli.doctor.answer import Asked, Check, failed, ok, warning
 from gpuwatchd.collect.host.files import inside_container
 from gpuwatchd.collect.nvml import driver as nvml_library
+from gpuwatchd.collect.nvml.system import read_text
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -231,15 +232,15 @@ def _cards(root: Path) -> list[str]:
     return [
         card.name
         for card in sorted((root / "sys/bus/pci/devices").glob("*"))
-        if _text(card / "vendor") == _NVIDIA and _text(card / "class").startswith(_DISPLAY)
+        if read_text(card / "vendor") == _NVIDIA and read_text(card / "class").startswith(_DISPLAY)
     ]
 
 
 def _module(root: Path) -> str:
     """Return the version of the kernel module that is loaded; "" when none is."""
-    text = _text(root / "sys/module/nvidia/version")
+    text = read_text(root / "sys/module/nvidia/version")
     if not text:
-        match = _VERSION.search(_text(root / "proc/driver/nvidia/version"))
+        match = _VERSION.search(read_text(root / "proc/driver/nvidia/version"))
         text = match[0] if match else ""
     return text
 
@@ -255,10 +256,3 @@ def _version(library: Path | None) -> str:
 def _in_container(root: Path) -> bool:
     marks = (root / ".dockerenv", root / "run/.containerenv", root / "run/systemd/container")
     return any(mark.exists() for mark in marks) or inside_container(root / "proc", root)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

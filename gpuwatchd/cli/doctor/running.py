@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd import __version__
 from gpuwatchd.cli import locations
 from gpuwatchd.cli.doctor.answer import Check, ok, warning
+from gpuwatchd.collect.host.files import read_bytes
 from gpuwatchd.core import config, text, units
 from gpuwatchd.core.config import directories
 from gpuwatchd.core.errors import GpuwatchdError
@@ -86,7 +87,9 @@ def _two_daemons(around: Around) -> Iterator[Check]:
     for directory in _runtime_dirs(around):
         lock = directory / _LOCK
         if is_held(lock, around.root):
-            held[lock] = text.clean(_first_line(lock)) or "?"
+            held[lock] = (
+                text.clean(read_bytes(lock).partition(b"\n")[0].decode("ascii", "replace")) or "?"
+            )
     if len(held) > 1:
         which = " and ".join(f"pid {pid} ({lock.parent})" for lock, pid in held.items())
         system = any(lock.parent == directories.SYSTEM_RUNTIME_DIR for lock in held)
@@ -119,13 +122,6 @@ def is_held(lock: Path, root: Path) -> bool:
         return False
     place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
     return any("FLOCK" in (fields := line.split()) and place in fields for line in lines)
-
-
-def _first_line(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii", errors="replace").partition("\n")[0].strip()
-    except OSError:
-        return ""
 
 
 def _two_services(around: Around) -> Iterator[Check]:

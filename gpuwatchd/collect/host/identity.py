@@ -1,4 +1,4 @@
-"""Reading who one process is, from its files under /proc."""
+"""Reading who one process is: user, program, job and rank, from its files under /proc."""
 
 from __future__ import annotations
 

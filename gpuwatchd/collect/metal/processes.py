@@ -12,8 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gpuwatchd.analysis import frameworks
-from gpuwatchd.collect.metal.calls import GPU_CLIENTS, Denied, ListedProcess
-from gpuwatchd.collect.metal.ioreg import GpuClient, parse_clients
+from gpuwatchd.collect.metal.calls import (
+    GPU_CLIENTS,
+    Denied,
+    GpuClient,
+    ListedProcess,
+    parse_clients,
+)
 from gpuwatchd.core.errors import SourceError
 from gpuwatchd.core.model import ProcessKey, ProcessUse
 

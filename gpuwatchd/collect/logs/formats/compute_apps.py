@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.columns import Layout, layout_of
-from gpuwatchd.collect.logs.processes import NO_AMOUNT, ProcessTable
+from gpuwatchd.collect.logs.rowwise import NO_AMOUNT, ProcessTable
 from gpuwatchd.collect.logs.tables import HeadedReader
 
 if TYPE_CHECKING:

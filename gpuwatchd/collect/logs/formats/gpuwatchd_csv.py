@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.collect.logs.columns import layout_of
-from gpuwatchd.collect.logs.processes import ProcessTable
+from gpuwatchd.collect.logs.rowwise import ProcessTable
 from gpuwatchd.collect.logs.tables import HeadedReader, Table
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.logs.smi_report import Card, Instance, Memory, Process, keep
+from gpuwatchd.collect.logs.documents import Card, Instance, Memory, Process, keep
 from gpuwatchd.collect.logs.times import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.collect.logs.collector import Collector
-    from gpuwatchd.collect.logs.smi_report import Time
+    from gpuwatchd.collect.logs.documents import Time
 
 _RULE = re.compile(r"\s*\+[-=+]{20,}\s*$")
 _BANNER = re.compile(r"\s*\|\s*NVIDIA-SMI\s")
