@@ -11,7 +11,7 @@ import pytest
 from gpuwatchd.charts import drawing
 from gpuwatchd.charts.drawing import Curve
 from gpuwatchd.cli import badges, charts, current_state, history_query
-from gpuwatchd.cli.answers.findings import PictureShape
+from gpuwatchd.cli.answers.charts import PictureShape
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.store import curves
 from gpuwatchd.view import recorded_chart as parts

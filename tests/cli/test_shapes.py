@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.cli import COMMANDS, answers, main
-from gpuwatchd.cli.answers import alerts, base, findings, history, present, report
+from gpuwatchd.cli.answers import alerts, base, charts, history, present, report
 from gpuwatchd.cli.answers import program as own
 from gpuwatchd.cli.verbs import service
 from gpuwatchd.core import config
@@ -45,7 +45,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("explain 4711", present.Explain),
     ("explain GPU-2", present.Explain),
     ("zombies", present.IdleMemory),
-    ("plot", findings.Plot),
+    ("plot", charts.Plot),
     ("history", history.History),
     ("history --events", history.History),
     ("history --since 2h --pid 4711", history.HistoryOfProcesses),
@@ -321,7 +321,7 @@ UNITS = ("_bytes", "_s", "_pct", "_c", "_w", "_j", "_usd", "_hours", "share", "c
 
 
 def _structs() -> dict[str, type[base.Shape]]:
-    modules = (own, base, history, own, present, alerts)
+    modules = (own, base, history, present, alerts)
     return {
         name: found
         for module in modules

@@ -18,8 +18,8 @@ from gpuwatchd.core.model import readings as model_seen
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 NAMES = (*shapes.ANSWERS, *shapes.OTHERS)
-_MODULES = (shapes, program, base, findings, history, program, present, program, alerts,
-            model_judged, model_seen, model_told)  # fmt: skip
+_MODULES = (shapes, program, base, findings, history, present, alerts, model_judged, model_seen,
+            model_told)  # fmt: skip
 _UNITS = (
     ("_bytes_per_s", "bytes per second"),
     ("_bytes", "bytes"),

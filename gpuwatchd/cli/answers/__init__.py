@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpuwatchd.cli.answers import alerts, findings, history, present, program, report
+from gpuwatchd.cli.answers import alerts, charts, history, present, program, report
 from gpuwatchd.cli.answers.base import Failure, Shape
 from gpuwatchd.core.model import Finding, Message
 
@@ -58,7 +58,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "predict": (present.Predict,),
     "explain": (present.Explain,),
     "zombies": (present.IdleMemory,),
-    "plot": (findings.Plot,),
+    "plot": (charts.Plot,),
     "history": (history.History, history.HistoryOfProcesses, history.HistoryQueries),
     "report": (report.Report,),
     "alerts": (alerts.Alerts, alerts.AlertShown),

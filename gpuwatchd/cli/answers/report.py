@@ -18,7 +18,8 @@ from gpuwatchd.cli.answers.base import (
     Shape,
     Share,
 )
-from gpuwatchd.cli.answers.findings import HoldingShape, Info, PictureShape, Verdict
+from gpuwatchd.cli.answers.charts import PictureShape
+from gpuwatchd.cli.answers.findings import HoldingShape, Info, Verdict
 from gpuwatchd.cli.answers.history import Paid, PriceUsed, Sums
 from gpuwatchd.cli.answers.present import Silent
 
