@@ -12,7 +12,7 @@ import pytest
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.forecast.calibration import COEFFICIENTS, FEATURES, LEVELS
 from gpuwatchd.analysis.forecast.eta import NARROWEST, WIDEST, Ahead, ahead, eta, pace, quantile
-from gpuwatchd.analysis.forecast.saturation import Saturation, saturation
+from gpuwatchd.analysis.forecast.laws import Saturation, saturation
 from gpuwatchd.analysis.verdict import judge
 from gpuwatchd.core.config import DetectionSection
 from tests import making

@@ -5,23 +5,19 @@ A mail never waits longer for its picture than :data:`DEADLINE_S`, and is never 
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import logging
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.charts import text_chart
+from gpuwatchd.charts import text_description
 from gpuwatchd.charts.drawing import Curve, Forecast, Order, Picture
-from gpuwatchd.core import extras, text
+from gpuwatchd.core import child_process, extras, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +41,6 @@ _KEPT = frozenset({
     "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
 })  # fmt: skip
 """Of our environment the child gets no more than this: no secrets, no sockets."""
-_KILL_WAIT_S = 0.5
 
 
 def available() -> bool:
@@ -63,9 +58,9 @@ def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
     deadline_s
         Seconds.
     """
-    if text_chart.drawable(chart) is None or not available():
+    if text_description.drawable(chart) is None or not available():
         return None
-    order = msgspec.json.encode(order_of(chart, now_s=time.time()))
+    order = msgspec.json.encode(order_of(chart))
     out, why = ask(PROGRAM, order, deadline_s=deadline_s)
     if out is not None and out.startswith(_PNG) and len(out) <= MOST_BYTES:
         return out
@@ -73,10 +68,10 @@ def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
     return None
 
 
-def order_of(chart: Chart, *, now_s: float) -> Order:
+def order_of(chart: Chart) -> Order:
     """Return the order for the picture of a mail."""
     return Order(
-        pictures=(picture_of(chart, now_s=now_s),),
+        pictures=(picture_of(chart),),
         form="png",
         width_px=SIZE_PX[0],
         height_px=SIZE_PX[1],
@@ -85,8 +80,11 @@ def order_of(chart: Chart, *, now_s: float) -> Order:
     )
 
 
-def picture_of(chart: Chart, *, now_s: float) -> Picture:
-    """Return the chart of a message as a picture: its curve, its fit and where that leads."""
+def picture_of(chart: Chart) -> Picture:
+    """Return the chart of a message as a picture: its curve, its fit and where that leads.
+
+    As of its judgement, as is the text beside it: a mail may leave, and be read, much later.
+    """
     judged_s = chart.at_s[-1] if chart.judged_at_s is None else chart.judged_at_s
     forecast = None
     if chart.level_bytes is not None and chart.rate_bytes_per_s is not None:
@@ -107,7 +105,7 @@ def picture_of(chart: Chart, *, now_s: float) -> Picture:
         verdict="",
         begin_s=chart.at_s[0],
         end_s=chart.at_s[-1],
-        now_s=now_s,
+        now_s=judged_s,
         curve=Curve(
             at_s=chart.at_s,
             used_bytes=chart.used_bytes,
@@ -138,50 +136,24 @@ def ask(
     except OSError as error:
         return None, str(error)
     try:
-        return _run(program, order, environment(os.environ, folder), deadline_s)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        answer = child_process.ask(
+            [sys.executable, *program],
+            order,
+            environ=environment(os.environ, folder),
+            timeout_s=deadline_s,
+        )
+    except (OSError, ValueError) as error:
         return None, str(error)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if answer.code == 0:
+        return answer.out, ""
+    if answer.code is None:
+        return None, f"not drawn within {deadline_s:g} s"
+    return None, text.clean(answer.said[-400:]).strip() or f"exit {answer.code}"
 
 
 def environment(base: Mapping[str, str], folder: str) -> dict[str, str]:
     """Return the environment of the child; ``folder`` takes what Matplotlib writes."""
     values = {k: v for k, v in base.items() if k in _KEPT or k.startswith("LC_")}
     return values | {"MPLCONFIGDIR": folder, "MPLBACKEND": "Agg", "OPENBLAS_NUM_THREADS": "1"}
-
-
-def _run(
-    program: Sequence[str], order: bytes, environ: dict[str, str], deadline_s: float
-) -> tuple[bytes | None, str]:
-    process = subprocess.Popen(
-        [sys.executable, *program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environ,
-        cwd="/",
-        start_new_session=True,
-    )
-    try:
-        out, said = process.communicate(order, timeout=deadline_s)
-    except subprocess.TimeoutExpired:
-        return None, f"not drawn within {deadline_s:g} s"
-    finally:
-        _end(process)
-    if process.returncode == 0:
-        return out, ""
-    return None, text.clean(said[-400:]).strip() or f"exit {process.returncode}"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it where it has not ended; one that cannot be killed is left behind, not waited for."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_KILL_WAIT_S)
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()

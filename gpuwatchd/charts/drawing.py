@@ -13,16 +13,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.design import Kind
 from gpuwatchd.core.model.base import Severity, Value
 
-MarkKind = Literal[
-    "alert",
-    "resolved",
-    "event",
-    "restart",
-    "began",
-    "ended",
-    "saved",
-    "asked",
-]
+MarkKind = Literal["alert", "resolved", "event", "restart", "began", "ended", "saved", "asked"]
 """alert, resolved: of an alert; event: of the hardware or the driver; restart: machine or recording
 began anew, or the clock was set; began, ended: of a process; saved, asked: checkpoints."""
 
@@ -128,7 +119,7 @@ class Order(Value, frozen=True, kw_only=True):
     dpi: float | None = None
     """Dots of an inch; None: as the form and the size have it."""
     bare: bool = False
-    """Without title and verdict: who shows it says both."""
+    """Without title, verdict and legend: who shows it says all three."""
     window: tuple[float, float] | None = None
     """The span that is shown, epoch seconds; None: all, with the forecast."""
 
@@ -150,7 +141,9 @@ def to_json(picture: Picture) -> dict[str, Any]:
         "curve": _curve(picture.curve),
         "floor": None if picture.floor is None else _curve(picture.floor),
         "limit_bytes": picture.limit_bytes,
-        "forecast": None if forecast is None else {
+        "forecast": None
+        if forecast is None
+        else {
             "judged_at": units.instant(forecast.judged_at_s),
             "level_bytes": forecast.level_bytes,
             "rate_bytes_per_s": forecast.rate_bytes_per_s,
@@ -169,7 +162,7 @@ def to_json(picture: Picture) -> dict[str, Any]:
             for g in picture.gaps
         ],
         "notes": list(picture.notes),
-    }  # fmt: skip
+    }
 
 
 def _curve(curve: Curve) -> dict[str, Any]:

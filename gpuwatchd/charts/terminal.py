@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.charts import scales
-from gpuwatchd.charts.field import LAYERS, Field
-from gpuwatchd.charts.mark_groups import groups, numbered, sign
-from gpuwatchd.charts.raster import Canvas, Cell, runs
+from gpuwatchd.charts.raster import CHECKED, FAINT, SPARSE, Canvas, Cell, runs
+from gpuwatchd.charts.scales import groups, limit_texts, numbered, sign
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LEGEND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Picture
+    from gpuwatchd.charts.scales import Frame
 
 __all__ = ["Cell", "Plot", "draw", "keys", "legend", "plot", "span"]
 
@@ -216,3 +216,187 @@ def _parts(picture: Picture) -> set[str]:
         "now": forecast is not None,
     }
     return {part for part, there in have.items() if there}
+
+
+# What is between the scales of a picture, in the dots of a terminal.
+
+LAYERS: Final = ("band", "range", "floor", "fit", "curve")
+"""What is drawn in dots, undermost first."""
+_FIT_DASH: Final = (4, 3)
+_FLOOR_DASH: Final = (1, 2)
+_FADES: Final = (CHECKED, SPARSE, FAINT)
+"""Of what is foreseen without an end, the further the fainter."""
+_ROWS_WITH_WORDS: Final = 5
+"""Of fewer, none is left to the words above the limit."""
+
+
+class Field:
+    """Everything between the scales."""
+
+    def __init__(self, picture: Picture, canvas: Canvas, frame: Frame) -> None:
+        limit, rows = picture.limit_bytes, canvas.rows
+        if limit is not None and limit <= frame.top_bytes and rows >= _ROWS_WITH_WORDS:
+            frame = frame._replace(top_bytes=max(frame.top_bytes, limit * rows / (rows - 1.2)))
+        self._picture, self._canvas, self._shown = picture, canvas, frame
+        self._per_s = canvas.wide / (frame.end_s - frame.begin_s)
+        self._per_byte = canvas.high / frame.top_bytes
+
+    def draw(self) -> None:
+        """Draw all of it."""
+        picture = self._picture
+        self._gaps(picture.gaps)
+        self._limit(picture.limit_bytes)
+        if picture.forecast is not None:
+            self._now()
+            self._forecast(picture.forecast)
+        if picture.floor is not None:
+            for part in _pieces(picture.floor):
+                self._canvas.line("floor", self._points(part), _FLOOR_DASH)
+        self._ranges(picture.curve)
+        for part in _pieces(picture.curve):
+            points = self._points(part)
+            if len(points) == 1 or points[-1][0] - points[0][0] < 1:
+                self._canvas.point("curve", *points[0])
+            self._canvas.line("curve", points, thick=1 if self._canvas.ascii else 2)
+        if picture.empty:
+            self._say_empty()
+
+    def row(self, value_bytes: float) -> int:
+        """Return the row of cells in which a level is."""
+        return self._canvas.row_of(self._y(value_bytes))
+
+    def _x(self, at_s: float) -> float:
+        return (at_s - self._shown.begin_s) * self._per_s
+
+    def _y(self, value_bytes: float) -> float:
+        return min(max(self._canvas.high - 0.5 - value_bytes * self._per_byte, -1e6), 1e6)
+
+    def _points(self, piece: list[tuple[float, float]]) -> list[tuple[float, float]]:
+        begin_s, per_s = self._shown.begin_s, self._per_s
+        base, per_byte = self._canvas.high - 0.5, self._per_byte
+        return [((at_s - begin_s) * per_s, base - used * per_byte) for at_s, used in piece]
+
+    def _ranges(self, curve: Curve) -> None:
+        half = max(curve.width_s * self._per_s / 2, 0.5)
+        begin_s, per_s, wide = self._shown.begin_s, self._per_s, self._canvas.wide
+        base, per_byte, fill = self._canvas.high - 0.5, self._per_byte, self._canvas.fill
+        seen = ((at_s - begin_s) * per_s for at_s in curve.at_s)
+        for x, low, high in zip(seen, curve.low_bytes, curve.high_bytes, strict=True):
+            if low is None or high is None or low == high or x < -half or x > wide + half:
+                continue
+            first, top, bottom = int(x - half), base - high * per_byte, base - low * per_byte
+            for column in range(first, max(int(x + half), first + 1)):
+                fill("range", column, top, bottom, SPARSE)
+
+    def _gaps(self, gaps: tuple[Gap, ...]) -> None:
+        canvas = self._canvas
+        for gap in gaps:
+            first = max(0, canvas.column_of(self._x(gap.begin_s) + 0.999))
+            last = min(canvas.columns, canvas.column_of(self._x(gap.end_s)))
+            for row in range(canvas.rows):
+                if last > first:
+                    canvas.under(first, row, self._shade(first, last, row), "gap")
+            texts = (f" {words} " for words in (gap.why, LEGEND["gap"]) if words)
+            words = next((text for text in texts if len(text) <= last - first), "")
+            if words and not self._picture.empty:
+                middle = first + (last - first - len(words)) // 2
+                canvas.write(middle, canvas.rows // 2, words, "faint")
+
+    def _shade(self, first: int, last: int, row: int) -> str:
+        if not self._canvas.ascii:
+            return "░" * (last - first)
+        return "".join("." if (column + row) % 2 else " " for column in range(first, last))
+
+    def _limit(self, limit_bytes: float | None) -> None:
+        canvas = self._canvas
+        if limit_bytes is None or limit_bytes > self._shown.top_bytes:
+            return
+        row = canvas.row_of(self._y(limit_bytes))
+        canvas.under(0, row, ("=" if canvas.ascii else "─") * canvas.columns, "limit")
+        words = self._words(limit_bytes)
+        if len(words) + 2 <= canvas.columns:
+            canvas.write(1, max(0, row - 1), words, "limit")
+
+    def _words(self, limit_bytes: float) -> str:
+        return f"{LEGEND['limit']} {units.size(limit_bytes)}"
+
+    def _now(self) -> None:
+        canvas = self._canvas
+        now_s = self._picture.now_s
+        if now_s < self._shown.end_s:
+            column = canvas.column_of(self._x(now_s))
+            for row in range(canvas.rows):
+                canvas.under(column, row, ":" if canvas.ascii else "┊", "now")
+
+    def _forecast(self, forecast: Forecast) -> None:
+        canvas, frame = self._canvas, self._shown
+        begin_s = max(forecast.onset_at_s or forecast.judged_at_s, self._picture.begin_s)
+        before = forecast.level_bytes - forecast.rate_bytes_per_s * (forecast.judged_at_s - begin_s)
+        at, level = self._x(forecast.judged_at_s), self._y(forecast.level_bytes)
+        canvas.line("fit", [(self._x(begin_s), self._y(before)), (at, level)], _FIT_DASH)
+        if forecast.limit_bytes is None or forecast.mid_s is None:
+            return
+        top = self._y(forecast.limit_bytes)
+        edge = (canvas.row_of(top) + 1) * canvas.high / canvas.rows  # the line itself stays visible
+        low = self._x(
+            forecast.judged_at_s + (forecast.mid_s if forecast.low_s is None else forecast.low_s)
+        )
+        high = None if forecast.high_s is None else self._x(forecast.judged_at_s + forecast.high_s)
+        full_s = forecast.judged_at_s + forecast.mid_s
+        if level > edge:
+            self._cone((at, level), (low, high), edge)
+            canvas.line("fit", [(at, level), (self._x(full_s), edge)], _FIT_DASH)
+        row = canvas.row_of(top)
+        first = canvas.column_of(low)
+        last = canvas.columns if high is None else canvas.column_of(high) + 1
+        if high is not None:
+            canvas.under(first, row, ("#" if canvas.ascii else "━") * (last - first), "band")
+        room = canvas.columns - len(self._words(forecast.limit_bytes)) - 3
+        words = next(
+            (words for words in limit_texts(forecast, self._picture.now_s) if len(words) <= room),
+            "",
+        )
+        if row > 0:  # in the line itself it would be in the way
+            canvas.write(canvas.columns - len(words) - 1, row - 1, words, "ink")
+        if full_s <= frame.end_s:
+            canvas.write(
+                canvas.column_of(self._x(full_s)), row, "X" if canvas.ascii else "╳", "limit"
+            )
+
+    def _cone(
+        self, start: tuple[float, float], ends: tuple[float, float | None], top: float
+    ) -> None:
+        """Fill between the earliest and the latest way to the limit; without an end, fade."""
+        canvas, (at, level), (low, high) = self._canvas, start, ends
+        last = canvas.wide if high is None else min(canvas.wide, int(high) + 1)
+        for x in range(max(0, int(at)), last):
+            upper = level + (top - level) * min(1.0, (x - at) / max(low - at, 1e-9))
+            lower = level
+            if high is not None:
+                lower = level + (top - level) * min(1.0, (x - at) / max(high - at, 1e-9))
+            pattern = CHECKED
+            if high is None:
+                share = (x - at) / max(canvas.wide - at, 1.0)
+                pattern = _FADES[min(int(share * len(_FADES)), len(_FADES) - 1)]
+            canvas.fill("band", x, upper, lower, pattern)
+
+    def _say_empty(self) -> None:
+        canvas = self._canvas
+        words = LEGEND["gap"]
+        middle = max(0, (canvas.columns - len(words)) // 2)
+        canvas.write(max(0, middle - 1), canvas.rows // 2, f" {words} ", "faint")
+
+
+def _pieces(curve: Curve) -> list[list[tuple[float, float]]]:
+    """Return a curve without its gaps: (instant, bytes) of each piece."""
+    groups: list[list[tuple[float, float]]] = []
+    piece: list[tuple[float, float]] = []
+    for at_s, used in zip(curve.at_s, curve.used_bytes, strict=True):
+        if used is not None:
+            piece.append((at_s, used))
+        elif piece:
+            groups.append(piece)
+            piece = []
+    if piece:
+        groups.append(piece)
+    return groups

@@ -138,8 +138,9 @@ def hardware_state(reading: DeviceReading) -> list[str]:
     """Return what the hardware says of itself beside its memory."""
     facts = [] if reading.memory_api is None else [f"memory by {reading.memory_api}"]
     if reading.throttle is not None:
-        facts.append(f"clocks held by {', '.join(reading.throttle)}" if reading.throttle else
-                     "clocks free")  # fmt: skip
+        facts.append(
+            f"clocks held by {', '.join(reading.throttle)}" if reading.throttle else "clocks free"
+        )
     if reading.ecc_errors is not None:
         facts.append(f"ECC errors: {reading.ecc_errors}")
     if reading.retired_pages:
@@ -209,8 +210,10 @@ def extras(item: LiveDevice) -> list[Part]:
     if reading is None:
         return []
     facts = (
-        ("util", reading.util_pct, "%"), ("", reading.temp_c, " °C"), ("", reading.power_w, " W"),
-    )  # fmt: skip
+        ("util", reading.util_pct, "%"),
+        ("", reading.temp_c, " °C"),
+        ("", reading.power_w, " W"),
+    )
     return [f"{name} {value:.0f}{unit}".strip() for name, value, unit in facts if value is not None]
 
 

@@ -118,11 +118,7 @@ def eta_json(eta: EtaRange | None) -> dict[str, float | None] | None:
     """Return the band in seconds; None when there is nothing to wait for, high None when open."""
     if eta is None:
         return None
-    return {
-        "low_s": finite(eta.low_s),
-        "mid_s": finite(eta.mid_s),
-        "high_s": finite(eta.high_s),
-    }
+    return {"low_s": finite(eta.low_s), "mid_s": finite(eta.mid_s), "high_s": finite(eta.high_s)}
 
 
 def is_leak(finding: Finding | None) -> bool:

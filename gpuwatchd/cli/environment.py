@@ -89,18 +89,20 @@ def processes(root: Path) -> Iterator[Answer]:
         return
     if hiding:
         yield (
-            "processes", "warning",
+            "processes",
+            "warning",
             "those of other users are hidden (hidepid): they are shown as mere pids",
             "ask for the group that /proc names (gid=), or run the daemon as root",
-        )  # fmt: skip
+        )
     elif os.geteuid() == 0:
         yield "processes", "ok", "all can be read", ""
     else:
         yield (
-            "processes", "ok",
+            "processes",
+            "ok",
             "others' are named; their libraries cannot be read: their frameworks are guesses",
             "",
-        )  # fmt: skip
+        )
 
 
 def hidden(root: Path) -> bool | None:
@@ -143,9 +145,11 @@ def device(item: LiveDevice, *, now_s: float) -> Iterator[Answer]:
         calm = reading is not None and reading.state in {"asleep", "released"}
         sentence = "; ".join(word for word in words if word)
         yield (
-            label, "ok" if calm else "warning", sentence,
+            label,
+            "ok" if calm else "warning",
+            sentence,
             "" if calm else todo.removeprefix("-> "),
-        )  # fmt: skip
+        )
     unknown = device_facts.processes(item)
     if unknown and not parts:
         yield label, "warning", unknown, "compare with what nvidia-smi lists"
@@ -163,8 +167,10 @@ def servers(settings: Config, state: LiveState) -> Iterator[Answer]:
             yield name, "ok", f"{server.url} answered {ago} ago", ""
         else:
             yield (
-                name, "warning", f"{server.url} does not answer: {server.why or 'no reason given'}",
+                name,
+                "warning",
+                f"{server.url} does not answer: {server.why or 'no reason given'}",
                 f"curl -v {server.url}, or name its address in [endpoints] urls",
-            )  # fmt: skip
+            )
     if not state.servers:
         yield "servers", "ok", "no serving engine is seen to run here", ""

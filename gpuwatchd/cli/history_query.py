@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
 
-__all__ = [
-    "FILE_NAME", "begun_s", "filled", "judged", "last_rows", "reader", "series_of", "track",
-]  # fmt: skip
+__all__ = ["FILE_NAME", "begun_s", "filled", "judged", "last_rows", "reader", "series_of", "track"]
 
 _LOOK_BACK_S = (store.RAW_SPAN_S, store.MINUTE_SPAN_S, 5 * 365 * 86400.0)
 _JUST_NOW_S = 600.0
@@ -175,12 +173,7 @@ class DeviceContext:
         # What the user said of this very process is no earlier run.
         mine = {w.row for w in self._words if w.subject.process == info.key}
         own = sum(run.word is not None and run.word in mine for run in runs)
-        profiles = chosen(
-            runs,
-            self._words,
-            device_uid=self._device.uid,
-            process=info.key,
-        )
+        profiles = chosen(runs, self._words, device_uid=self._device.uid, process=info.key)
         said = [run.word for run in profiles if run.word is not None]
         return profiles, KnownRuns(runs=len(profiles) - own, word=said[-1] if said else None)
 
@@ -283,10 +276,7 @@ def _live(
 
 
 def _on_host(
-    device: Device,
-    used: Sequence[ProcessRow],
-    ticks: Sequence[float],
-    settings: DetectionSection,
+    device: Device, used: Sequence[ProcessRow], ticks: Sequence[float], settings: DetectionSection
 ) -> dict[ProcessKey, tuple[int, Finding]]:
     """Return what each process held on the host last, and the judgement on that.
 

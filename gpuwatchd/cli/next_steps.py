@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuwatchd.cli import hardware_notes
+from gpuwatchd.cli import process_facts
 from gpuwatchd.cli.envelope import is_leak
 from gpuwatchd.core import units
 
@@ -106,7 +106,7 @@ def _calm(case: Case) -> Iterator[Step]:
         yield Step("see what is held there without work", "gpuwatchctl zombies")
         calm = ""
     else:
-        calm = "" if hardware_notes.first(case) else "nothing has to be done; "
+        calm = "" if process_facts.first(case) else "nothing has to be done; "
     yield Step(
         f"{calm}look at the curve yourself",
         f"gpuwatchctl history{flag} --since 6h",

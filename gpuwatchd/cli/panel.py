@@ -244,3 +244,43 @@ def _served_model(model: ServedModel, *, now_s: float) -> str:
         until = "unloaded" if kept else units.clock(model.expires_at_s, now_s=now_s)
         facts.append(f"until {until}")
     return f"{model.name} ({', '.join(facts)})" if facts else model.name
+
+
+# The screen again every interval; as JSON one line per look.
+
+_HOME_AND_CLEAR = "\x1b[H\x1b[2J"
+
+
+def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: int | None) -> int:
+    """Look ``count`` times (None: until interrupted) and return the exit code.
+
+    The first look may fail (no GPU: 1); after it a failure is said and the next look is awaited.
+    """
+    done = 0
+    next_at_s = time.monotonic()
+    while True:
+        try:
+            view = current_state.see(flags)
+            narrow(view, pids)
+            _show(flags, view, whole=not pids and not flags.user)
+        except GpuwatchdError as error:
+            if done == 0:
+                raise
+            output.Out(flags).line(f"! {error.message}")
+        done += 1
+        if count is not None and done >= count:
+            return 0
+        next_at_s = max(next_at_s + every_s, time.monotonic())
+        time.sleep(max(0.0, next_at_s - time.monotonic()))
+
+
+def _show(flags: Globals, view: current_state.View, *, whole: bool) -> None:
+    if flags.json:
+        output.emit_json(answer("watch", view))
+        return
+    out = output.Out(flags)
+    if out.terminal and out.colour:
+        out.raw(_HOME_AND_CLEAR)
+    out.line(time.strftime("%H:%M:%S"))
+    show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide)
+    out.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli import consequences, hardware_notes
+from gpuwatchd.cli import consequences, process_facts
 from gpuwatchd.cli.curve_reasons import Section
 from gpuwatchd.cli.next_steps import Step
 from gpuwatchd.core import text
@@ -42,7 +42,7 @@ def sections(case: Case) -> list[Section]:
         return []
     return [
         Section("What is told", tuple(_notification_lines(case, alert))),
-        Section("Hardware", tuple(hardware_notes.hardware_lines(case))),
+        Section("Hardware", tuple(process_facts.hardware_lines(case))),
         Section("Who was told", tuple(consequences.policy_lines(case))),
         Section("What would end it", () if alert.state == "resolved" else _ENDS[alert.kind]),
     ]

@@ -13,8 +13,10 @@ SHOWN: Final = frozenset({"firing", "watch"})
 """States of what is open and has been told of or is watched."""
 _STATES: Final = {"firing": 0, "watch": 1, "pending": 2}
 _NAMES: Final = (
-    ("firing", "alert", "alerts"), ("watch", "watch", "watches"), ("pending", "pending", "pending"),
-)  # fmt: skip
+    ("firing", "alert", "alerts"),
+    ("watch", "watch", "watches"),
+    ("pending", "pending", "pending"),
+)
 _SEVERITIES: Final = {"critical": 0, "warning": 1, "info": 2}
 
 

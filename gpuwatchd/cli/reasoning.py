@@ -10,11 +10,11 @@ from gpuwatchd.cli import (
     curve_reasons,
     envelope,
     evidence,
-    hardware_notes,
     history_query,
     next_steps,
     payload,
     plain_alert,
+    process_facts,
     subjects,
 )
 from gpuwatchd.cli.curve_reasons import Case, Section
@@ -119,7 +119,7 @@ def sections(case: Case) -> list[Section]:
         Section("Who", tuple(consequences.who(case))),
         Section("What is known of the program", tuple(consequences.baseline_lines(case))),
         Section("Framework", tuple(consequences.framework(case))),
-        Section("Hardware", tuple(hardware_notes.hardware_lines(case))),
+        Section("Hardware", tuple(process_facts.hardware_lines(case))),
         Section("Who was told", tuple(consequences.policy_lines(case))),
         Section("What would change it", tuple(consequences.change(case))),
     ]
@@ -129,12 +129,12 @@ def steps(case: Case) -> list[Step]:
     """Return what to do next, in order."""
     if plain_alert.is_plain(case.alert):
         return plain_alert.steps(case)
-    return next_steps.steps(case, hardware_first=hardware_notes.first(case))
+    return next_steps.steps(case, hardware_first=process_facts.first(case))
 
 
 def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any]:
     """Return the explanation with its numbers."""
-    section, diagnosis = case.config.detection, hardware_notes.diagnose(case)
+    section, diagnosis = case.config.detection, process_facts.diagnose(case)
     return {
         "device": payload.device_json(case.item.device),
         "process": None if case.process is None else payload.process_json(case.process),
@@ -168,13 +168,10 @@ def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any
             "word": diagnosis.word,
             "sentence": text.clean(diagnosis.sentence, limit=_LINE),
             "look_first": diagnosis.word == "hardware",
-            "events": [payload.event_json(event) for event in hardware_notes.events(case)],
+            "events": [payload.event_json(event) for event in process_facts.events(case)],
         },
         "sections": [
-            {
-                "title": part.title,
-                "lines": [text.clean(line, limit=_LINE) for line in part.lines],
-            }
+            {"title": part.title, "lines": [text.clean(line, limit=_LINE) for line in part.lines]}
             for part in parts
             if part.lines
         ],

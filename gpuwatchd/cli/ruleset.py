@@ -162,10 +162,7 @@ def _overrides(sections: Sequence[OverrideSection]) -> Iterator[str]:
 
 
 def _covered(
-    conditions: dict[str, str],
-    effects: set[str],
-    later: Sequence[OverrideSection],
-    number: int,
+    conditions: dict[str, str], effects: set[str], later: Sequence[OverrideSection], number: int
 ) -> int:
     """Return the number of the last override that leaves nothing of an earlier one; 0 for none."""
     left, last = set(effects), 0

@@ -140,10 +140,7 @@ def _about(finding: Finding | None, keys: set[ProcessKey]) -> bool:
 
 
 def concerns(
-    alert: Alert,
-    people: People,
-    infos: Mapping[ProcessKey, ProcessInfo],
-    here: set[str],
+    alert: Alert, people: People, infos: Mapping[ProcessKey, ProcessInfo], here: set[str]
 ) -> bool:
     """Say whether an alert is about a process of these users, or about a GPU that they are on.
 

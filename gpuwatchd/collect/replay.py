@@ -14,12 +14,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 from gpuwatchd.collect.logs.collector import Collector
-from gpuwatchd.collect.logs.dispatch import Dispatcher, refusal
+from gpuwatchd.collect.logs.dispatch import Dispatcher, Stream, opened, refusal
 from gpuwatchd.collect.logs.finish import finish
 from gpuwatchd.collect.logs.formats import FORMATS, torch_snapshot
 from gpuwatchd.collect.logs.log import LogFile, LogOptions, LogSeries
 from gpuwatchd.collect.logs.runs import GAP_INTERVALS, median_interval_s
-from gpuwatchd.collect.logs.stream import Stream, opened
 from gpuwatchd.collect.logs.times import Clock
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import SourceUnavailable

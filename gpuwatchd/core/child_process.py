@@ -1,4 +1,4 @@
-"""Running a program of the user's to its end, without a file on any disk.
+"""Running a program to its end within a time, without a file on any disk.
 
 A full disk, or a /tmp that cannot be written, is a moment when alerts and checkpoints matter; and a
 file there could be seen by others, or be left behind.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _TAIL_BYTES = 8192
 _TERM_GRACE_S = 1.0
+_KILL_WAIT_S = 0.5
 
 
 class Ended(NamedTuple):
@@ -72,6 +73,52 @@ def run(argv: Sequence[str], data: bytes, *, environ: Mapping[str, str], timeout
         # as in a call into a driver that hangs.
         if process.stderr is not None:
             process.stderr.close()
+
+
+class Answer(NamedTuple):
+    """What a program has written, and how it ended."""
+
+    code: int | None
+    """Its exit code, negative for a signal; None: it took too long and was ended by us."""
+    out: bytes
+    said: bytes
+    """On standard error."""
+
+
+def ask(
+    argv: Sequence[str], data: bytes, *, environ: Mapping[str, str], timeout_s: float
+) -> Answer:
+    """Run a program of ours with some data on standard input, and return what it answers.
+
+    As :func:`run`, but what it writes is kept, and it is ended at once and by force: it has nothing
+    to put in order. One that cannot be killed is left behind, not waited for.
+
+    Raises
+    ------
+    OSError, ValueError
+        It could not be started.
+    """
+    process = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ,
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        out, said = process.communicate(data, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        return Answer(None, b"", b"")
+    finally:
+        if process.poll() is None:
+            _signal_group(process, signal.SIGKILL, _KILL_WAIT_S)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+    return Answer(process.returncode, out, said)
 
 
 @contextlib.contextmanager
@@ -147,7 +194,11 @@ class _Tail:
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End the program and everything it started, politely first."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_TERM_GRACE_S)
+        _signal_group(process, number, _TERM_GRACE_S)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: int, wait_s: float) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(wait_s)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import (
         Availability,
         Device,
-        Finding,
         Message,
         Sample,
         Series,
@@ -83,15 +82,6 @@ class Endpoint(Protocol):
         EndpointError
             When it does not answer, or not as such an engine does.
         """
-
-
-class Action(Protocol):
-    """One way to contain a leak."""
-
-    name: str
-
-    def run(self, finding: Finding, *, dry_run: bool) -> str:
-        """Do it (or say what would be done) and return what happened in one line."""
 
 
 class Manager(Protocol):

@@ -192,19 +192,6 @@ def percent(share: float | None) -> str:
     return f"{share * 100:.0f}%"
 
 
-def usd(value_usd: float | None) -> str:
-    """Return an amount of money.
-
-    Examples
-    --------
-    >>> usd(4.2), usd(1234.5), usd(0.004), usd(0.0), usd(None)
-    ('$4.20', '$1,234.50', '< $0.01', '$0.00', '?')
-    """
-    if value_usd is None or not math.isfinite(value_usd):
-        return "?"
-    return "< $0.01" if 0 < value_usd < 0.005 else f"${value_usd:,.2f}"
-
-
 _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 
 

@@ -175,9 +175,11 @@ class Daemon:
         self.pipeline.resume()
         log.info(
             "start version=%s pid=%d interval_s=%g sources=%s",
-            __version__, os.getpid(), self.config.daemon.interval,
+            __version__,
+            os.getpid(),
+            self.config.daemon.interval,
             ",".join(choice.word for choice in self._chosen),
-        )  # fmt: skip
+        )
         try:
             self.letting_go.update(time.time())
             tick = self.pipeline.tick()
@@ -307,8 +309,9 @@ class Daemon:
         except GpuwatchdError as error:
             log.error(  # noqa: TRY400
                 "configuration kept, the new one is bad: %s; see: gpuwatchctl docs %s",
-                error, error.page,
-            )  # fmt: skip
+                error,
+                error.page,
+            )
             text = f"the configuration was not reloaded: {error}"
             self.pipeline.extra_problems = (*self._warnings, text)
             self.manager.status(text)

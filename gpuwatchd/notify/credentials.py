@@ -6,19 +6,16 @@ environment stays in memory: it is taken out of there, so that no program that w
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-import signal
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.core import extras, text
+from gpuwatchd.core import child_process, extras, text
 from gpuwatchd.core.config import SECRET_VARIABLES, expanded
 from gpuwatchd.core.errors import NotifyError
 
@@ -206,31 +203,14 @@ def ask_keyring(service: str, user: str, *, timeout_s: float = KEYRING_S) -> str
 
 def _ask(service: str, user: str, timeout_s: float) -> Answer | None:
     try:
-        process = subprocess.Popen(
+        answer = child_process.ask(
             [sys.executable, *_KEYRING_PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=for_children(os.environ),
-            cwd="/",
-            start_new_session=True,
+            msgspec.json.encode((service, user)),
+            environ=for_children(os.environ),
+            timeout_s=timeout_s,
         )
+        return None if answer.code is None else msgspec.json.decode(answer.out, type=Answer)
     except OSError as error:
         return Answer(why=error.strerror or "cannot be asked")
-    try:
-        said, _ = process.communicate(msgspec.json.encode((service, user)), timeout=timeout_s)
-        return msgspec.json.decode(said, type=Answer)
-    except subprocess.TimeoutExpired:
-        return None
     except msgspec.MsgspecError:
         return Answer(why="its library failed")
-    finally:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.5)
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()

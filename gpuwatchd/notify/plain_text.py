@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from gpuwatchd.charts import text_chart
+from gpuwatchd.charts import text_description
 from gpuwatchd.core import text
 from gpuwatchd.core.codes import TypedFact
 
@@ -112,9 +112,9 @@ def plain(message: Message) -> str:
     gpuwatchd (warning)
     """
     blocks = ["\n".join(_wrapped(line) for line in lines(message.body))]
-    chart = text_chart.drawable(message.chart)
+    chart = text_description.drawable(message.chart)
     if chart is not None:
-        blocks.append(text_chart.sparkline(chart))
+        blocks.append(text_description.sparkline(chart))
     table = rows(message)
     if message.cost:
         table.insert(0, ("Cost", text.clean(message.cost, limit=LINE_CHARS), False))
@@ -130,9 +130,8 @@ def plain(message: Message) -> str:
 def _wrapped(line: str, indent: str = "") -> str:
     """Return a line in lines of a mail's width; words that are longer stay whole."""
     return textwrap.fill(
-        line, WIDTH_CHARS, subsequent_indent=indent,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+        line, WIDTH_CHARS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _row(label: str, value: str, typed: bool, width: int) -> str:  # noqa: FBT001

@@ -1,4 +1,4 @@
-"""The daemon's own process: its descriptors, its log, and starting anew in its own place."""
+"""The daemon's own process: its descriptors, log and memory, its manager, and starting anew."""
 
 from __future__ import annotations
 

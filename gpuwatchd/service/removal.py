@@ -28,11 +28,7 @@ def of_a_user(environ: Mapping[str, str]) -> list[Path]:
         usual = {"XDG_CONFIG_HOME": f"{home}/.config", "XDG_STATE_HOME": f"{home}/.local/state"}
         environ = usual | {name: value for name, value in environ.items() if value}
     return _unique(
-        [
-            config.state_dir(environ),
-            config.runtime_dir(environ),
-            config.user_file(environ).parent,
-        ]
+        [config.state_dir(environ), config.runtime_dir(environ), config.user_file(environ).parent]
     )
 
 

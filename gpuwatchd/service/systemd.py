@@ -14,10 +14,10 @@ from gpuwatchd import __version__
 from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.core.model import Availability, ServiceState
-from gpuwatchd.service import account, other_instances, removal, state, systemctl, unit_files
+from gpuwatchd.service import account, other_instances, removal, systemctl, unit_files
 from gpuwatchd.service.runner import CommandRunner, Done, Runner, daemon_argv
 from gpuwatchd.service.systemctl import NAME, START_S, Systemctl, user_name
-from gpuwatchd.service.unit import SYSTEM_VARIABLES, UNIT, for_package, render
+from gpuwatchd.service.unit_files import SYSTEM_VARIABLES, UNIT, for_package, render
 from gpuwatchd.store import live
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ class Systemd:
         why = self._ctl.unreachable()
         if why:
             return ServiceState(state="not-installed", text=why, hints=(self._ctl.login_hint,))
-        service_state = state.of(self._ctl.show(*state.PROPERTIES), self._ctl)
+        service_state = systemctl.service_state(self._ctl.show(*systemctl.PROPERTIES), self._ctl)
         if service_state.state == "failed" or (
             service_state.state == "starting" and service_state.result
         ):

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, Literal
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from rich.text import Text
 from textual.strip import Strip
 
 from gpuwatchd.cli import output
@@ -52,9 +51,11 @@ _MEANT: Final[dict[str, str]] = {
 }  # fmt: skip
 """Styles of ``gpuwatchctl``, where there are more."""
 _FEW_BADGES: Final[dict[str, str]] = {
-    "critical": "bold white on red", "leak": "black on yellow", "trouble": "black on magenta",
+    "critical": "bold white on red",
+    "leak": "black on yellow",
+    "trouble": "black on magenta",
     "held": "black on cyan",
-}  # fmt: skip
+}
 
 
 def depth(flag: str, environ: Mapping[str, str]) -> Depth:
@@ -188,14 +189,6 @@ _used: list[Painter] = []
 def style(parts: str) -> Style:
     """Return how a cell of these parts is written on the terminal in use."""
     return _used[0].style(parts) if _used else Style()
-
-
-def line(row: Iterable[Cell]) -> Text:
-    """Return a row as text of one line."""
-    text = Text(no_wrap=True, end="")
-    for words, parts in row:
-        text.append(words, style(parts))
-    return text
 
 
 def _kind(words: Sequence[str]) -> design.Kind | None:

@@ -158,9 +158,7 @@ class ViewScreen(Page):
     own_keys: ClassVar[tuple[tuple[str, str], ...]] = ()
     """(key, what it does) beside those of every screen."""
     ascii_keys: ClassVar[dict[str, str]] = {"↑↓": "up/down", "←→": "left/right"}
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "back", "back", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "back", show=False)]
     DEFAULT_CSS = """
     ViewScreen { layout: vertical; background: transparent; }
     """

@@ -86,8 +86,9 @@ def sparse(values: Sequence[int | None], step_s: float, end_s: float) -> Curve:
             continue
         at_s.append(end_s - (len(values) - 1 - n) * step_s)
         used.append(None if value is None else float(value))
-    return Curve(at_s=tuple(at_s), used_bytes=tuple(used), low_bytes=tuple(used),
-                 high_bytes=tuple(used))  # fmt: skip
+    return Curve(
+        at_s=tuple(at_s), used_bytes=tuple(used), low_bytes=tuple(used), high_bytes=tuple(used)
+    )
 
 
 def joined(

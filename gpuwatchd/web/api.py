@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
+import queue
+import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import click
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from gpuwatchd.cli import envelope, locations
+from gpuwatchd.cli import envelope, exits, locations, output, program
 from gpuwatchd.cli.flags import Globals
-from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.errors import GpuwatchdError, NotAllowed, StoreBusy
 from gpuwatchd.store import live
-from gpuwatchd.web import openapi, request_bodies, responses, verbs
+from gpuwatchd.web import openapi, responses
 from gpuwatchd.web import pages as views
-from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, BadQuery, Endpoint, words
-from gpuwatchd.web.verbs import Busy, Workers
+from gpuwatchd.web.openapi import ENDPOINTS, PREFIX, BadQuery, Endpoint, words
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -44,11 +49,7 @@ class Api:
     """
 
     def __init__(
-        self,
-        *,
-        config: Path | None,
-        gpu: Sequence[str],
-        unexpected: Callable[[Exception], None],
+        self, *, config: Path | None, gpu: Sequence[str], unexpected: Callable[[Exception], None]
     ) -> None:
         self._config = config
         self._gpu = tuple(gpu)
@@ -59,20 +60,18 @@ class Api:
 
     def app(self) -> ASGIApp:
         """Return what answers requests."""
-        routes = [Route(_route(endpoint.path), self._reading(endpoint), methods=["GET"])
-                  for endpoint in ENDPOINTS]  # fmt: skip
+        routes = [
+            Route(_route(endpoint.path), self._reading(endpoint), methods=["GET"])
+            for endpoint in ENDPOINTS
+        ]
         routes += [
-            Route(f"{PREFIX}/snoozes", self._writing(request_bodies.snooze), methods=["POST"]),
+            Route(f"{PREFIX}/snoozes", self._writing(openapi.snooze), methods=["POST"]),
             Route(
-                f"{PREFIX}/snoozes/{{id:path}}",
-                self._taking(request_bodies.unsnooze),
-                methods=["DELETE"],
+                f"{PREFIX}/snoozes/{{id:path}}", self._taking(openapi.unsnooze), methods=["DELETE"]
             ),
-            Route(f"{PREFIX}/feedback", self._writing(request_bodies.feedback), methods=["POST"]),
+            Route(f"{PREFIX}/feedback", self._writing(openapi.feedback), methods=["POST"]),
             Route(
-                f"{PREFIX}/feedback/{{id:path}}",
-                self._taking(request_bodies.unsay),
-                methods=["DELETE"],
+                f"{PREFIX}/feedback/{{id:path}}", self._taking(openapi.unsay), methods=["DELETE"]
             ),
             Route(f"{PREFIX}/page/{{name}}", self._view, methods=["GET"]),
             Route(f"{PREFIX}/openapi.json", self._described, methods=["GET"]),
@@ -123,13 +122,11 @@ class Api:
         done: int = 200,
     ) -> Response:
         try:
-            response = await self._workers.do(
-                lambda: verbs.ask(wanted, self._unexpected), writes=writes
-            )
+            response = await self._workers.do(lambda: ask(wanted, self._unexpected), writes=writes)
         except Busy:
             return responses.refusal(503)
-        if response.status != verbs.OK:
-            more = {"retry-after": "1"} if response.status == verbs.UNAVAILABLE else {}
+        if response.status != OK:
+            more = {"retry-after": "1"} if response.status == UNAVAILABLE else {}
             return responses.json_response(response.status, response.answer, response.code, more)
         return responses.json_response(done, response.answer, response.code, headers)
 
@@ -148,7 +145,7 @@ class Api:
                 "web", type(error).__name__, error.message, hint=error.hint,
                 exit_code=error.exit_code, page=error.page,
             )  # fmt: skip
-            return responses.json_response(verbs.status(error), failed, error.exit_code)
+            return responses.json_response(status(error), failed, error.exit_code)
         return responses.json_response(200, found, 0)
 
     # ---- writing
@@ -160,7 +157,7 @@ class Api:
             try:
                 wanted = put(await request.body())
             except BadQuery as error:
-                return _bad("snooze" if put is request_bodies.snooze else "feedback", error)
+                return _bad("snooze" if put is openapi.snooze else "feedback", error)
             return await self._ask(wanted, writes=True, done=201)
 
         return handle
@@ -230,7 +227,7 @@ def _bad(verb: str, error: BadQuery) -> Response:
         verb, type(error).__name__, error.message, hint=error.hint, exit_code=error.exit_code,
         page="errors#web-request",
     )  # fmt: skip
-    return responses.json_response(verbs.BAD_REQUEST, failed, error.exit_code)
+    return responses.json_response(BAD_REQUEST, failed, error.exit_code)
 
 
 def _tag(wanted: Sequence[str]) -> str:
@@ -245,3 +242,208 @@ def _tag(wanted: Sequence[str]) -> str:
     file = (stat_result.st_ino, stat_result.st_mtime_ns, stat_result.st_size)
     facts: list[Any] = [place.scope, *file, age, running, *wanted]
     return f'W/"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}"'
+
+
+# The verbs of ``gpuwatchctl``, asked within this program: the same answers, the same refusals.
+
+OK, BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT = 200, 400, 403, 404, 409
+BROKEN, UNAVAILABLE = 500, 503
+_BY_PAGE: Final = {
+    "errors#no-such-gpu": NOT_FOUND,
+    "errors#no-such-process": NOT_FOUND,
+    "errors#no-such-alert": NOT_FOUND,
+    "errors#not-snoozed": NOT_FOUND,
+    "errors#nothing-said": NOT_FOUND,
+    "errors#nothing-recorded": NOT_FOUND,
+    "errors#ambiguous": CONFLICT,
+    "errors#already-over": CONFLICT,
+    "errors#nothing-to-learn": CONFLICT,
+    "errors#not-a-reader": FORBIDDEN,
+    "errors#configuration": BROKEN,
+}
+"""Page of the documentation about an error -> status; of any other: it cannot be had now."""
+
+
+class VerbResponse:
+    """What a verb answered.
+
+    Attributes
+    ----------
+    status
+        Of HTTP.
+    code
+        The exit code that the verb would have had.
+    answer
+        Its one JSON object.
+    """
+
+    __slots__ = ("answer", "code", "status")
+
+    def __init__(self, status: int, code: int, answer: dict[str, Any]) -> None:
+        self.status = status
+        self.code = code
+        self.answer = answer
+
+
+def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> VerbResponse:
+    """Return what a verb says to these words and ``--json``. Raises nothing.
+
+    Parameters
+    ----------
+    words
+        As on a command line, the verb first; never from a stranger as they are: values belong
+        behind "=" or "--".
+    unexpected
+        Is told of an error that nobody foresaw.
+    """
+    verb = words[0]
+    try:
+        with output.handed_over(words) as emitted:
+            code = _call([verb, "--json", *words[1:]])
+        return VerbResponse(OK, code, emitted[0])
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else exits.NAME
+        message = error.format_message().replace("\n", " ")
+        return _refused(verb, error, message, f"{path} --help", exits.USAGE, BAD_REQUEST)
+    except GpuwatchdError as error:
+        response = _refused(
+            verb, error, error.message, error.hint, error.exit_code, status(error), error.page
+        )
+    except Exception as error:  # noqa: BLE001 - no request may end the server, or see a traceback
+        unexpected(error)
+        response = _refused(
+            verb,
+            error,
+            f"internal error: {type(error).__name__}",
+            "gpuwatchctl web --debug says more",
+            exits.FAILED,
+            BROKEN,
+            "errors#internal",
+        )
+    return response
+
+
+def _call(words: list[str]) -> int:
+    with program.program.make_context(exits.NAME, words, obj=Globals()) as context:
+        result = program.program.invoke(context)
+    return result if isinstance(result, int) else exits.OK
+
+
+def status(error: GpuwatchdError) -> int:
+    """Return the status of HTTP that an error is told with."""
+    if isinstance(error, StoreBusy):
+        return UNAVAILABLE
+    if isinstance(error, NotAllowed):
+        return FORBIDDEN
+    return _BY_PAGE.get(error.page, UNAVAILABLE)
+
+
+def _refused(  # noqa: PLR0917 - one argument per part of the answer
+    verb: str, error: Exception, message: str, hint: str, code: int, status: int, page: str = ""
+) -> VerbResponse:
+    kind = type(error).__name__
+    answer = envelope.failure(verb, kind, message, hint=hint, exit_code=code, page=page)
+    return VerbResponse(status, code, answer)
+
+
+# Questions to the verbs, asked in a few threads: what is slow keeps nothing else waiting.
+
+THREADS: Final = 4
+MOST_WAITING: Final = 32
+LONGEST_S: Final = 30.0
+Answer = TypeVar("Answer")
+
+
+class Busy(Exception):
+    """More was asked at once than will be answered."""
+
+
+class _Threads:
+    """Threads that the end of the program does not wait for.
+
+    Those of the standard library's executor are joined at exit: a writer that waits for a locked
+    history would hold up Ctrl-C for as long. SQLite takes back what was not committed.
+    """
+
+    def __init__(self, number: int, name: str) -> None:
+        self._number = number
+        self._name = name
+        self._begun: list[threading.Thread] = []
+        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
+            queue.SimpleQueue()
+        )
+
+    def submit(self, work: Callable[[], Answer]) -> Future[Answer]:
+        future: Future[Answer] = Future()
+        if len(self._begun) < self._number:
+            thread = threading.Thread(
+                target=self._run, name=f"{self._name}-{len(self._begun)}", daemon=True
+            )
+            self._begun.append(thread)
+            thread.start()
+        self._work.put((future, work))
+        return future
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            future, work = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                found = work()
+            except BaseException as error:  # noqa: BLE001 - whoever asked gets it
+                future.set_exception(error)
+            else:
+                future.set_result(found)
+            del item, future, work  # else the last answer is kept until the next question
+
+    def close(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                item = self._work.get_nowait()
+                if item is not None:
+                    item[0].cancel()
+        for _ in self._begun:
+            self._work.put(None)
+
+
+class Workers:
+    """A few threads, and one more for what writes.
+
+    Writing is done one after the other: root writes as the owner of the history, and these rights
+    are the whole program's.
+    """
+
+    def __init__(self) -> None:
+        self._readers = _Threads(THREADS, "web-read")
+        self._writer = _Threads(1, "web-write")
+        self._asked = 0
+
+    async def do(self, work: Callable[[], Answer], *, writes: bool = False) -> Answer:
+        """Return what the work returns.
+
+        Raises
+        ------
+        Busy
+            When too much waits already, or it takes too long; it is then done all the same.
+        """
+        if self._asked >= THREADS + MOST_WAITING:
+            raise Busy
+        self._asked += 1
+        pool = self._writer if writes else self._readers
+        future = asyncio.wrap_future(pool.submit(work))
+        future.add_done_callback(self._done)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), LONGEST_S)
+        except TimeoutError:
+            raise Busy from None
+
+    def _done(self, future: asyncio.Future[Answer]) -> None:
+        self._asked -= 1
+        if not future.cancelled():
+            future.exception()  # whoever waited has it; who gave up must not be told again
+
+    def close(self) -> None:
+        """Begin nothing any more; what is under way is waited for by nobody."""
+        self._readers.close()
+        self._writer.close()

@@ -1,37 +1,292 @@
-"""The description of the API: OpenAPI 3.1, from the table of addresses and the typed shapes."""
+"""Addresses and request bodies of the API, and its description (OpenAPI 3.1) made of both."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from gpuwatchd import __version__
 from gpuwatchd.cli import answers
 from gpuwatchd.cli.answers.base import Failure
-from gpuwatchd.web import request_bodies
-from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, Endpoint, Parameter
+from gpuwatchd.core import typed
+from gpuwatchd.core.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Which address of the API asks which verb, and with which parameters: one table.
+
+PREFIX: Final = "/api/v1"
+LONGEST_VALUE: Final = 512
+MOST_VALUES: Final = 64
+
+
+class BadQuery(GpuwatchdError):
+    """A parameter that an address does not have, or that cannot have this value."""
+
+    exit_code = 2
+
+
+class Parameter(NamedTuple):
+    """One parameter of a query: an option of the verb."""
+
+    name: str
+    about: str
+    kind: Literal["text", "flag", "number"] = "text"
+    many: bool = False
+    choices: tuple[str, ...] = ()
+    example: str = ""
+    option: str = ""
+    """By default the same name."""
+
+    @property
+    def flag(self) -> str:
+        """Return the option as the verb has it."""
+        return self.option or f"--{self.name}"
+
+
+class Endpoint(NamedTuple):
+    """One address that is read."""
+
+    path: str
+    """Below :data:`PREFIX`; ``{id}`` is one word."""
+    verb: str
+    about: str
+    words: tuple[str, ...] = ()
+    """After the verb, before what is asked for."""
+    parameters: tuple[Parameter, ...] = ()
+    target: str = ""
+    """Name of the parameter that is no option but a word of its own: in the path, or a query."""
+    shape: int = 0
+    """Which of the verb's shapes answers."""
+
+
+_GPU = Parameter("gpu", "Only this GPU: index, name, UUID or glob.", many=True, example="0")
+_PID = Parameter("pid", "Only this process.", kind="number", many=True, example="4711")
+_USER = Parameter("user", "Only processes of this user: name, glob or number.", many=True)
+_SINCE = Parameter(
+    "since", "From when on: 2h (ago), today, yesterday, 2026-11-21T08:00.", example="24h"
+)
+_UNTIL = Parameter("until", "Until when, written the same way; by default now.")
+_ALL = Parameter("all", "Also what is over or was taken back.", kind="flag")
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "/status", "status", "Every GPU now: used, growth, time left, who; open alerts; health.",
+        ("--exit-code",), (_GPU, _PID, _USER),
+    ),
+    Endpoint(
+        "/predict", "predict", "The same, with a judgement in any case: without a live state from "
+        "the history.", ("--exit-code",), (_GPU, _PID, _USER),
+    ),
+    Endpoint(
+        "/alerts", "alerts", "Open alerts, or all since an instant; the newest first.",
+        ("--exit-code",),
+        (
+            Parameter("all", "Also those that are over.", kind="flag"),
+            _SINCE,
+            Parameter(
+                "severity", "This severity and above.", choices=("info", "warning", "critical")
+            ),
+            _GPU, _USER,
+        ),
+    ),
+    Endpoint(
+        "/alerts/{id}", "alerts", "One alert: why, what was decided, where it was delivered.",
+        ("show",), target="id", shape=1,
+    ),
+    Endpoint(
+        "/zombies", "zombies", "Memory that is held without work, and what would free it.",
+        ("--exit-code",), (_GPU, _USER),
+    ),
+    Endpoint(
+        "/history", "history", "Memory over time and what happened; of processes with pid or user.",
+        (),
+        (
+            _SINCE, _UNTIL,
+            Parameter("bucket", "Join samples: a duration such as 5m.", example="5m"),
+            _GPU, _PID, _USER,
+            Parameter("events", "What happened, instead of memory.", kind="flag"),
+        ),
+    ),
+    Endpoint(
+        "/pictures", "plot", "The same as pictures: what a chart of it consists of, with fit and "
+        "forecast.", (), (_SINCE, _UNTIL, _GPU, _PID, _USER),
+    ),
+    Endpoint(
+        "/cost", "cost", "What leaks and idle memory cost.", (),
+        (
+            _SINCE,
+            Parameter(
+                "by", "What it is added up by.", choices=("gpu", "user", "job", "incident")
+            ),
+            _GPU, _USER,
+        ),
+    ),
+    Endpoint(
+        "/explain", "explain", "The whole reasoning of one verdict, and what to do next.",
+        (), (Parameter("target", "A GPU, a pid or an alert; by default the worst verdict."),),
+        target="target",
+    ),
+    Endpoint("/snoozes", "snooze", "What is snoozed, the newest first.", ("list",), (_ALL,)),
+    Endpoint("/feedback", "feedback", "What was said of alerts, newest first.", ("list",), (_ALL,)),
+)  # fmt: skip
+
+
+def words(endpoint: Endpoint, query: Iterable[tuple[str, str]], target: str | None) -> list[str]:
+    """Return the words to ask the verb with.
+
+    Parameters
+    ----------
+    query
+        Names and values, decoded.
+    target
+        What stands in the path; None where nothing does.
+
+    Raises
+    ------
+    BadQuery
+        When a parameter is unknown, too long, or given twice.
+    """
+    parameters = {parameter.name: parameter for parameter in endpoint.parameters}
+    out = [endpoint.verb, *endpoint.words]
+    names: set[str] = set()
+    for count, (name, value) in enumerate(query):
+        parameter = parameters.get(name)
+        if parameter is None:
+            has = ", ".join(parameters) or "none"
+            raise BadQuery("no such parameter", hint=f"parameters: {has}")
+        if len(value) > LONGEST_VALUE or count >= MOST_VALUES:
+            raise BadQuery(f"{name}: too long, or too many", hint=f"{LONGEST_VALUE} characters")
+        if name in names and not parameter.many:
+            raise BadQuery(f"{name}: given twice")
+        names.add(name)
+        if name == endpoint.target:
+            target = value
+        elif parameter.kind != "flag":
+            out.append(f"{parameter.flag}={value}")
+        elif _is_set(name, value):
+            out.append(parameter.flag)
+    return out if target is None else [*out, "--", target]
+
+
+def _is_set(name: str, value: str) -> bool:
+    if value in {"true", "1"}:
+        return True
+    if value in {"false", "0"}:
+        return False
+    raise BadQuery(f"{name}: true or false")
+
+
+# What is written through the API: the bodies of requests, and the words of the verbs for them.
+
+Text = Annotated[str, Meta(max_length=LONGEST_VALUE)]
+_RULE = ("gpu", "user", "process", "framework", "job", "kind")
+
+
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every body."""
+
+
+class SnoozeBody(RequestBody, frozen=True, kw_only=True):
+    """Tell nobody of an alert, or of whatever fits a rule, for a while."""
+
+    alert: Text | None = None
+    """Its id or key, a pid, or "latest"; absent where a rule is given."""
+    for_: Text = msgspec.field(name="for")
+    """A duration such as 1h or 2d, at most 30d; of an alert also "until-resolved"."""
+    why: Text | None = None
+    even_critical: bool = False
+    """Also keep still when it is critical."""
+    gpu: Text | None = None
+    user: Text | None = None
+    process: Text | None = None
+    framework: Text | None = None
+    job: Text | None = None
+    kind: Literal["leak", "gpu", "held"] | None = None
+
+
+class FeedbackBody(RequestBody, frozen=True, kw_only=True):
+    """Say of an alert whether it is normal or a leak."""
+
+    alert: Text
+    word: Literal["normal", "leak"]
+    why: Text | None = None
+
+
+def snooze(body: bytes) -> list[str]:
+    """Return the words that set a silence.
+
+    Raises
+    ------
+    BadQuery
+        When the body is not what is wanted.
+    """
+    wish = _decoded(body, SnoozeBody)
+    given = [f"--{name}={value}" for name in _RULE if (value := getattr(wish, name)) is not None]
+    if wish.why:
+        given.append(f"--why={wish.why}")
+    if wish.even_critical:
+        given.append("--even-critical")
+    named = [] if wish.alert is None else [wish.alert]
+    return ["snooze", "set", *given, "--", *named, wish.for_]
+
+
+def unsnooze(which: str) -> list[str]:
+    """Return the words that take a silence back."""
+    return ["snooze", "clear", "--", which]
+
+
+def feedback(body: bytes) -> list[str]:
+    """Return the words that say what an alert is.
+
+    Raises
+    ------
+    BadQuery
+        When the body is not what is wanted.
+    """
+    wish = _decoded(body, FeedbackBody)
+    why = [f"--why={wish.why}"] if wish.why else []
+    return ["feedback", "say", *why, "--", wish.alert, wish.word]
+
+
+def unsay(which: str) -> list[str]:
+    """Return the words that take back what was said of an alert."""
+    return ["feedback", "undo", "--", which]
+
+
+def _decoded(body: bytes, kind: type[Any]) -> Any:
+    try:
+        return typed.decode(body, kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        text = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON object"
+        raise BadQuery(
+            f"the body: {text}", hint="/api/v1/openapi.json says what it consists of"
+        ) from None
+
 
 _WRITTEN: Final = (
     (
-        "/snoozes", "post", "snooze", request_bodies.SnoozeBody,
+        "/snoozes",
+        "post",
+        "snooze",
+        SnoozeBody,
         "Tell nobody of an alert, or of what fits a rule, for a while.",
         {"alert": "latest", "for": "1h", "why": "known"},
     ),
+    ("/snoozes/{id}", "delete", "snooze", None, "Take it back: by its number, or its alert.", None),
     (
-        "/snoozes/{id}", "delete", "snooze", None,
-        "Take it back: by its number, or its alert.", None,
-    ),
-    (
-        "/feedback", "post", "feedback", request_bodies.FeedbackBody,
+        "/feedback",
+        "post",
+        "feedback",
+        FeedbackBody,
         "Say of an alert whether it is normal or a leak.",
         {"alert": "latest", "word": "normal", "why": "fills its cache"},
     ),
-    (
-        "/feedback/{id}", "delete", "feedback", None,
-        "Take back what was said of an alert.", None,
-    ),
-)  # fmt: skip
+    ("/feedback/{id}", "delete", "feedback", None, "Take back what was said of an alert.", None),
+)
 _REFUSED: Final = {
     "400": "A parameter or a body that cannot be (exit code 2).",
     "401": "Without the token, or with a wrong one.",
@@ -57,7 +312,7 @@ Every answer is what the verb of `gpuwatchctl` prints with `--json`; the header
 
 def document() -> dict[str, Any]:
     """Return the whole description."""
-    kinds: set[type[Any]] = {Failure, request_bodies.SnoozeBody, request_bodies.FeedbackBody}
+    kinds: set[type[Any]] = {Failure, SnoozeBody, FeedbackBody}
     kinds |= {kind for endpoint in ENDPOINTS for kind in answers.ANSWERS[endpoint.verb]}
     ordered = sorted(kinds, key=lambda one: one.__name__)
     _, parts = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
@@ -111,10 +366,12 @@ def _read(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.path == "/status":
         parameters.append(
             {
-                "name": "If-None-Match", "in": "header", "schema": {"type": "string"},
+                "name": "If-None-Match",
+                "in": "header",
+                "schema": {"type": "string"},
                 "description": "The ETag of the last answer: 304 while nothing has changed.",
             }
-        )  # fmt: skip
+        )
     more = {"304": {"description": "Nothing has changed."}} if endpoint.path == "/status" else {}
     return {
         "operationId": _name("get", endpoint.path),

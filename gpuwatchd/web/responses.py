@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from starlette.responses import Response
 
-from gpuwatchd.charts import assets
+from gpuwatchd.charts import page
 from gpuwatchd.cli import envelope, exits
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ class Page(NamedTuple):
 def pages() -> dict[str, Page]:
     """Return address -> file: ``/`` and what is below :data:`PREFIX`."""
     found = {
-        f"{PREFIX}chart.js": page_of(assets.script().encode(), _SCRIPT),
-        f"{PREFIX}page.css": page_of(assets.style().encode(), _STYLE),
+        f"{PREFIX}chart.js": page_of(page.page_script().encode(), _SCRIPT),
+        f"{PREFIX}page.css": page_of(page.page_style().encode(), _STYLE),
         f"{PREFIX}uPlot.LICENSE": page_of(
-            assets.plotting_terms().encode(), "text/plain; charset=utf-8"
+            page.plotting_terms().encode(), "text/plain; charset=utf-8"
         ),
     }
     for file in (resources.files("gpuwatchd.web") / "pages").iterdir():

@@ -161,10 +161,8 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         peer = transport.get_extra_info("socket")
         strange = (
-            peer is not None
-            and peer.family == socket.AF_UNIX
-            and not listening.may_connect(peer)
-        )  # fmt: skip
+            peer is not None and peer.family == socket.AF_UNIX and not listening.may_connect(peer)
+        )
         self.since_s = self.loop.time()
         if strange or (len(self.connections) > MOST and not self._make_room()):
             transport.abort()
@@ -197,9 +195,11 @@ class Connection(H11Protocol):
             return
         refused = responses.refusal(400)
         headers: list[tuple[Any, Any]] = [
-            *refused.raw_headers, *auth.HEADERS,
-            (b"cache-control", b"no-store"), (b"connection", b"close"),
-        ]  # fmt: skip
+            *refused.raw_headers,
+            *auth.HEADERS,
+            (b"cache-control", b"no-store"),
+            (b"connection", b"close"),
+        ]
         for event in (
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
             h11.Data(data=bytes(refused.body)),
@@ -214,10 +214,12 @@ class Connection(H11Protocol):
         Else any user of this machine could keep out its owner by holding all connections.
         """
         strangers = [
-            connection for connection in self.connections
-            if isinstance(connection, Connection) and connection is not self
+            connection
+            for connection in self.connections
+            if isinstance(connection, Connection)
+            and connection is not self
             and not connection.is_known()
-        ]  # fmt: skip
+        ]
         if not strangers:
             return False
         oldest = min(strangers, key=lambda one: one.since_s)

@@ -66,7 +66,7 @@ def test_a_job_without_a_handler_is_left_alone(tmp_path: Path) -> None:
 def test_where_handlers_cannot_be_known_nobody_is_signalled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuwatchd.act.target.Target.handles", lambda *_: None)
+    monkeypatch.setattr("gpuwatchd.act.checkpoint.Target.handles", lambda *_: None)
     saved = tmp_path / "saved"
     with job(saved) as process:
         with pytest.raises(NotAllowed, match="cannot be known here"):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 
-from gpuwatchd.charts import assets, drawing, page, svg, text_description
+from gpuwatchd.charts import drawing, page, svg, text_description
 from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, MarkKind, Picture
-from gpuwatchd.charts.elements import element
+from gpuwatchd.charts.svg import element
 from gpuwatchd.core import units
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, settle
@@ -32,7 +32,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
 
     def show(picture: Picture, wanted: dict[str, Any] | None = None, **options: Any) -> Page:
         tab = page_of(page.document("Live", EMPTY, pictures=[]), bypass_csp=True, **options)
-        tab.add_script_tag(content=assets.script())
+        tab.add_script_tag(content=page.page_script())
         tab.evaluate(
             """([said, wanted]) => {
               window.chart = gpuwatchdChart(document.getElementById("place"), said, wanted);

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.charts import page, scales, text_description
-from gpuwatchd.charts.elements import element
+from gpuwatchd.charts.svg import element
 from gpuwatchd.core.design import LOOKS, PARTS
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, overflow, settle

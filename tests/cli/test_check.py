@@ -223,7 +223,7 @@ def test_a_mistake_before_the_verb_is_unknown_too() -> None:
 def test_what_nobody_expected_is_unknown(tmp_path: Path) -> None:
     world.write()
     (tmp_path / "sitecustomize.py").write_text(
-        "import gpuwatchd.cli.check_modes as m\n"
+        "import gpuwatchd.cli.verbs.check as m\n"
         "def boom(case): raise RuntimeError('no | such\\nthing')\n"
         "m.MODES['all'] = boom\n"
     )

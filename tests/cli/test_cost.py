@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.alerts import wording
-from gpuwatchd.cli.money import Book
+from gpuwatchd.cli.cost_text import Book
 from gpuwatchd.core import config
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config, CostSection, StoreSection

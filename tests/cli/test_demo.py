@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.cli import demo_score, main
-from gpuwatchd.cli.demo_show import event_of
+from gpuwatchd.cli.demo_screen import event_of
 from gpuwatchd.cli.verbs import demo
 from gpuwatchd.collect.scenarios.worlds import SCENARIOS
 from gpuwatchd.collect.simulate import Planted

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import COMMANDS, options, page_text, pages, program
+from gpuwatchd.cli import COMMANDS, options, pages, program
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.cli.verbs import docs
 
@@ -23,7 +23,7 @@ PAGES = {name: pages.read(file) for name, file in pages.files(pages.folder()).it
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_reads_well_in_a_pipe(name: str) -> None:
-    text = page_text.render(PAGES[name].text, 80)
+    text = pages.render(PAGES[name].text, 80)
     assert text.startswith(PAGES[name].title + "\n====")
     for line in text.splitlines():
         # Code and single long words are never broken.
@@ -39,7 +39,7 @@ def test_no_word_of_a_page_is_lost(name: str) -> None:
     def words(text: str) -> set[str]:
         return set(re.findall(r"[a-z]{4,}", text.lower()))
 
-    shown = words(page_text.render(PAGES[name].text, 80).replace("\n", " "))
+    shown = words(pages.render(PAGES[name].text, 80).replace("\n", " "))
     there = words(re.sub(r"\]\([^)]*\)", "] ", PAGES[name].text))
     assert {word for word in there - shown if word not in {"tutorial", "text", "toml"}} == set()
 
@@ -115,9 +115,7 @@ def test_every_verb_that_names_a_page_is_a_verb() -> None:
 
 def test_code_is_not_touched() -> None:
     text = "Say\n\n```sh\na  `b` | c # [x](y)\n\n# no heading\n```\n\nand\n"
-    assert page_text.render(text, 40) == (
-        "Say\n\n    a  `b` | c # [x](y)\n\n    # no heading\n\nand\n"
-    )
+    assert pages.render(text, 40) == ("Say\n\n    a  `b` | c # [x](y)\n\n    # no heading\n\nand\n")
     assert pages.Page(name="p", kind="", text="# P\n" + text).sections()[-1].title == "P"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.cli import current_state, doctor
-from gpuwatchd.cli.doctor import answer, clock, driver, names, places, running, session
+from gpuwatchd.cli.doctor import answer, channels, gpus, places, running
 from gpuwatchd.cli.doctor import program as program_check
 from gpuwatchd.cli.verbs.doctor import command
 from gpuwatchd.core import config
@@ -127,17 +127,17 @@ def test_the_driver_is_explained(
         machine.put("run/.containerenv")
     if nouveau:
         machine.put("sys/module/nouveau/refcnt")
-    found = list(driver.explain(machine.around(), works=False))
+    found = list(gpus.explain(machine.around(), works=False))
     assert [check.id for check in found] == ([fault] if fault else [])
     assert all(check.hint for check in found)
     # What works is never doubted, whatever the files look like.
-    assert all(check.level == "ok" for check in driver.explain(machine.around(), works=True))
+    assert all(check.level == "ok" for check in gpus.explain(machine.around(), works=True))
 
 
 def test_without_a_gpu_nothing_is_said_of_its_driver(machine: Machine) -> None:
     machine.put("sys/bus/pci/devices/0000:00:02.0/vendor", "0x8086\n")
     machine.put("sys/bus/pci/devices/0000:00:02.0/class", "0x030000\n")
-    assert list(driver.explain(machine.around(), works=False)) == []
+    assert list(gpus.explain(machine.around(), works=False)) == []
 
 
 def test_a_driver_that_does_not_answer_is_explained_after_it(
@@ -183,7 +183,7 @@ def test_a_bus_that_listens_is_enough(machine: Machine, tmp_path: Path) -> None:
         machine.environ["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path=/x;unix:path={path},guid=1"
         assert machine.faults("session") == {}
     assert "session-dead" in machine.faults("session")
-    assert session.answers("unix:path=" + "x" * 500) is False
+    assert channels.answers("unix:path=" + "x" * 500) is False
 
 
 @pytest.mark.parametrize(
@@ -228,21 +228,21 @@ def test_a_history_at_its_bound_is_no_trouble(machine: Machine) -> None:
 
 
 def test_a_clock_that_nobody_sets(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "disciplined", lambda: False)
+    monkeypatch.setattr(program_check, "disciplined", lambda: False)
     assert machine.faults("clock") == {}  # not where systemd is not: a container, say
     machine.systemd()
     assert set(machine.faults("clock")) == {"clock-unsynchronised"}
-    monkeypatch.setattr(clock, "disciplined", lambda: None)
+    monkeypatch.setattr(program_check, "disciplined", lambda: None)
     assert machine.faults("clock") == {}
-    monkeypatch.setattr(clock, "disciplined", lambda: False)
+    monkeypatch.setattr(program_check, "disciplined", lambda: False)
     machine.put("run/systemd/timesync/synchronized")
     assert machine.faults("clock") == {}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="adjtimex is of Linux")
 def test_the_kernel_is_asked_and_its_answer_understood() -> None:
-    assert ctypes.sizeof(clock._Timex) >= 208
-    assert clock.disciplined() in {True, False}
+    assert ctypes.sizeof(program_check._Timex) >= 208
+    assert program_check.disciplined() in {True, False}
 
 
 def test_a_zone_that_is_not_known(machine: Machine) -> None:
@@ -304,7 +304,7 @@ def test_a_check_that_hangs_or_breaks_spoils_no_other(
         time.sleep(5)
         yield None
 
-    monkeypatch.setattr(clock, "check", hang)
+    monkeypatch.setattr(program_check, "clock", hang)
     monkeypatch.setattr(running, "check", lambda _: [1 // 0])
     began_s = time.monotonic()
     found = machine.ask("daemon", "clock", "disk")
@@ -374,18 +374,18 @@ def _printed() -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(_printed()))
 def test_what_is_printed_may_be_asked_for(name: str) -> None:
-    assert names.asked_for(name, CHECKS)
+    assert answer.asked_for(name, CHECKS)
     assert name in _completed(name[:2])
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_an_id_may_be_asked_for(name: str) -> None:
-    assert names.asked_for(name, CHECKS)
+    assert answer.asked_for(name, CHECKS)
     assert name in _completed(name[:4])
 
 
 def test_no_id_is_known_that_none_answers_with() -> None:
-    assert {one for all_of in names.FAULTS.values() for one in all_of} | {*names.ANY} == {*IDS}
+    assert {one for all_of in answer.FAULTS.values() for one in all_of} | {*answer.ANY} == {*IDS}
 
 
 def test_the_answers_of_a_machine_are_asked_for_by_their_names(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_the_answers_of_a_machine_are_asked_for_by_their_names(tmp_path: Path) -
     assert len(answers) > 10
     for one in answers:
         for name in (one.name, one.id):
-            meant = names.asked_for(name, CHECKS)
+            meant = answer.asked_for(name, CHECKS)
             assert meant, name
 
 
@@ -407,7 +407,7 @@ def test_the_answers_of_a_machine_are_asked_for_by_their_names(tmp_path: Path) -
     ],
 )  # fmt: skip
 def test_a_name_means_its_check(name: str, meant: tuple[str, ...]) -> None:
-    assert names.asked_for(name, CHECKS) == meant
+    assert answer.asked_for(name, CHECKS) == meant
 
 
 def test_a_relative_directory_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

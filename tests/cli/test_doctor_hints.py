@@ -127,11 +127,11 @@ def test_the_configuration_of_another_is_changed_with_sudo(
 ) -> None:
     around = machine.around()
     around.loaded.files[0].chmod(0o666)
-    from gpuwatchd.cli.doctor import setup
+    from gpuwatchd.cli.doctor import program
 
-    (own,) = setup.check(around)
+    (own,) = program.configuration(around)
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    (foreign,) = setup.check(around)
+    (foreign,) = program.configuration(around)
     assert foreign.hint == f"sudo {own.hint}"
 
 

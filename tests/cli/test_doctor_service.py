@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.cli import doctor, locations
-from gpuwatchd.cli.doctor import answer, managed, running
+from gpuwatchd.cli.doctor import answer, running
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Availability
 from gpuwatchd.service.runner import TIMED_OUT, Done
@@ -70,7 +70,7 @@ def test_a_unit_of_another_version_is_written_anew(
     written: str, fault: str | None, machine: Machine
 ) -> None:
     unit = machine.put("home/unit", written)
-    found = [check.id for check in managed._stale(str(unit), Well())]  # type: ignore[arg-type]
+    found = [check.id for check in running._stale(str(unit), Well())]  # type: ignore[arg-type]
     assert found == ([fault] if fault else [])
 
 
@@ -85,7 +85,7 @@ def test_a_packages_unit_starts_the_daemon_by_a_link(machine: Machine) -> None:
 
     def found(started: Path) -> list[str]:
         unit = machine.put("usr/unit", Packaged.unit.replace(str(program), str(started)))
-        return [check.id for check in managed._stale(str(unit), Packaged())]  # type: ignore[arg-type]
+        return [check.id for check in running._stale(str(unit), Packaged())]  # type: ignore[arg-type]
 
     assert found(link) == []
     assert found(other) == ["service-other"]
@@ -163,7 +163,7 @@ def test_a_manager_that_hangs_is_named_in_time(
     machine.systemd()
     (found,) = machine.faults("service").values()
     assert (found.id, "no answer within" in found.text) == ("service-none", True)
-    assert sum(waited) + managed._ASK_S < answer.DEADLINE_S + doctor._SLACK_S
+    assert sum(waited) + running._ASK_S < answer.DEADLINE_S + doctor._SLACK_S
 
 
 def test_who_may_not_read_the_machines_service_is_not_told_that_nothing_runs(

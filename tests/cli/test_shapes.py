@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.cli import COMMANDS, answers, main
-from gpuwatchd.cli.answers import about, alerts, base, charts, history, present, report
+from gpuwatchd.cli.answers import alerts, base, charts, history, present, report
 from gpuwatchd.cli.answers import program as own
 from gpuwatchd.cli.verbs import service
 from gpuwatchd.core.model import DeviceReading, Event, Message, ServiceState, Subject
@@ -91,11 +91,11 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("service print --system", own.ServicePrint),
     ("service install --dry-run", own.ServiceDone),
     ("service status", own.ServiceStatus),
-    ("completion zsh", about.Completion),
-    ("docs errors#no-gpu", about.PageShown),
-    ("docs --list", about.Pages),
-    ("docs --search leak", about.PagesFound),
-    ("schema", about.Schemas),
+    ("completion zsh", own.Completion),
+    ("docs errors#no-gpu", own.PageShown),
+    ("docs --list", own.Pages),
+    ("docs --search leak", own.PagesFound),
+    ("schema", own.Schemas),
     ("web --token", own.Web),
     ("status --gpu 77", base.Failure),
     ("status --frobnicate", base.Failure),
@@ -104,9 +104,9 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
 ]
 ELSEWHERE = {
     own.DriverRelease,
-    about.DemoBegins,
-    about.DemoGoesOn,
-    about.DemoEnds,
+    own.DemoBegins,
+    own.DemoGoesOn,
+    own.DemoEnds,
     answers.CommandInput,
     answers.AskInput,
 }
@@ -204,8 +204,8 @@ def test_release_answers_also_where_no_daemon_runs(words: list[str], ctl: Ctl) -
 def test_the_demo_answers_line_by_line(ctl: Ctl) -> None:
     line = ["demo", "--speed", "1e9", "--duration", "30m", "--no-notify", "--json"]
     first, *events, last = map(json.loads, ctl(*line).splitlines())
-    wrong = _wrong(first, about.DemoBegins) + _wrong(last, about.DemoEnds)
-    assert not wrong + [why for one in events for why in _wrong(one, about.DemoGoesOn)]
+    wrong = _wrong(first, own.DemoBegins) + _wrong(last, own.DemoEnds)
+    assert not wrong + [why for one in events for why in _wrong(one, own.DemoGoesOn)]
     assert events
 
 
@@ -233,9 +233,9 @@ def test_a_program_that_asks_a_job_reads_what_is_written_down(
     ask = Checkpoint(checkpoint="command", argv=(str(program),), booted_at_s=booted_at_s())
     with job() as process:
         key = key_of(process.pid)
-        about = making.finding(subject=Subject(device_uid="GPU-1", process=key))
+        leak = making.finding(subject=Subject(device_uid="GPU-1", process=key))
         if with_finding:
-            ask.run(about, dry_run=False)
+            ask.run(leak, dry_run=False)
         else:
             ask.ask(key, dry_run=False)
     said = json.loads(got.read_text())
@@ -309,7 +309,7 @@ UNITS = ("_bytes", "_s", "_pct", "_c", "_w", "_j", "_usd", "_hours", "share", "c
 
 
 def _structs() -> dict[str, type[base.Shape]]:
-    modules = (about, base, history, own, present, alerts)
+    modules = (own, base, history, present, alerts)
     return {
         name: found
         for module in modules

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from unittest import mock
 from urllib.parse import parse_qsl, urlsplit
 
-from gpuwatchd.charts import assets
+from gpuwatchd.charts import page
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.web import pages
 from tests.docs import screens
@@ -82,7 +82,7 @@ def digest() -> str:
     """Return what stands for everything that the pictures show."""
     parts = [file.read_bytes() for file in sorted(_PAGES.iterdir(), key=lambda one: one.name)
              if file.name.rpartition(".")[2] in _TYPES]  # fmt: skip
-    parts += [assets.script().encode(), assets.style().encode()]
+    parts += [page.page_script().encode(), page.page_style().encode()]
     for shot in SHOTS.values():
         parts += [json.dumps(one, sort_keys=True).encode() for one in _answers(shot)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
@@ -117,7 +117,7 @@ def _give(route: Route) -> None:
         query: Mapping[str, str] = dict(parse_qsl(parts.query))
         route.fulfill(json=pages.answer(name, Globals(), query))
         return
-    made = {"chart.js": assets.script, "page.css": assets.style}
+    made = {"chart.js": page.page_script, "page.css": page.page_style}
     name = name or "index.html"
     body = made[name]() if name in made else (_PAGES / name).read_text("utf-8")
     route.fulfill(body=body, content_type=f"{_TYPES[name.rpartition('.')[2]]}; charset=utf-8")

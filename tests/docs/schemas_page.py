@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from gpuwatchd.cli import answers as shapes
-from gpuwatchd.cli.answers import about, alerts, base, findings, history, present, program
+from gpuwatchd.cli.answers import alerts, base, findings, history, present, program
 from gpuwatchd.core.model import alerts as model_told
 from gpuwatchd.core.model import findings as model_judged
 from gpuwatchd.core.model import readings as model_seen
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 NAMES = (*shapes.ANSWERS, *shapes.OTHERS)
-_MODULES = (shapes, about, base, findings, history, program, present, program, alerts,
-            model_judged, model_seen, model_told)  # fmt: skip
+_MODULES = (shapes, program, base, findings, history, present, alerts, model_judged, model_seen,
+            model_told)  # fmt: skip
 _UNITS = (
     ("_bytes_per_s", "bytes per second"),
     ("_bytes", "bytes"),

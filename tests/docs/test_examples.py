@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import check_modes, main, settings
+from gpuwatchd.cli import main, settings
+from gpuwatchd.cli.verbs import check
 from gpuwatchd.core import config
 from tests.conftest import ROOT
 
@@ -66,7 +67,7 @@ def test_monitoring_snippets_use_what_there_is(
 
 def test_the_icinga_command_names_every_mode_and_flag() -> None:
     words = (ROOT / "contrib" / "nagios" / "icinga2.conf").read_text()
-    assert f"{', '.join(list(check_modes.MODES)[:-1])} or {list(check_modes.MODES)[-1]}" in words
+    assert f"{', '.join(list(check.MODES)[:-1])} or {list(check.MODES)[-1]}" in words
     for flag in ("--mode", "-w", "-c", "-t", "--gpu"):
         assert f'"{flag}"' in words
     assert words.count("{") == words.count("}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatchd.service import unit
+from gpuwatchd.service import unit_files
 
 _EXEC = "/usr/bin/gpuwatchd"
 _INTRODUCTION = """
@@ -17,6 +17,6 @@ def page() -> list[str]:
     """Return the lines of the page, without its mark."""
     lines = ["# Units of systemd", "", *_INTRODUCTION.splitlines(), ""]
     for title, system in (("Of a user", False), ("Of a machine", True)):
-        shown = unit.for_package(_EXEC, system=system).rstrip().splitlines()
+        shown = unit_files.for_package(_EXEC, system=system).rstrip().splitlines()
         lines += [f"## {title}", "", "```ini", *shown, "```", ""]
     return lines

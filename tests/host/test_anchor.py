@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.collect.host import Host, boot_time
+from gpuwatchd.collect.host import Host, processes
 from gpuwatchd.collect.host.files import inside_container
 from gpuwatchd.store import live
 from tests.conftest import ROOT, need, present
@@ -82,7 +82,7 @@ def test_where_nothing_can_be_kept_the_kernels_word_counts(proc: FakeProc, tmp_p
         BOOTED_S + 40 + STARTED / TICKS_PER_S
     )
     path = tmp_path / "boot.json"
-    assert boot_time.settled(path, "", 5.0) == 5.0
+    assert processes.settled(path, "", 5.0) == 5.0
     assert not path.exists()
 
 

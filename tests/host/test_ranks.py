@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gpuwatchd.collect.host import Host, processes
 from gpuwatchd.collect.host.cgroup import Place
+from gpuwatchd.collect.host.identity import NOBODY, Membership, facts, membership
 from gpuwatchd.collect.host.program import Ancestor
-from gpuwatchd.collect.host.ranks import NOBODY, Membership, facts, membership
 from gpuwatchd.core.text import clean
 from tests.children import Child
 from tests.conftest import present

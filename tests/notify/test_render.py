@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.core.model import Button, Message
 from gpuwatchd.notify import plain_text
-from gpuwatchd.notify.channels.email.html import html
+from gpuwatchd.notify.channels.email.message import as_html
 from tests.notify.conftest import HOSTILE
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -20,7 +20,7 @@ CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud8
 def test_a_bare_message_has_no_empty_blocks() -> None:
     bare = Message(id="1", notice="test", severity="info", subject="s", body="It works.")
     assert "\n\n\n" not in plain_text.plain(bare)
-    assert not {"<table", "<pre"} & set(re.findall(r"<\w+", html(bare)))
+    assert not {"<table", "<pre"} & set(re.findall(r"<\w+", as_html(bare)))
 
 
 def test_money_and_buttons_are_in_both_parts_once(message: Message) -> None:
@@ -32,12 +32,12 @@ def test_money_and_buttons_are_in_both_parts_once(message: Message) -> None:
     facts = message.facts | {"Silence": "gpuwatchctl snooze 4711 1h"}
     cost = "$25.28 since start <b>"
     full = msgspec.structs.replace(message, buttons=buttons, facts=facts, cost=cost)
-    for shape in (plain_text.plain(full), html(full)):
+    for shape in (plain_text.plain(full), as_html(full)):
         assert shape.count("$25.28 since start") == 1
         assert shape.count("gpuwatchctl snooze 4711 1h") == 1
         assert shape.count("gpuwatchctl ask 4711") == 1
         assert "alerts show" not in shape  # what to do next says it
-    assert "<b>" not in html(full)
+    assert "<b>" not in as_html(full)
 
 
 def test_lines_are_wrapped_and_commands_are_not(message: Message) -> None:
@@ -82,7 +82,7 @@ def _read(page: str) -> _Reader:
 
 
 def test_the_html_holds_everything_and_loads_nothing(message: Message) -> None:
-    page = html(message)
+    page = as_html(message)
     seen = _read(page)
     for part in (message.subject, "Full in 0h 47m.", *message.facts.values(), message.command):
         assert part in seen.text
@@ -104,7 +104,7 @@ def test_hostile_text_stays_text() -> None:
         facts={HOSTILE: HOSTILE},
         command=HOSTILE,
     )
-    page = html(hostile)
+    page = as_html(hostile)
     assert "<b>" not in page
     assert "&lt;b&gt;bold" in page
     _read(page)
@@ -128,8 +128,8 @@ def test_a_popup_is_short_and_ends_with_the_command(message: Message) -> None:
 @given(st.text(), st.text(), st.dictionaries(st.text(), st.text(), max_size=3))
 def test_no_text_breaks_a_shape(subject: str, body: str, facts: dict[str, str]) -> None:
     odd = Message(id="1", notice="firing", severity="info", subject=subject, body=body, facts=facts)
-    _read(html(odd))
-    for shape in (html(odd), plain_text.plain(odd), plain_text.popup(odd, markup=True)):
+    _read(as_html(odd))
+    for shape in (as_html(odd), plain_text.plain(odd), plain_text.popup(odd, markup=True)):
         assert not CONTROL.search(shape)
         shape.encode()
     assert plain_text.subject(odd)

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.core.model import Button, Message
-from gpuwatchd.notify.channels.desktop.connection import Link
-from gpuwatchd.notify.channels.desktop.popups import MOST, Shown
+from gpuwatchd.notify.channels.desktop.connection import MOST, Link, Shown
 
 if TYPE_CHECKING:
     from pathlib import Path

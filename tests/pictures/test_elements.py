@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.charts.elements import Markup, badge, element, facts, join, table
+from gpuwatchd.charts.svg import Markup, badge, element, facts, join, table
 from gpuwatchd.core.design import LOOKS
 
 HOSTILE = st.text() | st.sampled_from(

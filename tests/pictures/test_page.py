@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.charts import assets, page
-from gpuwatchd.charts.elements import element
+from gpuwatchd.charts import page, text_description
+from gpuwatchd.charts.svg import element
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, PARTS
 from tests.browser import gallery
 from tests.conftest import ROOT
@@ -110,7 +110,7 @@ def test_every_chart_is_there_without_scripts(html: str) -> None:
     drawn = [a for tag, a in tags if tag == "svg" and a.get("role") == "img"]
     pictures = gallery.everything()
     assert [a["aria-label"] for a in drawn] == [
-        page.sentence(one).replace("\x00", "\ufffd") for one in pictures
+        text_description.sentence(one).replace("\x00", "\ufffd") for one in pictures
     ]
     tables = sum((not one.empty) + bool(one.marks) for one in pictures)
     assert sum(tag == "table" for tag, _ in tags) == tables
@@ -118,7 +118,7 @@ def test_every_chart_is_there_without_scripts(html: str) -> None:
 
 
 def test_colours_words_and_dashes_are_those_of_the_design() -> None:
-    style, script = assets.style(), assets.script()
+    style, script = page.page_style(), page.page_script()
     for name, paint in PARTS.items():
         assert f"--{name}:{paint.light};" in style
         assert f"--{name}:{paint.dark};" in style
@@ -136,7 +136,7 @@ def test_colours_words_and_dashes_are_those_of_the_design() -> None:
 
 
 def test_every_colour_that_is_asked_for_is_there() -> None:
-    style = assets.style()
+    style = page.page_style()
     own = "".join((STATIC / name).read_text("utf-8") for name in ("page.css", *_own()))
     asked = set(re.findall(r"var\(--([a-z-]+)\)", own)) | set(
         re.findall(r'colour\("([a-z-]+)"\)', own)
@@ -150,16 +150,16 @@ def _own() -> list[str]:
 
 
 def test_every_file_is_used_and_short() -> None:
-    used = {*assets.SCRIPTS, assets.LICENCE, "boot.js", "page.css", "uPlot.min.css"}
+    used = {*page.SCRIPTS, page.LICENCE, "boot.js", "page.css", "uPlot.min.css"}
     assert used == {path.name for path in STATIC.iterdir()}
     for name in (*_own(), "page.css"):
         assert len((STATIC / name).read_text("utf-8").splitlines()) <= 400, name
 
 
 def test_the_terms_of_the_plotting_library_go_with_it() -> None:
-    assert "Copyright (c) 2022 Leon Sorokin" in assets.plotting_terms()
-    assert "Permission is hereby granted, free of charge" in assets.script()
-    assert "v1.6.32" in assets.script()
+    assert "Copyright (c) 2022 Leon Sorokin" in page.plotting_terms()
+    assert "Permission is hereby granted, free of charge" in page.page_script()
+    assert "v1.6.32" in page.page_script()
 
 
 def test_scripts_are_well_formed(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_scripts_are_well_formed(tmp_path: Path) -> None:
     if (node := shutil.which("node")) is None:
         pytest.skip("node is not here; tests/browser runs the scripts")
     path = tmp_path / "all.js"
-    path.write_text(f"{assets.script()}\n{assets.boot()}", "utf-8")
+    path.write_text(f"{page.page_script()}\n{page.boot()}", "utf-8")
     found = subprocess.run(
         [node, "--check", path], capture_output=True, text=True, timeout=60, check=False
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.cli.doctor import mail
+from gpuwatchd.cli.doctor import channels
 from tests.cli.sick import Machine
 from tests.real import mailserver
 
@@ -77,13 +77,13 @@ def test_a_port_where_nobody_listens_and_a_name_that_nobody_has(server: Server) 
     assert server.ask(port=mailserver.free_port()).id == "mail-unreachable"
     began_s = time.monotonic()
     assert server.ask(host="mail.invalid").id in {"mail-name", "mail-unreachable"}
-    assert time.monotonic() - began_s < mail.WITHIN_S + mail.NAMES_S + 2
+    assert time.monotonic() - began_s < channels.WITHIN_S + channels.NAMES_S + 2
 
 
 def test_a_server_that_never_says_a_word_is_left_in_time(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mail, "WITHIN_S", 0.4)
+    monkeypatch.setattr(channels, "WITHIN_S", 0.4)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         began_s = time.monotonic()
         found = server.ask(port=mute.getsockname()[1])

@@ -262,7 +262,7 @@ def test_a_mistake_of_ours_is_one_line(opened: Opened, home: Path, tmp_path: Pat
     broken.write_text(
         "import sys\n"
         "from gpuwatchd.cli import main\n"
-        "from gpuwatchd.tui.selection import Selection\n"
+        "from gpuwatchd.tui.screens.overview import Selection\n"
         "def turn(self):\n"
         "    raise ValueError('a broken row')\n"
         "Selection.turn = turn\n"

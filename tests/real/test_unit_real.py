@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.service.systemd import Systemd
-from gpuwatchd.service.unit import UNIT, escape, render
+from gpuwatchd.service.unit_files import UNIT, escape, render
 from tests.conftest import need, ran
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.analysis.forecast import coefficients
-from gpuwatchd.analysis.forecast.score import TERMS
+from gpuwatchd.analysis.forecast.posterior import TERMS
 from tests.scenarios import worlds
 from tests.scenarios.evidence import Evidence, gather
 from tests.scenarios.looks import Balance, Looks, balance

@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.systemd import Systemd
-from gpuwatchd.service.unit import UNIT
+from gpuwatchd.service.unit_files import UNIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from gpuwatchd.service import account
 from gpuwatchd.service.runner import Done
 from gpuwatchd.service.systemctl import Systemctl
 from gpuwatchd.service.systemd import Systemd
-from gpuwatchd.service.unit import SYSTEM_VARIABLES, UNIT, for_package, render
+from gpuwatchd.service.unit_files import SYSTEM_VARIABLES, UNIT, for_package, render
 from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED, changes, refused
 
 if TYPE_CHECKING:

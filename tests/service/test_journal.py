@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.service.unit import UNIT
+from gpuwatchd.service.unit_files import UNIT
 from tests.service.conftest import USER, Tools, refused
 
 if TYPE_CHECKING:

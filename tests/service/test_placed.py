@@ -8,7 +8,7 @@ import pytest
 
 from gpuwatchd.service.runner import daemon_argv
 from gpuwatchd.service.systemd import Systemd
-from gpuwatchd.service.unit import UNIT, for_package
+from gpuwatchd.service.unit_files import UNIT, for_package
 from tests.service.conftest import NOT_FOUND, Tools, changes, refused, unit_file
 
 if TYPE_CHECKING:

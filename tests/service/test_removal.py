@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuwatchd.service.systemd import Systemd
-from gpuwatchd.service.unit import UNIT
+from gpuwatchd.service.unit_files import UNIT
 from tests.service.conftest import NOT_FOUND, USER, Tools
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.service import state
+from gpuwatchd.service import systemctl
 from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def test_everything_that_is_known(manager: Systemd, tools: Tools) -> None:
     assert found.beside == (f"{found.file}.d/override.conf",)
     assert found.hints == ()
     assert "--timestamp=unix" in tools.calls[-1]
-    assert all(name in tools.calls[-1] for name in state.PROPERTIES)
+    assert all(name in tools.calls[-1] for name in systemctl.PROPERTIES)
 
 
 @pytest.mark.parametrize("word", ["[not set]", "18446744073709551615", "infinity", ""])

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gpuwatchd.service.systemd import HOMEBREW_UNIT, Systemd
-from gpuwatchd.service.unit import MARK, UNIT
+from gpuwatchd.service.unit_files import MARK, UNIT
 from gpuwatchd.store import live
 from tests.service.conftest import RUNNING, USER, Tools, changes, refused, unit_file
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.systemd import Systemd
-from gpuwatchd.service.unit import MARK, escape, for_package, render
+from gpuwatchd.service.unit_files import MARK, escape, for_package, render
 from tests.service.conftest import refused
 
 if TYPE_CHECKING:

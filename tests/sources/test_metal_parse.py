@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.collect.metal import ioreg
+from gpuwatchd.collect.metal import calls
 from gpuwatchd.collect.metal import system as metal_system
 from gpuwatchd.collect.metal.calls import ACCELERATORS
 from gpuwatchd.collect.metal.system import GIB, MIB, Ceiling, Footprint, System
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("name", ["ioreg_m2.plist", "ioreg_m2.txt"])
 def test_both_forms_say_the_same(name: str) -> None:
-    (node,) = ioreg.parse(text(name))
+    (node,) = calls.parse(text(name))
     assert (node.kind, node.model, node.vendor) == ("AGXAcceleratorG14G", "Apple M2", "apple")
     assert node.stats["Alloc system memory"] == 6 * GIB, "not the legend's 1 or 11"
     assert node.stats["In use system memory"] == 5 * GIB, "not (driver), which is always 0"
@@ -43,21 +43,21 @@ def test_both_forms_say_the_same(name: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_accelerator_is_none(raw: bytes) -> None:
-    assert ioreg.parse(raw) == []
+    assert calls.parse(raw) == []
 
 
 @pytest.mark.parametrize("name", ["ioreg_m2.plist", "ioreg_m2.txt", "ioreg_clients.txt"])
 def test_output_that_is_cut_anywhere_hurts_nobody(name: str) -> None:
     raw = text(name)
     for end in range(0, len(raw), 7):
-        nodes = ioreg.parse(raw[:end])
-        clients = ioreg.parse_clients(raw[:end].decode())
+        nodes = calls.parse(raw[:end])
+        clients = calls.parse_clients(raw[:end].decode())
         assert len(nodes) <= 1
         assert len(clients) <= 4
 
 
 def test_clients_are_summed_per_program() -> None:
-    found = ioreg.parse_clients(text("ioreg_clients.txt").decode())
+    found = calls.parse_clients(text("ioreg_clients.txt").decode())
     assert {pid: client.gpu_time_ns for pid, client in found.items()} == {
         310: 5_000_000_000, 4100: 9_500_000_000, 4200: 0, 9999: 123,
     }  # fmt: skip
@@ -165,17 +165,17 @@ def test_two_gpus_of_an_older_mac(recorded: Path, mac: FakeMac) -> None:
 
 @pytest.mark.shared_data
 def test_recorded_clients(recorded: Path) -> None:
-    flat = ioreg.parse_clients((recorded / "ioreg_agx_userclients.txt").read_text())
+    flat = calls.parse_clients((recorded / "ioreg_agx_userclients.txt").read_text())
     assert {pid: (one.name, one.gpu_time_ns) for pid, one in flat.items()} == {
         444: ("runningboardd", 0),
         440: ("WindowServer", 38738170958 + 76336458 + 1000000000),
     }
     nested = (recorded / "ioreg_agx_nested_with_agcinfo.txt").read_text()
-    assert {one.name: one.gpu_time_ns for one in ioreg.parse_clients(nested).values()} == {
+    assert {one.name: one.gpu_time_ns for one in calls.parse_clients(nested).values()} == {
         "wine64-preloader": 300000000,
         "Brave Browser": 125000000,
     }
-    assert ioreg.parse_text(nested) == []
+    assert calls.parse_text(nested) == []
 
 
 @pytest.mark.shared_data

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.collect.nvml.library import NAME, find, flaw
+from gpuwatchd.collect.nvml.driver import NAME, find, flaw
 from tests.conftest import ROOT, need, present, ran
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import cached, compiler

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatchd.collect.drm import processes
-from gpuwatchd.collect.metal import ioreg
+from gpuwatchd.collect.metal import calls
 from gpuwatchd.collect.metal import system as metal_system
 from tests.conftest import present
 from tests.sources.drm_case import amd_fdinfo, xe_fdinfo
@@ -63,18 +63,18 @@ def sane(client: processes.Client | None) -> None:
 def test_damaged_ioreg(raw: bytes, wounds: list[tuple[int, int, bytes]]) -> None:
     for wound in wounds:
         raw = hurt(raw, wound) or b"x"
-    for node in ioreg.parse(raw):
+    for node in calls.parse(raw):
         assert all(value >= 0 for value in node.stats.values())
         assert node.busy_pct is None or 0 <= node.busy_pct <= 100
         assert node.vendor
-    ioreg.parse_clients(raw.decode("utf-8", "replace"))
-    ioreg.platform_uuid(raw)
+    calls.parse_clients(raw.decode("utf-8", "replace"))
+    calls.platform_uuid(raw)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes(raw: bytes) -> None:
     text = raw.decode("utf-8", "replace")
-    assert ioreg.parse(raw) == []
+    assert calls.parse(raw) == []
     system = metal_system.system_of(metal_system.parse_sysctl(text), text)
     assert system.available_bytes is None or system.available_bytes >= 0
     found = metal_system.parse_rusage(raw)

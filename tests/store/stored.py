@@ -23,14 +23,14 @@ STRUCTS = {
     "message": "gpuwatchd.core.model:Message",
     "profile": "gpuwatchd.core.model:Profile",
     # Files of the runtime directory and of the state directory.
-    "boot": "gpuwatchd.collect.host.boot_time:_Anchor",
-    "pop-ups": "gpuwatchd.notify.channels.desktop.popups:_Kept",
+    "boot": "gpuwatchd.collect.host.processes:_Anchor",
+    "pop-ups": "gpuwatchd.notify.channels.desktop.connection:_Kept",
     "release": "gpuwatchd.store.driver_release:Request",
     "state": "gpuwatchd.store.live:LiveState",
     "state-head": "gpuwatchd.cli.locations:_Head",
     # Bodies of requests to the API.
-    "feedback-request": "gpuwatchd.web.request_bodies:FeedbackBody",
-    "snooze-request": "gpuwatchd.web.request_bodies:SnoozeBody",
+    "feedback-request": "gpuwatchd.web.openapi:FeedbackBody",
+    "snooze-request": "gpuwatchd.web.openapi:SnoozeBody",
     # Between a daemon that runs and the programs that it starts, which an upgrade may exchange.
     "keyring-answer": "gpuwatchd.notify.credentials:Answer",
     "report-chart-order": "gpuwatchd.charts.drawing:Order",

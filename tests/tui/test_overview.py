@@ -147,7 +147,7 @@ async def test_a_mistake_of_ours_ends_the_screen_and_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from gpuwatchd.tui.app import TopApp as Program
-    from gpuwatchd.tui.selection import Selection
+    from gpuwatchd.tui.screens.overview import Selection
 
     def broken(self: Selection) -> None:
         raise ValueError("a broken row")

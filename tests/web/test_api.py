@@ -18,7 +18,7 @@ from gpuwatchd.core import config
 from gpuwatchd.store import access, live
 from gpuwatchd.web import openapi
 from gpuwatchd.web import responses as answers
-from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX
+from gpuwatchd.web.openapi import ENDPOINTS, PREFIX
 from tests.cli import recorded, shaped, world
 from tests.web import serving
 

@@ -15,12 +15,4 @@ from gpuwatchd.analysis.attribution.ledger import (
     share,
 )
 
-__all__ = [
-    "LEAST_SHARE",
-    "UNATTRIBUTED",
-    "Baseline",
-    "above_baseline",
-    "draw",
-    "growth",
-    "share",
-]
+__all__ = ["LEAST_SHARE", "UNATTRIBUTED", "Baseline", "above_baseline", "draw", "growth", "share"]

@@ -1,4 +1,4 @@
-"""What a period cost, entry by entry: parts that add up to the whole, and never count twice."""
+"""What a period cost: entries that add up to the whole and never count twice, and their words."""
 
 from __future__ import annotations
 

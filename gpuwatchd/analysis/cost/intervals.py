@@ -97,10 +97,7 @@ def stint(
     first_at_s = min((had.first_at_s for _, had in pairs), default=None)
     since_at_s, since = counted_from(started_at_s, saved_at_s, first_at_s)
     parts = tuple(
-        (
-            uid,
-            Part(had.hours, had.last_share, ask.price(uid, early_s, until_s), had.whole_hours),
-        )
+        (uid, Part(had.hours, had.last_share, ask.price(uid, early_s, until_s), had.whole_hours))
         for uid, had in pairs
     )
     return Stint(parts, since_at_s, since, until_s)

@@ -8,13 +8,4 @@
 from gpuwatchd.analysis.frameworks.recognition import loaded, recognise, role
 from gpuwatchd.analysis.frameworks.table import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, App
 
-__all__ = [
-    "APPS",
-    "GRAPHICS",
-    "LIBRARIES",
-    "PREALLOCATES",
-    "App",
-    "loaded",
-    "recognise",
-    "role",
-]
+__all__ = ["APPS", "GRAPHICS", "LIBRARIES", "PREALLOCATES", "App", "loaded", "recognise", "role"]

@@ -14,12 +14,7 @@ from gpuwatchd.analysis.frameworks.recognition import command_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PORTS: Final[dict[str, int]] = {
-    "Ollama": 11434,
-    "vLLM": 8000,
-    "SGLang": 30000,
-    "llama.cpp": 8080,
-}
+PORTS: Final[dict[str, int]] = {"Ollama": 11434, "vLLM": 8000, "SGLang": 30000, "llama.cpp": 8080}
 """Engines that can be asked, and the port on which each listens unless it is told otherwise."""
 
 LOOPBACK: Final = "127.0.0.1"

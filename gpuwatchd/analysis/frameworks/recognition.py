@@ -34,10 +34,7 @@ class Command(NamedTuple):
 
 
 def recognise(
-    argv: Sequence[str],
-    libraries: Iterable[str] = (),
-    name: str = "",
-    threads: Iterable[str] = (),
+    argv: Sequence[str], libraries: Iterable[str] = (), name: str = "", threads: Iterable[str] = ()
 ) -> tuple[str | None, bool]:
     """Return (framework, sure); (None, False) when nothing is recognised.
 

@@ -9,9 +9,7 @@ from gpuwatchd.core.codes import Role
 EITHER_XLA: Final = "TensorFlow or JAX"
 """What is known when only thread names can be read: both run on the same thread pools."""
 
-PREALLOCATES: Final[frozenset[str]] = frozenset(
-    {"JAX", "TensorFlow", EITHER_XLA, "vLLM", "SGLang"},
-)
+PREALLOCATES: Final[frozenset[str]] = frozenset({"JAX", "TensorFlow", EITHER_XLA, "vLLM", "SGLang"})
 """Frameworks that take a pool of most of the device at start: flat by design, leak or no leak."""
 
 GRAPHICS: Final[frozenset[str]] = frozenset({"display", "browser", "Blender"})

@@ -6,8 +6,7 @@ of themselves, and what did not change for long enough.
 """
 
 from gpuwatchd.analysis.idle.facts import DAEMONS, ORDER, STOPPED, Board, Held, Limits, Server
-from gpuwatchd.analysis.idle.persistence import PersistenceCheck
-from gpuwatchd.analysis.idle.snapshot import snapshot
+from gpuwatchd.analysis.idle.persistence import PersistenceCheck, snapshot
 
 __all__ = [
     "DAEMONS",

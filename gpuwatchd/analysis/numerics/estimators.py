@@ -102,38 +102,6 @@ def least_squares(t: FloatArray, x: FloatArray) -> tuple[float, float, float]:
     return slope, x_mean - slope * t_mean, min(1.0, tx * tx / (tt * xx)) if xx > 0.0 else 0.0
 
 
-def theil_sen(t: FloatArray, x: FloatArray, points: int = 120) -> float:
-    """Return the median of the slopes between all pairs of points; bears 29 % of outliers.
-
-    Above ``points`` points, block means are taken first (all pairs are quadratic). 0 when fewer
-    than two points.
-    """
-    if t.size < 2:
-        return 0.0
-    if t.size > points:
-        edge = np.linspace(0, t.size, points + 1).astype(np.intp)[:-1]
-        count = np.diff(np.append(edge, t.size))
-        t, x = np.add.reduceat(t, edge) / count, np.add.reduceat(x, edge) / count
-    i, j = np.triu_indices(t.size, 1)
-    return float(np.median((x[j] - x[i]) / (t[j] - t[i])))
-
-
-def effective_samples(x: FloatArray) -> float:
-    """Return how many independent samples the noise of ``x`` is worth (1 to n).
-
-    Bayley-Hammersley with the lag-one autocorrelation: n (1-ρ)/(1+ρ).
-    """
-    n = x.size
-    if n < 4:
-        return float(n)
-    centred = x - x.mean()
-    power = float(centred @ centred)
-    if power <= 0.0:
-        return float(n)
-    rho = float(np.clip(float(centred[1:] @ centred[:-1]) / power, 0.0, 0.999))
-    return max(1.0, n * (1.0 - rho) / (1.0 + rho))
-
-
 def batch_means_p(t: FloatArray, x: FloatArray, batches: int = 8) -> tuple[float, float]:
     """Return t statistic and one-sided p-value of "x rises", valid under autocorrelation.
 

@@ -64,12 +64,7 @@ def _missing(view: View, settings: DetectionSection) -> str:
 
 
 def harmless(
-    series: Series,
-    view: View,
-    settings: DetectionSection,
-    least: float,
-    *,
-    growing: Growth | None,
+    series: Series, view: View, settings: DetectionSection, least: float, *, growing: Growth | None
 ) -> Finding:
     """Name what is no leak (yet): what happened over the record, gaps included."""
     if view.samples < settings.minimum_samples or view.span_s < settings.minimum_duration:

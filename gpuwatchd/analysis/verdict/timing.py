@@ -9,8 +9,7 @@ import numpy as np
 
 from gpuwatchd.analysis import forecast
 from gpuwatchd.analysis.forecast.eta import Ahead, Pace, ahead, eta, pace
-from gpuwatchd.analysis.forecast.laws import LAWS
-from gpuwatchd.analysis.forecast.saturation import Saturation, saturation
+from gpuwatchd.analysis.forecast.laws import LAWS, Saturation, saturation
 from gpuwatchd.core import units
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpuwatchd.cli.answers import about, alerts, charts, history, present, program, report
+from gpuwatchd.cli.answers import alerts, charts, history, present, program, report
 from gpuwatchd.cli.answers.base import Failure, Shape
 from gpuwatchd.core.model import Finding, Message
 
@@ -77,10 +77,10 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "notify": (alerts.Notify, alerts.NotifyDigest),
     "check": (program.Check,),
     "service": (program.ServiceStatus, program.ServicePrint, program.ServiceDone),
-    "demo": (about.DemoBegins, about.DemoGoesOn, about.DemoEnds),
-    "completion": (about.Completion,),
-    "docs": (about.PageShown, about.Pages, about.PagesFound),
-    "schema": (about.Schemas,),
+    "demo": (program.DemoBegins, program.DemoGoesOn, program.DemoEnds),
+    "completion": (program.Completion,),
+    "docs": (program.PageShown, program.Pages, program.PagesFound),
+    "schema": (program.Schemas,),
 }
 """Verb -> what it may answer; besides, any of them may fail (``Failure``)."""
 OTHERS: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {

@@ -18,7 +18,6 @@ Instant = Annotated[
 Bytes = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Percent = Annotated[float, Meta(ge=0, le=100)]
 Seconds = Annotated[float, Meta(ge=0)]
 Pid = Annotated[int, Meta(ge=1)]
 Word = Literal["normal", "leak"]

@@ -43,9 +43,7 @@ class MarkShape(Shape):
     """Something that happened."""
 
     at: Instant | None
-    kind: Literal[
-        "alert", "resolved", "event", "restart", "began", "ended", "saved", "asked"
-    ]  # fmt: skip
+    kind: Literal["alert", "resolved", "event", "restart", "began", "ended", "saved", "asked"]
     text: str
     severity: Literal["info", "warning", "critical"] | None
     """Of an alert."""

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd.cli.doctor import answer
-from gpuwatchd.cli.doctor.answer import Around, Asked, Check, failed
-from gpuwatchd.cli.doctor.names import asked_for
-from gpuwatchd.cli.doctor.names import every as every_name
+from gpuwatchd.cli.doctor.answer import Around, Asked, Check, asked_for, failed
+from gpuwatchd.cli.doctor.answer import every as every_name
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -22,19 +21,19 @@ if TYPE_CHECKING:
 
 CHECKS = {
     "program": "program:check",
-    "config": "setup:check",
+    "config": "program:configuration",
     "gpus": "gpus:check",
-    "host": "host:check",
+    "host": "program:surroundings",
     "daemon": "running:check",
     "instances": "running:instances",
-    "service": "managed:check",
+    "service": "running:service",
     "disk": "places:check",
     "history": "places:history",
-    "clock": "clock:check",
-    "prices": "prices:check",
-    "session": "session:check",
+    "clock": "program:clock",
+    "prices": "program:prices",
+    "session": "channels:desktop_session",
     "channels": "channels:check",
-    "mail": "mail:check",
+    "mail": "channels:mail_server",
     "web": "web:check",
 }
 """Name -> module and function, in the order in which they are told."""
@@ -69,9 +68,10 @@ def every(flags: Globals, names: Sequence[str] = (), *, offline: bool = False) -
             near = difflib.get_close_matches(name, every_name(tuple(CHECKS)), n=1)
             guess = f"; did you mean {near[0]}?" if near else ""
             raise GpuwatchdError(
-                f"no such check: {name}{guess}", hint=f"known: {', '.join(CHECKS)}",
+                f"no such check: {name}{guess}",
+                hint=f"known: {', '.join(CHECKS)}",
                 page="errors#unknown-name",
-            )  # fmt: skip
+            )
     yield from ask(around(flags, offline=offline), wanted)
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli.doctor import driver
 from gpuwatchd.cli.doctor.answer import Asked, Check, failed, ok, warning
+from gpuwatchd.collect.host.files import inside_container
+from gpuwatchd.collect.nvml import driver as nvml_library
+from gpuwatchd.collect.nvml.system import read_text
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from gpuwatchd.cli.doctor.answer import Around
     from gpuwatchd.core.model import Device, Sample
@@ -36,7 +41,7 @@ def check(around: Around) -> Iterator[Check]:
             yield from others
     for word, _, answers in found:
         if word.partition(":")[0] == "nvml":
-            yield from driver.explain(around, works=answers[0].level == "ok")
+            yield from explain(around, works=answers[0].level == "ok")
     for kind in selection.HARDWARE:
         if kind not in SOURCES or any(kind == word for word, _ in choices):
             continue
@@ -44,16 +49,20 @@ def check(around: Around) -> Iterator[Check]:
         yield ok(f"source {kind}", text)
     if not works:
         yield failed(
-            "gpu-none", "gpu", "no GPU can be watched here",
+            "gpu-none",
+            "gpu",
+            "no GPU can be watched here",
             "one of the sources above has to work; to try it without a GPU: gpuwatchctl demo",
-        )  # fmt: skip
+        )
 
 
 def _ask(word: str, around: Around) -> Asked:
     hung = failed(
-        "source-hangs", f"source {word}", "does not answer: the driver hangs",
+        "source-hangs",
+        f"source {word}",
+        "does not answer: the driver hangs",
         "sudo dmesg | tail; often only this helps: sudo reboot",
-    )  # fmt: skip
+    )
     return Asked(lambda: _source(word, around), hung)
 
 
@@ -121,3 +130,129 @@ def _troubles(device: Device, sample: Sample) -> list[Check]:
         for name, level, words, hint in environment.device(item, now_s=sample.taken_at_s)
         if level != "ok"
     ]
+
+
+# Why NVIDIA's driver does not answer: module, library, device files, container, nouveau.
+# Everything is read from files; nothing here opens the driver.
+
+_NAME = "driver"
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"
+"""PCI class of displays and 3D controllers."""
+_VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)?")
+_RUN_WITH = "docker run --gpus all ... (podman: --device nvidia.com/gpu=all)"
+
+
+def explain(around: Around, *, works: bool) -> Iterator[Check]:
+    """Yield what the driver is, and where it does not work why.
+
+    Parameters
+    ----------
+    around
+        The machine.
+    works
+        Whether NVIDIA's library answers; then nothing is wrong whatever the files look like.
+    """
+    root = around.root
+    cards = _cards(root)
+    module, library = _module(root), nvml_library.find(root, around.environ)
+    if works:
+        if module or library:
+            yield ok(_NAME, f"kernel module {module or '?'}, library {_version(library) or '?'}")
+        return
+    if not cards and not module:
+        return  # no NVIDIA GPU here: nothing to mend
+    node = (root / "dev/nvidiactl").exists()
+    if not node and _in_container(root):
+        yield warning(
+            "driver-container",
+            _NAME,
+            "this container was started without its GPUs: /dev/nvidiactl is not in it",
+            _RUN_WITH,
+        )
+    elif not module:
+        yield from _not_loaded(root, len(cards))
+    elif library is None:
+        yield from _no_library(root, module)
+    elif (flaw := nvml_library.flaw(library)) is not None:
+        words = f"the NVIDIA library cannot be loaded: {flaw.words}"
+        yield warning("driver-library-unusable", _NAME, words, flaw.hint)
+    elif (ours := _version(library)) and ours != module:
+        yield warning(
+            "driver-mismatch",
+            _NAME,
+            f"the library is {ours}, the kernel module still {module}: the driver was updated "
+            "while it was in use",
+            "sudo reboot (or end what uses the GPUs, then: sudo rmmod "
+            "nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia)",
+        )
+    elif not node:
+        yield warning(
+            "driver-nodes",
+            _NAME,
+            f"the kernel module {module} is loaded, but its files in /dev are missing",
+            "sudo nvidia-modprobe -c 0 -u",
+        )
+
+
+def _not_loaded(root: Path, count: int) -> Iterator[Check]:
+    cards = f"{count} NVIDIA GPU" + ("" if count == 1 else "s")
+    if (root / "sys/module/nouveau").exists():
+        yield warning(
+            "driver-nouveau",
+            _NAME,
+            f"{cards}, run by nouveau, which tells nothing of memory; NVIDIA's driver is needed",
+            "sudo apt install nvidia-driver (or your system's package), then: sudo reboot",
+        )
+        return
+    hint = "sudo modprobe nvidia; then: sudo dmesg | grep -i -e nvrm -e nvidia"
+    yield warning("driver-not-loaded", _NAME, f"{cards}, but no kernel module is loaded", hint)
+
+
+def _no_library(root: Path, module: str) -> Iterator[Check]:
+    if _in_container(root):
+        yield warning(
+            "driver-container",
+            _NAME,
+            f"{nvml_library.NAME} is not in this container, although the host runs driver {module}",
+            f"{_RUN_WITH}, with NVIDIA_DRIVER_CAPABILITIES=utility",
+        )
+        return
+    major = module.partition(".")[0]
+    yield warning(
+        "driver-library",
+        _NAME,
+        f"the kernel module {module} is loaded, but {nvml_library.NAME} is missing",
+        f"sudo apt install libnvidia-compute-{major} (Debian: libnvidia-ml1), of the same version",
+    )
+
+
+def _cards(root: Path) -> list[str]:
+    """Return the PCI addresses of NVIDIA's GPUs."""
+    return [
+        card.name
+        for card in sorted((root / "sys/bus/pci/devices").glob("*"))
+        if read_text(card / "vendor") == _NVIDIA and read_text(card / "class").startswith(_DISPLAY)
+    ]
+
+
+def _module(root: Path) -> str:
+    """Return the version of the kernel module that is loaded; "" when none is."""
+    text = read_text(root / "sys/module/nvidia/version")
+    if not text:
+        match = _VERSION.search(read_text(root / "proc/driver/nvidia/version"))
+        text = match[0] if match else ""
+    return text
+
+
+def _version(library: Path | None) -> str:
+    """Return the version in the real name of the library; "" where it has none."""
+    if library is None:
+        return ""
+    match = _VERSION.search(os.path.basename(os.path.realpath(library)))  # noqa: PTH119
+    return match[0] if match else ""
+
+
+def _in_container(root: Path) -> bool:
+    marks = (root / ".dockerenv", root / "run/.containerenv", root / "run/systemd/container")
+    return any(mark.exists() for mark in marks) or inside_container(root / "proc", root)

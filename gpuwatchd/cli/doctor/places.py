@@ -50,17 +50,19 @@ def check(around: Around) -> Iterator[Check]:
         kind = file_system(directory)
         if found.level == "ok" and kind in NETWORK_FILE_SYSTEMS:
             found = warning(
-                "directory-network", f"{name} directory",
+                "directory-network",
+                f"{name} directory",
                 f"{directory} is on a network file system ({kind})",
                 f"export {variable}=/a/local/dir",
-            )  # fmt: skip
+            )
         if found.level == "ok" and not directory.is_absolute():
             found = warning(
-                "directory-relative", f"{name} directory",
+                "directory-relative",
+                f"{name} directory",
                 f"{variable}={directory} depends on the folder that one stands in: here it is "
                 f"{directory.absolute()}",
                 f"export {variable}={shlex.quote(str(directory.absolute()))}, and in the unit too",
-            )  # fmt: skip
+            )
         yield found
         if found.level != "failed" and directory.is_dir() and (why := _refused(directory)):
             yield failed(f"disk-{why[0]}", f"{name} directory", why[1], why[2])
@@ -181,17 +183,19 @@ def _disk_space(settings: Config, directory: Path) -> Check:
     words = f"{units.size(free)} free for the history ({units.size(held)} of {units.size(bound)})"
     if free < spare:
         return warning(
-            "disk-low", name,
+            "disk-low",
+            name,
             f"{words}: below {units.size(spare)} (store.min-free-mib) no samples are recorded",
             f"du -xsh {shlex.quote(str(existing))}/* | sort -h, or a lower [store] min-free-mib",
-        )  # fmt: skip
+        )
     missing = max(0, bound - held) + spare - free
     if missing > 0:
         return warning(
-            "disk-small", name,
+            "disk-small",
+            name,
             f"{words}: {units.size(missing)} too few for it to reach its bound",
             "make room, or set a lower [store] max-db-mib",
-        )  # fmt: skip
+        )
     full = held >= 0.95 * bound
     return ok(name, f"{words}; at its bound: the oldest samples go first" if full else words)
 
@@ -272,7 +276,8 @@ def history(_: Around) -> Iterator[Check]:
     ]
     if aside:
         yield warning(
-            "history-damaged", "history",
+            "history-damaged",
+            "history",
             f"a damaged history was moved aside: {aside[-1].name}",
             access.rescue(aside[-1]),
-        )  # fmt: skip
+        )

@@ -1,18 +1,24 @@
-"""Is the program itself whole: interpreter, SQLite, terminal, extras, completion."""
+"""Is the program whole and well placed: parts, configuration, prices, surroundings, clock."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import platform
+import shlex
 import sqlite3
+import stat
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
+from gpuwatchd.cli import environment, settings
 from gpuwatchd.cli.doctor.answer import Check, failed, ok, warning
-from gpuwatchd.core import extras
+from gpuwatchd.core import config, extras, text, units
+from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,9 +45,11 @@ def check(around: Around) -> Iterator[Check]:
     yield _python()
     if sqlite3.sqlite_version_info < SQLITE_NEEDED:
         yield failed(
-            "sqlite-old", "sqlite", f"SQLite {sqlite3.sqlite_version} is too old; 3.37 is needed",
+            "sqlite-old",
+            "sqlite",
+            f"SQLite {sqlite3.sqlite_version} is too old; 3.37 is needed",
             "use a newer Python build",
-        )  # fmt: skip
+        )
     else:
         yield ok("sqlite", f"SQLite {sqlite3.sqlite_version}")
     yield _terminal(around)
@@ -54,9 +62,11 @@ def _python() -> Check:
     words = f"gpuwatchd {__version__}, Python {version}, {platform.system()} {platform.release()}"
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
         return warning(
-            "python-untested", "python", f"{words}: not a tested Python",
+            "python-untested",
+            "python",
+            f"{words}: not a tested Python",
             "use Python 3.11, 3.12 or 3.13",
-        )  # fmt: skip
+        )
     return ok("python", words)
 
 
@@ -66,10 +76,11 @@ def _terminal(around: Around) -> Check:
     named = named or around.environ.get("LANG", "")
     if encoding not in {"utf-8", "utf8"} and not around.flags.ascii:
         return warning(
-            "terminal-encoding", "terminal",
+            "terminal-encoding",
+            "terminal",
             f"text is written as {encoding} (locale {named or 'not set'}): bars and ± are lost",
             "export LC_ALL=C.UTF-8, or use --ascii",
-        )  # fmt: skip
+        )
     return ok("terminal", f"text is written as {encoding}")
 
 
@@ -91,8 +102,211 @@ def _brought(around: Around) -> Check:
     shells = [place for place in places if not (place / "pyvenv.cfg").exists()]
     tab = any((place / name).exists() for place in shells for name in _COMPLETIONS)
     tab = tab or any((home / name).exists() for name in _OWN_COMPLETIONS)
-    pages = any(
-        (place / f"{_MANUAL}{end}").exists() for place in places for end in ("", ".gz")
-    )  # fmt: skip
+    pages = any((place / f"{_MANUAL}{end}").exists() for place in places for end in ("", ".gz"))
     words = "completion is installed" if tab else "no completion (gpuwatchctl completion --help)"
     return ok("shell", f"{words}; {'man pages too' if pages else 'no man pages'}")
+
+
+# What is around the program: device files, other people's processes, container, servers.
+
+_FAULTS = {"device files": "device-files", "processes": "processes-hidden"}
+
+
+def surroundings(around: Around) -> Iterator[Check]:
+    """Yield what is around us."""
+    state, _ = around.state
+    found = environment.every(around.settings, state, alive=around.alive)
+    for name, level, words, hint in found:
+        if level == "ok":
+            yield ok(name, words)
+            continue
+        fault = _FAULTS.get(name, "server-silent" if name.startswith("server") else "gpu-unread")
+        yield warning(fault, name, words, hint)
+
+
+# Is the clock right: synchronised, with a time zone, and not behind what is recorded.
+
+_CLOCK = "clock"
+_SYNCHRONIZED = "run/systemd/timesync/synchronized"
+_UNSYNCHRONIZED_BIT = 0x40
+"""STA_UNSYNC of adjtimex(2): nobody has disciplined the clock for a while."""
+_OWN_CLOCK = {"simulate", "replay"}
+_AHEAD_S = 60.0
+"""A record as far ahead of the clock is no rounding any more."""
+
+
+class _Timex(ctypes.Structure):
+    """The first fields of struct timex of Linux, and room for the rest."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint), ("offset", ctypes.c_long), ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long), ("esterror", ctypes.c_long), ("status", ctypes.c_int),
+        ("room", ctypes.c_char * 256),
+    )  # fmt: skip
+
+
+def disciplined() -> bool | None:
+    """Say whether the kernel holds the clock for synchronised; None where it cannot be asked."""
+    if sys.platform != "linux":
+        return None
+    try:
+        about = _Timex()
+        if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(about)) < 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return not about.status & _UNSYNCHRONIZED_BIT
+
+
+def clock(around: Around) -> Iterator[Check]:
+    """Yield what is wrong with the clock."""
+    checks = [*_synchronised(around), *_zone(around), *_ahead(around)]
+    yield from checks
+    if not checks:
+        offset = time.strftime("%Z")
+        yield ok(_CLOCK, f"{units.clock(time.time())} {offset}")
+
+
+def _synchronised(around: Around) -> Iterator[Check]:
+    # In a container the host's services keep the clock, and their files are not seen.
+    if not around.with_systemd or (around.root / "run/systemd/container").exists():
+        return
+    if (around.root / _SYNCHRONIZED).exists() or disciplined() is not False:
+        return
+    yield warning(
+        "clock-unsynchronised",
+        _CLOCK,
+        "is set by nobody: the times of alerts and of other machines' logs drift apart",
+        "sudo timedatectl set-ntp true (or install chrony)",
+    )
+
+
+def _zone(around: Around) -> Iterator[Check]:
+    zone = around.environ.get("TZ", "").lstrip(":")
+    database = around.root / "usr/share/zoneinfo"
+    if "/" not in zone or zone.startswith("/") or not database.is_dir():
+        return
+    if not (database / zone).exists():
+        yield warning(
+            "clock-zone",
+            _CLOCK,
+            f"the time zone TZ={zone} is not known here: UTC is shown",
+            "timedatectl list-timezones",
+        )
+
+
+def _ahead(around: Around) -> Iterator[Check]:
+    """Yield when what is recorded lies in the future: the clock was set back.
+
+    A source with a clock of its own (a recording, a simulation) may be there already.
+    """
+    kinds = {word.partition(":")[0] for word in around.settings.sources.enabled}
+    if kinds & _OWN_CLOCK:
+        return
+    now_s = time.time()
+    latest_s = 0.0
+    state, _ = around.state
+    if state is not None:
+        latest_s = state.taken_at_s
+    latest_s = max(latest_s, _recorded_s(now_s))
+    if latest_s > now_s + _AHEAD_S:
+        ahead = units.duration(latest_s - now_s)
+        yield warning(
+            "clock-behind",
+            _CLOCK,
+            f"is {ahead} behind what is recorded already: it was set back, or was wrong before",
+            "timedatectl; what is recorded from the future is judged once its time comes",
+        )
+
+
+def _recorded_s(now_s: float) -> float:
+    """Return the latest instant of the history that lies ahead; 0 where none does."""
+    from gpuwatchd.cli import history_query, locations  # noqa: PLC0415
+
+    if not locations.recorded(locations.state_dir()):
+        return 0.0
+    try:
+        with history_query.reader() as history:
+            found = [
+                rows[-1].at_s
+                for device in history.devices()
+                if (rows := history.device_rows(device.uid, now_s + _AHEAD_S, now_s + 1e9))
+            ]
+    except GpuwatchdError:
+        return 0.0  # the check of the history says so
+    return max(found, default=0.0)
+
+
+# Is the configuration right, and what it means.
+
+_SECRET = ("password", "token", "secret", "://")
+_ORIGIN = "gpuwatchctl config print --origin"
+
+
+def configuration(around: Around) -> Iterator[Check]:
+    """Yield what is wrong with the configuration."""
+    if around.faulty is not None:
+        message, hint = around.faulty
+        yield failed("config-error", "config", message, hint or "gpuwatchctl config validate")
+        return
+    checks = [*_sources(around)]
+    yield from checks
+    files = around.loaded.files
+    if not checks:
+        names = ", ".join(map(str, files)) or "no file; the defaults"
+        over = "; the second wins key by key" if len(files) > 1 else ""
+        yield ok("config", f"{names}{over}")
+
+
+def _sources(around: Around) -> Iterator[Check]:
+    chosen = around.settings
+    for words in settings.problems(chosen):
+        yield failed("config-problem", "config", words, "gpuwatchctl config validate")
+    for words in around.loaded.warnings:
+        yield warning("config-variable", "config", words, _ORIGIN)
+    for words in settings.consequences(chosen):
+        yield warning("config-consequence", "config", words, _ORIGIN)
+    for file in around.loaded.files:
+        try:
+            about = file.stat()
+            content = file.read_text(encoding="utf-8", errors="replace").lower()
+        except OSError:
+            continue
+        mode, mine, quoted = about.st_mode, about.st_uid == os.geteuid(), shlex.quote(str(file))
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            hint = f"{'' if mine else 'sudo '}chmod go-w {quoted}"
+            yield warning("config-writable", "config", f"others can change {file}", hint)
+        elif mode & stat.S_IROTH and _tells(content):
+            hidden = f"chmod 600 {quoted}" if mine else f"sudo chmod o-r {quoted}"
+            yield warning(
+                "config-readable",
+                "config",
+                f"others can read {file}, and a login or token seems to be in it",
+                f"{hidden}, and use password-file or urls-file",
+            )
+    if around.environ.get("GPUWATCHD_CONFIG") and len(around.loaded.files) == 1:
+        own = config.user_file()
+        if own.exists() and not own.samefile(around.loaded.files[0]):
+            yield ok("config", f"{own} is not read: GPUWATCHD_CONFIG names another file")
+
+
+def _tells(content: str) -> bool:
+    """Say whether a line holds what looks like a secret: masking it would change it."""
+    for line in content.splitlines():
+        words = line.partition("#")[0].strip()
+        if any(mark in words for mark in _SECRET) and text.mask_argv([words])[0] != words:
+            return True
+    return False
+
+
+# Is it known what the GPUs cost.
+
+
+def prices(around: Around) -> Iterator[Check]:
+    """Yield which price is used, and what is doubtful about it."""
+    from gpuwatchd.cli import cost_text  # noqa: PLC0415
+
+    state, _ = around.state
+    devices = [] if state is None else [item.device for item in state.devices]
+    for well, words, hint in cost_text.Book(around.settings, devices, now_s=time.time()).checks():
+        yield ok("price", words) if well else warning("price-doubtful", "price", words, hint)

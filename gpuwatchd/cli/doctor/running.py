@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,13 +11,17 @@ from typing import TYPE_CHECKING
 from gpuwatchd import __version__
 from gpuwatchd.cli import locations
 from gpuwatchd.cli.doctor.answer import Check, ok, warning
+from gpuwatchd.collect.host.files import read_bytes
 from gpuwatchd.core import config, text, units
 from gpuwatchd.core.config import directories
+from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.cli.doctor.answer import Around
+    from gpuwatchd.core.model import Availability
+    from gpuwatchd.core.ports import Manager
 
 _LOCK = "gpuwatchd.lock"
 _BROKEN = {"state-newer": "daemon-newer", "state-broken": "daemon-state"}
@@ -51,15 +56,19 @@ def check(around: Around) -> Iterator[Check]:
     yield ok("daemon", f"runs as pid {state.pid}, version {state.version}{memory}")
     if state.version != __version__:
         yield warning(
-            "daemon-version", "daemon", f"runs version {state.version}, this is {__version__}",
+            "daemon-version",
+            "daemon",
+            f"runs version {state.version}, this is {__version__}",
             again,
-        )  # fmt: skip
+        )
     late_s = time.time() - state.taken_at_s
     if late_s > max(_LATE_S, 3 * state.interval_s):
         yield warning(
-            "daemon-late", "daemon", f"its last sample is {units.duration(late_s)} old",
+            "daemon-late",
+            "daemon",
+            f"its last sample is {units.duration(late_s)} old",
             f"{again}, then: {logs}",
-        )  # fmt: skip
+        )
     for problem in state.problems:
         yield warning("daemon-problem", "daemon", problem, logs)
 
@@ -77,15 +86,19 @@ def _two_daemons(around: Around) -> Iterator[Check]:
     for directory in _runtime_dirs(around):
         lock = directory / _LOCK
         if is_held(lock, around.root):
-            held[lock] = text.clean(_first_line(lock)) or "?"
+            held[lock] = (
+                text.clean(read_bytes(lock).partition(b"\n")[0].decode("ascii", "replace")) or "?"
+            )
     if len(held) > 1:
         which = " and ".join(f"pid {pid} ({lock.parent})" for lock, pid in held.items())
         system = any(lock.parent == directories.SYSTEM_RUNTIME_DIR for lock in held)
         hint = "gpuwatchctl service stop" + (" (the machine's own goes on)" if system else "")
         yield warning(
-            "instance-second", "instances", f"{len(held)} daemons watch the same GPUs: {which}",
+            "instance-second",
+            "instances",
+            f"{len(held)} daemons watch the same GPUs: {which}",
             hint,
-        )  # fmt: skip
+        )
 
 
 def _runtime_dirs(around: Around) -> list[Path]:
@@ -110,13 +123,6 @@ def is_held(lock: Path, root: Path) -> bool:
     return any("FLOCK" in (fields := line.split()) and place in fields for line in lines)
 
 
-def _first_line(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii", errors="replace").partition("\n")[0].strip()
-    except OSError:
-        return ""
-
-
 def _two_services(around: Around) -> Iterator[Check]:
     home = Path(around.environ.get("HOME") or "/nonexistent")
     folder = home / ".config/systemd/user"
@@ -127,16 +133,18 @@ def _two_services(around: Around) -> Iterator[Check]:
     brewed = [folder / "homebrew.gpuwatchd.service", agents / "homebrew.mxcl.gpuwatchd.plist"]
     if own and any(path.exists() for path in brewed) and not _only(agents, brewed[1]):
         yield warning(
-            "instance-homebrew", "instances",
+            "instance-homebrew",
+            "instances",
             "Homebrew's service and one of your own are both installed",
             "brew services stop gpuwatchd, or: gpuwatchctl service uninstall",
-        )  # fmt: skip
+        )
     if own and (around.root / _ENABLED).is_symlink():
         yield warning(
-            "instance-system", "instances",
+            "instance-system",
+            "instances",
             "this machine's own service and one of yours are both enabled: the GPUs are read twice",
             "gpuwatchctl service uninstall (you can read the history of the machine's)",
-        )  # fmt: skip
+        )
 
 
 def _only(folder: Path, file: Path) -> bool:
@@ -158,18 +166,178 @@ def _programs(around: Around) -> Iterator[Check]:
         if len(found) > 1:
             others = ", ".join(map(str, found[1:4]))
             yield warning(
-                "path-several", "instances",
+                "path-several",
+                "instances",
                 f"{len(found)} installations: {found[0]} hides {others}",
                 "remove all but one (pipx list, pip list, uv tool list, apt list --installed)",
-            )  # fmt: skip
+            )
             return
     if len(first) == 2 and _home(first["gpuwatchctl"]) != _home(first["gpuwatchd"]):
         yield warning(
-            "path-differs", "instances",
+            "path-differs",
+            "instances",
             f"{first['gpuwatchctl']} and {first['gpuwatchd']} are of different installations",
             "remove one of them, or put the right folder first in PATH",
-        )  # fmt: skip
+        )
 
 
 def _home(program: Path) -> str:
     return os.path.dirname(os.path.realpath(program))  # noqa: PTH120
+
+
+# How the service manager sees the daemon: unit, failures, restarts, memory, linger.
+
+_SHOWN = (
+    "LoadState,ActiveState,Result,NRestarts,FragmentPath,NeedDaemonReload,UnitFileState,"
+    "MemoryMax,MemoryCurrent"
+)
+_MARK = "gpuwatchctl service install"
+_MANY_RESTARTS = 3
+_LOGS = "gpuwatchctl service logs"
+_ASK_S = 5.0
+
+
+def service(around: Around) -> Iterator[Check]:
+    """Yield what the service manager knows of the daemon."""
+    from gpuwatchd.core import registry  # noqa: PLC0415
+    from gpuwatchd.service import MANAGERS  # noqa: PLC0415
+
+    name = "launchd" if sys.platform == "darwin" else "systemd"
+    try:
+        manager: Manager = registry.load(MANAGERS, name)()
+        availability: Availability = manager.probe()
+    except (ImportError, AttributeError) as error:
+        yield warning("service-broken", "service", f"{name}: {error}", "reinstall gpuwatchd")
+        return
+    if name == "systemd" and around.with_systemd:
+        yield from _unit(_shown(around, system=True), None, system=True)
+    if not availability.ok:
+        yield _unmanaged(availability, alive=around.alive or around.denied)
+        return
+    yield ok("service", availability.reason)
+    if name == "systemd":
+        values = _shown(around, system=False)
+        yield from _unit(values, manager, system=False)
+        yield from _linger(around, values)
+
+
+def _unmanaged(availability: Availability, *, alive: bool) -> Check:
+    if alive:
+        # Run by hand, by a container or by the machine: it runs, and that is what counts.
+        return ok("service", f"{availability.reason}; the daemon runs without it")
+    hint = availability.hint or "run the daemon yourself: gpuwatchd"
+    return warning("service-none", "service", availability.reason, hint)
+
+
+def _shown(around: Around, *, system: bool) -> dict[str, str]:
+    """Return what systemctl shows of the unit; nothing where it does not answer."""
+    whose = [] if system else ["--user"]
+    argv = ["systemctl", *whose, "show", "gpuwatchd.service", f"--property={_SHOWN}"]
+    done = around.run(argv, timeout_s=_ASK_S)
+    if done.code:
+        return {}
+    return dict(line.split("=", 1) for line in done.output.splitlines() if "=" in line)
+
+
+def _unit(values: dict[str, str], manager: Manager | None, *, system: bool) -> Iterator[Check]:
+    if values.get("LoadState") != "loaded":
+        return
+    name = "machine's service" if system else "service"
+    sudo, whose = ("sudo ", "") if system else ("", "--user ")
+    again = f"{sudo}systemctl {whose}restart gpuwatchd"
+    logs = "sudo journalctl -u gpuwatchd" if system else _LOGS
+    result = values.get("Result", "success")
+    if result == "oom-kill":
+        yield warning(
+            "service-memory",
+            name,
+            "was ended because it went beyond its memory limit",
+            f"{logs}; a higher MemoryMax= in: {sudo}systemctl {whose}edit gpuwatchd",
+        )
+    elif values.get("ActiveState") == "failed":
+        words = f"failed ({text.clean(result)})"
+        yield warning("service-failed", name, words, f"{logs}, then: {again}")
+    restarts = values.get("NRestarts", "")
+    if restarts.isdecimal() and int(restarts) >= _MANY_RESTARTS:
+        words = f"was started again {restarts} times by systemd since it was installed or booted"
+        yield warning("service-restarts", name, words, logs)
+    if values.get("NeedDaemonReload") == "yes":
+        words = "its unit was changed, and systemd still has the old one"
+        hint = f"{sudo}systemctl {whose}daemon-reload && {again}"
+        yield warning("service-reload", name, words, hint)
+    if values.get("ActiveState") == "active" and values.get("UnitFileState") == "disabled":
+        hint = f"{sudo}systemctl {whose}enable gpuwatchd"
+        yield warning("service-disabled", name, "runs, but is not started the next time", hint)
+    yield from _memory(values, name, f"{sudo}systemctl {whose}edit gpuwatchd")
+    if manager is not None:
+        yield from _stale(values.get("FragmentPath", ""), manager)
+
+
+def _memory(values: dict[str, str], name: str, edit: str) -> Iterator[Check]:
+    most, now = values.get("MemoryMax", ""), values.get("MemoryCurrent", "")
+    if most.isdecimal() and now.isdecimal() and int(now) > 0.9 * int(most):
+        words = f"uses {100 * int(now) // int(most)} % of its memory limit"
+        yield warning("service-memory", name, words, f"a higher MemoryMax= in: {edit}")
+
+
+def _stale(path: str, manager: Manager) -> Iterator[Check]:
+    """Yield when a unit that we wrote is not what we would write today."""
+    try:
+        written = Path(path).read_text(encoding="utf-8") if path else ""
+        wanted = manager.render()
+    except (OSError, UnicodeDecodeError, GpuwatchdError):
+        return
+    if _MARK not in written:
+        return  # the user's own: not ours to judge
+    starts, ours = (_line(unit, "ExecStart=") for unit in (written, wanted))
+    if starts != ours:
+        if _program(starts) == _program(ours):
+            return  # a package's, which starts this very daemon by the link in /usr/bin
+        yield warning(
+            "service-other",
+            "service",
+            f"{path} starts the daemon of another installation",
+            "gpuwatchctl service install",
+        )
+    elif _settled(written) != _settled(wanted):
+        yield warning(
+            "service-old",
+            "service",
+            f"{path} is not what this version would write",
+            "gpuwatchctl service install",
+        )
+
+
+def _line(unit: str, start: str) -> str:
+    return next((line for line in unit.splitlines() if line.startswith(start)), "")
+
+
+def _program(line: str) -> str:
+    """Return the file that a line of a unit starts in the end; the line where that is unclear."""
+    words = line.removeprefix("ExecStart=").split('"')
+    return os.path.realpath(words[1]) if len(words) == 3 else line
+
+
+def _settled(unit: str) -> list[str]:
+    """Return the unit without what follows from the shell that it was written in."""
+    return [line for line in unit.splitlines() if not line.startswith(("Environment=", "#"))]
+
+
+def _linger(around: Around, values: dict[str, str]) -> Iterator[Check]:
+    """Yield from /var/lib/systemd/linger: one file per user whose services outlive the session."""
+    import pwd  # noqa: PLC0415
+
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    if (around.root / "var/lib/systemd/linger" / user).exists():
+        yield ok("linger", f"services of {user} go on after logout")
+    elif values.get("LoadState") != "loaded":
+        return  # nothing of ours that could end
+    elif around.environ.get("DISPLAY") or around.environ.get("WAYLAND_DISPLAY"):
+        words = "the daemon ends when you log out of the desktop"
+        yield ok("linger", f"{words} (loginctl enable-linger {user} keeps it)")
+    else:
+        hint = f"loginctl enable-linger {user}"
+        yield warning("linger-missing", "linger", "the daemon ends when you log out", hint)

@@ -57,10 +57,11 @@ def _reached(address: listening.Address) -> Check | None:
     if address.loopback:
         return None
     return warning(
-        "web-remote", _NAME,
+        "web-remote",
+        _NAME,
         f"[web] remote: whoever reads the traffic of {address.hosts[0]} has the token",
         '[web] listen = "127.0.0.1:9753", and ssh -t -L 9753:127.0.0.1:9753 HOST gpuwatchctl web',
-    )  # fmt: skip
+    )
 
 
 # ---- the address

@@ -8,8 +8,7 @@ here, and that nothing is here that no error names.
 from __future__ import annotations
 
 from gpuwatchd.cli.error_pages.asking import ASKING, ErrorPage
-from gpuwatchd.cli.error_pages.serving import SERVING
-from gpuwatchd.cli.error_pages.working import WORKING
+from gpuwatchd.cli.error_pages.working import SERVING, WORKING
 
 __all__ = ["ERROR_PAGES", "ErrorPage"]
 

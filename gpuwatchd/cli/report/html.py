@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.charts import page
-from gpuwatchd.charts.elements import badge, element, facts, table
+from gpuwatchd.charts.svg import badge, element, facts, table
 from gpuwatchd.cli.report.document import Card, Facts, Figures, Says, Shown, Steps, Table
 from gpuwatchd.core import text
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.charts.drawing import Picture
-    from gpuwatchd.charts.elements import Markup
+    from gpuwatchd.charts.svg import Markup
     from gpuwatchd.cli.report.document import Block, Document, Tone
 
 

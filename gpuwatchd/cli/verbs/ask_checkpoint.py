@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "ask-checkpoint",
-    epilog=options.examples("ask-checkpoint 4711", "ask-checkpoint 4711 --yes"),
+    "ask-checkpoint", epilog=options.examples("ask-checkpoint 4711", "ask-checkpoint 4711 --yes")
 )
 @click.argument("pid", type=click.IntRange(min=1), shell_complete=options.complete_pid)
 @click.option("--yes", is_flag=True, help="Ask it; without this only say what would be done.")

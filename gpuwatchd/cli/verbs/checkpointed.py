@@ -23,8 +23,7 @@ _AHEAD_S = 60.0
 
 
 @click.command(
-    "checkpointed",
-    epilog=options.examples("checkpointed 4711", "checkpointed $$ --at 5m"),
+    "checkpointed", epilog=options.examples("checkpointed 4711", "checkpointed $$ --at 5m")
 )
 @click.argument("pid", type=click.IntRange(min=1), shell_complete=options.complete_pid)
 @click.option(

@@ -22,7 +22,7 @@ from gpuwatchd.cli import options
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.demo_show import Event, Show
+    from gpuwatchd.cli.demo_screen import Event, Show
     from gpuwatchd.collect.simulate import Planted, SimulateSource
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Delivery, Message
@@ -135,18 +135,16 @@ def _leave(number: int, _: object) -> None:
 
 
 def _show(*, plain: bool, length_s: float, speed: float) -> Show:
-    from gpuwatchd.cli import demo_show, output  # noqa: PLC0415
+    from gpuwatchd.cli import demo_screen, output  # noqa: PLC0415
 
     flags = options.current()
     if flags.json:
-        return demo_show.Json()
+        return demo_screen.Json()
     out = output.Out(flags)
     # A live table is made of escape sequences: where colour is off, none is written.
     lines_only = not out.terminal or not out.colour or os.environ.get("TERM") == "dumb"
     if plain or flags.quiet or lines_only:
-        return demo_show.Lines(out, quiet=flags.quiet)
-    from gpuwatchd.cli import demo_screen  # noqa: PLC0415
-
+        return demo_screen.Lines(out, quiet=flags.quiet)
     return demo_screen.Screen(out, length_s=length_s, speed=speed)
 
 
@@ -299,7 +297,7 @@ def _events(
     tick: Tick, source: SimulateSource, fates: list[Planted], popups: Popups | None
 ) -> list[Event]:
     """Return what happened, in the order in which it happened; takes what is told from fates."""
-    from gpuwatchd.cli.demo_show import Event, event_of  # noqa: PLC0415
+    from gpuwatchd.cli.demo_screen import Event, event_of  # noqa: PLC0415
 
     world_s = source.elapsed_s
     events: list[Event] = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatchd.cli import envelope, options, output, page_text, pages
+from gpuwatchd.cli import envelope, options, output, pages
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -94,13 +94,13 @@ def _show(page: pages.Page, anchor: str) -> int:
                 {"section": one.anchor, "title": one.title, "level": one.level}
                 for one in page.sections()
             ],
-            "text": page_text.render(words, _WIDEST),
+            "text": pages.render(words, _WIDEST),
         }
         output.emit_json(envelope.answer("docs", data, source="files"))
     elif out.colour and not out.ascii:
         _rich(words, width)
     else:
-        for line in page_text.render(words, width).splitlines():
+        for line in pages.render(words, width).splitlines():
             out.raw(out.safe(line))
     return 0
 
@@ -115,13 +115,13 @@ def _rich(words: str, width: int) -> None:
     console = Console(
         width=width, force_terminal=True, color_system="standard", emoji=False, theme=theme
     )
-    for is_table, part in page_text.parted(words):
-        markdown = Markdown(page_text.linked(part), code_theme="ansi_dark", hyperlinks=False)
+    for is_table, part in pages.parted(words):
+        markdown = Markdown(pages.linked(part), code_theme="ansi_dark", hyperlinks=False)
         with console.capture() as caught:
             console.print(markdown)
         text = caught.get()
         if is_table and text.count(_CUT) > part.count(_CUT):  # a column is too narrow for a word
-            text = f"\n{page_text.render(part, width)}\n"
+            text = f"\n{pages.render(part, width)}\n"
         sys.stdout.write(text)
 
 

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from gpuwatchd.cli import doctor, envelope, exits, options, output
-from gpuwatchd.cli.doctor import names as names_of
+from gpuwatchd.cli.doctor import answer as names_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -55,11 +55,7 @@ def _message(channel: str = "email") -> Message:
         severity="info",
         subject=f"Test: gpuwatchd on {host} can reach you",
         body=f"This is a test from {host}. Warnings about GPU memory will arrive this way.",
-        facts={
-            "Host": host,
-            "Sent": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
-            **curve,
-        },
+        facts={"Host": host, "Sent": time.strftime("%Y-%m-%d %H:%M:%S %Z"), **curve},
         command="gpuwatchctl status",
         chart=_example(time.time()) if curve else None,
     )

@@ -14,13 +14,7 @@ from gpuwatchd.cli import envelope, incidents, options, output, ruleset, setting
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
-from gpuwatchd.core.model import (
-    About,
-    Alert,
-    NoticeKind,
-    Pattern,
-    Severity,
-)
+from gpuwatchd.core.model import About, Alert, NoticeKind, Pattern, Severity
 from gpuwatchd.core.model.alerts import Title, TitlePart
 
 if TYPE_CHECKING:
@@ -83,8 +77,7 @@ def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> 
 
 
 @command.command(
-    "test",
-    epilog=options.examples("policy test latest", "policy test latest --set user=alice"),
+    "test", epilog=options.examples("policy test latest", "policy test latest --set user=alice")
 )
 @click.argument("alert", required=False, shell_complete=options.complete_key)
 @click.option(
@@ -108,12 +101,7 @@ def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> 
     callback=_pairs,
     help="As if it were about another: user, process, severity ...; repeatable.",
 )
-def test(
-    alert: str | None,
-    notice: NoticeKind,
-    at_s: float | None,
-    changes: dict[str, str],
-) -> int:
+def test(alert: str | None, notice: NoticeKind, at_s: float | None, changes: dict[str, str]) -> int:
     """Say what would be sent of a finding, by what, when, and why not; sends nothing.
 
     ALERT is a key, part of one, a pid or "latest" (the default). The rules are those in force now,

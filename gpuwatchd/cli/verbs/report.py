@@ -21,10 +21,7 @@ _FORMATS: Final = ("text", "html", "json")
 _TOP: Final = 5
 
 
-@click.command(
-    "report",
-    epilog=options.examples("report", "report --since 30d --output june.html"),
-)
+@click.command("report", epilog=options.examples("report", "report --since 30d --output june.html"))
 @click.option("--since", type=options.Instant(), metavar="TIME", help="From when on (7d).")
 @click.option("--until", type=options.Instant(), metavar="TIME", help="Until when (now).")
 @options.pid_option
@@ -35,9 +32,11 @@ _TOP: Final = 5
 )  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="All of them.")
 @click.option(
-    "--format", "form", type=click.Choice(_FORMATS),
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
     help="How to write it (text, or what --output ends with).",
-)  # fmt: skip
+)
 @click.option(
     "--output", "file", type=click.Path(path_type=Path), metavar="FILE",
     help="Write it there: .html, .json or .txt; - is standard output.",

@@ -233,9 +233,11 @@ def _lines(state: ServiceState, now_s: float) -> list[str]:
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines come.")
 @click.option("--since", type=options.Instant(), metavar="TIME", help="Not before this: 2h (ago).")
 @click.option(
-    "--level", type=click.Choice(["debug", "info", "warning", "error"]), default="debug",
+    "--level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="debug",
     help="Nothing less important than this.",
-)  # fmt: skip
+)
 def logs(system: bool, lines: int, follow: bool, since: float | None, level: str) -> int:  # noqa: FBT001
     """Show the log of the service."""
     flags = options.current()
@@ -254,9 +256,11 @@ def logs(system: bool, lines: int, follow: bool, since: float | None, level: str
 @_system
 @click.option("--manager", "name", type=click.Choice(list(MANAGERS)), help="Another manager's.")
 @click.option(
-    "--packaged", metavar="EXEC", default="",
+    "--packaged",
+    metavar="EXEC",
+    default="",
     help="For a package with this daemon (absolute path): no path of one user in it.",
-)  # fmt: skip
+)
 def print_(system: bool, name: str | None, packaged: str) -> int:  # noqa: FBT001
     """Print the unit (or property list) that install writes."""
     manager = _load(name or _own(), system=system)

@@ -15,7 +15,6 @@ from gpuwatchd.cli import (
     options,
     output,
     silence_changes,
-    silence_text,
     user_filter,
 )
 from gpuwatchd.cli.silence_changes import UNTIL_RESOLVED
@@ -69,7 +68,7 @@ def _complete_term(_: click.Context, __: click.Parameter, incomplete: str) -> li
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Offer alerts first, then for how long."""
     given = ctx.params.get("words") or ()
-    ruled = any(ctx.params.get(name) for name in silence_text.CONDITIONS)
+    ruled = any(ctx.params.get(name) for name in silence_changes.CONDITIONS)
     if given or ruled:
         return _complete_term(ctx, param, incomplete)
     return options.complete_key(ctx, param, incomplete)
@@ -122,8 +121,7 @@ def _conditions(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @command.command(
-    "set",
-    epilog=options.examples("snooze latest 1h", "snooze --framework vLLM --kind leak 2d"),
+    "set", epilog=options.examples("snooze latest 1h", "snooze --framework vLLM --kind leak 2d")
 )
 @click.argument("words", nargs=-1, metavar="[ALERT] DURATION", shell_complete=_complete)
 @_conditions
@@ -152,15 +150,16 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
             why=silence_changes.because(why),
         )
     kept = silence_changes.keep(silence)
-    fits = silence_text.fitting(kept, found.alerts)
+    fits = silence_changes.fitting(kept, found.alerts)
     running = current_state.running()
     if flags.json:
-        entry = silence_text.entry(kept, fits, now_s) | {"daemon_running": running}
+        entry = silence_changes.entry(kept, fits, now_s) | {"daemon_running": running}
         output.emit_json(envelope.answer("snooze", [entry], source="database"))
         return 0
     out = output.Out(flags)
     out.flow(
-        [(meant.title or meant.key if meant else silence_text.rule_of(matcher), "bold")], rest="  "
+        [(meant.title or meant.key if meant else silence_changes.rule_of(matcher), "bold")],
+        rest="  ",
     )
     texts = silence_changes.follows(kept, meant, fits, running=running, now_s=now_s)
     for line in (*texts, f"gpuwatchctl snooze clear {kept.row} takes it back"):
@@ -172,7 +171,7 @@ def _matcher(rule: dict[str, str | None], before: Sequence[str]) -> Matcher:
     """Return what the options name; ``--gpu`` may stand before the verb, too."""
     values = {
         name: text.clean(rule.get(name) or "", limit=_VALUE_CHARS)
-        for name in silence_text.CONDITIONS
+        for name in silence_changes.CONDITIONS
     }
     gpus = [*before, *([values["gpu"]] if values["gpu"] else [])]
     if len(gpus) > 1:
@@ -237,11 +236,11 @@ def list_(everything: bool) -> int:  # noqa: FBT001
     shown = [
         silence
         for silence in silences
-        if everything or silence_text.state_of(silence, now_s) == "in-force"
+        if everything or silence_changes.state_of(silence, now_s) == "in-force"
     ]
     if flags.json:
         data = [
-            silence_text.entry(silence, silence_text.fitting(silence, alerts), now_s, alerts)
+            silence_changes.entry(silence, silence_changes.fitting(silence, alerts), now_s, alerts)
             for silence in shown
         ]
         pairs = locations.service_warnings()
@@ -252,7 +251,7 @@ def list_(everything: bool) -> int:  # noqa: FBT001
     if not shown:
         out.line("nothing is snoozed")
     for silence in shown:
-        silence_text.show(out, silence, alerts, silence_text.fitting(silence, alerts), now_s)
+        silence_changes.show(out, silence, alerts, silence_changes.fitting(silence, alerts), now_s)
     return 0
 
 
@@ -273,7 +272,7 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
         standing = [
             silence
             for silence in history.silences()
-            if silence_text.state_of(silence, now_s) == "in-force"
+            if silence_changes.state_of(silence, now_s) == "in-force"
         ]
         alerts = history.alerts(now_s - _TITLES_S)
     chosen = standing if which is None else _chosen(standing, which)
@@ -281,7 +280,7 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
     running = current_state.running()
     if flags.json:
         data = [
-            silence_text.entry(silence, (), now_s)
+            silence_changes.entry(silence, (), now_s)
             | {"state": "cleared", "cleared_at": units.instant(now_s)}
             for silence in chosen
         ]
@@ -292,7 +291,7 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
         out.flow(
             [
                 f"{silence.row}",
-                (silence_text.called(silence.matcher, alerts), "bold"),
+                (silence_changes.called(silence.matcher, alerts), "bold"),
                 "taken back",
             ],
             rest="  ",

@@ -20,7 +20,5 @@ def command(pids: tuple[int, ...], exit_code: bool, watch_s: float | None) -> in
     """Show every GPU: used, growth, time left, who; open alerts; the daemon's health."""
     flags = options.current()
     if watch_s is not None:
-        from gpuwatchd.cli import repeated  # noqa: PLC0415
-
-        return repeated.run(flags, pids, every_s=watch_s, count=None)
+        return panel.run_repeated(flags, pids, every_s=watch_s, count=None)
     return panel.run(flags, pids, exit_code=exit_code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuwatchd.cli import options, repeated
+from gpuwatchd.cli import options, panel
 
 
 @click.command("watch", epilog=options.examples("watch -i 2s", "watch --json -n 10"))
@@ -20,4 +20,4 @@ from gpuwatchd.cli import options, repeated
 @options.wide_option
 def command(interval: float, count: int | None, pids: tuple[int, ...]) -> int:
     """Show the status again every interval; with --json one object per line."""
-    return repeated.run(options.current(), pids, every_s=interval, count=count)
+    return panel.run_repeated(options.current(), pids, every_s=interval, count=count)

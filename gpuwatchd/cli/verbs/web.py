@@ -39,9 +39,7 @@ _ASK = "(gpuwatchctl web --token prints its token)"
 @click.option(
     "--listen", metavar="ADDRESS", help="Address and port, unix or unix:PATH (127.0.0.1:9753)."
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65535), help="Another port; 0 takes a free one."
-)  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), help="Another port; 0 takes a free one.")
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
 @click.option("--token", is_flag=True, help="Print the token and serve nothing.")
 @click.option(
@@ -135,9 +133,7 @@ def _confirm(
     path: Path,
 ) -> None:
     if flags.json:
-        data = {
-            "url": url, "listens": listens, "token": token, "token_file": text.clean(str(path)),
-        }  # fmt: skip
+        data = {"url": url, "listens": listens, "token": token, "token_file": text.clean(str(path))}
         output.emit_json(envelope.answer("web", data))
     else:
         print(words, flush=True)
@@ -160,8 +156,10 @@ def _open(url: str) -> None:
     except (OSError, ValueError, webbrowser.Error):
         opened = False
     if not opened:
-        print("gpuwatchctl: no browser could be opened; the line above is the address",
-              file=sys.stderr)  # fmt: skip
+        print(
+            "gpuwatchctl: no browser could be opened; the line above is the address",
+            file=sys.stderr,
+        )
 
 
 def _need_extra() -> None:

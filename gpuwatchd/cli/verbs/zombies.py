@@ -9,10 +9,10 @@ import click
 from msgspec import structs
 
 from gpuwatchd.cli import (
+    cost_text,
     current_state,
     direct_holdings,
     envelope,
-    money,
     options,
     output,
     payload,
@@ -204,7 +204,7 @@ def _table(out: Out, flags: Globals, view: View) -> None:
     """Write one row and some lines for each; a column goes where the width does not suffice."""
     labels = {item.device.uid: item.device.label for item in view.devices}
     every = [item.device for item in view.devices]
-    book = money.Book(flags.load_config().config, every, now_s=view.taken_at_s)
+    book = cost_text.Book(flags.load_config().config, every, now_s=view.taken_at_s)
     rows = [
         _row(holding, labels, view.taken_at_s, book.money(holding.cost_usd, ascii_only=out.ascii))
         for holding in view.holdings

@@ -366,9 +366,7 @@ def _boot_time(stat: str) -> int | None:
 # hardware**: the tests use text of the documented shape.
 
 _UNITS: Final = {"": 1, "ns": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
-_KINDS: Final = (
-    "engine-capacity-", "engine-", "total-cycles-", "cycles-", "resident-", "memory-",
-)  # fmt: skip
+_KINDS: Final = ("engine-capacity-", "engine-", "total-cycles-", "cycles-", "resident-", "memory-")
 """Beginnings of the keys that are followed by a name; the longer one first."""
 _LINE: Final = re.compile(
     rf"^drm-({'|'.join(_KINDS)}|)([\w.-]+):[ \t]*(\S+)(?:[ \t]+(\w+))?[ \t]*$",

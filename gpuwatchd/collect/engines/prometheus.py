@@ -94,9 +94,7 @@ def values(found: Iterable[Metric], *names: str) -> list[float]:
 
 
 def over_engines(
-    found: Iterable[Metric],
-    names: tuple[str, ...],
-    over: Callable[[Iterable[float]], float],
+    found: Iterable[Metric], names: tuple[str, ...], over: Callable[[Iterable[float]], float]
 ) -> float | None:
     """Return one value for a server of several engines; None when there is none.
 

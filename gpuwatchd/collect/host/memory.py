@@ -29,7 +29,7 @@ def headroom(proc: Path = Path("/proc")) -> Headroom | None:
     if not sys.platform.startswith("linux") and proc == Path("/proc"):
         from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
 
-        total, free = by_psutil.room_bytes()
+        total, free = by_psutil.headroom_bytes()
         return Headroom(total, free)
     found = {name: int(value) * 1024 for name, value in _LINE.findall(read_bytes(proc / "meminfo"))}
     total_bytes, available = found.get(b"MemTotal"), found.get(b"MemAvailable")

@@ -1,4 +1,4 @@
-"""Looking at the files that a process runs, once, for the key of its program."""
+"""The files that a process runs, looked at once for the key of its program, and its parents."""
 
 from __future__ import annotations
 

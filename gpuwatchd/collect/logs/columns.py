@@ -313,15 +313,19 @@ def _memory(
         if np.isfinite(values).all() and (named or float(values.max()) > 100 * fields.MIB):
             amounts[at] = values
     totals = [
-        at for at, values in amounts.items()
-        if float(values.min()) >= 1024 * fields.MIB and _constant(values, device)
+        at
+        for at, values in amounts.items()
+        if float(values.min()) >= 1024 * fields.MIB
+        and _constant(values, device)
         and all((other <= values).all() for other in amounts.values())
-    ]  # fmt: skip
+    ]
     used = [at for at in amounts if at not in totals]
     return (used[0], totals[0]) if len(totals) == 1 and len(used) == 1 else None
 
 
 def _constant(values: FloatArray, device: Sequence[str]) -> bool:
     seen: dict[str, float] = {}
-    return all(seen.setdefault(key, value) == value
-               for key, value in zip(device, values.tolist(), strict=True))  # fmt: skip
+    return all(
+        seen.setdefault(key, value) == value
+        for key, value in zip(device, values.tolist(), strict=True)
+    )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import math
+import re
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import sane
+from gpuwatchd.collect.logs.columns import layout_of
 from gpuwatchd.collect.logs.rowwise import CACHE_MAX, MEMORY_ROLES, RowTable, between
 
 if TYPE_CHECKING:
@@ -116,8 +120,10 @@ class Table(RowTable):
         if texts is None:
             return None, None
         if "clock" in columns:
-            texts = [f"{day.strip()} {time.strip()}" for day, time in
-                     zip(texts, columns["clock"], strict=True)]  # fmt: skip
+            texts = [
+                f"{day.strip()} {time.strip()}"
+                for day, time in zip(texts, columns["clock"], strict=True)
+            ]
         elif texts[0][:1] in {" ", '"'}:
             texts = [text.strip() for text in texts]
         times = self.sink.clock.column(texts)
@@ -236,3 +242,153 @@ class Table(RowTable):
 def _constant(column: list[str]) -> bool:
     """Say whether all cells are the same text; the ends tell most columns that are not."""
     return column[0] == column[-1] and column.count(column[0]) == len(column)
+
+
+# What the readers of tables with a header share: enter at a header, leave at a foreign line.
+
+WHAT_TO_LOG = (
+    "log it with nvidia-smi --query-gpu=timestamp,index,uuid,memory.used,memory.total "
+    "--format=csv -l 5"
+)
+
+
+class HeadedReader(ABC):
+    """Base of the readers of tables with a header; a format says how its header looks."""
+
+    name = ""
+
+    def __init__(self, sink: Collector) -> None:
+        self._sink = sink
+        self._table: RowTable | None = None
+
+    @staticmethod
+    @abstractmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether a header of this format stands here."""
+
+    def make(self, layout: Layout, header: str) -> RowTable:
+        """Return the table under a header."""
+        return Table(layout, self._sink, header)
+
+    def layout(self, header: str) -> Layout | None:
+        """Return what the columns under a header hold; None when it is none."""
+        return layout_of(header)
+
+    def feed(self, lines: Sequence[str], first_line: int) -> int:
+        """Take a header and the rows under it, or more rows."""
+        done = 0
+        if self._table is None or self.starts(lines, 0):
+            header = lines[0]
+            layout = self.layout(header)
+            if layout is None:
+                return 0
+            done = 1
+            if self._table is None or header.strip() != self._table.header.strip():
+                self.close()
+                self._table = self.make(layout, header)
+            self._say_missing(self._table)
+        return done + self._table.feed(lines[done:], first_line + done)
+
+    def close(self) -> None:
+        """End the table; rows that follow another block's still belong to it."""
+        if self._table is not None:
+            self._table.close()
+
+    def _say_missing(self, table: RowTable) -> None:
+        if table.has_memory:
+            return
+        text = table.layout.column_names()
+        if "free" in table.layout.roles:
+            self._sink.no_memory = f"free memory without a total; columns found: {text}"
+            self._sink.no_memory_hint = "pass --total, for example --total 24GiB"
+        else:
+            self._sink.no_memory = f"no memory column; columns found: {text}"
+            self._sink.no_memory_hint = WHAT_TO_LOG
+
+
+# Tables of ``dmon`` and ``pmon``: names after ``#``, columns by whitespace, header repeated.
+
+_TIME_OF_DAY = re.compile(r"(\d\d):(\d\d):(\d\d)", re.ASCII)
+_DAY_S = 86400.0
+
+
+def names_of(line: str) -> list[str]:
+    """Return the lower-case column names of a header line, or nothing when it is none.
+
+    Examples
+    --------
+    >>> names_of("#Date       Time        gpu     fb")
+    ['date', 'time', 'gpu', 'fb']
+    >>> names_of("# Idx           #    C/G")
+    []
+    """
+    if not line.startswith("#"):
+        return []
+    names = line.lstrip("# ").lower().split()
+    if "gpu" not in names[:3] or not {"sm", "pwr", "fb", "pid", "mclk", "temp"} & set(names):
+        return []
+    return names
+
+
+class HashedReader(ABC):
+    """Base of the two monitors."""
+
+    name = ""
+
+    def __init__(self, sink: Collector) -> None:
+        self._sink = sink
+        self._names: list[str] = []
+        self._midnights = 0
+        self._last_s = 0.0
+
+    def feed(self, lines: Sequence[str], first_line: int) -> int:
+        """Take headers and rows until a line that is neither."""
+        for number, line in enumerate(lines):
+            stripped = line.strip()
+            if not stripped:
+                continue
+            if line.startswith("#"):
+                if names := names_of(line):
+                    if ("pid" in names) != ("pid" in (self._names or names)):
+                        return number  # the other monitor
+                    self._names = names
+                elif stripped.startswith("####") or not self._is_units(stripped):
+                    return number
+                continue
+            if not (stripped[0].isdigit() or stripped[0] == "-") or "," in stripped:
+                return number
+            self.row(stripped, first_line + number)
+        return len(lines)
+
+    def close(self) -> None:  # noqa: B027 - a default, not a gap
+        """Nothing is held back."""
+
+    @abstractmethod
+    def row(self, line: str, number: int) -> None:
+        """Read one row."""
+
+    @staticmethod
+    def _is_units(line: str) -> bool:
+        words = line.lstrip("# ").split()
+        return bool({"Idx", "YYYYMMDD", "HH:MM:SS"} & set(words))
+
+    def time(self, row: dict[str, str]) -> tuple[float, float] | None:
+        """Return the time of a row, NaN when it is broken, None when there is no column for it."""
+        if "time" not in row:
+            return None
+        if "date" in row:
+            return self._sink.clock.both(f"{row['date']} {row['time']}")
+        match = _TIME_OF_DAY.fullmatch(row["time"])
+        if match is None:
+            return math.nan, math.nan
+        hour, minute, second = map(int, match.groups())
+        moment = hour * 3600.0 + minute * 60.0 + second
+        self._midnights += moment < self._last_s - _DAY_S / 2
+        self._last_s = moment
+        self._sink.clock.elapsed = True
+        return moment + self._midnights * _DAY_S, moment + self._midnights * _DAY_S
+
+    def memory(self, row: dict[str, str]) -> float | None:
+        """Return frame buffer memory in bytes (columns say MB and mean MiB); None if unknown."""
+        value = fields.amount(row["fb"]) if "fb" in row else math.nan
+        return None if math.isnan(value) else value

@@ -77,9 +77,9 @@ class Clock:
 
         Examples
         --------
-        >>> Clock().one("1970/01/01 00:01:00.500"), Clock().one("1970-01-01T01:00:00+01:00")
+        >>> Clock().parse("1970/01/01 00:01:00.500"), Clock().parse("1970-01-01T01:00:00+01:00")
         (60.5, 0.0)
-        >>> Clock().one("Thu Jan  1 12:00:05 AM EST 1970"), Clock().one("yesterday")
+        >>> Clock().parse("Thu Jan  1 12:00:05 AM EST 1970"), Clock().parse("yesterday")
         (5.0, nan)
         """
         return self.both(text)[0]

@@ -8,9 +8,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import plistlib
+import re
 import subprocess
 import sys
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
+from xml.parsers.expat import ExpatError
 
 import psutil
 
@@ -22,6 +25,10 @@ from gpuwatchd.collect.metal.system import (
     parse_rusage,
 )
 from gpuwatchd.core.errors import SourceError, SourceUnavailable
+from gpuwatchd.core.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 IOREG: Final = "/usr/sbin/ioreg"
 ACCELERATORS: Final = (IOREG, "-a", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
@@ -170,3 +177,215 @@ class Mac:
             return None
         digits = done.stdout.strip()
         return int(digits) if done.returncode == 0 and digits.isdigit() and digits != b"0" else None
+
+
+# What ``ioreg`` says of a Mac's GPUs and of the programs that use them.
+# Pure: recorded output in, values out; the property list (``-a``) and the text form are both
+# read. What Apple documents of this is nothing: the meaning of the keys is inferred from
+# recordings of others. **Not verified on hardware** by us.
+
+ALLOCATED: Final = "Alloc system memory"
+IN_USE: Final = "In use system memory"
+"""Exactly this key: "In use system memory (driver)" stands before it and is always 0."""
+BUSY: Final = "Device Utilization %"
+"""Not "Renderer Utilization %": under a language model that is 0 to 2 while this is 98 to 100."""
+RECOVERIES: Final = "recoveryCount"
+_VRAM_USED: Final = "vramUsedBytes"
+_VRAM_FREE: Final = "vramFreeBytes"
+_VRAM_TOTAL_MB: Final = "VRAM,totalMB"
+_MOST: Final = 1 << 56
+
+_HEADER: Final = re.compile(r"\+-o (.+?)\s+<class ([^,>\s]+)")
+_PROPERTY: Final = re.compile(r'^[\s|]*"([^"]+)"\s*=\s*(.*)$')
+_PAIR: Final = re.compile(r'"([^"]+)"=(-?\d+)')
+_QUOTED: Final = re.compile(r'<?"([^"]*)"')
+_CREATOR: Final = re.compile(r"pid (\d{1,7}), ?(.*)", re.DOTALL)
+_GPU_TIME: Final = re.compile(r'"accumulatedGPUTime"=(\d{1,20})')
+
+
+class Node(NamedTuple):
+    """One accelerator of the I/O registry."""
+
+    kind: str
+    """Its class: "AGXAcceleratorG16G", "AMDRadeonX6000_..."."""
+    model: str
+    stats: dict[str, int]
+    """What ``PerformanceStatistics`` holds; a number that is negative is left out."""
+    vram_total_bytes: int | None = None
+
+    @property
+    def is_apple(self) -> bool:
+        """Whether it is part of Apple's own chip and shares the host's memory."""
+        return self.kind.startswith("AGX") or (
+            ALLOCATED in self.stats and _VRAM_USED not in self.stats
+        )
+
+    @property
+    def vendor(self) -> str:
+        """Who made it: "apple", "amd", "intel", "nvidia" or "unknown"."""
+        if self.is_apple:
+            return "apple"
+        words = f"{self.kind} {self.model}".lower()
+        return next((name for name in ("amd", "intel", "nvidia") if name in words), "unknown")
+
+    @property
+    def busy_pct(self) -> float | None:
+        """Utilisation, 0-100; the registry has been seen to say 137."""
+        value = self.stats.get(BUSY)
+        return None if value is None else float(min(100, value))
+
+    @property
+    def vram(self) -> tuple[int | None, int | None, int | None]:
+        """(used, free, total) bytes of a card with memory of its own."""
+        used, free = self.stats.get(_VRAM_USED), self.stats.get(_VRAM_FREE)
+        total = self.vram_total_bytes
+        if total is None and used is not None and free is not None:
+            total = used + free
+        return used, free, total
+
+
+class GpuClient(NamedTuple):
+    """A program that has the GPU open."""
+
+    pid: int
+    name: str
+    """As the registry has it: cut, and of a program that may have ended long ago."""
+    gpu_time_ns: int
+    """Time that the GPU has worked for it, over all that it has open."""
+
+
+def parse(raw: bytes) -> list[Node]:
+    r"""Return the accelerators in the output of ioreg, in either form.
+
+    Empty output, which is how ioreg says that there is none, gives an empty list.
+
+    Examples
+    --------
+    >>> parse(b"")
+    []
+    >>> nodes = parse(b'+-o AGX  <class AGXAcceleratorG16G, id 0x1>\n'
+    ...               b'  "PerformanceStatistics" = {"Alloc system memory"=4096}\n')
+    >>> nodes[0].kind, nodes[0].stats["Alloc system memory"]
+    ('AGXAcceleratorG16G', 4096)
+    """
+    start = raw.lstrip()[:6]
+    if start.startswith((b"<?xml", b"<plist", b"bplist")):
+        return parse_plist(raw)
+    return parse_text(raw.decode("utf-8", "replace"))
+
+
+def parse_plist(raw: bytes) -> list[Node]:
+    """Return the accelerators in a property list; none when it is damaged."""
+    try:
+        found = plistlib.loads(raw)
+    # A damaged list raises whatever its parser met: bad XML, bad base64, a bad number or offset.
+    except (plistlib.InvalidFileException, ExpatError, ValueError, LookupError, TypeError,
+            AttributeError, OverflowError, RecursionError):  # fmt: skip
+        return []
+    entries = found if isinstance(found, list) else [found]
+    return [node for entry in entries if isinstance(entry, dict) and (node := _node(entry))]
+
+
+def _node(entry: Mapping[str, Any]) -> Node | None:
+    stats = entry.get("PerformanceStatistics")
+    if not isinstance(stats, dict):
+        return None
+    kind = _text(entry.get("IOObjectClass")) or _text(entry.get("IOClass"))
+    total_mb: Any = entry.get(_VRAM_TOTAL_MB)
+    return Node(
+        kind=kind or _text(entry.get("IORegistryEntryName")) or "IOAccelerator",
+        model=_text(entry.get("model")) or _text(entry.get("IORegistryEntryName")),
+        stats={str(key): value for key, value in stats.items() if _counts(value)},
+        vram_total_bytes=total_mb * 1024**2 if _counts(total_mb) else None,
+    )
+
+
+def _counts(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < _MOST
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        value = value.rstrip(b"\0").decode("utf-8", "replace")
+    return clean(value, limit=80) if isinstance(value, str) else ""
+
+
+def parse_text(text: str) -> list[Node]:
+    """Return the accelerators in the text form."""
+    nodes: list[Node] = []
+    kind, entry = "IOAccelerator", dict[str, str]()
+
+    def finish() -> None:
+        if "PerformanceStatistics" in entry:
+            pairs = _PAIR.findall(entry["PerformanceStatistics"])
+            stats = {key: int(value) for key, value in pairs if len(value) < 20}
+            total = entry.get(_VRAM_TOTAL_MB, "")
+            nodes.append(
+                Node(
+                    kind=kind,
+                    model=_quoted(entry.get("model", "")) or kind,
+                    stats={key: value for key, value in stats.items() if _counts(value)},
+                    vram_total_bytes=int(total) * 1024**2 if total.isdecimal() else None,
+                )
+            )
+
+    for line in text.splitlines():
+        header = _HEADER.search(line)
+        if header:
+            finish()
+            kind, entry = clean(header.group(2), limit=80), {}
+            continue
+        match = _PROPERTY.match(line)
+        if match:
+            # Only under its own key: IOReportLegend repeats these names with other numbers.
+            entry.setdefault(match.group(1), match.group(2).strip())
+    finish()
+    return nodes
+
+
+def _quoted(text: str) -> str:
+    match = _QUOTED.match(text)
+    return clean(match.group(1), limit=80) if match else ""
+
+
+def parse_clients(text: str) -> dict[int, GpuClient]:
+    r"""Return pid -> the program, from the text form of the class AGXDeviceUserClient.
+
+    A program has several entries, and the times stand before the name: each block is read whole.
+
+    Examples
+    --------
+    >>> found = parse_clients('+-o AGXDeviceUserClient  <class AGXDeviceUserClient>\n'
+    ...     '"AppUsage" = ({"API"="Metal","accumulatedGPUTime"=25})\n'
+    ...     '"IOUserClientCreator" = "pid 42, python3.12"\n')
+    >>> found[42]
+    GpuClient(pid=42, name='python3.12', gpu_time_ns=25)
+    """
+    clients: dict[int, GpuClient] = {}
+    time_ns, creator = 0, ""
+
+    def finish() -> None:
+        match = _CREATOR.match(creator)
+        if match:
+            pid, before = int(match.group(1)), clients.get(int(match.group(1)))
+            total_ns = time_ns + (before.gpu_time_ns if before else 0)
+            clients[pid] = GpuClient(pid, clean(match.group(2), limit=80), total_ns)
+
+    for line in text.splitlines():
+        if _HEADER.search(line):
+            finish()
+            time_ns, creator = 0, ""
+            continue
+        entry = _PROPERTY.match(line)
+        if entry and entry.group(1) == "AppUsage":
+            time_ns = sum(int(value) for value in _GPU_TIME.findall(entry.group(2)))
+        elif entry and entry.group(1) == "IOUserClientCreator":
+            creator = _quoted(entry.group(2))
+    finish()
+    return clients
+
+
+def platform_uuid(raw: bytes) -> str | None:
+    """Return the machine's own UUID from the property list of IOPlatformExpertDevice."""
+    match = re.search(rb"<key>IOPlatformUUID</key>\s*<string>([0-9A-Fa-f-]{36})</string>", raw)
+    return match.group(1).decode("ascii").lower() if match else None

@@ -12,8 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gpuwatchd.analysis import frameworks
-from gpuwatchd.collect.metal.calls import GPU_CLIENTS, Denied, ListedProcess
-from gpuwatchd.collect.metal.ioreg import GpuClient, parse_clients
+from gpuwatchd.collect.metal.calls import (
+    GPU_CLIENTS,
+    Denied,
+    GpuClient,
+    ListedProcess,
+    parse_clients,
+)
 from gpuwatchd.core.errors import SourceError
 from gpuwatchd.core.model import ProcessKey, ProcessUse
 
@@ -181,7 +186,7 @@ def family(pid: int, processes: Mapping[int, ListedProcess], listed: set[int]) -
 
     Examples
     --------
-    >>> def one(pid, parent): return Known(pid, parent, "", (), 0.0)
+    >>> def one(pid, parent): return ListedProcess(pid, parent, "", (), 0.0)
     >>> family(1, {1: one(1, 0), 2: one(2, 1), 3: one(3, 2), 4: one(4, 1)}, {1, 4})
     (1, 2, 3)
     """

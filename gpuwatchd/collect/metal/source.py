@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from gpuwatchd.collect.metal import ioreg, processes
+from gpuwatchd.collect.metal import calls, processes
 from gpuwatchd.collect.metal import system as metal_system
 from gpuwatchd.collect.metal.calls import (
     ACCELERATORS,
@@ -35,7 +35,7 @@ from gpuwatchd.core.model import Availability, Device, DeviceReading, Event, Fau
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.collect.metal.ioreg import Node
+    from gpuwatchd.collect.metal.calls import Node
     from gpuwatchd.collect.metal.system import Ceiling, System
     from gpuwatchd.core.model import DeviceState
 
@@ -175,11 +175,11 @@ class MetalSource:
 
     def _nodes(self) -> list[Node]:
         raw = self._calls.run(ACCELERATORS)
-        nodes = ioreg.parse(raw)
+        nodes = calls.parse(raw)
         # A list that is damaged is asked for in the other form; an empty one means that none is.
-        return nodes if nodes or not raw.strip() else ioreg.parse(
-            self._calls.run(ACCELERATORS_TEXT)
-        )  # fmt: skip
+        return (
+            nodes if nodes or not raw.strip() else calls.parse(self._calls.run(ACCELERATORS_TEXT))
+        )
 
     def _adopt(self, nodes: list[Node]) -> None:
         """Bring the table of GPUs up to date; one that is not listed any more has no node."""
@@ -209,7 +209,7 @@ class MetalSource:
         """Return a text that is this machine's own; its hardware UUID is not shown."""
         if self._machine is None:
             try:
-                uuid = ioreg.platform_uuid(self._calls.run(PLATFORM))
+                uuid = calls.platform_uuid(self._calls.run(PLATFORM))
             except SourceError:
                 uuid = None
             digest = hashlib.blake2b((uuid or "").encode(), digest_size=6).hexdigest()
@@ -258,8 +258,8 @@ class MetalSource:
                 device_uid=uid, used_bytes=used, free_bytes=free, total_bytes=total,
                 util_pct=node.busy_pct, uses_reason=NO_PROCESSES, memory_api="ioreg vram",
             )  # fmt: skip
-        allocated = node.stats.get(ioreg.ALLOCATED)
-        in_use = node.stats.get(ioreg.IN_USE)
+        allocated = node.stats.get(calls.ALLOCATED)
+        in_use = node.stats.get(calls.IN_USE)
         if allocated is None:
             faults.append(_fault(gpu, "memory", "ioreg tells no allocated memory"))
         total = None if self._ceiling is None else self._ceiling.total_bytes
@@ -307,7 +307,7 @@ class MetalSource:
     @staticmethod
     def _news(gpu: _Gpu, at_s: float) -> list[Event]:
         """Return an event when the driver has restarted the GPU since the last look."""
-        now = None if gpu.node is None else gpu.node.stats.get(ioreg.RECOVERIES)
+        now = None if gpu.node is None else gpu.node.stats.get(calls.RECOVERIES)
         if now is None:
             return []
         before, gpu.recoveries = gpu.recoveries, now

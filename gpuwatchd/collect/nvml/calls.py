@@ -58,11 +58,7 @@ class Rates(ctypes.Structure):
 class Temperature(ctypes.Structure):
     """What the newer question for a temperature fills."""
 
-    _fields_ = (
-        ("version", ctypes.c_uint),
-        ("sensor", ctypes.c_int),
-        ("value", ctypes.c_int),
-    )
+    _fields_ = (("version", ctypes.c_uint), ("sensor", ctypes.c_int), ("value", ctypes.c_int))
 
 
 class Addressing(ctypes.Structure):

@@ -106,13 +106,7 @@ class NvmlSource:
         if events:
             self._events = EventWatch(pynvml, clock, wait_ms=EVENT_WAIT_MS, monotonic=monotonic)
         self._life = Life(
-            pynvml,
-            self._reader,
-            proc,
-            sys,
-            rescan_s=rescan_s,
-            clock=clock,
-            events=self._events,
+            pynvml, self._reader, proc, sys, rescan_s=rescan_s, clock=clock, events=self._events
         )
         self._lanes = self._life.lanes
 

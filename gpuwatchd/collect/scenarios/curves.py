@@ -69,24 +69,6 @@ class Linear(_Frozen, frozen=True):
         return self.start_bytes + min(grown, self.gain_bytes)
 
 
-class Accelerating(_Frozen, frozen=True):
-    """A leak that gets faster: its rate doubles every ``doubling_s``."""
-
-    start_bytes: float
-    rate_bytes_per_s: float
-    doubling_s: float
-    onset_s: float = 0.0
-
-    def at(self, age_s: float) -> float:
-        """Return the start plus the integral of the growing rate."""
-        late_s = max(0.0, age_s - self.onset_s)
-        scale_s = self.doubling_s / math.log(2)
-        # Beyond 60 doublings no card is large enough; the cap only keeps exp() finite.
-        return self.start_bytes + self.rate_bytes_per_s * scale_s * math.expm1(
-            min(late_s / scale_s, 60.0)
-        )
-
-
 class Stairs(_Frozen, frozen=True):
     """Plateaus and risers: something is kept at every epoch, reload or evaluation.
 

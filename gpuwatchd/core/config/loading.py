@@ -449,13 +449,7 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
     },
     # A run without people: a job reads the verdict from check, or from analyze --fail-on. What is
     # told (by a channel that is set) is told once, at once, and without an epilogue.
-    "ci": {
-        "channels": [],
-        "flap-hold": "0s",
-        "repeat": [],
-        "recovered": False,
-        "digest": "off",
-    },
+    "ci": {"channels": [], "flap-hold": "0s", "repeat": [], "recovered": False, "digest": "off"},
 }
 """Name -> keys of ``[policy]`` as they would be written in a file."""
 
@@ -465,7 +459,7 @@ def preset_layer(name: str) -> dict[str, Any]:
 
     Examples
     --------
-    >>> layer("ci")["policy"]["repeat"], layer("workstation")
+    >>> preset_layer("ci")["policy"]["repeat"], preset_layer("workstation")
     ([], {})
     """
     keys = PRESETS[name]

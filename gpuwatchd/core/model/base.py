@@ -11,25 +11,10 @@ MemoryKind = Literal["dedicated", "unified", "coherent"]
 the card's, but managed by the kernel (Grace Hopper): pages stay taken after a process has ended, so
 that only what processes hold can be judged."""
 DeviceState = Literal[
-    "ok",
-    "asleep",
-    "lost",
-    "no-permission",
-    "unsupported",
-    "hung",
-    "reset-required",
-    "released",
+    "ok", "asleep", "lost", "no-permission", "unsupported", "hung", "reset-required", "released"
 ]
 Pattern = Literal[
-    "gradual",
-    "step",
-    "cyclic",
-    "spike",
-    "plateau",
-    "sawtooth",
-    "stable",
-    "preallocated",
-    "unknown",
+    "gradual", "step", "cyclic", "spike", "plateau", "sawtooth", "stable", "preallocated", "unknown"
 ]
 Tier = Literal["none", "watch", "alert"]
 Severity = Literal["info", "warning", "critical"]

@@ -149,10 +149,7 @@ class ChatNotifier:
         for address in wanted:
             said: list[_Result] = []
             thread = threading.Thread(
-                target=self._try,
-                args=(apprise, address, message, said),
-                name="chat",
-                daemon=True,
+                target=self._try, args=(apprise, address, message, said), name="chat", daemon=True
             )
             if self._memory.start(address.fingerprint, thread):
                 running.append((address, thread, said))

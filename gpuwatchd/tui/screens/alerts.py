@@ -123,7 +123,7 @@ class AlertsScreen(ViewScreen):
         over = len(listed.alerts) + listed.left_out - len(opened)
         silent = sum(
             listed.found.silence(alert, listed.now_s) is not None for alert in listed.alerts
-        )  # fmt: skip
+        )
         pieces = [(f"{ranking.counted(opened) or 'nothing'} open", "bold" if opened else "calm")]
         pieces += [(f"{silent} snoozed", "held")] if silent else []
         self.headline(*pieces, (f"{over} over in 7 days", "faint"))
@@ -286,9 +286,10 @@ class StoryScreen(PagedScreen):
         alert = self._alert
         kind = design.SEVERITY_KINDS[alert.severity] if alert.state != "resolved" else "calm"
         self.headline(
-            (alert.code, "held"), (f"{alert.state} {alert.severity}", f"{kind} bold"),
+            (alert.code, "held"),
+            (f"{alert.state} {alert.severity}", f"{kind} bold"),
             (alert.title or alert.key, "bold"),
-        )  # fmt: skip
+        )
 
     def answered(self, story: alert_details.Story) -> None:
         """Tell it."""

@@ -163,8 +163,10 @@ class ChartScreen(ViewScreen):
         if since_s is None or self.view is None:
             return SPANS[1][1:]
         need_s = 1.2 * (self.view.taken_at_s - since_s)
-        return next((span[1:] for span in SPANS[1:] if span[2] is not None and span[2] >= need_s),
-                    SPANS[-1][1:])  # fmt: skip
+        return next(
+            (span[1:] for span in SPANS[1:] if span[2] is not None and span[2] >= need_s),
+            SPANS[-1][1:],
+        )
 
     def asked(self) -> Asked:
         """Return what is to be read for what is seen; begin 0 is everything there is."""

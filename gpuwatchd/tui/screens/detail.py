@@ -79,10 +79,12 @@ class DetailScreen(ChartScreen):
 
     name_shown = "Detail"
     own_keys: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("↑↓", "scroll"), *ChartScreen.chart_keys, ("s", "snooze"),
-    )  # fmt: skip
+        ("↑↓", "scroll"),
+        *ChartScreen.chart_keys,
+        ("s", "snooze"),
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(one for one in SCROLLING if isinstance(one, Binding) and one.key != "home"),
+        *(one for one in SCROLLING if isinstance(one, Binding) and one.key != "home")
     ]
     DEFAULT_CSS = """
     DetailScreen #halves { layout: vertical; height: 1fr; }

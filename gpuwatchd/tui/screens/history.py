@@ -115,8 +115,9 @@ class PastScreen(ChartScreen):
         self.headline(
             (verdict_text.who(process.info), "bold"),
             *([("it has ended", "watch")] if gone else []),
-            (f"on {on}", ""), (badge.words, badge.kind),
-        )  # fmt: skip
+            (f"on {on}", ""),
+            (badge.words, badge.kind),
+        )
 
     def job(self) -> Callable[[], ReadPicture] | None:
         """Return what reads the chart."""
@@ -155,8 +156,9 @@ class PastScreen(ChartScreen):
             since = units.moment(gap.begin_s, now_s=picture.now_s)
             why = f": {gap.why}" if gap.why else ""
             lasted = units.duration(gap.end_s - gap.begin_s)
-            paragraphs.append(Paragraph(sentence(f"nothing recorded for {lasted} from {since}{why}",
-                                           "dim")))  # fmt: skip
+            paragraphs.append(
+                Paragraph(sentence(f"nothing recorded for {lasted} from {since}{why}", "dim"))
+            )
         page.put(paragraphs)
         page.choose(marks.index(self._mark) if self._mark in marks else None)
 

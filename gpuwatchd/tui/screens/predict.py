@@ -91,12 +91,10 @@ class PredictScreen(ChartScreen):
         item, view = self.item, self.view
         gpus = self.query_one("#gpus", Pages)
         gpus.styles.height = min(len(view.devices), _MOST_GPUS, max(1, self.size.height // 5))
-        gpus.put([
-            Paragraph(partial(_row, one), at) for at, one in enumerate(view.devices)
-        ])  # fmt: skip
-        gpus.choose(next(
-            (at for at, one in enumerate(view.devices) if one.device.uid == self._uid), None
-        ))  # fmt: skip
+        gpus.put([Paragraph(partial(_row, one), at) for at, one in enumerate(view.devices)])
+        gpus.choose(
+            next((at for at, one in enumerate(view.devices) if one.device.uid == self._uid), None)
+        )
         if item is not None:
             tell = partial(predict.write_device, view=view, item=item, flags=self.flags, whole=True)
             beside = self.has_class("beside")

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from gpuwatchd.tui.app import TopApp
 
 _SAID: Final = {
-    "1h": "an hour", "8h": "8 hours", "2d": "2 days",
+    "1h": "an hour",
+    "8h": "8 hours",
+    "2d": "2 days",
     silence_changes.UNTIL_RESOLVED: "until it is over",
-}  # fmt: skip
+}
 
 
 def about(top: TopApp, alerts: Sequence[Alert]) -> Alert | None:
@@ -50,12 +52,12 @@ class SnoozeScreen(ViewScreen):
 
     name_shown = "Snooze"
     own_keys: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("Enter", "snooze"), ("↑↓", "how long"), ("Tab", "why"),
-    )  # fmt: skip
+        ("Enter", "snooze"),
+        ("↑↓", "how long"),
+        ("Tab", "why"),
+    )
     keys: ClassVar[tuple[tuple[str, str], ...]] = (("Esc", "back"),)
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "back", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", show=False)]
 
     def __init__(self, alert: Alert | None = None) -> None:
         super().__init__()

@@ -11,7 +11,6 @@ from gpuwatchd.cli import (
     current_state,
     incidents,
     silence_changes,
-    silence_text,
     verdict_text,
 )
 from gpuwatchd.cli.verbs import alerts as listed
@@ -100,10 +99,10 @@ def row(one: Alert, found: Incidents, now_s: float) -> dict[str, Any]:
 
 
 def _silence(silence: Silence, known: list[Alert], now_s: float) -> dict[str, Any]:
-    fits = silence_text.fitting(silence, known)
+    fits = silence_changes.fitting(silence, known)
     count = f"fits {len(fits)} open alert{'' if len(fits) == 1 else 's'}"
     parts = (
-        silence_text.until(silence, now_s),
+        silence_changes.until(silence, now_s),
         "" if silence.matcher.key else count,
         "also of what is critical" if silence.even_critical else "",
         f"by {silence.who}" if silence.who else "",
@@ -111,7 +110,7 @@ def _silence(silence: Silence, known: list[Alert], now_s: float) -> dict[str, An
     )
     return {
         "id": silence.row,
-        "about": text.clean(silence_text.called(silence.matcher, known), limit=400),
+        "about": text.clean(silence_changes.called(silence.matcher, known), limit=400),
         "of_alert": bool(silence.matcher.key),
         "line": lines.joined(parts),
     }

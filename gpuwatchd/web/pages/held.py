@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.cli import badges, money, verdict_text
+from gpuwatchd.cli import badges, cost_text, verdict_text
 from gpuwatchd.cli.verbs import zombies
 from gpuwatchd.core import text, units
 from gpuwatchd.web.pages import lines, overview
@@ -13,9 +13,9 @@ from gpuwatchd.web.pages.head import head
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpuwatchd.cli.cost_text import Book
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.money import Book
     from gpuwatchd.core.model import Holding
 
 _LINE = 1024
@@ -26,7 +26,7 @@ def held(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: A
     view = zombies.idle_view(flags)
     loose = zombies.openers(flags, view)
     every = [item.device for item in view.devices]
-    book = money.Book(flags.load_config().config, every, now_s=view.taken_at_s)
+    book = cost_text.Book(flags.load_config().config, every, now_s=view.taken_at_s)
     out = lines.Lines(flags)
     zombies.openers_told(out, loose, sure=not zombies.unknown_lists(view))
     priced = [holding.device_uid for holding in view.holdings if holding.cost_usd is not None]

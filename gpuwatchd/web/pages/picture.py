@@ -69,9 +69,7 @@ def _picture(
     info, device = find.ended(history, query), find.on(history, query)
     if history is None or device is None:
         raise GpuwatchdError(
-            "nothing is recorded of it",
-            hint="gpuwatchctl history",
-            page="errors#nothing-recorded",
+            "nothing is recorded of it", hint="gpuwatchctl history", page="errors#nothing-recorded"
         )
     return charts.past_process(history, device, info, asked)
 

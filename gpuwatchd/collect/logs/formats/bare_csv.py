@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs.columns import guess, layout_from
-from gpuwatchd.collect.logs.processes import ProcessTable
-from gpuwatchd.collect.logs.rowwise import between
+from gpuwatchd.collect.logs.rowwise import ProcessTable, between
 from gpuwatchd.collect.logs.tables import Table
 
 if TYPE_CHECKING:

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.columns import Layout, layout_of
-from gpuwatchd.collect.logs.headed import HeadedReader
-from gpuwatchd.collect.logs.processes import NO_AMOUNT, ProcessTable
+from gpuwatchd.collect.logs.rowwise import NO_AMOUNT, ProcessTable
+from gpuwatchd.collect.logs.tables import HeadedReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _UUID = re.compile(r"\s*(?:GPU|MIG)-[0-9A-Za-z-]+\s*")
 _AMOUNT = re.compile(r"\s*(?:\d+(?:\.\d+)? (?:MiB|MB)|\[N/A\])\s*")
-_NAME = re.compile(r"\s*(?:\[(?:Insufficient Permissions|Not Found)\]|[A-Za-z]:\\.*|\.{0,2}/.*"
-                   r"|[A-Za-z_][\w.+-]*)\s*")  # fmt: skip
+_NAME = re.compile(
+    r"\s*(?:\[(?:Insufficient Permissions|Not Found)\]|[A-Za-z]:\\.*|\.{0,2}/.*"
+    r"|[A-Za-z_][\w.+-]*)\s*"
+)
 _STAMP = re.compile(r"\s*\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?\s*")
 
 

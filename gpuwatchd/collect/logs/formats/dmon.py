@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.hashed import HashedReader, names_of
+from gpuwatchd.collect.logs.tables import HashedReader, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

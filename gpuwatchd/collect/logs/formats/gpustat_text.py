@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.collect.logs.collector import Collector
-    from gpuwatchd.collect.logs.smi_report import Time
+    from gpuwatchd.collect.logs.documents import Time
 
 _ROW = re.compile(
     r"\[(\d{1,3})\]\s+(.+?)\s*\|[^|]*\|\s*(\d{1,9}|\?+)\s*/\s*(\d{1,9}|\?+)\s*MB\s*\|?(.*)$"

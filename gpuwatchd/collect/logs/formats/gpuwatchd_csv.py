@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.collect.logs.columns import layout_of
-from gpuwatchd.collect.logs.headed import HeadedReader
-from gpuwatchd.collect.logs.processes import ProcessTable
-from gpuwatchd.collect.logs.tables import Table
+from gpuwatchd.collect.logs.rowwise import ProcessTable
+from gpuwatchd.collect.logs.tables import HeadedReader, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs.columns import layout_from
+from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
 from gpuwatchd.collect.logs.formats.gpuwatchd_csv import OF_HISTORY
-from gpuwatchd.collect.logs.jsonstream import JsonReader, head_of, text_of
-from gpuwatchd.collect.logs.processes import ProcessTable
+from gpuwatchd.collect.logs.rowwise import ProcessTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

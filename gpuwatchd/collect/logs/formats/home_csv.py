@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs.columns import layout_of
-from gpuwatchd.collect.logs.headed import HeadedReader
+from gpuwatchd.collect.logs.tables import HeadedReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,10 +6,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs.columns import layout_from, memory_role, words_of
-from gpuwatchd.collect.logs.headed import WHAT_TO_LOG
-from gpuwatchd.collect.logs.jsonstream import JsonReader, head_of, text_of
-from gpuwatchd.collect.logs.processes import ProcessTable
-from gpuwatchd.collect.logs.tables import Table
+from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
+from gpuwatchd.collect.logs.rowwise import ProcessTable
+from gpuwatchd.collect.logs.tables import WHAT_TO_LOG, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

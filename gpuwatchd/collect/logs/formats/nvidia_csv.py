@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs.columns import layout_of
-from gpuwatchd.collect.logs.headed import HeadedReader
+from gpuwatchd.collect.logs.tables import HeadedReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

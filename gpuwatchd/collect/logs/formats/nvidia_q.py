@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.logs.smi_report import Card, Instance, Memory, Process, keep
+from gpuwatchd.collect.logs.documents import Card, Instance, Memory, Process, keep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.collect.logs.collector import Collector
-    from gpuwatchd.collect.logs.smi_report import Time
+    from gpuwatchd.collect.logs.documents import Time
 
 _START = re.compile(r"=+NVSMI LOG=+\s*$")
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")

@@ -6,14 +6,14 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.logs.smi_report import Card, Instance, Memory, Process, keep
+from gpuwatchd.collect.logs.documents import Card, Instance, Memory, Process, keep
 from gpuwatchd.collect.logs.times import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.collect.logs.collector import Collector
-    from gpuwatchd.collect.logs.smi_report import Time
+    from gpuwatchd.collect.logs.documents import Time
 
 _RULE = re.compile(r"\s*\+[-=+]{20,}\s*$")
 _BANNER = re.compile(r"\s*\|\s*NVIDIA-SMI\s")
@@ -26,9 +26,10 @@ _MEMORY = re.compile(r"(\d+)\s*MiB\s*/\s*(\d+)\s*MiB")
 _PART = re.compile(r"\s*\|\s*(\d{1,3})\s+(\d{1,4})\s+(\d{1,4})\s+(\d{1,4})\s*\|")
 _TYPE = r"(?:[CGM](?:\+[CGM])*)"
 _PROCESS = re.compile(
-    r"\s*\|\s*(\d{1,3})\s+(?:(N/A|\d+)\s+(N/A|\d+)\s+)?(\d+)\s+" + _TYPE +
-    r"\s+(.*?)\s+(\d+\s*MiB|N/A)\s*\|"
-)  # fmt: skip
+    r"\s*\|\s*(\d{1,3})\s+(?:(N/A|\d+)\s+(N/A|\d+)\s+)?(\d+)\s+"
+    + _TYPE
+    + r"\s+(.*?)\s+(\d+\s*MiB|N/A)\s*\|"
+)
 _CLOCK = Clock()
 
 

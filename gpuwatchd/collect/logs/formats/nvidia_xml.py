@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from gpuwatchd.collect.logs.smi_report import Card, Instance, Memory, Process, keep
+from gpuwatchd.collect.logs.documents import Card, Instance, Memory, Process, keep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -106,8 +106,9 @@ class Reader:
         for key, amounts in rows.items():
             self._device(self._labels[key], amounts, stamp)
 
-    def _device(self, labels: dict[str, str], amounts: dict[str, float],
-                stamp: float | None) -> None:  # fmt: skip
+    def _device(
+        self, labels: dict[str, str], amounts: dict[str, float], stamp: float | None
+    ) -> None:
         sink, used = self._sink, amounts.get("used", math.nan)
         total = amounts.get("total", math.nan)
         free = amounts.get("free", math.nan)
@@ -118,12 +119,13 @@ class Reader:
             return
         index = labels.get("gpu") or labels.get("index") or labels.get("minor_number")
         place = sink.places.find(
-            uuid=fields.uuid(labels.get("uuid") or labels.get("gpu_uuid")
-                             or labels.get("device_uid")),
+            uuid=fields.uuid(
+                labels.get("uuid") or labels.get("gpu_uuid") or labels.get("device_uid")
+            ),
             index=fields.whole(index),
             host=labels.get("hostname") or labels.get("instance"),
             name=labels.get("modelname") or labels.get("name"),
-        )  # fmt: skip
+        )
         if part := labels.get("gpu_i_id"):
             profile = labels.get("gpu_i_profile", "MIG instance")
             place = sink.places.find(parent=place, key=part, name=profile)

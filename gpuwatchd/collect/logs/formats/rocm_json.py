@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.jsonstream import JsonReader, head_of, text_of
+from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -46,8 +46,6 @@ _MUCH_BYTES: Final = 256 << 20
 _LITTLE: Final = 0.2
 """Allocated memory that grows by less than this share of the reserved did not cause the growth."""
 _OUR_FRAMES: Final = ("/torch/", "/site-packages/torch", "??", "/build/", "/pytorch/")
-_EPOCH_US: Final = 1e15
-"""Event times above this count from 1970."""
 
 _RESERVED: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _ALLOCATED: Final = {"alloc": 1, "free_completed": -1}

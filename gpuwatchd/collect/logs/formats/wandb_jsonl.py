@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.collect.logs.jsonstream import JsonReader, head_of, text_of
+from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
 from gpuwatchd.collect.logs.wandb import Wide
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability
 from gpuwatchd.notify.channels.desktop import session_bus
-from gpuwatchd.notify.channels.desktop.connection import Link, title
-from gpuwatchd.notify.channels.desktop.popups import Shown
+from gpuwatchd.notify.channels.desktop.connection import Link, Shown, title
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

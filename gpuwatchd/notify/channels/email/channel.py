@@ -116,8 +116,7 @@ class EmailNotifier:
             "" if not self._chart or child_process.available() else f"; {child_process.MISSING}"
         )
         return Availability(
-            ok=True,
-            reason=f"{self._where} ({self._security}) to {', '.join(self._to)}{pictures}",
+            ok=True, reason=f"{self._where} ({self._security}) to {', '.join(self._to)}{pictures}"
         )
 
     def send(self, message: Message) -> str:
