@@ -13,7 +13,6 @@ import argparse
 import importlib.util
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from tests.bench.measuring import sleepers
+from tests.conftest import ran
 from tests.fakenvml import FakeNvml
 
 GPUS, PROCESSES = 8, 8
@@ -102,14 +102,8 @@ def configuration(pids: list[int], gpus: int = GPUS) -> list[str]:
 def measure(fake: FakeNvml, setup: str, warmup: int, ticks: int) -> list[float]:
     """Return [CPU ms per tick, wall ms per tick, peak RSS MB] of one fresh process."""
     script = FRAME.format(setup=setup, warmup=warmup)
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(ticks)],
-        env=fake.env(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
+    words = [sys.executable, "-c", script, ticks]
+    done = ran(words, env=fake.env(), check=True, timeout=300)
     values: list[float] = json.loads(done.stdout.splitlines()[-1])
     return values
 

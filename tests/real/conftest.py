@@ -15,6 +15,8 @@ from tests.real.stage import Stage, missing, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.real.machine.world import World
+
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -38,6 +40,16 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     folder.mkdir()
     with shown(Stage(folder), monkeypatch) as stage:
         yield stage
+
+
+@pytest.fixture(scope="module")
+def debian(request: pytest.FixtureRequest) -> Iterator[World]:
+    """Boot a Debian 12, or the SUITE of the module; one test goes on with what another left."""
+    from tests.real.machine import why_not
+    from tests.real.machine.world import world
+
+    need(not why_not(), why_not())
+    yield from world(getattr(request.module, "SUITE", "bookworm"))
 
 
 @pytest.hookimpl(trylast=True)

@@ -147,6 +147,12 @@ class Desk(Stage):
         time.sleep(0.3)
         self._run("xdotool", "click", "1")
 
+    def press_only(self, button: int, of: int) -> None:
+        """Press a button of the only pop-up, once that is there."""
+        assert until(lambda: len(self.popups()) == 1)
+        time.sleep(0.5)
+        self.press(self.popups()[0], button, of)
+
     def close(self) -> None:
         super().close()
         _end(self._settings)

@@ -10,11 +10,18 @@ import ssl
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.notify.channels.email.channel import EmailNotifier
 from tests.conftest import need
+from tests.real.stage import until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gpuwatchd.core.model import Delivery, Message
+    from gpuwatchd.notify.dispatcher import MessageDispatcher
 
 PASSWORD = "correct-horse-battery"
 
@@ -104,6 +111,25 @@ def start(mailbox: object, file: Path | None, *, port: int | None = None, **sett
     )
     server.start()
     return server
+
+
+def refused(channel: EmailNotifier, message: Message, match: str) -> NotifyError:
+    """Return the error with which a message is refused."""
+    with pytest.raises(NotifyError, match=match) as caught:
+        channel.send(message)
+    return caught.value
+
+
+def outcomes(courier: MessageDispatcher, count: int = 1) -> list[Delivery]:
+    """Wait until so many deliveries have been tried; return what became of them."""
+    found: list[Delivery] = []
+
+    def arrived() -> bool:
+        found.extend(courier.results())
+        return len(found) == count
+
+    assert until(arrived)
+    return found
 
 
 class Post:

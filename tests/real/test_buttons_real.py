@@ -175,18 +175,14 @@ def test_an_incident_is_one_pop_up_from_its_first_notice_to_its_last(
 def test_a_button_of_xfce_is_heard_once(desk: Desk, finger: Finger) -> None:
     desk.start_xfce()
     finger.notifier.send(FIRST)
-    assert until(lambda: len(desk.popups()) == 1)
-    time.sleep(0.5)
-    desk.press(desk.popups()[0], 0, of=2)
+    desk.press_only(0, of=2)
     assert until(lambda: finger.pressed)
     time.sleep(0.3)
     assert finger.pressed == [("snooze", "m1")]
     # It is gone from the screen; what comes next is a pop-up of its own.
     assert until(lambda: not desk.popups())
     finger.notifier.send(LIFE[1])
-    assert until(lambda: len(desk.popups()) == 1)
-    time.sleep(0.5)
-    desk.press(desk.popups()[0], 1, of=2)
+    desk.press_only(1, of=2)
     assert until(lambda: len(finger.pressed) == 2)
     assert finger.pressed[1] == ("show", "m2")
 
@@ -224,9 +220,7 @@ def test_another_server_is_asked_what_it_can(desk: Desk, finger: Finger) -> None
     desk.stop_server()
     desk.start_xfce()
     assert "Xfce" in finger.notifier.send(LIFE[1])
-    assert until(lambda: len(desk.popups()) == 1)
-    time.sleep(0.5)
-    desk.press(desk.popups()[0], 0, of=2)
+    desk.press_only(0, of=2)
     assert until(lambda: finger.pressed == [("snooze", "m2")]), finger.pressed
     desk.stop_server()
     desk.start_plain()
@@ -264,9 +258,7 @@ def test_the_bus_dies_and_buttons_work_again(desk: Desk, finger: Finger) -> None
     desk.start_bus()
     desk.start_xfce()
     finger.notifier.send(LIFE[1])
-    assert until(lambda: len(desk.popups()) == 1)
-    time.sleep(0.5)
-    desk.press(desk.popups()[0], 0, of=2)
+    desk.press_only(0, of=2)
     assert until(lambda: finger.pressed == [("snooze", "m2")]), finger.pressed
 
 

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Delivery, Message
 from gpuwatchd.notify.backlog import plan
 from gpuwatchd.notify.dispatcher import MessageDispatcher, retry_at
-from tests.real.mailserver import free_port
-from tests.real.stage import until
+from tests.real.mailserver import free_port, outcomes, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuwatchd.core.errors import NotifyError
     from gpuwatchd.notify.channels.email.channel import EmailNotifier
     from tests.real.mailserver import Post
 
@@ -35,9 +34,7 @@ MESSAGE = Message(
 
 
 def _refused(channel: EmailNotifier, match: str) -> NotifyError:
-    with pytest.raises(NotifyError, match=match) as caught:
-        channel.send(MESSAGE)
-    return caught.value
+    return refused(channel, MESSAGE, match)
 
 
 def test_a_mail_arrives_over_starttls_with_a_login(post: Post) -> None:
@@ -140,15 +137,8 @@ def test_the_server_is_down_then_up_through_the_courier(post: Post) -> None:
     )
 
     def attempt(delivery: Delivery) -> Delivery:
-        done: list[Delivery] = []
-
-        def arrived() -> bool:
-            done.extend(courier.results())
-            return bool(done)
-
         assert courier.submit(delivery)
-        assert until(arrived)
-        return done[0]
+        return outcomes(courier)[0]
 
     try:
         # Eight hours without a server: the schedule, on a clock of our own.
@@ -197,13 +187,7 @@ class Outbox:
         planned = plan(self.waiting.values(), self.now_s)
         for delivery in planned.submit:
             assert self.courier.submit(delivery)
-        results: list[Delivery] = []
-
-        def arrived() -> bool:
-            results.extend(self.courier.results())
-            return len(results) == len(planned.submit)
-
-        assert until(arrived)
+        results = outcomes(self.courier, len(planned.submit))
         for delivery in planned.drop + results:
             del self.waiting[delivery.message.id]
         self.waiting |= {one.message.id: one for one in results if one.state == "pending"}

@@ -7,17 +7,11 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import need
-from tests.real.machine import why_not
 from tests.real.machine.machine import until
-from tests.real.machine.world import CONF, MANY_S, QUICK, SOURCES, UNIT, World, publish, world
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.real.machine.world import CONF, MANY_S, QUICK, SOURCES, UNIT, World, publish
 
 pytestmark = [pytest.mark.real_machine, pytest.mark.timeout(900)]
 
@@ -25,12 +19,6 @@ CONFIG = "/home/mleng/.config/gpuwatchd/config.toml"
 DROP_IN = "/home/mleng/.config/systemd/user/gpuwatchd.service.d/test.conf"
 LEFT = ("/var/cache/apt", "/var/lib/apt", "/var/log", "/var/cache/debconf", "/home", "/root")
 """What apt and dpkg write of every package, and what belongs to users."""
-
-
-@pytest.fixture(scope="module")
-def debian() -> Iterator[World]:
-    need(not why_not(), why_not())
-    yield from world("bookworm")
 
 
 def test_apt_refuses_an_altered_package(debian: World) -> None:
@@ -109,9 +97,7 @@ def test_an_ordinary_user_switches_it_on(debian: World) -> None:
 
 
 def test_the_doctor_has_nothing_against_the_unit_of_the_package(debian: World) -> None:
-    checks = [one for one in debian.data("doctor") if one["name"] == "service"]
-    assert checks
-    assert [one for one in checks if one["level"] != "ok"] == []
+    assert debian.service_is_well()
 
 
 def test_the_manager_applies_the_hardening(debian: World) -> None:
@@ -192,11 +178,7 @@ def test_its_group_reads_it_and_nobody_else(debian: World) -> None:
 
 def test_the_leak_is_found_and_told(debian: World) -> None:
     began = time.monotonic()
-
-    def firing() -> list[Any]:
-        return [one for one in debian.data("alerts") if one["state"] == "firing"]
-
-    (alert,) = until(firing, "an alert", MANY_S, 1.0)
+    (alert,) = until(debian.firing, "an alert", MANY_S, 1.0)
     print(f"alert after {time.monotonic() - began:.0f} s")
     assert alert["kind"] == "leak"
     told = until(debian.notes, f"a notification\n{debian.machine.journal()}", 20)

@@ -10,20 +10,15 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import indexfiles
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT
 from tests.packaging import debs
-from tests.real.machine import why_not
 from tests.real.machine.machine import until
 from tests.real.machine.roots import mirror
-from tests.real.machine.world import CONF, SOURCES, UNIT, World, publish, world
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.real.machine.world import CONF, SOURCES, UNIT, World, publish
 
 pytestmark = [pytest.mark.real_machine, pytest.mark.timeout(900)]
 
@@ -33,12 +28,6 @@ PIP = re.compile(r"<!-- run: bookworm with pip, user -->\n```sh\n(.*?)```", re.D
 AFTER_ALL = re.compile(r"Whatever the way, the end is the same:\n\n```\n(.*?)```", re.DOTALL)
 AS_ROOT = '#!/bin/sh\nexec "$@"\n'
 """In place of sudo, which a small Debian does not have: who runs it is root already."""
-
-
-@pytest.fixture(scope="module")
-def debian() -> Iterator[World]:
-    need(not why_not(), why_not())
-    yield from world("bookworm")
 
 
 def blocks() -> list[tuple[str | None, str]]:

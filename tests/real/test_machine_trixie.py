@@ -8,26 +8,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import need
-from tests.real.machine import why_not
 from tests.real.machine.machine import until
-from tests.real.machine.world import MANY_S, QUICK, UNIT, World, world
+from tests.real.machine.world import MANY_S, QUICK, UNIT, World
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+SUITE = "trixie"
 ASKED = os.environ.get("GPUWATCHD_TEST_TRIXIE")
 pytestmark = [pytest.mark.real_machine, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def debian() -> Iterator[World]:
-    need(not why_not(), why_not())
-    yield from world("trixie")
 
 
 def test_it_is_installed_and_switched_on(debian: World) -> None:
@@ -51,19 +40,13 @@ def test_it_is_installed_and_switched_on(debian: World) -> None:
     debian.running()
     until(lambda: debian.counts()["segment"], "a history where it is on Debian 12")
     assert not (machine.files / "home/mleng/.config/systemd/user/gpuwatchd.service").exists()
-    checks = [one for one in debian.data("doctor") if one["name"] == "service"]
-    assert checks
-    assert [one for one in checks if one["level"] != "ok"] == []
+    assert debian.service_is_well()
 
 
 @pytest.mark.skipif(not ASKED, reason="waits for a leak once more: GPUWATCHD_TEST_TRIXIE=1")
 def test_it_tells_of_a_leak(debian: World) -> None:
     began = time.monotonic()
-
-    def firing() -> list[Any]:
-        return [one for one in debian.data("alerts") if one["state"] == "firing"]
-
-    (alert,) = until(firing, "an alert", MANY_S, 1.0)
+    (alert,) = until(debian.firing, "an alert", MANY_S, 1.0)
     print(f"alert after {time.monotonic() - began:.0f} s")
     assert alert["kind"] == "leak"
     (told,) = until(debian.notes, f"a notification\n{debian.machine.journal()}", 20)

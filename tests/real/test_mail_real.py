@@ -15,17 +15,14 @@ import msgspec
 import pytest
 
 from gpuwatchd.charts import child_process
-from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Delivery
 from gpuwatchd.notify.dispatcher import MessageDispatcher
 from tests.conftest import need
 from tests.real import mail_picture
-from tests.real.mailserver import PASSWORD, free_port
-from tests.real.stage import until
+from tests.real.mailserver import PASSWORD, free_port, outcomes, refused
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Message
-    from gpuwatchd.notify.channels.email.channel import EmailNotifier
     from tests.real.mailserver import Post
 
 pytestmark = pytest.mark.real_smtp
@@ -43,12 +40,6 @@ def post(post: Post) -> Post:
 def message() -> Message:
     need(child_process.available(), "the extra charts is not installed")
     return mail_picture.letter(NOW_S)
-
-
-def _refused(channel: EmailNotifier, message: Message, match: str) -> NotifyError:
-    with pytest.raises(NotifyError, match=match) as caught:
-        channel.send(message)
-    return caught.value
 
 
 class _Page(HTMLParser):
@@ -148,7 +139,7 @@ def test_too_large_a_mail_goes_without_its_picture(
 
 
 def test_too_large_even_so_is_for_good(post: Post, message: Message) -> None:
-    error = _refused(post.channel(post.start(data_size_limit=500)), message, "552")
+    error = refused(post.channel(post.start(data_size_limit=500)), message, "552")
     assert error.permanent
 
 
@@ -161,24 +152,15 @@ def test_greylisting_then_the_same_mail(post: Post, message: Message) -> None:
         alert_key="k", channel="email", message=message, state="pending", attempts=0,
         created_at_s=1000.0, row=1,
     )  # fmt: skip
-    results: list[Delivery] = []
-
-    def arrived() -> bool:
-        results.extend(courier.results())
-        return bool(results)
-
     try:
         assert courier.submit(waiting)
-        assert until(arrived, within_s=30.0)
-        (first,) = results
+        (first,) = outcomes(courier)
         assert (first.state, first.attempts) == ("pending", 1)
         assert "greylisted" in str(first.error)
         post.box.recipient_answers = {}
         now_s[0] = first.next_try_at_s or 0.0
-        results.clear()
         assert courier.submit(first)
-        assert until(arrived, within_s=30.0)
-        assert results[0].state == "sent"
+        assert outcomes(courier)[0].state == "sent"
     finally:
         courier.close()
     (mail,) = post.box.mails
@@ -196,14 +178,14 @@ def test_the_ways_to_log_in(post: Post, message: Message, mechanisms: set[str]) 
 
 def test_no_way_to_log_in_that_is_known(post: Post, message: Message) -> None:
     port = post.start(auth_exclude_mechanism={"PLAIN", "LOGIN"})
-    error = _refused(post.channel(port), message, "no login")
+    error = refused(post.channel(port), message, "no login")
     assert error.permanent
     assert PASSWORD not in str(error)
 
 
 def test_the_password_never_leaves_before_tls(post: Post, message: Message) -> None:
     # The server would take a login only after TLS; on the loopback we were told to go without.
-    error = _refused(post.channel(security="none"), message, "no login here")
+    error = refused(post.channel(security="none"), message, "no login here")
     assert error.permanent
 
 
@@ -215,7 +197,7 @@ def test_addresses_with_other_letters(post: Post, message: Message) -> None:
     assert post.channel(post.start(enable_SMTPUTF8=True), to=local).send(bare)
     assert post.box.mails[1]["To"] == "jürgen@example.org"
     without = post.channel(post.start(enable_SMTPUTF8=False), to=local)
-    error = _refused(without, bare, "other letters")
+    error = refused(without, bare, "other letters")
     assert error.permanent
 
 
@@ -238,7 +220,7 @@ def test_a_slow_server_is_left_after_the_time_for_all_of_it(post: Post, message:
         plain = {"security": "none", "username": "", "timeout": 1.0, "chart": False}
         begun_s = time.monotonic()
         channel = post.channel(listener.getsockname()[1], **plain)
-        error = _refused(channel, message, r"no answer within 1 s")
+        error = refused(channel, message, r"no answer within 1 s")
         assert time.monotonic() - begun_s < 2.5
         assert not error.permanent
         over.set()
@@ -271,5 +253,5 @@ def test_pictures_can_be_switched_off(
 
 def test_a_server_that_is_gone_is_tried_again(post: Post, message: Message) -> None:
     bare = msgspec.structs.replace(message, chart=None)
-    error = _refused(post.channel(free_port()), bare, "refused")
+    error = refused(post.channel(free_port()), bare, "refused")
     assert not error.permanent

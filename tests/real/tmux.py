@@ -25,9 +25,10 @@ class Pane:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
 
-    def tmux(self, *words: str) -> str:
+    def tmux(self, *words: str, env: Mapping[str, str] | None = None) -> str:
         """Run tmux and return what it says."""
-        done = ran(["tmux", "-S", str(self._socket), "-f", "/dev/null", *words], timeout=20)
+        argv = ["tmux", "-S", self._socket, "-f", "/dev/null", *words]
+        done = ran(argv, env={**os.environ, **(env or {})}, timeout=20)
         assert done.returncode == 0, f"tmux {words}: {done.stderr}"
         return done.stdout
 
@@ -79,26 +80,8 @@ def terminal(
     need(shutil.which("tmux"), "tmux is not installed")
     pane = Pane(folder / "tmux.socket")
     inner = shlex.join(["env", f"TERM={term}", "PS1=ready> ", "/bin/sh"])
-    done = ran(
-        [
-            "tmux",
-            "-S",
-            str(folder / "tmux.socket"),
-            "-f",
-            "/dev/null",
-            "-u",
-            "new-session",
-            "-d",
-            "-x",
-            str(columns),
-            "-y",
-            str(rows),
-            inner,
-        ],
-        env={**os.environ, **env},
-        timeout=20,
-    )
-    assert done.returncode == 0, done.stderr
+    size = ("-x", str(columns), "-y", str(rows))
+    pane.tmux("-u", "new-session", "-d", *size, inner, env=env)
     try:
         yield pane
     finally:

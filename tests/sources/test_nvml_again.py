@@ -9,6 +9,7 @@ import pytest
 from gpuwatchd.collect.nvml.lifecycle import RetryTimer
 
 if TYPE_CHECKING:
+    from gpuwatchd.core.model import DeviceState
     from tests.sources.nvml_case import Nvml
 
 THREE = tuple(f"gpu {index} total=24G" for index in range(3))
@@ -121,23 +122,23 @@ os._exit(0)
     assert all("a call to the driver has not answered for" in why for why in reasons)
 
 
-def test_alone_a_card_is_not_kept_waiting_for_minutes() -> None:
-    again = RetryTimer()
-    begun = []
-    for second in range(1000):
-        again.saw(["lost"], float(second))
-        if again.restart_is_due(float(second)):
-            again.restarted(float(second))
-            begun.append(second)
-    assert begun == [30, 90, 210, 450, 930]
-
-
-def test_a_card_that_flickers_brings_no_start_after_another() -> None:
+@pytest.mark.parametrize(
+    ("others", "lost_s", "expected"),
+    [
+        # Alone, a card is not kept waiting for minutes.
+        ([], 60, [30, 90, 210, 450, 930]),
+        # One that flickers beside another brings no start after another.
+        (["ok"], 50, [30, 630]),
+    ],
+)
+def test_starts_come_ever_more_rarely(
+    others: list[DeviceState], lost_s: int, expected: list[int]
+) -> None:
     again = RetryTimer()
     begun = []
     for second in range(1200):
-        again.saw(["ok", "lost" if second % 60 < 50 else "ok"], float(second))
+        again.saw([*others, "lost" if second % 60 < lost_s else "ok"], float(second))
         if again.restart_is_due(float(second)):
             again.restarted(float(second))
             begun.append(second)
-    assert begun == [30, 630]
+    assert begun == expected

@@ -61,6 +61,15 @@ class World:
         assert done.stdout, done.stderr
         return json.loads(done.stdout)["data"]
 
+    def firing(self) -> list[Any]:
+        """Return the alerts that fire."""
+        return [one for one in self.data("alerts") if one["state"] == "firing"]
+
+    def service_is_well(self) -> bool:
+        """Say whether the doctor looked at the service and has nothing against it."""
+        levels = [one["level"] for one in self.data("doctor") if one["name"] == "service"]
+        return set(levels) == {"ok"}
+
     def send(self, pid: int, number: signal.Signals) -> None:
         """Send a signal to a process within."""
         self.machine.run("sh", "-c", f"kill -{number:d} {pid}", ok=True)
