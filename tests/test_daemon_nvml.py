@@ -265,7 +265,7 @@ def test_after_a_driver_upgrade_it_starts_anew_once(fake: FakeNvml, tmp_path: Pa
 UPGRADED = """
 import sys
 from pathlib import Path
-from gpuwatchd.service import installed
+from gpuwatchd.service import process as installed
 installed.SETTLED_S = 0.5
 real, told_by = installed.Installed, Path(sys.argv.pop(1))
 installed.Installed = lambda: real([told_by])

@@ -49,7 +49,7 @@ class Checkpoint:
     timeout_s
         After which that program is ended.
     booted_at_s, proc
-        As :class:`gpuwatchd.act.target.Target` has them.
+        As :class:`gpuwatchd.act.checkpoint.Target` has them.
     """
 
     name = "checkpoint"

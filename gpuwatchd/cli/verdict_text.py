@@ -254,9 +254,9 @@ def baseline_text(history: KnownRuns | None) -> str:
     Examples
     --------
     >>> from gpuwatchd.store.live import KnownRuns
-    >>> known(KnownRuns(runs=3, word="normal", siblings=1, yesterday=True))
+    >>> baseline_text(KnownRuns(runs=3, word="normal", siblings=1, yesterday=True))
     '3 earlier runs, said to be normal, 1 sibling, yesterday'
-    >>> known(KnownRuns())
+    >>> baseline_text(KnownRuns())
     ''
     """
     if history is None:

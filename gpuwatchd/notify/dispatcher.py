@@ -162,8 +162,8 @@ class MessageDispatcher:
         pressed: Callable[[ButtonName, Message], None] | None = None,
     ) -> None:
         for notifier in notifiers.values():
-            if hasattr(notifier, "pressed"):
-                notifier.pressed = pressed
+            if hasattr(notifier, "on_action"):
+                notifier.on_action = pressed
         self._clock = clock
         self._lock = threading.Lock()
         self._held: set[Key] = set()

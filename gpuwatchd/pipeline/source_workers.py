@@ -123,7 +123,7 @@ class SourceWorker:
 
     def release_driver(self, duration_s: float) -> None:
         """Let go of the driver for so long with the next read, where the source holds one."""
-        let_go = getattr(self.source, "release", None)
+        let_go = getattr(self.source, "release_driver", None)
         if let_go is not None:
             let_go(duration_s)
         # At the end of it a source that knew no GPU is asked again at once.

@@ -45,7 +45,10 @@ FILES = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
 PROGRAM = """
 import os, runpy, sys, time
 from pathlib import Path
-from gpuwatchd.service import installed
+try:
+    from gpuwatchd.service import installed
+except ImportError:
+    from gpuwatchd.service import process as installed
 try:
     from gpuwatchd.collect.simulate import SimulateSource
 except ModuleNotFoundError:

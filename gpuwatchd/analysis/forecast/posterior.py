@@ -58,8 +58,7 @@ def weigh(
 ) -> Weights:
     """Return what the laws say about each window.
 
-    The score (:mod:`gpuwatchd.analysis.forecast.score`) is in log odds; 0.80 is the level of an
-    alert, 0.50 that of a watch.
+    The score is in log odds; 0.80 is the level of an alert, 0.50 that of a watch.
 
     Parameters
     ----------
