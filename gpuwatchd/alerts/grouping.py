@@ -42,7 +42,7 @@ class Notice(Value, frozen=True, kw_only=True):
 
 
 class Notifications(NamedTuple):
-    """What :func:`announce` found."""
+    """What :func:`due_notices` found."""
 
     alerts: list[Alert]
     """Those that changed: with their notices booked, or why they are held back."""
@@ -319,7 +319,8 @@ class _NoticeCollector:
         With ``drop`` it is due no more: nobody is told that something is over.
         """
         alert = due_notice.alert
-        same = (alert.held_code, alert.held_facts) == (route.code, route.facts)
+        # One that an earlier version has held has no facts.
+        same = alert.held_code is route.code and alert.held_facts in ({}, route.facts)
         if not drop and (same or due_notice.joins):
             return
         self.decisions.append(

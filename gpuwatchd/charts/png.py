@@ -317,7 +317,7 @@ class Panel:
     ----------
     axes
         Of Matplotlib.
-    picture, shown
+    picture
         What to draw, and what of it.
     paint
         A part of the design, or a kind -> its colour.

@@ -165,7 +165,7 @@ def since_record(pictures: Sequence[Picture], asked: Asked) -> Asked:
 
     Parameters
     ----------
-    found
+    pictures
         What was drawn of ``asked``.
     asked
         Returned as it is where less than a tenth of it is empty, or nothing is drawn at all.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from gpuwatchd.cli import delivery_text, output
@@ -73,8 +74,8 @@ def other_problems(view: View) -> Sequence[str]:
     daemon = view.daemon
     if not (view.untold or view.lost):
         return daemon.problems
-    pairs = zip(daemon.problems, daemon.problem_codes, strict=True)
-    return [problem for problem, code in pairs if code is not ProblemCode.CHANNEL]
+    pairs = zip_longest(daemon.problems, daemon.problem_codes)
+    return [problem for problem, code in pairs if problem and code is not ProblemCode.CHANNEL]
 
 
 def silent(out: Out, view: View) -> None:

@@ -7,17 +7,15 @@ version reads as ``LEGACY``, or as the value that says nothing.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-Facts: TypeAlias = dict[str, float | str]
+Facts: TypeAlias = dict[str, Any]
 """The numbers and names beside a code: what its text is made of."""
 
 
 class _Code(StrEnum):
     @classmethod
-    def _missing_(cls, value: object) -> _Code | None:
-        if not isinstance(value, str):
-            return None
+    def _missing_(cls, _: object) -> _Code | None:
         names = ("LEGACY", "OTHER", "NONE", "OWN")
         return next((cls.__members__[name] for name in names if name in cls.__members__), None)
 

@@ -43,7 +43,7 @@ LOOKS: Final[dict[Kind, VerdictStyle]] = {
     "held": VerdictStyle("held idle", "■", "#", "#56b4e9", "#00609a", "#6cbef0", "cyan"),
 }
 BADGE_INK: Final = "#000000"
-"""Of the text on a :attr:`Look.fill`."""
+"""Of the text on a :attr:`VerdictStyle.fill`."""
 
 PAPER: Final = "#ffffff"
 NIGHT: Final = "#12161c"

@@ -10,7 +10,7 @@ from gpuwatchd.notify import backlog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.core.codes import Facts
+    from gpuwatchd.core.codes import Facts, Failure
     from gpuwatchd.core.model import Delivery
 
 _MOST = 2000
@@ -80,12 +80,12 @@ class Reach:
 class _Channel:
     """What is known of one channel since the start."""
 
-    __slots__ = ("delivered_at_s", "facts", "ok", "since_mono_s", "since_s", "why")
+    __slots__ = ("delivered_at_s", "kind", "ok", "since_mono_s", "since_s", "why")
 
     def __init__(self) -> None:
         self.ok: bool | None = None
         self.why = ""
-        self.facts: Facts | None = None
+        self.kind: tuple[Failure | None, Facts] | None = None
         self.since_s: float | None = None
         self.since_mono_s: float | None = None
         self.delivered_at_s: float | None = None
@@ -106,12 +106,18 @@ class Channels:
         return mended
 
     def failed(
-        self, name: str, why: str, *, at_s: float, mono_s: float, facts: Facts | None = None
+        self,
+        name: str,
+        why: str,
+        *,
+        at_s: float,
+        mono_s: float,
+        kind: tuple[Failure | None, Facts] | None = None,
     ) -> bool:
         """Note a failure; return whether it is news: the first one, or one of another kind."""
         channel = self._channels.setdefault(name, _Channel())
-        news = channel.ok is not False or channel.facts != facts
-        channel.ok, channel.why, channel.facts = False, why, facts
+        news = channel.ok is not False or channel.kind != kind
+        channel.ok, channel.why, channel.kind = False, why, kind
         if channel.since_mono_s is None:
             channel.since_s, channel.since_mono_s = at_s, mono_s
         return news

@@ -151,8 +151,9 @@ class ConditionAlerts:
         if alert is None:
             del self.alarms[key]
             return None
-        facts: Facts = {"setting": self._unwanted(alert)}
-        why = Ending.TURNED_OFF if facts["setting"] else self._over(alarm, alert, now_s)
+        setting = self._unwanted(alert)
+        facts: Facts = {"setting": setting} if setting else {}
+        why = Ending.TURNED_OFF if setting else self._over(alarm, alert, now_s)
         if why is None:
             return None
         if alert.last_notice_at_s is not None:

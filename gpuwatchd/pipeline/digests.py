@@ -108,7 +108,7 @@ def compose(
 
     Parameters
     ----------
-    told
+    content
         What there is to tell; may be nothing.
     number
         Makes the message's id: the same for the same day, however often it is tried.

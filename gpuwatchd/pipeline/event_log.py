@@ -108,7 +108,8 @@ class EventLog:
 
 def _with(finding: Finding, line: str, at_s: float) -> Finding:
     known = finding.hardware_at_s or ()
-    if at_s in known:
+    # An earlier version kept the line alone.
+    if at_s in known or line in finding.advice:
         return finding
     return msgspec.structs.replace(
         finding,

@@ -11,6 +11,7 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.analysis.frameworks.serving import idle_kv
 from gpuwatchd.analysis.idle import DAEMONS, STOPPED, Board, Held, Limits, PersistenceCheck, Server
 from gpuwatchd.collect.host.liveness import absent, probe
+from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.config import prices as table
 
 if TYPE_CHECKING:
@@ -333,7 +334,7 @@ class IdleMemory:
         pid = info.key.pid
         was = self._host.gone(pid) if self._host is not None else None
         if was is None:
-            return structs.replace(info, state="gone", name="?", was="")
+            return structs.replace(info, state="gone", name="?", name_kind=NameKind.OWN, was="")
         return structs.replace(was, state="gone")
 
     # ---- servers --------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class Scene:
 
         Parameters
         ----------
-        seen
+        tracked_device
             The device as last seen, with the tracks of its processes.
         spark
             Its recent past, from :func:`spark_of`.

@@ -316,7 +316,9 @@ class Outbox:
             return
         why = done.error or "unknown error"
         now_s, mono_s = self._wall(), self._mono()
-        if self._channels.failed(done.channel, why, at_s=now_s, mono_s=mono_s, facts=done.facts):
+        if self._channels.failed(
+            done.channel, why, at_s=now_s, mono_s=mono_s, kind=(done.code, done.facts)
+        ):
             log.warning("delivery failed channel=%s error=%r", done.channel, why)
         if done.state == "pending":
             self._waiting[key] = done

@@ -26,7 +26,7 @@ def with_attribution(
     ----------
     alert
         Of any subject of the device; its track takes over the answer.
-    seen
+    device
         The device, with the tracks of its processes.
     infos
         What to call them.

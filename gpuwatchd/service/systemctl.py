@@ -255,7 +255,7 @@ def service_state(values: Mapping[str, str], ctl: Systemctl) -> ServiceState:
 
     Parameters
     ----------
-    shown
+    values
         ``PROPERTIES`` as ``systemctl show`` writes them; {} where it does not answer.
     ctl
         Whose commands the hints name.

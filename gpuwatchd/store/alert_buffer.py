@@ -79,10 +79,10 @@ class Ledger:
     def load(self, connection: sqlite3.Connection) -> int:
         """Take over what the file holds; what is known here is newer. Return strange rows."""
         alerts, strange = records.load_alerts(connection, "resolved_ts_ms IS NULL")
-        deliveries, more = records.load_deliveries(connection, "state = 'pending'")
         # What waits to be written may be over already.
         alerts = [one for one in alerts if (one.key, one.opened_at_s) not in self._alerts]
         self.open_alerts = {alert.key: alert for alert in alerts} | self.open_alerts
+        deliveries, more = records.load_deliveries(connection, "state = 'pending'")
         found = {d.row: d for d in deliveries if d.row is not None}
         self.pending = {k: v for k, v in found.items() if k not in self._deliveries} | self.pending
         (last,) = connection.execute("SELECT ifnull(max(id), 0) FROM delivery").fetchone()

@@ -1,8 +1,8 @@
 """When jobs saved their work: one small table, written by the daemon and by whoever saves.
 
-Like the user's word on an alert (:mod:`words`): a row in a transaction of its own, kept whether the
-daemon runs or not. A process is its pid and its start time, so that a later one with the same pid
-never inherits a checkpoint.
+Like the user's label of an alert (:mod:`labels`): a row in a transaction of its own, kept whether
+the daemon runs or not. A process is its pid and its start time, so that a later one with the same
+pid never inherits a checkpoint.
 """
 
 from __future__ import annotations

@@ -290,16 +290,31 @@ def _begin(path: Path) -> None:
 def _upgrade(path: Path, connection: sqlite3.Connection, version: int) -> None:
     size = path.stat().st_size
     free = shutil.disk_usage(path.parent).free
-    if version > 0 and free >= 4 * size:
-        backup = path.with_name(f"{path.name}.bak-v{version}")
-        backup.unlink(missing_ok=True)
-        _begin(backup)
-        with closing(sqlite3.connect(backup)) as target:
-            connection.backup(target)
-        # The copy of the upgrade before this one has done its service.
-        for older in set(path.parent.glob(f"{path.name}.bak-v*")) - {backup}:
-            older.unlink(missing_ok=True)
+    kept = version > 0 and free >= 4 * size and _copied(path, connection, version)
     schema.migrate(connection)
+    # The copy of the upgrade before this one has done its service.
+    for copy in path.parent.glob(f"{path.name}.bak-v*") if kept else ():
+        number = copy.name.removeprefix(f"{path.name}.bak-v")
+        if number.isdecimal() and int(number) < version:
+            with suppress(OSError):
+                copy.unlink()
+
+
+def _copied(path: Path, connection: sqlite3.Connection, version: int) -> bool:
+    """Copy a history to where it is kept; False where that fails: an upgrade waits for no copy."""
+    backup = path.with_name(f"{path.name}.bak-v{version}")
+    new = backup.with_name(f"{backup.name}.new")
+    try:
+        new.unlink(missing_ok=True)
+        _begin(new)
+        with closing(sqlite3.connect(new)) as target:
+            connection.backup(target)
+        new.replace(backup)
+    except (OSError, sqlite3.Error):
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        return False
+    return True
 
 
 def _connect(path: Path, mode: Literal["rw", "ro", "ro&immutable=1"]) -> sqlite3.Connection:

@@ -71,8 +71,9 @@ def load(
             facts=records.facts_of(row[7]),
         )
         for row in connection.execute(
-            "SELECT ts_ms, alert_key, kind, notice, channel, reason, code, facts"  # noqa: S608
-            f" FROM decision WHERE {where} AND ts_ms >= ? ORDER BY id",
+            "SELECT ts_ms, alert_key, kind, notice, channel, reason,"  # noqa: S608
+            f" {records.code_columns(connection)} FROM decision WHERE {where} AND ts_ms >= ?"
+            " ORDER BY id",
             (*values, records.to_ms(since_s)),
         )
     ]

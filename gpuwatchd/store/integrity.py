@@ -147,11 +147,21 @@ def damage(connection: sqlite3.Connection) -> str | None:
             checks = [f"PRAGMA quick_check('{table}')" for table in sorted(tables)]
         for check in checks:
             (found,) = connection.execute(check).fetchone()
-            if found != "ok":
+            if found != "ok" and not _is_sound(connection, check):
                 return str(found).replace("\n", " ")
     except sqlite3.Error as error:
         return str(error) if is_damage(error) or is_doubtful(error) else None
     return None
+
+
+def _is_sound(connection: sqlite3.Connection, check: str) -> bool:
+    """Say whether the whole check contradicts the quick one.
+
+    The quick check of SQLite 3.40 finds a "NULL value" in sound tables that have no row ids and
+    whose key begins with a later column.
+    """
+    (found,) = connection.execute(check.replace("quick_check", "integrity_check")).fetchone()
+    return bool(found == "ok")
 
 
 def damage_within(connection: sqlite3.Connection, limit_s: float) -> str | None:

@@ -66,7 +66,6 @@ _HOLDS: dict[str, Hold] = {
     "muted by .+": Hold.MUTED,
     "it may grow .+": Hold.MAY_GROW,
     "the alert on .+ says it all": Hold.INHIBITED,
-    ".*: (the GPU|a call to its driver|nothing can be read) .+": Hold.INHIBITED,
     "silenced( by .+)? until .+": Hold.SILENCED,
     "it was not told of its beginning": Hold.BEGINNING_NOT_SENT,
     "that it began has reached nobody": Hold.BEGINNING_UNDELIVERED,
@@ -75,6 +74,7 @@ _HOLDS: dict[str, Hold] = {
     "quiet hours that do not end": Hold.QUIET_ALWAYS,
     "told as one: .*": Hold.PART_OF_JOB,
     "it was back before that could be told": Hold.REOPENED,
+    ".*: (the GPU|a call to its driver|nothing can be read) .+": Hold.INHIBITED,
 }
 _FAILURES: dict[str, Failure] = {
     "not sent: overtaken by a later message of the same incident": Failure.OVERTAKEN,
@@ -106,7 +106,7 @@ def failure(text: str | None) -> Failure | None:
 
     What no table has is what a channel or its server said.
     """
-    if not text:
+    if not text or not isinstance(text, str):  # damage may make anything of it
         return None
     code = _mapped(text, _FAILURES, Failure)
     return Failure.REFUSED if code is Failure.LEGACY else code
@@ -295,7 +295,7 @@ def is_stand_in(name: str, pid: int) -> bool:
 
 def process(old: ProcessInfo) -> ProcessInfo:
     """Return a process with what its name is."""
-    if old.name_kind is not NameKind.OWN:
+    if old.name_kind is not NameKind.OWN or not isinstance(old.name, str):
         return old
     if is_stand_in(old.name, old.key.pid):
         return replace(old, name_kind=NameKind.STAND_IN)

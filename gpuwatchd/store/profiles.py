@@ -1,6 +1,6 @@
 """What earlier runs of a program did: a small table that the daemon writes with the samples.
 
-Runs wait in memory until the next flush. What the user said of them is in :mod:`words`.
+Runs wait in memory until the next flush. What the user said of them is in :mod:`labels`.
 """
 
 from __future__ import annotations

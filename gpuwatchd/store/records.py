@@ -19,6 +19,8 @@ from gpuwatchd.core.codes import Facts, Failure
 from gpuwatchd.core.model import Alert, Delivery, Device, Message, ProcessInfo, ProcessKey
 from gpuwatchd.store import legacy_text
 
+CODES_SINCE = 6
+"""Version of the tables that has codes beside the texts."""
 PAYLOAD_LIMIT_BYTES = 16 * 1024
 REFUSED = (
     sqlite3.IntegrityError,
@@ -58,6 +60,12 @@ def to_s(ts_ms: int | None) -> float | None:
 def facts_json(facts: Facts) -> str | None:
     """Return the numbers beside a code as JSON; None without any."""
     return _JSON.encode(facts).decode() if facts else None
+
+
+def code_columns(connection: sqlite3.Connection) -> str:
+    """Return the columns of a code and its facts; none where a file waits to be upgraded."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return "code, facts" if version >= CODES_SINCE else "NULL, NULL"
 
 
 def facts_of(text: str | None) -> Facts:
@@ -293,8 +301,8 @@ def load_deliveries(
     strange = 0
     for row in connection.execute(
         "SELECT id, alert_key, channel, payload, state, attempts, created_ts_ms, next_try_ts_ms,"  # noqa: S608
-        " sent_ts_ms, error, dry_run, lease_until_ts_ms, held, known, fallback_of, code,"
-        f" facts FROM delivery WHERE {where} ORDER BY id",
+        " sent_ts_ms, error, dry_run, lease_until_ts_ms, held, known, fallback_of,"
+        f" {code_columns(connection)} FROM delivery WHERE {where} ORDER BY id",
         values,
     ):
         try:

@@ -1,6 +1,6 @@
 """What the user does not want to hear of for a while: one small table that any program writes.
 
-One row in a transaction of its own, like the user's word on an alert (:mod:`words`): it is kept
+One row in a transaction of its own, like the user's word on an alert (:mod:`labels`): it is kept
 whether the daemon runs or not, and survives a power cut once it is acknowledged. The daemon sees by
 the file's ``data_version`` that somebody has written, and reads the table again.
 """

@@ -98,7 +98,7 @@ def joined(
 
     Parameters
     ----------
-    drawn
+    recorded_curve
         What is written.
     recent
         What the live state remembers, as :func:`sparse` has it; empty where it remembers nothing.

@@ -45,7 +45,7 @@ class Holder:
     def close(self) -> None:
         pass
 
-    def release(self, duration_s: float) -> None:
+    def release_driver(self, duration_s: float) -> None:
         self.asked.append(duration_s)
 
     def answer_within(self, seconds: float) -> None:
@@ -62,7 +62,7 @@ def holder() -> Iterator[Holder]:
 class Plain(Holder):
     """One that holds nothing."""
 
-    release = None  # type: ignore[assignment]
+    release_driver = None  # type: ignore[assignment]
 
 
 def test_a_request_is_passed_on_once_and_ended_in_time(tmp_path: Path, holder: Holder) -> None:

@@ -52,7 +52,7 @@ def test_a_channel_fails_since_its_first_failure_after_a_delivery() -> None:
     channels = Channels()
     assert channels.failed("email", "down", at_s=100.0, mono_s=10.0)
     assert not channels.failed("email", "down", at_s=160.0, mono_s=70.0)
-    assert channels.failed("email", "refused", at_s=170.0, mono_s=80.0, facts={"error": "refused"})
+    assert channels.failed("email", "refused", at_s=170.0, mono_s=80.0, kind=(Failure.REFUSED, {}))
     assert channels.failing_for_s("email", 130.0) == 120.0
     assert channels.problems() == ["channel email does not deliver: refused"]
     (health,) = channels.channel_health((), ())

@@ -3,13 +3,17 @@
 For work on the detectors: it shows the tuning families alone unless asked for more. Every item is
 replayed at the pace of the daemon with default settings. A false alarm is an alert on a harmless
 item, or before the onset of a leak. The whole comparison is ``python -m tests.scenarios.bench``.
+The digest at the end is equal where every decision on every item is.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from tests.scenarios import worlds
 from tests.scenarios.bench import figures, measure, tables
@@ -56,6 +60,14 @@ def show(outcomes: Sequence[Outcome], *, verbose: bool) -> None:
             print(f"wrong: {one.family} {one.seed} alert {one.alert_s} onset {one.onset_s}")
 
 
+def digest(outcomes: Iterable[Outcome]) -> str:
+    """Return a hash of all that was decided; how long it took does not count."""
+    mixed = hashlib.sha256()
+    for one in outcomes:
+        mixed.update(msgspec.json.encode(msgspec.structs.replace(one, judged_us=0.0)))
+    return mixed.hexdigest()
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -82,6 +94,7 @@ def main() -> None:
             chosen, seeds[:number], workers=options.workers, processes=options.processes
         )
     show(outcomes, verbose=options.verbose)
+    print(f"\ndigest of {len(outcomes)} items: {digest(outcomes)[:16]}")
 
 
 if __name__ == "__main__":

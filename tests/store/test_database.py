@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -10,12 +11,14 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from gpuwatchd.store import database, integrity, schema
 from tests.conftest import ROOT
 from tests.making import alert
-from tests.store.world import CARDS, KNOWN, T0, opened, rows, sample
+from tests.store import released
+from tests.store.world import CARDS, KNOWN, T0, delivery, opened, rows, sample
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,6 +104,51 @@ def test_a_half_made_file_is_made_anew(tmp_path: Path) -> None:
     assert history.problems == ()
     history.close()
     assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
+
+
+def test_a_message_about_several_alerts_is_no_damage(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    one = delivery("leak:x")
+    message = msgspec.structs.replace(one.message, also=("leak:b", "leak:c"))
+    history.apply([alert()], [msgspec.structs.replace(one, message=message)])
+    history.close()
+    with closing(sqlite3.connect(tmp_path / "history.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM told").fetchone() == (2,)
+        assert integrity.damage(connection) is None
+
+
+def test_a_copy_that_fails_holds_up_no_upgrade_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released.load_text(released.FULL, tmp_path)
+    (tmp_path / "history.db.bak-v4").touch()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "_begin", full)
+        history = opened(tmp_path)
+    assert history.problems == ()
+    history.close()
+    assert sorted(one.name for one in tmp_path.glob("*.bak-*")) == ["history.db.bak-v4"]
+
+
+def test_a_history_that_cannot_be_upgraded_is_still_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released.load_text(released.FULL, tmp_path)
+
+    def full(_: object) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr(schema, "migrate", full)
+    history = opened(tmp_path)
+    assert history.problems != ()
+    assert (len(history.open_alerts()), len(history.pending_deliveries())) == (7, 11)
+    history.close()
 
 
 @pytest.mark.parametrize("version", range(1, schema.VERSION))

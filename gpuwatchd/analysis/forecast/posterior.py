@@ -62,7 +62,7 @@ def weigh(
 
     Parameters
     ----------
-    found
+    windows
         Windows from :func:`windows`.
     headroom
         (k,) bytes from the recent peak to the limit.
@@ -111,7 +111,7 @@ def terms(windows: Windows, headroom: FloatArray, p: FloatArray) -> FloatArray:
 
     Parameters
     ----------
-    found
+    windows
         Windows (k,).
     headroom
         (k,) bytes from the recent peak to the limit.

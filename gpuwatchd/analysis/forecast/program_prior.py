@@ -76,7 +76,7 @@ class Personal:
 
         Parameters
         ----------
-        found
+        windows
             Windows (k,).
         headroom
             (k,) bytes from the recent peak to the limit.

@@ -35,7 +35,7 @@ def key(
     folder: str | None = None,
     root: str = "",
 ) -> str | None:
-    """Return the key of what a process runs; None when it has none (see :mod:`programs`).
+    """Return the key of what a process runs; None when it has none (see :mod:`program_key`).
 
     Besides: a script that was changed after the process had started is not what runs, and neither
     is an executable that was deleted; a relative script is nobody's without its directory.

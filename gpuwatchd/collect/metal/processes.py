@@ -38,7 +38,7 @@ _NEVER: Final = frozenset({"WindowServer", "loginwindow", "runningboardd"})
 
 
 class System(Protocol):
-    """What is asked of the system here; see :mod:`metal_calls`."""
+    """What is asked of the system here; see :mod:`calls`."""
 
     def run(self, argv: tuple[str, ...]) -> bytes:
         """Return what a program prints."""

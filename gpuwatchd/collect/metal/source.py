@@ -44,7 +44,7 @@ NO_PROCESSES: Final = "macOS does not say who holds the memory of a discrete GPU
 
 
 class Calls(processes.System, Protocol):
-    """What is asked of the system; see :mod:`metal_calls`."""
+    """What is asked of the system; see :mod:`calls`."""
 
     def boot_id(self) -> str:
         """Return a text that changes with every boot."""

@@ -50,7 +50,7 @@ def brief(alert: Alert) -> tuple[TitlePart, ...]:
     """Return whom an alert is about without the model of the device, or what ranks run."""
     return tuple(
         [
-            part if part.short is None else replace(part, text=part.short)
+            replace(part, text=text.clean(part.text if part.short is None else part.short))
             for part in alert.title_parts or (TitlePart(text=alert.title or alert.subject.id),)
             if part.role is not TitleRole.MODEL
         ]

@@ -36,7 +36,7 @@ def figured(
 
     Parameters
     ----------
-    said
+    value
         The figures; where they are too long, what fits of them.
     parts
         Colour of the full part.
