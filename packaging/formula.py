@@ -50,9 +50,9 @@ class Gpuwatchd < Formula
     man1.install "docs/man/gpuwatchctl.1"
     man5.install "docs/man/gpuwatchd.toml.5"
     man8.install "docs/man/gpuwatchd.8"
-    bash_completion.install "packaging/completions/gpuwatchctl.bash" => "gpuwatchctl"
-    zsh_completion.install "packaging/completions/_gpuwatchctl"
-    fish_completion.install "packaging/completions/gpuwatchctl.fish"
+    bash_completion.install "gpuwatchd/cli/completions/gpuwatchctl.bash" => "gpuwatchctl"
+    zsh_completion.install "gpuwatchd/cli/completions/_gpuwatchctl"
+    fish_completion.install "gpuwatchd/cli/completions/gpuwatchctl.fish"
   end
 
   # Not `successful_exit: false`: that gives no Restart line in the unit on Linux; nor `crashed:

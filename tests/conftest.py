@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from gpuwatchd.collect.host.files import inside_container
+from gpuwatchd.collect.host.procfs import inside_container
 from tests import children
 
 if TYPE_CHECKING:

@@ -8,10 +8,12 @@ import numpy as np
 
 from gpuwatchd.core.model import (
     Alert,
+    Delivery,
     Device,
     DeviceReading,
     EtaRange,
     Finding,
+    Message,
     ProcessInfo,
     ProcessKey,
     ProcessUse,
@@ -95,6 +97,26 @@ def alert(**changes: Any) -> Alert:
         "title": "GPU 0 (A100): python[4711] of alice",
     }
     return legacy_text.alert(Alert(**{**values, **changes}))
+
+
+def message(**changes: Any) -> Message:
+    """Return the first notice of a leak; any field can be changed."""
+    values: dict[str, Any] = {
+        "id": "m1",
+        "notice": "firing",
+        "severity": "warning",
+        "subject": "GPU 0: python[4711] leaks",
+        "body": "It grows 12.4 MB/min.\nFull in 47 min.",
+        "command": "gpuwatchctl explain 4711",
+    }
+    return Message(**{**values, **changes})
+
+
+def delivery(**changes: Any) -> Delivery:
+    """Return one that waits to be sent; any field can be changed."""
+    values: dict[str, Any] = {"alert_key": "k", "channel": "desktop", "state": "pending"}
+    values |= {"attempts": 0, "created_at_s": 1000.0}
+    return Delivery(**{**values, "message": message(), **changes})
 
 
 def sample(

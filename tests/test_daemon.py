@@ -20,9 +20,12 @@ from gpuwatchd.store import live
 from tests.children import Child
 from tests.conftest import ROOT
 from tests.making import present
+from tests.store import damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.slow
 
 SIMULATED = ["--source", "simulate:one-leak", "--interval", "0.2"]
 
@@ -259,9 +262,17 @@ def test_history_survives_a_kill_and_the_window_is_taken_up_again(tmp_path: Path
     base.close()
 
 
-def test_a_damaged_history_is_moved_aside_and_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_damaged_history_is_moved_aside_and_told(tmp_path: Path, inner: bool) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
-    (tmp_path / "state" / "history.db").write_bytes(b"not a database at all" * 500)
+    file = tmp_path / "state" / "history.db"
+    if inner:  # found by reading the whole file only
+        damage.build(file.parent)
+        content = bytearray(file.read_bytes())
+        content[-4 * 4096 :] = bytes(4 * 4096)
+        file.write_bytes(content)
+    else:
+        file.write_bytes(b"not a database at all" * 500)
     done = once(tmp_path, *SIMULATED, "--once")
     assert done.returncode == 0
     assert list((tmp_path / "state").glob("history.db.corrupt-*"))

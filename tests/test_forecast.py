@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float64]
 MIB, GIB = 2.0**20, 2.0**30
 
 
-def view(t: Array, x: Array) -> numerics.View:
+def view(t: Array, x: Array) -> numerics.SeriesWindow:
     return numerics.prepare(series(t, x))
 
 

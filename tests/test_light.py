@@ -40,7 +40,7 @@ def test_a_daemon_with_nothing_to_tell_loads_nothing_to_tell_it_with() -> None:
 # ---- types ---------------------------------------------------------------------------------------
 
 
-ALONE = {"keyring_ask.py", "credentials.py", "png.py"}
+ALONE = {"keyring_ask.py", "credentials.py", "matplotlib_renderer.py"}
 """Programs of their own, or what speaks with them: in one thread."""
 RACE = """
 import sys, threading
@@ -72,6 +72,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_threads_that_ask_at_once_do_not_crash_the_program() -> None:
     asked = "typed.decode(CONTENT, kind); typed.decode(b'{}', part)"
     done = subprocess.run(
@@ -95,6 +96,7 @@ def test_nothing_is_decoded_past_it() -> None:
 # ---- a child that does not end -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )

@@ -143,12 +143,6 @@ def test_a_gap_does_not_make_a_warm_up_forgotten() -> None:
     assert judge(1e9 + loaded(t), t).pattern == "sawtooth"
 
 
-def test_slowing_growth_is_watched_without_a_time_left() -> None:
-    found = judge(4e9 + 6e8 * np.log1p(T / 60))
-    assert (found.pattern, found.tier) == ("plateau", "watch")
-    assert found.eta is None
-
-
 def test_slowing_growth_that_fills_the_device_anyway_is_no_plateau() -> None:
     x = 4e9 + 3e9 * np.log1p(T / 60)
     found = judge(x, total=float(x[-1]) + 0.1 * GIB)
@@ -156,6 +150,7 @@ def test_slowing_growth_that_fills_the_device_anyway_is_no_plateau() -> None:
     assert found.tier != "none"
 
 
+@pytest.mark.slow
 def test_names_are_stable_while_nothing_new_happens() -> None:
     """Judged every minute, a shape changes its name only when something has happened."""
     shapes = {

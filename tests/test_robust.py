@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 from unittest import mock
 
@@ -70,7 +69,7 @@ def test_holds_are_those_of_a_plain_search(values: list[int]) -> None:
     x = np.array(values, dtype=np.float64)
     t = np.arange(x.size) - (x.size - 1.0)
     with mock.patch.object(numerics.series, "PHASE_SHARE", float("inf")):
-        found = numerics.holds(floats(t), floats(x))
+        found = numerics.memory_releases(floats(t), floats(x))
     wanted: dict[float, float] = {}
     for i in range(x.size):
         for j in range(i + 1, x.size):
@@ -127,7 +126,9 @@ def test_old_holds_are_forgotten() -> None:
     x = np.full(205, 1e9)
     x[:5] = 9e9
     t = (np.arange(x.size) - x.size + 1) * 10.0
-    assert float(numerics.holds(floats(t), floats(x)).longest_s(np.array([1e9]))[0]) == 0.0
+    assert (
+        float(numerics.memory_releases(floats(t), floats(x)).longest_s(np.array([1e9]))[0]) == 0.0
+    )
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4, 16])
@@ -136,7 +137,7 @@ def test_coarser_cells_are_those_of_a_plain_grouping(factor: int, size: int) -> 
     rng = np.random.default_rng(size + factor)
     x = floats(rng.integers(0, 9, size) * 1e6)
     t = floats(np.arange(-10.0 * (size - 1), 1.0, 10.0))
-    fine = numerics.View(
+    fine = numerics.SeriesWindow(
         now_s=0.0,
         t_s=t,
         low=x,
@@ -172,7 +173,7 @@ def test_a_phase_is_the_one_that_a_plain_search_finds(values: list[int]) -> None
         early = max(x[i] - x[end] for i in freed if end - i >= 0.5 * (end - freed[0]))
         if early >= numerics.series.PHASE_SHARE * top and (falls >= 0.5 * top).sum() < 2:
             ended.append(float(x.size - 1 - end))
-    assert numerics.holds(floats(t), x).phase_s == min(ended, default=float("inf"))
+    assert numerics.memory_releases(floats(t), x).phase_s == min(ended, default=float("inf"))
 
 
 def test_least_squares() -> None:
@@ -202,18 +203,6 @@ def test_the_p_value_bears_autocorrelation() -> None:
 @pytest.mark.parametrize(("statistic", "p"), [(1.943, 0.05), (3.707, 0.005), (-1.943, 0.95)])
 def test_student_tail(statistic: float, p: float) -> None:
     assert numerics.t_tail(statistic, 6) == pytest.approx(p, abs=2e-4)
-
-
-def test_turning_points() -> None:
-    t = np.arange(0.0, 3000.0, 10.0)
-    x = 1e9 * ((t / 300) % 1.0)
-    points = numerics.turns(t, x, 5e8)
-    kinds = [kind for _, _, kind in points]
-    assert all(a != b for a, b in itertools.pairwise(kinds))
-    assert kinds.count(1) == 9
-    assert numerics.turns(t, x, 2e9) == []
-    many = np.arange(0.0, 30000.0, 10.0)
-    assert len(numerics.turns(many, 1e9 * ((many / 300) % 1.0), 5e8)) in range(190, 202)
 
 
 def test_steady_rise_needs_a_rise_that_goes_on() -> None:

@@ -18,7 +18,7 @@ HOURS = 3.0
 T = np.arange(0.0, HOURS * 3600.0, 5.0)
 
 
-def view(x: Floats, noise: float = 0.0, quantum: float = 2 * MIB) -> numerics.View:
+def view(x: Floats, noise: float = 0.0, quantum: float = 2 * MIB) -> numerics.SeriesWindow:
     rng = np.random.default_rng(7)
     x = x + (rng.normal(0.0, noise, T.size) if noise else 0.0)
     return numerics.prepare(series(T, np.round(x / quantum) * quantum))

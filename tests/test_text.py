@@ -60,11 +60,6 @@ def test_cleaning_is_final_and_bounded(rude: str | bytes) -> None:
     once.encode("utf-8")
 
 
-@given(st.text(alphabet=st.characters(categories=["Cf", "Cc", "Ll"]), max_size=100))
-def test_format_characters_neither_hide_nor_reorder(rude: str) -> None:
-    assert not invisible(text.clean(rude))
-
-
 @pytest.mark.parametrize("code", [0x61C, *range(0x206A, 0x2070), *range(0xE0000, 0xE0080)])
 def test_each_of_the_invisible_goes(code: int) -> None:
     assert text.clean(f"a{chr(code)}b") == "ab"
@@ -86,39 +81,6 @@ def test_a_megabyte_of_escapes_is_no_burden() -> None:
     assert text.clean("\x1b[" * 1_000_000) == ""
 
 
-SECRETS = [
-    ["serve.py", "--api-key", "s3cr3tvalue"],
-    ["serve.py", "--api-key=s3cr3tvalue"],
-    ["serve.py", "--HF_TOKEN=s3cr3tvalue"],
-    ["env", "AWS_SECRET_ACCESS_KEY=s3cr3tvalue", "python"],
-    ["curl", "https://bob:s3cr3tvalue@example.org/x"],
-    ["serve.py --password s3cr3tvalue --port 80"],
-    ["serve.py", "--wandb-key", "s3cr3tvalue"],
-]
-
-
-@pytest.mark.parametrize("argv", SECRETS)
-def test_secrets_do_not_reach_the_record(argv: list[str]) -> None:
-    masked = text.mask_argv(argv)
-    assert "s3cr3tvalue" not in " ".join(masked)
-    assert text.MASK in " ".join(masked)
-
-
-@pytest.mark.parametrize(
-    "token",
-    [
-        "hf_" + "a1B2" * 8,
-        "ghp_" + "a1B2" * 9,
-        "sk-" + "a1B2" * 8,
-        "AKIA" + "A1B2" * 4,
-        "aB3" * 15,
-        "0123456789abcdef" * 3,
-    ],
-)
-def test_tokens_of_known_shape_are_masked_anywhere(token: str) -> None:
-    assert token not in " ".join(text.mask_argv(["run.py", token]))
-
-
 def test_plain_command_lines_stay_readable() -> None:
     argv = (
         "python",
@@ -130,10 +92,6 @@ def test_plain_command_lines_stay_readable() -> None:
         "a/b.yaml",
     )
     assert text.mask_argv(argv) == argv
-
-
-def test_long_command_lines_are_cut() -> None:
-    assert len(text.mask_argv(["x"] * 1000)) == 25
 
 
 @given(st.text(max_size=200))
@@ -260,6 +218,10 @@ def test_nor_in_a_header(secret: str, scheme: str) -> None:
 @pytest.mark.parametrize(
     "token",
     [
+        "hf_" + "a1B2" * 8,
+        "ghp_" + "a1B2" * 9,
+        "sk-" + "a1B2" * 8,
+        "AKIA" + "A1B2" * 4,
         "gsk_" + "a1B2" * 8,
         "nvapi-" + "a1B2" * 8,
         "AIza" + "a1B2" * 9,
@@ -273,6 +235,11 @@ def test_tokens_of_programs_are_known_anywhere(token: str, shape: str) -> None:
     if "/" in token and "://" in shape:
         return  # such a one is part of a path
     assert token not in shown(["run.py", shape.format(token)])
+
+
+@pytest.mark.parametrize("token", ["aB3" * 15, "0123456789abcdef" * 3])
+def test_long_words_without_sense_are_masked(token: str) -> None:
+    assert token not in shown(["run.py", token])
 
 
 def test_a_secret_that_is_cut_is_masked_first() -> None:

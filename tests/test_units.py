@@ -153,3 +153,13 @@ def test_a_tick_is_as_short_as_it_can_be(live_in: Callable[[str], None]) -> None
     assert units.tick(midnight_s, step_s=7 * 86400) == "11-21"
     assert units.tick(midnight_s, step_s=91 * 86400) == "2026-11-21"
     assert units.tick(1e20, step_s=60) == "?"
+
+
+@given(st.floats(min_value=0.0, max_value=30 * 86400.0))
+def test_a_duration_that_was_printed_can_be_typed(value_s: float) -> None:
+    step_s = 1.0 if value_s < 120 else 60.0 if value_s < 86_370 else 3600.0
+    assert units.parse_duration(units.duration(value_s)) == pytest.approx(value_s, abs=step_s / 2)
+
+
+def test_a_duration_stays_narrow() -> None:
+    assert max(len(units.duration(value_s)) for value_s in range(0, 9 * 86400, 7)) <= 11

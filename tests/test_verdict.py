@@ -61,13 +61,6 @@ def test_a_leak_says_everything() -> None:
     assert 0.75 <= found.confidence <= 1.0
 
 
-@pytest.mark.parametrize("interval_s", [0.25, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0])
-def test_any_sampling_interval(interval_s: float) -> None:
-    found = judge(leak(minutes=120.0, interval_s=interval_s))
-    assert (found.pattern, found.tier) == ("gradual", "alert")
-    assert found.rate_bytes_per_s == pytest.approx(1e6, rel=0.01)
-
-
 def test_without_a_limit_there_is_no_eta() -> None:
     t = clock(90)
     found = judge(one(t, 12e9 + 1e6 * t, total=None))
@@ -75,15 +68,12 @@ def test_without_a_limit_there_is_no_eta() -> None:
     assert found.eta is None
 
 
-def test_collecting_says_what_is_missing() -> None:
+def test_too_few_samples_are_no_verdict() -> None:
     t = np.arange(0.0, 30.0, 5.0)
     few = judge(one(t, np.full(t.size, 4e9)))
     assert (few.pattern, few.tier) == ("unknown", "none")
-    assert few.reason == "collecting, 6 of 20 samples"
-    t = np.arange(0.0, 120.0, 2.0)
-    assert "of 300s" in judge(one(t, np.full(t.size, 4e9))).reason
     empty = judge(one(np.empty(0), np.empty(0)))
-    assert empty.reason == "collecting, 0 of 20 samples"
+    assert (empty.pattern, empty.tier) == ("unknown", "none")
 
 
 def test_minimum_samples_and_duration_hold_back_the_alert_not_the_watch() -> None:
@@ -178,16 +168,6 @@ def test_a_gap_starts_anew() -> None:
     assert found.samples == 8
 
 
-def test_what_was_given_back_and_what_does_not_fit_is_said_so() -> None:
-    assert "none given back" in judge(leak()).reason
-    t = clock(60.0)
-    x = 4e9 + 1e6 * t + 3e9 * ((t > 3000.0) & (t < 3100.0))
-    found = judge(one(t, x, total=float(x[-1]) + 5e8))
-    assert found.tier == "alert"
-    assert "none given back" not in found.reason
-    assert "its recent peak does not fit any more" in found.reason
-
-
 @pytest.mark.parametrize("room", [1e9, 6e9, 15e9])
 @pytest.mark.parametrize("until", [0.66, 0.78, 0.82])
 def test_what_fills_and_stops_levels_off_where_it_is(until: float, room: float) -> None:
@@ -198,4 +178,3 @@ def test_what_fills_and_stops_levels_off_where_it_is(until: float, room: float) 
     assert found.pattern == "plateau"
     if found.tier == "watch":
         assert found.levels_off_bytes == pytest.approx(x[-1], rel=0.02)
-        assert "levels off at about" in found.reason

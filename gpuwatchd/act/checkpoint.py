@@ -23,7 +23,6 @@ from gpuwatchd.core.errors import ActionError, NotAllowed, TargetChanged, Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
     from typing import Any, Self
 
     from gpuwatchd.core.model import Finding, ProcessKey
@@ -95,7 +94,7 @@ class Checkpoint:
         """
         key = finding.subject.process
         if key is None:
-            raise NotAllowed("it is about no single process, so there is nobody to ask")
+            raise NotAllowed("it concerns no single process, so there is none to ask")
         return self.ask(key, {"finding": msgspec.to_builtins(finding.public)}, dry_run=dry_run)
 
     def ask(self, key: ProcessKey, facts: dict[str, Any] | None = None, *, dry_run: bool) -> str:
@@ -270,12 +269,7 @@ class Target:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def _close(self) -> None:

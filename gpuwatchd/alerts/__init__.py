@@ -7,7 +7,6 @@ store keeps it, so that a restart, a crash or a reboot changes nothing.
 from gpuwatchd.alerts.alert_history import AlertHistory, matters, recalled, remembered, reopened
 from gpuwatchd.alerts.due import group_of, notice_due
 from gpuwatchd.alerts.grouping import Notice, Notifications, SendingContext, due_notices
-from gpuwatchd.alerts.inhibition import inhibitor
 from gpuwatchd.alerts.lifecycle import (
     FAST_S,
     SLOW_S,
@@ -19,48 +18,8 @@ from gpuwatchd.alerts.lifecycle import (
     pause_s,
     watch_hold_s,
 )
-from gpuwatchd.alerts.matching import fits, matches, rules_for
+from gpuwatchd.alerts.matching import matches, rules_for
 from gpuwatchd.alerts.quiet_hours import Until, quiet_until
 from gpuwatchd.alerts.routing import may_grow, routes, silenced, told_as
-from gpuwatchd.alerts.rules import Effective, Local, Outcome, Override, Route, Rules
+from gpuwatchd.alerts.rules import Local, Outcome, Override, Route, Rules
 from gpuwatchd.alerts.severity import grade
-
-__all__ = [
-    "FAST_S",
-    "SLOW_S",
-    "AlertHistory",
-    "Effective",
-    "Local",
-    "Notice",
-    "Notifications",
-    "Outcome",
-    "Override",
-    "Route",
-    "Rules",
-    "SendingContext",
-    "Until",
-    "alert_hold_s",
-    "clear_hold_s",
-    "due_notices",
-    "ended",
-    "evaluate",
-    "fits",
-    "grade",
-    "group_of",
-    "inherited",
-    "inhibitor",
-    "matches",
-    "matters",
-    "may_grow",
-    "notice_due",
-    "pause_s",
-    "quiet_until",
-    "recalled",
-    "remembered",
-    "reopened",
-    "routes",
-    "rules_for",
-    "silenced",
-    "told_as",
-    "watch_hold_s",
-]

@@ -77,7 +77,7 @@ def notice_due(alert: Alert, now_s: float) -> NoticeKind | None:
     return "repeat" if due else None
 
 
-def together(due: Iterable[Due]) -> list[list[Due]]:
+def grouped_by_message(due: Iterable[Due]) -> list[list[Due]]:
     """Return the messages, the most urgent first."""
     groups: dict[tuple[str, bool, Signature], list[Due]] = {}
     for due_notice in due:

@@ -8,7 +8,7 @@ import msgspec
 
 from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.alert_history import ladder_s
-from gpuwatchd.alerts.due import Due, Signature, group_of, notice_due, together
+from gpuwatchd.alerts.due import Due, Signature, group_of, grouped_by_message, notice_due
 from gpuwatchd.alerts.inhibition import InhibitingAlerts, inhibitor
 from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.routing import held_route, told_as
@@ -90,12 +90,8 @@ def due_notices(
     due = [due_notice for alert in mine if (due_notice := teller.collect(alert)) is not None]
     if due:
         due = teller.grouped(due, [*mine, *around.others, *around.past])
-        teller.send(together(due + teller.joining(mine, due)), sent_at_s)
+        teller.send(grouped_by_message(due + teller.joining(mine, due)), sent_at_s)
     return Notifications(list(teller.changed.values()), teller.decisions, teller.notices)
-
-
-def _has_waited(batch: Iterable[Due]) -> bool:
-    return any(due_notice.alert.held_code is Hold.RATE_LIMIT for due_notice in batch)
 
 
 class _NoticeCollector:
@@ -128,7 +124,7 @@ class _NoticeCollector:
         due_notice = None if notice is None else self._due(alert)
         if due_notice is None:
             if alert.held_code not in {None, Hold.NO_DATA}:
-                self._change(alert, **wording.held(None))
+                self._change(alert, **wording.hold_fields(None))
             return None
         held = next((route for route in due_notice.routes if route.kind == "hold"), None)
         if due_notice.signature or held is None:
@@ -231,7 +227,7 @@ class _NoticeCollector:
             alert = self.changed.get((old.key, old.opened_at_s), old)
             if alert.key in names or not self._may_join(alert):
                 continue
-            due_notice = self._due(_as_due(alert, self.now_s))
+            due_notice = self._due(msgspec.structs.replace(alert, next_notice_at_s=self.now_s))
             if due_notice is not None and due_notice.together in wanted:
                 out.append(due_notice._replace(alert=alert, joins=True))
         return out
@@ -253,7 +249,8 @@ class _NoticeCollector:
         count, limit = len(lately), self.rules.max_per_hour
         last_s = max(lately, default=-HOUR_S)
         # Where more goes on being due than may leave, what waits would wait for ever.
-        crowded = len(batches) > limit - count > 0 and any(map(_has_waited, batches))
+        waited = any(due.alert.held_code is Hold.RATE_LIMIT for batch in batches for due in batch)
+        crowded = len(batches) > limit - count > 0 and waited
         most = limit - 1 if crowded else limit
         beyond: list[Due] = []
         for batch in batches:
@@ -296,7 +293,7 @@ class _NoticeCollector:
         alert, rules = due_notice.alert, self.rules
         changes: dict[str, object] = {
             "notices": alert.notices + 1,
-            **wording.held(None),
+            **wording.hold_fields(None),
             "told_severity": due_notice.severity,
             "told_on": tuple(
                 dict.fromkeys((*alert.told_on, *(s[0] for s in due_notice.signature)))
@@ -352,7 +349,3 @@ def _decision(due_notice: Due, now_s: float, route: Route) -> Decision:
 def _as(alert: Alert, severity: Severity) -> Alert:
     """Return an alert as severe as people are told."""
     return msgspec.structs.replace(alert, severity=severity)
-
-
-def _as_due(alert: Alert, now_s: float) -> Alert:
-    return msgspec.structs.replace(alert, next_notice_at_s=now_s)

@@ -338,5 +338,5 @@ def _resolve(alert: Alert, why: dict[str, Any], rules: Rules, now_s: float) -> A
         next_notice_at_s=tell_s if tell else None,
         inhibited_by="",
         # Of what nobody was told it stays known why.
-        **(wording.held(None) if alert.notices > 0 else {}),
+        **(wording.hold_fields(None) if alert.notices > 0 else {}),
     )

@@ -6,13 +6,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.alerts.rules import Effective
-from gpuwatchd.core.model import About
+from gpuwatchd.core.model import AlertSubject
 
 if TYPE_CHECKING:
     from gpuwatchd.alerts.rules import Override, Rules
     from gpuwatchd.core.model import Alert, Matcher
 
-_NOBODY = About()
+_NOBODY = AlertSubject()
 _LONGEST = 500
 """Making sense of a longer glob takes seconds; who wrote one by hand meant none."""
 _OF_ABOUT = ("user", "process", "framework", "command", "job", "container")
@@ -40,23 +40,16 @@ def fits(pattern: str, *values: str) -> bool:
     )
 
 
-def matches(matcher: Matcher, alert: Alert, *, device_uid: str | None = None) -> bool:
-    """Say whether an alert is one of those that a matcher is about.
-
-    Parameters
-    ----------
-    device_uid
-        Of its device; by default the subject's.
-    """
+def matches(matcher: Matcher, alert: Alert) -> bool:
+    """Say whether an alert is one of those that a matcher is about."""
     about = alert.about or _NOBODY
-    uid = alert.subject.device_uid if device_uid is None else device_uid
     short = about.gpu_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
     return (
         fits(matcher.key, alert.key)
         and fits(matcher.kind, alert.kind)
         and fits(matcher.pattern, alert.finding.pattern)
         and fits(matcher.severity, alert.severity)
-        and fits(matcher.gpu, about.gpu, uid, about.gpu_name, short)
+        and fits(matcher.gpu, about.gpu, alert.subject.device_uid, about.gpu_name, short)
         and all(fits(getattr(matcher, name), getattr(about, name)) for name in _OF_ABOUT)
     )
 

@@ -20,7 +20,7 @@ LookWord = Literal["clean", "unreadable", "hardware", "application"]
 
 RECENT_S: Final = 86_400.0
 """What happened longer ago does not explain what is seen now."""
-FIRST: Final = "look at the hardware first"
+FIRST: Final = "check the hardware first"
 """How a line of advice begins that is about the hardware."""
 BEFORE_S: Final = 600.0
 """So long before a finding's onset an event still counts as its neighbour."""
@@ -34,7 +34,7 @@ _APPLICATION: Final = {
     45: "what a program left was cleaned up, as it ended or after another error",
     66: "an access that is not allowed",
     67: "an access that is not allowed",
-    68: "the video decoder failed on what it was given",
+    68: "the video decoder failed on its input",
     137: "a program used another GPU's memory that it may not",
 }
 _HARDWARE: Final = {
@@ -73,10 +73,10 @@ _HARDWARE: Final = {
     148: "an NVLink failed",
     149: "an NVLink failed",
     150: "an NVLink failed",
-    156: "a part of the GPU is to be taken out of use",
+    156: "a part of the GPU must be taken out of use",
     157: "a part of the GPU that failed could not be taken out of use",
     158: "the GPU timed out for good",
-    160: "a memory channel is to be taken out of use",
+    160: "a memory channel must be taken out of use",
     161: "a memory channel that failed could not be taken out of use",
 }
 _EITHER: Final = {
@@ -84,15 +84,15 @@ _EITHER: Final = {
     12: "the driver could not deal with a GPU exception",
     32: "a command stream was damaged",
     44: "a fault while a context was saved",
-    69: "the graphics engine was given a wrong command",
+    69: "the graphics engine received an invalid command",
     80: "data was damaged on its way to the GPU",
     109: "a switch between programs timed out",
-    154: "the driver says how the GPU is to be recovered",
+    154: "the driver reports how to recover the GPU",
 }
 
 _UNREADABLE: Final[dict[DeviceState, str]] = {
     "asleep": "the GPU is asleep",
-    "released": "the GPU was let go",
+    "released": "the GPU was released",
     "no-permission": "no permission",
     "unsupported": "the driver does not support it",
 }
@@ -185,7 +185,7 @@ def diagnose(
     either = next((e for e in reversed(recent) if e.kind == "xid" and e.hardware is None), None)
     if either is not None:
         when = units.clock(either.at_s, now_s=now_s)
-        sentence = f"not known whose doing, the hardware's or a program's: {either.text}, at {when}"
+        sentence = f"the hardware or a program, it is unknown which: {either.text}, at {when}"
         return Diagnosis(word="unreadable", sentence=sentence, event=either)
     if reading is None or reading.state in _UNREADABLE:
         why = "no reading" if reading is None else _UNREADABLE[reading.state]
@@ -217,7 +217,7 @@ def _clean(reading: DeviceReading) -> str:
         parts = "1 part" if reading.retired_pages == 1 else f"{reading.retired_pages} parts"
         return f"not the hardware: no error was reported ({parts} of its memory retired before)"
     if reading.ecc_errors is None:
-        return "not the hardware, as far as it tells: no error was reported"
+        return "no hardware error was reported"
     return "not the hardware: no error was reported"
 
 

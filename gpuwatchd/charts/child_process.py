@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.charts import text_description
-from gpuwatchd.charts.drawing import Curve, Forecast, Order, Picture
+from gpuwatchd.charts.chart_model import Curve, Forecast, Order, Picture
 from gpuwatchd.core import child_process, extras, text
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 DEADLINE_S = 5.0
 MOST_BYTES = 400_000
-PROGRAM = ("-m", "gpuwatchd.charts.png")
+PROGRAM = ("-m", "gpuwatchd.charts.matplotlib_renderer")
 MISSING = f"no pictures: {extras.install('charts')}"
 FOLDER = "gpuwatchd-chart-"
 """Begins the name of the directory that Matplotlib may write to."""

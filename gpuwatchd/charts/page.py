@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.charts import drawing, scales, text_description
+from gpuwatchd.charts import chart_model, scales, text_description
 from gpuwatchd.charts.svg import Markup, badge, draw, element, join, table
 from gpuwatchd.core import units
 from gpuwatchd.core.design import (
@@ -34,7 +34,7 @@ from gpuwatchd.core.design import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.charts.svg import Node
 
 
@@ -142,7 +142,7 @@ def _hash(content: str) -> str:
 
 
 def _data(pictures: Sequence[Picture]) -> str:
-    found: dict[str, Any] = {"pictures": [drawing.to_json(picture) for picture in pictures]}
+    found: dict[str, Any] = {"pictures": [chart_model.to_json(picture) for picture in pictures]}
     if pictures:
         begin_s = min(picture.begin_s for picture in pictures)
         # A forecast reaches further, at most four times the span again.

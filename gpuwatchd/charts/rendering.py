@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuwatchd.charts import child_process
-from gpuwatchd.charts.png import MOST_PANELS, fits
+from gpuwatchd.charts.matplotlib_renderer import MOST_PANELS, fits
 from gpuwatchd.core import extras
 from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
-    from gpuwatchd.charts.drawing import Order
+    from gpuwatchd.charts.chart_model import Order
 
 DEADLINE_S: Final = 30.0
-PROGRAM: Final = ("-m", "gpuwatchd.charts.png")
+PROGRAM: Final = ("-m", "gpuwatchd.charts.matplotlib_renderer")
 _BEGINS: Final = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml "}
 
 

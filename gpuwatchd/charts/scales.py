@@ -13,7 +13,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.design import FLAGS, SEVERITY_KINDS
 
 if TYPE_CHECKING:
-    from gpuwatchd.charts.drawing import Forecast, Mark, Picture
+    from gpuwatchd.charts.chart_model import Forecast, Mark, Picture
 
 _LEAST_S: Final = 60.0
 _LEAST_AHEAD: Final = 0.15

@@ -7,24 +7,22 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gpuwatchd.charts.scales import frame, instants, level, levels
+from gpuwatchd.charts.scales import frame, instants, level, levels, sign
 from gpuwatchd.charts.text_description import NOTHING, sentence
 from gpuwatchd.core import text, units
 from gpuwatchd.core.design import (
     BAND_OPACITY,
     FIT_DASH,
-    FLAGS,
     FLOOR_DASH,
     LEGEND,
     LOOKS,
     PARTS,
-    SEVERITY_KINDS,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gpuwatchd.charts.drawing import Curve, Mark, Picture
+    from gpuwatchd.charts.chart_model import Mark, Picture
     from gpuwatchd.charts.scales import Frame
     from gpuwatchd.core.design import Kind
 
@@ -205,7 +203,7 @@ class _Drawing:
     def curve(self) -> Iterator[Markup]:
         """Draw the memory used, with its lowest and highest."""
         curve = self._picture.curve
-        for run in _runs(curve):
+        for run in curve.runs():
             at = [self._x(curve.at_s[n]) for n in run]
             used = [self._y(curve.used_bytes[n] or 0.0) for n in run]
             low = [self._y(curve.low_bytes[n] or 0.0) for n in run]
@@ -223,7 +221,7 @@ class _Drawing:
         picture, forecast = self._picture, self._picture.forecast
         if picture.floor is not None:
             floor = picture.floor
-            for run in _runs(floor):
+            for run in floor.runs():
                 levels_at = [self._y(floor.used_bytes[n] or 0.0) for n in run]
                 points = _points([self._x(floor.at_s[n]) for n in run], levels_at)
                 yield _line("floor", points, 1.75, FLOOR_DASH)
@@ -250,7 +248,8 @@ class _Drawing:
         if 0 < self._x(picture.now_s) < _WIDE - 2:
             yield _line("now", f"M{self._x(picture.now_s)} 0v{_HIGH}", 1, (1, 3))
         for mark in picture.marks:
-            yield _line(_flag(mark), f"M{self._x(mark.at_s)} 0v{_HIGH}", 1, (2, 2))
+            _, part = sign((mark,), ascii_only=False)
+            yield _line(part, f"M{self._x(mark.at_s)} 0v{_HIGH}", 1, (2, 2))
 
     def mark_elements(self) -> Iterator[Markup]:
         """Mark what happened, above the chart; what is close together is one, with its number."""
@@ -267,8 +266,9 @@ class _Drawing:
             last = x
         for row in rows:
             x = sum(self._x(mark.at_s) for mark in row) / len(row)
-            text = FLAGS[row[0].kind].mark + (str(len(row)) if len(row) > 1 else "")
-            yield _text(text, x, _TOP - 7, _flag(row[0]), "middle")
+            text, part = sign((row[0],), ascii_only=False)
+            text += str(len(row)) if len(row) > 1 else ""
+            yield _text(text, x, _TOP - 7, part, "middle")
 
     def words(self) -> Iterator[Markup]:
         """Write beside the lines what they are."""
@@ -307,27 +307,8 @@ class _Drawing:
         yield _text(text, at[0], _TOP + (y + 17 if y < 14 else y - 7), "ink", at[1])
 
 
-def _flag(mark: Mark) -> str:
-    if mark.kind == "alert" and mark.severity is not None:
-        return SEVERITY_KINDS[mark.severity]
-    return FLAGS[mark.kind].colour
-
-
 def _points(at: Sequence[float], levels_at: Sequence[float]) -> str:
     return "M" + "L".join(f"{x} {y}" for x, y in zip(at, levels_at, strict=True))
-
-
-def _runs(curve: Curve) -> Iterator[list[int]]:
-    """Return the places of the points between gaps."""
-    run: list[int] = []
-    for n, value in enumerate(curve.used_bytes):
-        if value is not None:
-            run.append(n)
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
 
 
 # Builds HTML from values: whatever is put in as text comes out as text.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.charts import scales
-from gpuwatchd.charts.raster import CHECKED, FAINT, SPARSE, Canvas, Cell, runs
+from gpuwatchd.charts.braille_canvas import CHECKED, FAINT, SPARSE, Canvas, Cell, runs
 from gpuwatchd.charts.scales import groups, limit_texts, numbered, sign
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LEGEND
@@ -13,17 +13,15 @@ from gpuwatchd.core.design import LEGEND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Picture
+    from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Picture
     from gpuwatchd.charts.scales import Frame
-
-__all__ = ["Cell", "Plot", "draw", "keys", "legend", "plot", "span"]
-
-span = scales.span
 
 _LEAST_WIDTH, _LEAST_HEIGHT = 24, 4
 """In less room there is nothing but the curve."""
 _COLUMNS_PER_TICK: Final = 12
 _MOST_LEVELS: Final = 5
+_MOST_MARKS: Final = 12
+"""Rows of the legend."""
 
 _SWATCHES: Final[dict[str, tuple[str, str]]] = {
     "curve": ("⠶⠶", "--"),
@@ -50,12 +48,7 @@ class Plot(NamedTuple):
 
 
 def plot(
-    picture: Picture,
-    width: int,
-    height: int,
-    *,
-    ascii_only: bool = False,  # noqa: ARG001 - the place is the same
-    window: tuple[float, float] | None = None,
+    picture: Picture, width: int, height: int, *, window: tuple[float, float] | None = None
 ) -> Plot:
     """Return where :func:`draw` draws the curve."""
     return _place(width, height, scales.frame(picture, window))
@@ -163,24 +156,14 @@ def _day(picture: Picture, frame: scales.Frame, room: int) -> str:
     return next((words for words in (day, day[5:]) if len(words) < room), "")
 
 
-def legend(
-    picture: Picture,
-    width: int,
-    *,
-    ascii_only: bool = False,
-    window: tuple[float, float] | None = None,
-    most: int = 12,
-) -> list[list[Cell]]:
+def legend(picture: Picture, width: int, *, ascii_only: bool = False) -> list[list[Cell]]:
     """Return what the numbered marks of :func:`draw` at that width are, one row each.
 
-    Parameters
-    ----------
-    most
-        Rows; of what is left out there is a count.
+    Of what is left out there is a count.
     """
-    frame = scales.frame(picture, window)
+    frame = scales.frame(picture)
     place = _place(width, _LEAST_HEIGHT, frame)
-    pairs, left_out = numbered(groups(picture, place.right - place.left, frame), most)
+    pairs, left_out = numbered(groups(picture, place.right - place.left, frame), _MOST_MARKS)
     rows: list[list[Cell]] = []
     for number, mark in pairs:
         shape, part = sign((mark,), ascii_only=ascii_only)
@@ -250,11 +233,11 @@ class Field:
             self._now()
             self._forecast(picture.forecast)
         if picture.floor is not None:
-            for part in _pieces(picture.floor):
-                self._canvas.line("floor", self._points(part), _FLOOR_DASH)
+            for run in picture.floor.runs():
+                self._canvas.line("floor", self._points(picture.floor, run), _FLOOR_DASH)
         self._ranges(picture.curve)
-        for part in _pieces(picture.curve):
-            points = self._points(part)
+        for run in picture.curve.runs():
+            points = self._points(picture.curve, run)
             if len(points) == 1 or points[-1][0] - points[0][0] < 1:
                 self._canvas.point("curve", *points[0])
             self._canvas.line("curve", points, thick=1 if self._canvas.ascii else 2)
@@ -271,10 +254,11 @@ class Field:
     def _y(self, value_bytes: float) -> float:
         return min(max(self._canvas.high - 0.5 - value_bytes * self._per_byte, -1e6), 1e6)
 
-    def _points(self, piece: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    def _points(self, curve: Curve, run: list[int]) -> list[tuple[float, float]]:
         begin_s, per_s = self._shown.begin_s, self._per_s
         base, per_byte = self._canvas.high - 0.5, self._per_byte
-        return [((at_s - begin_s) * per_s, base - used * per_byte) for at_s, used in piece]
+        at_s, used = curve.at_s, curve.used_bytes
+        return [((at_s[n] - begin_s) * per_s, base - (used[n] or 0.0) * per_byte) for n in run]
 
     def _ranges(self, curve: Curve) -> None:
         half = max(curve.width_s * self._per_s / 2, 0.5)
@@ -385,18 +369,3 @@ class Field:
         words = LEGEND["gap"]
         middle = max(0, (canvas.columns - len(words)) // 2)
         canvas.write(max(0, middle - 1), canvas.rows // 2, f" {words} ", "faint")
-
-
-def _pieces(curve: Curve) -> list[list[tuple[float, float]]]:
-    """Return a curve without its gaps: (instant, bytes) of each piece."""
-    groups: list[list[tuple[float, float]]] = []
-    piece: list[tuple[float, float]] = []
-    for at_s, used in zip(curve.at_s, curve.used_bytes, strict=True):
-        if used is not None:
-            piece.append((at_s, used))
-        elif piece:
-            groups.append(piece)
-            piece = []
-    if piece:
-        groups.append(piece)
-    return groups

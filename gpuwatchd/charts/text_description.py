@@ -12,11 +12,11 @@ from gpuwatchd.core.design import FLAGS, LEGEND
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.charts.drawing import Curve, Forecast, Picture
+    from gpuwatchd.charts.chart_model import Curve, Forecast, Picture
     from gpuwatchd.core.model import Chart
 
 MOST_ROWS: Final = 50
-NOTHING: Final = "Nothing is recorded for this time."
+NOTHING: Final = "No data for this time."
 
 
 def sentence(picture: Picture) -> str:
@@ -24,10 +24,10 @@ def sentence(picture: Picture) -> str:
 
     Examples
     --------
-    >>> from gpuwatchd.charts.drawing import Curve, Picture
+    >>> from gpuwatchd.charts.chart_model import Curve, Picture
     >>> empty = Picture(key="a", title="GPU 0", kind="unknown", verdict="no verdict yet",
     ...                 begin_s=0.0, end_s=3600.0, now_s=3600.0, curve=Curve())
-    >>> sentence(empty).startswith("GPU 0: no verdict yet. Nothing is recorded from ")
+    >>> sentence(empty).startswith("GPU 0: no verdict yet. No data from ")
     True
     """
     texts = [f"{_stop(f'{picture.title}: {picture.verdict}')} {_history_text(picture)}"]
@@ -56,7 +56,7 @@ def _history_text(picture: Picture) -> str:
     span = f"from {begin} to {units.moment(picture.end_s, now_s=now_s, zone=True)}"
     known = [value for value in picture.curve.used_bytes if value is not None]
     if not known:
-        return f"Nothing is recorded {span}."
+        return f"No data {span}."
     low, high = extremes(picture.curve)
     if len(known) == 1:
         return f"One sample {span}: {units.size(known[0])} used."
@@ -72,17 +72,17 @@ def _history_text(picture: Picture) -> str:
 def _future(forecast: Forecast, now_s: float) -> str:
     rate = f"The fit grows {units.rate(forecast.rate_bytes_per_s)}"
     if forecast.mid_s is None:
-        return f"{rate}; no time is foreseen at which memory is full."
+        return f"{rate}; there is no forecast of when memory is full."
     passed_s = since_judged(forecast, now_s)
     left_s = max(0.0, forecast.mid_s - passed_s)
     full = f"full in {units.duration(left_s)}"
     if forecast.low_s is None:
         return f"{rate}: {full}."
     early = units.duration(max(0.0, forecast.low_s - passed_s))
-    late = "open"
-    if forecast.high_s is not None:
-        late = units.duration(max(0.0, forecast.high_s - passed_s))
-    return f"{rate}: {full} ({early} - {late})."
+    if forecast.high_s is None:
+        return f"{rate}: {full} (at least {early})."
+    late = units.duration(max(0.0, forecast.high_s - passed_s))
+    return f"{rate}: {full} ({early} to {late})."
 
 
 def extremes(curve: Curve) -> tuple[float | None, float | None]:
@@ -124,11 +124,7 @@ def rows(picture: Picture) -> list[tuple[str, ...]]:
 
     A row of several points has their mean, lowest and highest; none is left out.
     """
-    return list(_rows(picture))
-
-
-def _rows(picture: Picture) -> Iterator[tuple[str, ...]]:
-    curve = picture.curve
+    curve, found = picture.curve, []
     count = sum(value is not None for value in curve.used_bytes)
     size = max(1, -(-count // MOST_ROWS))
     ranged = _ranged(picture)
@@ -136,14 +132,15 @@ def _rows(picture: Picture) -> Iterator[tuple[str, ...]]:
         used = [value for value in curve.used_bytes[start:stop] if value is not None]
         when = units.moment(curve.at_s[start], now_s=picture.now_s)
         if not used:
-            yield (when, LEGEND["gap"], *(("", "") if ranged else ()))
+            found.append((when, LEGEND["gap"], *(("", "") if ranged else ())))
             continue
         row: tuple[str, ...] = (when, units.size(sum(used) / len(used)))
         if ranged:
             low = [value for value in curve.low_bytes[start:stop] if value is not None]
             high = [value for value in curve.high_bytes[start:stop] if value is not None]
             row = (*row, units.size(min(low or used)), units.size(max(high or used)))
-        yield row
+        found.append(row)
+    return found
 
 
 def _runs(curve: Curve, size: int) -> Iterator[tuple[int, int]]:

@@ -64,14 +64,14 @@ def _run(arguments: list[str]) -> int:
 
     wish = status_options.read(arguments)
     if wish is not None:
-        return exits.guard(arguments, lambda _: status_options.run(wish))
+        return exits.run_with_exit_code(arguments, lambda _: status_options.run(wish))
 
     def call(words: list[str]) -> int:
         from gpuwatchd.cli import program  # noqa: PLC0415
 
         return program.call(words)
 
-    return exits.guard(arguments, call)
+    return exits.run_with_exit_code(arguments, call)
 
 
 def _version() -> int:
@@ -82,5 +82,5 @@ def _version() -> int:
     except BrokenPipeError:
         from gpuwatchd.cli import exits  # noqa: PLC0415
 
-        return exits.silence()
+        return exits.discard_output()
     return 0

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.cli import delivery_text, envelope, incidents, output, payload, verdict_text
-from gpuwatchd.cli.envelope import finite, maybe
+from gpuwatchd.cli.envelope import maybe
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.cli.incidents import Incidents
     from gpuwatchd.cli.output import Out, Part
     from gpuwatchd.core.model import Alert, Cost, Decision, Delivery
@@ -28,7 +29,7 @@ Line = tuple[str, str, str]
 class Label(StrEnum):
     """Labels of what other pages say elsewhere, or in other words."""
 
-    SINCE = "since"
+    GROWTH_SINCE = "growth since"
     GROWTH = "growth"
     FULL_IN = "full in"
     JUDGEMENT = "judgement"
@@ -43,7 +44,7 @@ class Label(StrEnum):
     BECAUSE = "because"
 
 
-class Story(NamedTuple):
+class AlertRecord(NamedTuple):
     """One alert with what is on record of it."""
 
     alert: Alert
@@ -53,16 +54,16 @@ class Story(NamedTuple):
     decisions: Sequence[Decision] | None
 
 
-def quiet(alert: Alert, found: Incidents, now_s: float) -> list[Part]:
+def suppression_reasons(alert: Alert, found: Incidents, now_s: float) -> list[Part]:
     """Return why nobody is told of it now; [] where somebody is."""
     parts: list[Part] = []
     silence = found.silence(alert, now_s)
     if silence is not None:
         parts.append((delivery_text.silent(silence, now_s=now_s), "dim"))
     if alert.inhibited_by:
-        parts.append((f"no news beside {_named(alert.inhibited_by, found)}", "dim"))
+        parts.append((f"inhibited by {_named(alert.inhibited_by, found)}", "dim"))
     if alert.held_back:
-        parts.append((f"held back: {alert.held_back}", "yellow"))
+        parts.append((f"held: {alert.held_back}", "yellow"))
     return parts
 
 
@@ -72,10 +73,11 @@ def _named(key: str, found: Incidents) -> str:
     return key if other is None else f"{other.code} ({other.title or other.key})"
 
 
-def load(alert: Alert, found: Incidents) -> Story:
-    """Return an alert with what was decided and delivered of this opening of its key."""
-    from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite comes with it
+def load(flags: Globals, alert: Alert, found: Incidents) -> AlertRecord:
+    """Return an alert with its cost until now, and what was decided and delivered of it."""
+    from gpuwatchd.cli import cost_entries, history_query  # noqa: PLC0415 - SQLite comes with it
 
+    alert = cost_entries.up_to_now(flags, alert)
     try:
         with history_query.reader() as history:
             mine = found.opening(alert)
@@ -88,20 +90,20 @@ def load(alert: Alert, found: Incidents) -> Story:
                 decision for decision in history.decisions(alert.key) if mine(decision.at_s)
             ]
     except StoreError:  # already said by gather
-        return Story(alert, found, None, None)
-    return Story(alert, found, deliveries, decisions)
+        return AlertRecord(alert, found, None, None)
+    return AlertRecord(alert, found, deliveries, decisions)
 
 
-def show(out: Out, story: Story) -> None:
+def show(out: Out, story: AlertRecord) -> None:
     """Write the whole story of an alert."""
     alert = story.alert
     out.line((text.clean(alert.title or alert.key), "bold"))
     for label, value, style in lines(story):
-        first = f"  {label:<11}"
-        out.flow(output.sentence(value, style), first=first, rest=" " * 13, gap=" ")
+        first = f"  {label:<13}"
+        out.flow(output.sentence(value, style), first=first, rest=" " * 15, gap=" ")
 
 
-def lines(story: Story) -> Iterator[Line]:
+def lines(story: AlertRecord) -> Iterator[Line]:
     """Yield label, sentence and style of each line, in order; a label that repeats is ""."""
     alert, found, now_s = story.alert, story.found, time.time()
     before = ""
@@ -114,10 +116,10 @@ def lines(story: Story) -> Iterator[Line]:
             yield "" if label == before else label, value, style
             before = label
     if alert.key in found.untold:
-        yield "", "it has reached nobody yet: gpuwatchctl notify test", "red-bold"
+        yield "", "no message about it was delivered yet: gpuwatchctl notify test", "red-bold"
 
 
-def _facts(story: Story, now_s: float) -> list[Line]:
+def _facts(story: AlertRecord, now_s: float) -> list[Line]:
     alert, found, finding = story.alert, story.found, story.alert.finding
     steps = (
         (Label.NOTICED, alert.opened_at_s),
@@ -130,10 +132,7 @@ def _facts(story: Story, now_s: float) -> list[Line]:
     facts: list[tuple[str, str]] = [
         (Label.ID, f"{alert.code}  {alert.key}"),
         (Label.STATE, f"{alert.state}, {alert.severity}"),
-        (
-            Label.SINCE,
-            verdict_text.since(alert, now_s=now_s) if finding.onset_at_s is not None else "",
-        ),
+        (Label.GROWTH_SINCE, verdict_text.growth_since(alert, now_s=now_s)),
     ]
     facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
     facts += [
@@ -150,8 +149,8 @@ def _facts(story: Story, now_s: float) -> list[Line]:
         (Label.ENDED, alert.ended),
         (Label.FEEDBACK, verdict_text.user_label(found.user_label(alert))),
         ("silent", _silent(alert, found, now_s)),
-        ("no news", f"beside {_named(alert.inhibited_by, found)}" if alert.inhibited_by else ""),
-        ("held back", alert.held_back or _why_quiet(alert)),
+        ("inhibited", f"by {_named(alert.inhibited_by, found)}" if alert.inhibited_by else ""),
+        ("held", alert.held_back or _why_quiet(alert)),
     ]
     return [(label, value, "") for label, value in facts]
 
@@ -184,10 +183,10 @@ def _why_quiet(alert: Alert) -> str:
         return "" if alert.notices else "it was over before a notice was due"
     if alert.state in {"pending", "watch"}:
         return "the evidence is not strong enough for an alert yet; a watch is shown, not sent"
-    return "the first notice waits, in case it is over at once"
+    return "the first message waits, in case it resolves quickly"
 
 
-def _decided(story: Story, now_s: float) -> list[Line]:
+def _decided(story: AlertRecord, now_s: float) -> list[Line]:
     made = story.decisions or ()
     kept = [("decided", *pair) for pair in delivery_text.decisions(made, now_s=now_s)]
     more = len(kept) - _MOST
@@ -195,7 +194,7 @@ def _decided(story: Story, now_s: float) -> list[Line]:
     return [*(earlier if more > 0 else []), *kept[-_MOST:]]
 
 
-def _notification_lines(story: Story, now_s: float) -> list[Line]:
+def _notification_lines(story: AlertRecord, now_s: float) -> list[Line]:
     if story.deliveries is None:
         return [("delivered", "? (the history cannot be read)", "")]
     if not story.deliveries:
@@ -212,11 +211,11 @@ def _notification_lines(story: Story, now_s: float) -> list[Line]:
     also -= {story.alert.key, ""}
     if also:
         named = sorted(_named(key, story.found) for key in also)
-        found.append(("told with", "; ".join(named), ""))
+        found.append(("sent with", "; ".join(named), ""))
     return found
 
 
-def as_json(alert: Alert, found: Incidents, story: Story | None = None) -> dict[str, Any]:
+def as_json(alert: Alert, found: Incidents, story: AlertRecord | None = None) -> dict[str, Any]:
     """Return one alert; without ``story`` what was decided and delivered was not asked for."""
     process = alert.subject.process
     now_s = time.time()
@@ -225,25 +224,16 @@ def as_json(alert: Alert, found: Incidents, story: Story | None = None) -> dict[
     decided = None if story is None else story.decisions
     return {
         "id": alert.code,
-        "key": text.clean(alert.key),
-        "kind": alert.kind,
-        "state": alert.state,
-        "severity": alert.severity,
-        "title": text.clean(alert.title),
+        **envelope.fields(alert, "key kind state severity title"),
         "device_uid": text.clean(alert.subject.device_uid),
-        "process": None
-        if process is None
-        else {"pid": process.pid, "started_at": units.instant(process.started_at_s)},
+        "process": envelope.process_json(process),
         "user": maybe(found.user(alert) or None),
         "unattributed": alert.subject.unattributed,
         "on_host": alert.subject.host,
-        "opened_at": units.instant(alert.opened_at_s),
-        "watch_at": units.instant(alert.watch_at_s),
-        "firing_at": units.instant(alert.firing_at_s),
-        "resolved_at": units.instant(alert.resolved_at_s),
-        "changed_at": units.instant(alert.changed_at_s),
-        "notices": alert.notices,
-        "next_notice_at": units.instant(alert.next_notice_at_s),
+        **envelope.fields(
+            alert,
+            "opened_at watch_at firing_at resolved_at changed_at notices next_notice_at",
+        ),
         "held_back": text.clean(alert.held_back) or None,
         "group": text.clean(alert.group) or None,
         "flaps": alert.flaps,
@@ -266,21 +256,14 @@ def as_json(alert: Alert, found: Incidents, story: Story | None = None) -> dict[
 def _cost_json(of: Cost) -> dict[str, Any]:
     return {
         "line": text.clean(cost.line(of)),
-        "spent_usd": finite(of.spent_usd),
-        "at_risk_usd": finite(of.at_risk_usd),
-        "gpu_hours": finite(of.gpu_hours),
-        "at_risk_gpu_hours": finite(of.at_risk_gpu_hours),
-        "since": of.since,
-        "since_at": units.instant(of.since_at_s),
+        **envelope.fields(of, "spent_usd at_risk_usd gpu_hours at_risk_gpu_hours since since_at"),
         "basis": text.clean(of.basis) or None,
     }
 
 
 def _decision_json(decision: Decision) -> dict[str, Any]:
     return {
-        "at": units.instant(decision.at_s),
-        "kind": decision.kind,
-        "notice": decision.notice,
+        **envelope.fields(decision, "at kind notice"),
         "channel": text.clean(decision.target) or None,
         "reason": text.clean(decision.reason),
     }
@@ -290,11 +273,7 @@ def _delivery_json(delivery: Delivery) -> dict[str, Any]:
     return {
         "channel": text.clean(delivery.channel),
         "notice": delivery.message.notice,
-        "state": delivery.state,
-        "attempts": delivery.attempts,
-        "created_at": units.instant(delivery.created_at_s),
-        "sent_at": units.instant(delivery.sent_at_s),
-        "next_try_at": units.instant(delivery.next_try_at_s),
+        **envelope.fields(delivery, "state attempts created_at sent_at next_try_at"),
         "error": text.clean(delivery.error) if delivery.error else None,
         "known": text.clean(delivery.known) or None,
         "held": text.clean(delivery.held) or None,

@@ -112,30 +112,30 @@ def device(item: LiveDevice) -> Badge:
     if reading.state != "ok":
         return Badge(kind(item.finding, reading), *_of_state(item, reading.state))
     if item.finding is None and reading.per_instance:
-        return Badge("unknown", "see MIG", "its MIG instances are judged, not the card")
+        return Badge("unknown", "see MIG", "its MIG instances are monitored, not the card")
     instead = device_facts.judged_instead(item, ())
     if item.finding is None and instead:
         return Badge("unknown", "processes", instead)
-    return of(item.finding, samples=item.samples)
+    return badge(item.finding, samples=item.samples)
 
 
 def process(item: LiveProcess) -> Badge:
     """Return the badge of a process; one that is calm but leaks on the host says so."""
-    own = of(item.finding)
+    own = badge(item.finding)
     if not is_leak(item.finding) and is_leak(item.host_finding):
-        return of(item.host_finding)
+        return badge(item.host_finding)
     return own
 
 
 def holding(one: Holding) -> Badge:
-    """Return the badge of memory that is held without work."""
+    """Return the badge of idle memory."""
     return Badge("held", _HOLDINGS[one.kind], one.evidence)
 
 
 def alert(one: Alert) -> Badge:
     """Return the badge of an alert as it is now; what is over is only that."""
     if one.state == "resolved":
-        return Badge("unknown", "over", _stage(one))
+        return Badge("unknown", "resolved", _stage(one))
     return raised(one)
 
 
@@ -161,7 +161,7 @@ def _stage(one: Alert) -> str:
     return f"{one.state} {one.severity}"
 
 
-def of(finding: Finding | None, *, samples: int = 0) -> Badge:
+def badge(finding: Finding | None, *, samples: int = 0) -> Badge:
     """Return the badge of a judgement; ``samples`` as in :func:`.verdict_text.verdict_parts`."""
     parts = verdict_text.verdict_parts(finding, samples=samples)
     found, word, more = kind(finding), parts.head, parts.rest

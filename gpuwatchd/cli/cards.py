@@ -210,7 +210,7 @@ def extras(item: LiveDevice) -> list[Part]:
     if reading is None:
         return []
     facts = (
-        ("util", reading.util_pct, "%"),
+        ("util", reading.util_pct, " %"),
         ("", reading.temp_c, " °C"),
         ("", reading.power_w, " W"),
     )

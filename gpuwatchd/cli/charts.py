@@ -6,12 +6,12 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatchd.charts.drawing import Curve, Mark, Picture
-from gpuwatchd.cli import badges, current_state, device_facts, locations, verdict_text
-from gpuwatchd.core import text, units
+from gpuwatchd.charts.chart_model import Curve, Mark, Picture
+from gpuwatchd.cli import badges, current_state, device_facts, state_location, verdict_text
+from gpuwatchd.core import text
 from gpuwatchd.core.model import Subject
 from gpuwatchd.store import curves
-from gpuwatchd.store.action_events import SAVED
+from gpuwatchd.store.actions import SAVED
 from gpuwatchd.store.checkpoints import same
 from gpuwatchd.view import recorded_chart
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.design import Kind
     from gpuwatchd.core.model import Alert, Device, Event, Finding, ProcessInfo, ProcessKey
-    from gpuwatchd.store.action_events import ActionEvent
+    from gpuwatchd.store.actions import ActionEvent
     from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.store.reader import Reader, Segment
+    from gpuwatchd.store.reader import Reader
 
 _LATE_S = 150.0
 """The newest samples wait in memory for a minute, and a sample of the live state is of now."""
@@ -77,7 +77,7 @@ def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked
         finding = None
     about = _Subject(
         id=Subject(device_uid=item.device.uid),
-        title=_device_title(item.device),
+        title=text.clean(f"{item.device.label}  {item.device.name}".rstrip()),
         kind=badge.kind,
         verdict=text.clean(badge.words, limit=1024),
         finding=finding,
@@ -86,8 +86,8 @@ def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked
         now_s=max(view.taken_at_s, asked.end_s),
     )
     marks = live_marks(view, about.id, item.events)
+    few = recorded_chart.sparse(item.recent_bytes, item.recent_step_s, view.taken_at_s)
     if history is None:
-        few = recorded_chart.sparse(item.recent_bytes, item.recent_step_s, view.taken_at_s)
         return _picture(
             about, asked, _RecordedCurve(_within(few, about, asked), curves.NOTHING, marks, [])
         )
@@ -98,7 +98,6 @@ def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked
     )
     marks += device_marks(history, item.device, asked.begin_s, asked.end_s)
     reasons = gap_reasons(history, item.device, asked.begin_s, asked.end_s)
-    few = recorded_chart.sparse(item.recent_bytes, item.recent_step_s, view.taken_at_s)
     return _recorded(about, asked, _RecordedCurve(few, recorded, marks, reasons))
 
 
@@ -149,13 +148,13 @@ def all_devices(flags: Globals, asked: Asked) -> tuple[list[Picture], View]:
         Where there is neither a live state nor a history nor a GPU, or what there is cannot be
         read.
     """
-    recorded = locations.recorded(locations.state_dir())
+    recorded = state_location.recorded(state_location.state_dir())
     if not recorded:
-        view = current_state.see(flags)
+        view = current_state.load_view(flags)
         return [of_device(None, view, item, asked) for item in view.devices], view
     from gpuwatchd.cli import history_query as recorded_past  # noqa: PLC0415 - numpy comes with it
 
-    view = current_state.see(flags, want_trend=True)
+    view = current_state.load_view(flags, want_trend=True)
     with closing(recorded_past.reader()) as history:
         return [of_device(history, view, item, asked) for item in view.devices], view
 
@@ -283,10 +282,6 @@ def _tail(about: _Subject, asked: Asked, curve: _RecordedCurve) -> curves.Span |
     return (last_s, asked.end_s) if asked.end_s - last_s > late_s else None
 
 
-def _device_title(device: Device) -> str:
-    return text.clean(f"{device.label}  {device.name}".rstrip())
-
-
 def _process_title(device: Device, info: ProcessInfo) -> str:
     return f"{text.clean(verdict_text.who(info))} on {text.clean(device.label)}"
 
@@ -312,12 +307,6 @@ def _process_limit(item: LiveDevice, process: LiveProcess) -> float | None:
 
 # What happened, as marks of a picture: in the words of ``history --events`` and ``alerts``.
 
-TIME_SAYS: Final = {
-    "start": "the daemon began to record",
-    "boot": "the machine was started",
-    "clock-step": "the clock was set",
-    "gap": "nothing was recorded before",
-}
 _WHY: Final = {
     "start": "the daemon was not running",
     "boot": "the machine was off",
@@ -353,13 +342,7 @@ def live_marks(view: View, subject: Subject, events: Sequence[Event]) -> list[Ma
 
 def device_marks(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Mark]:
     """Return what is recorded of a device, of time, of its alerts, its jobs and large processes."""
-    here = {device.uid, device.parent_uid, None}
-    marks = [
-        _event(event.at_s, event.kind, event.detail)
-        for event in history.events(begin_s)
-        if event.device_uid in here
-    ]
-    marks += [_segment(segment) for segment in history.segments(begin_s)]
+    marks = _happened(history, device, begin_s)
     marks += _alerts(history, begin_s, device.uid, None)
     marks += [
         _deed(deed)
@@ -371,13 +354,7 @@ def device_marks(history: Reader, device: Device, begin_s: float, end_s: float) 
 
 def process_marks(history: Reader, device: Device, info: ProcessInfo, begin_s: float) -> list[Mark]:
     """Return what is recorded of a process: its alerts, its checkpoints, its begin and end."""
-    marks = [_segment(segment) for segment in history.segments(begin_s)]
-    here = {device.uid, device.parent_uid, None}
-    marks += [
-        _event(event.at_s, event.kind, event.detail)
-        for event in history.events(begin_s)
-        if event.device_uid in here
-    ]
+    marks = _happened(history, device, begin_s)
     marks += _alerts(history, begin_s, device.uid, info.key)
     marks += [
         _deed(deed)
@@ -397,14 +374,14 @@ def began_mark(info: ProcessInfo) -> list[Mark]:
     return (
         []
         if started_s is None
-        else [Mark(at_s=started_s, kind="began", text=f"{_who(info)} began")]
+        else [Mark(at_s=started_s, kind="began", text=f"{_who(info)} started")]
     )
 
 
 def gap_reasons(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Reason]:
     """Return why time is missing, as far as the history says."""
     found: list[Reason] = [
-        (segment.at_s, segment.gap_s, _WHY.get(segment.reason, "nothing was recorded"))
+        (segment.at_s, segment.gap_s, _WHY.get(segment.reason, "no data"))
         for segment in history.segments(begin_s)
         if segment.at_s <= end_s
     ]
@@ -427,23 +404,22 @@ def _who(info: ProcessInfo) -> str:
     return text.clean(verdict_text.who(info))
 
 
+def _happened(history: Reader, device: Device, begin_s: float) -> list[Mark]:
+    """Return what is recorded of time, and of what happened to a device or its card."""
+    marks = [
+        Mark(at_s=segment.at_s, kind="restart", text=device_facts.segment_words(segment))
+        for segment in history.segments(begin_s)
+    ]
+    return marks + [
+        _event(event.at_s, event.kind, event.detail)
+        for event in history.events(begin_s)
+        if event.device_uid in {device.uid, device.parent_uid, None}
+    ]
+
+
 def _event(at_s: float, kind: str, value: str) -> Mark:
     shown = f"{device_facts.sort_of(text.clean(kind), text.clean(value))} {text.clean(value)}"
     return Mark(at_s=round(at_s, 3), kind="event", text=shown.strip())
-
-
-def segment_words(segment: Segment) -> str:
-    """Return why time went on differently, and by how much."""
-    value = TIME_SAYS.get(segment.reason, text.clean(segment.reason))
-    if segment.wall_step_s is not None:
-        value += f" by {segment.wall_step_s:+.0f} s"
-    if segment.gap_s is not None:
-        value += f", {units.duration(segment.gap_s)} are missing"
-    return value
-
-
-def _segment(segment: Segment) -> Mark:
-    return Mark(at_s=segment.at_s, kind="restart", text=segment_words(segment))
 
 
 def _deed(event: ActionEvent) -> Mark:
@@ -478,7 +454,7 @@ def _alerts(history: Reader, since_s: float, uid: str, key: ProcessKey | None) -
                 Mark(
                     at_s=alert.resolved_at_s,
                     kind="resolved",
-                    text=f"over: {_title(alert)}{why}",
+                    text=f"resolved: {_title(alert)}{why}",
                     severity=alert.severity,
                 )
             )
@@ -521,7 +497,7 @@ def _processes(history: Reader, device: Device, begin_s: float, end_s: float) ->
         info = infos.get(presence.process)
         if info is None:
             continue
-        marks.append(Mark(at_s=presence.first_s, kind="began", text=f"{_who(info)} began"))
+        marks.append(Mark(at_s=presence.first_s, kind="began", text=f"{_who(info)} started"))
         if presence.last_s < newest_s - curves.PROCESS_GAP_S:
             marks.append(
                 Mark(at_s=presence.last_s, kind="ended", text=f"{_who(info)} was seen last")

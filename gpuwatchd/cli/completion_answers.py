@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 
-from gpuwatchd.cli import locations
+from gpuwatchd.cli import state_location
 from gpuwatchd.core import config, text
 from gpuwatchd.store import live
 
@@ -52,7 +52,7 @@ def answer(arguments: list[str]) -> int:
 
 
 def _state() -> LiveState | None:
-    return live.read(locations.runtime_dir())
+    return live.read(state_location.runtime_dir())
 
 
 def _offer(pairs: Iterable[tuple[str, str]], incomplete: str) -> list[CompletionItem]:

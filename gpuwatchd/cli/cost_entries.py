@@ -1,30 +1,36 @@
-"""What there is to count money for: open alerts, past crashes, memory held without work."""
+"""What there is to count money for: open alerts, past crashes, idle memory."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from gpuwatchd.analysis import cost
-from gpuwatchd.analysis.cost import account
+from gpuwatchd.analysis.cost import totals
 from gpuwatchd.cli import current_state
-from gpuwatchd.cli.counted_hours import Counted, told_of
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import prices as table
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
+from gpuwatchd.core.model import Cost
 from gpuwatchd.pipeline import titles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.analysis.cost import Entry, Held, Price, Prices
-    from gpuwatchd.cli.counted_hours import Who
+    from gpuwatchd.analysis.cost import Entry, MemoryBucket, Price, Prices
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.model import Alert, Device, Holding, ProcessInfo, ProcessKey
     from gpuwatchd.store.checkpoints import Checkpoint
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.reader import Reader
 
+    Who = tuple[str, ProcessKey | None]
+    """UUID of a device, and who on it; None: whoever."""
+
+PERIOD_S: Final = 30 * 86_400.0
+"""What is counted where nobody says since when."""
 _OPEN = frozenset({"watch", "firing"})
 
 
@@ -48,7 +54,7 @@ class Bill:
 
 
 class _Ask(NamedTuple):
-    rows: Callable[[str, float, float], list[Held]]
+    rows: Callable[[str, float, float], list[MemoryBucket]]
     price: Callable[[str, float, float], Price | None]
 
 
@@ -79,22 +85,52 @@ def gather(flags: Globals, since_s: float) -> Bill:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             raise GpuwatchdError(
-                "nothing is known of any cost: there is no history and no live state",
+                "no cost is known: there is no history and no live state",
                 hint="gpuwatchctl service install",
                 page="errors#no-history",
             ) from error
         bill.source = "state-file"
-        words = f"only what the daemon knows now is counted, nothing of the past: {error.message}"
+        words = f"only the present state is counted, not the past: {error.message}"
         bill.warnings.append(("no-history", words))
         _Counter(flags, bill, state if running else None, None).count(state)
     if not running:
-        at = "only the history tells" if state is None else "this is how it left things"
+        at = "only the history has it" if state is None else "this is its last state"
         bill.warnings.append(("daemon-absent", f"the daemon is not running: {at}"))
     if prices.off:
         bill.warnings.append(("off", 'money is not counted: [cost] mode = "off"'))
     if prices.problem:
         bill.warnings.append(("currency", prices.problem))
     return bill
+
+
+def up_to_now(flags: Globals, alert: Alert) -> Alert:
+    """Return an open alert with what it has cost until now, not until its last message.
+
+    Unchanged where nothing can be counted, and where the last message knew money and we do not.
+    """
+    if alert.kind != "leak" or alert.state not in _OPEN:
+        return alert
+    try:
+        bill = gather(flags, time.time() - PERIOD_S)
+    except GpuwatchdError:
+        return alert
+    mine = [entry for entry in bill.of("at-risk") if entry.key == alert.key]
+    found = cost.summed(mine)
+    said = alert.cost
+    if not mine or (said is not None and said.spent_usd is not None and found.usd is None):
+        return alert
+    counted = Cost(
+        spent_usd=found.usd,
+        at_risk_usd=found.ahead_usd,
+        gpu_hours=found.gpu_hours,
+        at_risk_gpu_hours=found.ahead_gpu_hours,
+        since_at_s=mine[0].since_at_s,
+        since=mine[0].since,
+        basis=mine[0].basis,
+        currency=bill.prices.currency,
+        per_usd=bill.prices.per_usd or 1.0,
+    )
+    return msgspec.structs.replace(alert, cost=counted)
 
 
 class _Counter:
@@ -109,7 +145,7 @@ class _Counter:
         self._history = history
         self._checkpoints: list[Checkpoint] = []
         self._infos: dict[ProcessKey, ProcessInfo] = {}
-        self._rows: dict[tuple[object, ...], list[Held]] = {}
+        self._rows: dict[tuple[object, ...], list[MemoryBucket]] = {}
         self._counted = Counted()
 
     def count(self, state: LiveState | None) -> None:
@@ -173,15 +209,15 @@ class _Counter:
             return
         eta = finding.eta
         left_s = None if eta is None else finding.judged_at_s + eta.mid_s - until_s
-        text = "" if eta is not None else "no time is foreseen at which memory is full"
+        text = "" if eta is not None else "there is no forecast of when memory is full"
         like = self._like("at-risk", alert, until_s, text)
-        self._add(account.entries_of(had, like, left_s=left_s))
+        self._add(totals.entries_of(had, like, left_s=left_s))
 
     def _lost(self, alert: Alert, end_s: float) -> None:
         had = self._stint(alert, end_s)
         if had is not None:
             like = self._like("lost", alert, end_s, alert.ended)
-            self._add(account.entries_of(had, like))
+            self._add(totals.entries_of(had, like))
 
     def _saved(self, alert: Alert, end_s: float) -> None:
         eta, history = alert.finding.eta, self._history
@@ -199,13 +235,13 @@ class _Counter:
         if had is None:
             return
         low_at_s = alert.finding.judged_at_s + eta.low_s
-        text = "it was told of, ended before memory was full, and did not go on until then"
+        text = "a message was sent, and it ended before memory was full"
         like = self._like("saved", alert, end_s, text)
-        self._add(account.saved(had, like, told_at_s=told, low_at_s=low_at_s))
+        self._add(totals.saved(had, like, told_at_s=told, low_at_s=low_at_s))
 
     def _stint(
         self, alert: Alert, until_s: float, *, lasts: bool = False, spent: bool = True
-    ) -> cost.Stint | None:
+    ) -> cost.ChargedUsage | None:
         """Return what an alert's subject had, without what was counted before; None for nothing.
 
         Parameters
@@ -222,7 +258,7 @@ class _Counter:
         starts = [key.started_at_s for key in keys if key.started_at_s is not None]
         if keys:
             begun_s = min(starts) if len(starts) == len(keys) else None
-        had = cost.stint(
+        had = cost.charged_usage(
             members,
             _Ask(self._shared if keys else self._watched, self._price),
             started_at_s=begun_s,
@@ -239,7 +275,7 @@ class _Counter:
             self._counted.note(members, from_s, until_s)
         return had
 
-    def _as_told(self, alert: Alert, until_s: float) -> cost.Stint:
+    def _as_told(self, alert: Alert, until_s: float) -> cost.ChargedUsage:
         """Return what the daemon said of an alert, or that nothing is known of its hours.
 
         For where the history has nothing of it.
@@ -248,11 +284,11 @@ class _Counter:
         price = self._price(uid, until_s, until_s)
         if told is None:
             part = cost.Part(None, None, price)
-            return cost.Stint(((uid, part),), alert.opened_at_s, "first-seen", until_s)
+            return cost.ChargedUsage(((uid, part),), alert.opened_at_s, "first-seen", until_s)
         mine, whole = told.usd_per_hour, None if price is None else price.running_usd_per_hour
         share = mine / whole if mine is not None and whole else None
         part = cost.Part(told.gpu_hours, share, price)
-        return cost.Stint(((uid, part),), told.since_at_s, told.since, until_s)
+        return cost.ChargedUsage(((uid, part),), told.since_at_s, told.since, until_s)
 
     def _saved_at_s(self, keys: Sequence[ProcessKey], until_s: float) -> float | None:
         """Return the newest checkpoint of a process, or of any rank of a job, before an end."""
@@ -266,7 +302,7 @@ class _Counter:
         ]
         return max(found, default=None)
 
-    # ---- memory that is held without work -------------------------------------------------------
+    # ---- idle memory -------------------------------------------------------
 
     def _holding(self, holding: Holding, until_s: float) -> None:
         bill, since_s, info = self._bill, holding.since_s, holding.process
@@ -297,8 +333,8 @@ class _Counter:
         )
         price = self._price(uid, begun_s or until_s, until_s)
         part = cost.Part(hours, None, price)
-        stint = cost.Stint(((uid, part),), begun_s, "first-seen", until_s)
-        self._add(account.entries_of(stint, like))
+        stint = cost.ChargedUsage(((uid, part),), begun_s, "first-seen", until_s)
+        self._add(totals.entries_of(stint, like))
 
     def _past_holding(self, alert: Alert) -> None:
         over_s = alert.resolved_at_s
@@ -313,10 +349,10 @@ class _Counter:
         device = self._bill.devices.get(who[0])
         total = None if device is None else device.memory_total_bytes
 
-        def rows(uid: str, since_s: float, until_s: float) -> list[Held]:
+        def rows(uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
             return cost.with_rest(self._held(uid, since_s, until_s), total)
 
-        had = cost.stint(
+        had = cost.charged_usage(
             [who],
             _Ask(rows, self._price),
             started_at_s=from_s,
@@ -326,11 +362,11 @@ class _Counter:
         )
         self._counted.note([who], from_s, until_s)
         like = self._like("held", alert, until_s, alert.finding.reason)
-        self._add(account.entries_of(had, like))
+        self._add(totals.entries_of(had, like))
 
     # ---- what all of them need ------------------------------------------------------------------
 
-    def _like(self, what: account.What, alert: Alert, until_s: float, text: str) -> Entry:
+    def _like(self, what: totals.What, alert: Alert, until_s: float, text: str) -> Entry:
         about, key = alert.about, alert.subject.process
         info = None if key is None else self._infos.get(key)
         user = about.user if about is not None else (info.user if info else "")
@@ -352,14 +388,14 @@ class _Counter:
         device = self._bill.devices.get(uid)
         return uid if device is None else titles.device_title(device)
 
-    def _held(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+    def _held(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         at = (uid, since_s, until_s)
         if at not in self._rows:
             reader = self._history
             self._rows[at] = [] if reader is None else reader.occupancy(uid, since_s, until_s)
         return self._rows[at]
 
-    def _shared(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+    def _shared(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         """Return who held what, whole hours as one: their minutes are shared already."""
         at = ("by the hour", uid, since_s, until_s)
         if at not in self._rows:
@@ -372,11 +408,11 @@ class _Counter:
             )
         return self._rows[at]
 
-    def _watched(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+    def _watched(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         history = self._history
         rows = [] if history is None else history.device_rows(uid, since_s, until_s, 60.0)
         return [
-            cost.Held(row.at_s + minute * 60.0, None, None)
+            cost.MemoryBucket(row.at_s + minute * 60.0, None, None)
             for row in rows
             for minute in range(max(1, round(row.width_s / 60.0)))
         ]
@@ -393,3 +429,63 @@ class _Counter:
         price = bill.prices.of(device, bill.devices, now_s=bill.now_s, power_w=power_w)
         bill.used[uid] = price
         return price
+
+
+# Which hours of whom are counted already: none of a device costs twice.
+
+
+def told_of(alert: Alert) -> list[Who]:
+    """Return each device and process that an alert is about; of a job, those of its ranks."""
+    subjects = alert.cost.members if alert.cost is not None else ()
+    return list(
+        dict.fromkeys(
+            (subject.device_uid, subject.process) for subject in subjects or (alert.subject,)
+        )
+    )
+
+
+class Counted:
+    """Remembers what was counted, from when until when."""
+
+    def __init__(self) -> None:
+        self._leaks: set[Who] = set()
+        self._spans: dict[Who, list[tuple[float, float]]] = {}
+
+    def note(self, whose: Iterable[Who], begun_s: float, until_s: float) -> None:
+        """Remember that these were counted between two instants, epoch seconds."""
+        for who in whose:
+            self._spans.setdefault(who, []).append((begun_s, until_s))
+
+    def fresh(self, alert: Alert, begun_s: float, until_s: float) -> list[Who]:
+        """Return whom a leak is about and who is not counted yet; each process comes once.
+
+        A leak on a device as a whole counts where nothing else on it does in that time.
+        """
+        pairs = [
+            who
+            for who in told_of(alert)
+            if who not in self._leaks
+            and not (who[1] is None and self._is_counted(who[0], begun_s, until_s))
+        ]
+        self._leaks.update(who for who in pairs if who[1] is not None)
+        return pairs
+
+    def left(self, who: Who, begun_s: float, until_s: float) -> tuple[float, float] | None:
+        """Return what of a time is not counted yet of who holds memory; None for nothing."""
+        spans = {*self._spans.get(who, ()), *self._spans.get((who[0], None), ())}
+        for from_s, to_s in sorted(spans):
+            if to_s <= begun_s or from_s >= until_s:
+                continue
+            if from_s <= begun_s:
+                begun_s = to_s
+            else:
+                until_s = from_s
+        return (begun_s, until_s) if begun_s < until_s else None
+
+    def _is_counted(self, uid: str, begun_s: float, until_s: float) -> bool:
+        return any(
+            from_s < until_s and to_s > begun_s
+            for who, spans in self._spans.items()
+            for from_s, to_s in spans
+            if who[0] == uid
+        )

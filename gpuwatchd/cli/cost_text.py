@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.analysis import cost
+from gpuwatchd.cli import envelope
 from gpuwatchd.cli.envelope import finite
 from gpuwatchd.core import text, units
 from gpuwatchd.core.config import prices as table
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 TITLES: Final = {
     "at-risk": "at risk now",
     "lost": "lost in crashes near the limit, probably",
-    "held": "held without work",
+    "held": "idle memory",
     "saved": "saved by early warning, probably",
 }
 SHORT: Final = {
     "at-risk": "at risk now",
     "lost": "probably lost",
-    "held": "held without work",
+    "held": "idle memory",
     "saved": "saved",
 }
 BY: Final[dict[str, Callable[[Entry], str]]] = {
@@ -53,16 +54,10 @@ def money_json(name: str, usd: float | None, prices: Prices) -> dict[str, float 
 def entry_json(entry: Entry, prices: Prices) -> dict[str, Any]:
     """Return one thing that costs."""
     return {
-        "what": entry.what,
-        "key": text.clean(entry.key),
-        "title": text.clean(entry.title),
-        "device_uid": text.clean(entry.device_uid),
+        **envelope.fields(entry, "what key title device_uid"),
         "user": text.clean(entry.user) or None,
         "job": text.clean(entry.job) or None,
-        "since": entry.since,
-        "since_at": units.instant(entry.since_at_s),
-        "until_at": units.instant(entry.until_at_s),
-        "gpu_hours": finite(entry.gpu_hours),
+        **envelope.fields(entry, "since since_at until_at gpu_hours"),
         **money_json("cost", entry.usd, prices),
         **money_json("electricity", entry.electricity_usd, prices),
         "whole_gpu_hours": finite(entry.whole_gpu_hours),
@@ -156,7 +151,7 @@ def old(bill: Bill) -> list[tuple[str, str]]:
     ]
 
 
-def money(bill: Bill, usd: float | None, *, ascii_only: bool = False) -> str:
+def money(bill: Bill | Book, usd: float | None, *, ascii_only: bool = False) -> str:
     """Return an amount in the user's currency."""
     rate = bill.prices.per_usd
     return units.money(
@@ -212,22 +207,13 @@ class Book:
             return None
         return self.prices.of(device, self._devices, now_s=self._now_s)
 
-    def money(self, usd: float | None, *, ascii_only: bool) -> str:
-        """Return an amount in the user's currency."""
-        rate = self.prices.per_usd
-        return units.money(
-            None if usd is None or rate is None else usd * rate,
-            currency=self.prices.currency,
-            ascii_only=ascii_only,
-        )
-
     def lines(self, uids: Iterable[str], *, ascii_only: bool = False) -> Iterator[str]:
         """Yield the price of each model among these devices, as it was counted."""
         said: dict[str, None] = {}
         for uid in uids:
             price = self.of(uid)
             if price is not None:
-                hourly = self.money(price.running_usd_per_hour, ascii_only=ascii_only)
+                hourly = money(self, price.running_usd_per_hour, ascii_only=ascii_only)
                 said[f"{hourly}/h ({price.basis})"] = None
         yield from said
 
@@ -251,7 +237,7 @@ class Book:
                 # Not worth a warning: hours are counted all the same.
                 yield True, f"no price is known of {device.name}: GPU-hours are counted alone", own
             else:
-                hourly = self.money(price.usd_per_hour, ascii_only=False)
+                hourly = money(self, price.usd_per_hour)
                 age = f", {price.age_days} days old" if price.is_old else ""
                 yield (
                     not price.is_old,

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli import locations
+from gpuwatchd.cli import state_location
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import ProcessInfo
@@ -53,7 +53,7 @@ class Daemon:
 
     def __init__(self) -> None:
         self.running = False
-        self.scope: locations.Scope = locations.chosen().scope
+        self.scope: state_location.Scope = state_location.chosen().scope
         self.pid: int | None = None
         self.version: str | None = None
         self.started_at_s: float | None = None
@@ -105,7 +105,7 @@ class View:
         self.others: dict[str, Others] = {}
 
 
-alive = locations.alive
+alive = state_location.alive
 
 
 def running() -> bool:
@@ -128,12 +128,12 @@ def _daemon(state: LiveState | None) -> Daemon:
 
 def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
     """Return the live state file and what is wrong with it."""
-    place = locations.chosen()
+    place = state_location.chosen()
     directory = place.runtime_dir
     state = live.read(directory)
     file = directory / live.FILE_NAME
-    pairs = [locations.NOTE] if place.scope == "system" else []
-    if place.scope == "user" and (refused := locations.refused()) is not None:
+    pairs = [state_location.NOTE] if place.scope == "system" else []
+    if place.scope == "user" and (refused := state_location.access_error()) is not None:
         pairs.append(refused)
     if state is not None and state.format > live.FORMAT:
         return None, [
@@ -145,12 +145,18 @@ def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
     return state, pairs
 
 
+def now_s() -> float:
+    """Return now, or the newest sample where a simulation runs ahead of the clock."""
+    state, _ = read_state()
+    return time.time() if state is None else max(time.time(), state.taken_at_s)
+
+
 def released_until_s() -> float | None:
     """Return until when (epoch seconds) the GPUs are to be let go; None when they are not."""
-    from gpuwatchd.store import driver_release  # noqa: PLC0415 - rare
+    from gpuwatchd.store import release_request  # noqa: PLC0415 - rare
 
     with contextlib.suppress(GpuwatchdError):  # the daemon says what is wrong with it
-        request = driver_release.read(locations.runtime_dir(), time.time())
+        request = release_request.read(state_location.runtime_dir(), time.time())
         return None if request is None else request.until_at_s
     return None
 
@@ -174,7 +180,7 @@ def _from_state(state: LiveState, daemon: Daemon) -> View:
     return view
 
 
-def see(flags: Globals, *, want_trend: bool = False, everybody: bool = False) -> View:
+def load_view(flags: Globals, *, want_trend: bool = False, everybody: bool = False) -> View:
     """Return the best state there is, filtered by ``--gpu`` and ``--user``.
 
     Parameters
@@ -245,16 +251,16 @@ def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend
         return _from_state(state, daemon)
     strange: list[tuple[str, str]] = []
     view = None
-    if locations.recorded(locations.state_dir()):
+    if state_location.recorded(state_location.state_dir()):
         from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite and numpy come with it
 
         view = history_query.judged(flags, strange, max_age_s=LAST_WORDS_S)
     if view is None:
         try:
-            view = direct(flags)
+            view = read_sources(flags)
         except SourceUnavailable as missing:
             if state is None or not state.devices:
-                locations.let_in()
+                state_location.require_read_access()
                 if strange:  # a history that cannot be read is why there is nothing to show
                     raise SourceUnavailable(
                         f"{strange[0][1]}; {missing.message}", hint=missing.hint, page=missing.page
@@ -268,7 +274,7 @@ def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend
     return view
 
 
-def direct(flags: Globals) -> View:
+def read_sources(flags: Globals) -> View:
     """Read every enabled source once: numbers and names, no trend.
 
     While the GPUs are let go on request, the NVIDIA driver is not opened.
@@ -307,7 +313,7 @@ def direct(flags: Globals) -> View:
         raise SourceUnavailable(why, hint=hint)
     view = View("direct", time.time(), items)
     view.trend = False
-    view.warnings.append(("no-trend", "one direct look: no trend and no verdict"))
+    view.warnings.append(("no-trend", "one direct reading: no trend and no verdict"))
     view.warnings += [("source", reason) for reason in reasons]
     return view
 
@@ -316,7 +322,7 @@ def _let_go(until_s: float) -> str:
     from gpuwatchd.core import units  # noqa: PLC0415 - rare
 
     until = units.clock(until_s, now_s=time.time())
-    return f"the GPUs are let go on request until {until} ({TAKE_BACK})"
+    return f"the GPUs are released on request until {until} ({TAKE_BACK})"
 
 
 def _look_once(name: str, settings: Config, reasons: list[str]) -> list[LiveDevice]:
@@ -350,7 +356,7 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
             import gpuwatchd.collect.host  # noqa: F401, PLC0415
     module = sys.modules.get("gpuwatchd.collect.host")
     if missing and module is not None:
-        host = module.Host(anchor=locations.state_dir() / BOOT, writes_anchor=False)
+        host = module.Host(anchor=state_location.state_dir() / BOOT, writes_anchor=False)
         try:
             seen = host.processes([key.pid for key in missing])
         finally:
@@ -383,7 +389,7 @@ def _live_device(
             )
             for u in uses
         )
-    ledger = None if reading is None else attribution.draw(reading, device.memory_kind)
+    ledger = None if reading is None else attribution.build_ledger(reading, device.memory_kind)
     rest = ledger.unattributed_bytes if ledger is not None and ledger.state != "partial" else None
     return LiveDevice(
         device=device,

@@ -48,7 +48,7 @@ def delivery(one: Delivery, *, now_s: float) -> str:
         value += f"given up after {tries}: {one.error or 'no reason is known'}"
     else:
         value += _pending(one, tries, now_s)
-    return text.clean(value + (" (dry run: nothing was sent)" if one.dry_run else ""), limit=400)
+    return text.clean(value + (" (dry run: not sent)" if one.dry_run else ""), limit=400)
 
 
 def _dropped(one: Delivery) -> bool:
@@ -64,7 +64,7 @@ def _pending(one: Delivery, tries: str, now_s: float) -> str:
         return f"waits: {one.held}"
     due_s = one.next_try_at_s
     soon = due_s is None or due_s <= now_s + _AT_ONCE_S
-    when = "at once" if soon or due_s is None else f"at {units.moment(due_s, now_s=now_s)}"
+    when = "immediately" if soon or due_s is None else f"at {units.moment(due_s, now_s=now_s)}"
     if not one.attempts and one.error is None:
         return f"leaves {when}"
     return f"not delivered after {tries}: {one.error or 'no reason is known'}; next try {when}"
@@ -112,11 +112,11 @@ def _listed(names: Sequence[str]) -> str:
 
 def _decided(decision: Decision) -> tuple[str, str]:
     if decision.kind == "hold":
-        return f"{decision.notice} held back: {decision.reason}", "yellow"
+        return f"{decision.notice} held: {decision.reason}", "yellow"
     if decision.kind == "act":
         return f"asked to act: {decision.reason}", ""
     if decision.reason in {decision.notice, ""}:
-        return f"{decision.notice} is to be told", ""
+        return f"{decision.notice} will be sent", ""
     return f"{decision.notice} waits: {decision.reason}", "yellow"
 
 
@@ -146,7 +146,7 @@ def _absent(key: str) -> str:
 
 def silent(one: Silence, *, now_s: float) -> str:
     """Return in a word or two that an alert is silent, and until when."""
-    until = "it is over" if one.until_resolved else units.moment(one.until_at_s, now_s=now_s)
+    until = "it is resolved" if one.until_resolved else units.moment(one.until_at_s, now_s=now_s)
     return f"silent until {until}"
 
 
@@ -158,7 +158,7 @@ def silence(one: Silence, *, now_s: float, alerts: Iterable[Alert] = ()) -> str:
 def silence_end(one: Silence, *, now_s: float) -> str:
     """Return until when a silence lasts, who wants it and why."""
     until = units.moment(one.until_at_s, now_s=now_s)
-    end = f"until it is over, {until} at the latest" if one.until_resolved else f"until {until}"
+    end = f"until it is resolved, {until} at the latest" if one.until_resolved else f"until {until}"
     who = f", by {one.who}" if one.who else ""
     why = f" ({one.why})" if one.why else ""
     return text.clean(f"{end}{who}{why}", limit=400)

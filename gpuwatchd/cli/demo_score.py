@@ -44,7 +44,7 @@ class _Story(msgspec.Struct, kw_only=True):
     firing: Alert | None = None
 
 
-class Ledger:
+class DemoScore:
     """Collects judgements while the demo runs.
 
     Parameters
@@ -151,10 +151,8 @@ def cells(row: Row, *, wide: bool) -> list[str]:
     """Return the row as people read it; ``wide`` has room for the interval of the prediction."""
     text = "-"
     if row.eta is not None:
-        text = units.duration(row.eta.mid_s)
-        if wide:
-            high = units.duration(row.eta.high_s) if row.eta.high_s is not None else "open"
-            text = f"{text} ({units.duration(row.eta.low_s)} - {high})"
+        eta = row.eta
+        text = units.band(eta.low_s, eta.mid_s, eta.high_s) if wide else units.duration(eta.mid_s)
     return [
         row.program.removeprefix("GPU "),
         row.planted,
@@ -169,12 +167,7 @@ def cells(row: Row, *, wide: bool) -> list[str]:
 def row_json(row: Row) -> dict[str, Any]:
     """Return the row for programs."""
     return {
-        "program": row.program,
-        "planted": row.planted,
-        "leak": row.leak,
-        "found": row.found,
-        "watch_s": row.watch_s,
-        "alert_s": row.alert_s,
+        **envelope.fields(row, "program planted leak found watch_s alert_s"),
         "eta": envelope.eta_json(row.eta),
         "true_eta_s": row.true_eta_s,
         "right": row.right,

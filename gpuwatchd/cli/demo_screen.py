@@ -8,7 +8,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpuwatchd.cli import demo_score, envelope, output
 from gpuwatchd.core import units
@@ -41,32 +41,23 @@ _WIDE = 100
 """Columns from which the final table shows the interval too."""
 
 
-class Event:
-    """One thing worth a line.
+class Event(NamedTuple):
+    """One thing worth a line."""
 
-    Parameters
-    ----------
-    kind
-        One of watch, alert, escalated, cleared, recovered, crashed, pop-up.
-    world_s
-        World seconds since the demo began.
-    words
-        One sentence.
-    alert
-        The alert that it is about, if any.
-    """
-
-    def __init__(self, kind: str, world_s: float, words: str, alert: Alert | None = None) -> None:
-        self.kind = kind
-        self.world_s = world_s
-        self.words = words
-        self.alert = alert
+    kind: str
+    """One of watch, alert, escalated, cleared, recovered, crashed, pop-up."""
+    world_s: float
+    """World seconds since the demo began."""
+    words: str
+    """One sentence."""
+    alert: Alert | None = None
+    """The alert that it is about, if any."""
 
     def parts(self) -> tuple[output.Part, ...]:
         """Return the line, in pieces with their styles."""
         label = self.kind.upper() if self.kind == "alert" else self.kind
         return (
-            f"+{units.duration(self.world_s):<8} ",
+            f"+{units.duration(self.world_s):<11} ",
             (f"{label:<10}", _KINDS[self.kind]),
             self.words,
         )
@@ -76,7 +67,7 @@ def event_of(alert: Alert, world_s: float) -> Event:
     """Return the event of an alert whose state has just changed."""
     finding = alert.finding
     if alert.state == "resolved":
-        words = f"{alert.title} no longer grows: {alert.ended or 'it is over'}"
+        words = f"{alert.title} no longer grows: {alert.ended or 'it is resolved'}"
         # What was only watched was never told to anybody: nothing to recover from.
         return Event("recovered" if alert.firing_at_s else "cleared", world_s, words, alert)
     words = (
@@ -86,22 +77,6 @@ def event_of(alert: Alert, world_s: float) -> Event:
         return Event("watch", world_s, words, alert)
     fresh = alert.firing_at_s == alert.changed_at_s
     return Event("alert" if fresh else "escalated", world_s, words, alert)
-
-
-class Show(Protocol):
-    """Whoever presents the demo."""
-
-    def begin(self, title: str, note: str) -> None:
-        """Say what is about to happen."""
-
-    def update(self, state: LiveState, world_s: float, events: Sequence[Event]) -> None:
-        """Take one tick."""
-
-    def end(self, rows: Sequence[demo_score.Row], *, simulated_s: float) -> None:
-        """Say what was found against what was planted."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was. May be called twice."""
 
 
 class Lines:
@@ -172,7 +147,7 @@ class Lines:
             self.out.line((line.rstrip(), style))
 
     def close(self) -> None:
-        """Nothing to restore."""
+        """Leave the terminal as it was, where something was changed; may be called twice."""
 
 
 class Json:
@@ -220,7 +195,11 @@ class Json:
 
     @staticmethod
     def _write(data: dict[str, Any]) -> None:
-        output.emit_json(envelope.answer("demo", data, source="simulate"))
+        envelope.emit("demo", data, source="simulate")
+
+
+Show = Lines | Json
+"""Whoever presents the demo."""
 
 
 def _program() -> str:
@@ -240,7 +219,7 @@ _LEAST_EVENTS = 4
 _COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
     ("memory", "right", 8),
     ("growth", "right", 12),
-    ("full in", "right", 7),
+    ("full in", "right", 11),
     ("verdict", "left", 13),
 )
 """Columns of fixed width: header, side, width. The first two share what is left."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd.core import units
+from gpuwatchd.core import text, units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.output import Part
     from gpuwatchd.core.model import Device, DeviceState, Event, EventKind, Ledger, MemoryKind
     from gpuwatchd.store.live import LiveDevice
+    from gpuwatchd.store.reader import Segment
 
 _WAKES = "it is read again when a program wakes it"
-_REBOOT, _STAYS = "sudo dmesg | grep -i xid; then reboot", "see dmesg; reboot if it stays so"
+_REBOOT, _STAYS = "sudo dmesg | grep -i xid; then reboot", "see dmesg; reboot if it persists"
 _RESET = "end its processes, then sudo nvidia-smi --gpu-reset"
 _DOCTOR = "gpuwatchctl doctor"
 _STATES: dict[DeviceState, tuple[EventKind | None, str, str, str, str]] = {
@@ -22,7 +23,7 @@ _STATES: dict[DeviceState, tuple[EventKind | None, str, str, str, str]] = {
     "lost": ("gpu-lost", "lost", "", "", _REBOOT),
     "hung": ("gpu-hung", "hung", ": ", "the driver does not answer", _STAYS),
     "reset-required": ("reset-required", "needs a reset", "", "", _RESET),
-    "released": (None, "released", ", ", "nothing is read", "gpuwatchctl release --end"),
+    "released": (None, "released", ", ", "not read", "gpuwatchctl release --end"),
     "no-permission": (None, "no permission to read it", "", "", _DOCTOR),
     "unsupported": (None, "its memory cannot be read", "", "", _DOCTOR),
 }
@@ -35,16 +36,22 @@ _MEMORY: dict[MemoryKind, str] = {
 _MEMORY_MEANS: dict[MemoryKind, str] = {
     "dedicated": "",
     "unified": "memory is shared with the host: what is free is what the host has left",
-    "coherent": "the kernel keeps pages after a process has ended: processes are judged, "
-    "and the GPU as a whole where they are not known",
+    "coherent": "the kernel keeps pages after a process has ended: processes are monitored, "
+    "and the GPU as a whole where they are unknown",
 }
 _ABSENT = {"gpu-lost": "it was lost", "gpu-hung": "the driver did not answer"}
 _SELF_EVIDENT = {"xid", "released", "gpu-lost", "gpu-back", "gpu-hung", "driver-changed"}
 """Events whose words need no name before them: "XID 79: ...", "the driver is used again"."""
+_TIME_SAYS = {
+    "start": "the daemon started to record",
+    "boot": "the machine was started",
+    "clock-step": "the clock was set",
+    "gap": "no data before",
+}
 UNOWNED = "that no process owns"
 _DAY_S = 86400.0
 _MATTERS_BYTES, _MATTERS_SHARE = 512 * 1024**2, 0.01
-"""Memory that nobody owns is spoken of from this amount and share of the device on."""
+"""Memory that without an owner is spoken of from this amount and share of the device on."""
 DRIVER_BYTES, DRIVER_SHARE = 1024**3, 0.02
 """The driver takes no more than this, or than that share: as `zombies` has it."""
 
@@ -56,6 +63,8 @@ def state(item: LiveDevice, *, now_s: float, released_until_s: float | None = No
         why = f": {item.faults[0]}" if item.faults else ""
         return [(f"not readable{why}", "yellow")]
     if reading.state == "ok":
+        if reading.used_bytes is None and not reading.per_instance and item.faults:
+            return [(f"memory unknown: {item.faults[0]}", "yellow")]
         return []
     kind, _, _, _, todo = _STATES[reading.state]
     event = newest(item.events, kind) if kind is not None else None
@@ -122,7 +131,7 @@ def processes(item: LiveDevice) -> str:
 def unowned(item: LiveDevice) -> str:
     """Return "1.2 GiB that no process owns" where that is worth a line; else "".
 
-    What nobody owns while the device is idle (contexts of the driver) does not count.
+    What without an owner while the device is idle (contexts of the driver) does not count.
     """
     ledger = item.ledger
     amount = item.unattributed_bytes if ledger is None else ledger.unattributed_bytes
@@ -148,7 +157,7 @@ def balance(ledger: Ledger) -> str:
     >>> G = 1024**3
     >>> balance(Ledger(state="whole", total_bytes=80 * G, free_bytes=27 * G, reserved_bytes=G,
     ...                owned_bytes=50 * G, unattributed_bytes=2 * G))
-    '80.0 GiB = 27.0 GiB free + 1.0 GiB reserved + 50.0 GiB in processes + 2.0 GiB nobody owns'
+    '80.0 GiB = 27.0 GiB free + 1.0 GiB reserved + 50.0 GiB in processes + 2.0 GiB without an owner'
     """
     if ledger.state == "none":
         return "no account: the process list is unknown"
@@ -160,7 +169,7 @@ def balance(ledger: Ledger) -> str:
             (ledger.owned_bytes, "in processes", ">= " if ledger.state == "partial" else ""),
             (
                 None if ledger.state == "overlap" else ledger.unattributed_bytes,
-                "nobody owns", "<= " if ledger.state == "partial" else "",
+                "without an owner", "<= " if ledger.state == "partial" else "",
             ),
         )
         if amount is not None
@@ -196,10 +205,20 @@ def happened(event: Event, *, now_s: float) -> list[Part]:
     style = "yellow" if event.hardware else ""
     look = ""
     if event.hardware is not None:
-        look = "look at the hardware first" if event.hardware else "the application's doing"
+        look = "check the hardware first" if event.hardware else "the application's doing"
     sort = sort_of(event.kind, event.text)
     text = f"{sort} {event.text}".strip()
     return [units.clock(event.at_s, now_s=now_s), (text, style), (look, "dim")]
+
+
+def segment_words(segment: Segment) -> str:
+    """Return why time went on differently, and by how much."""
+    value = _TIME_SAYS.get(segment.reason, text.clean(segment.reason))
+    if segment.wall_step_s is not None:
+        value += f" by {segment.wall_step_s:+.0f} s"
+    if segment.gap_s is not None:
+        value += f", {units.duration(segment.gap_s)} are missing"
+    return value
 
 
 def broken(item: LiveDevice, *, now_s: float) -> list[Part]:
@@ -213,16 +232,16 @@ def broken(item: LiveDevice, *, now_s: float) -> list[Part]:
     if last.kind in _ABSENT and back is not None and back.at_s >= last.at_s:
         # Its text is of that moment: "does not answer any more".
         text = f"{_ABSENT[last.kind]}, back since {units.clock(back.at_s, now_s=now_s)}"
-    return [(f"{at} {text}", "yellow"), ("look at the hardware first", "dim")]
+    return [(f"{at} {text}", "yellow"), ("check the hardware first", "dim")]
 
 
 def judged_instead(item: LiveDevice, others: Sequence[LiveDevice]) -> str:
     """Return what is judged where a device itself is not; "" where it is."""
     if any(other.device.parent_uid == item.device.uid for other in others):
-        return "its MIG instances are judged, not the card"
+        return "its MIG instances are monitored, not the card"
     known = item.processes is not None and item.processes_age_s is None
     if item.device.memory_kind == "coherent" and known:
-        return "its processes are judged, not the card"
+        return "its processes are monitored, not the card"
     return ""
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from gpuwatchd.analysis import attribution
-from gpuwatchd.analysis.idle import DAEMONS, Board, Held, Limits, snapshot
-from gpuwatchd.cli import locations
+from gpuwatchd.analysis.idle import DAEMONS, DeviceSnapshot, Limits, ProcessMemory, snapshot
+from gpuwatchd.cli import state_location
 from gpuwatchd.cli.current_state import BOOT
-from gpuwatchd.collect.host import Host, files
-from gpuwatchd.collect.host.files import inside_container
+from gpuwatchd.collect.host import Host, procfs
 from gpuwatchd.collect.host.liveness import absent, probe
+from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.core.model import Value
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ _AGAIN_S: Final = 0.25
 """Between two looks at a process in state D: has it used a CPU meanwhile?"""
 
 
-class Loose(Value, frozen=True, kw_only=True):
+class UnlistedOpeners(Value, frozen=True, kw_only=True):
     """Who has device files open without being listed by the driver."""
 
-    found: tuple[tuple[ProcessInfo, files.Holder], ...] = ()
+    found: tuple[tuple[ProcessInfo, procfs.Holder], ...] = ()
     looked: int = 0
     unreadable: int = 0
     whole: bool = True
@@ -43,7 +43,7 @@ class Loose(Value, frozen=True, kw_only=True):
 
 
 def idle_holdings(view: View, config: Config, before: LiveState | None) -> tuple[Holding, ...]:
-    """Return what one look can prove to be held without work.
+    """Return what one look can prove to be idle.
 
     Parameters
     ----------
@@ -67,18 +67,18 @@ def idle_holdings(view: View, config: Config, before: LiveState | None) -> tuple
     return snapshot([_board(item, view, was) for item in view.devices], limits)
 
 
-def _board(item: LiveDevice, view: View, was: Mapping[int, ProcessInfo]) -> Board:
+def _board(item: LiveDevice, view: View, was: Mapping[int, ProcessInfo]) -> DeviceSnapshot:
     reading, uid = item.reading, item.device.uid
     if reading is None or item.processes is None or reading.state != "ok":
-        return Board(uid=uid)
+        return DeviceSnapshot(uid=uid)
     if any(other.device.parent_uid == uid for other in view.devices):
-        return Board(uid=uid, uses=())  # what is held there, its MIG instances hold
-    return Board(
+        return DeviceSnapshot(uid=uid, uses=())  # what is held there, its MIG instances hold
+    return DeviceSnapshot(
         uid=uid,
         total_bytes=reading.total_bytes or item.device.memory_total_bytes,
         util_pct=reading.util_pct,
         memory_util_pct=reading.memory_util_pct,
-        ledger=attribution.draw(reading, item.device.memory_kind),
+        ledger=attribution.build_ledger(reading, item.device.memory_kind),
         uses=tuple(
             _held(use, was, local=item.device.source not in _RECORDED) for use in item.processes
         ),
@@ -87,17 +87,17 @@ def _board(item: LiveDevice, view: View, was: Mapping[int, ProcessInfo]) -> Boar
     )
 
 
-def _held(use: LiveProcess, was: Mapping[int, ProcessInfo], *, local: bool) -> Held:
+def _held(use: LiveProcess, was: Mapping[int, ProcessInfo], *, local: bool) -> ProcessMemory:
     info, pid = use.info, use.info.key.pid
     exempt = info.framework in SCREEN or info.name in DAEMONS or pid == os.getpid()
     if not local or info.foreign:
-        return Held(info=info, used_bytes=use.used_bytes, kind=use.kind, exempt=exempt)
+        return ProcessMemory(info=info, used_bytes=use.used_bytes, kind=use.kind, exempt=exempt)
     if info.key.started_at_s is None and absent(pid):
         info = structs.replace(was.get(pid, info), state="gone")
-        return Held(info=info, used_bytes=use.used_bytes, kind=use.kind, exists=False)
+        return ProcessMemory(info=info, used_bytes=use.used_bytes, kind=use.kind, exists=False)
     now = probe(pid)
     if now is None:
-        return Held(info=info, used_bytes=use.used_bytes, kind=use.kind, exempt=exempt)
+        return ProcessMemory(info=info, used_bytes=use.used_bytes, kind=use.kind, exempt=exempt)
     cpu_pct, parent = None, None
     if now.state == "D":
         time.sleep(_AGAIN_S)
@@ -108,7 +108,7 @@ def _held(use: LiveProcess, was: Mapping[int, ProcessInfo], *, local: bool) -> H
     elif now.state in {"Z", "X"}:
         above = probe(now.parent_pid)
         parent = None if above is None else f"{above.name}[{now.parent_pid}]"
-    return Held(
+    return ProcessMemory(
         info=info,
         used_bytes=use.used_bytes,
         kind=use.kind,
@@ -120,24 +120,24 @@ def _held(use: LiveProcess, was: Mapping[int, ProcessInfo], *, local: bool) -> H
     )
 
 
-def loose(view: View) -> Loose:
+def unlisted_openers(view: View) -> UnlistedOpeners:
     """Return who has device files open without being listed by the driver on any device.
 
     Never the screen, the driver's helpers, the daemon or this program.
     """
-    seen = files.scan()
+    seen = procfs.scan()
     listed = {use.info.key.pid for item in view.devices for use in item.processes or ()}
     own = {os.getpid(), view.daemon.pid}
     others = [holder for holder in seen.found if holder.pid not in listed and holder.pid not in own]
     infos: dict[int, ProcessInfo] = {}
     if others:
-        boot = locations.state_dir() / BOOT
+        boot = state_location.state_dir() / BOOT
         host = Host(maps_per_look=len(others), anchor=boot, writes_anchor=False)
         try:
             infos = host.processes([other.pid for other in others])
         finally:
             host.close()
-    return Loose(
+    return UnlistedOpeners(
         found=tuple(
             (info, other)
             for other in others

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd import __version__
+from gpuwatchd.cli import output
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import LEAK_PATTERNS
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpuwatchd.cli.current_state import Daemon, View
-    from gpuwatchd.core.model import Device, EtaRange, Finding
+    from gpuwatchd.core.model import Device, EtaRange, Finding, ProcessKey
     from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.live import KnownRuns
 
@@ -27,9 +28,30 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _whole(value: float | None) -> int | None:
-    """Return whole bytes; None for unknown and infinite."""
-    return round(value) if value is not None and math.isfinite(value) else None
+def fields(of: object, names: str) -> dict[str, Any]:
+    """Return attributes under their own names, as JSON has them.
+
+    Parameters
+    ----------
+    of
+        Whose attributes.
+    names
+        Keys, in order, with spaces between them. ``at`` and ``*_at`` are the instants of ``at_s``
+        and ``*_at_s``; numbers are finite or null, texts and lists of texts are clean.
+    """
+    return {name: _field(of, name) for name in names.split()}
+
+
+def _field(of: object, name: str) -> Any:
+    """Return one attribute: JSON has neither infinities nor control characters."""
+    if name == "at" or name.endswith("_at"):
+        return units.instant(getattr(of, f"{name}_s"))
+    value = getattr(of, name)
+    if isinstance(value, str):
+        return text.clean(value)
+    if isinstance(value, (tuple, list)):
+        return [text.clean(line) for line in value]
+    return finite(value) if isinstance(value, float) else value
 
 
 def host() -> str:
@@ -38,6 +60,7 @@ def host() -> str:
 
 
 def _head(verb: str) -> dict[str, Any]:
+    """Return the keys that every answer begins with."""
     return {
         "schema_version": SCHEMA_VERSION,
         "verb": verb,
@@ -85,40 +108,42 @@ def answer(
     }
 
 
+def emit(verb: str, data: Any, **more: Any) -> None:
+    """Write the answer of a verb that succeeded; the rest is what :func:`answer` takes."""
+    output.emit_json(answer(verb, data, **more))
+
+
 def failure(
     verb: str, kind: str, message: str, *, hint: str, exit_code: int, page: str = ""
 ) -> dict[str, Any]:
     """Return the envelope of a verb that failed; ``page`` is of the documentation, "" is none."""
+    error = error_json(kind, message, hint=hint, exit_code=exit_code, page=page)
+    return {**_head(verb), **error}
+
+
+def error_json(
+    kind: str, message: str, *, hint: str, exit_code: int, page: str = ""
+) -> dict[str, Any]:
+    """Return what an answer has in place of ``data``, or beside it, where something failed."""
     return {
-        **_head(verb),
         "error": {
             "kind": kind,
             "message": text.clean(message, limit=1024),
             "hint": text.clean(hint, limit=1024),
             "exit_code": exit_code,
             "page": page or None,
-        },
+        }
     }
 
 
 def daemon_json(daemon: Daemon) -> dict[str, Any]:
     """Return what is known about the daemon."""
-    return {
-        "running": daemon.running,
-        "scope": daemon.scope,
-        "pid": daemon.pid,
-        "version": daemon.version,
-        "started_at": units.instant(daemon.started_at_s),
-        "last_sample_at": units.instant(daemon.last_sample_at_s),
-        "problems": [text.clean(problem) for problem in daemon.problems],
-    }
+    return fields(daemon, "running scope pid version started_at last_sample_at problems")
 
 
 def eta_json(eta: EtaRange | None) -> dict[str, float | None] | None:
     """Return the band in seconds; None when there is nothing to wait for, high None when open."""
-    if eta is None:
-        return None
-    return {"low_s": finite(eta.low_s), "mid_s": finite(eta.mid_s), "high_s": finite(eta.high_s)}
+    return None if eta is None else fields(eta, "low_s mid_s high_s")
 
 
 def is_leak(finding: Finding | None) -> bool:
@@ -128,19 +153,15 @@ def is_leak(finding: Finding | None) -> bool:
 
 def verdict_json(finding: Finding) -> dict[str, Any]:
     """Return a judgement as the contract has it."""
+    level = finite(finding.levels_off_bytes)
     return {
         "leak": is_leak(finding),
-        "tier": finding.tier,
-        "pattern": finding.pattern,
-        "severity": finding.severity,
-        "confidence": finite(finding.confidence),
-        "rate_bytes_per_s": finite(finding.rate_bytes_per_s),
-        "r_squared": finite(finding.r_squared),
-        "p_value": finite(finding.p_value),
-        "detector": finding.detector,
-        "onset_at": units.instant(finding.onset_at_s),
+        **fields(
+            finding,
+            "tier pattern severity confidence rate_bytes_per_s r_squared p_value detector onset_at",
+        ),
         "eta": eta_json(finding.eta),
-        "levels_off_bytes": _whole(finding.levels_off_bytes),
+        "levels_off_bytes": None if level is None else round(level),
         "reason": text.clean(finding.reason, limit=1024),
         "advice": [text.clean(line, limit=1024) for line in finding.advice],
     }
@@ -149,34 +170,25 @@ def verdict_json(finding: Finding) -> dict[str, Any]:
 def word_json(word: UserLabel) -> dict[str, Any]:
     """Return what the user said of an alert."""
     return {
-        "word": word.word,
-        "why": maybe(word.why),
+        **fields(word, "word why"),
         "by": maybe(word.who),
-        "given_at": units.instant(word.given_at_s),
-        "undone_at": units.instant(word.undone_at_s),
+        **fields(word, "given_at undone_at"),
     }
 
 
 def known_json(history: KnownRuns | None) -> dict[str, Any] | None:
     """Return what is known beside the curve; None where the program cannot be known again."""
-    if history is None:
-        return None
-    return {
-        "runs": history.runs,
-        "word": history.word,
-        "siblings": history.siblings,
-        "yesterday": history.yesterday,
-    }
+    return None if history is None else fields(history, "runs word siblings yesterday")
 
 
 def device_json(device: Device) -> dict[str, Any]:
     """Return the identity of a device."""
-    return {
-        "uid": text.clean(device.uid),
-        "index": device.index,
-        "name": text.clean(device.name),
-        "memory_total_bytes": device.memory_total_bytes,
-    }
+    return fields(device, "uid index name memory_total_bytes")
+
+
+def process_json(process: ProcessKey | None) -> dict[str, Any] | None:
+    """Return which process is meant, for certain; None for none."""
+    return None if process is None else fields(process, "pid started_at")
 
 
 def maybe(value: str | None) -> str | None:

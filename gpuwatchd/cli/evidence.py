@@ -14,7 +14,7 @@ from gpuwatchd.analysis.detectors.step import Step
 from gpuwatchd.analysis.detectors.trend import Trend
 from gpuwatchd.analysis.forecast.eta import pace
 from gpuwatchd.analysis.verdict import growth as growing
-from gpuwatchd.analysis.verdict import naming
+from gpuwatchd.analysis.verdict import pattern
 from gpuwatchd.cli import history_query
 from gpuwatchd.core.errors import StoreError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.analysis.forecast.eta import Pace
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.analysis.verdict.growth import Growth
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import Device, Finding, ProcessInfo, Series, Signal, Subject
@@ -36,7 +36,7 @@ class Evidence(NamedTuple):
     """What the recorded series of a subject gives; measured with the settings in force."""
 
     series: Series
-    view: View
+    view: SeriesWindow
     """The last stretch without a gap."""
     finding: Finding
     """What is judged of it by itself, before anything has been confirmed."""
@@ -47,11 +47,6 @@ class Evidence(NamedTuple):
     pace: Pace | None
     least_bytes: float
     """Growth below this is none."""
-
-    @property
-    def span_s(self) -> float:
-        """Length of the stretch that was looked at."""
-        return self.view.span_s
 
 
 class Wanted(NamedTuple):
@@ -102,7 +97,7 @@ def measure(series: Series, settings: DetectionSection) -> Evidence:
 
 
 def _signals(
-    view: View, growth: Growth | None, settings: DetectionSection
+    view: SeriesWindow, growth: Growth | None, settings: DetectionSection
 ) -> tuple[tuple[str, Signal | None], ...]:
     """Ask every detector; the trend is asked about the growth that is judged."""
     spike = Spike(settings.spike_percent, settings.spike_window)
@@ -120,7 +115,7 @@ def _signals(
 def slows(evidence: Evidence) -> bool:
     """Say whether the growth provably slows down before the limit."""
     growth = evidence.growth
-    return growth is not None and naming.decelerates(evidence.view, growth) is not None
+    return growth is not None and pattern.decelerates(evidence.view, growth) is not None
 
 
 def kept(evidence: Evidence, onset_at_s: float) -> tuple[float, float, float]:

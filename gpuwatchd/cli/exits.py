@@ -26,12 +26,12 @@ def _verb_of(arguments: list[str]) -> str:
     return next((word for word in arguments if word in COMMANDS), "")
 
 
-def see(page: str) -> str:
+def docs_reference(page: str) -> str:
     """Return the line that names a page of the documentation.
 
     Examples
     --------
-    >>> see("errors#no-gpu")
+    >>> docs_reference("errors#no-gpu")
     'see: gpuwatchctl docs errors#no-gpu'
     """
     return f"see: {NAME} docs {page}"
@@ -66,10 +66,14 @@ def fail(
             envelope.failure(verb, kind, message, hint=hint, exit_code=code, page=page)
         )
     elif verb == PLUGIN:
-        from gpuwatchd.cli import plugin  # noqa: PLC0415
+        from gpuwatchd.cli import monitoring_plugin  # noqa: PLC0415
 
-        more = (*((f"hint: {hint}",) if hint else ()), *((see(page),) if page else ()))
-        print(plugin.render(plugin.Answer(plugin.UNKNOWN, message, more=more)))
+        more = (*((f"hint: {hint}",) if hint else ()), *((docs_reference(page),) if page else ()))
+        print(
+            monitoring_plugin.render(
+                monitoring_plugin.Answer(monitoring_plugin.UNKNOWN, message, more=more)
+            )
+        )
         return code
     from gpuwatchd.core import text  # noqa: PLC0415
 
@@ -77,13 +81,13 @@ def fail(
     if hint:
         lines.append(f"hint: {text.clean(hint, limit=1024)}")
     if page:
-        lines.append(text.clean(see(page)))
+        lines.append(text.clean(docs_reference(page)))
     with contextlib.suppress(OSError, ValueError):  # perhaps nobody listens
         print("\n".join(lines), file=sys.stderr)
     return code
 
 
-def silence() -> int:
+def discard_output() -> int:
     """Point stdout at nothing, so that the interpreter's last flush fails no more; return 141."""
     with contextlib.suppress(OSError, ValueError):  # a test's stream has no descriptor
         null = os.open(os.devnull, os.O_WRONLY)
@@ -92,7 +96,7 @@ def silence() -> int:
     return PIPE_CLOSED
 
 
-def guard(arguments: list[str], work: Callable[[list[str]], int]) -> int:
+def run_with_exit_code(arguments: list[str], work: Callable[[list[str]], int]) -> int:
     """Run ``work`` and return the exit code. Raises nothing, prints no traceback."""
     # Started with closed descriptors, Python has no streams at all.
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
@@ -110,7 +114,7 @@ def guard(arguments: list[str], work: Callable[[list[str]], int]) -> int:
                 arguments, error, error.message, error.hint, error.exit_code, page=error.page
             )
     except BrokenPipeError:
-        return silence()
+        return discard_output()
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as leaving:  # shell completion leaves this way
@@ -124,13 +128,16 @@ def _unexpected(arguments: list[str], error: Exception) -> int:
     words, hint = f"internal error: {type(error).__name__}: {error}", "run again with --debug"
     page = "errors#internal"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        silence()
-        words, hint = "the result cannot be written: no space left", "make room and run it again"
+        discard_output()
+        words, hint = (
+            "the result cannot be written: no space left",
+            "free some space and run it again",
+        )
         page = "errors#no-space"
     try:
         return fail(arguments, error, words, hint, FAILED, page=page)
     except BrokenPipeError:
-        return silence()
+        return discard_output()
     except OSError:  # the object for --json cannot be written either
-        silence()
+        discard_output()
         return fail([], error, words, hint, FAILED, page=page)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast, get_args
 
 import msgspec
 
-from gpuwatchd.cli import locations
+from gpuwatchd.cli import state_location
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import DeviceReading, Event, EventKind, ProcessInfo, Series, Subject
 from gpuwatchd.store import legacy_text
@@ -48,9 +48,9 @@ def reader() -> Reader:
     StoreError
         When there is none or it cannot be read.
     """
-    place = locations.chosen()
-    if place.scope == "user" and not locations.recorded(place.state_dir):
-        locations.let_in()
+    place = state_location.chosen()
+    if place.scope == "user" and not state_location.recorded(place.state_dir):
+        state_location.require_read_access()
     return store.Reader.open(place.state_dir)
 
 
@@ -73,7 +73,7 @@ def judged(
     StoreError
         The history cannot be read, and nothing takes that.
     """
-    if not locations.recorded(locations.state_dir()):
+    if not state_location.recorded(state_location.state_dir()):
         return None
     settings = flags.load_config().config.detection
     now_s = time.time()
@@ -116,7 +116,9 @@ def judged(
     from gpuwatchd.cli.current_state import View  # noqa: PLC0415 - look imports us
 
     view = View("database", newest_s, devices)
-    view.warnings.append(("from-history", "judged from the history, without the daemon's alerts"))
+    view.warnings.append(
+        ("from-history", "evaluated from the history, without the daemon's alerts")
+    )
     return view
 
 
@@ -282,7 +284,7 @@ def _on_host(
 
     What is free there now stands for what was free then.
     """
-    from gpuwatchd.collect.host.memory import headroom  # noqa: PLC0415 - only where the history is judged
+    from gpuwatchd.collect.host.procfs import headroom  # noqa: PLC0415 - only where the history is judged
     from gpuwatchd.pipeline.titles import of_host  # noqa: PLC0415
 
     points: dict[ProcessKey, list[tuple[float, int]]] = {}

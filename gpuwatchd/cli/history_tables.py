@@ -168,7 +168,7 @@ def _device_cells(device: RecordedDevice) -> list[list[str]]:
                 units.size(record["used_min_bytes"]),
                 units.size(record["used_max_bytes"]),
                 "" if change is None else f"{'+' if change > 0 else ''}{units.size(change)}",
-                "?" if util is None else f"{util:.0f}%",
+                "?" if util is None else f"{util:.0f} %",
             ]
         )
         before = last if last is not None else before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli import current_state, delivery_text, ranking, user_filter
+from gpuwatchd.cli import alert_order, current_state, delivery_text, user_filter
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 
@@ -159,7 +159,7 @@ def gather(since_s: float, *, only_open: bool) -> Incidents:
                 incidents.silences = state.silences
     incidents.silences = delivery_text.in_force(incidents.silences)
     alerts = [a for a in merged.values() if not only_open or a.state in OPEN]
-    incidents.alerts = ranking.ordered(alerts)
+    incidents.alerts = alert_order.ordered(alerts)
     return incidents
 
 

@@ -11,7 +11,7 @@ from gpuwatchd.core.model import LEAK_PATTERNS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.collect.logs.log import LogFile
+    from gpuwatchd.collect.logs.log_types import LogFile
     from gpuwatchd.pipeline.replay import Event, SubjectResult
 
 
@@ -42,7 +42,7 @@ def show(out: output.Out, log: LogFile, results: list[SubjectResult], *, show_al
     for why, count in quiet.items():
         out.line(f"  {count} {'subject' if count == 1 else 'subjects'} without a finding: {why}")
     if not results:
-        out.line("  nothing to judge in this log")
+        out.line("  no usable data in this log")
 
 
 def notable(subject_result: SubjectResult) -> bool:
@@ -56,7 +56,7 @@ def in_short(subject_result: SubjectResult) -> str:
     """Return why there is nothing to tell of a subject."""
     finding = subject_result.finding
     if finding is None:
-        return "not judged"
+        return "not analysed"
     return finding.reason if finding.pattern == "unknown" else finding.pattern
 
 

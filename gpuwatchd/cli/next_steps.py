@@ -12,7 +12,7 @@ from gpuwatchd.core import units
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.curve_reasons import Case
+    from gpuwatchd.cli.explanation_curve import ExplanationInput
     from gpuwatchd.core.model import ProcessInfo
 
 _URGENT_S = 7200.0
@@ -60,7 +60,7 @@ class Step(NamedTuple):
     command: str = ""
 
 
-def steps(case: Case, *, hardware_first: bool) -> list[Step]:
+def steps(case: ExplanationInput, *, hardware_first: bool) -> list[Step]:
     """Return what to do, in order: identify, isolate, stack trace, profiler."""
     out: list[Step] = []
     if hardware_first:
@@ -77,22 +77,22 @@ def steps(case: Case, *, hardware_first: bool) -> list[Step]:
     which = f"{info.key.pid}/host" if case.subject.host else info.key.pid
     out.append(
         Step(
-            f"if this is what it should do, say so: {_judged_by(case)}",
+            f"if this is expected, mark it: {_judged_by(case)}",
             f'gpuwatchctl feedback {which} normal --why "..."',
         )
     )
     return out
 
 
-def _judged_by(case: Case) -> str:
+def _judged_by(case: ExplanationInput) -> str:
     """Return what a word of the user is good for, as ``feedback`` says it when it is given."""
     live = case.process
     if live is None or live.history is None:
         return "it holds for this alone"
-    return "its next runs are judged by that"
+    return "it applies to its next runs"
 
 
-def _calm(case: Case) -> Iterator[Step]:
+def _calm(case: ExplanationInput) -> Iterator[Step]:
     label = _gpu(case)
     if (
         case.finding is not None
@@ -103,58 +103,55 @@ def _calm(case: Case) -> Iterator[Step]:
     key = case.subject.process
     flag = f" --pid {key.pid}" if key is not None else f" --gpu {label}"
     if any(holding.device_uid == case.item.device.uid for holding in case.view.holdings):
-        yield Step("see what is held there without work", "gpuwatchctl zombies")
+        yield Step("see which memory is idle there", "gpuwatchctl zombies")
         calm = ""
     else:
-        calm = "" if process_facts.first(case) else "nothing has to be done; "
+        calm = "" if process_facts.first(case) else "no action needed; "
     yield Step(
-        f"{calm}look at the curve yourself",
+        f"{calm}check the curve yourself",
         f"gpuwatchctl history{flag} --since 6h",
     )
     if case.finding is None or case.finding.pattern == "unknown":
         yield Step("ask again when more has been seen", f"gpuwatchctl explain {_name(case)}")
 
 
-def _nobody(case: Case) -> Iterator[Step]:
+def _nobody(case: ExplanationInput) -> Iterator[Step]:
     label = _gpu(case)
-    yield Step("see what is held without work, and who holds the device", "gpuwatchctl zombies")
+    yield Step("see which memory is idle, and who holds the device", "gpuwatchctl zombies")
     if not case.item.processes:
         yield Step("learn why the processes are unknown", "gpuwatchctl doctor")
     yield Step("list every program that has the device open", "sudo fuser -v /dev/nvidia*")
     yield Step(
-        "see when it began, and what began then", f"gpuwatchctl history --gpu {label} --since 6h"
+        "see when it started, and what else started then",
+        f"gpuwatchctl history --gpu {label} --since 6h",
     )
 
 
-def _advice(case: Case, *, hardware_first: bool) -> Iterator[Step]:
+def _advice(case: ExplanationInput, *, hardware_first: bool) -> Iterator[Step]:
     finding = case.finding
     if finding is not None:
         first = len(finding.hardware_at_s or ()) if hardware_first else 0
         yield from map(Step, finding.advice[first:])
 
 
-def _identify(case: Case, info: ProcessInfo) -> Iterator[Step]:
+def _identify(case: ExplanationInput, info: ProcessInfo) -> Iterator[Step]:
     pid = info.key.pid
     eta = case.finding.eta if case.finding is not None else None
     if eta is not None and eta.low_s <= _URGENT_S:
         yield Step(f"save its work now: it may be full in {units.duration(eta.low_s)}")
     yield Step(
-        "identify: when it began, and what began then",
+        "identify: when it started, and what else started then",
         f"gpuwatchctl history --pid {pid} --since 6h",
     )
     if info.foreign:
-        yield Step(
-            "look on the host of this container: the pid means nothing here", f"ps -fp {pid}"
-        )
+        yield Step("look on the host of this container: the pid is not valid here", f"ps -fp {pid}")
     elif info.group is not None:
         yield Step("isolate: one rank or all of them?", "gpuwatchctl status --wide")
     else:
-        yield Step(
-            "isolate: run it alone, shorter, and let its log be judged", "gpuwatchctl analyze LOG"
-        )
+        yield Step("isolate: run it alone, shorter, and analyse its log", "gpuwatchctl analyze LOG")
 
 
-def _inside(case: Case, info: ProcessInfo) -> Iterator[Step]:
+def _inside(case: ExplanationInput, info: ProcessInfo) -> Iterator[Step]:
     pid = info.key.pid
     if info.name.startswith("python") or info.frameworks or info.framework in _PROFILES:
         yield Step("stack trace: what is it doing while it grows?", f"py-spy dump --pid {pid}")
@@ -164,12 +161,12 @@ def _inside(case: Case, info: ProcessInfo) -> Iterator[Step]:
             f"gdb -p {pid} -batch -ex 'thread apply all bt'",
         )
     if case.subject.host:
-        yield Step("profiler: who keeps host memory?", f"memray attach {pid}")
+        yield Step("profiler: what holds host memory?", f"memray attach {pid}")
         return
     yield from _profile(case, info)
 
 
-def _profile(case: Case, info: ProcessInfo) -> Iterator[Step]:
+def _profile(case: ExplanationInput, info: ProcessInfo) -> Iterator[Step]:
     server = next((reading for reading in case.view.servers if reading.pid == info.key.pid), None)
     if server is not None and server.kind in _METRICS:
         command = f"curl -s {shlex.quote(server.url.rstrip('/'))}/{_METRICS[server.kind]}"
@@ -180,11 +177,11 @@ def _profile(case: Case, info: ProcessInfo) -> Iterator[Step]:
     yield Step(f"profiler: {text}", command)
 
 
-def _gpu(case: Case) -> str:
+def _gpu(case: ExplanationInput) -> str:
     index = case.item.device.index
     return case.item.device.uid if index is None or case.item.device.parent_uid else str(index)
 
 
-def _name(case: Case) -> str:
+def _name(case: ExplanationInput) -> str:
     key = case.subject.process
     return str(key.pid) if key is not None else _gpu(case)

@@ -74,41 +74,26 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return value
 
 
-def complete_gpu(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer the GPUs of the state file; silent when there is none."""
-    from gpuwatchd.cli import completion_answers  # noqa: PLC0415
+def _complete(
+    name: str, *more: Any
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return what offers values of the state file: a function of ``completion_answers``."""
 
-    return completion_answers.gpus(incomplete)
+    def offer(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Offer the values; silent when there is no state file."""
+        from gpuwatchd.cli import completion_answers  # noqa: PLC0415 - only at a TAB
 
+        items: list[CompletionItem] = getattr(completion_answers, name)(incomplete, *more)
+        return items
 
-def complete_pid(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer the processes of the state file; silent when there is none."""
-    from gpuwatchd.cli import completion_answers  # noqa: PLC0415
-
-    return completion_answers.pids(incomplete)
-
-
-def complete_key(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer the alert keys of the state file; silent when there is none."""
-    from gpuwatchd.cli import completion_answers  # noqa: PLC0415
-
-    return completion_answers.alert_keys(incomplete)
+    return offer
 
 
-def complete_user(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer the users of the state file, and "me"."""
-    from gpuwatchd.cli import completion_answers  # noqa: PLC0415
-
-    return completion_answers.users(incomplete)
-
-
-def complete_setting(
-    _: click.Context, __: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Offer the settings that judge a history: ``KEY=``."""
-    from gpuwatchd.cli import completion_answers  # noqa: PLC0415
-
-    return completion_answers.settings(incomplete, ("detection", "policy"))
+complete_gpu = _complete("gpus")
+complete_pid = _complete("pids")
+complete_key = _complete("alert_keys")
+complete_user = _complete("users")
+complete_setting = _complete("settings", ("detection", "policy"))
 
 
 def global_options() -> list[click.Option]:
@@ -201,50 +186,37 @@ class Span(_ToFloat):
         return seconds
 
 
-def pid_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--pid`` (repeatable) to a verb."""
-    return click.option(
-        "--pid",
-        "pids",
-        type=click.IntRange(min=1),
-        multiple=True,
-        metavar="PID",
-        shell_complete=complete_pid,
-        help="Only this process; repeatable.",
-    )(function)
-
-
 class _Who(_ToText):
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         who = str(value)
         if not who.strip():
-            self.fail("names nobody: write a name, a glob, a number, or me", param, ctx)
+            self.fail("names no user: write a name, a glob, a number, or me", param, ctx)
         return who
 
 
-def user_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--user`` (repeatable) to a verb; it fills :class:`Globals`."""
-    return click.option(
-        "--user",
-        type=_Who(),
-        multiple=True,
-        metavar="NAME",
-        expose_value=False,
-        callback=_keep,
-        shell_complete=complete_user,
-        help="Only processes of this user: name, glob, number or me; repeatable.",
-    )(function)
-
-
-def exit_code_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--exit-code`` to a verb."""
-    return click.option("--exit-code", is_flag=True, help="Exit 3 when a leak is found.")(function)
-
-
-def wide_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--wide`` to a verb; it fills :class:`Globals`."""
-    return click.option(
-        "--wide", is_flag=True, expose_value=False, callback=_keep, help="All that is known."
-    )(function)
+pid_option = click.option(
+    "--pid",
+    "pids",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="PID",
+    shell_complete=complete_pid,
+    help="Only this process; repeatable.",
+)
+user_option = click.option(
+    "--user",
+    type=_Who(),
+    multiple=True,
+    metavar="NAME",
+    expose_value=False,
+    callback=_keep,
+    shell_complete=complete_user,
+    help="Only processes of this user: name, glob, number or me; repeatable.",
+)
+"""Fills :class:`Globals`, as ``--wide`` does."""
+exit_code_option = click.option("--exit-code", is_flag=True, help="Exit 3 when a leak is found.")
+wide_option = click.option(
+    "--wide", is_flag=True, expose_value=False, callback=_keep, help="All that is known."
+)

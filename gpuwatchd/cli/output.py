@@ -107,7 +107,7 @@ _handed: ContextVar[tuple[list[Any], Sequence[str]] | None] = ContextVar("handed
 
 
 @contextmanager
-def handed_over(words: Sequence[str]) -> Iterator[list[Any]]:
+def capture_json(words: Sequence[str]) -> Iterator[list[Any]]:
     """Collect what this thread emits as JSON instead of writing it: we ask a verb by ``words``."""
     kept: list[Any] = []
     before = _handed.set((kept, words))
@@ -117,7 +117,7 @@ def handed_over(words: Sequence[str]) -> Iterator[list[Any]]:
         _handed.reset(before)
 
 
-def asked() -> Sequence[str]:
+def internal_call() -> Sequence[str]:
     """Return the words that we have asked a verb by; none where a person has typed it."""
     handed = _handed.get()
     return () if handed is None else handed[1]

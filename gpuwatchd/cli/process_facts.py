@@ -8,17 +8,49 @@ from gpuwatchd.analysis import hardware
 from gpuwatchd.cli import device_facts, verdict_text
 from gpuwatchd.cli.envelope import is_leak
 from gpuwatchd.core import units
+from gpuwatchd.core.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.analysis.hardware import Diagnosis
-    from gpuwatchd.cli.curve_reasons import Case
+    from gpuwatchd.cli.explanation_curve import ExplanationInput
     from gpuwatchd.core.model import DeviceReading, Event, ProcessInfo
-    from gpuwatchd.store.live import LiveProcess
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 _SHORT_POD = 8
 _ALONE = {"C", ""}
+
+
+def leak_rate(process: LiveProcess) -> float:
+    """Return how fast it grows in bytes per second; 0 where it does not, or nobody knows."""
+    finding = process.finding
+    if finding is None or finding.pattern not in LEAK_PATTERNS:
+        return 0.0
+    return finding.rate_bytes_per_s or 0.0
+
+
+def place(item: LiveDevice, process: LiveProcess) -> tuple[float, float, int, str]:
+    """Return what processes are sorted by: growth, then memory, then pid."""
+    used = float(process.used_bytes or 0)
+    return -leak_rate(process), -used, process.info.key.pid, item.device.uid
+
+
+def matches(item: LiveDevice, process: LiveProcess, wish: str, *, badge: str) -> bool:
+    """Say whether every word of a filter is found: in name, user, pid, framework, GPU, job.
+
+    Words of digits alone are a pid, or its beginning; ``badge`` is the word for its verdict.
+    """
+    info, device = process.info, item.device
+    own = (info.label, info.name, info.user, info.framework, info.model, info.job, info.group)
+    fields = (*own, info.container, info.unit, badge, device.name)
+    names = {device.label.lower().replace(" ", ""), device.uid.lower()}
+    return all(
+        str(info.key.pid).startswith(word)
+        if word.isdecimal()
+        else word in names or any(field and word in field.lower() for field in fields)
+        for word in wish.lower().split()
+    )
 
 
 def runs(info: ProcessInfo) -> str:
@@ -76,7 +108,7 @@ def wide(process: LiveProcess, *, now_s: float) -> list[tuple[str, str]]:
     if len(info.frameworks) > 1:
         parts.append(f"loaded: {', '.join(info.frameworks)}")
     if process.sm_pct is not None:
-        parts.append(f"sm {process.sm_pct:.0f}%")
+        parts.append(f"sm {process.sm_pct:.0f} %")
     if process.host_bytes is not None:
         parts.append(f"host {units.size(process.host_bytes)}")
     if process.kind not in _ALONE:
@@ -97,7 +129,7 @@ def wide(process: LiveProcess, *, now_s: float) -> list[tuple[str, str]]:
 _MOST = 6
 
 
-def events(case: Case) -> list[Event]:
+def events(case: ExplanationInput) -> list[Event]:
     """Return what happened to the device, or to the card of a MIG instance, lately.
 
     Since shortly before the growth began; without a growth, of the last day.
@@ -114,28 +146,28 @@ def events(case: Case) -> list[Event]:
     return sorted(found, key=lambda event: event.at_s)
 
 
-def _since_s(case: Case) -> float:
+def _since_s(case: ExplanationInput) -> float:
     onset_s = case.finding.onset_at_s if case.finding is not None else None
     recent_s = case.now_s - hardware.RECENT_S
     return recent_s if onset_s is None else min(onset_s - hardware.BEFORE_S, case.now_s)
 
 
-def diagnose(case: Case) -> Diagnosis:
+def diagnose(case: ExplanationInput) -> Diagnosis:
     """Return where to look first."""
     return hardware.diagnose(events(case), _reading(case), now_s=case.now_s, since_s=_since_s(case))
 
 
-def _reading(case: Case) -> DeviceReading | None:
+def _reading(case: ExplanationInput) -> DeviceReading | None:
     """Return what was read of the device; the history keeps nothing of its health."""
     return None if case.view.source == "database" else case.item.reading
 
 
-def first(case: Case) -> bool:
+def first(case: ExplanationInput) -> bool:
     """Say whether the hardware or its driver is to be looked at before the program."""
     return diagnose(case).word == "hardware"
 
 
-def hardware_lines(case: Case) -> Iterator[str]:
+def hardware_lines(case: ExplanationInput) -> Iterator[str]:
     """Yield what is known of the hardware."""
     diagnosis = diagnose(case)
     yield f"clean, {diagnosis.sentence}" if diagnosis.word == "clean" else diagnosis.sentence

@@ -95,10 +95,10 @@ def _limits(settings: Config) -> Iterator[str]:
     policy = settings.policy
     limits = [policy.severity.get(name, "info") for name in policy.channels]
     if limits and all(limit == "critical" for limit in limits):
-        yield "severity: no channel is used for warnings, only critical alerts are told"
+        yield "severity: no channel is used for warnings, only critical alerts are sent"
     for name in policy.severity:
         if name in NOTIFIERS and name not in used_channels(settings):
-            yield f"severity: {name} is not in use, so its limit does nothing"
+            yield f"severity: {name} is not in use, so its limit has no effect"
 
 
 def _minutes(ranges: Iterable[str]) -> set[int]:
@@ -119,10 +119,10 @@ def _quiet(settings: Config) -> Iterator[str]:
     for name in sorted(used):
         ranges = (*quiet.get(name, ()), *quiet.get(ALL, ()))
         if ranges and len(_minutes(ranges)) >= _WEEK_MIN:
-            yield f"quiet-hours: {name} is always quiet, so it tells critical alerts only"
+            yield f"quiet-hours: {name} is always quiet, so it sends critical alerts only"
     for name in quiet:
         if name != ALL and name in NOTIFIERS and name not in used:
-            yield f"quiet-hours: {name} is not in use, so its hours do nothing"
+            yield f"quiet-hours: {name} is not in use, so its hours have no effect"
 
 
 def _reserves(settings: Config) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _reserves(settings: Config) -> Iterator[str]:
     if policy.fallback and not policy.channels:
         yield "fallback: used when a channel fails, and there is none"
     if policy.digest != "off" and not policy.digest_channels:
-        yield "digest-channels: empty, so the summary reaches nobody"
+        yield "digest-channels: empty, so the summary is not sent"
     chat = settings.notify.chat
     if "chat" in used_channels(settings) and not chat.urls_file:
         yield (
@@ -146,16 +146,16 @@ def _overrides(sections: Sequence[OverrideSection]) -> Iterator[str]:
     for number, section in enumerate(sections, start=1):
         name, conditions, effects = f"override {number}", _conditions(section), _effects(section)
         if not effects:
-            yield f"{name}: sets nothing"
+            yield f"{name}: has no setting"
         elif not conditions and section.mute:
-            yield f"{name}: without a condition it fits everything: nobody is told of anything"
+            yield f"{name}: without a condition it matches everything: no message is sent"
         elif not conditions:
-            yield f"{name}: without a condition it fits everything; [policy] is the place for that"
+            yield f"{name}: without a condition it matches everything; use [policy] for that"
         asked = [key for key in (*_OF_PROCESS, "pattern") if key in conditions]
         if asked and conditions.get("kind") == "gpu":
-            yield f"{name}: alerts of kind gpu have no {asked[0]}, so it fits nothing"
+            yield f"{name}: alerts of kind gpu have no {asked[0]}, so it matches nothing"
         if section.grows and section.grows_to is not None:
-            yield f"{name}: grows-to says up to where, so grows adds nothing"
+            yield f"{name}: grows-to gives the limit, so grows has no effect"
         above = _covered(conditions, effects, sections[number:], number)
         if above:
             yield f"{name}: override {above} fits all of the same and sets the same, later wins"
@@ -201,11 +201,11 @@ def explain(settings: Config) -> list[str]:
     """Return the rules in plain sentences."""
     policy = settings.policy
     if not policy.channels:
-        texts = ["Nobody is told of alerts: no channel is in use; status and check show them."]
+        texts = ["No alerts are sent: no channel is in use; status and check show them."]
     else:
         texts = [*_notification_lines(settings), *_per_channel(settings)]
     if policy.fallback and policy.channels:
-        wait = units.short_duration(policy.fallback_after)
+        wait = units.duration(policy.fallback_after)
         texts.append(
             f"If none of them could deliver within {wait}: {_listed(policy.fallback, 'then')}."
         )
@@ -224,19 +224,17 @@ def explain(settings: Config) -> list[str]:
 def _notification_lines(settings: Config) -> Iterator[str]:
     policy = settings.policy
     hold = (
-        f"{units.short_duration(policy.flap_hold)} after it fires"
-        if policy.flap_hold
-        else "at once"
+        f"{units.duration(policy.flap_hold)} after it fires" if policy.flap_hold else "immediately"
     )
-    steps = [units.short_duration(step) for step in policy.repeat]
+    steps = [units.duration(step) for step in policy.repeat]
     again = "never again"
     if steps:
         first = f"after {', '.join(steps[:-1])}, then " if steps[1:] else ""
         again = f"again {first}every {steps[-1]}"
-    over = ", and when it is over" if policy.recovered else "; not when it is over"
-    yield f"An alert is told by {_listed(policy.channels)} {hold}, {again}{over}."
+    over = ", and when it resolves" if policy.recovered else "; not when it resolves"
+    yield f"An alert is sent by {_listed(policy.channels)} {hold}, {again}{over}."
     yield (
-        f"Nothing more of the same within {units.short_duration(policy.cooldown)} unless it gets "
+        f"No further message about it within {units.duration(policy.cooldown)} unless it gets "
         f"worse; at most {policy.max_per_hour} messages an hour; alerts of one cause share one."
     )
 
@@ -258,15 +256,15 @@ def _per_channel(settings: Config) -> Iterator[str]:
 
 def _kinds(settings: Config) -> Iterator[str]:
     policy = settings.policy
-    yield "Growth that is only watched is told to nobody; status shows it."
+    yield "Growth that is only watched is not sent; status shows it."
     if policy.tell_hardware:
-        yield "A GPU that is lost, hangs or must be reset is told."
+        yield "A GPU that is lost, hangs or must be reset is reported."
     else:
         yield "A GPU that is lost, hangs or must be reset is only shown."
     if policy.tell_held:
-        yield f"Memory held without work is told where it is {_listed(policy.tell_held, 'or')}."
+        yield f"Idle memory is reported where it is {_listed(policy.tell_held, 'or')}."
     else:
-        yield "Memory held without work is only shown (zombies)."
+        yield "Idle memory is only shown (zombies)."
 
 
 def _listed(words: Sequence[str], last: str = "and") -> str:
@@ -291,17 +289,17 @@ def _who(section: OverrideSection) -> str:
 def _what(section: OverrideSection) -> str:
     parts = []
     if section.mute:
-        parts.append("nobody is told")
+        parts.append("no message is sent")
     if section.grows_to is not None:
-        parts.append(f"it may grow to {units.size(section.grows_to)}, nobody is told below that")
+        parts.append(f"it may grow to {units.size(section.grows_to)}, no message below that")
     elif section.grows:
-        parts.append("it may grow, nobody is told before the last hour")
+        parts.append("it may grow, no message before the last hour")
     if section.severity is not None:
-        parts.append(f"told as {section.severity} at most")
+        parts.append(f"sent as {section.severity} at most")
     if section.channels is not None:
-        parts.append(f"told by {_listed(section.channels)}")
+        parts.append(f"sent by {_listed(section.channels)}")
     if section.repeat is not None:
-        steps = [units.short_duration(step) for step in section.repeat]
+        steps = [units.duration(step) for step in section.repeat]
         parts.append(f"reminders after {', '.join(steps)}" if steps else "no reminders")
-    value = "; ".join(parts) or "nothing is different"
+    value = "; ".join(parts) or "no difference"
     return f"{value} ({section.why})" if section.why else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import stat
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd.cli import ruleset
+from gpuwatchd.cli.answers.schema import notes
 from gpuwatchd.core import text, units
 from gpuwatchd.core.config import Config, OverrideSection, Seconds, Section, Size, expanded
 from gpuwatchd.core.config import schema as config_sections
@@ -120,21 +120,12 @@ def value_at(settings: Section, key: str) -> Any:
 
 def _docs() -> dict[str, dict[str, str]]:
     """Return class name -> field name (and "" for what its docstring tells) -> its docstring."""
-    docs: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(config_sections)).body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        # The name of a section stands before what it is about.
-        about = (ast.get_docstring(node) or "").partition("``: ")[2]
-        fields = docs[node.name] = {"": about.rstrip(".")}
-        name = ""
-        for item in node.body:
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                name = item.target.id
-            elif name and isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant):
-                fields[name] = inspect.cleandoc(str(item.value.value))
-                name = ""
-    return docs
+    # The name of a section stands before what it is about.
+    return {
+        name: {"": inspect.cleandoc(about).partition("``: ")[2].rstrip("."), **fields}
+        for name, fields in notes(config_sections.__name__).items()
+        for about in (getattr(config_sections, name).__doc__ or "",)
+    }
 
 
 def sections(kind: type[Section] = Config, path: str = "") -> Iterator[tuple[str, type[Section]]]:
@@ -228,13 +219,13 @@ def _windows(settings: Config) -> Iterator[str]:
 
 def _policy(settings: Config) -> Iterator[str]:
     if not settings.policy.channels:
-        yield "channels: empty, so nobody is told; alerts are only shown by status"
+        yield "channels: empty, so no alert is sent; status shows them"
     if not settings.sources.enabled:
-        yield "sources.enabled: empty, so nothing is watched"
+        yield "sources.enabled: empty, so nothing is monitored"
     if settings.daemon.interval > 60:
         yield "interval: growth within minutes is seen late"
     if not settings.policy.repeat:
-        yield "repeat: empty, so an alert is told once and never again"
+        yield "repeat: empty, so an alert is sent once and never again"
 
 
 def problems(settings: Config) -> list[str]:

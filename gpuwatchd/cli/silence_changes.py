@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.cli import envelope, incidents, locations, user_filter
+from gpuwatchd.cli import envelope, incidents, state_location, user_filter
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -45,7 +45,7 @@ def seconds(term: str) -> float:
     if length_s <= 0:
         raise ValueError("the duration must be more than zero")
     if length_s > LONGEST_S:
-        raise ValueError("at most 30d: what is forgotten must be heard of again")
+        raise ValueError("at most 30d, so that no silence is forgotten")
     return length_s
 
 
@@ -83,7 +83,7 @@ def of_alert(
     until_resolved = term == UNTIL_RESOLVED
     if until_resolved and alert.state not in incidents.OPEN:
         raise GpuwatchdError(
-            "it is over already",
+            "it is resolved already",
             hint=f"give a duration: gpuwatchctl snooze {named or alert.code} 8h",
             page="errors#already-over",
         )
@@ -110,7 +110,7 @@ def keep(silence: Silence) -> Silence:
     """
     from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
 
-    with locations.writing() as place:
+    with state_location.writing() as place:
         return store.add(place.state_dir, silence)
 
 
@@ -127,7 +127,7 @@ def take_back(standing: Sequence[Silence], now_s: float) -> int:
     from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
 
     rows = tuple(silence.row for silence in standing if silence.row is not None)
-    with locations.writing() as place:
+    with state_location.writing() as place:
         return store.clear(place.state_dir, rows, now_s) if rows else 0
 
 
@@ -146,16 +146,16 @@ def follows(
         Whether a daemon runs.
     """
     end = until(silence, now_s)
-    lines = [f"nobody is told of it {end}; it is still watched, and shown by status and alerts"]
+    lines = [f"silenced {end}; it is still monitored, and shown by status and alerts"]
     if meant is None:
         count = len(fits)
-        now = "nothing that is open" if not count else "1 open alert" if count == 1 else ""
+        now = "no open alert" if not count else "1 open alert" if count == 1 else ""
         verb = "fits" if count < 2 else "fit"
         lines.append(f"{now or f'{count} open alerts'} {verb} it now")
     elif meant.state not in incidents.OPEN:
-        lines.append("it is over already: this holds should it come back")
+        lines.append("it is resolved already: this applies if it fires again")
     if not silence.even_critical:
-        lines.append("what is critical is told all the same (not so with --even-critical)")
+        lines.append("critical alerts are still sent (not with --even-critical)")
     elif meant is not None and meant.severity == "critical":
         lines.append("also of what is critical, as it is now")
     else:
@@ -176,7 +176,7 @@ def until(silence: Silence, now_s: float) -> str:
     at = units.moment(silence.until_at_s, now_s=now_s, zone=True)
     left = units.duration(max(0.0, silence.until_at_s - now_s))
     if silence.until_resolved:
-        return f"until it is over, at the latest until {at}"
+        return f"until it is resolved, at the latest until {at}"
     return f"until {at} (for {left})"
 
 
@@ -240,10 +240,7 @@ def entry(
         "id": silence.row,
         "matcher": matcher,
         "state": state_of(silence, now_s, alerts),
-        "from_at": units.instant(silence.from_at_s),
-        "until_at": units.instant(silence.until_at_s),
-        "until_resolved": silence.until_resolved,
-        "even_critical": silence.even_critical,
+        **envelope.fields(silence, "from_at until_at until_resolved even_critical"),
         "who": envelope.maybe(silence.who or None),
         "why": envelope.maybe(silence.why or None),
         "cleared_at": units.instant(silence.cleared_at_s),
@@ -260,7 +257,7 @@ def show(
     when = (
         until(silence, now_s)
         if state == "in-force"
-        else f"{'taken back' if state == 'cleared' else 'over'} {units.moment(ended, now_s=now_s)}"
+        else f"{'cleared' if state == 'cleared' else 'expired'} {units.moment(ended, now_s=now_s)}"
     )
     parts: list[Part] = [
         f"{silence.row}",

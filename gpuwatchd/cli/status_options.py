@@ -84,9 +84,9 @@ def run(wish: StatusRequest) -> int:
     """Do it, and return the exit code."""
     gc.disable()  # one look makes many objects and no garbage: collecting is 10 % of it
     try:
-        from gpuwatchd.cli import panel  # noqa: PLC0415 - importing is most of the work
+        from gpuwatchd.cli import status_output  # noqa: PLC0415 - importing is most of the work
 
-        return panel.run(wish.flags, wish.pids, exit_code=wish.exit_code)
+        return status_output.run(wish.flags, wish.pids, exit_code=wish.exit_code)
     finally:
         gc.enable()
 

@@ -46,14 +46,14 @@ def judged_view(flags: Globals) -> View:
     """
     state, _ = current_state.read_state()
     if state is not None and state.devices:
-        return current_state.see(flags, want_trend=True)
+        return current_state.load_view(flags, want_trend=True)
     from gpuwatchd.cli import history_query  # noqa: PLC0415 - numpy and SQLite come with it
 
     view = history_query.judged(flags)
     if view is None:
-        current_state.see(flags)  # says it when there is no GPU at all
+        current_state.load_view(flags)  # says it when there is no GPU at all
         raise GpuwatchdError(
-            "no history to predict from: nothing was watched yet",
+            "no history to predict from: nothing was recorded yet",
             hint="gpuwatchctl service install",
             page="errors#no-history",
         )
@@ -124,20 +124,16 @@ def of_process(view: View, item: LiveDevice, process: LiveProcess) -> NamedSubje
     return _named_subject(view, item, process, subject, finding)
 
 
+def _rank(subject: NamedSubject) -> tuple[int, float, bool]:
+    """Return how bad a verdict is; less than any where there is none."""
+    finding = subject.finding
+    if finding is None:
+        return -1, 0.0, False
+    return _TIERS[finding.tier], finding.confidence, finding.pattern != "unknown"
+
+
 def _worst(view: View) -> NamedSubject:
-    subject = max(
-        every(view),
-        key=lambda named_subject: (
-            (
-                _TIERS[named_subject.finding.tier],
-                named_subject.finding.confidence,
-                named_subject.finding.pattern != "unknown",
-            )
-            if named_subject.finding is not None
-            else (0, 0.0, False)
-        ),
-        default=None,
-    )
+    subject = max(every(view), key=_rank, default=None)
     return subject if subject is not None else _device(view, view.devices[0])
 
 
@@ -161,15 +157,7 @@ def _process(view: View, pid: int) -> NamedSubject | None:
         for finding in (process.finding, process.host_finding)
         if finding is not None or process.host_finding is None
     ]
-    return max(
-        subjects,
-        key=lambda subject: (
-            (_TIERS[subject.finding.tier], subject.finding.confidence)
-            if subject.finding is not None
-            else (-1, 0)
-        ),
-        default=None,
-    )
+    return max(subjects, key=lambda subject: _rank(subject)[:2], default=None)
 
 
 def _named_subject(
@@ -208,7 +196,7 @@ def _alert(view: View, target: str) -> NamedSubject:
         device = found.devices.get(uid)
         if device is None:
             raise GpuwatchdError(
-                f"the GPU of {alert.title or alert.key} is not known any more",
+                f"the GPU of {alert.title or alert.key} is no longer known",
                 page="errors#no-such-gpu",
             )
         item = LiveDevice(device=device, reading=None)

@@ -31,11 +31,11 @@ def banner(out: Out, view: View) -> None:
     now_s = time.time()
     alerts = [alert for alert in view.alerts if alert.key in view.untold]
     count = len(view.untold)
-    what = "1 alert has" if count == 1 else f"{count} alerts have"
+    what = "1 alert was" if count == 1 else f"{count} alerts were"
     named = ", ".join(alert.code for alert in alerts[:_NAMED])
     more = ", ..." if named and count > min(len(alerts), _NAMED) else ""
     who = f" ({named}{more})" if named else ""
-    parts = output.sentence(f"{MARK}{what} reached nobody{who}", ALARM)
+    parts = output.sentence(f"{MARK}{what} not delivered{who}", ALARM)
     out.flow(parts, rest="  ", gap=" ")
     bad = delivery_text.failing(view.channels, now_s=now_s)
     for line in bad or ["no channel has delivered it so far"]:
@@ -52,10 +52,10 @@ def _lost(out: Out, view: View) -> None:
     """Write which alerts were over before anybody was told, and what became of them."""
     count, now_s = len(view.lost), time.time()
     what = "1 alert was" if count == 1 else f"{count} alerts were"
-    head = f"{MARK}{what} over before anybody could be told"
+    head = f"{MARK}{what} resolved before a message was delivered"
     out.flow(output.sentence(head, ALARM), rest="  ", gap=" ")
     for alert in view.lost[-_NAMED:][::-1]:
-        ended = text.clean(alert.ended) or "it is over"
+        ended = text.clean(alert.ended) or "it is resolved"
         value = f"{text.clean(alert.title)} ({alert.code}): {ended};"
         at = units.clock(alert.ended_at_s, now_s=now_s)
         parts = [(at, ""), *output.sentence(value, "yellow")]
@@ -93,11 +93,11 @@ def delivery_marks(alert: Alert, view: View) -> list[Part]:
     """Return why nobody hears of an alert: it could not be told, is silent or no news."""
     found: list[Part] = []
     if alert.key in view.untold:
-        found.append(("reached nobody", "red-bold"))
+        found.append(("not delivered", "red-bold"))
     if alert.inhibited_by:
         other = next((one for one in view.alerts if one.key == alert.inhibited_by), None)
         beside = alert.inhibited_by if other is None else other.title or other.code
-        found.append((f"no news beside {beside}", "dim"))
+        found.append((f"inhibited by {beside}", "dim"))
     if view.silences:
         from gpuwatchd import alerts  # noqa: PLC0415 - only where something is silent
 

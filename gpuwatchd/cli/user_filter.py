@@ -1,7 +1,7 @@
 """``--user``: what a look shows of some users' processes alone, on a machine that others use too.
 
 GPUs stay, since they are shared: what everybody else holds there is one sum beside them. Processes,
-verdicts, alerts, memory held without work and servers are those users' only.
+verdicts, alerts, idle memory and servers are those users' only.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.cli import locations
+from gpuwatchd.cli import state_location
 from gpuwatchd.core import text, units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpuwatchd.cli.current_state import View
-    from gpuwatchd.core.model import Alert, Finding, Holding, ProcessInfo, ProcessKey
+    from gpuwatchd.core.model import Alert, Finding, ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 ME = "me"
@@ -38,7 +38,7 @@ class People:
             self._numbers.add(os.getuid())
         names = {wish.lower() for wish in wishes if wish.lower() != ME}
         # The history knows names only.
-        self._names = names | {locations.name_of(number).lower() for number in self._numbers}
+        self._names = names | {state_location.name_of(number).lower() for number in self._numbers}
         self.named = ", ".join(text.clean(wish, limit=80) for wish in wishes)
 
     def has(self, user: str | None, uid: int | None = None) -> bool:
@@ -105,7 +105,7 @@ def only(view: View, wishes: Sequence[str]) -> None:
     }
     view.devices = tuple(_device(item, people) for item in view.devices)
     view.alerts = tuple(one for one in view.alerts if concerns(one, people, infos, here))
-    view.holdings = tuple(holding for holding in view.holdings if held_by(holding, people))
+    view.holdings = tuple(holding for holding in view.holdings if people.own(holding.process))
     pids = {key.pid for key, info in infos.items() if people.own(info)}
     view.servers = tuple(server for server in view.servers if server.pid in pids)
     keys = {alert.key for alert in view.alerts}
@@ -161,11 +161,6 @@ def concerns(
     blame = alert.finding.blame
     chief = max(blame, key=lambda one: one.share).process if blame else None
     return chief is not None and people.own(infos.get(chief))
-
-
-def held_by(holding: Holding, people: People) -> bool:
-    """Say whether memory that is held without work is held by one of these users."""
-    return people.own(holding.process)
 
 
 # Who is asking: the user whose word is written down.

@@ -37,7 +37,7 @@ def eta(band: EtaRange | None) -> str:
     --------
     >>> from gpuwatchd.core.model import EtaRange
     >>> eta(EtaRange(low_s=2340, mid_s=2820, high_s=None))
-    '0h 47m (0h 39m - open)'
+    '47 min (at least 39 min)'
     """
     if band is None:
         return ""
@@ -142,7 +142,7 @@ def verdict_parts(finding: Finding | None, *, samples: int = 0, needed: int = 20
     if is_leak(finding):
         return _leak(finding)
     if finding.pattern in LEAK_PATTERNS:
-        why = "said to be normal" if finding.code is Reason.NORMAL else "not confirmed"
+        why = "marked as normal" if finding.code is Reason.NORMAL else "not confirmed"
         return Verdict("growing", ", ", f"{why} ({finding.pattern})")
     if finding.tier == "watch":
         # Growth that provably slows down is watched as well.
@@ -159,7 +159,7 @@ def verdict_parts(finding: Finding | None, *, samples: int = 0, needed: int = 20
 
 def _leak(finding: Finding) -> Verdict:
     if chief := part_of(finding):
-        return Verdict("leaks alike", ", ", chief, "yellow")
+        return Verdict("leaks too", ", ", chief, "yellow")
     sure = f"{units.strength(finding.confidence)} {units.percent(finding.confidence)}"
     if finding.tier == "alert":
         word = "CRITICAL" if finding.severity == "critical" else "LEAK"
@@ -219,7 +219,7 @@ def is_defunct(info: ProcessInfo) -> bool:
 
 
 def share(blame: Blame) -> str:
-    """Return whose growth it is, with its part: "slurm 42.0 - alice - vLLM - pid 4711 87%".
+    """Return whose growth it is, with its part: "slurm 42.0 - alice - vLLM - pid 4711 87 %".
 
     Examples
     --------
@@ -227,7 +227,7 @@ def share(blame: Blame) -> str:
     >>> key = ProcessKey(pid=7, started_at_s=None)
     >>> share(Blame(process=key, name="rank 1 on GPU 0", rank="rank 1", share=0.5,
     ...             rate_bytes_per_s=1.0))
-    'rank 1[7] on GPU 0 50%'
+    'rank 1[7] on GPU 0 50 %'
     """
     name = blame.name
     if blame.rank and blame.process is not None:
@@ -236,16 +236,24 @@ def share(blame: Blame) -> str:
 
 
 def since(alert: Alert, *, now_s: float) -> str:
-    """Return since when it has grown: the one instant that every verb shows."""
+    """Return since when an alert has its state and severity; of a resolved one, when it began."""
+    at_s = alert.changed_at_s
+    if alert.state == "resolved":
+        at_s = next(filter(None, (alert.firing_at_s, alert.watch_at_s)), alert.opened_at_s)
+    return units.clock(at_s, now_s=now_s)
+
+
+def growth_since(alert: Alert, *, now_s: float) -> str:
+    """Return since when it has grown; "" where that is unknown."""
     onset_s = alert.finding.onset_at_s
-    return units.clock(alert.opened_at_s if onset_s is None else onset_s, now_s=now_s)
+    return "" if onset_s is None else units.clock(onset_s, now_s=now_s)
 
 
 def user_label(word: UserLabel | None) -> str:
     """Return "alice said: normal (a cache)"; "" when nothing was said."""
     if word is None:
         return ""
-    return f"{word.who or 'you'} said: {word.word}" + (f" ({word.why})" if word.why else "")
+    return f"marked as {word.word} by {word.who or 'you'}" + (f" ({word.why})" if word.why else "")
 
 
 def baseline_text(history: KnownRuns | None) -> str:
@@ -255,7 +263,7 @@ def baseline_text(history: KnownRuns | None) -> str:
     --------
     >>> from gpuwatchd.store.live import KnownRuns
     >>> baseline_text(KnownRuns(runs=3, word="normal", siblings=1, yesterday=True))
-    '3 earlier runs, said to be normal, 1 sibling, yesterday'
+    '3 earlier runs, marked as normal, 1 sibling, yesterday'
     >>> baseline_text(KnownRuns())
     ''
     """
@@ -267,7 +275,7 @@ def baseline_text(history: KnownRuns | None) -> str:
         if count
     ]
     if history.word is not None:
-        word = "said to be normal" if history.word == "normal" else "said to leak"
+        word = "marked as normal" if history.word == "normal" else "marked as a leak"
         parts.insert(1 if history.runs else 0, word)
     return ", ".join([*parts, "yesterday"] if history.yesterday else parts)
 

@@ -22,7 +22,7 @@ PATIENCE_S = 0.1
 """After this a round that is not over gets one more thread, at most one per lane."""
 
 
-class Round:
+class ReadRound:
     """Work on several lanes, and the answers so far.
 
     Attributes
@@ -30,8 +30,6 @@ class Round:
     answers
         Lane -> what its work returned, or the exception that ended it.
     """
-
-    __slots__ = ("answers", "done", "left", "over", "total")
 
     def __init__(self, jobs: Mapping[str, Callable[[], Any]]) -> None:
         self.left = deque(jobs.items())
@@ -51,11 +49,11 @@ class Round:
         return True
 
 
-class Lanes:
+class DeviceThreads:
     """The threads, and which lanes they are in."""
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[ReadRound | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
         self._closed = False
@@ -67,9 +65,9 @@ class Lanes:
         since_s = self.busy.get(lane)
         return None if since_s is None else time.monotonic() - since_s
 
-    def begin(self, lane: str, work: Callable[[], Any]) -> Round:
+    def begin(self, lane: str, work: Callable[[], Any]) -> ReadRound:
         """Start work on one lane and return at once; the answer counts however late it comes."""
-        task = Round({lane: work})
+        task = ReadRound({lane: work})
         # Entered here, so that nobody sees the lane free before its thread runs.
         self.busy[lane] = time.monotonic()
         self._send(task)
@@ -88,7 +86,7 @@ class Lanes:
         """
         if not jobs:
             return {}
-        turn = Round(jobs)
+        turn = ReadRound(jobs)
         self._send(turn)
         patience_s = min(PATIENCE_S, deadline_s / (2 * turn.total))
         until_s = time.monotonic() + deadline_s
@@ -120,7 +118,7 @@ class Lanes:
         for _ in range(idle):
             self._asked.put(None)
 
-    def _send(self, turn: Round) -> None:
+    def _send(self, turn: ReadRound) -> None:
         with self._lock:
             waiting = self._idle > 0
             if waiting:
@@ -130,7 +128,7 @@ class Lanes:
         else:
             threading.Thread(target=self._serve, args=(turn,), name="nvml", daemon=True).start()
 
-    def _serve(self, turn: Round | None) -> None:
+    def _serve(self, turn: ReadRound | None) -> None:
         while turn is not None:
             self._walk(turn)
             del turn  # a round that is over must not live on with its answers
@@ -141,7 +139,7 @@ class Lanes:
                 self._idle += 1
             turn = self._asked.get()
 
-    def _walk(self, turn: Round) -> None:
+    def _walk(self, turn: ReadRound) -> None:
         while True:
             with self._lock:
                 if turn.over or not turn.left:

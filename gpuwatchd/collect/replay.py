@@ -15,10 +15,10 @@ import numpy as np
 
 from gpuwatchd.collect.logs.collector import Collector
 from gpuwatchd.collect.logs.dispatch import Dispatcher, Stream, opened, refusal
-from gpuwatchd.collect.logs.finish import finish
 from gpuwatchd.collect.logs.formats import FORMATS, torch_snapshot
-from gpuwatchd.collect.logs.log import LogFile, LogOptions, LogSeries
+from gpuwatchd.collect.logs.log_types import LogFile, LogOptions, LogSeries
 from gpuwatchd.collect.logs.runs import GAP_INTERVALS, median_interval_s
+from gpuwatchd.collect.logs.series_builder import finish
 from gpuwatchd.collect.logs.times import Clock
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import SourceUnavailable
@@ -105,12 +105,12 @@ def _read(stream: Stream, sink: Collector, log: LogFile, options: LogOptions) ->
     for note in stream.notes:
         sink.note(note)
     if dispatcher.ignored and dispatcher.used:
-        sink.note(f"{dispatcher.ignored:,} lines that are no readings were passed over")
+        sink.note(f"{dispatcher.ignored:,} lines that are no readings were skipped")
     log.format = "+".join(name for name, _ in dispatcher.used.most_common()) or "unknown"
     finish(sink, log)
     if log.error is None and not log.series:
         if dispatcher.used:
-            log.error = f"no readings: this looks like {log.format} without a usable row"
+            log.error = f"no readings: this seems to be {log.format} without a usable row"
         else:
             log.error, log.hint = _unknown(stream, dispatcher)
 
@@ -133,7 +133,7 @@ def _unknown(stream: Stream, dispatcher: Dispatcher) -> tuple[str, str]:
         return "the log holds a date and no readings: the tool may have failed", ""
     if not dispatcher.first_line:
         return "the file holds no text", value
-    return f"no known log format; the file begins with {dispatcher.first_line!r}", value
+    return f"no known log format; the file starts with {dispatcher.first_line!r}", value
 
 
 class ReplaySource:
@@ -159,13 +159,11 @@ class ReplaySource:
         file: str = "",
         speed: float = 1.0,
         *,
-        options: LogOptions = LogOptions(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._file = file
         self._speed = speed
-        self._options = options
         self._clock = clock
         self._wall = wall
         self._log: LogFile | None = None
@@ -216,7 +214,7 @@ class ReplaySource:
 
     def _loaded(self) -> LogFile:
         if self._log is None:
-            self._log = read_log(self._file, self._options)
+            self._log = read_log(self._file)
         return self._log
 
     def _start(self) -> None:

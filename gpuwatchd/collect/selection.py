@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from gpuwatchd import collect
+from gpuwatchd.collect.nvml.system import nvidia_cards
 from gpuwatchd.core import registry, text
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import SourceUnavailable
@@ -27,8 +28,6 @@ NONE: Final = "no GPU found"
 _GIST: Final = 44
 """Characters for why one source has none: that of two fits into a line."""
 _MAIN_SETTING: Final = {"replay": "file", "simulate": "scenario"}
-_NVIDIA: Final = "0x10de"
-_DISPLAY_CLASS: Final = "0x03"
 
 
 class Choice(NamedTuple):
@@ -69,7 +68,7 @@ def choices(
         for kind in ("metal",) if platform == "darwin" else ("nvml", "drm"):
             if kind not in collect.SOURCES:
                 continue
-            optional = kind not in named and not (kind == "nvml" and _has_nvidia(Path(sys_root)))
+            optional = kind not in named and not (kind == "nvml" and nvidia_cards(Path(sys_root)))
             found.setdefault(kind, Choice(kind, optional=optional))
     return list(found.values())
 
@@ -169,16 +168,3 @@ def make(word: str, section: SourcesSection) -> Source:
         ) from error
     source: Source = found(**settings)
     return source
-
-
-def _has_nvidia(sys_root: Path) -> bool:
-    """Say whether the machine has an NVIDIA display controller; this wakes none."""
-    for device in (sys_root / "bus/pci/devices").glob("*"):
-        try:
-            vendor = (device / "vendor").read_text(encoding="ascii", errors="replace").strip()
-            kind = (device / "class").read_text(encoding="ascii", errors="replace").strip()
-        except OSError:
-            continue
-        if vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS):
-            return True
-    return False

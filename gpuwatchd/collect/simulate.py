@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.scenarios.curves import unit
@@ -60,17 +61,15 @@ class Planted(Value, frozen=True, kw_only=True):
     """When it dies of out-of-memory, found by running the script ahead; None: it does not."""
 
 
+@dataclass
 class _Life:
     """One run of one actor: the only changing state of the world."""
 
-    __slots__ = ("ended_s", "info", "oom_s", "since_s", "used")
-
-    def __init__(self, info: ProcessInfo, since_s: float) -> None:
-        self.info = info
-        self.since_s = since_s
-        self.used = 0
-        self.ended_s: float | None = None
-        self.oom_s: float | None = None
+    info: ProcessInfo
+    since_s: float
+    used: int = 0
+    ended_s: float | None = None
+    oom_s: float | None = None
 
 
 class _Stage:
@@ -302,10 +301,8 @@ class SimulateSource:
 
         The time of death is found by running a copy of the world ahead, card by card.
         """
-        planted: list[Planted] = []
-        for stage, device in zip(self._stages, self._devices, strict=True):
-            planted.extend(self._planted(stage, device))
-        return tuple(planted)
+        pairs = zip(self._stages, self._devices, strict=True)
+        return tuple(row for stage, device in pairs for row in self._planted(stage, device))
 
     def _planted(self, stage: _Stage, device: Device) -> list[Planted]:
         born = [max(1, len(lives)) for lives in stage.lives]
@@ -314,10 +311,11 @@ class SimulateSource:
         while moment_s < TRUTH_HORIZON_S and not _ends_known(ahead, born):
             moment_s += STEP_S
             ahead.step(moment_s)
-        rows: list[Planted] = []
-        for actor, lives, count in zip(stage.card.actors, ahead.lives, born, strict=True):
-            rows.extend(self._row(actor, life, device) for life in lives[:count])
-        return rows
+        return [
+            self._row(actor, life, device)
+            for actor, lives, count in zip(stage.card.actors, ahead.lives, born, strict=True)
+            for life in lives[:count]
+        ]
 
     def _row(self, actor: Actor, life: _Life, device: Device) -> Planted:
         key = life.info.key

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 Kind = Literal["critical", "leak", "watch", "calm", "unknown", "trouble", "held"]
 """What a verdict comes to, at a glance, worst first but for the last two: ``trouble`` is a device
-that cannot be read or is broken, ``held`` memory that is held without work."""
+that cannot be read or is broken, ``held`` idle memory."""
 
 
 class VerdictStyle(NamedTuple):
@@ -86,7 +86,7 @@ LEGEND: Final[dict[str, str]] = {
     "fit": "fit",
     "band": "full within (90 %)",
     "limit": "limit",
-    "gap": "nothing recorded",
+    "gap": "no data",
     "now": "now",
 }
 """The one word for each part, in every legend."""

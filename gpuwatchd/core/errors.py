@@ -61,9 +61,6 @@ class ConfigError(GpuwatchdError):
         where = f"{file}: " if file else ""
         what = f"{key}: " if key else ""
         super().__init__(f"{where}{what}{why}", hint=hint, page=page)
-        self.file = file
-        self.key = key
-        self.why = why
 
 
 class SourceError(GpuwatchdError):
@@ -125,10 +122,8 @@ class EndpointError(GpuwatchdError):
 
     default_page = "errors#serving-engine"
 
-    def __init__(
-        self, message: str, *, status: int | None = None, hint: str = "", page: str = ""
-    ) -> None:
-        super().__init__(message, hint=hint, page=page)
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
         self.status = status
 
 
@@ -181,9 +176,6 @@ class ServiceError(GpuwatchdError):
         self, manager: str, command: str, output: str, *, hint: str = "", page: str = ""
     ) -> None:
         super().__init__(f"{manager}: {command} failed: {output}", hint=hint, page=page)
-        self.manager = manager
-        self.command = command
-        self.output = output
 
 
 class LogFormatError(GpuwatchdError):
@@ -192,10 +184,6 @@ class LogFormatError(GpuwatchdError):
     exit_code = 5
     default_page = "errors#log-format"
 
-    def __init__(
-        self, file: str, line: int | None, why: str, *, hint: str = "", page: str = ""
-    ) -> None:
+    def __init__(self, file: str, line: int | None, why: str, *, hint: str = "") -> None:
         where = f"{file}:{line}" if line is not None else file
-        super().__init__(f"{where}: {why}", hint=hint, page=page)
-        self.file = file
-        self.line = line
+        super().__init__(f"{where}: {why}", hint=hint)

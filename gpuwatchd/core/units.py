@@ -1,6 +1,7 @@
 """Quantities as people write them: the only place that formats or parses them.
 
-Sizes are MiB and GiB (binary), rates MB/min (decimal), times ``0h 47m``. Unknown is ``?``.
+Sizes are MiB and GiB (binary), rates MB/min (decimal), times ``47 min`` or ``1 h 2 min``, shares
+``91 %``. Unknown is ``?``.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def parse_size(text: str) -> int:
 def parse_duration(text: str) -> float:
     """Return a duration in seconds from ``90s 15m 2h 7d 1h30m``; a bare number is seconds.
 
+    What `duration` writes is accepted too.
+
     Raises
     ------
     ValueError
@@ -121,8 +124,8 @@ def size_parts(value_bytes: float) -> tuple[str, str]:
 
 
 def peak_text(who: str, value_bytes: float) -> str:
-    """Return what is told of a process whose end the driver's accounting has seen."""
-    return f"{who} has ended; it held {size(value_bytes)} at most (the driver's accounting)"
+    """Return the sentence on a process whose end the driver's accounting has recorded."""
+    return f"{who} has ended; its peak was {size(value_bytes)} (driver accounting)"
 
 
 def rate(value_bytes_per_s: float | None) -> str:
@@ -146,23 +149,28 @@ def rate(value_bytes_per_s: float | None) -> str:
 
 
 def duration(value_s: float | None) -> str:
-    """Return a time span as ``0h 47m``; under two minutes in seconds; over two days in days.
+    """Return a time span: under two minutes in seconds, from a day on in days and hours.
 
     Examples
     --------
-    >>> duration(2820), duration(45), duration(300000), duration(None)
-    ('0h 47m', '45s', '3d 11h', '?')
+    >>> duration(2820), duration(5100), duration(43200), duration(45), duration(None)
+    ('47 min', '1 h 25 min', '12 h', '45 s', '?')
+    >>> duration(183600)
+    '2 d 3 h'
     """
     if value_s is None or not math.isfinite(value_s):
         return "?"
     if value_s < 120:
-        return f"{value_s:.0f}s"
-    minutes = round(value_s / 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 48:
-        days, hours = divmod(hours, 24)
-        return f"{days}d {hours}h"
-    return f"{hours}h {minutes:02d}m"
+        return f"{value_s:.0f} s"
+    hours, minutes = divmod(round(value_s / 60), 60)
+    if hours < 24:
+        return _joined((hours, "h"), (minutes, "min"))
+    days, hours = divmod(round(value_s / 3600), 24)
+    return _joined((days, "d"), (hours, "h"))
+
+
+def _joined(*parts: tuple[int, str]) -> str:
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
 def short_duration(value_s: float) -> str:
@@ -185,11 +193,11 @@ def percent(share: float | None) -> str:
     Examples
     --------
     >>> percent(0.914), percent(None)
-    ('91%', '?')
+    ('91 %', '?')
     """
     if share is None or not math.isfinite(share):
         return "?"
-    return f"{share * 100:.0f}%"
+    return f"{share * 100:.0f} %"
 
 
 _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
@@ -228,13 +236,25 @@ def strength(confidence: float) -> str:
 def band(low_s: float, mid_s: float, high_s: float | None) -> str:
     """Return a time span with its interval; an upper end of None is open.
 
+    Below two hours both ends are in one unit, which is written once.
+
     Examples
     --------
     >>> band(2340, 2820, 3720), band(2340, 2820, None)
-    ('0h 47m (0h 39m - 1h 02m)', '0h 47m (0h 39m - open)')
+    ('47 min (39 to 62 min)', '47 min (at least 39 min)')
+    >>> band(17000, 18000, 25000)
+    '5 h (4 h 43 min to 6 h 57 min)'
     """
-    high = "open" if high_s is None else duration(high_s)
-    return f"{duration(mid_s)} ({duration(low_s)} - {high})"
+    low = duration(low_s)
+    if high_s is None:
+        interval = f"at least {low}"
+    elif 120 <= high_s < 7200 and low_s >= 60:
+        interval = f"{low_s / 60:.0f} to {high_s / 60:.0f} min"
+    elif high_s < 120:
+        interval = f"{low_s:.0f} to {high_s:.0f} s"
+    else:
+        interval = f"{low} to {duration(high_s)}"
+    return f"{duration(mid_s)} ({interval})"
 
 
 def instant(at_s: float | None) -> str | None:
@@ -303,7 +323,7 @@ def moment(at_s: float, *, now_s: float, zone: bool = False) -> str:
 def tick(at_s: float, *, step_s: float) -> str:
     """Return the label of an instant (epoch seconds) on an axis of local time.
 
-    ``step_s`` are the seconds from one label to the next; midnights are told as days.
+    ``step_s`` are the seconds from one label to the next; a midnight is written as its day.
     """
     try:
         when = datetime.fromtimestamp(at_s).astimezone()

@@ -29,10 +29,10 @@ from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.notify import credentials, dispatcher
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.driver_release import DriverRelease
+from gpuwatchd.pipeline.source_workers import DriverRelease
 from gpuwatchd.service import process
+from gpuwatchd.service.interruptible_wait import Wakeup
 from gpuwatchd.service.process import NotifySocket, watchdog_s
-from gpuwatchd.service.wakeup import Wakeup
 from gpuwatchd.store.directories import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
 
@@ -152,7 +152,7 @@ class Daemon:
             host=self.host,
             history=self.history,
             runtime_dir=self.runtime_dir,
-            courier=self._new_courier(self.config),
+            message_dispatcher=self._new_dispatcher(self.config),
             fresh=lambda position: selection.make(self._chosen[position].word, self._begun.sources),
             absences=lambda whys: selection.absences(zip(self._chosen, whys, strict=True)),
         )
@@ -160,7 +160,7 @@ class Daemon:
         self.letting_go = DriverRelease(self.runtime_dir, self.pipeline.workers.values())
         self.pipeline.extra_problems = self._warnings
 
-    def _new_courier(self, settings: Config) -> dispatcher.MessageDispatcher:
+    def _new_dispatcher(self, settings: Config) -> dispatcher.MessageDispatcher:
         channels = dispatcher.build(settings.notify, dispatcher.used(settings))
         put = lambda *press: self.pipeline.pressed.put(*press)  # noqa: E731, PLW0108 - comes later
         return dispatcher.MessageDispatcher(channels, pressed=put)
@@ -182,6 +182,8 @@ class Daemon:
         )
         try:
             self.letting_go.update(time.time())
+            if once and self.history.check() is not None:  # no chore will follow
+                self.history.chores(time.time())
             tick = self.pipeline.tick()
             self._after(tick)
             self.manager.send("READY=1")
@@ -305,7 +307,7 @@ class Daemon:
         try:
             loaded = self._reload()
             fresh: Config = loaded.config
-            courier = self._new_courier(fresh)
+            message_dispatcher = self._new_dispatcher(fresh)
         except GpuwatchdError as error:
             log.error(  # noqa: TRY400
                 "configuration kept, the new one is bad: %s; see: gpuwatchctl docs %s",
@@ -321,7 +323,7 @@ class Daemon:
         self._warnings = (*loaded.warnings, *process.takes_restart(self._begun, fresh))
         self.pipeline.extra_problems = self._warnings
         self.pipeline.reconfigure(fresh)
-        self.pipeline.post.replace(courier)
+        self.pipeline.post.replace(message_dispatcher)
         log.info("configuration reloaded")
 
     def _on_stop(self, *_: object) -> None:
@@ -351,7 +353,7 @@ class Daemon:
 @click.option("--interval", help="Time between two samples, for example 5s.")
 @click.option("--source", "sources", multiple=True, help="nvml, drm, metal, replay:FILE, simulate.")
 @click.option("--once", is_flag=True, help="Take one sample, write the live state, and leave.")
-@click.option("--log-level", type=click.Choice(_LOG_LEVELS), help="How much to say on stderr.")
+@click.option("--log-level", type=click.Choice(_LOG_LEVELS), help="Log level on stderr.")
 @click.version_option(__version__, message="gpuwatchd %(version)s")
 def command(
     file: Path | None,

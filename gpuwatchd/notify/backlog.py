@@ -27,9 +27,9 @@ _LONGEST_RETRY_S = 3600.0
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 _TEXTS = {
     Failure.OVERTAKEN: "overtaken by a later message of the same incident",
-    Failure.OVER_BEFORE_SENT: "over before it could be told",
-    Failure.FALLBACK_SENT: "told by {channel} instead",
-    Failure.CHANNEL_SENT: "told by {channel} after all",
+    Failure.OVER_BEFORE_SENT: "resolved before it was sent",
+    Failure.FALLBACK_SENT: "delivered by {channel} instead",
+    Failure.CHANNEL_SENT: "delivered by {channel} after all",
 }
 
 
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
     """What to do with the messages that wait."""
 
     submit: list[Delivery]
-    """To hand to the courier now."""
+    """To hand to the dispatcher now."""
     drop: list[Delivery]
     """Overtaken: state "failed" and why; to be written down, not sent."""
 
@@ -111,7 +111,7 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     Parameters
     ----------
     waiting
-        Deliveries of state "pending" that are not with the courier.
+        Deliveries of state "pending" that are not with the dispatcher.
     now_s
         Epoch seconds. A next try further away than the longest retry (the clock was set back)
         counts as due.
@@ -204,10 +204,10 @@ def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
     count = f"{len(ordered)} message{'s' if len(ordered) > 1 else ''}"
     reasons = sorted({text.clean(delivery.held, limit=60) for delivery in ordered if delivery.held})
     if all(delivery.held for delivery in ordered):
-        what, why = "were held back", f"Held back until now ({', '.join(reasons)}):"
+        what, why = "were held", f"Held until now ({', '.join(reasons)}):"
     else:
         what, why = "could not be delivered earlier", "While this channel could not be reached:"
-        why = f"Held back ({', '.join(reasons)}), or undeliverable until now:" if reasons else why
+        why = f"Held ({', '.join(reasons)}), or undeliverable until now:" if reasons else why
     return Message(
         id=f"digest-{hashlib.sha256(names.encode('utf-8', 'replace')).hexdigest()[:24]}",
         notice="repeat",
@@ -222,4 +222,4 @@ def _word(message: Message) -> str:
     if message.notice != "resolved":
         return message.severity
     # What probably ran out of memory keeps its severity.
-    return "recovered" if message.severity == "info" else "over"
+    return "recovered" if message.severity == "info" else "resolved"

@@ -57,7 +57,6 @@ def read(
     file: str = "",
     variable: str = "",
     keyring: tuple[str, str] | None = None,
-    what: str = "password",
 ) -> str | None:
     """Return a secret of one line from the first place that is set; None where none is.
 
@@ -71,8 +70,6 @@ def read(
         Name of an environment variable; an empty one is none.
     keyring
         Service and user name.
-    what
-        What it is, for complaints.
 
     Raises
     ------
@@ -84,15 +81,15 @@ def read(
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if directory and (Path(directory) / credential).is_file():
         # The service manager guards this directory; its files may be 0440 with an ACL.
-        return read_secret(Path(directory) / credential, guarded=True, what=what)
+        return read_secret(Path(directory) / credential, guarded=True)
     if file:
-        return read_secret(expanded(file), guarded=False, what=what)
+        return read_secret(expanded(file), guarded=False)
     if variable and environ.get(variable):
         return environ[variable].split("\n", 1)[0].rstrip("\r")
     return None if keyring is None else ask_keyring(*keyring)
 
 
-def read_secret(path: Path, *, guarded: bool, what: str = "password") -> str:
+def read_secret(path: Path, *, guarded: bool) -> str:
     """Return the first line of a secret file; the checks are made on the opened file itself.
 
     Parameters
@@ -101,46 +98,61 @@ def read_secret(path: Path, *, guarded: bool, what: str = "password") -> str:
         The file; a link to it is fine.
     guarded
         True when the service manager guards its directory: then its mode does not matter.
-    what
-        What it is, for complaints.
 
     Raises
     ------
     NotifyError
         Permanent: missing, no regular file, readable by group or others, empty, not UTF-8.
     """
-    value = text.clean(str(path))
-    try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            status = os.fstat(file.fileno())
-            data = file.read(_MAX_BYTES) if stat.S_ISREG(status.st_mode) else b""
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no path"
-        raise NotifyError(
-            f"{what} file {value}: {why}",
-            permanent=True,
-            hint=f"write the {what} into it and chmod 600",
-            page="errors#secret-file",
-        ) from None
-    if not guarded and status.st_mode & 0o077:
-        raise NotifyError(
-            f"{what} file {value}: others can read it (mode {status.st_mode & 0o777:04o})",
-            permanent=True,
-            hint=f"chmod 600 {value}",
-            page="errors#secret-file",
-        )
+    name = f"password file {text.clean(str(path))}"
+    hint = "write the password into it and chmod 600"
+    data = read_private(path, _MAX_BYTES, guarded=guarded, name=name, hint=hint)
     try:
         secret = data.decode("utf-8").split("\n", 1)[0].rstrip("\r")
     except UnicodeDecodeError:
         secret = ""
     if not secret:
         raise NotifyError(
-            f"{what} file {value}: no {what} in it",
+            f"{name}: no password in it",
             permanent=True,
-            hint=f"the {what} is its first line, as plain text",
+            hint="the password is its first line, as plain text",
             page="errors#secret-file",
         )
     return secret
+
+
+def read_private(path: Path, most_bytes: int, *, guarded: bool, name: str, hint: str) -> bytes:
+    """Return what a file has that is its owner's alone; nothing of what is no regular file.
+
+    Parameters
+    ----------
+    name
+        What it is and where, for complaints.
+    hint
+        What to do where it cannot be read.
+
+    Raises
+    ------
+    NotifyError
+        Permanent: missing, or readable by group or others.
+    """
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            data = file.read(most_bytes) if stat.S_ISREG(status.st_mode) else b""
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no path"
+        raise NotifyError(
+            f"{name}: {why}", permanent=True, hint=hint, page="errors#secret-file"
+        ) from None
+    if not guarded and status.st_mode & 0o077:
+        raise NotifyError(
+            f"{name}: others can read it (mode {status.st_mode & 0o777:04o})",
+            permanent=True,
+            hint=f"chmod 600 {text.clean(str(path))}",
+            page="errors#secret-file",
+        )
+    return data
 
 
 def _without_waiting(path: str, flags: int) -> int:

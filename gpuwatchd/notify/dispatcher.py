@@ -1,7 +1,7 @@
-"""The courier: one worker thread per channel, so that a hung one delays nobody.
+"""The dispatcher: one worker thread per channel, so that a hung one delays nobody.
 
 ``submit`` and ``results`` never block and are called by the sampling loop. What must survive a
-crash (which message, which state, when next) lives in the store; the courier only tries.
+crash (which message, which state, when next) lives in the store; the dispatcher only tries.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class MessageDispatcher:
         -------
         bool
             True when it is (or already was) in hand: its result will come. False when the
-            channel's queue is full or the courier is closed: submit it again later.
+            channel's queue is full or the dispatcher is closed: submit it again later.
         """
         key = _key(delivery)
         with self._lock:
@@ -247,7 +247,7 @@ class MessageDispatcher:
         Returns
         -------
         list of Delivery
-            What was taken and has not been reported: for the next courier, or for the next start,
+            What was taken and not reported: for the next dispatcher, or for the next start,
             since the store still calls it pending. One whose attempt is still running is among
             it, with ``lease_until_s``: until then it may still arrive, and trying it again can
             send it twice. ``results`` still gives what has ended, also later.
@@ -321,7 +321,7 @@ def made_at(done: Delivery, created_at_s: float, now_s: float) -> Delivery:
     Parameters
     ----------
     done
-        As the courier says it.
+        As the dispatcher says it.
     created_at_s
         When the message was made, by the clock as it goes now (epoch seconds).
     now_s
@@ -376,7 +376,7 @@ def _failed(delivery: Delivery, error: NotifyError, now_s: float) -> Delivery:
         attempts=attempts,
         next_try_at_s=again,
         lease_until_s=None,
-        error=f"given up after two days: {why}" if given_up else why,
+        error=f"gave up after two days: {why}" if given_up else why,
         code=Failure.GIVEN_UP if given_up else Failure.REFUSED,
         facts={"error": why},
     )

@@ -50,7 +50,7 @@ def word(message: Message) -> str:
     """
     if message.notice == "resolved":
         # What probably ran out of memory is over and keeps its severity: it has not recovered.
-        return "recovered" if message.severity == "info" else "over"
+        return "recovered" if message.severity == "info" else "resolved"
     return "test" if message.notice == "test" else message.severity
 
 

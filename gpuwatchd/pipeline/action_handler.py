@@ -17,15 +17,16 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from gpuwatchd.act import ACTIONS, terminal
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import ActionError, GpuwatchdError
-from gpuwatchd.core.model import Button
+from gpuwatchd.core.model import Button, Message
 from gpuwatchd.core.registry import load
+from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.pipeline import messages
-from gpuwatchd.pipeline.action_replies import ActionReply, reply, sentence
-from gpuwatchd.store import actions, silences
+from gpuwatchd.store import actions, legacy_text, silences
 from gpuwatchd.store.actions import Action
 
 if TYPE_CHECKING:
@@ -35,11 +36,84 @@ if TYPE_CHECKING:
 
     from gpuwatchd.act.checkpoint import Checkpoint as Asking
     from gpuwatchd.core.config import Config
-    from gpuwatchd.core.model import Alert, ButtonName, Message, ProcessInfo, ProcessKey, Silence
+    from gpuwatchd.core.model import Alert, ButtonName, ProcessInfo, ProcessKey, Silence
     from gpuwatchd.pipeline.active_silences import ActiveSilences
     from gpuwatchd.store.actions import Phase
     from gpuwatchd.store.checkpoints import Checkpoint
     from gpuwatchd.store.profiles import ProfileStore
+
+# What is said to somebody who has pressed a button, where it was pressed.
+
+
+_CLOSE_S: Final = 0.2
+"""What a desktop that answers has to let go."""
+
+
+class ActionReply:
+    """Says what came of a press.
+
+    Parameters
+    ----------
+    say
+        Shows an answer; None shows it as a pop-up, over a connection that is kept: some servers
+        take down what a program has shown when it disconnects.
+    """
+
+    def __init__(self, say: Callable[[Message], object] | None) -> None:
+        self._say = say
+        self._lock = threading.Lock()
+        self._close: Callable[[], None] | None = None
+
+    def send(self, message: Message) -> None:
+        """Show an answer; a desktop that has gone away meanwhile is no reason to fail."""
+        with self._lock:
+            if self._say is None:
+                notifier = load(NOTIFIERS, "desktop")(timeout=10.0, buttons=False)
+                self._say, self._close = notifier.send, notifier.close
+            say = self._say
+        try:
+            say(message)
+        except GpuwatchdError as error:
+            log.warning("an answer could not be shown: %s", error.message)
+
+    def close(self, wait_s: float = _CLOSE_S) -> None:
+        """Let go of the desktop; one that hangs is left behind: the end waits for nobody."""
+        with self._lock:
+            close, self._close = self._close, None
+        if close is not None:
+            thread = threading.Thread(target=_guarded, args=(close,), name="pressed", daemon=True)
+            thread.start()
+            thread.join(wait_s)
+
+
+def _guarded(close: Callable[[], None]) -> None:
+    try:
+        close()
+    except Exception:
+        # On the way out; there is nobody left to tell.
+        log.debug("the desktop connection cannot be closed", exc_info=True)
+
+
+def reply(message: Message, head: str, text: str, command: str = "") -> Message:
+    """Return an answer: what was done stands above, whom it is about below."""
+    incident = message.thread or message.id
+    lead = legacy_text.severity(message) if message.lead is UNSET else message.lead
+    about = message.subject[len(lead) :]
+    return Message(
+        id=f"answer-{incident}",
+        notice="test",
+        severity="info",
+        subject=head,
+        body=f"{about}\n{text}",
+        command=command,
+        alert_key=message.alert_key,
+    )
+
+
+def sentence(text: str) -> str:
+    """Return a clause as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."
+
 
 log = logging.getLogger("gpuwatchd")
 
@@ -58,13 +132,6 @@ _AT_ONCE: Final = 4
 _OPEN: Final = frozenset({"watch", "firing"})
 
 
-class ButtonPress(NamedTuple):
-    """One press of a button."""
-
-    name: ButtonName
-    message: Message
-
-
 class _Ended(NamedTuple):
     """What became of something that was done in a thread of its own."""
 
@@ -72,13 +139,6 @@ class _Ended(NamedTuple):
     phase: Phase
     result: str
     asked_at_s: float
-    message: Message
-
-
-class _Asked(NamedTuple):
-    """A job that was asked to save, and of which it is not known whether it has."""
-
-    at_s: float
     message: Message
 
 
@@ -96,19 +156,7 @@ def buttons_for(
     *,
     booted_at_s: float | None = None,
 ) -> tuple[Button, ...]:
-    """Return the buttons of a notice about an alert; some file reads.
-
-    Parameters
-    ----------
-    alert
-        What the notice is about.
-    config
-        Says whether, and how, a job may be asked to save.
-    info
-        Who the process is; None where there is none, or nobody knows.
-    booted_at_s
-        When the system was booted, as processes' start times were reckoned.
-    """
+    """Return the buttons of a notice about an alert; some file reads."""
     process = alert.subject.process
     # To be typed by people: a pid is shorter than a key, and means the same while it runs.
     name = alert.code if process is None or alert.state == "resolved" else str(process.pid)
@@ -138,25 +186,7 @@ def _ask(config: Config, booted_at_s: float | None) -> Asking:
 
 
 class ActionHandler:
-    """Carries out what was pressed.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    silencing
-        Keeps silences.
-    shelf
-        Where actions are written down; None keeps nothing.
-    booted_at_s
-        When the system was booted, as processes' start times were reckoned.
-    saved
-        Gives the newest checkpoint of a process, None without one: what confirms that it has saved.
-    say
-        Shows an answer; None shows it as a pop-up.
-    mono
-        A clock in seconds that is never set.
-    """
+    """Carries out what was pressed."""
 
     def __init__(
         self,
@@ -167,58 +197,49 @@ class ActionHandler:
         booted_at_s: float | None = None,
         saved: Callable[[ProcessKey], Checkpoint | None] = lambda _: None,
         say: Callable[[Message], object] | None = None,
-        mono: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
         self.file: Path | None = None
         """The only file that settings are read from, where there is one: absolute."""
-        self._waiting: queue.Queue[ButtonPress] = queue.Queue(maxsize=_WAITING)
+        self._waiting: queue.Queue[tuple[ButtonName, Message]] = queue.Queue(maxsize=_WAITING)
         self._silencing = silencing
         self._shelf = shelf
         self._booted_at_s = booted_at_s
         self._speaker = ActionReply(say)
-        self._mono = mono
         self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         self._running: list[threading.Thread] = []
         self._windows: list[subprocess.Popen[bytes]] = []
         self._flooded = False
         self._recent: dict[tuple[str, str], float] = {}
         self._saved = saved
-        self._unconfirmed: dict[ProcessKey, _Asked] = {}
+        self._unconfirmed: dict[ProcessKey, tuple[float, Message]] = {}
+        """Who was asked to save, and is not known to have: when, and by which notice."""
 
     def put(self, name: ButtonName, message: Message) -> None:
         """Take a press, for the next tick. Any thread may call it; of very many some are lost."""
         try:
-            self._waiting.put_nowait(ButtonPress(name, message))
+            self._waiting.put_nowait((name, message))
         except queue.Full:
             # Once for each flood, which may be of thousands in a second.
             if not self._flooded:
-                log.warning("too many buttons were pressed at once; some are lost")
+                log.warning("too many buttons were pressed at once; some were ignored")
             self._flooded = True
 
     def step(self, alerts: Callable[[], Iterable[Alert]], now_s: float) -> None:
-        """Do what was pressed since the last tick.
-
-        Parameters
-        ----------
-        alerts
-            Gives the alerts that are open now; called only when something was pressed.
-        now_s
-            Epoch seconds.
-        """
+        """Do what was pressed since the last tick."""
         if not self._waiting.empty():
             known = {alert.key: alert for alert in alerts() if alert.state in _OPEN}
             # As many as there can be, not until there are none: a flood may never end.
             for _ in range(self._waiting.qsize()):
-                self._begin(self._waiting.get(), known, now_s)
+                self._begin(*self._waiting.get(), known, now_s)
             self._flooded = False
         while not self._ended.empty():
             done = self._ended.get()
             self._write(done.process, done.phase, done.result, now_s)
             if done.process is not None and done.phase == "done":
-                self._unconfirmed[done.process] = _Asked(done.asked_at_s, done.message)
-        for process, asked in [*self._unconfirmed.items()]:
-            self._confirm(process, asked, now_s)
+                self._unconfirmed[done.process] = done.asked_at_s, done.message
+        for process, (asked_at_s, message) in [*self._unconfirmed.items()]:
+            self._confirm(process, asked_at_s, message, now_s)
         if self._running:
             self._running = [thread for thread in self._running if thread.is_alive()]
         for window in [*self._windows]:  # to which other threads add
@@ -227,30 +248,32 @@ class ActionHandler:
 
     def close(self, wait_s: float = 0.5) -> None:
         """Let go of the desktop; what still runs is left to end by itself."""
-        end_s = self._mono() + wait_s
+        end_s = time.monotonic() + wait_s
         for thread in self._running:
-            thread.join(max(0.0, end_s - self._mono()))
+            thread.join(max(0.0, end_s - time.monotonic()))
         self._speaker.close()
 
-    def _begin(self, press: ButtonPress, alerts: dict[str, Alert], now_s: float) -> None:
-        mono_s = self._mono()
+    def _begin(
+        self, name: ButtonName, message: Message, alerts: dict[str, Alert], now_s: float
+    ) -> None:
+        mono_s = time.monotonic()
         self._recent = {at: s for at, s in self._recent.items() if mono_s - s < TWICE_S}
-        if self._recent.setdefault((press.name, press.message.id), mono_s) != mono_s:
+        if self._recent.setdefault((name, message.id), mono_s) != mono_s:
             return
-        log.info("pressed button=%s alert=%s", press.name, press.message.alert_key)
-        alert = alerts.get(press.message.alert_key)
-        if alert is not None and not _same(alert, press.message):
+        log.info("pressed button=%s alert=%s", name, message.alert_key)
+        alert = alerts.get(message.alert_key)
+        if alert is not None and not _same(alert, message):
             alert = None
-        if press.name == "show":
-            self._show(alert, press.message)
+        if name == "show":
+            self._show(alert, message)
         elif alert is None:
-            done = "Nothing was snoozed" if press.name == "snooze" else "Nobody was asked"
-            self._answer(press.message, done, "It is over already.")
-        elif press.name == "snooze":
-            self._snooze(alert, press.message, alerts, now_s)
+            done = "Not snoozed" if name == "snooze" else "Not asked"
+            self._answer(message, done, "It is resolved already.")
+        elif name == "snooze":
+            self._snooze(alert, message, alerts, now_s)
         else:
-            others = [alerts[key] for key in press.message.also if key in alerts]
-            self._checkpoint([alert, *others], press.message, now_s)
+            others = [alerts[key] for key in message.also if key in alerts]
+            self._checkpoint([alert, *others], message, now_s)
 
     def _snooze(
         self, alert: Alert, message: Message, alerts: dict[str, Alert], now_s: float
@@ -264,9 +287,9 @@ class ActionHandler:
             )
             kept.append(self._silencing.add(made, now_s))
         head = f"Snoozed until {units.clock(kept[0].until_at_s, now_s=now_s)}"
-        value = "You are told all the same when it becomes critical."
+        value = "You will still be notified when it becomes critical."
         if alert.severity == "critical":
-            value = "You are not told of it until then."
+            value = "You will not be notified of it until then."
         row = kept[0].row
         self._answer(message, head, value, "" if row is None else f"gpuwatchctl snooze clear {row}")
 
@@ -317,15 +340,17 @@ class ActionHandler:
             for process in asked:
                 self._write(process, "refused", "too much is being done already", now_s)
 
-    def _confirm(self, process: ProcessKey, asked: _Asked, now_s: float) -> None:
+    def _confirm(
+        self, process: ProcessKey, asked_at_s: float, message: Message, now_s: float
+    ) -> None:
         """Say that a job has saved, once a checkpoint is seen that is newer than the wish."""
         newest = self._saved(process)
-        if newest is not None and newest.saved_at_s >= asked.at_s - _CLOCKS_S:
+        if newest is not None and newest.saved_at_s >= asked_at_s - _CLOCKS_S:
             del self._unconfirmed[process]
-            by = "as was said" if newest.said_by != "file" else newest.detail or "a new file"
+            by = "as reported" if newest.said_by != "file" else newest.detail or "a new file"
             self._write(process, "done", f"has saved: {by}", now_s, saved=True)
-            self._answer(asked.message, "It has saved", by)
-        elif not 0 <= now_s - asked.at_s < CONFIRM_S:
+            self._answer(message, "It has saved", by)
+        elif not 0 <= now_s - asked_at_s < CONFIRM_S:
             del self._unconfirmed[process]
 
     def _answer(self, message: Message, head: str, value: str, command: str = "") -> None:

@@ -36,13 +36,6 @@ class ActiveSilences:
 
     A silence ends at the clock time that its user was told, and never lasts longer than it was
     meant: where the clock is set back, its end moves along.
-
-    Parameters
-    ----------
-    shelf
-        Says when another program has written; None: there are no silences.
-    mono
-        A clock in seconds that is never set.
     """
 
     def __init__(
@@ -151,7 +144,7 @@ class ActiveSilences:
         rows = [held.silence.row for held in over if held.silence.row is not None]
         self._over.update(rows)
         if rows and self._shelf is not None:
-            self._shelf.write_now(lambda it: [silences.strike(it, row, now_s) for row in rows])
+            self._shelf.write_now(lambda it: [silences.end_silence(it, row, now_s) for row in rows])
         self._hold([held for held in self._held if held not in over], now_s)
 
 

@@ -2,29 +2,127 @@
 
 from __future__ import annotations
 
+import logging
+import queue
+import threading
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from gpuwatchd.analysis import cost
+from gpuwatchd.collect.host import checkpoint_files
 from gpuwatchd.core.config import prices as table
 from gpuwatchd.core.model import Subject
-from gpuwatchd.pipeline.checkpoint_search import Saves
 from gpuwatchd.store import checkpoints
+from gpuwatchd.store.checkpoints import Checkpoint
 from gpuwatchd.store.occupancy import WIDTH_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from gpuwatchd.analysis.cost import Held, Price, Prices
+    from gpuwatchd.analysis.cost import MemoryBucket, Price, Prices
+    from gpuwatchd.collect.host.checkpoint_files import Saved
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, Cost, ProcessInfo, ProcessKey
-    from gpuwatchd.pipeline.device_state import TrackedDevice
     from gpuwatchd.pipeline.idle_memory import IdleMemory
-    from gpuwatchd.pipeline.track import Track
-    from gpuwatchd.pipeline.tracker import Intake
-    from gpuwatchd.store.checkpoints import Checkpoint
+    from gpuwatchd.pipeline.track import Track, TrackedDevice
+    from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.writer import History
+
+# Looking for checkpoints of jobs that have an alert: in a thread of its own, with a deadline.
+
+log = logging.getLogger("gpuwatchd")
+
+DEADLINE_S: Final = 30.0
+"""A look that takes longer is stuck, as a rule in a file server that does not answer."""
+
+
+def _newest(patterns: Sequence[str], info: ProcessInfo, now_s: float) -> Saved | None:
+    return checkpoint_files.newest(patterns, info, now_s=now_s)
+
+
+class Saves:
+    """One thread that looks, when there is something to look for."""
+
+    def __init__(
+        self,
+        look: Callable[[Sequence[str], ProcessInfo, float], Saved | None] = _newest,
+        *,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look = look
+        self._mono = mono
+        self._wishes: queue.SimpleQueue[
+            tuple[tuple[str, ...], tuple[ProcessInfo, ...], float] | None
+        ] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[list[Checkpoint]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._asked_s: float | None = None
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, in one sentence; "" when nothing is."""
+        if self._asked_s is not None and self._mono() - self._asked_s > DEADLINE_S:
+            return (
+                "[checkpoints] paths: looking for files has not come back for "
+                f"{self._mono() - self._asked_s:.0f} s; checkpoints are unknown until it does"
+            )
+        return ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a look is under way."""
+        return self._asked_s is not None
+
+    def ask(self, patterns: tuple[str, ...], infos: tuple[ProcessInfo, ...], now_s: float) -> None:
+        """Have these processes looked for; nothing happens while a look is under way."""
+        if self._asked_s is not None or not patterns or not infos:
+            return
+        if self._thread is None:
+            # A daemon thread: one that hangs in a file server must not keep the program from
+            # ending.
+            self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+            self._thread.start()
+        self._asked_s = self._mono()
+        self._wishes.put((patterns, infos, now_s))
+
+    def collect(self) -> list[Checkpoint]:
+        """Return what the last look found, once it is back."""
+        try:
+            checkpoints = self._found.get_nowait()
+        except queue.Empty:
+            return []
+        self._asked_s = None
+        return checkpoints
+
+    def close(self) -> None:
+        """Let the thread end when it comes back."""
+        if self._thread is not None:
+            self._wishes.put(None)
+
+    def _run(self) -> None:
+        while (wish := self._wishes.get()) is not None:
+            patterns, infos, now_s = wish
+            checkpoints = []
+            for info in infos:
+                try:
+                    saved = self._look(patterns, info, now_s)
+                except Exception:
+                    # A file system may fail in any way; the other jobs are looked for all the same.
+                    log.debug("failed part=checkpoints pid=%d", info.key.pid, exc_info=True)
+                    continue
+                if saved is not None:
+                    checkpoints.append(
+                        Checkpoint(
+                            process=info.key,
+                            saved_at_s=saved.at_s,
+                            said_by="file",
+                            detail=saved.path,
+                        )
+                    )
+            self._found.put(checkpoints)
+
 
 _OPEN: Final = frozenset({"watch", "firing"})
 _RECORDED: Final = frozenset({"replay", "simulate"})
@@ -34,26 +132,18 @@ _KEPT: Final = 1000
 
 
 class Costing:
-    """Knows prices and checkpoints.
-
-    Parameters
-    ----------
-    config
-        Prices and file patterns.
-    intake
-        Who holds what.
-    history
-        Where checkpoints are kept; None keeps none.
-    saves
-        Looks for files; by default in a thread of its own.
-    """
+    """Knows prices and checkpoints."""
 
     def __init__(
-        self, config: Config, intake: Intake, history: History | None, saves: Saves | None = None
+        self,
+        config: Config,
+        intake: SampleIntake,
+        history: History | None,
+        saves: Saves | None = None,
     ) -> None:
         self.config = config
         self.holdings: IdleMemory | None = None
-        """What is held without work now; None: nothing is known of it."""
+        """Idle memory now; None: nothing is known of it."""
         self._intake = intake
         self._shelf = None if history is None else history.shelf
         self._saves = Saves() if saves is None else saves
@@ -154,28 +244,28 @@ class Costing:
         begun_s = min(known) if keys and len(known) == len(keys) else None
         if not keys:
             begun_s = alert.opened_at_s if finding.onset_at_s is None else finding.onset_at_s
-        ask = _Ask(self._rows if keys else self._watched, self._priced(now_s))
-        return self._charged(
-            alert,
-            cost.stint(
-                members,
-                ask,
-                started_at_s=begun_s,
-                saved_at_s=max(saved) if saved else None,
-                until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
-            ),
-            left_s=left_s,
-            members=members,
-        )
+        rows = self._rows if keys else self._watched
+        last_s = max(saved, default=None)
+        return self._charged(alert, members, rows, now_s, begun_s, saved_at_s=last_s, left_s=left_s)
 
     def _charged(
         self,
         alert: Alert,
-        had: cost.Stint,
-        *,
-        left_s: float | None,
         members: list[tuple[str, ProcessKey | None]],
+        rows: Callable[[str, float, float], list[MemoryBucket]],
+        now_s: float,
+        started_at_s: float | None,
+        *,
+        saved_at_s: float | None = None,
+        left_s: float | None = None,
     ) -> Cost | None:
+        had = cost.charged_usage(
+            members,
+            _Ask(rows, lambda uid, _since_s, _until_s: self.price(uid, now_s)),
+            started_at_s=started_at_s,
+            saved_at_s=saved_at_s,
+            until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
+        )
         found = cost.charge(
             [part for _, part in had.parts],
             self.prices,
@@ -190,28 +280,17 @@ class Costing:
         subjects = tuple(Subject(device_uid=uid, process=key) for uid, key in members)
         return msgspec.structs.replace(found, members=subjects)
 
-    def _priced(self, now_s: float) -> Callable[[str, float, float], Price | None]:
-        return lambda uid, _since_s, _until_s: self.price(uid, now_s)
-
     def _of_held(self, alert: Alert, now_s: float) -> Cost | None:
-        """Return what memory that is held without work has cost: its share of the device's."""
+        """Return what idle memory has cost: its share of the device's."""
         if alert.subject.process is None:
             return None
-        members = self._holders(alert)
 
-        def rows(uid: str, since_s: float, until_s: float) -> list[Held]:
+        def rows(uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
             device = self._intake.devices.get(uid)
             total = None if device is None else device.room.total_bytes
             return cost.with_rest(self._rows(uid, since_s, until_s), total)
 
-        had = cost.stint(
-            members,
-            _Ask(rows, self._priced(now_s)),
-            started_at_s=alert.opened_at_s,
-            saved_at_s=None,
-            until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
-        )
-        return self._charged(alert, had, left_s=None, members=members)
+        return self._charged(alert, self._holders(alert), rows, now_s, alert.opened_at_s)
 
     def _holders(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
         """Return each device on which an alert's process holds memory without work, or has."""
@@ -264,7 +343,7 @@ class Costing:
                     pairs.append((uid, key))
         return pairs
 
-    def _rows(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+    def _rows(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         """Return who held what on a device: as written down, and since then as remembered."""
         helds = None if self._shelf is None else self._shelf.occupancy(uid, since_s, until_s)
         rows = list(helds or ())
@@ -275,7 +354,7 @@ class Costing:
         rows += [row for row in _remembered(device, since_s, until_s) if row.at_s >= end_s]
         return rows
 
-    def _watched(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+    def _watched(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         """Return the minutes in which a device was watched, as those of one that is alone."""
         shelf = self._shelf
         pairs = [] if shelf is None else shelf.minutes(uid, None, since_s, until_s)
@@ -283,7 +362,7 @@ class Costing:
         device = self._intake.devices.get(uid)
         if device is not None and device.others:
             minutes |= _minutes(device.others[0], since_s, until_s).keys()
-        return [cost.Held(at_s, None, None) for at_s in minutes]
+        return [cost.MemoryBucket(at_s, None, None) for at_s in minutes]
 
     def _feel(self, now_s: float) -> None:
         """Add up what devices take, where electricity is paid for."""
@@ -304,15 +383,15 @@ class Costing:
 class _Ask(NamedTuple):
     """Who held what, and what devices cost."""
 
-    rows: Callable[[str, float, float], list[Held]]
+    rows: Callable[[str, float, float], list[MemoryBucket]]
     price: Callable[[str, float, float], Price | None]
 
 
-def _remembered(device: TrackedDevice, since_s: float, until_s: float) -> Iterator[Held]:
+def _remembered(device: TrackedDevice, since_s: float, until_s: float) -> Iterator[MemoryBucket]:
     """Yield what the windows of a device's processes say, minute by minute."""
     for key, track in device.processes.items():
         for at_s, held_bytes in _minutes(track, since_s, until_s).items():
-            yield cost.Held(at_s, key, held_bytes)
+            yield cost.MemoryBucket(at_s, key, held_bytes)
 
 
 def _minutes(track: Track, since_s: float, until_s: float) -> dict[float, float]:

@@ -12,7 +12,7 @@ from gpuwatchd import alerts as policy
 from gpuwatchd.alerts import wording
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Alert, Decision, Delivery
-from gpuwatchd.pipeline.resolved_alerts import ResolvedAlerts
+from gpuwatchd.pipeline.clock import moved_alert
 from gpuwatchd.pipeline.rule_settings import local
 from gpuwatchd.pipeline.track import Track
 
@@ -23,8 +23,92 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.active_silences import ActiveSilences
     from gpuwatchd.pipeline.message_builder import MessageBuilder
     from gpuwatchd.pipeline.outbox import Outbox
-    from gpuwatchd.pipeline.watcher import Watcher
+    from gpuwatchd.pipeline.track_evaluation import Watcher
     from gpuwatchd.store.writer import History
+
+# Alerts that are over: what people know of them, and what they are still to be told.
+
+
+class ResolvedAlerts:
+    """Remembers by key; times are on the clock of the source that an alert is of."""
+
+    def __init__(self) -> None:
+        self.owing: dict[str, Alert] = {}
+        """Alert key -> the alert whose end is still to be told."""
+        self.pasts: dict[str, policy.AlertHistory] = {}
+        self._sources: dict[str, str] = {}
+        """Alert key -> its source, once that is known."""
+
+    def recall(self, alerts: Iterable[Alert], now_s: float) -> None:
+        """Take over what an earlier run left."""
+        found = list(alerts)
+        self.pasts.update(policy.recalled(found, now_s))
+        self.owing.update(
+            {alert.key: alert for alert in found if alert.next_notice_at_s is not None}
+        )
+
+    def add(self, source: str, alert: Alert, rules: policy.Rules, now_s: float) -> None:
+        """Take in an alert that is over, or of which that was told."""
+        key = alert.key
+        self._sources[key] = source
+        self.pasts[key] = policy.remembered(self.pasts.get(key), alert, now_s)
+        if alert.next_notice_at_s is not None:
+            self.owing[key] = alert
+        elif key in self.owing and self.owing[key].opened_at_s == alert.opened_at_s:
+            del self.owing[key]
+        for old in [
+            k for k, history in self.pasts.items() if not policy.matters(history, rules, now_s)
+        ]:
+            del self.pasts[old]
+            self._sources.pop(old, None)
+
+    def reopened(
+        self, source: str, alert: Alert, rules: policy.Rules, now_s: float
+    ) -> tuple[Alert, Alert | None]:
+        """Return an alert that has just fired as people see it, and the one that is not over."""
+        past = self.pasts.get(alert.key)
+        self._sources[alert.key] = source
+        alert = policy.reopened(alert, past, rules, now_s)
+        owed = self.owing.pop(alert.key, None)
+        if owed is None or past is None:
+            return alert, owed
+        owed = msgspec.structs.replace(
+            owed, next_notice_at_s=None, **wording.hold_fields(Hold.REOPENED)
+        )
+        self.pasts[alert.key] = policy.remembered(past, owed, now_s)
+        return alert, owed
+
+    def owed(self, source: str) -> list[Alert]:
+        """Return what a source's alerts still owe; what nobody has claimed is everybody's."""
+        return [alert for key, alert in self.owing.items() if self._is_of(key, source)]
+
+    def lately(self) -> tuple[Alert, ...]:
+        """Return alerts that are over and still matter."""
+        return tuple(past.last for past in self.pasts.values())
+
+    def move(self, source: str, by_s: float) -> list[Alert]:
+        """Move a source's alerts in time; return those that still owe something."""
+        keys = [key for key in {*self.owing, *self.pasts} if self._is_of(key, source)]
+        moved: list[Alert] = []
+        for key in keys:
+            self._sources[key] = source
+            if key in self.owing:
+                self.owing[key] = _moved(self.owing[key], by_s)
+                moved.append(self.owing[key])
+            past = self.pasts.get(key)
+            if past is not None:
+                ends_s = tuple(end + by_s for end in past.ends_s)
+                self.pasts[key] = policy.AlertHistory(last=_moved(past.last, by_s), ends_s=ends_s)
+        return moved
+
+    def _is_of(self, key: str, source: str) -> bool:
+        return self._sources.get(key, source) == source
+
+
+def _moved(over: Alert, by_s: float) -> Alert:
+    """Move an alert in time that is over; its row is known by when it opened."""
+    return msgspec.structs.replace(moved_alert(over, by_s), opened_at_s=over.opened_at_s)
+
 
 log = logging.getLogger("gpuwatchd")
 
@@ -62,28 +146,14 @@ def _aged(bearer: AlertHolder, now_s: float) -> Alert | None:
     # Of one that is still to be told, another reason says more.
     if not fresh and alert.held_code and not alert.notices:
         return None
-    bearer.alert = msgspec.structs.replace(alert, **wording.held(None if fresh else Hold.NO_DATA))
+    bearer.alert = msgspec.structs.replace(
+        alert, **wording.hold_fields(None if fresh else Hold.NO_DATA)
+    )
     return bearer.alert
 
 
 class AlertNotifier:
-    """Announces alerts.
-
-    Parameters
-    ----------
-    watcher
-        Its rules decide.
-    post
-        Takes the messages.
-    history
-        Where alerts and deliveries are written, in one transaction; None writes nothing.
-    dresser
-        Makes the messages.
-    silencing
-        Knows what nobody wants to hear of.
-    wall, mono
-        Clocks of the people who are told: the clock of a source may be a recorded one.
-    """
+    """Announces alerts."""
 
     def __init__(
         self,
@@ -101,6 +171,7 @@ class AlertNotifier:
         self._history = history
         self._dresser = dresser
         self._silencing = silencing
+        # Clocks of the people who are told: the clock of a source may be a recorded one.
         self._wall = wall
         self._mono = mono
         self._sent_mono_s: deque[float] = deque(maxlen=1000)
@@ -115,15 +186,7 @@ class AlertNotifier:
         return source in self._open or bool(self._bygone.owing)
 
     def resume(self, over: Iterable[Alert], sent_at_s: Iterable[float], now_s: float) -> None:
-        """Take up what an earlier run left.
-
-        Parameters
-        ----------
-        over
-            Alerts that ended lately, and older ones of which that is still to be told.
-        sent_at_s
-            When messages went out within the last hour.
-        """
+        """Take up what an earlier run left."""
         self._bygone.recall(over, now_s)
         mono_s = self._mono()
         # What was sent "in the future" of a clock that was set back counts as sent now; further
@@ -144,17 +207,7 @@ class AlertNotifier:
     def notify(
         self, source: str, bearers: Iterable[AlertHolder], changes: list[Alert], now_s: float
     ) -> list[Decision]:
-        """Book the notices that are due for one source's alerts, and send them.
-
-        Parameters
-        ----------
-        bearers
-            Those of the source that have an alert; others among them change nothing.
-        changes
-            Alerts whose state has just changed.
-        now_s
-            The time on the source's clock.
-        """
+        """Book the notices that are due for one source's alerts, and send them."""
         if changes:
             self._silencing.follow(changes, self._wall())
         holders = {
@@ -180,7 +233,10 @@ class AlertNotifier:
         for alert in notifications.alerts:
             if alert.key not in unmade:
                 alert = priced.get(alert.key, alert)  # noqa: PLW2901
-                self._book(source, alert, holders, now_s)
+                if alert.state == "resolved":
+                    self._bygone.add(source, alert, self._watcher.rules, now_s)
+                else:
+                    holders[alert.key].alert = alert
                 news[alert.key, alert.opened_at_s] = alert
         self._open[source] = _alerts(holders)
         if self._history is not None and (news or deliveries or decisions):
@@ -200,7 +256,7 @@ class AlertNotifier:
             bearer = holders.get(alert.key)
             if alert.state == "resolved":
                 if alert.next_notice_at_s is not None and self._is_unheard(alert.key):
-                    why = wording.held(Hold.BEGINNING_UNDELIVERED)
+                    why = wording.hold_fields(Hold.BEGINNING_UNDELIVERED)
                     now = msgspec.structs.replace(alert, next_notice_at_s=None, **why)
                     self._explain(now, now_s)
                 if now.next_notice_at_s is None:
@@ -294,7 +350,7 @@ class AlertNotifier:
             key = alerts[0].key
             if key not in self.failing:
                 log.exception("failed part=policy key=%s", key)
-            self.failing[key] = f"nobody can be told of {key}: {error!r}"
+            self.failing[key] = f"no message can be sent about {key}: {error!r}"
             return policy.Notifications([], [], [])
 
     def _sent_at_s(self, now_s: float) -> list[float]:
@@ -303,15 +359,6 @@ class AlertNotifier:
         while self._sent_mono_s and mono_s - self._sent_mono_s[0] >= _HOUR_S:
             self._sent_mono_s.popleft()
         return [now_s - (mono_s - at_s) for at_s in self._sent_mono_s]
-
-    def _book(
-        self, source: str, alert: Alert, holders: dict[str, AlertHolder], now_s: float
-    ) -> None:
-        """Keep an alert as policy left it, where it is kept."""
-        if alert.state == "resolved":
-            self._bygone.add(source, alert, self._watcher.rules, now_s)
-        else:
-            holders[alert.key].alert = alert
 
     def _messages(
         self, notifications: Notifications, holders: dict[str, AlertHolder], now_s: float

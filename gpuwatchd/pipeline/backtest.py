@@ -14,14 +14,14 @@ import msgspec
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.analysis import verdict
 from gpuwatchd.core.model import EtaRange, Pattern, Subject, Value
-from gpuwatchd.pipeline import later_outcome, recorded_log, replay
+from gpuwatchd.pipeline import history_log, later_outcome, replay
 from gpuwatchd.pipeline.titles import device_title, process_title
-from gpuwatchd.pipeline.watcher import Watcher
+from gpuwatchd.pipeline.track_evaluation import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.collect.logs.log import LogFile, LogSeries
+    from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
     from gpuwatchd.core.config import Config, DetectionSection
     from gpuwatchd.core.model import Device, Finding, Series
     from gpuwatchd.pipeline.replay import Event, SubjectResult
@@ -46,7 +46,7 @@ class Trial(Value, frozen=True, kw_only=True):
     """Play every subject: the settings may wake one that the others leave asleep."""
 
 
-class Case(Value, frozen=True, kw_only=True):
+class BacktestCase(Value, frozen=True, kw_only=True):
     """One alert, or one watch, that would have been raised."""
 
     subject: Subject
@@ -84,7 +84,7 @@ class Played(Value, frozen=True, kw_only=True):
     """What one device's history says under one trial."""
 
     trial: str
-    cases: tuple[Case, ...]
+    cases: tuple[BacktestCase, ...]
     deaths: int
     """Subjects that ended near the limit of their own growth."""
     missed: int
@@ -175,9 +175,9 @@ def play(
     passed
         Told now and then which share of the work is done.
     """
-    tell = passed or _nobody
+    tell = passed or (lambda _share: None)
     read = _share_of(tell, 0.0, _READ_SHARE)
-    log = recorded_log.load(history, device, *span, passed=read)
+    log = history_log.load(history, device, *span, passed=read)
     if not log.series:
         return DeviceReport(
             device=device, subjects=0, samples=0, begun_at_s=None, ended_at_s=None, played=()
@@ -223,10 +223,6 @@ def user_labels(history: Reader) -> dict[str, list[tuple[float, str]]]:
     for word in history.user_labels():
         out.setdefault(word.subject.id, []).append((word.opened_at_s, word.word))
     return out
-
-
-def _nobody(_: float) -> None:
-    """Tell nobody."""
 
 
 def _share_of(tell: Callable[[float], None], begin: float, width: float) -> Callable[[float], None]:
@@ -297,7 +293,7 @@ class _Recalling(Watcher):
 
 def _cases(
     results: Iterable[SubjectResult], log: LogFile, words: dict[str, list[tuple[float, str]]]
-) -> Iterable[Case]:
+) -> Iterable[BacktestCase]:
     device = next((log_series for log_series in log.series if log_series.process is None), None)
     series = {log_series.subject.id: log_series for log_series in log.series}
     for result in results:
@@ -322,11 +318,13 @@ def _case(
     own: LogSeries,
     device: LogSeries | None,
     word: str | None,
-) -> Case:
+) -> BacktestCase:
     told = next((e for e in events if e.state == "firing"), None)
     first = told or min(events, key=lambda event: event.at_s)
     over = next((e.at_s for e in events if e.state == "resolved"), None)
     finding = first.alert.finding
+    process = result.process
+    title = process_title(result.device, process) if process else device_title(result.device)
     lived = later_outcome.later_outcome(
         own,
         device if own.process is not None else None,
@@ -334,9 +332,9 @@ def _case(
         onset_s=first.at_s if finding.onset_at_s is None else finding.onset_at_s,
         growth=finding.growth_bytes or 0.0,
     )
-    return Case(
+    return BacktestCase(
         subject=result.subject,
-        title=_title(result),
+        title=title,
         pattern=finding.pattern,
         reason=finding.reason,
         watch_at_s=first.alert.watch_at_s,
@@ -355,13 +353,7 @@ def _case(
     )
 
 
-def _title(result: SubjectResult) -> str:
-    if result.process is None:
-        return device_title(result.device)
-    return process_title(result.device, result.process)
-
-
-def _warned(subject: str, died_s: float, alerted: Iterable[Case]) -> bool:
+def _warned(subject: str, died_s: float, alerted: Iterable[BacktestCase]) -> bool:
     return any(
         case.subject.id == subject
         and case.alert_at_s is not None

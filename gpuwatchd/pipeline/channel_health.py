@@ -2,41 +2,81 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.core.model import ChannelHealth
 from gpuwatchd.notify import backlog
+from gpuwatchd.store.live import UndeliveredAlert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gpuwatchd.core.codes import Facts, Failure
     from gpuwatchd.core.model import Delivery
+    from gpuwatchd.store.writer import History
+
+# Alerts that were over, badly, before anybody could be told: said for a day.
+
+SAID_FOR_S: Final = 86400.0
+
+
+class UndeliveredAlerts:
+    """What nobody was told of in time: where memory probably ran out, or it was critical.
+
+    What came back by itself is no longer of interest. The history knows it over restarts; it is
+    asked only when something has changed.
+    """
+
+    def __init__(self, history: History | None, reach: Reach) -> None:
+        self._history = history
+        self._reach = reach
+        self._found: tuple[UndeliveredAlert, ...] = ()
+        self._asked_at: int | None = None
+
+    def lost(self, now_s: float) -> tuple[UndeliveredAlert, ...]:
+        """Return those of the last day, oldest first; the same object until something changes."""
+        changes = self._reach.changes
+        if self._asked_at != changes and self._history is not None:
+            alerts = self._history.undelivered_since(now_s - SAID_FOR_S)
+            if alerts is not None:
+                self._asked_at = changes
+                self._found = tuple(
+                    UndeliveredAlert(
+                        key=alert.key, code=alert.code, title=alert.title, severity=alert.severity,
+                        ended=alert.ended, ended_at_s=alert.resolved_at_s,
+                    )
+                    for alert in alerts
+                    if alert.resolved_at_s is not None
+                    and (alert.ended_code in OUT_OF_MEMORY or alert.severity == "critical")
+                )  # fmt: skip
+        if any(now_s - alert.ended_at_s >= SAID_FOR_S for alert in self._found):
+            self._found = tuple(
+                alert for alert in self._found if now_s - alert.ended_at_s < SAID_FOR_S
+            )
+        return self._found
+
 
 _MOST = 2000
 
 
-class _DeliveryRecord:
+class _DeliveryRecord(msgspec.Struct, eq=False):
     """Whether anybody was told of one alert, and whether somebody could not be."""
 
-    __slots__ = ("failed", "opened_at_s", "told")
-
-    def __init__(self, opened_at_s: float | None) -> None:
-        self.opened_at_s = opened_at_s
-        self.told = self.failed = False
+    opened_at_s: float | None
+    told: bool = False
+    failed: bool = False
 
 
 class Reach:
-    """Which alerts have been told to at least one channel.
-
-    Parameters
-    ----------
-    opened
-        Alert key -> since when it is open, None when it is not; None where nobody knows: then an
-        alert counts as open until its end is told.
-    """
+    """Which alerts have been told to at least one channel."""
 
     def __init__(self, opened: Callable[[str], float | None] | None) -> None:
+        # Alert key -> since when it is open, None when it is not. Where nobody knows, an alert
+        # counts as open until its end is told.
         self._opened = opened
         self.changes = 0
         """Counts what may change whom nobody was told of."""
@@ -77,18 +117,15 @@ class Reach:
         return tuple(texts)
 
 
-class _Channel:
+class _Channel(msgspec.Struct, eq=False):
     """What is known of one channel since the start."""
 
-    __slots__ = ("delivered_at_s", "kind", "ok", "since_mono_s", "since_s", "why")
-
-    def __init__(self) -> None:
-        self.ok: bool | None = None
-        self.why = ""
-        self.kind: tuple[Failure | None, Facts] | None = None
-        self.since_s: float | None = None
-        self.since_mono_s: float | None = None
-        self.delivered_at_s: float | None = None
+    ok: bool | None = None
+    why: str = ""
+    kind: tuple[Failure | None, Facts] | None = None
+    since_s: float | None = None
+    since_mono_s: float | None = None
+    delivered_at_s: float | None = None
 
 
 class Channels:
@@ -128,13 +165,7 @@ class Channels:
             self._channels.setdefault(name, _Channel()).delivered_at_s = at_s
 
     def failing_since(self, name: str, *, at_s: float, mono_s: float) -> None:
-        """Take over that a channel was failing before the start; the next attempt tells if it is.
-
-        Parameters
-        ----------
-        at_s, mono_s
-            Since when, on both clocks; of several, the earliest counts.
-        """
+        """Take over since when a channel was failing before the start; the earliest counts."""
         channel = self._channels.setdefault(name, _Channel())
         if channel.since_mono_s is None or mono_s < channel.since_mono_s:
             channel.since_s, channel.since_mono_s = at_s, mono_s
@@ -165,9 +196,7 @@ class Channels:
         self, configured: Iterable[str], waiting: Iterable[Delivery]
     ) -> tuple[ChannelHealth, ...]:
         """Return how the channels do: those in use, and others that are failing or have work."""
-        counts: dict[str, int] = {}
-        for delivery in waiting:
-            counts[delivery.channel] = counts.get(delivery.channel, 0) + 1
+        counts = Counter(delivery.channel for delivery in waiting)
         failing = [name for name, channel in self._channels.items() if channel.ok is False]
         healths = []
         for name in dict.fromkeys((*configured, *failing, *counts)):
@@ -179,7 +208,7 @@ class Channels:
                     why=channel.why,
                     failing_since_s=channel.since_s if channel.ok is False else None,
                     delivered_at_s=channel.delivered_at_s,
-                    waiting=counts.get(name, 0),
+                    waiting=counts[name],
                 )
             )
         return tuple(healths)

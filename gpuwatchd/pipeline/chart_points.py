@@ -126,17 +126,7 @@ def _level(t_s: FloatArray, used: FloatArray, finding: Finding, rate: float) -> 
 
 
 def level(points: Sequence[tuple[float, float]], finding: Finding, rate: float) -> float:
-    """Return where a line of this slope through a growth stands at the judgement.
-
-    Parameters
-    ----------
-    points
-        (epoch seconds, bytes), ascending, one or more.
-    finding
-        Says since when it has grown, and when it was judged.
-    rate
-        Its slope, bytes/s.
-    """
+    """Return where a line of this slope through a growth stands at the judgement."""
     t_s, used = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
     return _level(t_s, used, finding, rate)
 

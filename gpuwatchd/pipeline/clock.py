@@ -32,13 +32,7 @@ class Clock:
         self._last: dict[str, tuple[float, float]] = {}
 
     def stamp(self, source: str, sample: Sample, mono_s: float) -> tuple[float, float | None]:
-        """Return the time of a sample, and by how much the wall clock was stepped before it.
-
-        Parameters
-        ----------
-        mono_s
-            Our own monotonic clock, to go on by when the source falls silent.
-        """
+        """Return the time of a sample, and by how much the wall clock was stepped before it."""
         difference = sample.taken_at_s - sample.taken_mono_s
         step = difference - self._offsets.setdefault(source, difference)
         stepped = abs(step) > STEP_S

@@ -1,4 +1,4 @@
-"""Alerts that no curve is judged for: a GPU that is lost, memory that is held without work.
+"""Alerts that no curve is judged for: a GPU that is lost, idle memory.
 
 What is not known changes nothing: an alert opens when something bad was seen for long enough, and
 ends when something good was. So a driver that is restarted, a release, or a GPU that sleeps is
@@ -10,60 +10,365 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import UNSET
 
 from gpuwatchd import alerts
+from gpuwatchd.alerts.rules import RANK
+from gpuwatchd.core import units
 from gpuwatchd.core.codes import Ending
-from gpuwatchd.core.model import Alert, Finding
-from gpuwatchd.core.model.findings import reasoned
+from gpuwatchd.core.model import Alert, Finding, Subject
+from gpuwatchd.core.model.alerts import Title, TitlePart
+from gpuwatchd.core.model.findings import reason_fields
 from gpuwatchd.pipeline.clock import moved_alert
-from gpuwatchd.pipeline.device_health import DeviceHealth
-from gpuwatchd.pipeline.idle_alerts import IdleAlerts
+from gpuwatchd.pipeline.titles import of_device, of_process
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.config import Config
-    from gpuwatchd.pipeline.device_health import Ailment
+    from gpuwatchd.core.model import Holding, HoldingKind, ProcessKey, Severity
     from gpuwatchd.pipeline.idle_memory import IdleMemory
-    from gpuwatchd.pipeline.tracker import Intake
+    from gpuwatchd.pipeline.track import TrackedDevice
+    from gpuwatchd.pipeline.tracker import SampleIntake
+
+# Which GPUs are in trouble, and for how long: lost, hanging, to be reset, or read no more.
+
+ALONE_S: Final = 60.0
+"""A GPU is told as lost after so long while another one of its driver answers."""
+DRIVER_S: Final = 300.0
+"""The same while none does: a driver that is exchanged or loaded anew takes its time."""
+HUNG_S: Final = 180.0
+"""A call to the driver may take long while much is loaded, and while NVML is started."""
+RESET_S: Final = 30.0
+_BLIND: Final = frozenset({"nvml", "drm", "metal"})
+"""Sources of which silence means something: a recording just ends."""
+_SILENT: Final = "silent"
+_ON_PURPOSE: Final = frozenset({"asleep", "released"})
+_TROUBLES: Final = {
+    "lost": "the GPU no longer answers",
+    "hung": "a call to its driver does not return",
+    "reset-required": "the GPU has to be reset",
+    _SILENT: "the GPU can no longer be read",
+}
+_LOG: Final = ("see the kernel log for details", "sudo dmesg | grep -iE 'xid|nvrm|amdgpu|pcie'")
+_ADVICE: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "lost": (
+        _LOG,
+        ("what ran on it cannot go on there: start it again on another GPU", ""),
+        ("one that fell off the bus comes back with a reboot, or with the power off and on", ""),
+    ),
+    "hung": (
+        _LOG,
+        ("see which processes hold it", "sudo fuser -v /dev/nvidia* /dev/dri/*"),
+        ("if they cannot be ended, only a reset of the GPU or a reboot helps", ""),
+    ),
+    "reset-required": (
+        _LOG,
+        ("until then new programs fail on it; those that run may go on", ""),
+    ),
+    _SILENT: (("gpuwatchctl doctor shows what is missing", ""), _LOG),
+}
+
+
+class Ailment(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with one subject now."""
+
+    kind: str
+    subject: Subject
+    severity: Severity
+    title: Title
+    reasons: tuple[str, ...]
+    """The parts of its reason; the first is enough on a lock screen."""
+    advice: tuple[str, ...] = ()
+    commands: tuple[str, ...] | msgspec.UnsetType = UNSET
+    """What is to be typed at the end of each line of advice; "" for nothing."""
+    group: str = ""
+    since_s: float | None = None
+    """Where that is known better than from when it was first seen here."""
+    framework: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Key of its alert."""
+        return f"{self.kind}:{self.subject.id}"
+
+
+class DeviceHealth:
+    """How each GPU is."""
+
+    def __init__(self, intake: SampleIntake) -> None:
+        self._intake = intake
+        self._since_s: dict[str, float] = {}
+        """UUID -> since when something is wrong."""
+        self._well: set[str] = set()
+        """Those that have answered: what never did is not lost."""
+
+    def recall(self, uid: str, since_s: float) -> None:
+        """Take over what an earlier run knew: this one was in trouble."""
+        self._well.add(uid)
+        self._since_s[uid] = since_s
+
+    def move(self, by_s: float) -> None:
+        """Let what has lasted last no longer for a step of the clock, or a time without looks."""
+        self._since_s = {uid: since_s + by_s for uid, since_s in self._since_s.items()}
+
+    def conditions(self, now_s: float) -> dict[str, Ailment]:
+        """Return what is wrong, by the key of its alert; some microseconds when all is well."""
+        bad: list[tuple[TrackedDevice, str]] = []
+        for uid, device in self._intake.devices.items():
+            state = _state(device)
+            if state == "ok":
+                self._well.add(uid)
+                self._since_s.pop(uid, None)
+            elif state in _ON_PURPOSE:
+                self._since_s.pop(uid, None)
+            elif state in _TROUBLES and device.device.parent_uid not in self._intake.devices:
+                bad.append((device, state))
+        ailments: dict[str, Ailment] = {}
+        for device, state in bad:
+            uid = device.device.uid
+            if uid not in self._well and state != "reset-required":
+                continue
+            since_s = self._since_s.setdefault(uid, now_s)
+            if now_s - since_s >= self._hold_s(device, state):
+                ail = self._ail(device, state, since_s)
+                ailments[ail.key] = ail
+        return ailments
+
+    def is_well(self, subject: Subject) -> tuple[Ending, float] | None:
+        """Return that a GPU answers again, and for how long it must; None where it does not."""
+        device = self._intake.devices.get(subject.device_uid)
+        return (Ending.DEVICE_ANSWERS, 60.0) if device and _state(device) == "ok" else None
+
+    def _hold_s(self, device: TrackedDevice, state: str) -> float:
+        if state == "reset-required":
+            return RESET_S
+        if state == "hung":
+            return HUNG_S
+        return ALONE_S if state == "lost" and self._others(device)[0] else DRIVER_S
+
+    def _others(self, device: TrackedDevice) -> tuple[int, int]:
+        """Return how many other GPUs of the same source answer, and how many there are."""
+        others = [
+            other
+            for other in self._intake.devices.values()
+            if other.source == device.source and other is not device and not other.device.parent_uid
+        ]
+        return sum(_state(other) == "ok" for other in others), len(others)
+
+    def _ail(self, tracked_device: TrackedDevice, state: str, since_s: float) -> Ailment:
+        device = tracked_device.device
+        answer, others = self._others(tracked_device)
+        texts = [
+            _TROUBLES[state],
+            # Where it is says the title.
+            *(fault.why for fault in tracked_device.faults[:1]),
+        ]
+        if others and not answer:
+            texts.append(
+                f"nor do the other {others} of its driver"
+                if others > 1
+                else "nor does the other one"
+            )
+        advice = _ADVICE[state]
+        if state == "reset-required" and device.vendor == "nvidia" and device.index is not None:
+            reset = f"sudo nvidia-smi --gpu-reset -i {device.index}"
+            again = f"gpuwatchctl release --for 5m && {reset}"
+            advice = (*advice, ("end what runs on it, then", again))
+        return Ailment(
+            kind="gpu",
+            subject=Subject(device_uid=device.uid),
+            severity="critical" if state in {"lost", "hung"} else "warning",
+            title=of_device(device),
+            reasons=tuple(texts),
+            advice=tuple([": ".join(filter(None, line)) for line in advice]),
+            commands=tuple([command for _, command in advice]),
+            group=f"gpu:{tracked_device.source}",
+            since_s=since_s,
+        )
+
+
+def _state(device: TrackedDevice) -> str | None:
+    """Return a device's state as far as it is known."""
+    reading = device.reading
+    if reading is not None and reading.state != "no-permission":
+        return reading.state
+    return _SILENT if device.source in _BLIND else None
+
+
+# Which memory is held without work for long enough to tell somebody: one alert per process.
+
+HOLD_S: Final = 300.0
+"""Idle memory is reported after so long; each kind is listed only after its own time."""
+GONE_S: Final = 60.0
+"""An alert on a process that is gone is over after so long."""
+BUSY_S: Final = 300.0
+"""One on a process that is still there is over after so long: it may be looked at half-way."""
+_WORDS: Final[dict[HoldingKind, str]] = {
+    "gone": "held by a process that no longer exists",
+    "defunct": "held by a process that has ended and was not collected",
+    "driver-wait": "held by a process that hangs in the kernel",
+    "ghost": "held without a known owner",
+    "orphaned-runner": "held by a runner that its server has forgotten",
+    "no-model": "held by a server without a model",
+    "leaked-kv": "held by a cache that its server does not use",
+    "hung-rank": "held by a rank that waits for its job in vain",
+    "idle": "held by an idle process",
+}
+
+
+class IdleAlerts:
+    """Idle memory, process by process."""
+
+    def __init__(self, intake: SampleIntake, holdings: IdleMemory) -> None:
+        self._intake = intake
+        self._holdings = holdings
+        self._homes: dict[ProcessKey, str] = {}
+        """Process -> the device that its alert is about: it may hold memory on several."""
+        self._doubted: set[ProcessKey] = set()
+        """Those of which nobody knows what they did while nobody looked."""
+        self._seen: tuple[object, object] = (None, None)
+        self._found: dict[str, Ailment] = {}
+
+    def recall(self, subject: Subject) -> None:
+        """Take over what an earlier run knew."""
+        if subject.process is not None:
+            self._homes[subject.process] = subject.device_uid
+            self._doubted.add(subject.process)
+
+    def doubt(self, subjects: Iterable[Subject]) -> None:
+        """Take in that nobody has looked for a while: what lasted must have lasted anew."""
+        self._doubted = {subject.process for subject in subjects if subject.process is not None}
+
+    def conditions(self, kinds: Collection[HoldingKind], now_s: float) -> dict[str, Ailment]:
+        """Return what is to be told, by the key of its alert; the same until there is news."""
+        pair = (self._holdings.found, kinds)
+        if pair[0] is self._seen[0] and pair[1] == self._seen[1]:
+            return self._found
+        self._seen = pair
+        meant = [
+            holding
+            for holding in self._holdings.found
+            if holding.kind in kinds
+            and holding.since_s is not None
+            and now_s - holding.since_s >= HOLD_S
+        ]
+        whose: dict[object, list[Holding]] = {}
+        for holding in meant:
+            whose.setdefault(
+                holding.process.key if holding.process else holding.device_uid, []
+            ).append(holding)
+        ails = [self._ail(those) for those in whose.values()]
+        self._found = {ail.key: ail for ail in ails}
+        keys = {holding.process.key for holding in meant if holding.process is not None}
+        self._doubted -= keys
+        self._homes = {key: uid for key, uid in self._homes.items() if key in keys}
+        return self._found
+
+    def is_over(self, subject: Subject, patience_s: float = 0.0) -> tuple[Ending, float] | None:
+        """Return why nothing is held any more, and for how long that must be; None: not known."""
+        device = self._intake.devices.get(subject.device_uid)
+        reading = None if device is None else device.reading
+        if reading is None or reading.state != "ok" or reading.uses is None:
+            return None
+        if subject.process is None:
+            return Ending.MEMORY_OWNED, BUSY_S
+        use = next((one for one in reading.uses if one.key == subject.process), None)
+        if use is None:
+            return Ending.MEMORY_RELEASED, GONE_S
+        if subject.process in self._doubted:
+            if not use.sm_pct:
+                return Ending.NOT_LISTED, patience_s + BUSY_S
+            self._doubted.discard(subject.process)
+        return Ending.AT_WORK, BUSY_S
+
+    def _ail(self, those: list[Holding]) -> Ailment:
+        """Return what is told of one process; ``those`` begin with the surest."""
+        first = those[0]
+        info = first.process
+        uids = [holding.device_uid for holding in those]
+        uid = uids[0]
+        if info is not None:
+            home = self._homes.get(info.key)
+            uid = home if home in uids else uid
+            self._homes[info.key] = uid
+        since_s = min(holding.since_s for holding in those if holding.since_s is not None)
+        device = self._intake.devices.get(uid)
+        title = Title.of(uid) if device is None else of_device(device.device)
+        if info is not None and device is not None:
+            named = info.name not in {"", "?"}
+            gone = of_device(device.device, TitlePart(text=f"pid {info.key.pid} (gone)"))
+            title = of_process(device.device, info) if named else gone
+        owner = _owner(first)
+        return Ailment(
+            kind="held",
+            subject=Subject(
+                device_uid=uid,
+                process=None if info is None else info.key,
+                unattributed=info is None,
+            ),
+            severity="warning",
+            title=title,
+            reasons=(_amount(those, first.kind), *_beside(those)),
+            advice=(*owner, *first.advice),
+            commands=(*("" for _ in owner), first.command) if first.command else UNSET,
+            group=(info.group or "") if info is not None else "",
+            since_s=since_s,
+            framework=None if info is None else info.framework,
+        )
+
+
+def _amount(those: list[Holding], kind: HoldingKind) -> str:
+    known = [holding.held_bytes for holding in those if holding.held_bytes is not None]
+    size = units.size(sum(known)) if known else "memory"
+    where = f" on {len(those)} GPUs" if len(those) > 1 else ""
+    return f"{size}{where} {_WORDS[kind]}"
+
+
+def _beside(those: list[Holding]) -> list[str]:
+    """Return the facts, and for how much and how long; the alert's own line says the money."""
+    texts = [those[0].evidence] if those[0].evidence else []
+    hours = [holding.gib_hours for holding in those if holding.gib_hours is not None]
+    if hours:
+        texts.append(f"{sum(hours):.1f} GiB-hours so far")
+    return texts
+
+
+def _owner(first: Holding) -> tuple[str, ...]:
+    """Return whom to ask."""
+    info = first.process
+    if info is None or info.foreign or info.name in {"", "?"}:
+        return ()
+    return (f"it belongs to {info.attribution}",)
+
 
 SOURCE: Final = "alarms"
-"""Under what the herald announces them."""
+"""Under what the alert notifier announces them."""
 KINDS: Final = frozenset({"gpu", "held"})
 """Kinds of alerts that are opened here."""
 GAP_S: Final = 600.0
 """What lasts over a longer time without a look has to last anew."""
 FRESH_S: Final = 60.0
 """What is said of an open alert is no older than this."""
-_RANK: Final = ("info", "warning", "critical")
 FORGET_S: Final = 86_400.0
 """One whose device has not been seen for so long is over."""
 
 
-class ConditionAlert:
+class ConditionAlert(msgspec.Struct, eq=False):
     """One subject that such an alert is about."""
 
-    def __init__(self, alert: Alert | None = None) -> None:
-        self.alert = alert
-        self.heard_at_s: float | None = None
-        """When something was last known of it."""
-        self.well_since_s: float | None = None
-        """Since when it has been well again."""
+    alert: Alert | None = None
+    heard_at_s: float | None = None
+    """When something was last known of it."""
+    well_since_s: float | None = None
+    """Since when it has been well again."""
 
 
 class ConditionAlerts:
-    """Opens, keeps and ends them.
+    """Opens, keeps and ends them."""
 
-    Parameters
-    ----------
-    config
-        Says which kinds are told.
-    intake
-        Has the state of each device.
-    holdings
-        Has what is held without work.
-    """
-
-    def __init__(self, config: Config, intake: Intake, holdings: IdleMemory) -> None:
+    def __init__(self, config: Config, intake: SampleIntake, holdings: IdleMemory) -> None:
         self.config = config
         self._intake = intake
         self._health = DeviceHealth(intake)
@@ -213,7 +518,7 @@ def _finding(ailment: Ailment, since_s: float, now_s: float) -> Finding:
         rate_bytes_per_s=None,
         eta=None,
         onset_at_s=since_s,
-        **reasoned(*ailment.reasons),
+        **reason_fields(*ailment.reasons),
         advice=ailment.advice,
         commands=ailment.commands,
         framework=ailment.framework,
@@ -222,7 +527,7 @@ def _finding(ailment: Ailment, since_s: float, now_s: float) -> Finding:
 
 def _again(before: Alert, ailment: Ailment, now_s: float) -> tuple[Alert, bool]:
     """Return an open alert with what is so now, and whether that is news."""
-    worse = _RANK.index(ailment.severity) > _RANK.index(before.severity)
+    worse = RANK[ailment.severity] > RANK[before.severity]
     if now_s - before.finding.judged_at_s < FRESH_S and not worse:
         return before, False
     since_s = before.finding.onset_at_s
@@ -231,16 +536,12 @@ def _again(before: Alert, ailment: Ailment, now_s: float) -> tuple[Alert, bool]:
         **ailment.title.fields,
         finding=_finding(ailment, before.opened_at_s if since_s is None else since_s, now_s),
     )
-    if not worse:
-        return alert, False
-    # As with leaks: an escalation passes the cool-down.
-    told_before = before.notices > 0
-    return (
-        msgspec.structs.replace(
+    if worse:
+        # As with leaks: an escalation passes the cool-down.
+        alert = msgspec.structs.replace(
             alert,
             severity=ailment.severity,
             changed_at_s=now_s,
-            next_notice_at_s=now_s if told_before else before.next_notice_at_s,
-        ),
-        True,
-    )
+            next_notice_at_s=now_s if before.notices > 0 else before.next_notice_at_s,
+        )
+    return alert, worse

@@ -18,8 +18,8 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.model import Delivery
 from gpuwatchd.pipeline import messages, rule_settings
 from gpuwatchd.pipeline.messages import sentences
-from gpuwatchd.store import decisions as decided
 from gpuwatchd.store import meta
+from gpuwatchd.store import notification_decisions as decided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -53,12 +53,7 @@ class DigestContent(NamedTuple):
     """What grows now and is not told yet."""
     held_back: tuple[Decision, ...] = ()
     holdings: tuple[Holding, ...] = ()
-    """Memory that is held without work now."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to say."""
-        return not any(self)
+    """Idle memory now."""
 
 
 def news(
@@ -77,7 +72,7 @@ def news(
     decisions
         What policy decided.
     holdings
-        What is held without work now.
+        Idle memory now.
     from_s
         Begin of its time, epoch seconds.
     """
@@ -104,25 +99,13 @@ def news(
 def compose(
     content: DigestContent, *, number: str, why: str, from_s: float, now_s: float
 ) -> Message:
-    """Return the digest as a message.
-
-    Parameters
-    ----------
-    content
-        What there is to tell; may be nothing.
-    number
-        Makes the message's id: the same for the same day, however often it is tried.
-    why
-        Of what it is one: "of the day".
-    from_s, now_s
-        Its time, epoch seconds.
-    """
+    """Return the digest as a message; the same ``number`` makes the same id at every try."""
     message = messages.digest(content.alerts, number=number, why=why, from_s=from_s, now_s=now_s)
     beside = {
         "Cost": _cost(content.alerts),
         "Growing": _watched(content.watched),
-        "Held without work": _holdings(content.holdings),
-        "Not told": _held_back(content.held_back),
+        "Idle memory": _holdings(content.holdings),
+        "Not sent": _held_back(content.held_back),
     }
     facts = message.facts | {label: value for label, value in beside.items() if value}
     return msgspec.structs.replace(message, facts=facts)
@@ -140,7 +123,7 @@ def _cost(alerts: Sequence[Alert]) -> str:
         ("at risk by what leaks", leaks, "spent_usd"),
         ("more until memory is full", leaks, "at_risk_usd"),
         (
-            "spent on memory without work",
+            "spent on idle memory",
             [alert for alert in still if alert.kind == "held"],
             "spent_usd",
         ),
@@ -226,21 +209,7 @@ def following(last_s: float, section: PolicySection) -> float:
 
 
 class Digests:
-    """Sends a digest when one is due.
-
-    Parameters
-    ----------
-    post
-        Takes the messages, and has the rules in force.
-    history
-        Has what was; None: there are no digests.
-    holdings
-        Has what is held without work.
-    price
-        Says what an alert costs at an instant: what is on record is as of its last notice.
-    sent
-        Told of each: it counts for the limit per hour.
-    """
+    """Sends a digest when one is due."""
 
     def __init__(
         self,
@@ -251,6 +220,7 @@ class Digests:
         sent: Callable[[], None] = lambda: None,
     ) -> None:
         self._sent = sent
+        # What is on record of an alert is as of its last notice.
         self._price = price
         self._post = post
         self._history = history
@@ -266,7 +236,11 @@ class Digests:
             self._section, self._next_s = section, float("-inf")
         if now_s < self._next_s and (self._last_s is None or now_s > self._last_s - DAY_S):
             return
-        if section.digest == "off" or self._history is None or self._post.courier is None:
+        if (
+            section.digest == "off"
+            or self._history is None
+            or self._post.message_dispatcher is None
+        ):
             self._next_s = float("inf")
             self._last_s = None
             return
@@ -304,8 +278,8 @@ class Digests:
         }
         decisions = history.shelf.read(lambda it: decided.load(it, None, from_s)) or []
         content = news(alerts.values(), decisions, self._holdings.found, from_s=from_s)
-        if content.is_empty and section.digest == "daily":
-            log.info("no digest: nothing happened")
+        if not any(content) and section.digest == "daily":
+            log.info("no digest: there was no event")
             return
         day = time.strftime("%Y-%m-%d", time.localtime(now_s))
         message = compose(

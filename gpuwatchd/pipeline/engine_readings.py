@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from gpuwatchd.analysis.frameworks import addresses
 from gpuwatchd.analysis.frameworks.addresses import PORTS
 from gpuwatchd.analysis.frameworks.serving import only_model
+from gpuwatchd.collect.engines import ENDPOINTS, http
+from gpuwatchd.collect.host import engine_launch
+from gpuwatchd.core.errors import EndpointError
 from gpuwatchd.core.model import ProcessKey, ServedModel, ServerReading
-from gpuwatchd.pipeline.engine_polling import Answer, Ask, Asker, EngineAddress, Find
+from gpuwatchd.core.registry import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,6 +26,117 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import ProcessInfo
+    from gpuwatchd.core.ports import Endpoint
+
+# The thread that asks serving engines: one question after another, nobody waits for it.
+
+MOST_ENGINES: Final = 64
+"""Of so many servers what was learnt is kept: jobs come and go, each on a port of its own."""
+
+
+class Find(NamedTuple):
+    """Find out where the engine of a process listens."""
+
+    kind: str
+    key: ProcessKey
+    booted_at_s: float | None = None
+
+
+class Ask(NamedTuple):
+    """Ask one server."""
+
+    kind: str
+    url: str
+    timeout_s: float
+
+
+class EngineAddress(NamedTuple):
+    """Where an engine listens; None: nowhere."""
+
+    find: Find
+    address: Address | None
+
+
+class Answer(NamedTuple):
+    """What a server said, and how many questions it took."""
+
+    ask: Ask
+    reading: ServerReading
+    questions: int
+
+
+class Asker:
+    """Does jobs in a thread of its own, which sleeps otherwise and starts with the first job."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Find | Ask | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[EngineAddress | Answer] = queue.SimpleQueue()
+        self._engines: dict[tuple[str, str], Endpoint] = {}
+        self._thread: threading.Thread | None = None
+
+    def put(self, job: Find | Ask) -> None:
+        """Have a job done some time."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="ask-servers", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def take(self) -> list[EngineAddress | Answer]:
+        """Return what has been done since; never waits."""
+        done: list[EngineAddress | Answer] = []
+        while not self._done.empty():
+            done.append(self._done.get_nowait())
+        return done
+
+    def close(self) -> None:
+        """Do no further job; a question under way is left to its deadline."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread = None
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._done.put(self._address(job) if isinstance(job, Find) else self._answer(job))
+
+    @staticmethod
+    def _address(job: Find) -> EngineAddress:
+        try:
+            return EngineAddress(
+                job, addresses.address(job.kind, engine_launch.launches(job.key, job.booted_at_s))
+            )
+        except Exception:  # noqa: BLE001 - a process may do anything to its own command line
+            return EngineAddress(job, None)
+
+    def _answer(self, job: Ask) -> Answer:
+        questions = 0
+
+        def get(path: str) -> bytes:
+            nonlocal questions
+            questions += 1
+            return http.get(job.url, path, timeout_s=job.timeout_s)
+
+        try:
+            engine = self._engine(job)
+            reading = engine.ask(get, job.url, time.time())
+        except EndpointError as error:
+            reading = self._silence(job, error.message)
+        except Exception as error:  # noqa: BLE001 - what a server sends may not end this thread
+            reading = self._silence(job, f"what it answers is not understood: {error!r}"[:200])
+        return Answer(job, reading, max(1, questions))
+
+    def _engine(self, job: Ask) -> Endpoint:
+        key = (job.kind, job.url)
+        if key not in self._engines:
+            self._engines[key] = load(ENDPOINTS, job.kind)()
+        # Now the last: the first is the one not asked for longest.
+        engine = self._engines[key] = self._engines.pop(key)
+        if len(self._engines) > MOST_ENGINES:
+            del self._engines[next(iter(self._engines))]
+        return engine
+
+    def _silence(self, job: Ask, why: str) -> ServerReading:
+        return ServerReading(kind=job.kind, url=job.url, at_s=time.time(), ok=False, why=why)
+
 
 KEPT: Final = 240
 """Answers of each server that are remembered: an hour at the usual pace."""
@@ -72,17 +188,7 @@ class _Sought(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Serving:
-    """The newest answers of the serving engines on this machine.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    host
-        Who looked the processes up; None where sources know them.
-    mono
-        Monotonic clock, seconds.
-    """
+    """The newest answers of the serving engines on this machine."""
 
     def __init__(
         self,

@@ -2,21 +2,128 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from gpuwatchd.analysis import hardware
-from gpuwatchd.pipeline.peak_notes import KIND
+from gpuwatchd.core import text, units
+from gpuwatchd.core.state_log import StateLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from gpuwatchd.core.model import Alert, Device, Event, Finding, Sample
-    from gpuwatchd.pipeline.track import Track
+    from gpuwatchd.core.model import (
+        Alert,
+        Device,
+        Event,
+        Fault,
+        Finding,
+        ProcessInfo,
+        ProcessKey,
+        Sample,
+    )
+    from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.writer import History
+
+# Lines of the log for GPUs that come, go and change their state.
+
+log = logging.getLogger("gpuwatchd")
+
+GONE: Final = "gone"
+"""Its source does not list it any more."""
+UNREAD: Final = "unread"
+"""Its source lists it, answers, and says nothing of it."""
+_TROUBLE: Final = frozenset({"lost", "hung", "no-permission", "reset-required", UNREAD, GONE})
+
+
+class DeviceLog:
+    """Compares each GPU with what was last logged of it.
+
+    A source that does not answer at all is a problem of its own, which the daemon logs; of its GPUs
+    nothing is known then, and nothing is logged.
+    """
+
+    def __init__(self, mono: Callable[[], float] = time.monotonic) -> None:
+        self._states = StateLog(mono)
+        self._here: dict[str, tuple[str, Device]] = {}
+        """UUID -> source and device, until it is logged that it has gone."""
+
+    def update(self, source: str, devices: Mapping[str, TrackedDevice]) -> None:
+        """Log what has changed of the GPUs of a source that has just answered."""
+        for uid, tracked_device in devices.items():
+            if tracked_device.source == source:
+                self._here[uid] = (source, tracked_device.device)
+                reading = tracked_device.reading
+                state = UNREAD if reading is None else reading.state
+                self._note(source, tracked_device.device, state, tracked_device.faults)
+        for uid, (of, device) in list(self._here.items()):
+            if of == source and uid not in devices and self._note(source, device, GONE):
+                del self._here[uid]
+
+    def _note(
+        self, source: str, device: Device, state: str, faults: tuple[Fault, ...] = ()
+    ) -> bool:
+        """Log a state where it is new; return whether it is the one in the log now."""
+        change = self._states.change(device.uid, state)
+        if change is None:
+            return self._states.logged(device.uid) == state
+        what = f"gpu={device.label!r} uid={device.uid!r} source={source}"
+        trouble = state in _TROUBLE
+        why = f" why={faults[0].text!r}" if trouble and faults else ""
+        if change.was in {None, GONE}:
+            what = f"gpu found {what} state={state} name={device.name!r}"
+        elif state == GONE:
+            what = f"gpu gone {what} was={change.was}"
+        else:
+            what = f"gpu changed {what} state={state} was={change.was}"
+        log.log(logging.WARNING if trouble else logging.INFO, "%s%s%s", what, change.fields, why)
+        return True
+
+
+# What a process held at most, as the driver says after its end: whose it was, and for its
+# track.
+# The driver knows numbers only. Its word comes with the first list that lacks the process, one look
+# before the process is believed to have ended, so that its alert can end with what it says.
+
+KIND = "process-peak"
+
+
+def with_process_names(
+    sample: Sample, devices: Mapping[str, TrackedDevice], infos: Mapping[ProcessKey, ProcessInfo]
+) -> Sample:
+    """Return a sample whose events name their process; the tracks of who ended learn their peak."""
+    if not any(event.kind == KIND for event in sample.events):
+        return sample
+    events = tuple(
+        _named(event, devices.get(event.device_uid or ""), infos) if event.kind == KIND else event
+        for event in sample.events
+    )
+    return msgspec.structs.replace(sample, events=events)
+
+
+def _named(
+    event: Event, device: TrackedDevice | None, infos: Mapping[ProcessKey, ProcessInfo]
+) -> Event:
+    if event.pid is None or event.peak_bytes is None or device is None:
+        return event
+    tracks = {key: track for key, track in device.processes.items() if key.pid == event.pid}
+    for track in tracks.values():
+        track.most_bytes = float(event.peak_bytes)
+    keys = tracks or [key for key in infos if key.pid == event.pid]
+    # A number that was used again is several processes: only the last of them may be meant.
+    newest = max(keys, key=lambda key: key.started_at_s or 0.0, default=None)
+    info = None if newest is None else infos.get(newest)
+    if info is None or not info.name or info.foreign:
+        return event
+    who = f"{text.clean(info.label, limit=40)}[{event.pid}]"
+    who += f" of {info.user}" if info.user else ""
+    return msgspec.structs.replace(event, text=units.peak_text(who, event.peak_bytes))
+
 
 _SHARES = {"broke": 8, "other": 8, "ended": 4}
 """What broke has places of its own: a program that fails each minute must not push it out, nor
@@ -25,13 +132,7 @@ MOST_PER_DEVICE = sum(_SHARES.values())
 
 
 class EventLog:
-    """The newest events of every device.
-
-    Parameters
-    ----------
-    history
-        Where events are kept; None keeps none.
-    """
+    """The newest events of every device."""
 
     def __init__(self, history: History | None) -> None:
         self._history = history
@@ -77,14 +178,7 @@ class EventLog:
     def advised(self, alert: Alert, device: Device, tracks: Mapping[str, Track]) -> Alert:
         """Return the alert with what broke while its memory grew, said before all other advice.
 
-        Parameters
-        ----------
-        alert
-            Of any subject of the device; its track takes over the answer, for its judgement too.
-        device
-            A MIG instance shares what breaks with its card.
-        tracks
-            All tracks by subject id.
+        Its track takes over the answer, for its judgement too.
         """
         finding = alert.finding
         events = self.recent(device.uid)

@@ -10,7 +10,7 @@ from gpuwatchd.analysis.attribution import Baseline
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline.clock import STEP_S, moved_alert, resumed
 from gpuwatchd.pipeline.condition_alerts import KINDS
-from gpuwatchd.store.idle_levels import IdleLevel
+from gpuwatchd.store.profiles import IdleLevel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.alert_notifier import AlertNotifier
     from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
     from gpuwatchd.pipeline.outbox import Outbox
-    from gpuwatchd.pipeline.tracker import Intake
+    from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.writer import History
 
@@ -50,13 +50,7 @@ class Last(NamedTuple):
 
     @classmethod
     def of(cls, state: LiveState | None, boot_id: str, now_s: float, ahead_s: float) -> Last | None:
-        """Return what a live state tells; None where it is of another boot, or of none.
-
-        Parameters
-        ----------
-        ahead_s
-            By how much the wall clock is ahead of the monotonic one now.
-        """
+        """Return what a live state tells; None where it is of another boot, or of none."""
         if state is None or not boot_id or state.boot_id != boot_id or state.clock_ahead_s is None:
             return None
         step_s = ahead_s - state.clock_ahead_s
@@ -90,17 +84,9 @@ class Last(NamedTuple):
 
 
 class HistoryLink:
-    """Between the tick and the history.
+    """Between the tick and the history."""
 
-    Parameters
-    ----------
-    history
-        Where everything is kept.
-    intake
-        Who holds what.
-    """
-
-    def __init__(self, history: History, intake: Intake) -> None:
+    def __init__(self, history: History, intake: SampleIntake) -> None:
         self._history = history
         self._intake = intake
 
@@ -108,18 +94,11 @@ class HistoryLink:
         self,
         post: Outbox,
         alarms: ConditionAlerts,
-        herald: AlertNotifier,
+        alert_notifier: AlertNotifier,
         now_s: float,
         last: Last | None = None,
     ) -> None:
-        """Take up what the history knows: points, alerts, baselines, unsent messages.
-
-        Parameters
-        ----------
-        last
-            What the daemon before saw last: points since they were last written, and for how long
-            alerts have had their evidence.
-        """
+        """Take up what the history knows: points, alerts, baselines, unsent messages."""
         intake = self._intake
         span_s = intake.watcher.config.detection.analysis_window_hours * 3600.0
         step_s = 0.0 if last is None else last.stepped_s
@@ -142,7 +121,7 @@ class HistoryLink:
             intake.baselines[uid] = Baseline(least_bytes=norm.least_bytes, boot_id=norm.boot_id)
         rules = intake.watcher.rules
         since_s = now_s - max(_HOUR_S, rules.cooldown_s, rules.group_interval_s)
-        herald.resume(
+        alert_notifier.resume(
             [resumed(over, rules, now_s) for over in self._history.over_since(since_s)],
             [notice.at_s for notice in self._history.recent_notices(now_s - _HOUR_S)],
             now_s,

@@ -1,18 +1,25 @@
-"""Memory that is held without work, as far as it was seen tick after tick."""
+"""Idle memory, as far as it was seen tick after tick."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.analysis.frameworks.serving import idle_kv
-from gpuwatchd.analysis.idle import DAEMONS, STOPPED, Board, Held, Limits, PersistenceCheck, Server
+from gpuwatchd.analysis.idle import (
+    DAEMONS,
+    STOPPED,
+    DeviceSnapshot,
+    Limits,
+    PersistenceCheck,
+    ProcessMemory,
+    Server,
+)
 from gpuwatchd.collect.host.liveness import absent, probe
 from gpuwatchd.core.codes import NameKind
-from gpuwatchd.core.config import prices as table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +28,9 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.host.liveness import ProcessStat
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
-    from gpuwatchd.pipeline.device_state import TrackedDevice
     from gpuwatchd.pipeline.engine_readings import Serving
-    from gpuwatchd.pipeline.tracker import Intake
+    from gpuwatchd.pipeline.track import TrackedDevice
+    from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.live import LiveState
 
 EVERY_TICKS: Final = 6
@@ -39,17 +46,14 @@ _SAME_S: Final = 2.0
 _STUCK: Final = frozenset({"D", "Z", "X"})
 
 
-class _ProcessProbe:
+class _ProcessProbe(Struct, eq=False):
     """What the last glance at a process said."""
 
-    __slots__ = ("at_s", "born_of", "cpu_pct", "cpu_s", "now")
-
-    def __init__(self, born_of: int | None) -> None:
-        self.born_of = born_of
-        self.at_s = 0.0
-        self.cpu_s: float | None = None
-        self.cpu_pct: float | None = None
-        self.now: ProcessStat | None = None
+    born_of: int | None
+    at_s: float = 0.0
+    cpu_s: float | None = None
+    cpu_pct: float | None = None
+    now: ProcessStat | None = None
 
 
 class IdleMemory:
@@ -57,26 +61,12 @@ class IdleMemory:
 
     Looked at every :data:`EVERY_TICKS` ticks, at least every :data:`AT_LEAST_EVERY_S`; in between
     only the use of each device is noted.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    intake
-        Who holds what.
-    serving
-        What serving engines say.
-    host
-        Who looked the processes up; None where sources know them, who then are not of this
-        machine. It is told when one is seen to be stuck, so that everybody else knows too.
-    look, is_absent
-        How one process is read, and whether it is known not to exist.
     """
 
     def __init__(
         self,
         config: Config,
-        intake: Intake,
+        intake: SampleIntake,
         serving: Serving,
         host: Host | None = None,
         *,
@@ -85,10 +75,11 @@ class IdleMemory:
     ) -> None:
         self.config = config
         self.found: tuple[Holding, ...] = ()
-        self.price: Callable[[str, float], cost.Price | None] | None = None
-        """What a device costs (its uid, now); by default what the table and the user say."""
+        self.price: Callable[[str, float], cost.Price | None] = lambda _uid, _now_s: None
+        """What a device costs (its uid, now); None where that is unknown."""
         self._intake = intake
         self._serving = serving
+        # It is told when a process is seen to be stuck, so that everybody else knows too.
         self._host = host
         self._glance = look
         self._is_absent = is_absent
@@ -104,7 +95,7 @@ class IdleMemory:
         """What processes on these have done since."""
         self._past: dict[ProcessKey, _ProcessProbe] = {}
         self._turn = 0
-        self._kept: dict[str, dict[ProcessKey, tuple[ProcessUse, ProcessInfo, Held]]] = {}
+        self._kept: dict[str, dict[ProcessKey, tuple[ProcessUse, ProcessInfo, ProcessMemory]]] = {}
         """What is known of each process, as long as nothing is new."""
         self._suspects: set[ProcessKey] = set()
         """Seen to be stuck at the last look."""
@@ -161,25 +152,13 @@ class IdleMemory:
         }
         holdings = self._vigil.update(boards, self._servers(), now_s, limits)
         totals = {board.uid: board.total_bytes for board in boards}
-        book = cost.Prices(self.config.cost, table.builtin()) if holdings else None
         self.found = tuple(
-            self._priced(holding, totals.get(holding.device_uid), now_s, book)
-            for holding in holdings
+            self._priced(holding, totals.get(holding.device_uid), now_s) for holding in holdings
         )
 
-    def _priced(
-        self, holding: Holding, total_bytes: int | None, now_s: float, book: cost.Prices | None
-    ) -> Holding:
+    def _priced(self, holding: Holding, total_bytes: int | None, now_s: float) -> Holding:
         held_s = None if holding.since_s is None else now_s - holding.since_s
-        devices = {
-            uid: tracked_device.device for uid, tracked_device in self._intake.devices.items()
-        }
-        device = devices.get(holding.device_uid)
-        price = None
-        if self.price is not None:
-            price = self.price(holding.device_uid, now_s)
-        elif book is not None and device is not None:
-            price = book.of(device, devices, now_s=now_s)
+        price = self.price(holding.device_uid, now_s)
         return structs.replace(
             holding,
             gib_hours=cost.gib_hours(holding.held_bytes, held_s),
@@ -253,17 +232,17 @@ class IdleMemory:
 
     def _board(
         self, device: TrackedDevice, fresh: dict[ProcessKey, ProcessStat], cut: set[str]
-    ) -> Board:
+    ) -> DeviceSnapshot:
         reading = device.reading
         uid = device.device.uid
         if reading is None or reading.uses is None or reading.state != "ok":
-            return Board(uid=uid)
+            return DeviceSnapshot(uid=uid)
         if uid in cut:
-            return Board(uid=uid, uses=())  # what is held there, its instances hold
+            return DeviceSnapshot(uid=uid, uses=())  # what is held there, its instances hold
         local = self._is_local(device)
         infos = self._intake.infos
         kept = self._kept.get(uid, {})
-        now: dict[ProcessKey, tuple[ProcessUse, ProcessInfo, Held]] = {}
+        now: dict[ProcessKey, tuple[ProcessUse, ProcessInfo, ProcessMemory]] = {}
         for use in reading.uses:
             key = use.key
             info, before = infos[key], kept.get(key)
@@ -273,7 +252,7 @@ class IdleMemory:
             else:
                 now[key] = before
         self._kept[uid] = now
-        return Board(
+        return DeviceSnapshot(
             uid=uid,
             total_bytes=reading.total_bytes or device.device.memory_total_bytes,
             util_pct=self._util.get(uid),
@@ -284,20 +263,20 @@ class IdleMemory:
             contained=local and self._host is not None and self._host.is_contained,
         )
 
-    def _may_differ(self, use: ProcessUse, held: Held) -> bool:
+    def _may_differ(self, use: ProcessUse, held: ProcessMemory) -> bool:
         """Say whether more than the use itself must be looked at anew."""
         burst = use.sm_pct == 0 and (self._bursts or held.busy_pct != 0)
         return bool(burst or not held.exists or held.state in _STUCK)
 
     def _held(
         self, uid: str, use: ProcessUse, info: ProcessInfo, now: ProcessStat | None, *, local: bool
-    ) -> Held:
+    ) -> ProcessMemory:
         busy_pct = use.sm_pct
         if busy_pct == 0 and self._bursts:
             busy_pct = self._bursts.get((uid, use.key), busy_pct)
         exempt = info.framework in _SCREEN or info.name in DAEMONS
         if not local:
-            return Held(
+            return ProcessMemory(
                 info=info, used_bytes=use.used_bytes, kind=use.kind, busy_pct=busy_pct,
                 exempt=exempt,
             )  # fmt: skip
@@ -316,7 +295,7 @@ class IdleMemory:
             state = now.state
         elif probe is not None and probe.now is not None and probe.now.state in STOPPED:
             state = probe.now.state
-        return Held(
+        return ProcessMemory(
             info=info,
             used_bytes=use.used_bytes,
             kind=use.kind,

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd import alerts
 from gpuwatchd.alerts import wording
-from gpuwatchd.analysis.attribution import jobs
+from gpuwatchd.analysis.attribution import job_leaks
 from gpuwatchd.core.codes import Ending, Hold, Reason
 from gpuwatchd.core.model.alerts import Title
-from gpuwatchd.core.model.findings import more_reasoned, waved_off
+from gpuwatchd.core.model.findings import dismissed_finding, with_reason
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo
@@ -47,18 +46,10 @@ class Ranks:
         track.job = None
 
     def judged(self, track: Track, finding: Finding) -> Finding:
-        """Return a judgement as that of a job, where it is one; note who stands for whom.
-
-        Parameters
-        ----------
-        track
-            Whose it is; its ``lead`` and ``leads`` are set.
-        finding
-            The judgement of this instant on it alone.
-        """
+        """Return a judgement as that of a job, where it is one; set ``lead`` and ``leads``."""
         track.lead, track.leads = None, Title()
         members = self._jobs.get(track.job) if track.job is not None else None
-        if members is None or len(members) < 2 or not jobs.leaks(finding):
+        if members is None or len(members) < 2 or not job_leaks.leaks(finding):
             return finding
         own = _rank(track, finding)
         others = [_rank(member, None) for member in members.values() if member is not track]
@@ -69,14 +60,14 @@ class Ranks:
                 and track.peak <= member.hush.level_bytes
             ):
                 # What the user said of the alert was meant for all that it stood for.
-                return waved_off(finding, member.hush.why, Reason.NORMAL)
-        alike = jobs.together(own, others)
+                return dismissed_finding(finding, member.hush.why, Reason.NORMAL)
+        alike = job_leaks.group_ranks(own, others)
         if not alike:
-            text = jobs.alone(own, others)
-            return more_reasoned(finding, text) if text else finding
+            text = job_leaks.lone_leak_text(own, others)
+            return with_reason(finding, text) if text else finding
         # One for whom a rank stands that does not leak as this one does cannot speak for it.
         named = {rank.subject for rank in alike}
-        chief = jobs.lead(
+        chief = job_leaks.lead_rank(
             [
                 rank
                 for rank in alike
@@ -87,9 +78,11 @@ class Ranks:
         if chief.subject != own.subject:
             track.lead = members[chief.subject]
             text = f"one alert for its job: see {chief.name}"
-            return more_reasoned(finding, text, Reason.RANK, chief.name)
-        track.leads = jobs.title(alike, host=track.subject.host)
-        return jobs.joined(own, alike, len({own.process, *(other.process for other in others)}))
+            return with_reason(finding, text, Reason.RANK, chief.name)
+        track.leads = job_leaks.title(alike, host=track.subject.host)
+        return job_leaks.joined_finding(
+            own, alike, len({own.process, *(other.process for other in others)})
+        )
 
     def heir(self, track: Track) -> Track | None:
         """Return who goes on with the alert of a lead that is going; None without any."""
@@ -104,7 +97,7 @@ class Ranks:
         ]
         if not led:
             return None
-        chief = jobs.lead([_rank(one, None) for one in led])
+        chief = job_leaks.lead_rank([_rank(one, None) for one in led])
         return next(one for one in led if one.subject.id == chief.subject)
 
     @staticmethod
@@ -113,11 +106,11 @@ class Ranks:
         alert = was.alert
         return (
             track.lead is None
-            and jobs.leaks(finding)
+            and job_leaks.leaks(finding)
             and alert is not None
             and alert.state in _OPEN
             and not was.leads
-            and not jobs.leaks(was.finding)
+            and not job_leaks.leaks(was.finding)
         )
 
     def pass_on(self, track: Track, heir: Track, why: Ending) -> Alert:
@@ -136,7 +129,7 @@ class Ranks:
         return heir.alert
 
 
-def held(alert: Alert | None, lead: Track) -> Alert | None:
+def suppress_for_lead(alert: Alert | None, lead: Track) -> Alert | None:
     """Return the alert of a rank for which another one's stands: it never opens."""
     if alert is None or alert.state == "resolved":
         return None
@@ -146,24 +139,18 @@ def held(alert: Alert | None, lead: Track) -> Alert | None:
         watch_at_s=None,
         firing_at_s=None,
         next_notice_at_s=None,
-        **wording.held(Hold.PART_OF_JOB, job=str(lead.leads or lead.title)),
+        **wording.hold_fields(Hold.PART_OF_JOB, job=str(lead.leads or lead.title)),
     )
 
 
-def freed(alert: Alert) -> Alert:
+def unsuppress(alert: Alert) -> Alert:
     """Return the alert of a rank that is told of by itself, or for others: nothing holds it."""
     if alert.held_code is not Hold.PART_OF_JOB:
         return alert
-    return msgspec.structs.replace(alert, **wording.held(None))
+    return msgspec.structs.replace(alert, **wording.hold_fields(None))
 
 
-def stand_for(lead: Track, before: Alert) -> None:
-    """Have an alert take over what people were told of another one of its job."""
-    if lead.alert is not None:
-        lead.alert = alerts.inherited(lead.alert, before)
-
-
-def _rank(track: Track, finding: Finding | None) -> jobs.Rank:
+def _rank(track: Track, finding: Finding | None) -> job_leaks.Rank:
     assert track.info is not None  # noqa: S101 - it was placed
     alert = track.alert
     if finding is None:
@@ -172,7 +159,7 @@ def _rank(track: Track, finding: Finding | None) -> jobs.Rank:
         if finding is None and alert is not None:
             finding = alert.finding
     part = track.device.parent_uid is not None
-    return jobs.Rank(
+    return job_leaks.Rank(
         subject=track.subject.id,
         info=track.info,
         gpu=None if part else track.device.index,

@@ -12,7 +12,7 @@ import numpy as np
 from gpuwatchd.core.model import Value
 
 if TYPE_CHECKING:
-    from gpuwatchd.collect.logs.log import LogFile, LogSeries
+    from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
     from gpuwatchd.core.model import EtaRange, FloatArray
 
 Came = Literal["filled", "given-back", "plateaued", "ended", "open"]

@@ -8,20 +8,19 @@ import msgspec
 
 from gpuwatchd.pipeline.track import Track
 from gpuwatchd.store.live import LiveDevice, LiveProcess
-from gpuwatchd.store.ring import Ring
+from gpuwatchd.store.ring import CELL_S, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpuwatchd.core.model import (
-        DeviceReading,
         Event,
         Finding,
         ProcessInfo,
         ProcessKey,
         ProcessUse,
     )
-    from gpuwatchd.pipeline.device_state import TrackedDevice
+    from gpuwatchd.pipeline.track import TrackedDevice
 
 SPARK_POINTS = 32
 _EVERY_TICKS = 6
@@ -42,7 +41,7 @@ _NOTHING = Spark()
 def spark_of(ring: Ring) -> Spark:
     """Return up to ``SPARK_POINTS`` values over all that the ring knows."""
     span_s = ring.last[0] - ring.first_s if ring.last is not None else 0.0
-    step_s = max(span_s / SPARK_POINTS, ring.cell_s)
+    step_s = max(span_s / SPARK_POINTS, CELL_S)
     return Spark(ring.recent(SPARK_POINTS, step_s), step_s, ring.count)
 
 
@@ -90,7 +89,7 @@ class _Shown(msgspec.Struct):
     finding: Finding | None
 
 
-class Scene:
+class LiveDevices:
     """The devices of the live state; what has not changed since the last tick is used again."""
 
     def __init__(self) -> None:
@@ -105,21 +104,7 @@ class Scene:
         known: tuple[object, ...],
         events: tuple[Event, ...] = (),
     ) -> LiveDevice:
-        """Return one device of the live state.
-
-        Parameters
-        ----------
-        tracked_device
-            The device as last seen, with the tracks of its processes.
-        spark
-            Its recent past, from :func:`spark_of`.
-        infos
-            Who the processes are.
-        known
-            What is equal as long as nobody among them has changed.
-        events
-            What happened to it lately.
-        """
+        """Return one device; ``known`` is equal as long as nobody among ``infos`` has changed."""
         reading, uses = tracked_device.reading, tracked_device.uses
         processes: tuple[LiveProcess, ...] | None = None
         age_s: float | None = None
@@ -128,11 +113,13 @@ class Scene:
             if reading.uses is None:
                 age_s = max(0.0, tracked_device.taken_s - tracked_device.uses_s)
             processes = shown.processes
+        if reading is not None and reading.uses:
+            reading = msgspec.structs.replace(reading, uses=())
         ledger = tracked_device.ledger
         whole = ledger is not None and ledger.state in {"whole", "overlap"}
         return LiveDevice(
             device=tracked_device.device,
-            reading=None if reading is None else _without_uses(reading),
+            reading=reading,
             unattributed_bytes=ledger.unattributed_bytes if ledger is not None and whole else None,
             finding=shown.finding,
             processes=processes,
@@ -168,17 +155,22 @@ class Scene:
         if kept is not None and kept.parts == parts:
             kept.now = now
             return kept
-        before = {} if kept is None else {process.info.key: process for process in kept.processes}
         findings = {key: track.shown() for key, track in device.processes.items()}
         items = [
             _process(use, info, device, findings.get(use.key))
             for use in uses
             if (info := infos.get(use.key)) is not None
         ]
+        # The very same object where nothing has changed: it need not be written anew.
+        before = {} if kept is None else {process.info.key: process for process in kept.processes}
+        for position, item in enumerate(items):
+            same = before.get(item.info.key)
+            if same is not None and same == item:
+                items[position] = same
         made = self._kept[uid] = _Shown(
             now=now,
             parts=parts,
-            processes=tuple([_again(item, before.get(item.info.key)) for item in items]),
+            processes=tuple(items),
             finding=worst([*findings.values(), *[track.shown() for track in device.others]]),
         )
         return made
@@ -198,12 +190,3 @@ def _process(
         host_bytes=use.host_bytes,
         host_finding=None if host is None else host.shown(),
     )
-
-
-def _again(now: LiveProcess, before: LiveProcess | None) -> LiveProcess:
-    """Return the very same object where nothing has changed: it need not be written anew."""
-    return before if before is not None and before == now else now
-
-
-def _without_uses(reading: DeviceReading) -> DeviceReading:
-    return reading if not reading.uses else msgspec.structs.replace(reading, uses=())

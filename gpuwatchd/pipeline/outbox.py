@@ -1,4 +1,4 @@
-"""Messages on their way: handed to the courier, tried again, sent elsewhere, written down.
+"""Messages on their way: handed to the dispatcher, tried again, sent elsewhere, written down.
 
 **At least once.** A message is a row of the history before anything is tried; each attempt is
 claimed there first (a lease), and its end is written when the channel has spoken. A daemon that
@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.notify import backlog
 from gpuwatchd.notify.dispatcher import RETRY_S, made_at, retry_at
-from gpuwatchd.pipeline.channel_health import Channels, Reach
-from gpuwatchd.pipeline.fallbacks import Fallbacks, quieted
+from gpuwatchd.pipeline.channel_health import Channels, Reach, UndeliveredAlerts
+from gpuwatchd.pipeline.fallback_channels import Fallbacks, quieted
 from gpuwatchd.pipeline.rule_settings import local
-from gpuwatchd.pipeline.undelivered_alerts import UndeliveredAlerts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -52,48 +51,30 @@ class Dispatcher(Protocol):
         """Stop, and return what was taken and has not ended; leased: what is being tried."""
 
 
-class _FormerDispatcher(NamedTuple):
-    """A courier of before a reload, and what it was still busy with."""
-
-    courier: Dispatcher
-    busy: dict[Key, tuple[Delivery, float]]
-    """Each with the monotonic second from which on it is tried by another."""
-
-
 class Outbox:
-    """What has been decided to tell, until it is known to have arrived.
-
-    Parameters
-    ----------
-    courier
-        None tells nobody.
-    history
-        Where the state of each delivery is written; None writes nothing.
-    policy
-        Says which channels stand in for others, and after how long.
-    wall, mono
-        Clocks: a wait for a retry is not changed by a step of the former.
-    """
+    """What has been decided to tell, until it is known to have arrived."""
 
     def __init__(
         self,
-        courier: Dispatcher | None,
+        message_dispatcher: Dispatcher | None,
         history: History | None,
         *,
         policy: PolicySection | None = None,
         wall: Callable[[], float] = time.time,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.courier = courier
+        self.message_dispatcher = message_dispatcher
         self._policy = policy or PolicySection()
         self._history = history
         self._wall = wall
+        # A wait for a retry is not changed by a step of the wall clock.
         self._mono = mono
         self._offset_s = wall() - mono()
         self._waiting: dict[Key, Delivery] = {}
         self._in_hand: dict[Key, Delivery] = {}
         self._tried: set[Key] = set()
-        self._former: list[_FormerDispatcher] = []
+        self._former: list[tuple[Dispatcher, dict[Key, tuple[Delivery, float]]]] = []
+        """Those of before a reload, and what each is still busy with until another tries it."""
         self._changed: list[Delivery] = []
         self._letters = Fallbacks()
         self._reach = Reach(None if history is None else history.opened_at_s)
@@ -140,8 +121,8 @@ class Outbox:
         self._revive(now_s)
 
     def send(self, deliveries: Iterable[Delivery]) -> None:
-        """Hand deliveries over; what is held, and what the courier has no room for, waits."""
-        if self.courier is None:
+        """Hand deliveries over; what is held, and what the dispatcher has no room for, waits."""
+        if self.message_dispatcher is None:
             return
         self._follow_clock(self._wall())
         incidents = {_incident(one) for one in (*self._waiting.values(), *self._in_hand.values())}
@@ -157,14 +138,14 @@ class Outbox:
         self._submit(at_once, self._wall())
 
     def later(self, deliveries: Iterable[Delivery]) -> None:
-        """Take what is to wait for its time, or what another courier did not finish."""
+        """Take what is to wait for its time, or what another dispatcher did not finish."""
         for delivery in deliveries:
             self._note(delivery)
             self._waiting[_key(delivery)] = delivery
 
-    def replace(self, courier: Dispatcher) -> None:
-        """Go on with another courier; what the old one has in hand is not lost, nor sent again."""
-        old, self.courier = self.courier, courier
+    def replace(self, message_dispatcher: Dispatcher) -> None:
+        """Go on with another dispatcher; what the old one holds is not lost, nor sent again."""
+        old, self.message_dispatcher = self.message_dispatcher, message_dispatcher
         # A channel that failed may have been mended, or taken out: the next attempt tells.
         self._channels.forgive()
         self._health = None
@@ -178,7 +159,7 @@ class Outbox:
                 else:
                     until_s = mono_s + min(max(0.0, left.lease_until_s - now_s), LEASE_S)
                     busy[_key(left)] = (msgspec.structs.replace(left, lease_until_s=None), until_s)
-            self._former.append(_FormerDispatcher(old, busy))
+            self._former.append((old, busy))
             self._look_after_former()
         now_s = self._wall()
         self._waiting = {
@@ -193,22 +174,22 @@ class Outbox:
         self._revive(now_s)
 
     def close(self, timeout_s: float) -> None:
-        """Let the courier end, and write down what became of its last attempts."""
-        if self.courier is None:
+        """Let the dispatcher end, and write down what became of its last attempts."""
+        if self.message_dispatcher is None:
             return
-        unfinished = self.courier.close(timeout_s=timeout_s)
+        unfinished = self.message_dispatcher.close(timeout_s=timeout_s)
         # What was not even begun is in nobody's hands; what was may have arrived.
         self._changed += [delivery for delivery in unfinished if delivery.lease_until_s is None]
-        self._take_in(self.courier)
+        self._take_in(self.message_dispatcher)
         self._look_after_former()
         self._written([])
 
     def collect(self, now_s: float) -> None:
         """Take in what has ended, and try again what is due."""
-        if self.courier is None:
+        if self.message_dispatcher is None:
             return
         self._follow_clock(now_s)
-        self._take_in(self.courier)
+        self._take_in(self.message_dispatcher)
         if self._former:
             self._look_after_former()
         due: Sequence[Delivery] = ()
@@ -254,7 +235,7 @@ class Outbox:
         for delivery in self._written(list(deliveries), now_s + LEASE_S):
             key = _key(delivery)
             self._health = None
-            if self.courier is not None and self.courier.submit(delivery):
+            if self.message_dispatcher is not None and self.message_dispatcher.submit(delivery):
                 self._waiting.pop(key, None)
                 self._in_hand[key] = delivery
             else:
@@ -277,8 +258,8 @@ class Outbox:
             for delivery, written in zip(deliveries, rows, strict=True)
         ]
 
-    def _take_in(self, courier: Dispatcher) -> None:
-        for done in courier.results():
+    def _take_in(self, message_dispatcher: Dispatcher) -> None:
+        for done in message_dispatcher.results():
             self._ended(done)
 
     def _look_after_former(self) -> None:
@@ -286,15 +267,16 @@ class Outbox:
         mono_s = self._mono()
         before = len(self._changed)
         for former in list(self._former):
-            self._take_in(former.courier)
-            for key, (delivery, until_s) in list(former.busy.items()):
+            message_dispatcher, busy = former
+            self._take_in(message_dispatcher)
+            for key, (delivery, until_s) in list(busy.items()):
                 if key not in self._in_hand:
-                    del former.busy[key]
+                    del busy[key]
                 elif mono_s >= until_s:
-                    del former.busy[key]
+                    del busy[key]
                     del self._in_hand[key]
                     self.later([delivery])
-            if not former.busy:
+            if not busy:
                 self._former.remove(former)
         if any(one.state == "failed" for one in self._changed[before:]):
             # Refused under the settings of before: those of now may be right.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.collect.host.identity import WAS
+from gpuwatchd.collect.host.process_identity import WAS
 from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.model import ProcessInfo, ProcessUse
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.model import DeviceReading, ProcessKey, Sample
-    from gpuwatchd.pipeline.device_state import TrackedDevice
+    from gpuwatchd.pipeline.track import TrackedDevice
 _Uses = tuple[ProcessUse, ...]
 MEMORY_EVERY_TICKS = 2
 """Every so many ticks the host is asked for its next few figures."""
@@ -43,13 +43,7 @@ class _Book(dict["ProcessKey", ProcessInfo]):
 
 
 class ProcessNames:
-    """Everybody who was lately on a device.
-
-    Parameters
-    ----------
-    host
-        Looks up pids that a source names without knowing them; None where sources know.
-    """
+    """Everybody who was lately on a device."""
 
     def __init__(self, host: Host | None) -> None:
         self.infos = _Book()

@@ -17,7 +17,7 @@ from gpuwatchd.alerts import FAST_S
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.pipeline.live_state import worst
 from gpuwatchd.pipeline.titles import of_device, of_process
-from gpuwatchd.pipeline.watcher import Headroom, Track, Watcher
+from gpuwatchd.pipeline.track_evaluation import Headroom, Track, Watcher
 from gpuwatchd.store.ring import thin
 
 if TYPE_CHECKING:
@@ -60,17 +60,7 @@ class SubjectResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorded:
-    """The part of a recorded series that is known at an instant.
-
-    Parameters
-    ----------
-    t_s, values
-        (n,) times and bytes, ascending.
-    breaks
-        Indices at which a new segment begins; a window never reaches over one.
-    span_s
-        The longest look-back.
-    """
+    """The part of a recorded series that is known at an instant."""
 
     def __init__(
         self, t_s: FloatArray, values: FloatArray, breaks: tuple[int, ...], span_s: float

@@ -9,7 +9,7 @@ sibling each five minutes and one of yesterday each hour. Profiles are written w
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -17,7 +17,6 @@ from gpuwatchd.analysis import program_key
 from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.model import LEAK_PATTERNS, Profile
 from gpuwatchd.pipeline.track_baseline import MARGIN, Suppression, chosen, level_of, of_job
-from gpuwatchd.pipeline.whole_run import before, profile_of, whole
 from gpuwatchd.store.live import KnownRuns
 from gpuwatchd.store.profiles import Run
 
@@ -25,11 +24,113 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.core.codes import Facts
-    from gpuwatchd.core.model import Alert, ProcessInfo, ProcessKey
-    from gpuwatchd.pipeline.tracker import EndedProcess, Intake
-    from gpuwatchd.pipeline.watcher import Track, Watcher
+    from gpuwatchd.core.model import Alert, FloatArray, ProcessInfo, ProcessKey, Series
+    from gpuwatchd.pipeline.track import EndedProcess, Track
+    from gpuwatchd.pipeline.track_evaluation import Watcher
+    from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.profiles import ProfileStore
+
+# The whole run of a subject, and its profile: the window, and before that what is stored.
+
+_EARLY_S = 120.0
+"""What the window lacks of a run is read only when it is more than this."""
+_ROLLED_S = 300.0
+"""The last minutes are not rolled up yet: what was last known of the utilisation goes on."""
+
+
+def profile_of(
+    track: Track,
+    shelf: ProfileStore,
+    ended_at_s: float,
+    *,
+    kind: Literal["run", "sibling"] = "run",
+    over: bool = False,
+    until_s: float = float("inf"),
+) -> Profile | None:
+    """Return the profile of a run up to ``until_s``; None when it is too short. About 3 ms.
+
+    ``over``: the process has gone, and what it held is free by now.
+    """
+    from gpuwatchd.analysis import forecast  # noqa: PLC0415 - numpy comes with it
+
+    series = before(whole(track, shelf), until_s)
+    if not series.t_s.size:
+        return None
+    if over:
+        series = msgspec.structs.replace(series, limit_bytes=_room_then(track, series))
+    finding = track.finding
+    return forecast.profile(
+        series,
+        busy=_busy(series, shelf),
+        alerted=finding is not None and finding.tier == "alert",
+        ended_at_s=ended_at_s,
+        kind=kind,
+    )
+
+
+def before(series: Series, until_s: float) -> Series:
+    """Return the part of a series that lies before an instant; its age is the age then."""
+    count = int(series.t_s.searchsorted(until_s, side="right"))
+    if count == series.t_s.size:
+        return series
+    t_s = series.t_s[:count]
+    age_s = series.age_s
+    if age_s is not None and count:
+        age_s -= float(series.t_s[-1] - t_s[-1])
+    return msgspec.structs.replace(
+        series, t_s=t_s, used_bytes=series.used_bytes[:count], age_s=age_s
+    )
+
+
+def whole(track: Track, shelf: ProfileStore, since_s: float | None = None) -> Series:
+    """Return a track's run from its start (or from ``since_s``) on."""
+    import numpy as np  # noqa: PLC0415
+
+    series = track.series()
+    process = track.subject.process
+    if since_s is None and process is not None:
+        since_s = process.started_at_s
+    if since_s is None or not series.t_s.size or track.subject.unattributed:
+        return series
+    if track.subject.host:
+        return series  # Its minutes are those of the device's memory.
+    first_s = float(series.t_s[0])
+    if first_s - since_s < _EARLY_S:
+        return series
+    early = shelf.minutes(track.subject.device_uid, process, since_s, first_s - 30.0)
+    if not early:
+        return series
+    t_s, used = (np.array(column, dtype=np.float64) for column in zip(*early, strict=True))
+    return msgspec.structs.replace(
+        series,
+        t_s=np.concatenate([t_s, series.t_s]),
+        used_bytes=np.concatenate([used, series.used_bytes]),
+    )
+
+
+def _room_then(track: Track, series: Series) -> float | None:
+    """Return where a process that has gone would have run out: all that is free now was its."""
+    most = float(series.used_bytes.max())
+    free, total = track.room.free_bytes, track.room.total_bytes
+    if free is None:
+        return None if total is None else max(total, most)
+    return max(free, most)
+
+
+def _busy(series: Series, shelf: ProfileStore) -> FloatArray | None:
+    """Return the device's utilisation in per cent at each sample, NaN where it is not known."""
+    import numpy as np  # noqa: PLC0415
+
+    span = (float(series.t_s[0]), float(series.t_s[-1]))
+    pairs = shelf.load_pct(series.subject.device_uid, *span)
+    if not pairs:
+        return None
+    ends, pct = (np.array(column, dtype=np.float64) for column in zip(*pairs, strict=True))
+    at = np.minimum(np.searchsorted(ends, series.t_s), ends.size - 1)
+    near = (series.t_s >= ends[at] - _EARLY_S) & (series.t_s <= ends[at] + _ROLLED_S)
+    return np.where(near, pct[at], np.nan)
+
 
 SIBLINGS_EVERY_S = 300.0
 YESTERDAY_EVERY_S = 3600.0
@@ -49,19 +150,9 @@ _PLACE = (TitleRole.DEVICE, TitleRole.MODEL)
 
 
 class RunBaselines:
-    """Gives tracks their history and makes history of them.
+    """Gives tracks their history and makes history of them."""
 
-    Parameters
-    ----------
-    watcher
-        Whose tracks are served.
-    intake
-        Says who has come and gone.
-    shelf
-        Where runs and words are kept; None: nothing is known, nothing learned.
-    """
-
-    def __init__(self, watcher: Watcher, intake: Intake, shelf: ProfileStore | None) -> None:
+    def __init__(self, watcher: Watcher, intake: SampleIntake, shelf: ProfileStore | None) -> None:
         self._watcher = watcher
         self._intake = intake
         self._shelf = shelf
@@ -360,7 +451,7 @@ class RunBaselines:
         series = whole(track, self._shelf, now_s - _BACK_S)
         if not series.t_s.size or now_s - float(series.t_s[0]) < _DAY_S:
             return ()
-        profile = forecast.yesterday(series, now_s=now_s)
+        profile = forecast.profile_of_yesterday(series, now_s=now_s)
         return () if profile is None else (profile,)
 
 
@@ -368,7 +459,7 @@ def said_to_be(word: UserLabel | None) -> str:
     """Return the reason of what is quiet because the user said so."""
     who = word.who if word is not None and word.who else "you"
     why = f": {word.why}" if word is not None and word.why else ""
-    return f"{who} said that this is normal{why}"
+    return f"{who} marked this as normal{why}"
 
 
 def _level_then(track: Track, word: UserLabel) -> float | None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import queue
 import threading
+import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.core import units
+from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable, StoreError
 from gpuwatchd.core.model import Fault, Sample
+from gpuwatchd.store import release_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
 
     from gpuwatchd.core.ports import Source
+
+log = logging.getLogger("gpuwatchd")
 
 REPLACE_AFTER_S = 60.0
 """A worker that has not answered for this long is given up, once, for a fresh source."""
@@ -23,23 +31,14 @@ _LEFT_ALONE = frozenset({"asleep", "released"})
 
 
 class SourceWorker:
-    """Reads one source; never longer than the deadline.
-
-    Parameters
-    ----------
-    source
-        What is read.
-    deadline_s
-        After this the tick goes on without it.
-    fresh
-        Makes a new source when the thread of the old one is stuck for good; at most once.
-    """
+    """Reads one source; never longer than the deadline."""
 
     def __init__(
         self, source: Source, *, deadline_s: float, fresh: Callable[[], Source] | None = None
     ) -> None:
         self.source = source
         self._deadline_s = deadline_s
+        # Used once at most, when the thread of the old source is stuck for good.
         self._fresh = fresh
         self._busy_since_s: float | None = None
         self._retry_at_s = 0.0
@@ -180,3 +179,65 @@ def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
         number = names[source.name] = names.get(source.name, 0) + 1
         out.append((source.name if number == 1 else f"{source.name} {number}", source))
     return out
+
+
+# Letting go of the GPUs when the user asks: from the request's file to the sources.
+
+
+class DriverRelease:
+    """Looks for a request at every tick and passes it on."""
+
+    def __init__(
+        self,
+        directory: Path,
+        workers: Collection[SourceWorker],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory = directory
+        self._workers = workers
+        self._stamp: tuple[int, int, int] | None = None
+        self._until_s: float | None = None
+        self._until_mono_s = 0.0
+        # A clock that is set back makes no request longer.
+        self._monotonic = monotonic
+
+    def update(self, now_s: float) -> bool:
+        """Take over what has changed; return whether a tick should follow at once."""
+        stamp = release_request.stamp(self._directory)
+        if stamp == self._stamp:
+            return self._is_over(now_s) and self._end()
+        self._stamp = stamp
+        try:
+            request = release_request.read(self._directory, now_s)
+        except StoreError as error:
+            log.warning(
+                "release request ignored: %s; see: gpuwatchctl docs %s", error.message, error.page
+            )
+            return False
+        if request is None:
+            # Taken back, or left by an earlier daemon and over.
+            return (stamp is not None or self._until_s is not None) and self._end()
+        self._until_s = request.until_at_s
+        left_s = request.left_s(now_s)
+        self._until_mono_s = self._monotonic() + left_s
+        for worker in self._workers:
+            worker.release_driver(left_s)
+        until = units.clock(now_s + left_s, now_s=now_s, seconds=True)
+        log.info("release asked until=%s for=%s", until, units.duration(left_s))
+        return True
+
+    def _is_over(self, now_s: float) -> bool:
+        # Either: the one goes on while the machine sleeps, the other while the clock is set.
+        return self._until_s is not None and (
+            now_s >= self._until_s or self._monotonic() >= self._until_mono_s
+        )
+
+    def _end(self) -> bool:
+        self._until_s = None
+        with contextlib.suppress(StoreError):
+            release_request.end(self._directory)
+        self._stamp = release_request.stamp(self._directory)
+        for worker in self._workers:
+            worker.release_driver(0.0)
+        log.info("release has ended")
+        return True

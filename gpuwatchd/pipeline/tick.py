@@ -6,14 +6,15 @@ import logging
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from gpuwatchd import __version__
 from gpuwatchd.core.codes import ProblemCode
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Alert, Decision, Fault, Finding, Sample
-from gpuwatchd.pipeline import alert_transfer, peak_notes, with_attribution
+from gpuwatchd.pipeline import event_log, message_builder, restored
 from gpuwatchd.pipeline.action_handler import ActionHandler
 from gpuwatchd.pipeline.active_silences import ActiveSilences
 from gpuwatchd.pipeline.alert_cost import Costing
@@ -21,21 +22,19 @@ from gpuwatchd.pipeline.alert_notifier import AlertNotifier
 from gpuwatchd.pipeline.clock import Clock
 from gpuwatchd.pipeline.condition_alerts import SOURCE as ALARMS
 from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
-from gpuwatchd.pipeline.device_log import DeviceLog
 from gpuwatchd.pipeline.digests import Digests
 from gpuwatchd.pipeline.engine_readings import Serving
-from gpuwatchd.pipeline.event_log import EventLog
-from gpuwatchd.pipeline.guard import Guard
+from gpuwatchd.pipeline.event_log import DeviceLog, EventLog
 from gpuwatchd.pipeline.history_link import HistoryLink, Last
 from gpuwatchd.pipeline.idle_memory import IdleMemory
-from gpuwatchd.pipeline.live_state import Scene, Sparks
+from gpuwatchd.pipeline.live_state import LiveDevices, Sparks
 from gpuwatchd.pipeline.message_builder import MessageBuilder
 from gpuwatchd.pipeline.outbox import Dispatcher, Outbox
 from gpuwatchd.pipeline.restored import EARLIER
 from gpuwatchd.pipeline.run_baselines import RunBaselines
 from gpuwatchd.pipeline.source_workers import SourceWorker, labelled
-from gpuwatchd.pipeline.tracker import Intake
-from gpuwatchd.pipeline.watcher import Watcher, rules_of
+from gpuwatchd.pipeline.track_evaluation import Watcher, rules_of
+from gpuwatchd.pipeline.tracker import SampleIntake
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveState
 
@@ -48,6 +47,44 @@ if TYPE_CHECKING:
     from gpuwatchd.core.ports import Source
     from gpuwatchd.pipeline.alert_notifier import AlertHolder
     from gpuwatchd.store.writer import History
+
+# Parts of a tick that may fail without stopping it.
+
+
+T = TypeVar("T")
+_LOG_AGAIN_S = 60.0
+
+
+class Guard:
+    """Runs parts; what they raise is logged once a minute and remembered while it lasts."""
+
+    def __init__(self, mono: Callable[[], float]) -> None:
+        self._mono = mono
+        self._failed: dict[str, tuple[str, float]] = {}
+
+    @property
+    def whys(self) -> list[str]:
+        """What fails now, one sentence each."""
+        return [why for why, _ in self._failed.values()]
+
+    def __call__(self, where: str, work: Callable[[], T]) -> T | None:
+        """Run one part and return what it returns; None when it fails."""
+        try:
+            result = work()
+        except Exception as error:
+            why = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
+            at_s = self._mono()
+            if self._failed.get(where, ("", -_LOG_AGAIN_S))[1] <= at_s - _LOG_AGAIN_S:
+                known = isinstance(error, GpuwatchdError)
+                log.log(
+                    logging.ERROR, "failed part=%s error=%r", where, str(error), exc_info=not known
+                )
+                self._failed[where] = (why, at_s)
+            return None
+        if self._failed:
+            self._failed.pop(where, None)
+        return result
+
 
 log = logging.getLogger("gpuwatchd")
 
@@ -93,7 +130,7 @@ class Pipeline:
         Where samples and alerts are kept; None keeps nothing.
     runtime_dir
         Where the live state is written each tick; None writes none.
-    courier
+    message_dispatcher
         Carries messages; None tells nobody.
     fresh
         Makes the source at a position anew: for one whose thread is stuck in a driver.
@@ -111,7 +148,7 @@ class Pipeline:
         host: Host | None = None,
         history: History | None = None,
         runtime_dir: Path | None = None,
-        courier: Dispatcher | None = None,
+        message_dispatcher: Dispatcher | None = None,
         fresh: Callable[[int], Source] | None = None,
         absences: Callable[[list[str | None]], list[Problem]] | None = None,
         wall: Callable[[], float] = time.time,
@@ -119,7 +156,7 @@ class Pipeline:
     ) -> None:
         self.config = config
         self.watcher = Watcher(config)
-        self.intake = Intake(self.watcher, host)
+        self.intake = SampleIntake(self.watcher, host)
         self._guard = Guard(mono)
         self._device_log = DeviceLog(mono)
         self._keeping = None if history is None else HistoryLink(history, self.intake)
@@ -137,7 +174,7 @@ class Pipeline:
         self.knowledge = RunBaselines(
             self.watcher, self.intake, None if history is None else history.shelf
         )
-        self.post = Outbox(courier, history, policy=config.policy, wall=wall, mono=mono)
+        self.post = Outbox(message_dispatcher, history, policy=config.policy, wall=wall, mono=mono)
         self.happenings = EventLog(history)
         self.serving = Serving(config, host)
         self.holdings = IdleMemory(config, self.intake, self.serving, host)
@@ -151,11 +188,13 @@ class Pipeline:
             booted_at_s=booted_at_s, saved=self.costing.saved,
         )  # fmt: skip
         self.dresser = MessageBuilder(config, self.intake, self.costing, booted_at_s=booted_at_s)
-        self.herald = AlertNotifier(
+        self.alert_notifier = AlertNotifier(
             self.watcher, self.post, history,
             dresser=self.dresser, silencing=self.silencing, wall=wall, mono=mono,
         )  # fmt: skip
-        self.digests = Digests(self.post, history, self.holdings, self.costing.of, self.herald.sent)
+        self.digests = Digests(
+            self.post, history, self.holdings, self.costing.of, self.alert_notifier.sent
+        )
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0
@@ -167,9 +206,8 @@ class Pipeline:
         self._ticks = 0
         self._rss_bytes: int | None = None
         self._clock = Clock()
-        self._faults: tuple[Fault, ...] = ()
         self._sparks = Sparks()
-        self._scene = Scene()
+        self._scene = LiveDevices()
         self._judged: tuple[int, dict[str, Finding]] = (-1, {})
         self._pieces = live.Pieces()
 
@@ -196,7 +234,7 @@ class Pipeline:
             last = Last.of(before, self._boot_id(), now_s, now_s - self._mono())
             self._guard(
                 "history",
-                lambda: keeping.resume(self.post, self.alarms, self.herald, now_s, last),
+                lambda: keeping.resume(self.post, self.alarms, self.alert_notifier, now_s, last),
             )
         if directory is not None:
             self._guard("holdings", lambda: self.holdings.resume(before))
@@ -205,7 +243,6 @@ class Pipeline:
     def tick(self) -> Tick:
         """Do the whole job once. Never raises: what fails is a fault, logged and shown."""
         samples: list[Sample] = []
-        faults: list[Fault] = []
         changes: list[Alert] = []
         decisions: list[Decision] = []
         taken_at_s: float | None = None
@@ -218,10 +255,8 @@ class Pipeline:
                 samples.append(answer)
                 now_s, changed = self._take(label, worker.source, answer)
                 taken_at_s = now_s if taken_at_s is None else taken_at_s
-                changed += self._obey(label, now_s) + self._judge(label, now_s)
+                changed += self._judge(label, now_s)
             else:
-                if answer is not None:
-                    faults.append(answer)
                 self.intake.silent(label, worker.absent or Fault(where="", why="no answer"))
                 silent_s, changed = self._clock.now(label, self._mono()), []
                 if silent_s is None:
@@ -230,7 +265,6 @@ class Pipeline:
             decisions += self._notify(label, self.intake.alerted(label), changed, now_s)
             changes += changed
         self.answered = len(samples)
-        self._faults = (*faults, *(f for sample in samples for f in sample.faults))
         shown_s = self._wall() if taken_at_s is None else taken_at_s
         beside, held = self._beside(shown_s)
         changes, decisions = changes + beside, decisions + held
@@ -286,17 +320,17 @@ class Pipeline:
         now_s, step_s = self._clock.stamp(label, sample, self._mono())
         if step_s is not None:
             log.warning("clock stepped source=%s by_s=%.1f", label, step_s)
-            self.herald.move(label, self.intake.move(label, step_s), step_s)
+            self.alert_notifier.move(label, self.intake.move(label, step_s), step_s)
             if label == next(iter(self.workers)):  # by whose clock alarms go
                 moved = self.alarms.move(step_s) + self.intake.estate.move(step_s)
-                self.herald.move(ALARMS, moved, step_s)
+                self.alert_notifier.move(ALARMS, moved, step_s)
         devices = self._guard(f"{label} devices", lambda: tuple(source.devices())) or ()
         ended = self._guard(
             f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)
         )
         self._guard("device log", lambda: self._device_log.update(label, self.intake.devices))
         named = partial(
-            peak_notes.with_process_names, sample, self.intake.devices, self.intake.infos
+            event_log.with_process_names, sample, self.intake.devices, self.intake.infos
         )
         self._guard("events", lambda: self.happenings.take(named()))
         if self._keeping is not None:
@@ -304,34 +338,28 @@ class Pipeline:
             self._guard("history", lambda: keeping.record(sample, devices, step_s))
         return now_s, ended or []
 
-    def _obey(self, label: str, now_s: float) -> list[Alert]:
-        """Do what the user said of a source's subjects."""
-
-        def work() -> list[Alert]:
-            return self.knowledge.obey(self.intake.tracks(label), now_s)
-
-        return self._guard("feedback", work) or []
-
     def _judge(self, label: str, now_s: float) -> list[Alert]:
-        """Judge what is due on a source's devices, at the source's own time."""
+        """Do what the user said of a source's subjects, then judge what is due, at its own time."""
+        obey = partial(self.knowledge.obey, self.intake.tracks(label), now_s)
+        ended = self._guard("feedback", obey) or []
         due = self.intake.due(label, now_s)
         if not due:
-            return []
+            return ended
 
         def work() -> list[Alert]:
             changed = self.watcher.judge(due, now_s)
-            changed = alert_transfer.take_over(self.watcher, self.intake.devices, changed, now_s)
+            changed = restored.take_over(self.watcher, self.intake.devices, changed, now_s)
             alerts = [self._blame(alert) for alert in changed]
             self.happenings.accompany(due, self.watcher.tracks)
             return alerts
 
-        return self._guard("detectors", work) or []
+        return ended + (self._guard("detectors", work) or [])
 
     def _blame(self, alert: Alert) -> Alert:
         device = self.intake.devices.get(alert.subject.device_uid)
         if device is None:
             return alert
-        told = with_attribution.with_attribution(
+        told = message_builder.with_attribution(
             alert, device, self.intake.infos, self.watcher.tracks
         )
         return self.happenings.advised(told, device.device, self.watcher.tracks)
@@ -339,9 +367,9 @@ class Pipeline:
     def _notify(
         self, label: str, bearers: Sequence[AlertHolder], changed: list[Alert], now_s: float
     ) -> list[Decision]:
-        if not (bearers or changed or self.herald.is_busy(label)):
+        if not (bearers or changed or self.alert_notifier.is_busy(label)):
             return []  # As in most ticks.
-        told = partial(self.herald.notify, label, bearers, changed, now_s)
+        told = partial(self.alert_notifier.notify, label, bearers, changed, now_s)
         return self._guard("policy", told) or []
 
     def _flush(self) -> None:
@@ -356,7 +384,7 @@ class Pipeline:
             self._absences(reasons) if self._absences else [(why, other) for why in reasons if why]
         )
         texts = self._guard.whys
-        texts += [*self.watcher.unjudged.values(), *self.herald.failing.values()]
+        texts += [*self.watcher.unjudged.values(), *self.alert_notifier.failing.values()]
         if self.history is not None:
             texts += self.history.problems
         texts += [*self.serving.problems, *self.costing.problems]
@@ -409,7 +437,7 @@ class Pipeline:
             devices=tuple(devices),
             boot_id=self._boot_id(),
             clock_ahead_s=self._wall() - self._mono(),
-            alerts=(*self._open_alerts(), *self.intake.unplaced()),
+            alerts=(*self._open_alerts(), *self.intake.estate.alerts.values()),
             pending=tuple(self._pending()),
             problems=tuple([text for text, _ in problems]),
             problem_codes=tuple([code for _, code in problems]),

@@ -8,7 +8,7 @@ import msgspec
 
 from gpuwatchd.core.codes import NameKind, TitleRole
 from gpuwatchd.core.model.alerts import Title, TitlePart
-from gpuwatchd.core.model.findings import Clause, reasoned
+from gpuwatchd.core.model.findings import Clause, reason_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,5 +87,5 @@ def of_host(finding: Finding) -> Finding:
     first, *others = finding.parts or (Clause(text=""),)
     about = "host memory " if first.verb else f"host memory: {first.about}"
     first = msgspec.structs.replace(first, about=about)
-    reason = reasoned(first, *others, code=finding.code, lead=finding.lead)
+    reason = reason_fields(first, *others, code=finding.code, lead=finding.lead)
     return msgspec.structs.replace(finding, **reason)

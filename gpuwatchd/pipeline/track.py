@@ -1,4 +1,4 @@
-"""One subject under watch: its window, the room that is left to it, its judgement and its alert."""
+"""What is remembered between two ticks: of each subject under watch, and of each device."""
 
 from __future__ import annotations
 
@@ -8,18 +8,64 @@ import msgspec
 
 from gpuwatchd.analysis import frameworks
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import Reason
+from gpuwatchd.core.codes import Ending, Reason
 from gpuwatchd.core.model import LEAK_PATTERNS, Alert, Device, Finding, ProcessInfo, Series, Subject
 from gpuwatchd.core.model.alerts import Title
-from gpuwatchd.core.model.findings import Clause, reasoned, waved_off
+from gpuwatchd.core.model.findings import Clause, dismissed_finding, reason_fields
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
-from gpuwatchd.pipeline.end_reasons import FULL_SHARE
 from gpuwatchd.pipeline.track_baseline import TrackBaseline
 
 if TYPE_CHECKING:
-    from gpuwatchd.core.codes import Ending
-    from gpuwatchd.core.model import FloatArray, Profile
+    from collections.abc import Sequence
+
+    from gpuwatchd.analysis.attribution import Baseline
+    from gpuwatchd.core.model import (
+        DeviceReading,
+        Fault,
+        FloatArray,
+        Ledger,
+        ProcessKey,
+        ProcessUse,
+        Profile,
+    )
     from gpuwatchd.pipeline.track_baseline import Suppression
+    from gpuwatchd.store.ring import Ring
+
+# Why something is over, as far as the facts support it.
+
+FULL_SHARE = 0.05
+"""Less than this share of a device that is free is near the limit."""
+_FELL_BY = 0.1
+_CALM_LOOK_S = 600.0
+"""The look that first finds nothing may come so long after the crash."""
+
+
+def end_reason(track: Track) -> Ending:
+    """Return why the alert on a process that has gone is over."""
+    last, full_s = track.window.last, track.room.full_at_s
+    crashed = last is not None and full_s is not None and full_s >= last[0]
+    full = crashed or _filled_it(track)
+    return Ending.ENDED_NEAR_LIMIT if full else Ending.PROCESS_ENDED
+
+
+def _filled_it(track: Track) -> bool:
+    """Say whether a process came near its limit between two samples, where its peak is known."""
+    most, last, total = track.most_bytes, track.window.last, track.room.total_bytes
+    finding = track.alert.finding if track.alert is not None else track.finding
+    limit = None if finding is None else finding.limit_bytes
+    if most is None or limit is None or total is None or (last is not None and most <= last[1]):
+        return False
+    return limit - most <= FULL_SHARE * total
+
+
+def calm_reason(track: Track, alert: Alert) -> Ending:
+    """Return why an alert is over whose subject does not grow any more."""
+    last, full_s, since_s = track.window.last, track.room.full_at_s, alert.clear_since_s
+    if last is None or full_s is None or since_s is None or full_s < since_s - _CALM_LOOK_S:
+        return Ending.STOPPED_GROWING
+    held = alert.finding.limit_bytes
+    fell = held is not None and last[1] < (1.0 - FULL_SHARE - _FELL_BY) * held
+    return Ending.FELL_NEAR_LIMIT if fell else Ending.STOPPED_GROWING
 
 
 JobKey = tuple[tuple[str, int | str | None], bool]
@@ -119,7 +165,7 @@ def unjudged(subject: Subject, why: str, code: Reason, now_s: float) -> Finding:
         confidence=0.0,
         rate_bytes_per_s=None,
         eta=None,
-        **reasoned(why, code=code),
+        **reason_fields(why, code=code),
     )
 
 
@@ -210,7 +256,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         """Return a judgement that is none as long as this is what the user called normal."""
         if self.hush is None or finding.tier == "none" or self.peak > self.hush.level_bytes:
             return finding
-        return waved_off(finding, self.hush.why, Reason.NORMAL)
+        return dismissed_finding(finding, self.hush.why, Reason.NORMAL)
 
     def move(self, by_s: float) -> None:
         """Move what is remembered in time: the wall clock was stepped. Not the window."""
@@ -238,10 +284,103 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             *first, last = current.parts or (Clause(text=""),)
             now = msgspec.structs.replace(last, text=f"{last.text} now")
             lasts = f"{alert.state} until that has lasted"
-            reason = reasoned(grew, *first, now, lasts, code=Reason.STOPPED)
+            reason = reason_fields(grew, *first, now, lasts, code=Reason.STOPPED)
             finding = msgspec.structs.replace(finding, **reason, eta=None, rate_bytes_per_s=0.0)
         return msgspec.structs.replace(
             finding,
             tier="alert" if alert.state == "firing" else "watch",
             severity=alert.severity,
         )
+
+
+# Feeds the rings of one device: what stands still costs one entry of a clock for all of them.
+
+CLOCK_TICKS = 64
+"""What stands still is brought up to date at least this often."""
+
+
+class Feeder:
+    """Gives every ring its value at every look, and touches only those whose value changed.
+
+    The others follow a clock: they take its times in when somebody looks at them.
+    """
+
+    __slots__ = ("_clock", "_fed")
+
+    def __init__(self) -> None:
+        self._clock: list[float] = []
+        self._fed: dict[Ring, float] = {}
+        """What each got at the last look."""
+
+    def again(self, now_s: float) -> None:
+        """Give every ring what it got at the last look."""
+        clock = self._clock
+        if len(clock) >= CLOCK_TICKS:
+            clock = self._clock = []
+            for ring in self._fed:
+                ring.follow(clock)
+        clock.append(now_s)
+
+    def feed(self, now_s: float, values: Sequence[tuple[Ring, float]]) -> None:
+        """Give only these rings their values; of one that is there twice the first counts."""
+        before, fed = self._fed, dict(reversed(values))
+        for ring in before.keys() - fed.keys():
+            ring.leave()
+        changed = [ring for ring, value in fed.items() if before.get(ring) != value]
+        for ring in changed:
+            ring.add(now_s, fed[ring])
+        self._fed = fed
+        self.again(now_s)
+        for ring in changed:
+            ring.follow(self._clock)
+
+
+class TrackedDevice(msgspec.Struct, kw_only=True):
+    """One device as last seen."""
+
+    device: Device
+    reading: DeviceReading | None
+    room: Headroom
+    processes: dict[ProcessKey, Track] = {}
+    others: list[Track] = []
+    """The device's own track, then that of its unattributed memory."""
+    hosts: dict[ProcessKey, Track] = {}
+    """Host memory of processes; one that is on several devices is with one of them."""
+    taken_s: float = 0.0
+    ledger: Ledger | None = None
+    """Who has its memory now; None while it is not read, and for a card that is cut into parts."""
+    baseline: Baseline | None = None
+    """What nobody owns on it while it is idle."""
+    uses: tuple[ProcessUse, ...] | None = None
+    """The newest process list that could be read; ``uses_s`` says when that was."""
+    uses_s: float = 0.0
+    feeder: Feeder = msgspec.field(default_factory=Feeder)
+    """Takes the figures to the rings of its tracks."""
+    fed: tuple[int | None, int | None, int] | None = None
+    """What of the device itself it took there last; None when tracks have changed since."""
+    still: bool = False
+    """Whether no figure of its memory has changed since the look before."""
+    hosts_s: float = float("-inf")
+    """When what its processes hold on the host was last looked at."""
+    missing: set[ProcessKey] = msgspec.field(default_factory=set)
+    """Processes that the last list did not name any more."""
+    listed: list[ProcessKey] | None = None
+    """Processes that the last list named."""
+    news: int = -1
+    """What was known of processes then."""
+    faults: tuple[Fault, ...] = ()
+    source: str = ""
+
+    def tracks(self) -> tuple[Track, ...]:
+        """Return every track of the device."""
+        return (*self.processes.values(), *self.others, *self.hosts.values())
+
+
+class EndedProcess(msgspec.Struct, kw_only=True):
+    """A process that has ended, on one device."""
+
+    track: Track
+    program: str | None = None
+    label: str = ""
+    unseen: bool = False
+    """It ended while nobody watched: the history knows what it was."""

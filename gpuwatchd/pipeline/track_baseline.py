@@ -33,9 +33,8 @@ class Suppression(Value, frozen=True, kw_only=True):
 
 def of_job(word: UserLabel, info: ProcessInfo | None) -> bool:
     """Say whether what the user said was of several ranks: the title of the alert tells."""
-    if info is None or info.group is None:
-        return False
-    return legacy_text.stands_for(word.title, info.group)
+    group = None if info is None else info.group
+    return group is not None and legacy_text.stands_for(word.title, group)
 
 
 class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):

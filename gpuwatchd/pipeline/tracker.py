@@ -6,30 +6,120 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from gpuwatchd import alerts as policy
-from gpuwatchd.analysis import attribution
+from gpuwatchd.analysis import attribution, frameworks
+from gpuwatchd.collect.host.procfs import headroom
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.core.model.alerts import Title, TitlePart
-from gpuwatchd.pipeline import alert_transfer, end_reasons
-from gpuwatchd.pipeline.device_state import EndedProcess, TrackedDevice
-from gpuwatchd.pipeline.host_memory import HostMemory
+from gpuwatchd.pipeline import restored
 from gpuwatchd.pipeline.process_names import ProcessNames
 from gpuwatchd.pipeline.restored import RestoredState
-from gpuwatchd.pipeline.titles import of_device, of_process
-from gpuwatchd.pipeline.track import Headroom, Track
+from gpuwatchd.pipeline.titles import host_title, of_device, of_process
+from gpuwatchd.pipeline.track import EndedProcess, Headroom, Track, TrackedDevice, end_reason
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-    from gpuwatchd.collect.host import Host
+    from gpuwatchd.collect.host import Host, procfs
     from gpuwatchd.core.model import Alert, Device, DeviceReading
     from gpuwatchd.pipeline.restored import Past
-    from gpuwatchd.pipeline.watcher import Watcher
+    from gpuwatchd.pipeline.track_evaluation import Watcher
 
-__all__ = ["EndedProcess", "Intake", "TrackedDevice"]
+# The memory that GPU processes hold on the host, as subjects of their own. A process that leaks
+# there is killed by the kernel while its GPU looks well. Resident anonymous memory and swap are
+# looked at every few ticks, and judged as everything else is.
 
-_UNOWNED = TitlePart(text="memory that no listed process owns", short="memory that nobody owns")
+EVERY_TICKS = 6
+UNCHANGED_S = 60.0
+"""A figure that stays the same is noted again after this time."""
+
+
+class HostMemory:
+    """Feeds what processes hold on the host."""
+
+    def __init__(
+        self, intake: SampleIntake, look: Callable[[], procfs.Headroom | None] = headroom
+    ) -> None:
+        self.room = Headroom()
+        self._intake = intake
+        self._look = look
+        self._ticks: dict[str, int] = {}
+        self._missing: dict[str, set[ProcessKey]] = {}
+
+    def feed(self, source: str, devices: Iterable[TrackedDevice], now_s: float) -> list[Alert]:
+        """Take in what the processes of a source's devices hold; in most ticks do nothing."""
+        tick = self._ticks[source] = self._ticks.get(source, -1) + 1
+        if tick % EVERY_TICKS:
+            return []
+        ranked = sorted(devices, key=lambda device: device.device.uid)
+        listed = [
+            device
+            for device in ranked
+            if device.uses is not None and device.uses_s == device.taken_s
+        ]
+        # One that is on several devices stays with the one where it was seen first, even while the
+        # list of that one cannot be read.
+        homes = {key: device for device in ranked for key in device.hosts}
+        noted: set[ProcessKey] = set()
+        for device in listed:
+            device.hosts_s = device.taken_s
+            for use in device.uses or ():
+                held, key = use.host_bytes, use.key
+                if held is None or key in noted:
+                    continue
+                if not noted:
+                    self._measure(now_s)
+                noted.add(key)
+                home = homes.setdefault(key, device)
+                home.hosts_s = home.taken_s
+                self._note(home, key, held, now_s)
+        present = {use.key for tracked_device in listed for use in tracked_device.uses or ()}
+        return [
+            alert
+            for tracked_device in listed
+            for alert in self._part(tracked_device, present, now_s)
+        ]
+
+    def _measure(self, now_s: float) -> None:
+        headroom = self._look()
+        self.room.total_bytes = None if headroom is None else headroom.total_bytes
+        self.room.free_bytes = None if headroom is None else headroom.free_bytes
+        self.room.note_free(now_s)
+
+    def _note(self, device: TrackedDevice, key: ProcessKey, held: int, now_s: float) -> None:
+        info = self._intake.infos.get(key)
+        track = device.hosts.get(key)
+        if info is None or info.framework in frameworks.GRAPHICS:
+            # What draws grows with the windows that people open.
+            return
+        if track is None:
+            subject = Subject(device_uid=device.device.uid, process=key, host=True)
+            track = self._intake.track(device, subject, host_title(info), self.room)
+            device.hosts[key] = track
+        if track.info is not info:
+            self._intake.watcher.ranks.place(track, info)
+        last = track.window.last
+        if last is None or last[1] != held or now_s - last[0] >= UNCHANGED_S:
+            _ring(track).add(now_s, held)
+
+    def _part(self, device: TrackedDevice, present: set[ProcessKey], now_s: float) -> list[Alert]:
+        """Watch those no more that two looks in a row did not find there."""
+        uid = device.device.uid
+        here = {use.key for use in device.uses or ()}
+        missing = {key for key in device.hosts if key not in here}
+        before = self._missing.get(uid, set())
+        self._missing[uid] = missing
+        changed: list[Alert] = []
+        for key in missing & before:
+            track = device.hosts.pop(key)
+            left = key in present
+            why = Ending.LEFT_DEVICE if left else end_reason(track)
+            changed += self._intake.watcher.retire([track], why, now_s, quietly=left)
+        return changed
+
+
+_UNOWNED = TitlePart(text="memory that no listed process owns", short="memory without an owner")
 FORGET_DEVICE_S = 86_400.0
 """An alert whose device or process has not been seen for this long is over."""
 PENDING_S = 60.0
@@ -38,16 +128,8 @@ _MOST_LEAVERS = 256
 _SPARE_INFOS = 256
 
 
-class Intake:
-    """Feeds samples into the watcher's tracks.
-
-    Parameters
-    ----------
-    watcher
-        Whose tracks are fed.
-    host
-        Looks up pids that a source names without knowing them; None where sources know.
-    """
+class SampleIntake:
+    """Feeds samples into the watcher's tracks."""
 
     def __init__(self, watcher: Watcher, host: Host | None) -> None:
         self.watcher = watcher
@@ -130,7 +212,9 @@ class Intake:
             self.devices[device.uid].faults = tuple(faults.get(device.uid, ()))
         for tracked_device in self._of(source):
             if tracked_device.device.uid not in by_uid:
-                changed += self._remove(tracked_device, now_s)
+                del self.devices[tracked_device.device.uid]
+                tracks = tracked_device.tracks()
+                changed += self.watcher.retire(tracks, Ending.DEVICE_GONE, now_s)
         if self.estate.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
             changed += self.estate.expired(self.devices, self.watcher.rules, now_s)
         if self.estate.pending and now_s - self._begun_s >= PENDING_S:
@@ -158,7 +242,8 @@ class Intake:
         same = reading.uses is not None and reading.uses is tracked_device.uses
         tracked_device.still = same and reading.used_bytes == tracked_device.room.used_bytes
         if boot_id is None:
-            changed += self._retire(tracked_device.others, Ending.INSTANCES_JUDGED, now_s)
+            changed += self.watcher.retire(tracked_device.others, Ending.INSTANCES_JUDGED, now_s)
+            tracked_device.others.clear()
         elif not tracked_device.others:
             self._watch_whole(tracked_device)
         tracked_device.taken_s = now_s
@@ -174,18 +259,18 @@ class Intake:
             changed += self._farewell(tracked_device, reading, now_s)
         if reading.uses is None and boot_id is not None:
             changed += self._unseen(tracked_device, now_s)
-        return changed + alert_transfer.drop_whole(self.watcher, tracked_device, now_s)
+        return changed + restored.drop_whole(self.watcher, tracked_device, now_s)
 
     def _unseen(self, device: TrackedDevice, now_s: float) -> list[Alert]:
         """End alerts of whom no list has shown for a day: nobody can say that they go on."""
-        ended = []
-        for track in (*device.processes.values(), *device.others[1:]):
-            last = _ring(track).last
-            if track.alert is not None and last is not None and now_s - last[0] >= FORGET_DEVICE_S:
-                alert = self.watcher.end(track, Ending.NOT_SEEN, now_s)
-                if alert is not None:
-                    ended.append(alert)
-        return ended
+        ended = [
+            self.watcher.end(track, Ending.NOT_SEEN, now_s)
+            for track in (*device.processes.values(), *device.others[1:])
+            if track.alert is not None
+            and (last := _ring(track).last) is not None
+            and now_s - last[0] >= FORGET_DEVICE_S
+        ]
+        return [alert for alert in ended if alert is not None]
 
     def silent(self, source: str, why: Fault, *, but: Container[str] = ()) -> None:
         """Forget the last readings of a source's devices, all ``but`` some: they are unknown now.
@@ -203,7 +288,7 @@ class Intake:
         # The same as in due, which would be called for every process: most are not.
         for device in self._of(source):
             processes = device.processes.values()
-            beside = alert_transfer.beside(device, now_s)
+            beside = restored.beside(device, now_s)
             if device.still:
                 # What stands still cannot have passed what it was before.
                 early = [track for track in processes if now_s >= track.due_s]
@@ -226,21 +311,6 @@ class Intake:
                 found += [track for track in tracks if track.alert is not None]
         return found
 
-    def _retire(self, tracks: list[Track], why: Ending, now_s: float) -> list[Alert]:
-        """Judge these tracks no more, and empty their list."""
-        ended = []
-        for track in tracks:
-            alert = self.watcher.end(track, why, now_s)
-            self.watcher.forget(track)
-            if alert is not None:
-                ended.append(alert)
-        tracks.clear()
-        return ended
-
-    def _remove(self, device: TrackedDevice, now_s: float) -> list[Alert]:
-        del self.devices[device.device.uid]
-        return self._retire(list(device.tracks()), Ending.DEVICE_GONE, now_s)
-
     def _forget_infos(self) -> None:
         present = sum(len(device.processes) for device in self.devices.values())
         if len(self.infos) > _SPARE_INFOS + present:
@@ -252,21 +322,12 @@ class Intake:
     def _update_device(self, device: Device, reading: DeviceReading, source: str) -> TrackedDevice:
         tracked_device = self.devices.get(device.uid)
         if tracked_device is None:
-            tracked_device = TrackedDevice(
-                device=device,
-                reading=reading,
-                room=Headroom(),
-                processes={},
-                others=[],
-                source=source,
-            )
+            tracked_device = TrackedDevice(device=device, reading=reading, room=Headroom())
             self.devices[device.uid] = tracked_device
             self._watch_whole(tracked_device)
-        tracked_device.device, tracked_device.reading, tracked_device.source = (
-            device,
-            reading,
-            source,
-        )
+        tracked_device.device = device
+        tracked_device.reading = reading
+        tracked_device.source = source
         return tracked_device
 
     def _watch_whole(self, device: TrackedDevice) -> None:
@@ -317,7 +378,9 @@ class Intake:
             or before.baseline_bytes != baseline.least_bytes
         ):
             kind = device.device.memory_kind
-            device.ledger = attribution.draw(reading, kind, baseline_bytes=baseline.least_bytes)
+            device.ledger = attribution.build_ledger(
+                reading, kind, baseline_bytes=baseline.least_bytes
+            )
         if device.ledger is not None and baseline.learn(device.ledger, boot_id):
             self.learned[device.device.uid] = baseline
         if device.others:
@@ -396,7 +459,7 @@ class Intake:
             track = device.processes.pop(key)
             label = info.label if (info := self.infos.get(key)) is not None else ""
             self.leavers.append(EndedProcess(track=track, program=track.program, label=label))
-            changed += self._retire([track], end_reasons.of_process(track), now_s)
+            changed += self.watcher.retire([track], end_reason(track), now_s)
             device.fed = None
         device.missing = missing & device.processes.keys()
         for key, track in device.processes.items():
@@ -415,10 +478,6 @@ class Intake:
         device.listed, device.news = None if device.missing else listed, news
         uid, rules = device.device.uid, self.watcher.rules
         return changed + self.estate.orphaned(uid, present, rules, now_s)
-
-    def unplaced(self) -> Iterable[Alert]:
-        """Return open alerts of an earlier run whose subject has not appeared yet."""
-        return self.estate.alerts.values()
 
 
 def _ring(track: Track) -> Ring:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.core.model import Availability, ServiceState
-from gpuwatchd.service import other_instances, removal
+from gpuwatchd.service import other_instances, removal, unit_files
 from gpuwatchd.service.runner import NOT_FOUND, CommandRunner, Done, Runner, daemon_argv, show
 from gpuwatchd.service.runner import write_atomically as write
 
@@ -35,8 +35,8 @@ _UNLOAD_TRIES = 50
 _UNLOAD_WAIT_S = 0.2
 _FIELD = re.compile(r"^\s*(state|pid|last exit code|last exit reason) = (.+?)\s*$", re.MULTILINE)
 _NO_DAEMON = (
-    "on macOS it runs per user: outside of a graphical session it could neither warn nor see"
-    " whose processes they are"
+    "on macOS it runs per user: outside of a graphical session it could neither notify nor see"
+    " the owners of processes"
 )
 _AGENT = "gpuwatchctl service install"
 _LOGS_HINT = "gpuwatchctl service logs"
@@ -151,17 +151,13 @@ class Launchd:
     def _variables(self) -> dict[str, str]:
         variables = {
             "PATH": _PATH,
-            "GPUWATCHD_STATE_DIR": os.path.abspath(config.state_dir(self._environ)),  # noqa: PTH100
-            "GPUWATCHD_RUNTIME_DIR": os.path.abspath(  # noqa: PTH100
-                config.runtime_dir(self._environ)
-            ),
+            "GPUWATCHD_STATE_DIR": unit_files.absolute(config.state_dir(self._environ)),
+            "GPUWATCHD_RUNTIME_DIR": unit_files.absolute(config.runtime_dir(self._environ)),
             # One thread per core at the import of a numerical library helps nobody here.
             "OPENBLAS_NUM_THREADS": "1",
         }
         if self._environ.get("GPUWATCHD_CONFIG"):
-            variables["GPUWATCHD_CONFIG"] = os.path.abspath(  # noqa: PTH100
-                self._environ["GPUWATCHD_CONFIG"]
-            )
+            variables["GPUWATCHD_CONFIG"] = unit_files.absolute(self._environ["GPUWATCHD_CONFIG"])
         return variables
 
     def install(
@@ -191,9 +187,11 @@ class Launchd:
         note = ["launchd has no linger: the agent runs while you are logged in"] if linger else []
         if dry_run:
             return self._planned(changed=changed) + note
-        self._need_session()
+        available = self.probe()
+        if not available.ok:
+            raise ServiceError(self.name, "service install", available.reason, hint=available.hint)
         before = self.status()
-        self._refuse_second(before, anyway=anyway)
+        other_instances.refuse(self._rival(before), self.name, anyway=anyway)
         if not changed and before.running:
             return [f"{self._file} is up to date", "already running", *note]
         self._write(content)
@@ -223,10 +221,9 @@ class Launchd:
             plan = [f"would run launchctl bootout {self._target}"] if loaded else []
             plan += [f"would remove {self._file}"] if self._file.exists() else []
             return plan + removal.planned(gone, paths, "")
-        holder = other_instances.lock_holder(config.runtime_dir(self._environ))
-        if purge and holder is not None and not loaded:
-            hand = other_instances.by_hand(holder, "gpuwatchctl service uninstall --purge --yes")
-            raise ServiceError(self.name, "service uninstall --purge", hand.why, hint=hand.hint)
+        if purge and not loaded:
+            runtime_dir = config.runtime_dir(self._environ)
+            other_instances.refuse_purge(runtime_dir, self.name, "gpuwatchctl service uninstall")
         texts = [] if known else ["not installed"]
         if loaded:
             self._unload()
@@ -236,7 +233,7 @@ class Launchd:
             texts.append(f"removed {self._file}")
         if purge:
             return texts + removal.remove(gone) + removal.left(paths)
-        return [*texts, f"history and configuration stay ({config.state_dir(self._environ)})"]
+        return [*texts, f"history and configuration are kept ({config.state_dir(self._environ)})"]
 
     def start(self) -> None:
         """Start the agent."""
@@ -314,25 +311,11 @@ class Launchd:
     def _loaded(self) -> bool:
         return self._launchctl("print", self._target).code == 0
 
-    def _need_session(self) -> None:
-        available = self.probe()
-        if not available.ok:
-            raise ServiceError(self.name, "service install", available.reason, hint=available.hint)
-
-    def _refuse_second(self, before: ServiceState, *, anyway: bool) -> None:
-        rival = self._rival(before)
-        if rival is not None and (rival.certain or not anyway):
-            raise ServiceError(
-                self.name, "service install", rival.why, hint=rival.hint,
-                page="errors#second-service",
-            )  # fmt: skip
-
     def _rival(self, before: ServiceState) -> other_instances.Rival | None:
         for domain, hint in ((self._domain, ""), ("system", "sudo ")):
             if self._launchctl("print", f"{domain}/{HOMEBREW_LABEL}").code == 0:
-                return other_instances.HOMEBREW._replace(
-                    hint=f"{hint}{other_instances.HOMEBREW.hint}"
-                )
+                homebrew = other_instances.HOMEBREW
+                return homebrew._replace(hint=f"{hint}{homebrew.hint}")
         holder = other_instances.lock_holder(config.runtime_dir(self._environ))
         if holder is not None and not before.running:
             return other_instances.by_hand(holder, "gpuwatchctl service install")

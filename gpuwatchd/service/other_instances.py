@@ -7,6 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.store.directories import LOCK_NAME
 
 if TYPE_CHECKING:
@@ -87,10 +88,42 @@ def by_hand(pid: int, install: str) -> Rival:
     who = f"pid {pid}" if pid else "pid unknown"
     stop = f"kill {pid}" if pid else "stop it"
     return Rival(
-        f"a daemon that was started by hand runs already ({who})",
+        f"a daemon that was started by hand is already running ({who})",
         f"{stop}, then {install}",
         certain=True,
     )
+
+
+def refuse(rival: Rival | None, manager: str, *, anyway: bool) -> None:
+    """Refuse to install a second instance.
+
+    Raises
+    ------
+    ServiceError
+        When there is one; with ``anyway`` only when both cannot run at all.
+    """
+    if rival is not None and (rival.certain or not anyway):
+        raise ServiceError(
+            manager,
+            "service install",
+            rival.why,
+            hint=rival.hint,
+            page="errors#second-service",
+        )
+
+
+def refuse_purge(runtime_dir: Path, manager: str, uninstall: str) -> None:
+    """Refuse to remove the files of a daemon that runs without the service.
+
+    Raises
+    ------
+    ServiceError
+        When there is one.
+    """
+    holder = lock_holder(runtime_dir)
+    if holder is not None:
+        hand = by_hand(holder, f"{uninstall} --purge --yes")
+        raise ServiceError(manager, "service uninstall --purge", hand.why, hint=hand.hint)
 
 
 def of_the_machine(user: str, group: str) -> Rival:

@@ -62,22 +62,17 @@ class Systemctl:
         """The command as a person types it."""
         return "sudo systemctl" if self.system else "systemctl --user"
 
-    @property
-    def verb(self) -> str:
-        """Our own verb as a person types it, to be followed by its name."""
-        if not self.system:
-            return "gpuwatchctl service"
-        return f"sudo {account.ourselves(self._path)} service"
-
     def own(self, name: str) -> str:
         """Return our own verb of this scope as a person types it."""
-        return f"{self.verb} {name}{' --system' if self.system else ''}"
+        if self.system:
+            return f"sudo {account.ourselves(self._path)} service {name} --system"
+        return f"gpuwatchctl service {name}"
 
     def ask(self, *words: str, timeout_s: float = 30.0) -> Done:
         """Run it and return how it ended."""
         return self._run(["systemctl", *self._scope, *words], timeout_s=timeout_s)
 
-    def must(self, *words: str, timeout_s: float = 30.0, hint: str = "") -> Done:
+    def must(self, *words: str) -> None:
         """Run it.
 
         Raises
@@ -85,11 +80,10 @@ class Systemctl:
         ServiceError
             When it fails, with its last words.
         """
-        done = self.ask(*words, timeout_s=timeout_s)
+        done = self.ask(*words)
         if done.code:
             command = " ".join((self.shown.removeprefix("sudo "), *words))
-            raise ServiceError(NAME, command, done.last_line, hint=hint or self.login_hint)
-        return done
+            raise ServiceError(NAME, command, done.last_line, hint=self.login_hint)
 
     def show(self, *names: str) -> dict[str, str]:
         """Return properties of the unit; instants as ``@`` and epoch seconds. {} without answer."""
@@ -328,15 +322,15 @@ def _hints(values: Mapping[str, str], state: _State, code: int | None, ctl: Syst
 def _why_failed(result: str, code: int | None, ctl: Systemctl) -> list[str]:
     by_code = {
         _CONFIG: "its configuration is wrong: gpuwatchctl config validate",
-        _EXEC: f"its program is gone: {ctl.own('install')}",
-        _CREDENTIALS: f"a credential file is gone: {ctl.own('install')} --credential NAME=FILE",
-        _GROUP: f"its group is gone: {ctl.own('install')}",
-        _USER: f"its user is gone: {ctl.own('install')}",
+        _EXEC: f"its program is missing: {ctl.own('install')}",
+        _CREDENTIALS: f"a credential file is missing: {ctl.own('install')} --credential NAME=FILE",
+        _GROUP: f"its group is missing: {ctl.own('install')}",
+        _USER: f"its user is missing: {ctl.own('install')}",
     }
     if result == "exit-code" and code in by_code:
         return [by_code[code]]
     values = {
-        "watchdog": "it hung: look for a GPU that does not answer (gpuwatchctl doctor)",
+        "watchdog": "it hung: check for a GPU that does not answer (gpuwatchctl doctor)",
         "oom-kill": "it needed more than MemoryMax: see the log, and please report it",
         "start-limit-hit": f"it failed ten times within ten minutes: {ctl.own('logs')}",
         "timeout": "no GPU answered in time, or the disk is stuck: gpuwatchctl doctor",

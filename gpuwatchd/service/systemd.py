@@ -15,7 +15,7 @@ from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.core.model import Availability, ServiceState
 from gpuwatchd.service import account, other_instances, removal, systemctl, unit_files
-from gpuwatchd.service.runner import CommandRunner, Done, Runner, daemon_argv
+from gpuwatchd.service.runner import CommandRunner, Runner, daemon_argv
 from gpuwatchd.service.systemctl import NAME, START_S, Systemctl, user_name
 from gpuwatchd.service.unit_files import SYSTEM_VARIABLES, UNIT, for_package, render
 from gpuwatchd.store import live
@@ -110,7 +110,7 @@ class Systemd:
             account.refuse_unsafe(argv, account.unsafe(argv))
         unit_files.need_ours(unit, self._ctl.shown)
         before = self.status()
-        self._refuse_second(before, anyway=anyway)
+        other_instances.refuse(self._rival(before), self.name, anyway=anyway)
         files = self._files(unit, brought, credentials)
         changed = [file for file, content in files.items() if unit_files.read(file) != content]
         texts = self._told_of_units(unit, brought, changed)
@@ -148,9 +148,9 @@ class Systemd:
     def _told_of_units(self, unit: Path, brought: Path | None, changed: list[Path]) -> list[str]:
         texts = []
         if brought is not None:
-            texts.append(f"{brought} is there already: nothing is written in its place")
+            texts.append(f"{brought} exists already and is not overwritten")
         elif unit in changed and unit.exists():
-            count = unit_files.changed_lines(unit_files.read(unit) or "", self.render())
+            count = len(unit_files.difference(unit_files.read(unit) or "", self.render()))
             texts.append(f"it was of another version: {count} lines differ")
         elif unit not in changed:
             texts.append(f"{unit} is up to date")
@@ -179,7 +179,9 @@ class Systemd:
     def _planned(
         self, unit: Path, files: Mapping[Path, str | None], changed: list[Path], *, linger: bool
     ) -> list[str]:
-        plan = [" ".join(("would run", *argv)) for argv in self._account_commands()]
+        missing = self._system and not account.exists()
+        made = account.commands(self._find) if missing else []
+        plan = [" ".join(("would run", *argv)) for argv in made]
         for file in changed:
             content = files[file]
             plan.append(f"would {'write' if content is not None else 'remove'} {file}")
@@ -202,9 +204,6 @@ class Systemd:
     def _find(self, program: str) -> str | None:
         return shutil.which(program, path=self._environ.get("PATH"))
 
-    def _account_commands(self) -> list[list[str]]:
-        return account.commands(self._find) if self._system and not account.exists() else []
-
     def uninstall(self, *, dry_run: bool, purge: bool = False) -> list[str]:
         """Stop, disable and remove the unit; history and configuration stay unless purged.
 
@@ -217,7 +216,7 @@ class Systemd:
             self._need_root("uninstall")
         unit, brought = self._units(needed=not dry_run)
         files = [unit] if unit.exists() and unit_files.ours(unit) else []
-        files += unit_files.own_drop_ins(unit)
+        files += [file for file in unit_files.drop_ins(unit) if unit_files.ours(file)]
         before = self.status()
         # A package's unit that neither runs nor is enabled is as good as none.
         idle = brought is not None and before.state == "stopped" and before.enabled is False
@@ -232,14 +231,15 @@ class Systemd:
             own_account = purge and self._system and brought is None and account.exists()
             return plan + removal.planned(gone, paths, account.GROUP if own_account else "")
         if purge and before.pid is None:
-            self._refuse_purge()
+            command = self._ctl.own("uninstall")
+            other_instances.refuse_purge(self._runtime_dir, self.name, command)
         texts = self._remove_unit(files, brought) if known else ["not installed"]
         if purge:
             texts += removal.remove(gone) + removal.left(paths)
             if self._system and brought is None:
                 texts += account.remove(self._run)
         else:
-            texts.append(f"history and configuration stay ({self._directories()[0]})")
+            texts.append(f"history and configuration are kept ({self._directories()[0]})")
         return texts + self._lasting(unit, brought)
 
     def _remove_unit(self, files: list[Path], brought: Path | None) -> list[str]:
@@ -266,11 +266,14 @@ class Systemd:
 
     def _lasting(self, unit: Path, brought: Path | None) -> list[str]:
         """Return what an uninstalled service leaves behind, and how that goes."""
-        texts = [f"{file} is yours and stays" for file in unit_files.drop_ins(unit)]
+        texts = [f"{file} is yours and is kept" for file in unit_files.drop_ins(unit)]
         if self._system and brought is not None:
             texts.append("account and configuration go with the package: sudo apt purge gpuwatchd")
         if not self._system and _lingers(self._run):
-            texts.append(linger_left())
+            texts.append(
+                "you go on lingering, other services may need it; if none does:"
+                f" loginctl disable-linger {user_name()}"
+            )
         return texts
 
     def start(self) -> None:
@@ -343,14 +346,6 @@ class Systemd:
             lines=lines, follow=follow, since_at_s=since_at_s, level=level,
         )  # fmt: skip
 
-    def _refuse_second(self, before: ServiceState, *, anyway: bool) -> None:
-        rival = self._rival(before)
-        if rival is not None and (rival.certain or not anyway):
-            raise ServiceError(
-                self.name, "service install", rival.why, hint=rival.hint,
-                page="errors#second-service",
-            )  # fmt: skip
-
     def _rival(self, before: ServiceState) -> other_instances.Rival | None:
         done = self._ctl.ask("is-active", HOMEBREW_UNIT)
         if done.code == 0 and done.output == "active":
@@ -360,23 +355,12 @@ class Systemd:
             return other_instances.by_hand(holder, self._ctl.own("install"))
         if before.running or before.enabled:
             return None  # what is in use already is no second instance; a package's unit is not yet
-        if not self._system and self._machine_is_watched():
-            return other_instances.of_the_machine(user_name(), account.GROUP)
-        return (
-            other_instances.KEG
-            if other_instances.in_a_keg(daemon_argv(self._executable)[0])
-            else None
-        )
-
-    def _machine_is_watched(self) -> bool:
-        done: Done = self._run(["systemctl", "--system", "is-active", UNIT])
-        return done.code == 0 and done.output == "active"
-
-    def _refuse_purge(self) -> None:
-        holder = other_instances.lock_holder(self._runtime_dir)
-        if holder is not None:
-            hand = other_instances.by_hand(holder, self._ctl.own("uninstall") + " --purge --yes")
-            raise ServiceError(self.name, "service uninstall --purge", hand.why, hint=hand.hint)
+        if not self._system:
+            done = self._run(["systemctl", "--system", "is-active", UNIT])
+            if done.code == 0 and done.output == "active":
+                return other_instances.of_the_machine(user_name(), account.GROUP)
+        keg = other_instances.in_a_keg(daemon_argv(self._executable)[0])
+        return other_instances.KEG if keg else None
 
     def _other_version(self) -> bool:
         """Say whether the daemon that runs is of another version than this program."""
@@ -430,11 +414,3 @@ def linger_advice(run: Runner, *, want: bool) -> list[str]:
         why = done.last_line
         return [f"linger could not be enabled ({why}): sudo loginctl enable-linger {user}"]
     return ["linger enabled: it also runs while you are logged out"]
-
-
-def linger_left() -> str:
-    """Return what is said of lingering that stays after the service has gone."""
-    return (
-        "you go on lingering, other services may need it; if none does:"
-        f" loginctl disable-linger {user_name()}"
-    )

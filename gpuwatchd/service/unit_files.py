@@ -97,19 +97,10 @@ def need_ours(unit: Path, edit: str) -> None:
         )
 
 
-def changed_lines(before: str, after: str) -> int:
-    """Return how many lines of a unit are new or gone."""
-    return sum(1 for line in _diff(before, after) if line[0] in "+-")
-
-
-def _diff(before: str, after: str) -> list[str]:
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
-    return [line for line in lines if not line.startswith(("---", "+++"))]
-
-
 def difference(before: str, after: str) -> list[str]:
     """Return the lines that change, ``-`` before the old and ``+`` before the new ones."""
-    return [f"  {line}" for line in _diff(before, after) if not line.startswith("@@")]
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    return [f"  {line}" for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 
 def write(path: Path, content: str) -> None:
@@ -180,11 +171,6 @@ def drop_in(unit: Path, name: str) -> Path:
     return Path(f"{unit}.d") / name
 
 
-def own_drop_ins(unit: Path) -> list[Path]:
-    """Return the drop-ins that we wrote."""
-    return [file for file in drop_ins(unit) if ours(file)]
-
-
 def drop_ins(unit: Path) -> list[Path]:
     """Return the drop-ins beside a unit of ours, in order."""
     try:
@@ -213,12 +199,12 @@ def user_variables(environ: Mapping[str, str]) -> dict[str, str]:
     own = environ.get("XDG_RUNTIME_DIR")
     made = own and runtime == str(Path(own) / "gpuwatchd")
     paths = {
-        "GPUWATCHD_STATE_DIR": escape(_absolute(str(config.state_dir(environ)))),
-        "GPUWATCHD_RUNTIME_DIR": OWN_RUNTIME if made else escape(_absolute(runtime)),
+        "GPUWATCHD_STATE_DIR": escape(absolute(config.state_dir(environ))),
+        "GPUWATCHD_RUNTIME_DIR": OWN_RUNTIME if made else escape(absolute(runtime)),
     }
     for name in ("GPUWATCHD_CONFIG", "XDG_CONFIG_HOME"):
         if environ.get(name):
-            paths[name] = escape(_absolute(environ[name]))
+            paths[name] = escape(absolute(environ[name]))
     return paths
 
 
@@ -233,7 +219,8 @@ def unusual_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if usual.get(name) != value}
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str | Path) -> str:
+    """Return an absolute path, links and all."""
     return os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
 
 
@@ -265,7 +252,7 @@ _NOT_A_PROGRAM = set("$'\"\\")
 _THROUGH_A_SHELL = ("/bin/sh", "-c", 'exec "$0" "$@"')
 _PAGES = "Documentation=man:gpuwatchd(8) man:gpuwatchctl(1)\n"
 _RUNTIME = (
-    "\n# The live state outlives a restart: gpuwatchctl reads it also while nothing runs.\n"
+    "\n# The live state outlives a restart: gpuwatchctl reads it while the daemon is stopped.\n"
     "RuntimeDirectory=gpuwatchd\nRuntimeDirectoryMode=0700\nRuntimeDirectoryPreserve=yes\n"
 )
 

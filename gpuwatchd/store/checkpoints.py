@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gpuwatchd.core.model import ProcessKey, Value
-from gpuwatchd.store import access, records
+from gpuwatchd.store import client_connection, records
 
 if TYPE_CHECKING:
     import sqlite3
@@ -108,7 +108,7 @@ def write(directory: Path, checkpoint: Checkpoint) -> Checkpoint:
     StoreError
         There is no history, or it cannot be written.
     """
-    row = access.transaction(directory, lambda it: insert(it, checkpoint))
+    row = client_connection.transaction(directory, lambda it: insert(it, checkpoint))
     return msgspec.structs.replace(checkpoint, row=row)
 
 

@@ -87,7 +87,7 @@ def open_writer(directory: Path, *, max_pages: int, now_s: float) -> Opening:
             return opening._replace(
                 damaged=why,
                 problem=f"the history was damaged ({why}) and was set aside as {text}; "
-                "a new one was begun",
+                "a new one was started",
             )
     except (sqlite3.Error, OSError) as error:
         return Opening(_frozen(directory), "memory", cannot_write(directory, error))
@@ -194,7 +194,7 @@ def _check_tables(connection: sqlite3.Connection, version: int) -> None:
         raise DamagedError(why)
     if version < schema.VERSION and integrity.missing(connection, version + 1) is None:
         # To upgrade what is upgraded already would fail at each start.
-        raise DamagedError(f"its header says format {version}, its tables are of a later one")
+        raise DamagedError(f"its header has format {version}, its tables are of a later one")
     pages, size = _pragma(connection, "page_count"), _pragma(connection, "page_size")
     file: str = connection.execute("PRAGMA database_list").fetchone()[2]
     wal = os.path.exists(f"{file}-wal") and os.path.getsize(f"{file}-wal")  # noqa: PTH110, PTH202
@@ -223,7 +223,7 @@ def identity(directory: Path) -> tuple[int, int] | None:
     return stat_result.st_dev, stat_result.st_ino
 
 
-def peephole(directory: Path) -> int | None:
+def open_probe(directory: Path) -> int | None:
     """Return a descriptor to look at the file through; to be closed after the connection is.
 
     Closing *any* descriptor of a file drops all locks that this process holds on it (POSIX), also
@@ -237,7 +237,7 @@ def peephole(directory: Path) -> int | None:
         return None
 
 
-def look_away(peephole: int | None) -> None:
+def close_probe(peephole: int | None) -> None:
     """Close the descriptor, if there is one."""
     if peephole is not None:
         os.close(peephole)

@@ -9,12 +9,12 @@ that taking it back is one row.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from gpuwatchd.core.model import ProcessKey, Subject, Value
-from gpuwatchd.store import access, records
+from gpuwatchd.store import client_connection, records
 
 if TYPE_CHECKING:
     import sqlite3
@@ -36,9 +36,7 @@ class UserLabel(Value, frozen=True, kw_only=True):
     row: int | None = None
 
 
-def load_words(
-    connection: sqlite3.Connection, where: str = "TRUE", values: tuple[Any, ...] = ()
-) -> list[UserLabel]:
+def load_words(connection: sqlite3.Connection, where: str = "TRUE") -> list[UserLabel]:
     """Return what the user said, oldest first."""
     return [
         UserLabel(
@@ -62,7 +60,6 @@ def load_words(
             "SELECT id, alert_key, opened_ts_ms, gpu_uuid, pid, started_at_s, unattributed, title,"  # noqa: S608
             f" word, why, who, given_ts_ms, undone_ts_ms, host FROM feedback WHERE {where}"
             " ORDER BY given_ts_ms, id",
-            values,
         )
     ]
 
@@ -103,10 +100,10 @@ def write(directory: Path, word: UserLabel) -> UserLabel:
         ).fetchone()[0]
         return row
 
-    return msgspec.structs.replace(word, row=access.transaction(directory, work))
+    return msgspec.structs.replace(word, row=client_connection.transaction(directory, work))
 
 
-def unsay(directory: Path, alert_key: str, now_s: float) -> int:
+def remove_label(directory: Path, alert_key: str, now_s: float) -> int:
     """Take back what was said of an alert; return how many words that were.
 
     Raises
@@ -114,7 +111,7 @@ def unsay(directory: Path, alert_key: str, now_s: float) -> int:
     StoreError
         There is no history, or it cannot be written.
     """
-    return access.transaction(directory, lambda it: _take_back(it, alert_key, now_s))
+    return client_connection.transaction(directory, lambda it: _take_back(it, alert_key, now_s))
 
 
 def _take_back(connection: sqlite3.Connection, alert_key: str, now_s: float) -> int:

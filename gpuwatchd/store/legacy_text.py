@@ -6,7 +6,7 @@ What is not in these tables becomes ``legacy`` and is shown as it stands.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import UNSET
@@ -124,9 +124,7 @@ def _mapped(text: str, sentences: Mapping[str, _Code], kind: type[_Code]) -> _Co
     return kind("legacy") if found is None else found
 
 
-@cache
-def _pattern(sentence: str) -> re.Pattern[str]:
-    return re.compile(sentence, re.DOTALL)
+_pattern = cache(partial(re.compile, flags=re.DOTALL))
 
 
 # Findings, titles, names of processes, and what an older daemon left of its devices.
@@ -329,7 +327,7 @@ def reading(old: DeviceReading) -> DeviceReading:
 
 
 def holding(old: Holding) -> Holding:
-    """Return memory that is held without work, with what its sentences say."""
+    """Return idle memory, with what its sentences say."""
     return replace(
         old,
         process=old.process and process(old.process),

@@ -24,6 +24,11 @@ def save(connection: sqlite3.Connection, name: str, at_s: float) -> None:
     )
 
 
+def save_whole(connection: sqlite3.Connection, name: str, value: int) -> None:
+    """Keep a whole number inside the caller's transaction."""
+    connection.execute("INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)", (name, str(value)))
+
+
 def whole(connection: sqlite3.Connection, name: str) -> int:
     """Return a whole number, such as up to when a roll-up is complete; 0 where none is kept.
 

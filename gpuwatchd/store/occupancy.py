@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.analysis.cost import Held, Hour
+from gpuwatchd.analysis.cost import Hour, MemoryBucket
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import meta, process_hours
 
@@ -35,7 +35,7 @@ def load(
     until_s: float,
     *,
     most_minutes: int | None = None,
-) -> list[Held]:
+) -> list[MemoryBucket]:
     """Return who held what on a device in each minute that overlaps a span, in any order.
 
     Parameters
@@ -63,7 +63,7 @@ def load(
         "every": every,
     }
     return [
-        Held(
+        MemoryBucket(
             float(at_s),
             ProcessKey(pid=pid, started_at_s=started),
             held,
@@ -79,7 +79,9 @@ FROM process_1h h CROSS JOIN process p ON p.id = h.process
 WHERE h.gpu = (SELECT id FROM gpu WHERE uuid = :uid) AND h.ts_s >= :since_s AND h.ts_s < :until_s"""
 
 
-def by_hour(connection: sqlite3.Connection, uid: str, since_s: float, until_s: float) -> list[Held]:
+def by_hour(
+    connection: sqlite3.Connection, uid: str, since_s: float, until_s: float
+) -> list[MemoryBucket]:
     """Return the same as :func:`load` in fewer rows: whole hours as one, minutes at both ends.
 
     What falls to each process is the sum over its minutes to within rounding.
@@ -94,7 +96,7 @@ def by_hour(connection: sqlite3.Connection, uid: str, since_s: float, until_s: f
         return load(connection, uid, since_s, until_s)
     cursor = connection.execute(_HOURS, {"uid": uid, "since_s": begin_s, "until_s": end_s})
     hours = [
-        Held(
+        MemoryBucket(
             float(at_s),
             ProcessKey(pid=pid, started_at_s=started),
             held,

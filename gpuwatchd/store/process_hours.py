@@ -65,14 +65,14 @@ def roll(connection: sqlite3.Connection) -> int:
         hour_s = following
     found = connection.execute("SELECT min(id) FROM gpu WHERE id > ?", (last,)).fetchone()[0]
     if found is None:
-        _keep(connection, UNTIL, hour_s + HOUR_S)
-        _keep(connection, _CARD, 0)
+        meta.save_whole(connection, UNTIL, hour_s + HOUR_S)
+        meta.save_whole(connection, _CARD, 0)
         return 1
     values = {"card": found, "hour_s": hour_s}
     connection.execute("DELETE FROM process_1h WHERE gpu = :card AND ts_s = :hour_s", values)
     connection.execute(_ROLL, values)
-    _keep(connection, UNTIL, hour_s)
-    _keep(connection, _CARD, found)
+    meta.save_whole(connection, UNTIL, hour_s)
+    meta.save_whole(connection, _CARD, found)
     return 1
 
 
@@ -92,8 +92,8 @@ def reopen(connection: sqlite3.Connection, oldest_ms: int) -> None:
     hour_s = oldest_ms // 1000 // HOUR_S * HOUR_S
     done_s = until(connection)
     if hour_s < done_s or (hour_s == done_s and meta.whole(connection, _CARD)):
-        _keep(connection, UNTIL, hour_s)
-        _keep(connection, _CARD, 0)
+        meta.save_whole(connection, UNTIL, hour_s)
+        meta.save_whole(connection, _CARD, 0)
 
 
 def forget(
@@ -108,7 +108,3 @@ def forget(
             for card in cards
         ],
     )
-
-
-def _keep(connection: sqlite3.Connection, key: str, value: int) -> None:
-    connection.execute("INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)", (key, str(value)))

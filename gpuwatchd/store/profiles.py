@@ -5,14 +5,13 @@ Runs wait in memory until the next flush. What the user said of them is in :mod:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from gpuwatchd.core import typed
 from gpuwatchd.core.model import ProcessKey, Profile, Value
-from gpuwatchd.store import access, checkpoints, integrity, records, silences
-from gpuwatchd.store import idle_levels as norms
+from gpuwatchd.store import checkpoints, client_connection, integrity, records, silences
 from gpuwatchd.store import occupancy as occupied
 from gpuwatchd.store.labels import load_words
 
@@ -20,11 +19,41 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.analysis.cost import Held
+    from gpuwatchd.analysis.cost import MemoryBucket
     from gpuwatchd.core.model import Silence
     from gpuwatchd.store.checkpoints import Checkpoint
-    from gpuwatchd.store.idle_levels import IdleLevel
     from gpuwatchd.store.labels import UserLabel
+
+# What is normal for a device: how much of it nobody owns while it is idle.
+
+
+class IdleLevel(NamedTuple):
+    """What nobody owns on an idle device, and in which boot that was learned."""
+
+    least_bytes: int
+    boot_id: str
+
+
+def load(connection: sqlite3.Connection) -> dict[str, IdleLevel]:
+    """Return what was learned, by the device's UUID."""
+    cursor = connection.execute("SELECT gpu_uuid, least_bytes, boot_id FROM baseline")
+    return {uid: IdleLevel(least_bytes, boot_id) for uid, least_bytes, boot_id in cursor}
+
+
+def save(connection: sqlite3.Connection, norms: dict[str, IdleLevel], now_ms: int) -> int:
+    """Write norms, inside the caller's transaction; return how many were refused."""
+    refused = 0
+    for uid, norm in norms.items():
+        try:
+            connection.execute(
+                "INSERT OR REPLACE INTO baseline(gpu_uuid, least_bytes, boot_id, learned_ts_ms)"
+                " VALUES(?, ?, ?, ?)",
+                (uid, *norm, now_ms),
+            )
+        except records.REFUSED:
+            refused += 1
+    return refused
+
 
 _T = TypeVar("_T")
 KEPT_LAUNCHES = 5
@@ -92,7 +121,7 @@ class ProfileStore:
 
     def idle_levels(self) -> dict[str, IdleLevel]:
         """Return what is normal for each device; empty where that fails."""
-        return {**(self._ask(norms.load) or {}), **self._norms}
+        return {**(self.read(load) or {}), **self._norms}
 
     def learn(self, uid: str, norm: IdleLevel, at_s: float) -> None:
         """Note what is normal for a device; it is written with the next flush."""
@@ -107,7 +136,7 @@ class ProfileStore:
 
     def runs(self, key: str) -> list[Run]:
         """Return what is known of a program's runs, oldest first; empty where that fails."""
-        found = self._ask(lambda it: load_runs(it, "r.key = ?", (key,))) or []
+        found = self.read(lambda it: load_runs(it, "r.key = ?", (key,))) or []
         known = {(run.key, run.device_uid, run.process, run.word): run for run in found}
         known |= {at: run for at, run in self._waiting.items() if at[0] == key}
         return sorted(known.values(), key=lambda run: run.profile.ended_at_s)
@@ -134,25 +163,26 @@ class ProfileStore:
 
     def user_labels(self) -> list[UserLabel] | None:
         """Return what the user said and did not take back, oldest first; None where that fails."""
-        labels: list[UserLabel] | None = self._ask(
-            lambda it: load_words(it, "undone_ts_ms IS NULL")
-        )
-        return labels
+        return self.read(lambda it: load_words(it, "undone_ts_ms IS NULL"))
 
     def silences(self, now_s: float) -> list[Silence] | None:
         """Return the silences whose time is not over, oldest first; None where that fails."""
-        found: list[Silence] | None = self._ask(lambda it: silences.in_force(it, now_s))
-        return found
+        return self.read(lambda it: silences.in_force(it, now_s))
 
     def read(self, question: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """Ask anything else of the history; None where that fails."""
-        found: _T | None = self._ask(question)
-        return found
+        connection = self._connection()
+        if connection is None:
+            return None
+        try:
+            return question(connection)
+        except integrity.SUSPECT as error:
+            self._failed(error)
+            return None
 
     def write_now(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """Do some writing at once, power-cut-safe; None where that fails."""
-        done: _T | None = self._ask(lambda it: access.written(it, work))
-        return done
+        return self.read(lambda it: client_connection.written(it, work))
 
     def minutes(
         self, uid: str, process: ProcessKey | None, since_s: float, until_s: float
@@ -175,19 +205,16 @@ class ProfileStore:
             values = (*span, uid, process.pid, process.started_at_s)
         return self.read(lambda it: _known(it.execute(query, values))) or []
 
-    def occupancy(self, uid: str, since_s: float, until_s: float) -> list[Held] | None:
+    def occupancy(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket] | None:
         """Return who held what on a device, minute by minute; None where that fails.
 
         Of more than a day not every minute: this is the thread that samples.
         """
-        helds: list[Held] | None = self._ask(
-            lambda it: occupied.load(it, uid, since_s, until_s, most_minutes=1440)
-        )
-        return helds
+        return self.read(lambda it: occupied.load(it, uid, since_s, until_s, most_minutes=1440))
 
     def checkpoints(self) -> list[Checkpoint] | None:
         """Return when jobs saved their work lately, oldest first; None where that fails."""
-        found: list[Checkpoint] | None = self._ask(checkpoints.lately)
+        found = self.read(checkpoints.lately)
         return None if found is None else [*found, *self._saved]
 
     def keep_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -211,7 +238,7 @@ class ProfileStore:
             " ORDER BY last_ts_ms DESC LIMIT 1"
         )
         values = (process.pid, process.started_at_s)
-        found = self._ask(lambda it: it.execute(query, values).fetchone())
+        found = self.read(lambda it: it.execute(query, values).fetchone())
         return (None, "") if found is None else (found[0], found[1])
 
     def write(self, connection: sqlite3.Connection) -> int:
@@ -229,23 +256,13 @@ class ProfileStore:
                 checkpoints.insert(connection, checkpoint)
             except records.REFUSED:
                 refused += 1
-        return refused + norms.save(connection, self._norms, self._learned_ms)
+        return refused + save(connection, self._norms, self._learned_ms)
 
     def written(self) -> None:
         """Forget what waited, after the commit."""
         self._waiting.clear()
         self._norms.clear()
         self._saved.clear()
-
-    def _ask(self, question: Callable[[sqlite3.Connection], Any]) -> Any:
-        connection = self._connection()
-        if connection is None:
-            return None
-        try:
-            return question(connection)
-        except integrity.SUSPECT as error:
-            self._failed(error)
-            return None
 
 
 def _known(pairs: Iterable[tuple[int, int | None]]) -> list[tuple[float, int]]:

@@ -12,20 +12,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuwatchd.core.model import ProcessKey, Value
+from gpuwatchd.store import actions as deeds
 from gpuwatchd.store import (
-    access,
     checkpoints,
-    frozen,
+    client_connection,
     integrity,
     meta,
     profiles,
-    queries,
+    read_only,
     records,
     silences,
 )
-from gpuwatchd.store import action_events as deeds
-from gpuwatchd.store import decisions as decided
 from gpuwatchd.store import labels as words
+from gpuwatchd.store import notification_decisions as decided
 from gpuwatchd.store import occupancy as occupied
 
 if TYPE_CHECKING:
@@ -33,11 +32,51 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from gpuwatchd.analysis.cost import Held
+    from gpuwatchd.analysis.cost import MemoryBucket
     from gpuwatchd.core.model import Alert, Decision, Delivery, Device, ProcessInfo, Silence
     from gpuwatchd.store.checkpoints import Checkpoint
     from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.profiles import Run
+
+# The questions that the reader asks, as SQL.
+
+COLUMNS = (
+    "n, used_min_bytes, used_mean_bytes, used_max_bytes, used_last_bytes, util_mean_percent,"
+    " temp_max_c, energy_mj"
+)
+RAW = """SELECT ts_ms AS at_ms, used_bytes IS NOT NULL AS n, used_bytes AS used_min_bytes,
+  used_bytes AS used_mean_bytes, used_bytes AS used_max_bytes, used_bytes AS used_last_bytes,
+  util_percent AS util_mean_percent, temp_c AS temp_max_c, NULL AS energy_mj
+FROM gpu_raw WHERE ts_ms >= max(:since_ms, {from_ms}) AND ts_ms < :until_ms AND gpu = :card"""
+BUCKETS = f"""SELECT ts_s * 1000 AS at_ms, {COLUMNS}
+FROM {{table}} WHERE gpu = :card AND ts_s >= max(:since_ms / 1000, {{from_s}})
+  AND ts_s < min((:until_ms + 999) / 1000, {{to_s}})"""  # noqa: S608 - our own table names and whole numbers
+PROCESS_RAW = """SELECT r.ts_ms, p.pid, p.started_at_s, r.used_bytes, r.used_bytes,
+  r.host_bytes
+FROM process_raw r JOIN process p ON p.id = r.process
+WHERE r.ts_ms >= :since_ms AND r.ts_ms < :until_ms AND r.gpu = :card ORDER BY p.id, r.ts_ms"""
+# CROSS JOIN fixes the order: processes of that time first, then the range of each.
+PROCESS_MINUTES = """SELECT m.ts_s * 1000, p.pid, p.started_at_s, m.used_max_bytes,
+  m.used_last_bytes, m.host_last_bytes
+FROM process p CROSS JOIN process_1m m
+WHERE p.last_ts_ms >= :since_ms AND p.first_ts_ms < :until_ms
+  AND m.process = p.id AND m.gpu = :card
+  AND m.ts_s >= :since_ms / 60000 * 60 AND m.ts_s * 1000 < :until_ms
+ORDER BY p.id, m.ts_s"""
+
+
+def joined(source: str, bucket_ms: int) -> str:
+    """Return a query that joins the rows of ``source`` (of shape RAW) into buckets."""
+    start = f"at_ms / {bucket_ms} * {bucket_ms}"
+    return f"""SELECT {start} AS at_ms, sum(n) AS n, min(used_min_bytes) AS used_min_bytes,
+  CAST(round(sum(used_mean_bytes * 1.0 * n) / sum(n)) AS INTEGER) AS used_mean_bytes,
+  max(used_max_bytes) AS used_max_bytes, max(last_bytes) AS used_last_bytes,
+  CAST(round(avg(util_mean_percent)) AS INTEGER) AS util_mean_percent,
+  max(temp_max_c) AS temp_max_c, sum(energy_mj) AS energy_mj
+FROM (SELECT *, first_value(used_last_bytes) OVER (PARTITION BY {start}
+        ORDER BY used_last_bytes IS NULL, at_ms DESC) AS last_bytes FROM ({source}))
+GROUP BY {start}"""  # noqa: S608 - our own text and whole numbers
+
 
 _T = TypeVar("_T")
 _MINUTE_S = 60
@@ -107,7 +146,7 @@ class Reader:
         self._path = path
         self.last_query = ""
         """The last question as SQL, with its values."""
-        self._file = frozen.Opened(path, self._trace)
+        self._file = read_only.Opened(path, self._trace)
 
     @classmethod
     def open(cls, directory: Path) -> Reader:
@@ -124,11 +163,11 @@ class Reader:
         StoreBusy
             Another program holds it locked.
         """
-        path = access.find(directory)
+        path = client_connection.find(directory)
         try:
             return cls(path)
         except sqlite3.Error as error:
-            raise access.translated(path, error) from error
+            raise client_connection.translated(path, error) from error
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -147,7 +186,7 @@ class Reader:
         """
         with closing(self):
             if isinstance(error, integrity.SUSPECT):
-                access.blame(self._path, error, self._connection)
+                client_connection.blame(self._path, error, self._connection)
 
     def close(self) -> None:
         """Let go of the file. May be called twice."""
@@ -188,7 +227,7 @@ class Reader:
             return []
         width_s = self._guarded(lambda: self._width(card, since_s, until_s))
         source = (
-            queries.RAW.format(from_ms=0)
+            RAW.format(from_ms=0)
             if width_s == 0
             else self._minutes()
             if width_s == _MINUTE_S
@@ -196,12 +235,12 @@ class Reader:
         )
         bucket_s = max(bucket_s or 0, width_s)
         if bucket_s > width_s:
-            source = queries.joined(source, round(bucket_s * 1000))
+            source = joined(source, round(bucket_s * 1000))
         # The bucket that the span begins in belongs to it.
         first_ms = _ms(since_s) - (_ms(since_s) % (width_s * 1000) if width_s else 0)
         return self._each(
             partial(_device_row, bucket_s),
-            f"SELECT at_ms, {queries.COLUMNS} FROM ({source}) ORDER BY at_ms",  # noqa: S608
+            f"SELECT at_ms, {COLUMNS} FROM ({source}) ORDER BY at_ms",  # noqa: S608
             {"card": card, "since_ms": first_ms, "until_ms": _ms(until_s)},
         )
 
@@ -220,7 +259,7 @@ class Reader:
         )
         return self._each(
             partial(_process_row, 0.0 if raw else 60.0),
-            queries.PROCESS_RAW if raw else queries.PROCESS_MINUTES,
+            PROCESS_RAW if raw else PROCESS_MINUTES,
             {"card": card, "since_ms": span[0], "until_ms": span[1]},
         )
 
@@ -275,9 +314,9 @@ class Reader:
 
     def action_events(self, since_s: float = 0.0) -> list[deeds.ActionEvent]:
         """Return what was asked of jobs, and when they saved, since then, oldest first."""
-        return self._guarded(lambda: deeds.load(self._connection, since_s))
+        return self._guarded(lambda: deeds.load_events(self._connection, since_s))
 
-    def occupancy(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+    def occupancy(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         """Return who held what on a device, minute by minute, in any order."""
         return self._guarded(lambda: occupied.load(self._connection, uid, since_s, until_s))
 
@@ -319,10 +358,10 @@ class Reader:
         try:
             return self._file.answer(work)
         except integrity.SUSPECT as error:
-            access.blame(self._path, error, self._connection)
+            client_connection.blame(self._path, error, self._connection)
             if not isinstance(error, sqlite3.Error):
                 raise
-            raise access.translated(self._path, error) from error
+            raise client_connection.translated(self._path, error) from error
 
     def _ask(self, query: str, values: dict[str, Any] | tuple[Any, ...]) -> list[Any]:
         return self._guarded(lambda: self._connection.execute(query, values).fetchall())
@@ -375,16 +414,16 @@ class Reader:
 
     def _minutes(self) -> str:
         split_s = self._rolled_s("gpu_1m")
-        late = queries.joined(queries.RAW.format(from_ms=split_s * 1000), _MINUTE_S * 1000)
-        closed = queries.BUCKETS.format(table="gpu_1m", from_s=0, to_s=split_s)
+        late = joined(RAW.format(from_ms=split_s * 1000), _MINUTE_S * 1000)
+        closed = BUCKETS.format(table="gpu_1m", from_s=0, to_s=split_s)
         return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
 
     def _hours(self) -> str:
         # The last minutes are missing: a long span never reads raw rows.
         split_s, end_s = self._rolled_s("gpu_1h"), self._rolled_s("gpu_1m")
-        minutes = queries.BUCKETS.format(table="gpu_1m", from_s=split_s, to_s=end_s)
-        late = queries.joined(minutes, _HOUR_S * 1000)
-        closed = queries.BUCKETS.format(table="gpu_1h", from_s=0, to_s=split_s)
+        minutes = BUCKETS.format(table="gpu_1m", from_s=split_s, to_s=end_s)
+        late = joined(minutes, _HOUR_S * 1000)
+        closed = BUCKETS.format(table="gpu_1h", from_s=0, to_s=split_s)
         return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
 
     def _rolled_s(self, table: str) -> int:

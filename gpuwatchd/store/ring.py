@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray
 
 CELL_S = 5.0
+"""Width of a cell; all points are kept while they are at least this far apart."""
 _TICK_S = 0.01
 _TICKS_PER_S = 100.0
 _FULL = 2**32
@@ -31,17 +32,14 @@ class Ring:
     ----------
     span_s
         How far back points are kept; older ones are dropped now and then.
-    cell_s
-        Width of a cell; all points are kept while they are at least this far apart.
     """
 
     __slots__ = (
         "_base_s", "_cell", "_clock", "_count", "_high", "_last", "_low", "_max", "_min",
-        "_read", "_t", "_v", "cell_s", "moves", "span_s",
+        "_read", "_t", "_v", "moves", "span_s",
     )  # fmt: skip
 
-    def __init__(self, span_s: float, *, cell_s: float = CELL_S) -> None:
-        self.cell_s = cell_s
+    def __init__(self, span_s: float) -> None:
         self.span_s = span_s
         self._t = array("I")
         self._v = array("f")
@@ -57,7 +55,7 @@ class Ring:
 
     @property
     def count(self) -> int:
-        """Samples ever added since the last ``clear``."""
+        """Samples ever added."""
         return self._count + (0 if self._clock is None else len(self._clock) - self._read)
 
     def follow(self, clock: list[float]) -> None:
@@ -87,7 +85,7 @@ class Ring:
 
     def _repeat(self, times: list[float], value: float) -> None:
         """Add one value at several times."""
-        known, low, cell, width = self._t, self._low, self._cell, self.cell_s
+        known, low, cell, width = self._t, self._low, self._cell, CELL_S
         ticks: list[int] = []
         if low is self._high and known and times[0] > self._last[0]:
             at_s, base_s, newest, fits = low[0], self._base_s, known[-1], True
@@ -135,7 +133,7 @@ class Ring:
         if self._clock is not None:
             self.catch_up()
             self._clock = None
-        cell, current = int(t_s / self.cell_s), self._cell
+        cell, current = int(t_s / CELL_S), self._cell
         if cell > current:
             self._close_cell()
             if value != self._last[1]:
@@ -211,11 +209,7 @@ class Ring:
         self._low = (self._low[0] + by_s, self._low[1])
         self._high = self._low if alone else (self._high[0] + by_s, self._high[1])
         self._last = (self._last[0] + by_s, self._last[1])
-        self._cell = int(self._last[0] / self.cell_s)
-
-    def clear(self) -> None:
-        """Forget everything (another process, a driver reset, a clock that cannot be trusted)."""
-        self.__init__(self.span_s, cell_s=self.cell_s)  # type: ignore[misc]
+        self._cell = int(self._last[0] / CELL_S)
 
     def window(self) -> tuple[FloatArray, FloatArray]:
         """Return copies of times and values, (n,) each, times strictly ascending."""
@@ -240,7 +234,7 @@ class Ring:
             return ()
         now, value = self._last
         out: list[int | None] = [int(value)]
-        patience = 2 * max(step_s, self.cell_s) / _TICK_S
+        patience = 2 * max(step_s, CELL_S) / _TICK_S
         for back in range(1, count):
             upper = (now - back * step_s - self._base_s) / _TICK_S
             position = bisect_right(self._t, upper) - 1
@@ -251,9 +245,7 @@ class Ring:
         return tuple(reversed(out))
 
 
-def thin(
-    t_s: FloatArray, values: FloatArray, *, cell_s: float = CELL_S
-) -> tuple[FloatArray, FloatArray]:
+def thin(t_s: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the points that a :class:`Ring` would keep of a whole recording, in one go.
 
     Parameters
@@ -263,9 +255,9 @@ def thin(
     """
     import numpy as np  # noqa: PLC0415
 
-    if t_s.size < 3 or float(np.median(np.diff(t_s))) >= cell_s:
+    if t_s.size < 3 or float(np.median(np.diff(t_s))) >= CELL_S:
         return t_s, values
-    cell = (t_s / cell_s).astype(np.int64)
+    cell = (t_s / CELL_S).astype(np.int64)
     order = np.lexsort((values, cell))
     first = np.r_[True, np.diff(cell[order]) != 0]
     last = np.r_[first[1:], True]

@@ -77,7 +77,7 @@ def _whole(value: float | None, factor: int = 1) -> int | None:
         return None
 
 
-class Intake:
+class SampleBuffer:
     """The rows that wait, and the change-only rule."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from gpuwatchd.core import typed
 from gpuwatchd.core.model import Matcher, Silence
-from gpuwatchd.store import access, records
+from gpuwatchd.store import client_connection, records
 
 if TYPE_CHECKING:
     import sqlite3
@@ -133,7 +133,7 @@ def insert(connection: sqlite3.Connection, silence: Silence) -> Silence:
     return msgspec.structs.replace(silence, row=row)
 
 
-def strike(connection: sqlite3.Connection, row: int, now_s: float) -> int:
+def end_silence(connection: sqlite3.Connection, row: int, now_s: float) -> int:
     """End a silence inside the caller's transaction; return how many that were."""
     return connection.execute(
         f"UPDATE silence SET cleared_ts_ms = ? WHERE id = ? AND {STANDING}",  # noqa: S608
@@ -159,7 +159,7 @@ def add(directory: Path, silence: Silence) -> Silence:
     StoreError
         There is no history, or it cannot be written.
     """
-    return access.transaction(directory, lambda connection: insert(connection, silence))
+    return client_connection.transaction(directory, lambda connection: insert(connection, silence))
 
 
 def clear(directory: Path, rows_: tuple[int, ...], now_s: float) -> int:
@@ -170,8 +170,8 @@ def clear(directory: Path, rows_: tuple[int, ...], now_s: float) -> int:
     StoreError
         There is no history, or it cannot be written.
     """
-    return access.transaction(
-        directory, lambda connection: sum(strike(connection, row, now_s) for row in rows_)
+    return client_connection.transaction(
+        directory, lambda connection: sum(end_silence(connection, row, now_s) for row in rows_)
     )
 
 

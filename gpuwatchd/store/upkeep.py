@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuwatchd.store import checkpoints, decisions, meta, process_hours, profiles
+from gpuwatchd.store import checkpoints, meta, notification_decisions, process_hours, profiles
 
 if TYPE_CHECKING:
     import sqlite3
@@ -73,17 +73,6 @@ GROUP BY gpu, ts_s / 3600
 """
 
 
-def rolled_until(connection: sqlite3.Connection, table: str) -> int:
-    """Return the instant, in seconds, up to which ``table`` is complete."""
-    return meta.whole(connection, f"{table}.until")
-
-
-def _set_rolled_until(connection: sqlite3.Connection, table: str, until_s: int) -> None:
-    connection.execute(
-        "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)", (f"{table}.until", str(until_s))
-    )
-
-
 def reopen_buckets(connection: sqlite3.Connection, oldest_ms: int) -> None:
     """Have closed buckets made again from ``oldest_ms`` on: late rows, a clock set back.
 
@@ -91,8 +80,8 @@ def reopen_buckets(connection: sqlite3.Connection, oldest_ms: int) -> None:
     """
     for table, width_s in (("gpu_1m", MINUTE_S), ("gpu_1h", HOUR_S)):
         start_s = oldest_ms // 1000 // width_s * width_s
-        if start_s < rolled_until(connection, table):
-            _set_rolled_until(connection, table, start_s)
+        if start_s < meta.whole(connection, f"{table}.until"):
+            meta.save_whole(connection, f"{table}.until", start_s)
     process_hours.reopen(connection, oldest_ms)
 
 
@@ -150,7 +139,7 @@ class Upkeep:
         return False
 
     def _expire_raw(self, connection: sqlite3.Connection, now_s: float) -> int:
-        rolled_s = rolled_until(connection, "gpu_1m")
+        rolled_s = meta.whole(connection, "gpu_1m.until")
         gone = 0
         for table, keep_s in (
             ("gpu_raw", self._settings.raw),
@@ -168,7 +157,7 @@ class Upkeep:
 
     def _expire_minutes(self, connection: sqlite3.Connection, now_s: float) -> None:
         cards = [row for (row,) in connection.execute("SELECT id FROM gpu")]
-        rolled_s = rolled_until(connection, "gpu_1h")
+        rolled_s = meta.whole(connection, "gpu_1h.until")
         for table, oldest_s in (
             ("gpu_1m", min(now_s - self._settings.minute, rolled_s)),
             ("gpu_1h", now_s - self._settings.hour),
@@ -209,7 +198,7 @@ class Upkeep:
         connection.execute("DELETE FROM event WHERE ts_ms < ?", (before_ms,))
         connection.execute("DELETE FROM action WHERE ts_ms < ?", (before_ms,))
         connection.execute("DELETE FROM silence WHERE until_ts_ms < ?", (before_ms,))
-        decisions.expire(connection, before_ms)
+        notification_decisions.expire(connection, before_ms)
         connection.execute(
             "DELETE FROM segment WHERE started_ts_ms < ? AND id < (SELECT max(id) FROM segment)",
             (before_ms,),
@@ -248,7 +237,7 @@ def _transaction(connection: sqlite3.Connection, work: Callable[[], int | None])
 
 def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
     """Roll up some minutes and return how many they are."""
-    start_s = rolled_until(connection, "gpu_1m")
+    start_s = meta.whole(connection, "gpu_1m.until")
     (first_ms,) = connection.execute(
         "SELECT min(ts_ms) FROM (SELECT min(ts_ms) AS ts_ms FROM gpu_raw WHERE ts_ms >= ?"
         " UNION ALL SELECT min(ts_ms) FROM process_raw WHERE ts_ms >= ?)",
@@ -263,19 +252,19 @@ def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
     start_ms, end_ms = start_s * 1000, end_s * 1000
     connection.execute(_ROLL_DEVICES, (start_ms, end_ms, start_ms))
     connection.execute(_ROLL_PROCESSES, (start_ms, end_ms))
-    _set_rolled_until(connection, "gpu_1m", end_s)
+    meta.save_whole(connection, "gpu_1m.until", end_s)
     minutes: int = (end_s - start_s) // MINUTE_S
     return minutes
 
 
 def _roll_hours(connection: sqlite3.Connection) -> None:
-    start_s = rolled_until(connection, "gpu_1h")
-    end_s = rolled_until(connection, "gpu_1m") // HOUR_S * HOUR_S
+    start_s = meta.whole(connection, "gpu_1h.until")
+    end_s = meta.whole(connection, "gpu_1m.until") // HOUR_S * HOUR_S
     if end_s <= start_s:
         return
     for (card,) in connection.execute("SELECT id FROM gpu").fetchall():
         connection.execute(_ROLL_HOURS, (card, start_s, end_s))
-    _set_rolled_until(connection, "gpu_1h", end_s)
+    meta.save_whole(connection, "gpu_1h.until", end_s)
 
 
 def _delete_oldest(connection: sqlite3.Connection, table: str, before_ms: int | None) -> int:

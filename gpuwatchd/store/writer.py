@@ -7,25 +7,17 @@ in memory, bounded, and is tried again; :attr:`History.problems` says so in word
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.store import (
-    database,
-    directories,
-    final_write,
-    integrity,
-    recent_points,
-    records,
-    schema,
-)
-from gpuwatchd.store.alert_buffer import Event, Ledger, Segment
-from gpuwatchd.store.alert_writer import AlertWriter
+from gpuwatchd.store import database, directories, integrity, recent_points, records, schema
+from gpuwatchd.store.alert_buffer import AlertBuffer, AlertWriter, Event, Segment
 from gpuwatchd.store.profiles import ProfileStore
-from gpuwatchd.store.sample_buffer import Intake
+from gpuwatchd.store.sample_buffer import SampleBuffer
 from gpuwatchd.store.upkeep import Upkeep, reopen_buckets
 from gpuwatchd.store.write_problems import WriteProblems
 
@@ -35,6 +27,43 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.config import StoreSection
     from gpuwatchd.core.model import Alert, Device, ProcessInfo, ProcessKey, Sample, Subject
+
+# The last write of the history: tried a little longer, and said where it could not be done.
+
+LAST_TRY_S: Final = 1.2
+"""The daemon has 4.5 s to leave, with what its messages and its drivers take."""
+_PAUSE_S: Final = 0.05
+
+log = logging.getLogger("gpuwatchd")
+
+
+def write(flush: Callable[[], bool], health: WriteProblems) -> None:
+    """Write what waits; while another program holds the lock, try again for a moment.
+
+    Parameters
+    ----------
+    flush
+        Writes everything and says whether nothing waits now.
+    health
+        Says whether it is the lock that keeps it from that.
+    """
+    until_s = time.monotonic() + LAST_TRY_S
+    while not flush() and health.is_locked and time.monotonic() < until_s:
+        time.sleep(_PAUSE_S)
+
+
+def log_lost(ledger: AlertBuffer, samples: int, health: WriteProblems) -> None:
+    """Log in one line what is lost now that the history is let go; nothing when nothing is."""
+    waits = [(samples, "sample row", ""), *ledger.left()]
+    lost = [
+        f"{count} {name}{'s' if count > 1 else ''}{f' ({newest})' if newest else ''}"
+        for count, name, newest in waits
+        if count
+    ]
+    if lost:
+        why = "it is locked by another program" if health.is_locked else "; ".join(health.problems)
+        log.warning("the history lacks %s: %s", ", ".join(lost), why or "it cannot be written")
+
 
 _REOPEN_S = 60.0
 _RETRY_S = 5.0
@@ -64,8 +93,8 @@ class History(AlertWriter):
         self._thread = threading.get_ident()
         self._connection: sqlite3.Connection | None = None
         self._mode: database.Mode = "memory"
-        self._intake = Intake()
-        self._ledger = Ledger()
+        self._intake = SampleBuffer()
+        self._ledger = AlertBuffer()
         self._upkeep = Upkeep(settings, monotonic)
         self._health = WriteProblems(directory, min_free_mib=settings.min_free_mib, mono=monotonic)
         self.shelf = ProfileStore(
@@ -270,8 +299,8 @@ class History(AlertWriter):
         """Write what waits and let go of the file. May be called twice; never raises."""
         self._own()
         if self._connection is not None:
-            final_write.write(lambda: self.flush(self._clock()), self._health)
-            final_write.log_lost(self._ledger, len(self._intake), self._health)
+            write(lambda: self.flush(self._clock()), self._health)
+            log_lost(self._ledger, len(self._intake), self._health)
             self._drop_connection()
 
     def _own(self) -> None:
@@ -285,7 +314,7 @@ class History(AlertWriter):
         self._connection, self._mode = opening.connection, opening.mode
         self._identity = database.identity(self._directory)
         if self._connection is not None:
-            self._peephole = database.peephole(self._directory)
+            self._peephole = database.open_probe(self._directory)
         self._reopen_mono_s = self._monotonic() + _REOPEN_S
         lost = opening.damaged is not None
         self._health.set("opening", None if lost else opening.problem)
@@ -313,7 +342,7 @@ class History(AlertWriter):
         if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
-        database.look_away(self._peephole)
+        database.close_probe(self._peephole)
         self._peephole = None
 
     def _replace_damaged(self, now_s: float) -> None:
@@ -327,7 +356,7 @@ class History(AlertWriter):
         except OSError as error:
             self._health.set("opening", database.cannot_write(self._directory, error))
             return
-        why = f"the history was damaged ({why}) and was set aside as {text}; a new one was begun"
+        why = f"the history was damaged ({why}) and was set aside as {text}; a new one was started"
         self._begin_anew(why, now_s)
 
     def _begin_anew(self, text: str, now_s: float) -> None:

@@ -16,9 +16,9 @@ from textual.binding import Binding, BindingType
 from textual.theme import Theme
 
 from gpuwatchd.core import design, registry
-from gpuwatchd.tui import feed, paint
+from gpuwatchd.tui import polling
 from gpuwatchd.tui.page import Page
-from gpuwatchd.tui.paint import Painter
+from gpuwatchd.tui.strips import Painter
 from gpuwatchd.tui.widgets import bars, frame
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.design import Kind
     from gpuwatchd.core.model import ProcessKey
-    from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 VIEWS: Final[dict[str, str]] = {
     "P": "gpuwatchd.tui.screens.predict:PredictScreen",
@@ -97,7 +96,6 @@ class TopApp(App[int]):
         self.animation_level = "none"
         self.flags = flags
         self.painter = Painter(flags)
-        paint.use(self.painter)
         flags.ascii = self.painter.ascii
         if self.painter.ascii:
             from textual.scrollbar import ScrollBar  # noqa: PLC0415 - where there is no Unicode
@@ -111,7 +109,7 @@ class TopApp(App[int]):
         self.selected_process: ProcessKey | None = None
         self.notice: tuple[str, Kind] | None = None
         self.broken: Exception | None = None
-        self._feed = feed.Feed(flags, self.post_message, every_s=every_s)
+        self._feed = polling.Feed(flags, self.post_message, every_s=every_s)
         self._signals: list[signal.Signals] = []
         self._calm: Any = None
         self._held = False
@@ -138,28 +136,6 @@ class TopApp(App[int]):
                 },
             ))  # fmt: skip
         self.theme = THEME if self.painter.rich else "ansi-dark"
-
-    # What there is
-
-    def device(self, uid: str | None = None) -> LiveDevice | None:
-        """Return a device of the view, by default the selected one; None when it is not there."""
-        wanted = self.selected_device_uid if uid is None else uid
-        devices = self.view.devices if self.view is not None else ()
-        return next((item for item in devices if item.device.uid == wanted), None)
-
-    def process(self) -> tuple[LiveDevice, LiveProcess] | None:
-        """Return the selected process and its device; None when there is none (any more)."""
-        key, uid = self.selected_process, self.selected_device_uid
-        if key is None or self.view is None:
-            return None
-        pairs = [
-            (item, process)
-            for item in self.view.devices
-            for process in item.processes or ()
-            if process.info.key == key
-        ]
-        pairs.sort(key=lambda pair: pair[0].device.uid != uid)
-        return pairs[0] if pairs else None
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return none: the painter writes no colour that the terminal or its user will not have."""
@@ -240,15 +216,15 @@ class TopApp(App[int]):
         if self.screen_stack and not self._exit:
             self.screen.refresh(layout=True)
 
-    def on_view_read(self, message: feed.ViewRead) -> None:
+    def on_view_read(self, message: polling.ViewRead) -> None:
         """Hand a new view to the screen that is shown."""
         self.view = message.view
         self._show()
 
-    def on_failed(self, message: feed.Failed) -> None:
+    def on_failed(self, message: polling.Failed) -> None:
         """Say why there is nothing new; what was seen last stays, and is not called live."""
         if self.view is not None:
-            self.view.warnings = [(feed.FAILED, message.error.message)]
+            self.view.warnings = [(polling.FAILED, message.error.message)]
             self._show()
 
     def _show(self) -> None:

@@ -12,18 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from textual import events
-    from textual.app import ComposeResult
     from textual.strip import Strip
 
-    from gpuwatchd.cli.current_state import View
     from gpuwatchd.tui.app import TopApp
-    from gpuwatchd.tui.paint import Painter, Row
+    from gpuwatchd.tui.strips import Painter, Row
 
 
 class Page(Screen[None]):
     """One screen: a head row, the body, and a row of keys.
 
-    A subclass gives its ``name_shown``, its ``keys``, :meth:`body`, and ``key_X`` methods or
+    A subclass gives its ``name_shown``, its ``keys``, :meth:`draw`, and ``key_X`` methods or
     ``BINDINGS`` as textual has them; it calls :meth:`draw` after everything that changes it.
     """
 
@@ -44,10 +42,6 @@ class Page(Screen[None]):
         """What the terminal can show."""
         return self.top.painter
 
-    def compose(self) -> ComposeResult:
-        """Build the one widget."""
-        yield Lines(self.top.painter)
-
     def on_mount(self) -> None:
         """Show what is known."""
         self.call_after_refresh(self.draw)
@@ -60,36 +54,8 @@ class Page(Screen[None]):
         """Show what came in while another screen lay above."""
         self.draw()
 
-    def show(self, view: View) -> None:  # noqa: ARG002 - the program keeps it
-        """Take a new view."""
-        self.draw()
-
     def draw(self) -> None:
         """Paint what has changed."""
-        width, height = self.size
-        if not self.is_mounted or not self.is_current or width < 1 or height < 1:
-            return
-        body = self.body(width, max(0, height - 2))[: max(0, height - 2)]
-        blank: Row = []
-        body += [blank] * (height - 2 - len(body))
-        rows = [self.head(width), *body, self.foot(width)]
-        self.query_one(Lines).put(rows[:height])
-
-    def body(self, width: int, height: int) -> list[Row]:
-        """Return at most ``height`` rows."""
-        raise NotImplementedError
-
-    def head(self, width: int) -> Row:
-        """Return the first row."""
-        from gpuwatchd.tui.widgets import frame  # noqa: PLC0415
-
-        return frame.head(self.top, self.name_shown, width)
-
-    def foot(self, width: int) -> Row:
-        """Return the last row: a notice, or the keys."""
-        from gpuwatchd.tui.widgets import frame  # noqa: PLC0415
-
-        return frame.foot(self.top, self.keys, width)
 
 
 # A widget of rows: only those that have changed are painted again.

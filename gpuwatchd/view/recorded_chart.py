@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.charts.drawing import Curve, Forecast, Gap
+from gpuwatchd.charts.chart_model import Curve, Forecast, Gap
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS
 from gpuwatchd.store.curves import Point
@@ -13,7 +13,7 @@ from gpuwatchd.store.curves import Point
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.charts.drawing import Mark
+    from gpuwatchd.charts.chart_model import Mark
     from gpuwatchd.core.model import Finding, FloatArray
     from gpuwatchd.store.curves import RecordedCurve, Span
 
@@ -256,7 +256,7 @@ def notes(drawn: Curve, missing: Sequence[Gap], *, left_out: int = 0) -> tuple[s
     --------
     >>> notes(Curve(at_s=(1.0,), used_bytes=(1.0,), low_bytes=(1.0,), high_bytes=(1.0,),
     ...             width_s=720.0), [Gap(begin_s=0.0, end_s=7800.0, why="")])
-    ('one point is 12 minutes', '1 gap, 2h 10m missing')
+    ('one point is 12 minutes', '1 gap, 2 h 10 min missing')
     """
     texts: list[str] = []
     if drawn.width_s:

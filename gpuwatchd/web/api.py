@@ -9,13 +9,13 @@ import queue
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from gpuwatchd.cli import envelope, exits, locations, output, program
+from gpuwatchd.cli import envelope, exits, output, program, state_location
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core.errors import GpuwatchdError, NotAllowed, StoreBusy
 from gpuwatchd.store import live
@@ -55,26 +55,33 @@ class Api:
         self._gpu = tuple(gpu)
         self._unexpected = unexpected
         self._workers = Workers()
-        self._files = responses.pages()
-        self._openapi = responses.page_of(openapi.encoded(), "application/json")
+        described = responses.page_of(openapi.encoded(), "application/json")
+        self._files = {**responses.pages(), f"{PREFIX}/openapi.json": described}
 
     def app(self) -> ASGIApp:
         """Return what answers requests."""
-        routes = [
-            Route(_route(endpoint.path), self._reading(endpoint), methods=["GET"])
+        routes = [  # the key of an alert may have a slash in it
+            Route(
+                PREFIX + endpoint.path.replace("{id}", "{id:path}"),
+                self._reading(endpoint),
+                methods=["GET"],
+            )
             for endpoint in ENDPOINTS
         ]
         routes += [
             Route(f"{PREFIX}/snoozes", self._writing(openapi.snooze), methods=["POST"]),
             Route(
-                f"{PREFIX}/snoozes/{{id:path}}", self._taking(openapi.unsnooze), methods=["DELETE"]
+                f"{PREFIX}/snoozes/{{id:path}}",
+                self._taking("snooze", "clear"),
+                methods=["DELETE"],
             ),
             Route(f"{PREFIX}/feedback", self._writing(openapi.feedback), methods=["POST"]),
             Route(
-                f"{PREFIX}/feedback/{{id:path}}", self._taking(openapi.unsay), methods=["DELETE"]
+                f"{PREFIX}/feedback/{{id:path}}",
+                self._taking("feedback", "undo"),
+                methods=["DELETE"],
             ),
             Route(f"{PREFIX}/page/{{name}}", self._view, methods=["GET"]),
-            Route(f"{PREFIX}/openapi.json", self._described, methods=["GET"]),
             Route("/healthz", _healthy, methods=["GET"]),
             *(Route(address, self._file, methods=["GET"]) for address in self._files),
         ]
@@ -93,7 +100,7 @@ class Api:
                     endpoint, request.query_params.multi_items(), request.path_params.get("id")
                 )
             except BadQuery as error:
-                return _bad(endpoint.verb, error)
+                return _failed(endpoint.verb, error, BAD_REQUEST)
             whole = self._defaults(endpoint, wanted)
             if endpoint.path != "/status":
                 return await self._ask(whole)
@@ -124,7 +131,7 @@ class Api:
         try:
             response = await self._workers.do(lambda: ask(wanted, self._unexpected), writes=writes)
         except Busy:
-            return responses.refusal(503)
+            return responses.refused_response(503)
         if response.status != OK:
             more = {"retry-after": "1"} if response.status == UNAVAILABLE else {}
             return responses.json_response(response.status, response.answer, response.code, more)
@@ -133,19 +140,15 @@ class Api:
     async def _view(self, request: Request) -> Response:
         name, query = request.path_params["name"], dict(request.query_params)
         if name not in views.ANSWERS:
-            return responses.refusal(404)
+            return responses.refused_response(404)
         flags = Globals()
         flags.config, flags.gpu = self._config, list(self._gpu)
         try:
             found = await self._workers.do(lambda: views.answer(name, flags, query))
         except Busy:
-            return responses.refusal(503)
+            return responses.refused_response(503)
         except GpuwatchdError as error:
-            failed = envelope.failure(
-                "web", type(error).__name__, error.message, hint=error.hint,
-                exit_code=error.exit_code, page=error.page,
-            )  # fmt: skip
-            return responses.json_response(status(error), failed, error.exit_code)
+            return _failed("web", error, status(error))
         return responses.json_response(200, found, 0)
 
     # ---- writing
@@ -153,33 +156,30 @@ class Api:
     def _writing(self, put: Callable[[bytes], list[str]]) -> Handler:
         async def handle(request: Request) -> Response:
             if request.query_params:
-                return responses.refusal(400, "no parameters are known here")
+                return responses.refused_response(400, "no parameters are known here")
             try:
                 wanted = put(await request.body())
             except BadQuery as error:
-                return _bad("snooze" if put is openapi.snooze else "feedback", error)
+                verb = "snooze" if put is openapi.snooze else "feedback"
+                return _failed(verb, error, BAD_REQUEST)
             return await self._ask(wanted, writes=True, done=201)
 
         return handle
 
-    def _taking(self, put: Callable[[str], list[str]]) -> Handler:
+    def _taking(self, *verb: str) -> Handler:
         async def handle(request: Request) -> Response:
-            return await self._ask(put(request.path_params["id"]), writes=True)
+            return await self._ask([*verb, "--", request.path_params["id"]], writes=True)
 
         return handle
 
     # ---- files
 
-    async def _described(self, request: Request) -> Response:
-        return _page(request, self._openapi)
-
     async def _file(self, request: Request) -> Response:
-        return _page(request, self._files[request.url.path])
-
-
-def _route(path: str) -> str:
-    """Return an address for the router: the key of an alert may have a slash in it."""
-    return PREFIX + path.replace("{id}", "{id:path}")
+        page = self._files[request.url.path]
+        headers = {"etag": page.tag, "cache-control": "no-cache"}
+        if page.tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(page.body, 200, headers, media_type=page.media_type)
 
 
 class _Table:
@@ -200,7 +200,7 @@ class _Table:
                 if fit == Match.PARTIAL
                 for method in route.methods or ()
             }
-            refused = responses.refusal(405)
+            refused = responses.refused_response(405)
             refused.headers["allow"] = ", ".join(sorted(names))
             await refused(scope, receive, send)
             return
@@ -208,37 +208,27 @@ class _Table:
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    await responses.refusal(404)(scope, receive, send)
+    await responses.refused_response(404)(scope, receive, send)
 
 
 async def _healthy(_: Request) -> Response:
     return responses.json_response(200, {"status": "ok"}, 0)
 
 
-def _page(request: Request, page: responses.Page) -> Response:
-    headers = {"etag": page.tag, "cache-control": "no-cache"}
-    if page.tag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    return Response(page.body, 200, headers, media_type=page.media_type)
-
-
-def _bad(verb: str, error: BadQuery) -> Response:
-    failed = envelope.failure(
-        verb, type(error).__name__, error.message, hint=error.hint, exit_code=error.exit_code,
-        page="errors#web-request",
-    )  # fmt: skip
-    return responses.json_response(BAD_REQUEST, failed, error.exit_code)
+def _failed(verb: str, error: GpuwatchdError, status: int) -> Response:
+    failed = _refused(verb, error, error.message, error.hint, error.exit_code, status, error.page)
+    return responses.json_response(status, failed.answer, failed.code)
 
 
 def _tag(wanted: Sequence[str]) -> str:
     """Return what stays the same as long as ``status`` has nothing new to say; "" is never."""
-    place = locations.chosen()
+    place = state_location.chosen()
     try:
         stat_result = (place.runtime_dir / live.FILE_NAME).lstat()
     except OSError:
         return ""
     age = int(max(0.0, time.time() - stat_result.st_mtime) // _LATE_S)
-    running = locations.runs(place.runtime_dir)
+    running = state_location.runs(place.runtime_dir)
     file = (stat_result.st_ino, stat_result.st_mtime_ns, stat_result.st_size)
     facts: list[Any] = [place.scope, *file, age, running, *wanted]
     return f'W/"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}"'
@@ -264,25 +254,15 @@ _BY_PAGE: Final = {
 """Page of the documentation about an error -> status; of any other: it cannot be had now."""
 
 
-class VerbResponse:
-    """What a verb answered.
+class VerbResponse(NamedTuple):
+    """What a verb answered."""
 
-    Attributes
-    ----------
-    status
-        Of HTTP.
-    code
-        The exit code that the verb would have had.
-    answer
-        Its one JSON object.
-    """
-
-    __slots__ = ("answer", "code", "status")
-
-    def __init__(self, status: int, code: int, answer: dict[str, Any]) -> None:
-        self.status = status
-        self.code = code
-        self.answer = answer
+    status: int
+    """Of HTTP."""
+    code: int
+    """The exit code that the verb would have had."""
+    answer: dict[str, Any]
+    """Its one JSON object."""
 
 
 def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> VerbResponse:
@@ -298,7 +278,7 @@ def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> VerbRe
     """
     verb = words[0]
     try:
-        with output.handed_over(words) as emitted:
+        with output.capture_json(words) as emitted:
             code = _call([verb, "--json", *words[1:]])
         return VerbResponse(OK, code, emitted[0])
     except click.UsageError as error:
@@ -315,7 +295,7 @@ def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> VerbRe
             verb,
             error,
             f"internal error: {type(error).__name__}",
-            "gpuwatchctl web --debug says more",
+            "gpuwatchctl web --debug shows more",
             exits.FAILED,
             BROKEN,
             "errors#internal",

@@ -161,7 +161,7 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - no request may end the server or show why
             self._unexpected(error)
             if not began:
-                await responses.refusal(500)(scope, receive, answer)
+                await responses.refused_response(500)(scope, receive, answer)
 
     def _dress(self, scope: Scope, message: Message) -> None:
         own = [(name, value) for name, value in message["headers"] if name != b"server"]
@@ -174,18 +174,13 @@ class Guard:
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _headers(scope)
-        refused = self._refused(scope, given)
-        if refused is None and scope["method"] in _WRITING:
-            body = await _body(given, receive) if scope["method"] == "POST" else b""
-            if isinstance(body, int):
-                refused = body
-            else:
-                await self._app(scope, _whole(body), send)
-                return
-        if refused is None:
-            await self._app(scope, _whole(b""), send)
+        found: bytes | int = self._refused(scope, given) or b""
+        if found == b"" and scope["method"] == "POST":
+            found = await _body(given, receive)
+        if isinstance(found, int):
+            await responses.refused_response(found)(scope, _whole(b""), send)
         else:
-            await responses.refusal(refused)(scope, _whole(b""), send)
+            await self._app(scope, _whole(found), send)
 
     def _refused(self, scope: Scope, given: dict[bytes, list[bytes]]) -> int | None:
         """Return the status of a refusal; None for who may come in."""

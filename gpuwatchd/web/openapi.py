@@ -27,10 +27,11 @@ class BadQuery(GpuwatchdError):
     """A parameter that an address does not have, or that cannot have this value."""
 
     exit_code = 2
+    default_page = "errors#web-request"
 
 
 class Parameter(NamedTuple):
-    """One parameter of a query: an option of the verb."""
+    """One parameter of a query: the option of the verb that has its name."""
 
     name: str
     about: str
@@ -38,13 +39,6 @@ class Parameter(NamedTuple):
     many: bool = False
     choices: tuple[str, ...] = ()
     example: str = ""
-    option: str = ""
-    """By default the same name."""
-
-    @property
-    def flag(self) -> str:
-        """Return the option as the verb has it."""
-        return self.option or f"--{self.name}"
 
 
 class Endpoint(NamedTuple):
@@ -70,7 +64,7 @@ _SINCE = Parameter(
     "since", "From when on: 2h (ago), today, yesterday, 2026-11-21T08:00.", example="24h"
 )
 _UNTIL = Parameter("until", "Until when, written the same way; by default now.")
-_ALL = Parameter("all", "Also what is over or was taken back.", kind="flag")
+_ALL = Parameter("all", "Also what has expired or was cleared.", kind="flag")
 
 ENDPOINTS: Final = (
     Endpoint(
@@ -78,14 +72,14 @@ ENDPOINTS: Final = (
         ("--exit-code",), (_GPU, _PID, _USER),
     ),
     Endpoint(
-        "/predict", "predict", "The same, with a judgement in any case: without a live state from "
+        "/predict", "predict", "The same, with a verdict in any case: without a live state from "
         "the history.", ("--exit-code",), (_GPU, _PID, _USER),
     ),
     Endpoint(
         "/alerts", "alerts", "Open alerts, or all since an instant; the newest first.",
         ("--exit-code",),
         (
-            Parameter("all", "Also those that are over.", kind="flag"),
+            Parameter("all", "Also the resolved ones.", kind="flag"),
             _SINCE,
             Parameter(
                 "severity", "This severity and above.", choices=("info", "warning", "critical")
@@ -98,7 +92,7 @@ ENDPOINTS: Final = (
         ("show",), target="id", shape=1,
     ),
     Endpoint(
-        "/zombies", "zombies", "Memory that is held without work, and what would free it.",
+        "/zombies", "zombies", "Idle memory, and what would free it.",
         ("--exit-code",), (_GPU, _USER),
     ),
     Endpoint(
@@ -131,7 +125,7 @@ ENDPOINTS: Final = (
         target="target",
     ),
     Endpoint("/snoozes", "snooze", "What is snoozed, the newest first.", ("list",), (_ALL,)),
-    Endpoint("/feedback", "feedback", "What was said of alerts, newest first.", ("list",), (_ALL,)),
+    Endpoint("/feedback", "feedback", "The labels of alerts, newest first.", ("list",), (_ALL,)),
 )  # fmt: skip
 
 
@@ -166,9 +160,9 @@ def words(endpoint: Endpoint, query: Iterable[tuple[str, str]], target: str | No
         if name == endpoint.target:
             target = value
         elif parameter.kind != "flag":
-            out.append(f"{parameter.flag}={value}")
+            out.append(f"--{name}={value}")
         elif _is_set(name, value):
-            out.append(parameter.flag)
+            out.append(f"--{name}")
     return out if target is None else [*out, "--", target]
 
 
@@ -209,7 +203,7 @@ class SnoozeBody(RequestBody, frozen=True, kw_only=True):
 
 
 class FeedbackBody(RequestBody, frozen=True, kw_only=True):
-    """Say of an alert whether it is normal or a leak."""
+    """Mark an alert as normal or as a leak."""
 
     alert: Text
     word: Literal["normal", "leak"]
@@ -234,11 +228,6 @@ def snooze(body: bytes) -> list[str]:
     return ["snooze", "set", *given, "--", *named, wish.for_]
 
 
-def unsnooze(which: str) -> list[str]:
-    """Return the words that take a silence back."""
-    return ["snooze", "clear", "--", which]
-
-
 def feedback(body: bytes) -> list[str]:
     """Return the words that say what an alert is.
 
@@ -252,19 +241,12 @@ def feedback(body: bytes) -> list[str]:
     return ["feedback", "say", *why, "--", wish.alert, wish.word]
 
 
-def unsay(which: str) -> list[str]:
-    """Return the words that take back what was said of an alert."""
-    return ["feedback", "undo", "--", which]
-
-
 def _decoded(body: bytes, kind: type[Any]) -> Any:
     try:
         return typed.decode(body, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         text = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON object"
-        raise BadQuery(
-            f"the body: {text}", hint="/api/v1/openapi.json says what it consists of"
-        ) from None
+        raise BadQuery(f"the body: {text}", hint="see /api/v1/openapi.json") from None
 
 
 _WRITTEN: Final = (
@@ -273,7 +255,7 @@ _WRITTEN: Final = (
         "post",
         "snooze",
         SnoozeBody,
-        "Tell nobody of an alert, or of what fits a rule, for a while.",
+        "Silence an alert, or what matches a rule, for a while.",
         {"alert": "latest", "for": "1h", "why": "known"},
     ),
     ("/snoozes/{id}", "delete", "snooze", None, "Take it back: by its number, or its alert.", None),
@@ -282,16 +264,16 @@ _WRITTEN: Final = (
         "post",
         "feedback",
         FeedbackBody,
-        "Say of an alert whether it is normal or a leak.",
+        "Mark an alert as normal or as a leak.",
         {"alert": "latest", "word": "normal", "why": "fills its cache"},
     ),
-    ("/feedback/{id}", "delete", "feedback", None, "Take back what was said of an alert.", None),
+    ("/feedback/{id}", "delete", "feedback", None, "Remove the label of an alert.", None),
 )
 _REFUSED: Final = {
     "400": "A parameter or a body that cannot be (exit code 2).",
     "401": "Without the token, or with a wrong one.",
     "403": "Not from this origin, or this user may not write (exit code 1).",
-    "404": "Nothing of this name, or nothing recorded (exit code 1).",
+    "404": "No such object, or no data (exit code 1).",
     "405": "This address has no such method.",
     "408": "A body that has not come whole within 10 seconds.",
     "409": "Ambiguous, or too late (exit code 1).",
@@ -305,7 +287,7 @@ _REFUSED: Final = {
 _ABOUT: Final = """\
 Every answer is what the verb of `gpuwatchctl` prints with `--json`; the header
 `gpuwatchctl-exit-code` has the code that it would have ended with: 0 done, 1 failed, 2 usage,
-3 findings (a leak, a firing alert, memory held without work), 5 bad configuration. A failure has
+3 findings (a leak, a firing alert, idle memory), 5 bad configuration. A failure has
 `error` in place of `data`. Readers ignore keys that they do not know.
 """
 
@@ -406,7 +388,7 @@ def _health() -> dict[str, Any]:
     schema = {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]}
     return {
         "operationId": "getHealthz",
-        "summary": "Whether this server answers; it says nothing of the GPUs.",
+        "summary": "Whether this server answers; it does not cover the GPUs.",
         "security": [],
         "responses": {"200": {"description": "It does.", "content": _json(schema)}},
     }

@@ -29,7 +29,7 @@ _WORDS: Final = {
     421: ("ForeignHost", "this name is not one of this server's", "errors#web-host"),
     429: ("TooMany", "too many wrong tokens", "errors#web-token"),
     500: ("Internal", "internal error", "errors#internal"),
-    503: ("Busy", "too much is asked at once", "errors#web-request"),
+    503: ("Busy", "too many requests at once", "errors#web-request"),
 }
 _HINTS: Final = {
     401: "gpuwatchctl web --token prints it; send it as Authorization: Bearer TOKEN",
@@ -37,7 +37,7 @@ _HINTS: Final = {
     405: "the addresses and their methods: /api/v1/openapi.json",
     421: '[web] hosts = ["NAME"] adds one',
     429: "wait a little",
-    500: "gpuwatchctl web --debug says more",
+    500: "gpuwatchctl web --debug shows more",
     503: "ask again in a second",
 }
 
@@ -50,12 +50,12 @@ def json_response(
     return Response(body, status, {CODE_HEADER: str(code), **(headers or {})}, media_type=_JSON)
 
 
-def refusal(status: int, why: str = "", hint: str | None = None) -> Response:
+def refused_response(status: int, why: str = "") -> Response:
     """Return a refusal; nothing of the request is repeated in it."""
     kind, words, page = _WORDS[status]
     code = exits.USAGE if status in {400, 404, 405, 413, 415} else exits.FAILED
     answer = envelope.failure(
-        "web", kind, why or words, hint=_HINTS.get(status, "") if hint is None else hint,
+        "web", kind, why or words, hint=_HINTS.get(status, ""),
         exit_code=code, page=page,
     )  # fmt: skip
     headers = {}

@@ -91,7 +91,7 @@ class Page:
         if self._flags.debug:
             traceback.print_exception(error)
         else:
-            words = f"gpuwatchctl web: internal error: {type(error).__name__} (--debug says more)"
+            words = f"gpuwatchctl web: internal error: {type(error).__name__} (--debug shows more)"
             sys.stderr.write(f"{words}\n")
 
 
@@ -193,7 +193,7 @@ class Connection(H11Protocol):
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             self.transport.abort()  # in the middle of an answer: nothing can be said any more
             return
-        refused = responses.refusal(400)
+        refused = responses.refused_response(400)
         headers: list[tuple[Any, Any]] = [
             *refused.raw_headers,
             *auth.HEADERS,

@@ -205,7 +205,7 @@ def manuals_and_completions(root: Path, top: Path) -> None:
         "gpuwatchctl.fish": "usr/share/fish/vendor_completions.d/gpuwatchctl.fish",
     }
     for name, place in places.items():
-        put(root, place, (top / "packaging/completions" / name).read_text(encoding="utf-8"))
+        put(root, place, (top / "gpuwatchd/cli/completions" / name).read_text(encoding="utf-8"))
 
 
 def lay_out(top: Path, suite: Suite, site: Path, python: str, into: Path) -> None:

@@ -62,6 +62,7 @@ def test_the_users_choice_comes_first_and_one_that_fails_is_passed_over(
     assert out.read_text() == "xterm\n"
 
 
+@pytest.mark.slow
 def test_a_window_that_stays_is_not_waited_for(place: Path) -> None:
     _program(place, "xterm", "sleep 30")
     began = time.monotonic()

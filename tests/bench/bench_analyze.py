@@ -18,7 +18,7 @@ import numpy as np
 
 from gpuwatchd.cli import parallel
 from gpuwatchd.cli.verbs.analyze import _analyzed
-from gpuwatchd.collect.logs.log import LogOptions
+from gpuwatchd.collect.logs.log_types import LogOptions
 from gpuwatchd.collect.replay import read_log
 from gpuwatchd.core.config import Config
 from gpuwatchd.pipeline import replay

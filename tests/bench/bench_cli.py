@@ -3,7 +3,8 @@
 Wall time of whole processes, the rows taken in turns so that a busy moment hits all of them alike.
 8 GPUs with 8 processes each, from the stand-in library, so no driver time is in the figures; where
 it cannot be built, the rows that need GPUs are left out and said to be. ``--json`` prints the same
-as JSON; ``--runs`` changes the effort.
+as JSON; ``--runs`` changes the effort; ``--against GPUWATCHCTL`` adds the rows of ``status`` with
+the program of another checkout, run in turns with ours.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def environment(folder: Path, fake: FakeNvml | None, runtime: str) -> dict[str, 
     """Return the environment of one row; byte code is kept, as in an installation."""
     base = dict(os.environ) if fake is None else fake.env()
     base.pop("PYTHONDONTWRITEBYTECODE", None)
+    base.pop("PYTHONPATH", None)  # each checkout runs its own code
     return {
         **base,
         "GPUWATCHD_RUNTIME_DIR": str(folder / runtime),
@@ -99,8 +101,14 @@ def once(row: Row, environ: dict[str, str]) -> float:
     return taken_ms
 
 
-def run(runs: int) -> dict[str, float | str]:
+def run(runs: int, against: str | None = None) -> dict[str, float | str]:
     """Return row -> median in milliseconds, or why there is none."""
+    others = [
+        row._replace(name=f"{row.name}, the other", argv=(against, *row.argv[1:]))
+        for row in ROWS
+        if against and row.argv[1] == "status"
+    ]
+    measured = (*ROWS, *others)
     results: dict[str, float | str] = {}
     times: dict[str, list[float]] = {}
     with sleepers(GPUS * PROCESSES) as pids, tempfile.TemporaryDirectory() as name:
@@ -109,7 +117,7 @@ def run(runs: int) -> dict[str, float | str]:
         if fake is not None:
             fake.write(*configuration(pids))
         write_state(folder / "full")
-        rows = {row: environment(folder, fake, row.runtime) for row in ROWS}
+        rows = {row: environment(folder, fake, row.runtime) for row in measured}
         for number in range(runs + 1):
             for row, environ in rows.items():
                 if row.gpus and fake is None:
@@ -121,7 +129,7 @@ def run(runs: int) -> dict[str, float | str]:
                     if number:  # the first round only fills caches
                         times.setdefault(row.name, []).append(taken_ms)
     results |= {name: statistics.median(values) for name, values in times.items()}
-    return {row.name: results[row.name] for row in ROWS}
+    return {row.name: results[row.name] for row in measured}
 
 
 def table(results: dict[str, float | str], runs: int) -> str:
@@ -129,13 +137,13 @@ def table(results: dict[str, float | str], runs: int) -> str:
     ours = results[STATUS]
     lines = [
         f"{GPUS} GPUs x {PROCESSES} processes, medians of {runs} cold starts, no driver time",
-        f"{'':36} {'wall ms':>9} {'x ours':>8}",
+        f"{'':44} {'wall ms':>9} {'x ours':>8}",
     ]
     for name, value in results.items():
         if isinstance(value, str) or isinstance(ours, str):
-            lines.append(f"{name:36} {value}")
+            lines.append(f"{name:44} {value}")
         else:
-            lines.append(f"{name:36} {value:9.1f} {value / ours:8.2f}")
+            lines.append(f"{name:44} {value:9.1f} {value / ours:8.2f}")
     return "\n".join(lines)
 
 
@@ -143,8 +151,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="cold wall time of asking once")
     parser.add_argument("--runs", type=int, default=15, help="runs per row")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--against", metavar="GPUWATCHCTL", help="of another checkout")
     options = parser.parse_args()
-    results = run(options.runs)
+    results = run(options.runs, options.against)
     print(json.dumps(results) if options.json else table(results, options.runs))
     return 0
 

@@ -1,7 +1,7 @@
 """CPU per tick and memory of the whole daemon: ``python -m tests.bench.bench_daemon``.
 
 The daemon's own parts (source, host, windows, judgement, policy, history, live state, scheduler,
-courier) on the stand-in library: 8 GPUs x 8 live processes, one of them leaking, five seconds of
+dispatcher) on the stand-in library: 8 GPUs x 8 live processes, one of them leaking, five seconds of
 its clock per tick; then the same with a GPU that hangs, and 16 GPUs x 32 processes. Beside it, in
 the same run, bare nvidia-ml-py, nvitop's snapshot and gpustat's query. Driver time is not in any
 of them. ``--split`` says which part of the tick takes how long.
@@ -61,9 +61,10 @@ settings = config.Config(
 )
 channels = outbox.build(settings.notify, settings.policy.channels)
 channels["desktop"].probe()  # loads its libraries, as a daemon on a desktop has them loaded
-courier = outbox.MessageDispatcher({"desktop": channels["command"], "command": channels["command"]})
+sender = outbox.MessageDispatcher({"desktop": channels["command"], "command": channels["command"]})
 pipeline = Pipeline(config=settings, sources=[source], host=Host(), history=history,
-                    runtime_dir=folder, courier=courier, wall=clock, mono=lambda: source.at)
+                    runtime_dir=folder, message_dispatcher=sender, wall=clock,
+                    mono=lambda: source.at)
 chores = Chores()
 chores.start()
 # At first one memory map is read per tick, until every process is known.
@@ -88,7 +89,7 @@ if sys.argv[3] == "split":
     timed(pipeline, "_ask", "source, with its thread")
     timed(pipeline.intake, "take", "intake")
     timed(pipeline, "_judge", "judge")
-    timed(pipeline.herald, "notify", "policy and messages")
+    timed(pipeline.alert_notifier, "notify", "policy and messages")
     timed(pipeline.alarms, "step", "alarms")
     timed(pipeline.costing, "step", "money and checkpoints")
     timed(pipeline.silencing, "refresh", "silences")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuwatchd.core import config
-from gpuwatchd.core.model import About, Alert, EtaRange, Finding, ProcessKey, Subject
+from gpuwatchd.core.model import Alert, AlertSubject, EtaRange, Finding, ProcessKey, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import schema
 from gpuwatchd.store.writer import History
@@ -49,7 +49,7 @@ class Kept:
 
 
 class Deaf:
-    """A courier that takes everything and says nothing."""
+    """A dispatcher that takes everything and says nothing."""
 
     def submit(self, delivery: Delivery) -> bool:
         return True
@@ -70,8 +70,9 @@ def begun(number: int, group: int) -> Alert:
         severity="warning", confidence=0.91, rate_bytes_per_s=206_667.0,
         eta=EtaRange(low_s=2340.0, mid_s=2820.0, high_s=3720.0), onset_at_s=T0 - 4000.0,
         growth_bytes=792.0 * MIB, limit_bytes=80.0 * 1024 * MIB, framework="PyTorch",
-        reason="grows steadily by 12.4 MB/min for 1h 06m, 792 MiB so far, none given back, up in "
-        "14 of 16 parts; 59% of its room is gone, 556 MiB left, full in 0h 47m (0h 39m - 1h 02m)",
+        reason="grows steadily by 12.4 MB/min for 1 h 6 min, 792 MiB so far, nothing released, "
+        "grew in 14 of 16 intervals; 59 % of the free memory is used, 556 MiB left, full in "
+        "47 min (39 to 62 min)",
         advice=("Keep numbers (`loss.item()`) or `.detach().cpu()`, in a list that is emptied.",),
     )  # fmt: skip
     return Alert(
@@ -79,7 +80,7 @@ def begun(number: int, group: int) -> Alert:
         severity="warning", finding=finding, opened_at_s=T0 - 60.0, firing_at_s=T0,
         changed_at_s=T0, next_notice_at_s=T0,
         title=f"GPU {number % 8} (A100-SXM4-80GB): python train.py[{process.pid}] of alice",
-        about=About(gpu=str(number % 8), user="alice", process="python", pid=process.pid,
+        about=AlertSubject(gpu=str(number % 8), user="alice", process="python", pid=process.pid,
                     framework="PyTorch", job=f"slurm {group}.0"),
     )  # fmt: skip
 
@@ -93,7 +94,7 @@ def ours(directory: Path | None, groups: int) -> tuple[float, float]:
     if directory is not None:
         history = History.open(directory, SETTINGS.store, clock=lambda: T0, boot_id="bench")
     pipeline = Pipeline(
-        config=SETTINGS, sources=[], history=history, courier=Deaf(), wall=lambda: T0
+        config=SETTINGS, sources=[], history=history, message_dispatcher=Deaf(), wall=lambda: T0
     )
     alerts = [begun(number, number % groups) for number in range(ALERTS)]
     kept = [Kept(alert) for alert in alerts]
@@ -101,11 +102,11 @@ def ours(directory: Path | None, groups: int) -> tuple[float, float]:
     # With its log lines, wherever they go.
     with contextlib.redirect_stderr(io.StringIO()):
         start = time.perf_counter()
-        pipeline.herald.notify("bench", bearers, alerts, T0)
+        pipeline.alert_notifier.notify("bench", bearers, alerts, T0)
         told = time.perf_counter()
-        pipeline.herald.notify("bench", bearers, [], T0)
+        pipeline.alert_notifier.notify("bench", bearers, [], T0)
         after = time.perf_counter()
-    assert not pipeline.herald.failing, pipeline.herald.failing
+    assert not pipeline.alert_notifier.failing, pipeline.alert_notifier.failing
     assert all(one.alert is not None and one.alert.notices == 1 for one in kept)
     pipeline.close()
     return told - start, after - told

@@ -80,7 +80,7 @@ def measure(directory: Path, runs: int) -> dict[str, tuple[float, float | None]]
 
     now_s = time.time()
     found: dict[str, tuple[float, float | None]] = {}
-    view = current_state.see(Globals(), want_trend=True)
+    view = current_state.load_view(Globals(), want_trend=True)
     item = view.devices[0]
     process = (item.processes or ())[0]
     path = directory / "history.db"

@@ -36,7 +36,7 @@ def reading(
 
 @given(st.lists(SIZES, max_size=6), SIZES, st.none() | st.integers(0, GIB))
 def test_the_sum_holds_whatever_is_read(held: list[int], used: int, reserved: int | None) -> None:
-    drawn = attribution.draw(reading(list(held), used=used, reserved=reserved))
+    drawn = attribution.build_ledger(reading(list(held), used=used, reserved=reserved))
     assert drawn.owned_bytes == sum(held)
     assert drawn.total_bytes is not None
     assert drawn.free_bytes is not None
@@ -59,7 +59,7 @@ def test_the_sum_holds_whatever_is_read(held: list[int], used: int, reserved: in
     ],
 )
 def test_what_can_be_said(held: list[int | None] | None, state: str, rest: int | None) -> None:
-    drawn = attribution.draw(reading(held), baseline_bytes=7)
+    drawn = attribution.build_ledger(reading(held), baseline_bytes=7)
     assert (drawn.state, drawn.unattributed_bytes, drawn.baseline_bytes) == (state, rest, 7)
 
 
@@ -67,24 +67,24 @@ def test_a_process_in_two_lists_counts_once() -> None:
     twice = reading([3 * GIB])
     same = ProcessUse(key=ProcessKey(pid=0, started_at_s=None), used_bytes=4 * GIB, kind="G")
     assert twice.uses is not None
-    drawn = attribution.draw(msgspec.structs.replace(twice, uses=(*twice.uses, same)))
+    drawn = attribution.build_ledger(msgspec.structs.replace(twice, uses=(*twice.uses, same)))
     assert drawn.owned_bytes == 4 * GIB
 
 
 @pytest.mark.parametrize("kind", ["unified", "coherent"])
 def test_where_free_memory_is_not_the_devices_only_processes_count(kind: str) -> None:
-    drawn = attribution.draw(reading([3 * GIB]), kind)  # type: ignore[arg-type]
+    drawn = attribution.build_ledger(reading([3 * GIB]), kind)  # type: ignore[arg-type]
     assert drawn == Ledger(state="whole", total_bytes=80 * GIB, owned_bytes=3 * GIB)
-    assert attribution.draw(reading([3 * GIB, None]), kind).state == "partial"  # type: ignore[arg-type]
+    assert attribution.build_ledger(reading([3 * GIB, None]), kind).state == "partial"  # type: ignore[arg-type]
 
 
 def test_what_is_used_is_unknown() -> None:
-    drawn = attribution.draw(reading([GIB], used=None))
+    drawn = attribution.build_ledger(reading([GIB], used=None))
     assert (drawn.state, drawn.owned_bytes, drawn.unattributed_bytes) == ("none", GIB, None)
 
 
 def idle(rest: int, held: int = 0) -> Ledger:
-    return attribution.draw(reading([held], used=rest + held))
+    return attribution.build_ledger(reading([held], used=rest + held))
 
 
 def test_the_baseline_is_the_lowest_of_a_boot_and_not_of_a_single_look() -> None:
@@ -105,8 +105,8 @@ def test_a_busy_device_teaches_nothing() -> None:
     known = attribution.Baseline()
     busy = [
         idle(MIB, held=20 * GIB),
-        attribution.draw(reading(None)),
-        attribution.draw(reading([None])),
+        attribution.build_ledger(reading(None)),
+        attribution.build_ledger(reading([None])),
     ]
     for ledger in (idle(400 * MIB), busy[0], idle(400 * MIB), busy[1], idle(400 * MIB), busy[2]):
         assert not known.learn(ledger, "a")
@@ -130,7 +130,7 @@ def test_growth_that_only_comes_back_to_the_baseline_is_none() -> None:
     grown = finding(reason="grows")
     quiet = attribution.above_baseline(grown, GIB + LEAST_BYTES, GIB)
     assert (quiet.tier, quiet.severity) == ("none", "info")
-    assert "nobody owns while the device is idle" in quiet.reason
+    assert "without an owner while the device is idle" in quiet.reason
     loud = attribution.above_baseline(grown, 3 * GIB, GIB)
     assert loud.tier == "alert"
     assert loud.reason.startswith("grows; 2.0 GiB more than the 1.0 GiB")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser import harness
+from tests.browser import harness, live_world
 from tests.conftest import need
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from playwright.sync_api import Browser, Page
+
+    from tests.browser.live_world import Served
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,15 @@ def browser() -> Iterator[Browser]:
         )
         yield found
         found.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """Return the server of the live page, before a world with a leak, an alert and a history."""
+    live_world.remember()
+    live_world.tick()
+    with live_world.serve() as found:
+        yield found
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ def leak() -> Picture:
     grows = _grown(8.0)
     return Picture(
         key="gpu0/4711", title="python train.py[4711] of alice on GPU 0", kind="critical",
-        verdict="gradual leak, confirmed, full in 0h 47m (0h 39m - 1h 02m)",
+        verdict="gradual leak, confirmed, full in 47 min (39 to 62 min)",
         begin_s=begin_s, end_s=NOW_S, now_s=NOW_S,
         curve=curve(begin_s, NOW_S, 360, lambda s: grows(s) + 0.5 * abs(math.sin(s * 90))),
         floor=curve(begin_s, NOW_S, 60, grows),
@@ -111,7 +111,7 @@ def month() -> Picture:
             Gap(begin_s=away[0], end_s=away[1], why="the daemon was not running"),
             Gap(begin_s=short[0], end_s=short[1], why=""),
         ),
-        notes=("one point is 1h 48m",),
+        notes=("one point is 1 h 48 min",),
     )  # fmt: skip
 
 

@@ -63,15 +63,13 @@ def _foreign(address: str, said: list[str]) -> None:
         said.append(f"asks another machine: {address}")
 
 
-def complaints(page: Page) -> list[str]:
-    """Return what a page has complained of: errors, warnings, requests to other machines."""
-    return list(_SAID[page])
-
-
 def assert_no_console_errors(page: Page, but: Iterable[str] = ()) -> None:
-    """Fail when a page has complained of anything that does not contain one of ``but``."""
+    """Fail when a page has complained of anything that does not contain one of ``but``.
+
+    It complains by errors, by warnings and by requests to other machines.
+    """
     allowed = tuple(but)
-    found = [said for said in complaints(page) if not any(part in said for part in allowed)]
+    found = [said for said in _SAID[page] if not any(part in said for part in allowed)]
     assert not found, "\n".join(found)
 
 

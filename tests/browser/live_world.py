@@ -88,7 +88,7 @@ def tick(**changes: Any) -> LiveState:
     first, second = state.devices
     held = Holding(
         kind="idle", device_uid=world.SECOND.uid, process=world.process(99, "jupyter", 1).info,
-        held_bytes=10 * making.GIB, since_s=time.time() - 9000, evidence="no work for 2h 30m",
+        held_bytes=10 * making.GIB, since_s=time.time() - 9000, evidence="no work for 2 h 30 min",
         advice=("end it if nobody needs it",), gib_hours=25.0,
     )  # fmt: skip
     calm = msgspec.structs.replace(second, processes=(world.process(99, "jupyter", 10),))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 
-from gpuwatchd.charts import drawing, page, svg, text_description
-from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, MarkKind, Picture
+from gpuwatchd.charts import chart_model, page, svg, text_description
+from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, MarkKind, Picture
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core import units
 from tests.browser import gallery
@@ -37,7 +37,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
             """([said, wanted]) => {
               window.chart = gpuwatchdChart(document.getElementById("place"), said, wanted);
             }""",
-            [drawing.to_json(picture), wanted or {}],
+            [chart_model.to_json(picture), wanted or {}],
         )
         settle(tab)
         return tab
@@ -46,7 +46,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
 
 
 def update(tab: Page, picture: Picture) -> None:
-    tab.evaluate("said => chart.update(said)", drawing.to_json(picture))
+    tab.evaluate("said => chart.update(said)", chart_model.to_json(picture))
     settle(tab)
 
 
@@ -89,13 +89,13 @@ def test_who_sees_now_goes_along_with_it(live: Callable[..., Page]) -> None:
 
 def test_a_picture_may_become_another(live: Callable[..., Page]) -> None:
     tab = live(gallery.empty())
-    assert tab.get_by_text("Nothing is recorded for this time.").is_visible()
+    assert tab.get_by_text("No data for this time.").is_visible()
     assert tab.get_by_role("button", name="Close up").is_disabled()
     for picture in (*gallery.everything(), gallery.empty()):
         update(tab, picture)
         label = tab.locator("#place").get_attribute("aria-label") or ""
         assert label.startswith(picture.title)
-    assert tab.get_by_text("Nothing is recorded for this time.").is_visible()
+    assert tab.get_by_text("No data for this time.").is_visible()
     assert_no_console_errors(tab)
 
 
@@ -283,7 +283,7 @@ def test_nothing_that_may_be_drawn_breaks_it(live: Callable[..., Page]) -> None:
             await new Promise(requestAnimationFrame);
           }
         }""",
-        [drawing.to_json(picture) for picture in pictures],
+        [chart_model.to_json(picture) for picture in pictures],
     )
     assert_no_console_errors(tab)
     update(tab, gallery.leak())

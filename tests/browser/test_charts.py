@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Locator, Page
 
-    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.chart_model import Picture
 
 
 PHONE = {"width": 390, "height": 844}
@@ -137,7 +137,7 @@ def test_a_point_says_time_level_range_and_what_happened(page_of: Callable[..., 
     assert "GiB used" in said
     assert "▲ 09:50 full in under an hour" in said
     future = point(tab, (gallery.NOW_S + 1200 - shown[0]) / (shown[1] - shown[0]))
-    assert "GiB foreseen" in future
+    assert "GiB forecast" in future
     tab.mouse.move(1, 1)
     assert tab.locator(".chart-tip").is_hidden()
 

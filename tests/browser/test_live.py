@@ -14,7 +14,7 @@ from tests.browser import harness, live_world
 from tests.cli import world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from playwright.sync_api import Page
 
@@ -25,15 +25,6 @@ VIEWS = (
     "#/", "#/predict", f"#/gpu/{making.CARD.uid}", f"#/process/{making.CARD.uid}/4711/1000000",
     "#/alerts", "#/alerts/latest", "#/held", "#/help",
 )  # fmt: skip
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    """Return the server, before a world with a leak, an alert and a history."""
-    live_world.remember()
-    live_world.tick()
-    with live_world.serve() as found:
-        yield found
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.browser import harness, live_world
 from tests.cli import world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from playwright.sync_api import Page
 
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from tests.browser.live_world import Served
 
 TITLE = "GPU 0 (A100): python[4711] of alice"
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    """Return the server, before a world with a leak, an alert and a history."""
-    live_world.remember()
-    live_world.tick()
-    with live_world.serve() as found:
-        yield found
 
 
 @pytest.fixture
@@ -192,13 +183,13 @@ def test_snoozing_really_snoozes_and_can_be_taken_back(page: Page) -> None:
     page.wait_for_selector("h1:text('Alerts')")
     page.locator(f"summary[aria-label='Snooze {TITLE}']").click()
     form = page.locator("form")
-    form.get_by_label("Tell nobody").select_option("8h")
+    form.get_by_label("Silence").select_option("8h")
     form.get_by_label("Why").fill("runs out <b>tonight</b>")
     live_world.used(60)
     with live_world.asked(page, "/alerts"):
         pass
     assert form.get_by_label("Why").input_value() == "runs out <b>tonight</b>"
-    assert form.get_by_label("Tell nobody").input_value() == "8h"
+    assert form.get_by_label("Silence").input_value() == "8h"
     form.get_by_role("button", name="Snooze").click()
     back = page.get_by_role("button", name=f"Tell people again of {TITLE}")
     back.first.wait_for()
@@ -214,7 +205,7 @@ def test_snoozing_really_snoozes_and_can_be_taken_back(page: Page) -> None:
     assert "runs out <b>tonight</b>" in page.locator("main").inner_text()
     assert harness.axe(page) == []
     back.first.click()
-    page.get_by_text("Nothing is snoozed.").wait_for()
+    page.get_by_text("No silences.").wait_for()
     page.wait_for_function("() => document.activeElement.localName === 'summary'")
     assert silences()[0].cleared_at_s is not None
     assert listed() == []

@@ -20,13 +20,12 @@ POINTS = 400
 """The most that a picture has, and one more for each gap."""
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def month() -> None:
     """Leave thirty days, and what a daemon that goes on sees now."""
     live_world.month()
 
 
-@pytest.mark.usefixtures("month")
 def test_a_month_of_eight_gpus_takes_two_questions_and_few_points(
     new_page: Callable[..., Page],
 ) -> None:
@@ -47,7 +46,6 @@ def test_a_month_of_eight_gpus_takes_two_questions_and_few_points(
     assert POINTS / 2 < len(picture["curve"]["at_s"]) <= POINTS + len(picture["gaps"])
 
 
-@pytest.mark.usefixtures("month")
 def test_every_gpu_of_the_month_is_foreseen_of(new_page: Callable[..., Page]) -> None:
     with live_world.serve() as served:
         page = new_page()
@@ -62,7 +60,6 @@ def test_every_gpu_of_the_month_is_foreseen_of(new_page: Callable[..., Page]) ->
         harness.assert_no_console_errors(page)
 
 
-@pytest.mark.usefixtures("month")
 def test_what_nobody_scrolled_to_is_drawn_for_paper_too(new_page: Callable[..., Page]) -> None:
     asked: list[str] = []
     with live_world.serve() as served:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import pty
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuwatchd.cli import main
+from tests.children import Child
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
     import pytest
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Written(NamedTuple):
@@ -53,3 +69,22 @@ class Ctl:
     def data(self, line: str, *words: str, code: int | None = 0) -> Any:
         """Return the data of the answer in JSON."""
         return self.json(line, *words, code=code)["data"]
+
+
+def on_a_terminal(argv: Sequence[str | Path], env: Mapping[str, str]) -> tuple[int, str]:
+    """Return how a program on a terminal of its own ends, and everything that it shows there."""
+    master, slave = pty.openpty()
+    with Child(argv, stdin=slave, stdout=slave, stderr=slave, env=env) as process:
+        os.close(slave)
+        chunks = []
+        while True:
+            try:
+                chunk = os.read(master, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not chunk:
+                break
+            chunks.append(chunk)
+        code = process.wait(timeout=60)
+    os.close(master)
+    return code, b"".join(chunks).decode().replace("\r\n", "\n")

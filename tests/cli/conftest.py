@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.cli import output
-from tests.cli import shaped
+from tests.cli import reported, shaped
 from tests.cli.calls import Ctl
-from tests.cli.sick import Machine
+from tests.cli.sick import Machine, Well
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,3 +43,28 @@ def ctl(capsys: pytest.CaptureFixture[str]) -> Ctl:
 def machine(tmp_path: Path) -> Machine:
     """Return a machine of files."""
     return Machine(tmp_path)
+
+
+@pytest.fixture
+def truth(monkeypatch: pytest.MonkeyPatch) -> Iterator[reported.Truth]:
+    """Return the world of the reports, with a price of $2 an hour and a daemon that runs."""
+    monkeypatch.setenv("GPUWATCHD_COST_USD_PER_GPU_HOUR", str(reported.PRICE))
+    monkeypatch.setenv("COLUMNS", "80")
+    found = reported.Truth()
+    found.live()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the source nvml have a GPU."""
+    monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": "tests.cli.sick:Card"})
+
+
+@pytest.fixture
+def well(monkeypatch: pytest.MonkeyPatch) -> type[Well]:
+    """Let every service manager be one that answers."""
+    table = dict.fromkeys(("systemd", "launchd"), "tests.cli.sick:Well")
+    monkeypatch.setattr("gpuwatchd.service.MANAGERS", table)
+    return Well

@@ -329,6 +329,17 @@ def successive_jobs() -> tuple[str, str]:
     return "\n".join(gpu), "\n".join(apps)
 
 
+def cards(rate: float, *, count: int = 1) -> str:
+    """Return an hour of cards that grow by so many MiB each ten seconds."""
+    head = "timestamp, index, uuid, name, memory.used [MiB], memory.total [MiB]\n"
+    return head + "".join(
+        f"2026/03/01 10:{at // 60:02}:{at % 60:02}.000, {card}, GPU-{card}, NVIDIA A100,"
+        f" {900 + rate * at / 10:.0f} MiB, 81920 MiB\n"
+        for at in range(0, 3600, 10)
+        for card in range(count)
+    )
+
+
 _UNTIMED = ("--interval", str(STEP_S))
 WRITTEN: dict[str, Written] = {
     "nvidia-smi-csv": Written(query_gpu),

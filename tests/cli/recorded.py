@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from gpuwatchd.core import config
@@ -13,13 +12,11 @@ from gpuwatchd.core.config import Seconds, StoreSection
 from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Sample
 from gpuwatchd.store.writer import History
 from tests import making
-from tests.cli import world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuwatchd.core.model import FloatArray
-    from gpuwatchd.store.live import LiveProcess
     from tests.cli.calls import Ctl
 
 GIB, MIB = making.GIB, making.MIB
@@ -72,16 +69,3 @@ def record(shape: str, *, host: Callable[[FloatArray], FloatArray] | None = None
 def explained(ctl: Ctl, *arguments: str, code: int = 0) -> str:
     """Return what ``explain`` says, as one line."""
     return " ".join(ctl("explain", *arguments, code=code).split())
-
-
-def asked(ctl: Ctl, *arguments: str) -> dict[str, Any]:
-    """Return what it answers a program."""
-    answer: dict[str, Any] = ctl.json("explain", *arguments)
-    return answer
-
-
-def write_one(process: LiveProcess, **changes: Any) -> None:
-    """Write a live state whose first GPU has this process."""
-    first, second = world.state().devices
-    values: dict[str, Any] = {"processes": (process,), "finding": process.finding, **changes}
-    world.write(devices=(msgspec.structs.replace(first, **values), second))

@@ -18,17 +18,14 @@ from gpuwatchd.core import config
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import (
-    About,
+    AlertSubject,
     Decision,
-    Delivery,
     EtaRange,
     Finding,
     Holding,
     Matcher,
-    Message,
     ProcessInfo,
     ProcessKey,
-    Silence,
     Subject,
 )
 from gpuwatchd.store.live import LiveDevice, LiveProcess
@@ -149,7 +146,7 @@ class Truth:
         values: dict[str, Any] = {
             "key": f"leak:{subject.id}", "subject": subject, "finding": finding, "notices": 1,
             "title": f"{label} (A100): {info.numbered} of {info.user}",
-            "about": About(user=info.user or "", process=info.name, pid=info.key.pid,
+            "about": AlertSubject(user=info.user or "", process=info.name, pid=info.key.pid,
                            job=info.job or "", framework="PyTorch"),
         }  # fmt: skip
         found = making.alert(**{**values, **changes})
@@ -186,17 +183,12 @@ class Truth:
         )  # fmt: skip
 
     def _post(self) -> None:
-        told = Message(
-            id="m1", notice="firing", severity="critical", subject="s", body="b",
-            alert_key=self.crash.key, finding=self.foreseen,
-        )  # fmt: skip
-        sent = Delivery(
-            alert_key=self.crash.key, channel="desktop", message=told, state="sent", attempts=1,
-            created_at_s=self.at(32), sent_at_s=self.at(32), known="shown",
-        )  # fmt: skip
-        failed = Delivery(
-            alert_key=self.crash.key, channel="email", message=told, state="failed", attempts=5,
-            created_at_s=self.at(32), error="no mail server at mx.example",
+        key, at_s = self.crash.key, self.at(32)
+        told = world.message(id="m1", severity="critical", alert_key=key, finding=self.foreseen)
+        sent = world.delivery(key, "desktop", at_s, message=told, sent_at_s=at_s, known="shown")
+        failed = world.delivery(
+            key, "email", at_s, message=told, state="failed", attempts=5, sent_at_s=None,
+            error="no mail server at mx.example",
         )  # fmt: skip
         self.history.decide(
             [
@@ -212,7 +204,7 @@ class Truth:
         """Have silenced the open leak for two hours, an hour ago."""
         from gpuwatchd.store import silences
 
-        one = Silence(
+        one = world.silence(
             matcher=Matcher(key=self.leak.key), from_at_s=self.at(39), until_at_s=self.at(41),
             who=self.user, why="I know",
         )  # fmt: skip

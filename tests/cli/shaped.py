@@ -9,7 +9,7 @@ import msgspec
 from gpuwatchd.cli import answers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 def strictly(content: bytes, kinds: Sequence[type[msgspec.Struct]]) -> list[str]:
@@ -38,3 +38,12 @@ def must_fit(said: dict[str, Any]) -> None:
     """Fail where an emitted object is not of its shape."""
     why = strictly(msgspec.json.encode(said), kinds_of(said))
     assert not why, f"gpuwatchctl {said.get('verb')} --json: {'; '.join(why)}"
+
+
+def texts(value: object) -> Iterator[str]:
+    """Yield every text of an answer."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from texts(one)

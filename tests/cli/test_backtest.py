@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -39,13 +39,9 @@ def dead(devices: int = 1, *, hours: float = 2.0) -> None:
     recorded.write(config.state_dir(), [run], begin_s, now_s, devices=devices)
 
 
-def said(ctl: Ctl, *arguments: str) -> Any:
-    return ctl.data("backtest", *arguments)
-
-
 def test_a_death_is_told_with_its_alert(ctl: Ctl) -> None:
     dead()
-    data = said(ctl, "--since", "3h")
+    data = ctl.data("backtest", "--since", "3h")
     (device,) = data["devices"]
     (case,) = [one for one in device["cases"] if one["alert_at"] is not None]
     assert (case["pid"], case["came"], case["true"]) == (4711, "filled", True)
@@ -59,11 +55,11 @@ def test_a_death_is_told_with_its_alert(ctl: Ctl) -> None:
 
 def test_several_gpus_are_played_by_several_processes(ctl: Ctl) -> None:
     dead(devices=2, hours=1.7)
-    data = said(ctl, "--since", "3h")
+    data = ctl.data("backtest", "--since", "3h")
     assert [one["device"]["uid"] for one in data["devices"]] == ["GPU-0", "GPU-1"]
     first, second = (one["cases"] for one in data["devices"])
     assert [case["alert_at"] for case in first] == [case["alert_at"] for case in second]
-    chosen = said(ctl, "--since", "3h", "--gpu", "1")
+    chosen = ctl.data("backtest", "--since", "3h", "--gpu", "1")
     assert [one["device"]["uid"] for one in chosen["devices"]] == ["GPU-1"]
 
 
@@ -80,7 +76,7 @@ def test_an_empty_time_is_one_line(ctl: Ctl) -> None:
     recorded.write(config.state_dir(), [], now_s - 9e6, now_s - 9e6 + 600)
     told = ctl.both("backtest --since 2h", code=1)
     assert told.out == ""
-    assert told.err.startswith("gpuwatchctl: nothing is recorded since ")
+    assert told.err.startswith("gpuwatchctl: no data since ")
     assert told.err.splitlines()[2:] == ["see: gpuwatchctl docs errors#nothing-recorded"]
 
 
@@ -107,24 +103,25 @@ def test_a_time_to_come_is_a_mistake(ctl: Ctl) -> None:
     assert "--since lies in the future" in ctl.err("backtest --since 2099-01-01T00:00", code=2)
 
 
-def at_work(started: subprocess.Popen[Any]) -> None:
-    """Wait until the workers of a program are there."""
-    until = time.monotonic() + 30.0
-    while time.monotonic() < until and not psutil.Process(started.pid).children():
-        time.sleep(0.02)
-    assert psutil.Process(started.pid).children()
-
-
-def test_control_c_ends_it_at_once() -> None:
+def begun() -> Child[str]:
+    """Return the program over a long history, as soon as its workers are there."""
     dead(devices=3, hours=48)
-    with Child(
+    started = Child(
         [world.PROGRAM, "backtest"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    ) as started:
-        at_work(started)
+    )
+    until = time.monotonic() + 30.0
+    while time.monotonic() < until and not psutil.Process(started.pid).children():
+        time.sleep(0.02)
+    assert psutil.Process(started.pid).children()
+    return started
+
+
+def test_control_c_ends_it_at_once() -> None:
+    with begun() as started:
         os.killpg(started.pid, signal.SIGINT)
         out, err = started.communicate(timeout=60)
     assert started.returncode == 130
@@ -143,14 +140,7 @@ def test_damage_is_not_taken_for_too_little_memory(ctl: Ctl) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_do_not_outlive_the_program(how: signal.Signals) -> None:
-    dead(devices=3, hours=48)
-    with Child(
-        [world.PROGRAM, "backtest"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as started:
-        at_work(started)
+    with begun() as started:
         started.send_signal(how)
         try:
             # The workers hold the pipe open for as long as they live.

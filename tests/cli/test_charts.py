@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from gpuwatchd.analysis import verdict
-from gpuwatchd.charts import drawing
-from gpuwatchd.charts.drawing import Curve
+from gpuwatchd.charts import chart_model
+from gpuwatchd.charts.chart_model import Curve
 from gpuwatchd.cli import badges, charts, current_state, history_query
 from gpuwatchd.cli.answers.charts import PictureShape
 from gpuwatchd.cli.flags import Globals
+from gpuwatchd.core import config
 from gpuwatchd.store import curves
 from gpuwatchd.view import recorded_chart as parts
 from tests import histories
@@ -31,12 +32,11 @@ DAY = 86_400.0
 
 
 @pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("state", "run"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "run"))
-    return tmp_path / "state"
+def state() -> Path:
+    """Make the directories of a history and of a live state; return the former."""
+    for place in (config.state_dir(), config.runtime_dir()):
+        place.mkdir()
+    return config.state_dir()
 
 
 def test_a_month_of_eight_gpus(state: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_month_of_eight_gpus(state: Path) -> None:
     found, _ = charts.all_devices(Globals(), charts.Asked(now_s - 30 * DAY, now_s))
     assert len(found) == 8
     first = found[0]
-    assert first.notes == ("one point is 2 hours", "3 gaps, 2h 10m missing")
+    assert first.notes == ("one point is 2 hours", "3 gaps, 2 h 10 min missing")
     assert {gap.why for gap in first.gaps} == {"the daemon was not running"}
     assert first.forecast is not None
     assert {mark.kind for mark in first.marks} >= {"alert", "restart", "saved"}
@@ -54,13 +54,13 @@ def test_a_month_of_eight_gpus(state: Path) -> None:
         columns = (one.curve.used_bytes, one.curve.low_bytes, one.curve.high_bytes)
         for used, low, high in zip(*columns, strict=True):
             assert used is None or (low or 0) <= used <= (high or 0)
-        msgspec.convert(drawing.to_json(one), PictureShape)
+        msgspec.convert(chart_model.to_json(one), PictureShape)
 
 
 def test_processes_of_a_month_now_and_then(state: Path) -> None:
     histories.thirty_days(state)
     now_s = time.time()
-    view = current_state.see(Globals(), want_trend=True)
+    view = current_state.load_view(Globals(), want_trend=True)
     asked = charts.Asked(now_s - 30 * DAY, now_s)
     with history_query.reader() as history:
         item = view.devices[0]
@@ -83,7 +83,7 @@ def test_little_and_rude(state: Path, make: object) -> None:
     make(state)  # type: ignore[operator]
     now_s = time.time()
     (found,), _ = charts.all_devices(Globals(), charts.Asked(now_s - DAY, now_s))
-    shown = msgspec.json.encode(drawing.to_json(found)).decode()
+    shown = msgspec.json.encode(chart_model.to_json(found)).decode()
     assert "\\u001b" not in shown
     assert "\u202e" not in shown
     assert found.floor is None
@@ -134,7 +134,7 @@ def test_only_what_leaks_now_has_a_forecast_and_an_open_end_stays_open() -> None
     ],
 )
 def test_badges(changes: dict[str, str], kind: str, word: str) -> None:
-    badge = badges.of(finding(**changes))
+    badge = badges.badge(finding(**changes))
     assert (badge.kind, badge.word) == (kind, word)
     assert len(badge.word) <= badges.WORD_CELLS
 
@@ -149,8 +149,8 @@ def test_badges(changes: dict[str, str], kind: str, word: str) -> None:
             ("watch", "watch"),
             ("watch", "watch"),
         ),
-        ({"state": "resolved"}, ("unknown", "over"), ("leak", "LEAK")),
-        ({"kind": "held", "state": "resolved"}, ("unknown", "over"), ("held", "held idle")),
+        ({"state": "resolved"}, ("unknown", "resolved"), ("leak", "LEAK")),
+        ({"kind": "held", "state": "resolved"}, ("unknown", "resolved"), ("held", "held idle")),
         ({"kind": "gpu", "severity": "critical"}, ("trouble", "CRITICAL"), ("trouble", "CRITICAL")),
         ({"kind": "gpu"}, ("trouble", "trouble"), ("trouble", "trouble")),
     ],
@@ -194,7 +194,7 @@ def test_what_the_live_state_remembers_joins_what_is_written_with_now() -> None:
 
 def test_a_store_that_cannot_be_written_leaves_a_gap_that_says_so(state: Path) -> None:
     histories.one_sample(state)
-    view = current_state.see(Globals(), want_trend=True)
+    view = current_state.load_view(Globals(), want_trend=True)
     item = view.devices[0]
     with history_query.reader() as history:
         view.taken_at_s = time.time() + 1800.0
@@ -209,12 +209,9 @@ def test_a_store_that_cannot_be_written_leaves_a_gap_that_says_so(state: Path) -
 
 
 @pytest.fixture
-def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def judged(state: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Leave a month of eight GPUs and no live state; return the devices that are judged."""
-    for name, folder in (("STATE", "state"), ("RUNTIME", "run")):
-        (tmp_path / folder).mkdir()
-        monkeypatch.setenv(f"GPUWATCHD_{name}_DIR", str(tmp_path / folder))
-    histories.thirty_days(tmp_path / "state")
+    histories.thirty_days(state)
     found: list[str] = []
     really = verdict.judge
 
@@ -229,11 +226,11 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_one_gpu_is_judged_where_one_is_asked_for(judged: list[str]) -> None:
     flags = Globals()
     flags.gpu.append("0")
-    view = current_state.see(flags, want_trend=True)
+    view = current_state.load_view(flags, want_trend=True)
     assert [item.device.uid for item in view.devices] == [histories.uid(0)]
     assert set(judged) == {histories.uid(0)}
     alone = view.devices[0]
-    every = current_state.see(Globals(), want_trend=True)
+    every = current_state.load_view(Globals(), want_trend=True)
     both = (alone, every.devices[0])
     assert len({badges.device(one) for one in both}) == 1
     assert badges.device(alone).kind == "critical"
@@ -244,7 +241,7 @@ def test_one_gpu_is_judged_where_one_is_asked_for(judged: list[str]) -> None:
 
 def test_what_has_ended_is_not_judged(judged: list[str]) -> None:
     """Each GPU, and of each process its memory there and on the host."""
-    view = current_state.see(Globals(), want_trend=True)
+    view = current_state.load_view(Globals(), want_trend=True)
     here = sum(len(item.processes or ()) for item in view.devices)
     assert len(judged) == len(view.devices) + 2 * here
 

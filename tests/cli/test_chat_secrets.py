@@ -57,6 +57,7 @@ def file(tmp_path: Path) -> Path:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED)
 def test_no_answer_has_an_address(asked: str, file: Path) -> None:
     done = world.run(*asked.split(), "--config", str(file), env=NOWHERE)
@@ -65,6 +66,7 @@ def test_no_answer_has_an_address(asked: str, file: Path) -> None:
     assert SECRET.lower() not in said
 
 
+@pytest.mark.slow
 def test_nor_has_one_with_addresses_from_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[policy]\nchannels = ["chat"]\n[notify.chat]\ntimeout = "3s"\n')

@@ -17,7 +17,7 @@ from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
-from gpuwatchd.store import access, actions, checkpoints
+from gpuwatchd.store import actions, checkpoints, client_connection
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests.act.children import job
@@ -63,7 +63,7 @@ def test_a_time_in_the_past_and_json(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) 
     assert kept()[0].saved_at_s == pytest.approx(time.time() - 300.0, abs=5.0)
 
 
-@pytest.mark.parametrize(("at", "said"), [("2099-01-01", "future"), ("7300d", "began later")])
+@pytest.mark.parametrize(("at", "said"), [("2099-01-01", "future"), ("7300d", "started later")])
 def test_a_time_that_cannot_be_is_refused(ctl: Ctl, at: str, said: str) -> None:
     assert said in ctl.err("checkpointed", PID, "--at", at, code=2)
     assert kept() == []
@@ -101,18 +101,21 @@ def test_without_a_history_it_says_so(
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> Run:
+    if sys.platform != "linux":
+        pytest.skip("needs /proc")
     monkeypatch.setenv("GPUWATCHD_ACT_CHECKPOINT", "signal")
 
     return lambda *words: ctl.both("ask-checkpoint", *words, code=None)
 
 
 def _rows(folder: Path) -> list[actions.Action]:
-    with closing(access.connect(access.find(folder), "mode=ro")) as connection:
+    with closing(
+        client_connection.connect(client_connection.find(folder), "mode=ro")
+    ) as connection:
         return actions.load(connection)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_it_says_first_and_asks_only_when_told(run: Run, tmp_path: Path) -> None:
     opened(tmp_path / "state").close()
     saved = tmp_path / "saved"
@@ -136,7 +139,6 @@ def test_it_says_first_and_asks_only_when_told(run: Run, tmp_path: Path) -> None
     assert [row.phase for row in _rows(tmp_path / "state")] == ["asked", "done"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_refusal_is_one_line_a_hint_and_a_row(run: Run, tmp_path: Path) -> None:
     opened(tmp_path / "state").close()
     with job() as process:
@@ -148,7 +150,6 @@ def test_a_refusal_is_one_line_a_hint_and_a_row(run: Run, tmp_path: Path) -> Non
     assert [row.phase for row in _rows(tmp_path / "state")] == ["asked", "refused"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_without_a_history_it_is_asked_and_that_is_said(run: Run, tmp_path: Path) -> None:
     (tmp_path / "state" / "history.db").unlink()
     with job(tmp_path / "saved") as process:
@@ -157,7 +158,6 @@ def test_without_a_history_it_is_asked_and_that_is_said(run: Run, tmp_path: Path
     assert "it is not written down" in out
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize(
     ("pid", "expected"),
     [("1", "belong to the system"), (str(os.getpid()), "gpuwatchd itself"), ("4194304", "no such")],
@@ -169,7 +169,6 @@ def test_who_is_never_asked(run: Run, pid: str, expected: str) -> None:
     assert expected in err
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_off_is_the_default(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("GPUWATCHD_ACT_CHECKPOINT")
     with job(tmp_path / "saved") as process:

@@ -52,11 +52,6 @@ def saved(folder: Path, text: str) -> Path:
     return file
 
 
-def _switched_on(text: str) -> str:
-    """Return the file that init writes with every key that has a value switched on."""
-    return re.sub(r"^#([a-z-]+ = .+)$", r"\1", text, flags=re.MULTILINE)
-
-
 def test_init_writes_every_key_switched_off(tmp_path: Path) -> None:
     file = tmp_path / "new" / "config.toml"
     assert main(["config", "init", "--config", str(file), "-q"]) == 0
@@ -68,7 +63,8 @@ def test_init_writes_every_key_switched_off(tmp_path: Path) -> None:
 
 
 def test_init_switched_on_is_the_defaults(tmp_path: Path) -> None:
-    file = saved(tmp_path, _switched_on(settings.default_file()))
+    on = re.sub(r"^#([a-z-]+ = .+)$", r"\1", settings.default_file(), flags=re.MULTILINE)
+    file = saved(tmp_path, on)
     loaded = config.load(file, environ={})
     assert loaded.config == Config()
     at_defaults = {key for key, origin in loaded.origin.items() if origin == "default"}
@@ -183,30 +179,30 @@ def of(tmp_path: Path, written: str) -> config.Config:
     [
         ("[detection]\nconfidence-threshold = 0.95", "alerts come late"),
         ("[detection]\nconfidence-threshold = 0.3", "false alarms"),
-        ("[detection]\nminimum-samples = 500", "no alert before 0h 42m"),
+        ("[detection]\nminimum-samples = 500", "no alert before 42 min"),
         ("[detection]\nminimum-growth-mib = 1024", "below 1.0 GiB"),
         ("[detection]\nanalysis-window-hours = 0.5", "leaks slower than 0.6 MB/min"),
         ("[detection]\nanalysis-window-hours = 0.01", "there will be none"),
-        ('[detection]\neta-horizon = "10m"', "no alert earlier than 0h 10m"),
-        ('[detection]\nspike-window = "5s"', "shorter than 3 samples; 15s"),
-        ("[policy]\nchannels = []", "nobody is told"),
+        ('[detection]\neta-horizon = "10m"', "no alert earlier than 10 min"),
+        ('[detection]\nspike-window = "5s"', "shorter than 3 samples; 15 s"),
+        ("[policy]\nchannels = []", "no alert is sent"),
         ("[policy]\nrepeat = []", "never again"),
-        ("[sources]\nenabled = []", "nothing is watched"),
+        ("[sources]\nenabled = []", "nothing is monitored"),
         ('[daemon]\ninterval = "5m"', "seen late"),
-        ('[policy]\nseverity = { desktop = "critical" }', "only critical alerts are told"),
+        ('[policy]\nseverity = { desktop = "critical" }', "only critical alerts are sent"),
         ('[policy]\nseverity = { chat = "critical" }', "chat is not in use, so its limit"),
         ('[policy]\nquiet-hours = { all = ["00:00-24:00"] }', "desktop is always quiet"),
         ('[policy]\nquiet-hours = { all = ["07:00-22:00"], desktop = ["22:00-07:00"] }', "always"),
         ('[policy]\nquiet-hours = { chat = ["22:00-07:00"] }', "chat is not in use, so its hours"),
         ('[policy]\nfallback = ["desktop"]', "desktop is one of the channels already"),
         ('[policy]\nchannels = []\nfallback = ["desktop"]', "there is none"),
-        ('[policy]\ndigest = "daily"\ndigest-channels = []', "reaches nobody"),
+        ('[policy]\ndigest = "daily"\ndigest-channels = []', "summary is not sent"),
         ('[policy]\nchannels = ["chat"]', "chat needs the credential chat-urls"),
-        ("[[override]]\nmute = true", "nobody is told of anything"),
-        ('[[override]]\nseverity = "info"', "[policy] is the place"),
-        ('[[override]]\nuser = "x"', "override 1: sets nothing"),
-        ('[[override]]\nkind = "gpu"\nuser = "x"\nmute = true', "so it fits nothing"),
-        ('[[override]]\nuser = "x"\ngrows = true\ngrows-to = 5', "grows adds nothing"),
+        ("[[override]]\nmute = true", "no message is sent"),
+        ('[[override]]\nseverity = "info"', "use [policy]"),
+        ('[[override]]\nuser = "x"', "override 1: has no setting"),
+        ('[[override]]\nkind = "gpu"\nuser = "x"\nmute = true', "so it matches nothing"),
+        ('[[override]]\nuser = "x"\ngrows = true\ngrows-to = 5', "grows has no effect"),
         (
             (
                 '[[override]]\nuser = "x"\nmute = true\n[[override]]\nmute = false\nuser = "x"\n'
@@ -293,8 +289,8 @@ def test_secrets_of_a_command_stay_masked(tmp_path: Path) -> None:
 def test_validate_explains(tmp_path: Path, ctl: Ctl) -> None:
     of(tmp_path, '[policy]\npreset = "ci"')
     file = str(tmp_path / "config.toml")
-    assert "Nobody is told of alerts" in ctl("config validate", file)
-    assert ctl.data("config validate", file)["rules"][0].startswith("Nobody")
+    assert "No alerts are sent" in ctl("config validate", file)
+    assert ctl.data("config validate", file)["rules"][0].startswith("No alerts are sent")
 
 
 @given(

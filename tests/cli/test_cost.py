@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,22 +9,18 @@ import msgspec
 import pytest
 
 from gpuwatchd.alerts import wording
-from gpuwatchd.cli.cost_text import Book
 from gpuwatchd.core import config
 from gpuwatchd.core.codes import Ending
-from gpuwatchd.core.config import Config, CostSection, StoreSection
+from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import (
-    About,
+    AlertSubject,
     Cost,
-    Delivery,
     EtaRange,
     Holding,
-    Message,
     ProcessInfo,
     ProcessKey,
     Subject,
 )
-from gpuwatchd.store.checkpoints import Checkpoint
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
@@ -34,7 +29,7 @@ from tests.making import CARD, GIB
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.core.model import Alert
+    from gpuwatchd.core.model import Alert, Device
     from tests.cli.calls import Ctl
 
 
@@ -56,9 +51,26 @@ class Past:
         begun_s = end_s - hours * HOUR_S
         key = ProcessKey(pid=pid, started_at_s=begun_s)
         info = ProcessInfo(key=key, name="python", user="alice", job="slurm 42")
+        self._record(making.CARD, info, begun_s, hours, gib)
+        return info
+
+    def beside(self, info: ProcessInfo, hours: float, *, gib: float) -> None:
+        """Have had it on the second GPU too, until now."""
+        self._record(world.SECOND, info, self.now_s - hours * HOUR_S, hours, gib)
+
+    def _record(
+        self, card: Device, info: ProcessInfo, begun_s: float, hours: float, gib: float
+    ) -> None:
         for minute in range(round(hours * 60)):
-            one = making.sample(begun_s + minute * 60.0, [(info, int(gib * GIB))])
-            self.history.record(one, (making.CARD,), {key: info})
+            held = [(info, int(gib * GIB))]
+            one = making.sample(begun_s + minute * 60.0, held, device=card)
+            self.history.record(one, (card,), {info.key: info})
+
+    def crash(self, pid: int, hours: float, *, ended_s: float = HOUR_S) -> ProcessInfo:
+        """Have had a process that died near the limit, of which there was an alert."""
+        info = self.job(pid, hours, ended_s=ended_s)
+        over = wording.ending(Ending.ENDED_NEAR_LIMIT)
+        self.alert(info, state="resolved", resolved_at_s=self.now_s - ended_s, **over)
         return info
 
     def alert(self, info: ProcessInfo, **changes: Any) -> Alert:
@@ -68,7 +80,7 @@ class Past:
         values: dict[str, Any] = {
             "key": f"leak:{subject.id}", "subject": subject, "finding": finding,
             "opened_at_s": self.now_s - 1800.0, "changed_at_s": self.now_s - 1700.0,
-            "about": About(user=info.user or "", job=info.job or ""),
+            "about": AlertSubject(user=info.user or "", job=info.job or ""),
         }  # fmt: skip
         found = making.alert(**{**values, **changes})
         self.history.apply([found], [])
@@ -76,15 +88,8 @@ class Past:
 
     def told(self, alert: Alert, ago_s: float, **changes: Any) -> None:
         """Have delivered a message of an alert."""
-        message = Message(
-            id=f"m{ago_s}", notice="firing", severity="warning", subject="s", body="b"
-        )
-        at_s = self.now_s - ago_s
-        values: dict[str, Any] = {
-            "alert_key": alert.key, "channel": "desktop", "message": message, "state": "sent",
-            "attempts": 1, "created_at_s": at_s, "sent_at_s": at_s,
-        }  # fmt: skip
-        self.history.apply([], [Delivery(**{**values, **changes})])
+        sent = world.delivery(alert.key, "desktop", self.now_s - ago_s, **changes)
+        self.history.apply([], [sent])
 
 
 @pytest.fixture
@@ -96,15 +101,6 @@ def past(monkeypatch: pytest.MonkeyPatch) -> Iterator[Past]:
     found.history.close()
 
 
-def asked(ctl: Ctl, *arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = ctl.json("cost", *arguments)
-    return found
-
-
-def shown(ctl: Ctl, *arguments: str) -> str:
-    return ctl("cost", *arguments)
-
-
 def live(past: Past, **changes: Any) -> None:
     past.history.flush(past.now_s)
     plain: dict[str, Any] = {"alerts": (), "taken_at_s": past.now_s}
@@ -114,71 +110,50 @@ def live(past: Past, **changes: Any) -> None:
 def test_what_is_at_risk_since_the_start_and_until_it_is_full(past: Past, ctl: Ctl) -> None:
     alert = past.alert(past.job(4711, 6.0))
     live(past, alerts=(alert,))
-    found = asked(ctl)
+    found = ctl.json("cost")
     (entry,) = found["data"]
     assert (entry["what"], entry["since"], entry["user"]) == ("at-risk", "start", "alice")
     assert entry["gpu_hours"] == pytest.approx(6.0, abs=0.05)
     assert entry["cost_usd"] == pytest.approx(24.6, abs=0.2)
     assert entry["ahead_usd"] == pytest.approx(2820 / 3600 * 4.1, abs=0.1)
     assert found["prices"][0]["basis"] == "yours"
-    assert "$4.10/h (yours)" in shown(ctl)
+    assert "$4.10/h (yours)" in ctl("cost")
 
 
-def test_from_the_last_checkpoint_where_one_is_known(past: Past, ctl: Ctl) -> None:
-    info = past.job(4711, 6.0)
-    saved = Checkpoint(process=info.key, saved_at_s=past.now_s - 2 * HOUR_S, said_by="alice")
-    past.history.shelf.keep_checkpoint(saved)
-    live(past, alerts=(past.alert(info),))
-    (entry,) = asked(ctl)["data"]
-    assert entry["since"] == "checkpoint"
-    assert entry["gpu_hours"] == pytest.approx(2.0, abs=0.05)
-    assert "since its last checkpoint" in shown(ctl, "--by", "incident")
-
-
-def test_hours_that_nobody_watched_are_not_counted(past: Past, ctl: Ctl) -> None:
-    key = ProcessKey(pid=4711, started_at_s=past.now_s - 50 * HOUR_S)
-    info = ProcessInfo(key=key, name="python", user="alice")
-    for minute in range(60):
-        one = making.sample(past.now_s - HOUR_S + minute * 60.0, [(info, GIB)])
-        past.history.record(one, (making.CARD,), {key: info})
-    live(past, alerts=(past.alert(info),))
-    (entry,) = asked(ctl)["data"]
-    assert entry["since"] == "first-seen"
-    assert entry["gpu_hours"] == pytest.approx(1.0, abs=0.05)
+def test_an_open_alert_shows_the_same_cost_until_now(past: Past, ctl: Ctl) -> None:
+    """Not that of its last message, which was an hour ago."""
+    mailed = Cost(spent_usd=8.2, gpu_hours=2.0, basis="yours")
+    alert = past.alert(past.job(4711, 3.0), cost=mailed)
+    live(past, alerts=(alert,))
+    (entry,) = ctl.data("cost")
+    shown, explained = ctl.data("alerts show latest")["cost"], ctl("explain latest")
+    assert shown["spent_usd"] == pytest.approx(entry["cost_usd"], abs=0.01)
+    assert shown["gpu_hours"] == pytest.approx(entry["gpu_hours"], abs=0.01) != mailed.gpu_hours
+    assert shown["line"] in " ".join(explained.split())
 
 
 def test_what_a_crash_near_the_limit_probably_lost(past: Past, ctl: Ctl) -> None:
-    info = past.job(7, 3.0, ended_s=HOUR_S)
-    end_s = past.now_s - HOUR_S
-    past.alert(
-        info, state="resolved", resolved_at_s=end_s, **wording.ending(Ending.ENDED_NEAR_LIMIT)
-    )
+    past.crash(7, 3.0)
     live(past)
-    (entry,) = asked(ctl)["data"]
+    (entry,) = ctl.data("cost")
     assert entry["what"] == "lost"
     assert entry["gpu_hours"] == pytest.approx(3.0, abs=0.03)
     assert "probably" in entry["reason"]
-    assert "probably" in shown(ctl)
+    assert "probably" in ctl("cost")
 
 
 def test_an_hour_of_the_person_is_a_line_of_its_own(
     past: Past, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = past.job(7, 3.0, ended_s=HOUR_S)
-    past.alert(
-        info,
-        state="resolved",
-        resolved_at_s=past.now_s - HOUR_S,
-        **wording.ending(Ending.ENDED_NEAR_LIMIT),
-    )
+    past.crash(7, 3.0)
     live(past)
-    assert asked(ctl)["engineer"] is None
-    before = asked(ctl)["sums"]["lost"]["cost_usd"]
+    assert ctl.json("cost")["engineer"] is None
+    before = ctl.json("cost")["sums"]["lost"]["cost_usd"]
     monkeypatch.setenv("GPUWATCHD_COST_ENGINEER_PER_HOUR", "80")
-    found = asked(ctl)
+    found = ctl.json("cost")
     assert (found["engineer_hours"], found["engineer"]) == (1, 80.0)
     assert found["sums"]["lost"]["cost_usd"] == before
-    assert "$80.00" in shown(ctl)
+    assert "$80.00" in ctl("cost")
 
 
 def stopped(past: Past, *, low_s: float, ended_s: float = HOUR_S) -> Alert:
@@ -195,15 +170,6 @@ def stopped(past: Past, *, low_s: float, ended_s: float = HOUR_S) -> Alert:
     )  # fmt: skip
 
 
-def test_saved_is_only_the_time_from_the_end_to_the_earliest_crash(past: Past, ctl: Ctl) -> None:
-    past.told(stopped(past, low_s=2 * HOUR_S), HOUR_S + 900.0)
-    live(past)
-    (entry,) = asked(ctl)["data"]
-    assert entry["what"] == "saved"
-    assert entry["gpu_hours"] == pytest.approx(2.0)
-    assert entry["cost_usd"] == pytest.approx(8.2)
-
-
 @pytest.mark.parametrize("why", ["nobody", "failed", "dry", "late", "close"])
 def test_nothing_is_saved_where_that_is_doubtful(past: Past, ctl: Ctl, why: str) -> None:
     alert = stopped(past, low_s=500.0 if why == "close" else 2 * HOUR_S)
@@ -216,30 +182,22 @@ def test_nothing_is_saved_where_that_is_doubtful(past: Past, ctl: Ctl, why: str)
     elif why == "close":
         past.told(alert, HOUR_S + 900.0)
     live(past)
-    assert asked(ctl)["data"] == []
-    assert "nothing of the kind" in shown(ctl)
+    assert ctl.data("cost") == []
+    assert "none in this period" in ctl("cost")
 
 
 def test_memory_held_without_work_counts_as_its_share_of_the_device(past: Past, ctl: Ctl) -> None:
-    held = Holding(
-        kind="idle", device_uid="GPU-1", held_bytes=20 * GIB, since_s=past.now_s - 4 * HOUR_S
-    )
-    live(past, holdings=(held,))
-    (entry,) = asked(ctl)["data"]
+    live(past, holdings=(idle(past, None, 4.0),))
+    (entry,) = ctl.data("cost")
     assert entry["gpu_hours"] == pytest.approx(1.0, abs=0.01)
-    (entry,) = asked(ctl, "--since", "2h")["data"]
+    (entry,) = ctl.data("cost --since 2h")
     assert entry["gpu_hours"] == pytest.approx(0.5, abs=0.01)
 
 
 def test_held_alerts_of_the_past_count_too(past: Past, ctl: Ctl) -> None:
-    info = past.job(9, 4.0, ended_s=HOUR_S)
-    end_s = past.now_s - HOUR_S
-    past.alert(
-        info, key="held:x", kind="held", state="resolved", resolved_at_s=end_s,
-        opened_at_s=end_s - 2 * HOUR_S, ended="it is gone",
-    )  # fmt: skip
+    held_alert(past, past.job(9, 4.0, ended_s=HOUR_S), from_h=3.0, to_h=1.0)
     live(past)
-    (entry,) = asked(ctl)["data"]
+    (entry,) = ctl.data("cost")
     assert entry["what"] == "held"
     assert entry["gpu_hours"] == pytest.approx(0.5, abs=0.02)
 
@@ -249,55 +207,26 @@ def test_without_a_price_hours_are_counted_and_money_is_unknown(
 ) -> None:
     monkeypatch.delenv("GPUWATCHD_COST_USD_PER_GPU_HOUR")
     live(past, alerts=(past.alert(past.job(4711, 6.0)),))
-    found = asked(ctl)
+    found = ctl.json("cost")
     assert found["data"][0]["cost_usd"] is None
     assert found["data"][0]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
     assert found["sums"]["at_risk"]["cost_usd"] is None
-    said = shown(ctl)
+    said = ctl("cost")
     assert "$0" not in said.partition("lost")[0]
-
-
-def test_your_currency_is_shown_and_dollars_are_kept_beside(
-    past: Past, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPUWATCHD_COST_CURRENCY", "EUR")
-    monkeypatch.setenv("GPUWATCHD_COST_PER_USD", "0.5")
-    live(past, alerts=(past.alert(past.job(4711, 6.0)),))
-    found = asked(ctl)
-    assert found["currency"] == "EUR"
-    (entry,) = found["data"]
-    assert entry["cost"] == pytest.approx(entry["cost_usd"] / 2)
-    assert "€12.3" in shown(ctl)
-    assert "EUR 12.3" in shown(ctl, "--ascii")
-
-
-def test_another_currency_without_its_rate_says_so(
-    past: Past, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPUWATCHD_COST_CURRENCY", "EUR")
-    live(past, alerts=(past.alert(past.job(4711, 6.0)),))
-    assert asked(ctl)["data"][0]["cost_usd"] is None
-    assert "per-usd is needed" in shown(ctl)
 
 
 @pytest.mark.parametrize("by", ["gpu", "user", "job", "incident"])
 def test_the_parts_are_the_whole(past: Past, ctl: Ctl, by: str) -> None:
-    past.alert(
-        past.job(7, 3.0, ended_s=8 * HOUR_S), state="resolved",
-  **wording.ending(Ending.ENDED_NEAR_LIMIT),
-        resolved_at_s=past.now_s - 8 * HOUR_S,
-    )  # fmt: skip
-    held = Holding(
-        kind="idle", device_uid="GPU-2", held_bytes=20 * GIB, since_s=past.now_s - 4 * HOUR_S
-    )
+    past.crash(7, 3.0, ended_s=8 * HOUR_S)
+    held = idle(past, None, 4.0, device_uid="GPU-2")
     live(past, alerts=(past.alert(past.job(4711, 6.0)),), holdings=(held,))
-    found = asked(ctl, "--by", by)
+    found = ctl.json("cost", "--by", by)
     for what, whole in found["sums"].items():
         for name in ("gpu_hours", "cost_usd", "ahead_usd"):
             parts = [group["sums"][what][name] or 0.0 for group in found["groups"]]
             assert sum(parts) == pytest.approx(whole[name] or 0.0), (what, name)
     assert found["sums"]["at_risk"]["incidents"] == 1
-    assert max(map(len, shown(ctl, "--by", by).splitlines())) <= 80
+    assert max(map(len, ctl("cost", "--by", by).splitlines())) <= 80
 
 
 def test_a_process_and_its_device_are_not_counted_twice(past: Past, ctl: Ctl) -> None:
@@ -308,33 +237,13 @@ def test_a_process_and_its_device_are_not_counted_twice(past: Past, ctl: Ctl) ->
         finding=making.finding(subject=device, judged_at_s=past.now_s),
     )  # fmt: skip
     live(past, alerts=(whole, alert))
-    assert asked(ctl)["sums"]["at_risk"]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
-
-
-def test_of_a_shared_device_its_share_is_counted_and_the_whole_is_beside_it(
-    past: Past, ctl: Ctl
-) -> None:
-    begun_s = past.now_s - 2 * HOUR_S
-    infos = [
-        ProcessInfo(key=ProcessKey(pid=pid, started_at_s=begun_s), name="p", user="alice")
-        for pid in (1, 2)
-    ]
-    for minute in range(120):
-        uses = [(infos[0], 30 * GIB), (infos[1], 10 * GIB)]
-        one = making.sample(begun_s + minute * 60.0, uses)
-        past.history.record(one, (making.CARD,), {info.key: info for info in infos})
-    live(past, alerts=(past.alert(infos[0]),))
-    (entry,) = asked(ctl)["data"]
-    assert entry["gpu_hours"] == pytest.approx(1.5, abs=0.05)
-    assert entry["whole_gpu_hours"] == pytest.approx(2.0, abs=0.05)
-    assert entry["whole_usd"] == pytest.approx(2 * 4.1, abs=0.2)
-    assert "its share of 2.0" in shown(ctl, "--by", "incident")
+    assert ctl.json("cost")["sums"]["at_risk"]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
 
 
 def test_without_a_daemon_the_history_tells(past: Past, ctl: Ctl) -> None:
     past.alert(past.job(4711, 6.0))
     past.history.flush(past.now_s)
-    found = asked(ctl)
+    found = ctl.json("cost")
     assert [one["code"] for one in found["warnings"]] == ["daemon-absent"]
     assert found["data"][0]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
 
@@ -346,37 +255,23 @@ def test_without_a_history_the_daemon_tells_what_it_knows(
     now_s = time.time()
     held = Holding(kind="idle", device_uid="GPU-1", held_bytes=80 * GIB, since_s=now_s - HOUR_S)
     world.write(alerts=(), holdings=(held,))
-    found = asked(ctl)
+    found = ctl.json("cost")
     assert "no-history" in [one["code"] for one in found["warnings"]]
     assert found["data"][0]["cost_usd"] == pytest.approx(4.1, abs=0.01)
 
 
 def test_an_open_alert_of_which_nothing_is_written_is_unknown_not_nothing(ctl: Ctl) -> None:
     world.write()
-    (entry,) = asked(ctl)["data"]
+    (entry,) = ctl.data("cost")
     assert (entry["what"], entry["gpu_hours"], entry["cost_usd"]) == ("at-risk", None, None)
-    (line,) = [one for one in shown(ctl).splitlines() if one.startswith("at risk now")]
+    (line,) = [one for one in ctl("cost").splitlines() if one.startswith("at risk now")]
     assert line.split() == ["at", "risk", "now", "1", "?", "?"]
 
 
-def test_without_both_it_says_what_is_missing(ctl: Ctl) -> None:
-    said = ctl.err("cost")
-    assert "no history and no live state" in said
-    assert "hint: " in said
-
-
-def test_money_can_be_switched_off(past: Past, ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUWATCHD_COST_MODE", "off")
-    live(past, alerts=(past.alert(past.job(4711, 6.0)),))
-    found = asked(ctl)
-    assert found["data"][0]["cost_usd"] is None
-    assert "off" in [one["code"] for one in found["warnings"]]
-
-
-def idle(past: Past, info: ProcessInfo, hours: float) -> Holding:
+def idle(past: Past, info: ProcessInfo | None, hours: float, device_uid: str = "GPU-1") -> Holding:
     """Return memory that a process holds without work now."""
     return Holding(
-        kind="idle", device_uid="GPU-1", held_bytes=20 * GIB, process=info,
+        kind="idle", device_uid=device_uid, held_bytes=20 * GIB, process=info,
         since_s=past.now_s - hours * HOUR_S,
     )  # fmt: skip
 
@@ -393,22 +288,16 @@ def held_alert(past: Past, info: ProcessInfo, *, from_h: float, to_h: float) -> 
 def test_what_is_at_risk_is_not_held_as_well(past: Past, ctl: Ctl) -> None:
     info = past.job(4711, 6.0)
     live(past, alerts=(past.alert(info),), holdings=(idle(past, info, 4.0),))
-    sums = asked(ctl)["sums"]
+    sums = ctl.json("cost")["sums"]
     assert sums["at_risk"]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
     assert (sums["held"]["incidents"], sums["held"]["gpu_hours"]) == (0, 0.0)
 
 
 def test_what_was_lost_was_not_held_as_well(past: Past, ctl: Ctl) -> None:
-    info = past.job(7, 4.0, ended_s=HOUR_S)
-    past.alert(
-        info,
-        state="resolved",
-        **wording.ending(Ending.ENDED_NEAR_LIMIT),
-        resolved_at_s=past.now_s - HOUR_S,
-    )
+    info = past.crash(7, 4.0)
     held_alert(past, info, from_h=3.0, to_h=1.0)
     live(past)
-    sums = asked(ctl)["sums"]
+    sums = ctl.json("cost")["sums"]
     assert sums["lost"]["gpu_hours"] == pytest.approx(4.0, abs=0.05)
     assert sums["held"]["gpu_hours"] == 0.0
 
@@ -417,7 +306,7 @@ def test_what_is_held_counts_on_from_an_alert_that_is_over(past: Past, ctl: Ctl)
     info = past.job(9, 6.0)
     held_alert(past, info, from_h=4.0, to_h=2.0)
     live(past, holdings=(idle(past, info, 4.0),))
-    held = asked(ctl)["sums"]["held"]
+    held = ctl.json("cost")["sums"]["held"]
     assert held["gpu_hours"] == pytest.approx(4.0 * 20 / 80, abs=0.02)
 
 
@@ -433,7 +322,7 @@ def test_every_loss_that_nobody_owns_counts(past: Past, ctl: Ctl) -> None:
         )  # fmt: skip
     recent = past.job(12, 1.0)
     live(past, alerts=(past.alert(recent),))
-    lost = asked(ctl)["sums"]["lost"]
+    lost = ctl.json("cost")["sums"]["lost"]
     assert lost["gpu_hours"] == pytest.approx(4.0, abs=0.1)
 
 
@@ -444,55 +333,25 @@ def test_ranks_on_other_devices_are_not_shown_for_one_device(past: Past, ctl: Ct
         Subject(device_uid=world.SECOND.uid, process=info.key),
     )
     alert = past.alert(info)
-    for minute in range(60):
-        at_s = past.now_s - HOUR_S + 60.0 * minute
-        one = making.sample(at_s, [(info, 20 * GIB)], device=world.SECOND)
-        past.history.record(one, (world.SECOND,), {info.key: info})
+    past.beside(info, 1.0, gib=20.0)
     alert = msgspec.structs.replace(alert, cost=Cost(members=members))
     live(past, alerts=(alert,))
-    assert {one["device_uid"] for one in asked(ctl)["data"]} == {"GPU-1", "GPU-2"}
+    assert {one["device_uid"] for one in ctl.data("cost")} == {"GPU-1", "GPU-2"}
     for index, uid in (("0", "GPU-1"), ("1", "GPU-2")):
-        found = asked(ctl, "--gpu", index)
+        found = ctl.json("cost", "--gpu", index)
         assert {one["device_uid"] for one in found["data"]} == {uid}
         assert {one["device_uid"] for one in found["prices"]} == {uid}
 
 
 def test_what_was_held_on_two_devices_counts_on_both(past: Past, ctl: Ctl) -> None:
     info = past.job(9, 4.0)
-    for minute in range(240):
-        at_s = past.now_s - 4 * HOUR_S + 60.0 * minute
-        one = making.sample(at_s, [(info, 40 * GIB)], device=world.SECOND)
-        past.history.record(one, (world.SECOND,), {info.key: info})
+    past.beside(info, 4.0, gib=40.0)
     alert = held_alert(past, info, from_h=3.0, to_h=1.0)
     members = tuple(Subject(device_uid=uid, process=info.key) for uid in ("GPU-1", "GPU-2"))
     past.history.apply([msgspec.structs.replace(alert, cost=Cost(members=members))], [])
     live(past)
-    held = asked(ctl)["sums"]["held"]
+    held = ctl.json("cost")["sums"]["held"]
     assert held["gpu_hours"] == pytest.approx(2.0 * 20 / 80 + 2.0 * 40 / 80, abs=0.03)
-
-
-NOW_S = dt.datetime(2026, 11, 21, tzinfo=dt.UTC).timestamp()
-A100 = msgspec.structs.replace(CARD, name="NVIDIA A100-SXM4-40GB")
-
-
-@pytest.mark.parametrize(
-    ("late_s", "section", "well", "words"),
-    [
-        (0.0, {}, True, "A100-SXM4-40GB: $2.74/h (A100 40GB, on-demand, as of 2026-11)"),
-        (200 * 86_400.0, {}, False, "212 days old"),
-        (0.0, {"offer": "reserved"}, True, "no price is known"),
-        (0.0, {"currency": "CHF"}, False, "per-usd"),
-        (0.0, {"mode": "off"}, True, "money is not counted"),
-    ],
-)
-def test_doctor_names_the_price_and_what_is_wrong_with_it(
-    late_s: float, section: dict[str, Any], well: bool, words: str
-) -> None:
-    config = Config(cost=CostSection(**section))
-    ((good, said, hint),) = Book(config, [A100], now_s=NOW_S + late_s).checks()
-    assert good is well
-    assert hint or well
-    assert words in said
 
 
 def test_zombies_show_the_price_of_what_they_hold(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import signal
 import sys
 import tempfile
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,12 +21,13 @@ from gpuwatchd.core.model import (
     AlertState,
     Delivery,
     EtaRange,
-    Finding,
-    Message,
     ProcessKey,
     Subject,
 )
+from tests import making
 from tests.children import Child
+from tests.cli import world
+from tests.cli.calls import on_a_terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +38,7 @@ pytestmark = pytest.mark.slow
 
 FAST = ("--speed", "1e9")
 RUN = "import sys; from gpuwatchd.cli import main; sys.exit(main(sys.argv[1:]))"
+DEMO = (sys.executable, "-c", RUN, "demo", "--no-notify")
 
 
 @pytest.fixture
@@ -105,7 +104,7 @@ def test_the_same_seed_tells_the_same_story(scratch: Path, ctl: Ctl) -> None:
 
 
 def _spawn(*flags: str, **rest: Any) -> Child[bytes]:
-    return Child([sys.executable, "-c", RUN, "demo", "--no-notify", *flags], **rest)
+    return Child([*DEMO, *flags], **rest)
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
@@ -120,36 +119,18 @@ def test_a_pipe_gets_no_escape_sequences(scratch: Path, flags: tuple[str, ...]) 
         assert b"Next: gpuwatchctl doctor" in out
 
 
-def _on_terminal(flags: tuple[str, ...], **variables: str) -> tuple[int, bytes]:
-    leader, follower = pty.openpty()
+def _on_terminal(*flags: str, **variables: str) -> tuple[int, str]:
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **variables}
-    streams = {"stdin": follower, "stdout": follower, "stderr": follower}
-    with _spawn(*flags, **streams, env=environment) as process:
-        os.close(follower)
-        seen = b""
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline:
-            ready, _, _ = select.select([leader], [], [], 1.0)
-            if not ready:
-                continue
-            try:
-                piece = os.read(leader, 65536)
-            except OSError:  # Linux: the other side has closed
-                break
-            if not piece:
-                break
-            seen += piece
-        os.close(leader)
-        return process.wait(timeout=30), seen
+    return on_a_terminal([*DEMO, *flags], environment)
 
 
 def test_a_terminal_gets_a_live_table(scratch: Path) -> None:
-    code, seen = _on_terminal((*FAST, "--duration", "15m"))
+    code, seen = _on_terminal(*FAST, "--duration", "15m")
     assert code == 0
-    assert b"GPU / process" in seen
-    assert b"finetune_lora.py" in seen
+    assert "GPU / process" in seen
+    assert "finetune_lora.py" in seen
     # The cursor is hidden while the table lives, and comes back.
-    assert seen.rindex(b"\x1b[?25h") > seen.rindex(b"\x1b[?25l")
+    assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
     assert list(scratch.iterdir()) == []
 
 
@@ -159,11 +140,11 @@ def test_a_terminal_gets_a_live_table(scratch: Path) -> None:
 def test_a_terminal_without_colour_gets_no_escape_byte(
     scratch: Path, variables: dict[str, str]
 ) -> None:
-    code, seen = _on_terminal((*FAST, "--duration", "15m", "--ascii"), **variables)
+    code, seen = _on_terminal(*FAST, "--duration", "15m", "--ascii", **variables)
     assert code == 0
-    assert b"\x1b" not in seen
+    assert "\x1b" not in seen
     assert seen.isascii()
-    assert b"finetune_lora.py" in seen
+    assert "finetune_lora.py" in seen
 
 
 @pytest.mark.parametrize(
@@ -194,13 +175,6 @@ def test_a_closed_pipe_ends_it_silently(scratch: Path) -> None:
         assert process.stderr.read() == b""
         assert process.wait(timeout=60) == 141
     assert list(scratch.iterdir()) == []
-
-
-def test_an_unknown_scenario_names_the_known_ones(scratch: Path, ctl: Ctl) -> None:
-    err = ctl.err("demo --scenario nonsense", code=5)
-    assert "nonsense" in err
-    assert "quiet" in err
-    assert err.splitlines()[2:] == ["see: gpuwatchctl docs errors#configuration"]
 
 
 def test_without_a_session_bus_it_says_so_and_goes_on(
@@ -244,31 +218,19 @@ class _FakeCourier:
         return self.taken
 
 
-def _delivery(number: int) -> Delivery:
-    return Delivery(
-        alert_key=f"leak:{number}",
-        channel="desktop",
-        message=Message(
-            id=str(number), notice="firing", severity="warning", subject="x" * 78, body="b"
-        ),
-        state="pending",
-        attempts=0,
-        created_at_s=0.0,
-    )
-
-
 def test_at_most_two_popups_and_each_says_that_it_is_a_demo() -> None:
-    courier = _FakeCourier()
-    popups = demo.Popups(courier)  # type: ignore[arg-type]
+    message_dispatcher = _FakeCourier()
+    popups = demo.Popups(message_dispatcher)  # type: ignore[arg-type]
     for number in range(4):
-        assert popups.submit(_delivery(number))
-    assert [delivery.dry_run for delivery in courier.taken] == [False, False, True, True]
-    for delivery in courier.taken:
+        message = world.message(id=str(number), subject="x" * 78)
+        assert popups.submit(world.delivery(f"leak:{number}", "desktop", 0.0, message=message))
+    assert [delivery.dry_run for delivery in message_dispatcher.taken] == [False, False, True, True]
+    for delivery in message_dispatcher.taken:
         assert delivery.message.subject.startswith("Demo: ")
         assert len(delivery.message.subject) <= 78
         assert "Simulated" in delivery.message.body
-    assert popups.results() == courier.taken
-    assert popups.news() == courier.taken[:2]
+    assert popups.results() == message_dispatcher.taken
+    assert popups.news() == message_dispatcher.taken[:2]
     assert popups.news() == []
 
 
@@ -294,34 +256,16 @@ def _planted(pid: int, *, leak: bool, program: str = "GPU 0: a.py") -> Planted:
 
 
 def _alert(subject: Subject, state: AlertState, at_s: float) -> Alert:
-    finding = Finding(
-        id=subject.id,
-        subject=subject,
-        judged_at_s=at_s,
-        pattern="gradual",
-        tier="alert",
-        severity="warning",
-        confidence=0.9,
-        rate_bytes_per_s=1e6,
-        eta=EtaRange(low_s=500.0, mid_s=600.0, high_s=None),
-    )
-    return Alert(
-        key=f"leak:{subject.id}",
-        kind="leak",
-        subject=subject,
-        state=state,
-        severity="warning",
-        finding=finding,
-        opened_at_s=at_s,
-        changed_at_s=at_s,
-        watch_at_s=at_s,
-        firing_at_s=at_s if state == "firing" else None,
-        title="somebody",
-    )
+    eta = EtaRange(low_s=500.0, mid_s=600.0, high_s=None)
+    return making.alert(
+        key=f"leak:{subject.id}", subject=subject, state=state, opened_at_s=at_s,
+        finding=making.finding(subject=subject, judged_at_s=at_s, eta=eta), changed_at_s=at_s,
+        watch_at_s=at_s, firing_at_s=at_s if state == "firing" else None,
+    )  # fmt: skip
 
 
 def _score(planted: list[Planted], *alerts: Alert) -> list[demo_score.Row]:
-    ledger = demo_score.Ledger(100.0)
+    ledger = demo_score.DemoScore(100.0)
     for alert in alerts:
         ledger.note({alert.subject.id: alert.finding}, [alert])
     return ledger.rows(planted)

@@ -6,8 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from click import Argument, Context
 
-from gpuwatchd.cli import COMMANDS, options, pages, program
+from gpuwatchd.cli import COMMANDS, manual, options, program
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.cli.verbs import docs
 
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
     from tests.cli.calls import Ctl
 
 
-NAMES = list(pages.files(pages.folder()))
-PAGES = {name: pages.read(file) for name, file in pages.files(pages.folder()).items()}
+PAGES = {name: manual.read(file) for name, file in manual.files(manual.folder()).items()}
+NAMES = list(PAGES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_reads_well_in_a_pipe(name: str) -> None:
-    text = pages.render(PAGES[name].text, 80)
+    text = manual.render(PAGES[name].text, 80)
     assert text.startswith(PAGES[name].title + "\n====")
     for line in text.splitlines():
         # Code and single long words are never broken.
@@ -39,16 +40,17 @@ def test_no_word_of_a_page_is_lost(name: str) -> None:
     def words(text: str) -> set[str]:
         return set(re.findall(r"[a-z]{4,}", text.lower()))
 
-    shown = words(pages.render(PAGES[name].text, 80).replace("\n", " "))
+    shown = words(manual.render(PAGES[name].text, 80).replace("\n", " "))
     there = words(re.sub(r"\]\([^)]*\)", "] ", PAGES[name].text))
     assert {word for word in there - shown if word not in {"tutorial", "text", "toml"}} == set()
 
 
-@pytest.mark.parametrize("name", list(pages.files(pages.folder())))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_no_word_is_cut_in_a_terminal(name: str, ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = ctl("docs", name, "--color", "always")
-    written = pages.read(pages.files(pages.folder())[name]).text
+    written = PAGES[name].text
     assert shown.count("\N{HORIZONTAL ELLIPSIS}") <= written.count("\N{HORIZONTAL ELLIPSIS}")
 
 
@@ -69,11 +71,11 @@ def test_mistakes_are_helped(line: str, said: str, ctl: Ctl) -> None:
 
 @pytest.mark.parametrize(("typed", "page"), [("popup", "be-warned"), ("e-mail", "be-warned")])
 def test_search_does_not_ask_for_hyphens(typed: str, page: str) -> None:
-    assert page in [hit.page for hit in pages.search(list(PAGES.values()), [typed])]
+    assert page in [hit.page for hit in manual.search(list(PAGES.values()), [typed])]
 
 
 def test_every_answer_of_a_search_is_a_section() -> None:
-    hits = pages.search(list(PAGES.values()), ["the"])
+    hits = manual.search(list(PAGES.values()), ["the"])
     assert len(hits) == 15
     for hit in hits:
         assert PAGES[hit.page].part(hit.anchor).startswith("#")
@@ -81,10 +83,8 @@ def test_every_answer_of_a_search_is_a_section() -> None:
 
 def test_tab_offers_pages_and_sections() -> None:
     def offered(word: str) -> list[str]:
-        from click import Argument, Context
-
         context = Context(docs.command)
-        return [item.value for item in docs.complete_page(context, Argument(["x"]), word)]
+        return docs.complete_page(context, Argument(["x"]), word)
 
     assert offered("exit") == ["exit-codes"]
     assert offered("exit-codes#gpuwatchc") == ["exit-codes#gpuwatchctl"]
@@ -94,7 +94,7 @@ def test_tab_offers_pages_and_sections() -> None:
 def test_a_program_without_its_pages_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ctl: Ctl
 ) -> None:
-    monkeypatch.setattr("gpuwatchd.cli.pages.resources.files", lambda _: tmp_path)
+    monkeypatch.setattr("gpuwatchd.cli.manual.resources.files", lambda _: tmp_path)
     said = ctl.err("docs")
     assert "the pages were not installed with the program" in said
     assert "reinstall" in said
@@ -104,7 +104,7 @@ def test_a_program_without_its_pages_says_so(
 def test_the_help_of_a_verb_ends_with_its_page(verb: str, ctl: Ctl) -> None:
     last = ctl(verb, "--help").rstrip().splitlines()[-1].strip()
     assert last.startswith("Documentation: gpuwatchctl docs ")
-    name, anchor = pages.wanted(last.split()[-1])
+    name, anchor = manual.wanted(last.split()[-1])
     assert PAGES[name].part(anchor) if anchor else PAGES[name].text
 
 
@@ -115,12 +115,14 @@ def test_every_verb_that_names_a_page_is_a_verb() -> None:
 
 def test_code_is_not_touched() -> None:
     text = "Say\n\n```sh\na  `b` | c # [x](y)\n\n# no heading\n```\n\nand\n"
-    assert pages.render(text, 40) == ("Say\n\n    a  `b` | c # [x](y)\n\n    # no heading\n\nand\n")
-    assert pages.Page(name="p", kind="", text="# P\n" + text).sections()[-1].title == "P"
+    assert manual.render(text, 40) == (
+        "Say\n\n    a  `b` | c # [x](y)\n\n    # no heading\n\nand\n"
+    )
+    assert manual.Page(name="p", kind="", text="# P\n" + text).sections()[-1].title == "P"
 
 
 def test_the_same_heading_twice_has_two_anchors() -> None:
-    page = pages.Page(name="p", kind="", text="# A\n## B\nx\n# C\n## B\ny\n")
+    page = manual.Page(name="p", kind="", text="# A\n## B\nx\n# C\n## B\ny\n")
     assert [one.anchor for one in page.sections()] == ["a", "b", "c", "b_1"]
     assert page.part("b_1") == "## B\ny\n"
     assert page.part("a") == "# A\n## B\nx\n"

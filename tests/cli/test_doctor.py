@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,52 +10,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli import environment
-from gpuwatchd.cli.doctor import answer, places
+from gpuwatchd.cli.doctor import answer, environment, places
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import EndpointsSection
 from gpuwatchd.core.model import Availability, Event, ServerReading
 from tests.cli import world
-from tests.cli.sick import Machine
-from tests.cli.test_look import Card
+from tests.cli.sick import Card, Machine, Well
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gpuwatchd.cli.environment import Answer
     from gpuwatchd.core.model import DeviceState
     from gpuwatchd.store.live import LiveState
     from tests.cli.calls import Ctl
-
-
-class FakeManager:
-    """A service manager that is there, or is not."""
-
-    name = "systemd"
-    present = True
-
-    def probe(self) -> Availability:
-        return Availability(ok=self.present, reason="nobody home", hint="log in")
-
-    def render(self) -> str:
-        return "[Unit]\n"
-
-
-@pytest.fixture
-def manager(monkeypatch: pytest.MonkeyPatch) -> type[FakeManager]:
-    """Let every service manager be the fake one."""
-    table = dict.fromkeys(("systemd", "launchd"), f"{__name__}:FakeManager")
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[FakeManager.__module__])
-    monkeypatch.setattr("gpuwatchd.service.MANAGERS", table)
-    monkeypatch.setattr(FakeManager, "present", True)
-    return FakeManager
-
-
-@pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the source nvml have a GPU."""
-    monkeypatch.setitem(sys.modules, Card.__module__, sys.modules[Card.__module__])
-    monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": f"{Card.__module__}:Card"})
 
 
 def _answers(ctl: Ctl, code: int) -> dict[str, list[dict[str, Any]]]:
@@ -67,7 +31,7 @@ def _answers(ctl: Ctl, code: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_doctor_is_0_when_nothing_is_missing(
-    card: None, manager: type[FakeManager], monkeypatch: pytest.MonkeyPatch, ctl: Ctl
+    card: None, well: type[Well], monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "command")
     monkeypatch.setenv("GPUWATCHD_NOTIFY_COMMAND_ARGV", "true")
@@ -81,9 +45,10 @@ def test_doctor_is_0_when_nothing_is_missing(
 
 
 def test_doctor_is_3_for_warnings_and_1_without_a_gpu(
-    card: None, manager: type[FakeManager], monkeypatch: pytest.MonkeyPatch, ctl: Ctl
+    card: None, well: type[Well], monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
-    monkeypatch.setattr(manager, "present", False)
+    silent = Availability(ok=False, reason="nobody home", hint="log in")
+    monkeypatch.setattr(well, "probe", lambda _: silent)
     found = _answers(ctl, 3)
     assert found["daemon"][0]["hint"] == "gpuwatchctl service install"
     assert found["service"][0] == {
@@ -220,10 +185,6 @@ def test_only_what_is_found_is_called_installed(
 MOUNT = "22 1 0:21 / /proc rw,nosuid shared:5 - proc proc rw{}\n"
 
 
-def _levels(answers: Iterator[Answer]) -> list[tuple[str, str]]:
-    return [(name, level) for name, level, _, _ in answers]
-
-
 def _proc(root: Path, options: str = "", *, namespace: str = "pid:[4026531836]") -> None:
     (root / "proc/self/ns").mkdir(parents=True)
     (root / "proc/self/mountinfo").write_text(MOUNT.format(options))
@@ -297,8 +258,18 @@ def test_what_cannot_be_read_has_its_state_and_what_mends_it() -> None:
     assert said.startswith("lost since")
     assert "dmesg" in hint
     ((_, level, said, hint),) = environment.device(first, now_s=time.time())
-    assert (level, said) == ("warning", "processes unknown: train; last known 40s ago")
+    assert (level, said) == ("warning", "processes unknown: train; last known 40 s ago")
     assert hint
+
+
+def test_memory_that_is_unknown_has_the_reason() -> None:
+    first, _ = world.odd().devices
+    assert first.reading is not None
+    unknown = msgspec.structs.replace(first.reading, used_bytes=None)
+    why = ("the figures contradict each other",)
+    item = msgspec.structs.replace(first, reading=unknown, faults=why)
+    ((_, level, said, hint),) = environment.device(item, now_s=time.time())
+    assert (level, said.endswith(why[0]), bool(hint)) == ("warning", True, True)
 
 
 def test_a_gpu_that_sleeps_is_no_trouble() -> None:
@@ -320,7 +291,8 @@ def test_servers_answer_or_say_why_not() -> None:
         ("server Ollama", "ok"), ("server vLLM", "ok"), ("server SGLang", "warning"),
     ]  # fmt: skip
     assert "does not answer: train" in answers[2][2]
-    assert _levels(environment.servers(Config(), _state(servers=()))) == [("servers", "ok")]
+    ((name, level, *_),) = environment.servers(Config(), _state(servers=()))
+    assert (name, level) == ("servers", "ok")
     off = msgspec.structs.replace(Config(), endpoints=EndpointsSection(enabled=False))
     ((_, _, said, _),) = environment.servers(off, _state())
     assert "not asked" in said

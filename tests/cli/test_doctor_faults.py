@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import os
+import pwd
 import re
 import socket
 import sys
@@ -17,13 +18,13 @@ import pytest
 from gpuwatchd.cli import current_state, doctor
 from gpuwatchd.cli.doctor import answer, channels, gpus, places, running
 from gpuwatchd.cli.doctor import program as program_check
+from gpuwatchd.cli.flags import Globals
 from gpuwatchd.cli.verbs.doctor import command
 from gpuwatchd.core import config
 from gpuwatchd.core.config import directories as where
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Availability
 from tests.cli import sick, world
-from tests.cli.sick import Machine, Well
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.calls import Ctl
+    from tests.cli.sick import Machine, Well
 
 
 MAIL_ONLY = '[policy]\nchannels = ["command"]\n[notify.command]\nargv = ["true"]\n'
@@ -70,17 +72,12 @@ def test_every_check_is_in_the_help() -> None:
     assert all(re.search(rf"\b{name}\b", words) for name in doctor.CHECKS)
 
 
-def test_a_machine_that_is_well_is_warned_of_nothing(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_is_well_is_warned_of_nothing(machine: Machine, well: type[Well]) -> None:
     """A headless server with systemd, its daemon, no desktop, linger on."""
     machine.settings = MAIL_ONLY
     machine.systemd()
     machine.put("run/systemd/timesync/synchronized")
-    import pwd
-
     machine.put(f"var/lib/systemd/linger/{pwd.getpwuid(os.geteuid()).pw_name}")
-    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": "tests.cli.sick:Well"})
     world.write()
     config.state_dir().mkdir(mode=0o700)
     quiet = [name for name in doctor.CHECKS if name not in {"gpus", "host"}]
@@ -88,11 +85,10 @@ def test_a_machine_that_is_well_is_warned_of_nothing(
 
 
 def test_a_machine_without_systemd_is_not_told_of_it_while_the_daemon_runs(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, well: type[Well]
 ) -> None:
     machine.settings = MAIL_ONLY
-    monkeypatch.setattr(Well, "probe", lambda _: Availability(ok=False, reason="no systemctl"))
-    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": "tests.cli.sick:Well"})
+    monkeypatch.setattr(well, "probe", lambda _: Availability(ok=False, reason="no systemctl"))
     assert "service-none" in machine.faults("service", "session", "clock")
     world.write()
     assert machine.faults("service", "session", "clock") == {}
@@ -257,7 +253,7 @@ def test_a_zone_that_is_not_known(machine: Machine) -> None:
 
 def test_what_is_recorded_in_the_future(machine: Machine) -> None:
     world.write(taken_at_s=time.time() + 7200)
-    assert "2h" in machine.faults("clock")["clock-behind"].text
+    assert "2 h" in machine.faults("clock")["clock-behind"].text
 
 
 def test_a_daemon_that_is_late_or_of_another_version(machine: Machine) -> None:
@@ -319,14 +315,7 @@ def test_only_what_is_named_is_asked(ctl: Ctl) -> None:
     assert "sqlite" not in named
     assert "did you mean clock?" in ctl.err("doctor clok")
     with pytest.raises(GpuwatchdError):
-        list(doctor.every(machine_flags(), ["nothing"]))
-
-
-def machine_flags() -> Any:
-    """Return global flags of a call without any."""
-    from gpuwatchd.cli.flags import Globals
-
-    return Globals()
+        list(doctor.every(Globals(), ["nothing"]))
 
 
 def test_the_live_state_is_decoded_before_there_are_threads(
@@ -368,19 +357,19 @@ def _printed() -> set[str]:
             if isinstance(name, ast.Constant):
                 found.add(str(name.value))
         found |= set(re.findall(r'^_NAME = "(.*)"$', file.read_text(), re.MULTILINE))
-    around = (ROOT / "gpuwatchd/cli/environment.py").read_text()
+    around = (ROOT / "gpuwatchd/cli/doctor/environment.py").read_text()
     return found | set(re.findall(r'yield \(?\s*"([a-z ]+)", "(?:ok|warning)"', around))
 
 
 @pytest.mark.parametrize("name", sorted(_printed()))
 def test_what_is_printed_may_be_asked_for(name: str) -> None:
-    assert answer.asked_for(name, CHECKS)
+    assert answer.select_checks(name, CHECKS)
     assert name in _completed(name[:2])
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_an_id_may_be_asked_for(name: str) -> None:
-    assert answer.asked_for(name, CHECKS)
+    assert answer.select_checks(name, CHECKS)
     assert name in _completed(name[:4])
 
 
@@ -388,12 +377,12 @@ def test_no_id_is_known_that_none_answers_with() -> None:
     assert {one for all_of in answer.FAULTS.values() for one in all_of} | {*answer.ANY} == {*IDS}
 
 
-def test_the_answers_of_a_machine_are_asked_for_by_their_names(tmp_path: Path) -> None:
-    answers = Machine(tmp_path).ask()
+def test_the_answers_of_a_machine_are_asked_for_by_their_names(machine: Machine) -> None:
+    answers = machine.ask()
     assert len(answers) > 10
     for one in answers:
         for name in (one.name, one.id):
-            meant = answer.asked_for(name, CHECKS)
+            meant = answer.select_checks(name, CHECKS)
             assert meant, name
 
 
@@ -407,12 +396,13 @@ def test_the_answers_of_a_machine_are_asked_for_by_their_names(tmp_path: Path) -
     ],
 )  # fmt: skip
 def test_a_name_means_its_check(name: str, meant: tuple[str, ...]) -> None:
-    assert answer.asked_for(name, CHECKS) == meant
+    assert answer.select_checks(name, CHECKS) == meant
 
 
-def test_a_relative_directory_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_directory_is_warned_of(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    machine = Machine(tmp_path)
     monkeypatch.setenv("GPUWATCHD_STATE_DIR", "here")
     found = [one for one in machine.ask("disk") if one.name == "history directory"]
     assert [(one.level, one.id) for one in found] == [("warning", "directory-relative")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import doctor, locations
+from gpuwatchd.cli import doctor, state_location
 from gpuwatchd.cli.doctor import answer, running
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Availability
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     ],
 )
 def test_what_systemd_knows_of_the_service(
-    shown: dict[str, str], fault: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    shown: dict[str, str], fault: str, machine: Machine, well: type[Well]
 ) -> None:
-    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": "tests.cli.sick:Well"})
     machine.systemd(**shown)
     found = machine.faults("service")
     assert set(found) == {fault, "linger-missing"}
@@ -45,10 +44,7 @@ def test_what_systemd_knows_of_the_service(
     assert set(machine.faults("service")) == {fault} - {"linger-missing"}
 
 
-def test_the_machines_own_service_is_looked_at_too(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": "tests.cli.sick:Well"})
+def test_the_machines_own_service_is_looked_at_too(machine: Machine, well: type[Well]) -> None:
     machine.systemd(LoadState="not-found")
     machine.shown["system"] = {**sick.UNIT_SHOWN, "ActiveState": "failed"}
     found = machine.faults("service")
@@ -167,17 +163,15 @@ def test_a_manager_that_hangs_is_named_in_time(
 
 
 def test_who_may_not_read_the_machines_service_is_not_told_that_nothing_runs(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, well: type[Well]
 ) -> None:
     refused = ("system-denied", "a service watches; only its group may read")
     monkeypatch.setattr("gpuwatchd.cli.current_state.read_state", lambda: (None, [refused]))
-    monkeypatch.setattr(
-        Well, "probe", lambda _: Availability(ok=False, reason="no user manager", hint="log in")
-    )
-    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": "tests.cli.sick:Well"})
+    silent = Availability(ok=False, reason="no user manager", hint="log in")
+    monkeypatch.setattr(well, "probe", lambda _: silent)
     found = machine.faults("daemon", "service")
     assert set(found) == {"daemon-denied"}
-    assert found["daemon-denied"].hint == locations.joining()
+    assert found["daemon-denied"].hint == state_location.access_instructions()
 
 
 def test_a_service_of_the_machine_that_was_stopped_is_started_by_its_own_name(
@@ -194,11 +188,11 @@ def test_a_service_of_the_machine_that_was_stopped_is_started_by_its_own_name(
     [("user", "gpuwatchctl service restart"), ("system", "sudo systemctl restart gpuwatchd")],
 )
 def test_the_daemon_that_is_looked_at_is_the_one_to_be_restarted(
-    scope: locations.Scope, again: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    scope: state_location.Scope, again: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.write(version="0.0.1")
-    place = locations.Place(scope, config.state_dir(), config.runtime_dir())
-    monkeypatch.setattr(locations, "chosen", lambda: place)
+    place = state_location.Place(scope, config.state_dir(), config.runtime_dir())
+    monkeypatch.setattr(state_location, "chosen", lambda: place)
     assert machine.faults("daemon")["daemon-version"].hint == again
 
 

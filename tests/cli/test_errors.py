@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.cli import envelope, main
-from gpuwatchd.core.errors import (
-    ConfigError,
-    GpuwatchdError,
-    LogFormatError,
-    NotifyError,
-    StoreBusy,
-)
+from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.core.model import EtaRange, Pattern, Tier
 from gpuwatchd.daemon import main as daemon
 from tests import making
@@ -23,15 +17,6 @@ from tests.cli import world
 
 if TYPE_CHECKING:
     from tests.cli.calls import Ctl
-
-
-def test_an_error_has_the_page_of_its_class_or_one_of_its_own() -> None:
-    assert GpuwatchdError("x").page == "errors#other"
-    assert StoreBusy("x").page == "errors#history-busy"
-    assert ConfigError("f", "k", "why").page == "errors#configuration"
-    assert ConfigError("f", "k", "why", page="errors#configuration-key").page.endswith("-key")
-    assert LogFormatError("f", 3, "why").page == "errors#log-format"
-    assert NotifyError("x", permanent=True, page="errors#mail").page == "errors#mail"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +119,7 @@ def test_an_internal_error_is_one_line_and_json(ctl: Ctl, monkeypatch: pytest.Mo
     def broken(*_: object) -> None:
         raise RuntimeError("wires\x1b[2J crossed")
 
-    monkeypatch.setattr("gpuwatchd.cli.current_state.see", broken)
+    monkeypatch.setattr("gpuwatchd.cli.current_state.load_view", broken)
     shown = ctl.both("status --json", code=1)
     error = json.loads(shown.out)["error"]
     assert error["kind"] == "RuntimeError"

@@ -8,38 +8,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.analysis.program_key import key_on
-from gpuwatchd.collect.host.memory import Headroom
-from gpuwatchd.core.model import (
-    About,
-    Blame,
-    Delivery,
-    Event,
-    Matcher,
-    Message,
-    ProcessInfo,
-    ProcessKey,
-    Profile,
-    Silence,
-    Subject,
-    Tier,
-)
-from gpuwatchd.store.live import KnownRuns, LiveProcess
-from gpuwatchd.store.profiles import Run
+from gpuwatchd.collect.host.procfs import Headroom
+from gpuwatchd.core.model import Event, Subject
 from tests import making
 from tests.cli import world
-from tests.cli.recorded import OWNER, POINTS, SHAPES, asked, explained, record, write_one
+from tests.cli.recorded import POINTS, SHAPES, explained, record
 
 if TYPE_CHECKING:
     from tests.cli.calls import Ctl
 
-
-GIB = making.GIB
+GIB, MIB = making.GIB, making.MIB
 
 
 def test_without_a_history_the_live_state_says_what_it_knows(ctl: Ctl) -> None:
     world.write()
-    answer = asked(ctl)
+    answer = ctl.json("explain")
     assert (answer["source"], answer["data"]["measured"]) == ("state-file", None)
     assert "no-series" in [one["code"] for one in answer["warnings"]]
     assert answer["data"]["verdict"]["eta"]["mid_s"] == 2820
@@ -79,64 +62,16 @@ def test_what_means_nothing_is_one_line(target: str, why: str, ctl: Ctl) -> None
     assert first.isprintable()
 
 
-def test_a_pid_of_elsewhere_is_not_to_be_traced(ctl: Ctl) -> None:
-    info = ProcessInfo(key=making.KEY, name="?", foreign=True)
-    write_one(LiveProcess(info=info, used_bytes=GIB, finding=world.leak()))
-    told = explained(ctl, "4711")
-    assert "pid 4711 (outside this container)" in told
-    assert not {"py-spy", "gdb"} & set(told.split())
-
-
-@pytest.mark.parametrize("tier", ["none", "watch"])
-def test_ranks_of_one_job_are_looked_at_together(tier: Tier, ctl: Ctl) -> None:
-    """A rank that grows counts, before it is watched too."""
-    info = msgspec.structs.replace(OWNER, group="torchrun 7f3a", rank=0)
-    key = ProcessKey(pid=4712, started_at_s=1.0)
-    sibling = msgspec.structs.replace(info, key=key, rank=1)
-    first, second = world.state().devices
-    mine = LiveProcess(
-        info=info, used_bytes=GIB, finding=world.leak(), history=KnownRuns(runs=3, siblings=1)
-    )
-    other = LiveProcess(
-        info=sibling, used_bytes=GIB,
-        finding=world.leak(subject=Subject(device_uid=world.SECOND.uid, process=key), tier=tier),
-    )  # fmt: skip
-    world.write(
-        devices=(
-            msgspec.structs.replace(first, processes=(mine,)),
-            msgspec.structs.replace(second, processes=(other,)),
-        )
-    )
-    told = explained(ctl, "4711")
-    assert "1 other rank of torchrun 7f3a seen on these GPUs, growing too: 1" in told
-    assert "3 earlier runs, 1 sibling; they count in the verdict" in told
-
-
-def test_what_keeps_an_alert_quiet_is_told(ctl: Ctl) -> None:
-    lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)")
-    alert = world.firing(inhibited_by=lost.key)
-    now_s = time.time()
-    silence = Silence(
-        matcher=Matcher(user="alice"), from_at_s=now_s - 9, until_at_s=now_s + 999, who="bob"
-    )
-    silenced = msgspec.structs.replace(alert, about=About(user="alice"))
-    world.write(alerts=(silenced, lost), silences=(silence,), untold=(alert.key,))
-    told = explained(ctl, "4711")
-    assert "nobody is told of it beside another alert: GPU 0 (A100)" in told
-    assert "nobody is told of it for now: user alice until" in told
-    assert "it has reached nobody so far: gpuwatchctl notify test" in told
-
-
 def test_the_hardware_comes_first_when_it_speaks(ctl: Ctl) -> None:
     now_s = time.time()
     event = Event(at_s=now_s - 60, kind="xid", text="XID 79: off the bus", code=79, hardware=True)
     first, second = world.state().devices
     world.write(devices=(msgspec.structs.replace(first, events=(event,)), second))
-    assert asked(ctl)["data"]["hardware"]["look_first"] is True
+    assert ctl.data("explain")["hardware"]["look_first"] is True
     assert first.reading is not None
     sound = msgspec.structs.replace(first.reading, ecc_errors=0, retired_pages=0, throttle=())
     world.write(devices=(msgspec.structs.replace(first, reading=sound), second))
-    assert asked(ctl)["data"]["hardware"]["word"] == "clean"
+    assert ctl.data("explain")["hardware"]["word"] == "clean"
     assert "rule the hardware out" not in explained(ctl)
 
 
@@ -164,7 +99,7 @@ def test_an_alert_that_no_curve_is_judged_for(ctl: Ctl) -> None:
         subject=Subject(device_uid="GPU-1"),
         finding=making.finding(
             subject=Subject(device_uid="GPU-1"), pattern="unknown", rate_bytes_per_s=None, eta=None,
-            reason="the GPU does not answer any more; it fell off",
+            reason="the GPU no longer answers; it fell off",
             advice=("the log says more: sudo dmesg | grep xid", "start it again elsewhere"),
         ),
     )  # fmt: skip
@@ -175,13 +110,10 @@ def test_an_alert_that_no_curve_is_judged_for(ctl: Ctl) -> None:
     assert "does not answer any more" not in ctl("explain 0")
 
 
-GIB, MIB = making.GIB, making.MIB
-
-
 @pytest.mark.parametrize("shape", list(SHAPES))
 def test_every_pattern_is_reasoned_from_the_recorded_series(shape: str, ctl: Ctl) -> None:
     record(shape)
-    answer = asked(ctl, "4711")
+    answer = ctl.json("explain", "4711")
     assert answer["source"] == "database"
     assert answer["data"]["verdict"]["pattern"] == shape
     told = explained(ctl, "4711")
@@ -192,7 +124,7 @@ def test_every_pattern_is_reasoned_from_the_recorded_series(shape: str, ctl: Ctl
 def test_its_numbers_are_those_of_predict(ctl: Ctl) -> None:
     record("gradual")
     predicted = ctl.data("predict --pid 4711", code=None)[0]["processes"][0]["verdict"]
-    data = asked(ctl)["data"]
+    data = ctl.data("explain")
     for name in ("pattern", "confidence", "rate_bytes_per_s", "eta", "onset_at", "reason"):
         assert data["verdict"][name] == predicted[name]
     assert data["measured"]["samples"] == POINTS
@@ -202,7 +134,7 @@ def test_its_numbers_are_those_of_predict(ctl: Ctl) -> None:
     assert data["signals"][0]["facts"]["r_squared"] > 0.99
     assert data["levels"]["alert_confidence"] == 0.75
     assert data["held_bytes"] == pytest.approx(4 * GIB + 4 * MIB * 3585, rel=0.01)
-    assert data["sections"][0]["title"] == "What is judged"
+    assert data["sections"][0]["title"] == "Data"
     commands = [step["command"] for step in data["next_steps"]]
     assert "py-spy dump --pid 4711" in commands
     assert any("_record_memory_history" in (command or "") for command in commands)
@@ -212,53 +144,23 @@ def test_a_past_alert_is_explained_as_it_was(ctl: Ctl) -> None:
     end_s = record("gradual")
     was = world.leak(judged_at_s=end_s - 1200)
     world.remember(world.firing(state="resolved", resolved_at_s=end_s - 60, finding=was))
-    assert asked(ctl, "leak:GPU-1/4711")["data"]["measured"]["samples"] in {160, 161}
-
-
-def test_what_nobody_owns_leads_to_its_holders(ctl: Ctl) -> None:
-    record("stable")
-    subject = Subject(device_uid=making.CARD.uid, unattributed=True)
-    found = world.leak(
-        subject=subject,
-        blame=(Blame(process=None, name="memory that no process owns", share=1.0,
-                     rate_bytes_per_s=2e5),),
-    )  # fmt: skip
-    write_one(world.process(), finding=found, unattributed_bytes=3 * GIB)
-    told = explained(ctl, "0")
-    assert "memory on GPU 0 that no process owns, 3.0 GiB now" in told
-    assert "it moved between 1.0 GiB and 1.0 GiB" in told  # what the record leaves unowned
-
-
-def test_earlier_runs_are_told_one_by_one(ctl: Ctl) -> None:
-    record("gradual")
-    profile = Profile(
-        ended_at_s=time.time() - 9000, run_s=4000.0, base_bytes=2.0 * GIB, hold_s=0.0,
-        proven_bytes=5.0 * GIB, top_bytes=9.0 * GIB, near_limit=True, word="normal",
-    )  # fmt: skip
-    run = Run(
-        key=key_on("p", making.CARD) or "", device_uid=making.CARD.uid, label="python",
-        process=ProcessKey(pid=3, started_at_s=8e8), begun_at_s=8e8, profile=profile,
-    )  # fmt: skip
-    with world.history() as history:
-        history.shelf.keep(run)
-    assert "1h 07m long, from 2.0 GiB up to 9.0 GiB, ended near the limit" in explained(ctl, "4711")
+    assert ctl.data("explain", "leak:GPU-1/4711")["measured"]["samples"] in {160, 161}
 
 
 def test_where_the_notices_went_is_told(ctl: Ctl) -> None:
     end_s = record("gradual")
     alert = world.firing(opened_at_s=end_s - 900)
-    message = Message(id="m@x", notice="firing", severity="warning", subject="s", body="b")
-    sent = Delivery(
-        alert_key=alert.key, channel="email", message=message, state="failed", attempts=4,
-        created_at_s=end_s - 500, error="550 no such\x1b[2J user",
+    sent = world.delivery(
+        alert.key, "email", end_s - 500, state="failed", attempts=4, sent_at_s=None,
+        error="550 no such\x1b[2J user",
     )  # fmt: skip
     old = msgspec.structs.replace(sent, channel="desktop", created_at_s=end_s - 5000)
     world.remember(alert, deliveries=[old, sent])
     world.write(alerts=(alert,))
     told = explained(ctl, "4711")
-    assert "1 notice reached nobody: 550 no such user" in told
+    assert "1 notice not delivered: 550 no such user" in told
     assert "notice so far" not in told
-    (one,) = asked(ctl, "4711")["data"]["alert"]["deliveries"]
+    (one,) = ctl.data("explain", "4711")["alert"]["deliveries"]
     assert (one["channel"], one["state"]) == ("email", "failed")
     waits = msgspec.structs.replace(sent, state="pending", created_at_s=end_s - 400)
     world.remember(alert, deliveries=[waits])
@@ -272,9 +174,9 @@ def test_a_leak_on_the_host_is_found_in_the_history_too(
     monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     room = Headroom(64 * GIB, 40 * GIB)
-    monkeypatch.setattr("gpuwatchd.collect.host.memory.headroom", lambda: room)
+    monkeypatch.setattr("gpuwatchd.collect.host.procfs.headroom", lambda: room)
     record("stable", host=lambda t: 2 * GIB + t * MIB)
-    answer = asked(ctl)
+    answer = ctl.json("explain")
     assert answer["source"] == "database"
     data = answer["data"]
     assert (data["on_host"], data["verdict"]["pattern"]) == (True, "gradual")
@@ -298,7 +200,7 @@ def test_the_history_tells_what_broke(kind: str, said: str, word: str, ctl: Ctl)
     record("stable")
     with world.history() as history:
         history.event(kind, said, making.CARD.uid)
-    found = asked(ctl, "4711")["data"]["hardware"]
+    found = ctl.data("explain", "4711")["hardware"]
     assert found["word"] == word
     assert (said in found["sentence"]) is (word != "unreadable")
     assert "clean" not in explained(ctl, "4711")

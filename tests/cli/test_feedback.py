@@ -24,7 +24,7 @@ from gpuwatchd.core.model import (
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.run_baselines import said_to_be
 from gpuwatchd.pipeline.track_baseline import Suppression
-from gpuwatchd.pipeline.watcher import Headroom, Track
+from gpuwatchd.pipeline.track_evaluation import Headroom, Track
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader
@@ -51,13 +51,9 @@ def recorded() -> None:
         history.apply([world.firing(), world.over()], [])
 
 
-def ask(ctl: Ctl, *arguments: str) -> Any:
-    return ctl.json(*arguments)
-
-
 @pytest.mark.parametrize("alert", [KEY, "4711", "GPU-1/4711", "latest"])
 def test_an_alert_is_named_as_alerts_prints_it(alert: str, ctl: Ctl) -> None:
-    answer = ask(ctl, "feedback", alert, "normal", "--why", "fills its cache")
+    answer = ctl.json("feedback", alert, "normal", "--why", "fills its cache")
     assert answer["verb"] == "feedback"
     (said,) = answer["data"]
     assert said["key"] == KEY
@@ -74,27 +70,27 @@ def test_what_was_said_is_shown_with_the_alert(ctl: Ctl) -> None:
     (alert,) = ctl.data("alerts")
     assert (alert["feedback"]["word"], alert["feedback"]["why"]) == ("normal", "a cache")
     for line in ("alerts", "alerts show 4711"):
-        assert "said: normal (a cache)" in ctl(line)
+        assert "(a cache)" in ctl(line)
 
 
 def test_it_can_be_taken_back(ctl: Ctl) -> None:
-    ask(ctl, "feedback", "4711", "normal")
-    ask(ctl, "feedback", "5", "leak")
-    (gone,) = ask(ctl, "feedback", "undo", "4711")["data"]
+    ctl.json("feedback", "4711", "normal")
+    ctl.json("feedback", "5", "leak")
+    (gone,) = ctl.data("feedback", "undo", "4711")
     assert gone["word"] == "normal"
     assert gone["undone_at"] is not None
-    assert [said["key"] for said in ask(ctl, "feedback", "list")["data"]] == [OVER]
-    everything = ask(ctl, "feedback", "list", "--all")["data"]
+    assert [said["key"] for said in ctl.data("feedback", "list")] == [OVER]
+    everything = ctl.data("feedback", "list", "--all")
     assert [said["key"] for said in everything] == [OVER, KEY]
-    assert "taken back" in ctl("feedback undo latest")
-    assert ask(ctl, "feedback", "list")["data"] == []
-    assert "nothing was said" in ctl("feedback list")
+    assert "removed" in ctl("feedback undo latest")
+    assert ctl.data("feedback", "list") == []
+    assert "no alert has a label" in ctl("feedback list")
 
 
 def test_a_new_word_takes_the_place_of_the_old(ctl: Ctl) -> None:
-    ask(ctl, "feedback", "4711", "normal")
-    ask(ctl, "feedback", "4711", "leak")
-    assert [said["word"] for said in ask(ctl, "feedback", "list")["data"]] == ["leak"]
+    ctl.json("feedback", "4711", "normal")
+    ctl.json("feedback", "4711", "leak")
+    assert [said["word"] for said in ctl.data("feedback", "list")] == ["leak"]
 
 
 @pytest.mark.parametrize(
@@ -105,9 +101,9 @@ def test_a_new_word_takes_the_place_of_the_old(ctl: Ctl) -> None:
         (["feedback", "4711", "harmless"], 2, "harmless", "--help"),
         (["feedback"], 2, "of which alert, and what?", "--help"),
         (["feedback", "4711"], 2, "Missing argument", "--help"),
-        (["feedback", "undo", "4711"], 1, "nothing was said of 4711", "feedback list"),
+        (["feedback", "undo", "4711"], 1, "no label for 4711", "feedback list"),
         (["feedback", "undo", "nobody"], 1, "no alert 'nobody'", "alerts --all"),
-        (["feedback", "undo", "latest"], 1, "nothing was said of latest", "feedback list"),
+        (["feedback", "undo", "latest"], 1, "no label for latest", "feedback list"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_a_hint(
@@ -133,7 +129,7 @@ def test_without_a_history_nothing_can_be_said(ctl: Ctl) -> None:
 
 
 def test_a_history_that_is_locked_is_said_so(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
-    monkeypatch.setattr("gpuwatchd.store.access.BUSY_S", 0.01)
+    monkeypatch.setattr("gpuwatchd.store.client_connection.BUSY_S", 0.01)
     path = config.state_dir() / "history.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -155,7 +151,7 @@ def test_what_is_quiet_because_of_the_word_says_so(ctl: Ctl) -> None:
         processes=(world.process(finding=finding),),
     )  # fmt: skip
     world.write(devices=(device,), alerts=())
-    assert "growing, said to be normal (gradual)" in " ".join(ctl("status").split())
+    assert "growing, marked as normal (gradual)" in " ".join(ctl("status").split())
     track.peak = 1e19
     assert track.hushed(world.leak()).tier == "alert"
 
@@ -185,7 +181,7 @@ def test_predict_from_the_history_knows_earlier_runs(ctl: Ctl) -> None:
 def test_what_was_said_of_a_process_is_no_earlier_run_of_it(
     monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
-    ask(ctl, "feedback", "4711", "normal")
+    ctl.json("feedback", "4711", "normal")
     with Reader.open(config.state_dir()) as reader:
         (word,) = reader.user_labels()
     profile = msgspec.structs.replace(PROFILE, word="normal")
@@ -198,7 +194,7 @@ def test_what_was_said_of_a_process_is_no_earlier_run_of_it(
         return judge(series, settings)
 
     monkeypatch.setattr(verdict, "judge", noted)
-    ((process,),) = (device["processes"] for device in ask(ctl, "predict")["data"])
+    ((process,),) = (device["processes"] for device in ctl.data("predict"))
     assert (process["history"]["runs"], process["history"]["word"]) == (0, "normal")
     # It has lived for longer than it was seen, and is judged by its age, as the daemon does.
     (own,) = (one for one in judged if one.subject.process == making.KEY)
@@ -219,20 +215,20 @@ def test_a_mistake_is_not_printed_at_full_length(ctl: Ctl) -> None:
 
 
 def test_a_word_outlives_its_alert_and_can_still_be_taken_back(ctl: Ctl) -> None:
-    ask(ctl, "feedback", "5", "normal")
+    ctl.json("feedback", "5", "normal")
     with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
         connection.execute("DELETE FROM alert WHERE key = ?", (OVER,))
         connection.commit()
-    (said,) = ask(ctl, "feedback", "list")["data"]
-    (gone,) = ask(ctl, "feedback", "undo", said["key"])["data"]
+    (said,) = ctl.data("feedback", "list")
+    (gone,) = ctl.data("feedback", "undo", said["key"])
     assert gone["undone_at"] is not None
-    assert ask(ctl, "feedback", "list")["data"] == []
+    assert ctl.data("feedback", "list") == []
 
 
 def test_an_alert_without_a_curve_teaches_nothing(ctl: Ctl) -> None:
     world.remember(world.firing(key="gpu:GPU-9", kind="gpu"))
     err = ctl.err("feedback gpu:GPU-9 normal")
-    assert "nothing can be learned" in err
+    assert "cannot be labelled" in err
     assert "gpuwatchctl snooze gpu:GPU-9 8h" in err
     with Reader.open(config.state_dir()) as reader:
         assert reader.user_labels() == []

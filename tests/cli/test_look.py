@@ -11,27 +11,22 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.cli import current_state, main, program, ranking
+from gpuwatchd.cli import alert_order, current_state, main, program
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import (
-    Availability,
-    Device,
-    DeviceReading,
     EtaRange,
-    Fault,
     ProcessKey,
-    ProcessUse,
-    Sample,
 )
-from gpuwatchd.store import driver_release
+from gpuwatchd.store import release_request
 from gpuwatchd.store.directories import private_directory
 from gpuwatchd.web import pages
 from tests import making
 from tests.children import Child
 from tests.cli import world
+from tests.cli.sick import Card
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
@@ -45,41 +40,6 @@ def _codes(view: current_state.View) -> list[str]:
     return [code for code, _ in view.warnings]
 
 
-class Card:
-    """A source with one GPU and one process of our own."""
-
-    name = "nvml"
-    pid = os.getpid()
-
-    def probe(self) -> Availability:
-        return Availability(ok=True, reason="1 GPU")
-
-    def devices(self) -> tuple[Device, ...]:
-        return (making.CARD,)
-
-    def read(self) -> Sample:
-        key = ProcessKey(pid=self.pid, started_at_s=None)
-        use = ProcessUse(key=key, used_bytes=3 * making.GIB)
-        reading = DeviceReading(
-            device_uid=making.CARD.uid, used_bytes=4 * making.GIB, free_bytes=76 * making.GIB,
-            total_bytes=80 * making.GIB, uses=(use,),
-        )  # fmt: skip
-        return Sample(
-            taken_at_s=time.time(), taken_mono_s=1.0, boot_id="b", readings=(reading,),
-            faults=(Fault(where="nvml/GPU-1/power", why="no power", device_uid="GPU-1"),),
-        )  # fmt: skip
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the source nvml have a GPU."""
-    monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": f"{__name__}:Card"})
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[Card.__module__])
-
-
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no source have a GPU."""
@@ -88,7 +48,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_running_daemon_is_believed_without_a_warning() -> None:
     world.write()
-    view = current_state.see(Globals())
+    view = current_state.load_view(Globals())
     assert (view.source, view.warnings) == ("state-file", [])
     assert view.daemon.running
     assert view.daemon.pid == os.getpid()
@@ -96,12 +56,12 @@ def test_a_running_daemon_is_believed_without_a_warning() -> None:
 
 def test_a_running_daemon_whose_sample_is_old_is_late() -> None:
     world.write(pid=1, taken_at_s=time.time() - 60)
-    assert _codes(current_state.see(Globals())) == ["daemon-late"]
+    assert _codes(current_state.load_view(Globals())) == ["daemon-late"]
 
 
 def test_a_stopped_daemon_is_not_running_though_the_pid_lives() -> None:
     world.write(stopped=True)
-    view = current_state.see(Globals())
+    view = current_state.load_view(Globals())
     assert not view.daemon.running
     assert "was stopped" in view.warnings[0][1]
 
@@ -110,7 +70,7 @@ def test_a_stopped_daemon_is_not_running_though_the_pid_lives() -> None:
 def test_a_reused_pid_is_not_the_daemon() -> None:
     with Child(["sleep", "60"]) as younger:
         world.write(pid=younger.pid, taken_at_s=time.time() - 120)
-        assert _codes(current_state.see(Globals())) == ["daemon-dead"]
+        assert _codes(current_state.load_view(Globals())) == ["daemon-dead"]
         younger.kill()
 
 
@@ -125,20 +85,20 @@ def test_a_killed_daemon_that_nobody_reaped_is_dead() -> None:
 
 def test_an_old_state_gives_way_to_a_direct_look(card: None) -> None:
     world.write(pid=2**22 + 1, taken_at_s=time.time() - 2 * HOUR_S)
-    view = current_state.see(Globals())
+    view = current_state.load_view(Globals())
     assert view.source == "direct"
     assert not view.trend
     assert _codes(view) == ["no-trend", "daemon-absent"]
-    assert current_state.see(Globals(), want_trend=True).source == "state-file"
+    assert current_state.load_view(Globals(), want_trend=True).source == "state-file"
 
 
 def test_an_old_state_is_better_than_nothing(no_gpu: None) -> None:
     world.write(pid=2**22 + 1, taken_at_s=time.time() - 2 * HOUR_S)
-    assert current_state.see(Globals()).source == "state-file"
+    assert current_state.load_view(Globals()).source == "state-file"
 
 
 def test_a_direct_look_knows_processes_but_no_verdict(card: None) -> None:
-    (item,) = current_state.see(Globals()).devices
+    (item,) = current_state.load_view(Globals()).devices
     assert item.processes is not None
     assert item.processes[0].info.key.pid == os.getpid()
     assert item.processes[0].info.name not in {"", "?"}
@@ -148,7 +108,7 @@ def test_a_direct_look_knows_processes_but_no_verdict(card: None) -> None:
 
 
 def _let_go() -> None:
-    driver_release.ask(private_directory(config.runtime_dir()), 300.0, time.time())
+    release_request.ask(private_directory(config.runtime_dir()), 300.0, time.time())
 
 
 class Untouchable(Card):
@@ -169,34 +129,32 @@ class Other(Card):
 
 def test_nothing_is_opened_that_was_let_go(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
     monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": f"{__name__}:Untouchable"})
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[Card.__module__])
     _let_go()
     for verb in ("status", "predict", "zombies"):
         said = ctl.err(verb)
-        assert "the GPUs are let go on request until" in said
+        assert "the GPUs are released on request until" in said
         assert "gpuwatchctl release --end" in said
-    driver_release.end(config.runtime_dir())
+    release_request.end(config.runtime_dir())
     with pytest.raises(AssertionError, match="NVML was opened"):
-        current_state.see(Globals())
+        current_state.load_view(Globals())
 
 
 def test_the_other_gpus_are_shown_while_some_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = {"nvml": f"{__name__}:Untouchable", "drm": f"{__name__}:Other"}
     monkeypatch.setattr("gpuwatchd.collect.SOURCES", sources)
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[Card.__module__])
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "nvml,drm")
     _let_go()
-    view = current_state.see(Globals())
+    view = current_state.load_view(Globals())
     assert len(view.devices) == 1
     (reason,) = [words for code, words in view.warnings if code == "source"]
-    assert reason.startswith("the GPUs are let go on request until")
+    assert reason.startswith("the GPUs are released on request until")
     assert reason.endswith("(gpuwatchctl release --end)")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="start times come from /proc")
 def test_a_direct_look_tells_processes_as_the_daemon_does(card: None) -> None:
     def key() -> ProcessKey:
-        (item,) = current_state.see(Globals()).devices
+        (item,) = current_state.load_view(Globals()).devices
         assert item.processes is not None
         return item.processes[0].info.key
 
@@ -228,18 +186,18 @@ def test_a_broken_state_file_is_said_and_passed_over(
 ) -> None:
     world.write_raw(content)
     with pytest.raises(SourceUnavailable):
-        current_state.see(Globals())
+        current_state.load_view(Globals())
     assert "Traceback" not in ctl.err("status")
 
 
 def test_a_broken_state_file_does_not_hide_the_gpus(card: None) -> None:
     world.write_raw(b"{")
-    assert "state-broken" in _codes(current_state.see(Globals()))
+    assert "state-broken" in _codes(current_state.load_view(Globals()))
 
 
 def test_a_state_of_a_later_version_is_not_guessed_at(card: None) -> None:
     world.write(format=99)
-    view = current_state.see(Globals())
+    view = current_state.load_view(Globals())
     assert view.source == "direct"
     assert "state-newer" in _codes(view)
 
@@ -257,14 +215,14 @@ def test_gpus_are_chosen_by_index_uuid_and_glob(wish: str, indices: list[int]) -
     world.write()
     flags = Globals()
     flags.gpu = [wish]
-    assert [item.device.index for item in current_state.see(flags).devices] == indices
+    assert [item.device.index for item in current_state.load_view(flags).devices] == indices
 
 
 def test_alerts_of_other_gpus_are_left_out() -> None:
     world.write()
     flags = Globals()
     flags.gpu = ["1"]
-    assert current_state.see(flags).alerts == ()
+    assert current_state.load_view(flags).alerts == ()
 
 
 def test_everything_unknown_is_a_question_mark(ctl: Ctl) -> None:
@@ -306,7 +264,7 @@ def test_watch_goes_on_when_the_gpus_go_and_come(
         else:
             world.write()
 
-    monkeypatch.setattr("gpuwatchd.cli.panel.time.sleep", sleep)
+    monkeypatch.setattr("gpuwatchd.cli.status_output.time.sleep", sleep)
     shown = ctl("watch -n 3")
     assert shown.count("NVIDIA A100") == 4
     assert shown.count("! no GPU found") == 1
@@ -338,7 +296,7 @@ ORDER = ["one-soon", "two-stopped", "three-soon", "four-late", "five-watch"]
 def test_the_worst_comes_first_then_the_soonest_to_be_full_everywhere() -> None:
     world.write(alerts=crowd())
     flags = Globals()
-    assert [one.title for one in ranking.shown(current_state.see(flags).alerts)] == ORDER
+    assert [one.title for one in alert_order.shown(current_state.load_view(flags).alerts)] == ORDER
     for name, key in (("overview", "alerts"), ("alerts", "open")):
         assert [one["title"] for one in pages.answer(name, flags, {})[key]] == ORDER
     for verb in ("status", "alerts"):
@@ -352,14 +310,14 @@ def test_what_is_over_is_listed_the_newest_first() -> None:
         world.firing(key=name, title=name, state="resolved", opened_at_s=float(at), severity=how)
         for name, at, how in (("old", 10, "critical"), ("new", 30, "info"), ("mid", 20, "info"))
     ]
-    found = ranking.ordered([*past, crowd()[0]])
+    found = alert_order.ordered([*past, crowd()[0]])
     assert [one.title for one in found] == ["five-watch", "new", "mid", "old"]
 
 
 def test_alerts_and_watches_are_counted_apart() -> None:
     world.write(alerts=crowd())
-    assert ranking.counted(crowd()) == "4 alerts, 1 watch"
-    assert ranking.counted(()) == ""
+    assert alert_order.counted(crowd()) == "4 alerts, 1 watch"
+    assert alert_order.counted(()) == ""
     page = pages.answer("overview", Globals(), {})["page"]
     assert page["counted"] == "4 alerts, 1 watch"
     assert [one["watched"] for one in page["open"]] == [False] * 4 + [True]

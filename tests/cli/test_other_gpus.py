@@ -50,11 +50,10 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """Let this machine have an AMD card and, for those who name it, the GPU of a Mac."""
     (tmp_path / "trees").mkdir()
     monkeypatch.setenv("GPUWATCHD_TREE", str(tmp_path / "trees"))
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[Amd.__module__])
     monkeypatch.setitem(sys.modules["gpuwatchd.collect"].SOURCES, "drm", f"{__name__}:Amd")
     monkeypatch.setitem(sys.modules["gpuwatchd.collect"].SOURCES, "metal", f"{__name__}:Mac")
     monkeypatch.setitem(sys.modules["gpuwatchd.collect"].SOURCES, "nvml", f"{__name__}:Absent")
-    monkeypatch.setattr("gpuwatchd.collect.selection._has_nvidia", lambda _: False)
+    monkeypatch.setattr("gpuwatchd.collect.selection.nvidia_cards", lambda _: [])
     return monkeypatch
 
 

@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.cli.output import Out, columns, use_colour, width_of
+from tests.cli.calls import Terminal
 
 ANY_TEXT = st.text(max_size=60)
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
 
 
 def _out(stream: io.StringIO, width: int, **changes: object) -> Out:

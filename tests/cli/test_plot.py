@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -38,10 +37,6 @@ def _charts() -> None:
     need(children.available(), "the extra charts is not installed")
 
 
-def drawn(ctl: Ctl, *arguments: str) -> str:
-    return ctl("plot", *arguments)
-
-
 def refused(ctl: Ctl, code: int, *arguments: str) -> str:
     said = ctl.both("plot", *arguments, code=code)
     assert said.out == ""
@@ -57,7 +52,7 @@ def test_a_simulation_that_runs_ahead_of_the_clock_is_drawn_to_its_own_now(
         later.setattr(time, "time", lambda: ahead_s)
         end_s = recorded.record("gradual")
     world.write(taken_at_s=end_s)
-    pictures = json.loads(drawn(ctl, "--json"))["data"]
+    pictures = ctl.data("plot")
     at_s = max((one["curve"]["at_s"] for one in pictures), key=len)
     assert len(at_s) > 200, "what was recorded is not drawn"
     assert at_s[-1] == pytest.approx(end_s, abs=60.0)
@@ -66,7 +61,7 @@ def test_a_simulation_that_runs_ahead_of_the_clock_is_drawn_to_its_own_now(
 @pytest.mark.usefixtures("_hour")
 @pytest.mark.parametrize("gpu", ["0", "gpu0", "GPU-1"])
 def test_one_gpu(ctl: Ctl, gpu: str) -> None:
-    for said in (drawn(ctl, gpu), drawn(ctl, "--gpu", gpu)):
+    for said in (ctl("plot", gpu), ctl("plot", "--gpu", gpu)):
         assert "GPU 0 " in said
         assert "GPU 1 " not in said
 
@@ -75,7 +70,7 @@ def test_a_process_that_has_ended(ctl: Ctl) -> None:
     end_s = recorded.record("plateau")
     calm = world.state(taken_at_s=end_s).devices[1]
     world.write(taken_at_s=end_s, devices=(calm,), alerts=())
-    said = drawn(ctl, "--pid", "4711", "--since", "2h")
+    said = ctl("plot", "--pid", "4711", "--since", "2h")
     assert "python train.py[4711] of alice on GPU 0" in said
     assert "full in" not in said
 
@@ -118,7 +113,7 @@ def test_without_anything_it_says_what_to_do(ctl: Ctl) -> None:
 @pytest.mark.usefixtures("_hour")
 def test_a_time_without_a_record(ctl: Ctl) -> None:
     said = refused(ctl, 1, "--since", "2020-01-01", "--until", "2020-01-02")
-    assert "nothing is recorded between" in said
+    assert "no data between" in said
     assert "--since 7d" in said
 
 
@@ -145,15 +140,16 @@ def test_what_is_not_there(ctl: Ctl) -> None:
     assert "no process of user nobody" in refused(ctl, 1, "--user", "nobody")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_hour", "_charts")
 def test_a_file_of_several(ctl: Ctl, tmp_path: Path) -> None:
     place = tmp_path / "all.svg"
-    assert drawn(ctl, "--output", str(place)) == f"{place}: 2 charts\n"
+    assert ctl("plot", "--output", str(place)) == f"{place}: 2 charts\n"
     root = ET.fromstring(place.read_text("utf-8"))
     words = "".join(root.itertext())
     assert "GPU 0" in words
     assert "GPU 1" in words
-    assert drawn(ctl, "0", "--output", str(tmp_path / "A.PNG"), "--quiet") == ""
+    assert ctl("plot", "0", "--output", str(tmp_path / "A.PNG"), "--quiet") == ""
     assert (tmp_path / "A.PNG").read_bytes().startswith(b"\x89PNG")
 
 
@@ -176,9 +172,9 @@ def test_without_the_extra_the_command_is_named(
 
 @pytest.mark.usefixtures("_hour")
 def test_a_gpu_that_is_not_there_is_named(ctl: Ctl) -> None:
-    said = drawn(ctl, "0", "8")
+    said = ctl("plot", "0", "8")
     assert "no GPU matches 8" in said
-    assert "no GPU matches" not in drawn(ctl, "0")
-    warned = json.loads(drawn(ctl, "0", "8", "--json"))["warnings"]
+    assert "no GPU matches" not in ctl("plot", "0")
+    warned = ctl.json("plot 0 8")["warnings"]
     assert {"code": "no-such-gpu", "text": "no GPU matches 8"} in warned
     assert "no GPU matches 8" in ctl("status --gpu 0 --gpu 8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from pathlib import Path
@@ -12,8 +11,9 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli.verbs import release as verb
-from gpuwatchd.store import driver_release
+from gpuwatchd.store import release_request
 from tests.cli import world
+from tests.cli.calls import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,23 +24,20 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> Run:
-    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "run"))
-    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "state"))
-
+def run(ctl: Ctl) -> Run:
     return lambda *words: ctl.both("release", *words, code=None)
 
 
 def test_without_a_daemon_nothing_is_held_and_the_wish_is_kept(run: Run, tmp_path: Path) -> None:
     out, err, code = run("--for", "5m")
     assert (code, err) == (0, "")
-    assert out.startswith("no daemon runs: nothing of gpuwatchd holds a GPU")
-    found = driver_release.read(tmp_path / "run", time.time())
+    assert out.startswith("no daemon is running: gpuwatchd holds no GPU")
+    found = release_request.read(tmp_path / "run", time.time())
     assert found is not None
     assert 290 < found.until_at_s - time.time() <= 300
     out, _, code = run("--end")
-    assert (code, out) == (0, "the request is taken back; no daemon runs\n")
-    assert run("--now-back") == ("nothing was released\n", "", 0)
+    assert (code, out) == (0, "the request is withdrawn; no daemon runs\n")
+    assert run("--now-back") == ("no release was requested\n", "", 0)
 
 
 def test_who_keeps_the_gpus_is_named_and_nobody_else(
@@ -61,18 +58,12 @@ def test_who_keeps_the_gpus_is_named_and_nobody_else(
     world.write(devices=(well, ill), interval_s=0.05)
     _, err, code = run()
     assert code == 1
-    assert err.splitlines()[0].endswith("has not let go of the GPUs: GPU 1 is hung")
+    assert err.splitlines()[0].endswith("has not released the GPUs: GPU 1 is hung")
     world.write(devices=(well,), interval_s=0.05)
-    assert "has not let go of the GPUs: GPU 0 is ok" in run().err
+    assert "has not released the GPUs: GPU 0 is ok" in run().err
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(("flag", "told"), [("", True), ("--quiet", False), ("--json", False)])
 def test_one_who_looks_on_is_told_what_takes_so_long(
     run: Run,
@@ -93,7 +84,7 @@ def test_one_who_looks_on_is_told_what_takes_so_long(
     monkeypatch.setattr("sys.stderr", stream := Terminal())
     assert run(*([flag] if flag else [])).code == 1
     said = [line for line in stream.getvalue().splitlines() if line.startswith("waiting")]
-    assert said == (["waiting, 0s at most: GPU 0 is hung"] if told else [])
+    assert said == (["waiting, 0 s at most: GPU 0 is hung"] if told else [])
 
 
 def test_what_another_version_was_asked_is_not_called_done(
@@ -102,7 +93,7 @@ def test_what_another_version_was_asked_is_not_called_done(
     world.write(version="0.0.1")
     out, _, code = run("--no-wait")
     assert code == 0
-    assert "nothing has confirmed it: the daemon is gpuwatchd 0.0.1" in " ".join(out.split())
+    assert "not confirmed: the daemon is gpuwatchd 0.0.1" in " ".join(out.split())
     answer = json.loads(run("--no-wait", "--json").out)
     assert [one["code"] for one in answer["warnings"]] == ["unconfirmed"]
     world.write()
@@ -114,7 +105,7 @@ def test_times_out_of_bounds_are_a_usage_error(run: Run, tmp_path: Path, words: 
     out, err, code = run("--for", words)
     assert (code, out) == (2, "")
     assert err.startswith("gpuwatchctl: Invalid value for")
-    assert driver_release.stamp(tmp_path / "run") is None
+    assert release_request.stamp(tmp_path / "run") is None
 
 
 def test_json_says_until_when(run: Run) -> None:
@@ -124,6 +115,7 @@ def test_json_says_until_when(run: Run) -> None:
     assert data["released"] is True
     assert data["daemon"] is None
     assert data["until_at"].endswith("Z")
+    assert run("--end", "--json").code == 0
 
 
 def test_what_a_process_has_open_of_the_driver(tmp_path: Path) -> None:
@@ -138,5 +130,5 @@ def test_what_a_process_has_open_of_the_driver(tmp_path: Path) -> None:
 def test_doctor_does_not_ask_a_driver_that_was_let_go(run: Run, ctl: Ctl) -> None:
     run("--for", "5m")
     (line,) = [each for each in ctl("doctor", code=None).splitlines() if "source nvml" in each]
-    assert "let go on request until" in line
+    assert "released on request until" in line
     assert line.startswith("ok")

@@ -9,33 +9,19 @@ import pytest
 
 from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import cost
+from gpuwatchd.cli.alert_details import AlertRecord
 from gpuwatchd.cli.report import advice, incident
-from gpuwatchd.cli.report.stake import Stake, ranked
+from gpuwatchd.cli.report.incident import Stake, ranked
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import EtaRange, Subject
 from tests import making
-from tests.cli import reported, world
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from gpuwatchd.core.model import Alert
+    from tests.cli import reported
     from tests.cli.calls import Ctl
-
-
-@pytest.fixture
-def truth() -> Iterator[reported.Truth]:
-    found = reported.Truth()
-    found.live()
-    yield found
-    found.close()
-
-
-def asked(ctl: Ctl, *arguments: str) -> dict[str, Any]:
-    """Return the payload of ``report --json``."""
-    found: dict[str, Any] = ctl.data("report", *arguments)
-    return found
 
 
 def leak(key: str, left_s: float, **changes: Any) -> Alert:
@@ -85,7 +71,7 @@ def test_what_is_critical_comes_before_what_is_dear(
     worst = leak(making.CARD.uid, 2340.0, severity="critical", opened_at_s=truth.at(39))
     truth.history.apply([worst], [])
     truth.live(alerts=(truth.leak, worst))
-    found = asked(ctl, "--since", "44h")["advice"]
+    found = ctl.data("report", "--since", "44h")["advice"]
     assert found[0]["command"] == f"gpuwatchctl explain {worst.code}"
     assert found[0]["stake_usd"] is None
     assert "By severity;" in ctl("report --since 44h")
@@ -95,18 +81,18 @@ def test_what_is_critical_comes_before_what_is_dear(
 @pytest.mark.usefixtures("truth")
 def test_a_period_that_is_hardly_known_has_no_score(ctl: Ctl) -> None:
     # One hour of twenty-one.
-    little = asked(ctl, "--since", "60h", "--until", "39h")
+    little = ctl.data("report", "--since", "60h", "--until", "39h")
     assert little["quality"]["watched_share"] == pytest.approx(1 / 21, abs=0.01)
     assert (little["score"]["value"], little["score"]["grade"]) == (None, None)
     assert little["score"]["reason"] == "not enough data"
-    assert asked(ctl, "--since", "44h", "--until", "39h")["score"]["value"] == 100
+    assert ctl.data("report", "--since", "44h", "--until", "39h")["score"]["value"] == 100
     # A day and more is enough, however long the period is.
-    assert asked(ctl, "--since", "3600d")["score"]["value"] is not None
+    assert ctl.data("report", "--since", "3600d")["score"]["value"] is not None
 
 
 def test_the_last_judgement_of_what_is_over_is_no_forecast() -> None:
     def case(alert: Alert) -> incident.Incident:
-        story = incident.Story(alert, None, None, None)  # type: ignore[arg-type]
+        story = AlertRecord(alert, None, None, None)  # type: ignore[arg-type]
         first = incident.told_first(alert, ())
         return incident.Incident(alert, story, first, None, None, None, (), ())
 
@@ -122,29 +108,13 @@ def test_the_last_judgement_of_what_is_over_is_no_forecast() -> None:
     assert incident.held_true(case(over)) is None
 
 
-def test_nothing_judged_has_no_score(ctl: Ctl) -> None:
-    world.write(alerts=())
-    found = asked(ctl)
-    assert (found["score"]["value"], found["score"]["reason"]) == (None, "not enough data")
-    assert found["quality"]["watched_share"] is None
-    assert ctl("report")
-    assert [one["mean_bytes"] for one in found["gpus"]] == [None, None]
-    assert all(one["picture"]["curve"]["at_s"] for one in found["gpus"])
-
-
-def test_without_anything_it_says_what_to_do(ctl: Ctl) -> None:
-    said = ctl.err("report")
-    assert "no history and no live state" in said
-    assert "hint: gpuwatchctl service install" in said
-
-
 def test_without_a_history_there_is_nothing_to_report(
     ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "none"))
     monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "none"))
     said = ctl.err("report")
-    assert "there is nothing to report" in said
+    assert "no data to report" in said
     assert "alerts" not in said.partition("\n")[0]
 
 
@@ -162,16 +132,16 @@ def case(
         finding=first, resolved_at_s=over_s, **({} if over_s is None else wording.ending(ended)),
         state="firing" if over_s is None else "resolved",
     )  # fmt: skip
-    story = incident.Story(alert, None, None, None)  # type: ignore[arg-type]
+    story = AlertRecord(alert, None, None, None)  # type: ignore[arg-type]
     return incident.Incident(alert, story, first, None, None, None, (), ())
 
 
 @pytest.mark.parametrize(
     ("after_s", "held", "said"),
     [
-        (1200.0, True, "within the interval that was foreseen"),
-        (100.0, False, "0h 07m before the interval"),
-        (2300.0, False, "0h 05m after the interval"),
+        (1200.0, True, "within the forecast interval"),
+        (100.0, False, "7 min before the interval"),
+        (2300.0, False, "5 min after the interval"),
     ],
 )
 def test_an_end_is_held_against_the_interval(after_s: float, held: bool, said: str) -> None:
@@ -183,7 +153,7 @@ def test_an_end_is_held_against_the_interval(after_s: float, held: bool, said: s
 def test_an_end_of_another_kind_says_what_it_saved() -> None:
     one = case(after_s=400.0, ended=Ending.PROCESS_ENDED)
     assert incident.held_true(one) is None
-    assert "0h 10m before memory would have been full" in incident.outcome(one, now_s=4000.0)
+    assert "10 min before memory would have been full" in incident.outcome(one, now_s=4000.0)
     assert "before" not in incident.outcome(
         case(after_s=1500.0, ended=Ending.PROCESS_ENDED), now_s=4000.0
     )
@@ -193,5 +163,5 @@ def test_what_is_open_is_so_and_what_has_no_forecast_has_none() -> None:
     assert incident.outcome(case(after_s=None), now_s=4000.0) == "it is still open"
     assert incident.foreseen(case(after_s=None, eta=None), now_s=4000.0) == ""
     open_ended = case(after_s=None, eta=EtaRange(low_s=500.0, mid_s=1000.0, high_s=None))
-    assert "- open)" in incident.foreseen(open_ended, now_s=4000.0)
+    assert "or later)" in incident.foreseen(open_ended, now_s=4000.0)
     assert incident.held_true(case(after_s=900.0, eta=None)) is None

@@ -15,14 +15,12 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli import main
-from gpuwatchd.cli.report import limits, saving
-from gpuwatchd.core.model import About, ProcessInfo, ProcessKey, Subject
+from gpuwatchd.cli.report import document, saving
+from gpuwatchd.core.model import AlertSubject, ProcessInfo, ProcessKey, Subject
 from tests import making
 from tests.cli import reported, world
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gpuwatchd.core.model import Alert
     from tests.cli.calls import Ctl
 
@@ -31,16 +29,6 @@ MIB = 2**20
 SINCE = "44h"
 DRAWN = re.compile(r"<svg.*?</svg>|<script.*?</script>|<style.*?</style>", re.DOTALL)
 OTHERS = re.compile(r"alice|bob|train\.py|tune\.py|serve\.py|4711|5000|slurm|31099")
-
-
-@pytest.fixture
-def truth(monkeypatch: pytest.MonkeyPatch) -> Iterator[reported.Truth]:
-    """Return the world, with a price and a daemon that runs."""
-    monkeypatch.setenv("GPUWATCHD_COST_USD_PER_GPU_HOUR", str(reported.PRICE))
-    found = reported.Truth()
-    found.live()
-    yield found
-    found.close()
 
 
 def saved(file: Path, *arguments: str) -> str:
@@ -94,6 +82,7 @@ def test_a_page_goes_to_a_pipe_or_to_a_named_file(
     assert name.endswith(f"{days[0]}-to-{days[1]}.html")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("truth")
 def test_what_cannot_be_written_says_so_and_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
@@ -130,6 +119,7 @@ def test_a_link_stays_one_and_a_pipe_gets_the_report(tmp_path: Path) -> None:
     assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["html", "json", "txt"])
 def test_with_user_there_is_nothing_of_others(
     truth: reported.Truth, tmp_path: Path, form: str
@@ -192,9 +182,9 @@ def crowd(alerts: int, processes: int) -> None:
         return making.alert(
             key=f"leak:{subject.id}#{n}", subject=subject, finding=finding, state="resolved",
             opened_at_s=now_s - 5000, changed_at_s=now_s - 100, firing_at_s=now_s - 4000,
-            resolved_at_s=now_s - 100 + n / alerts, ended="its process has ended",
+            resolved_at_s=now_s - 100 + n / alerts, ended="its process ended",
             title=f"GPU 0 (A100): {info.numbered} of {info.user}",
-            about=About(user=info.user or ""),
+            about=AlertSubject(user=info.user or ""),
         )  # fmt: skip
 
     with world.history() as history:
@@ -206,11 +196,12 @@ def crowd(alerts: int, processes: int) -> None:
         history.flush(now_s)
 
 
+@pytest.mark.slow
 def test_a_page_stays_small_whatever_happened(tmp_path: Path, ctl: Ctl) -> None:
     crowd(500, 1000)
     page = saved(tmp_path / "all.html", "--since", "3h", "--all")
     assert len(page.encode()) <= 2 * MIB
-    assert page.count("<article") >= limits.CARDS
+    assert page.count("<article") >= document.CARDS
     assert "Further incidents" in page
     assert "500 incidents" in page
     short = saved(tmp_path / "top.html", "--since", "3h")

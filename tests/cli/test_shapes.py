@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -14,15 +13,16 @@ import pytest
 
 from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.cli import COMMANDS, answers, main
-from gpuwatchd.cli.answers import alerts, base, charts, history, present, report
+from gpuwatchd.cli.answers import alerts, base, charts, current, history, report
 from gpuwatchd.cli.answers import program as own
+from gpuwatchd.cli.answers.schema import schema
 from gpuwatchd.cli.verbs import service
-from gpuwatchd.core.model import DeviceReading, Event, Message, ServiceState, Subject
+from gpuwatchd.core.model import Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.act.children import booted_at_s, job, key_of
-from tests.cli import recorded, shaped, world
+from tests.cli import logs_of, recorded, shaped, world
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,20 +30,15 @@ if TYPE_CHECKING:
     from tests.cli.calls import Ctl
 
 GIB = making.GIB
-CSV = "timestamp, index, uuid, name, memory.used [MiB], memory.total [MiB]\n" + "".join(
-    f"2026/03/01 10:{at // 60:02}:{at % 60:02}.000, 0, GPU-7, NVIDIA A100, {900 + 9 * at} MiB,"
-    " 81920 MiB\n"
-    for at in range(0, 3600, 10)
-)
-"""Line -> what it answers. In this order: some leave what the next ones list."""
+# Line -> what it answers. In this order: some leave what the next ones list.
 LINES: list[tuple[str, type[msgspec.Struct]]] = [
-    ("status", present.Status),
-    ("status --user alice", present.Status),
-    ("watch -n 1", present.Watch),
-    ("predict", present.Predict),
-    ("explain 4711", present.Explain),
-    ("explain GPU-2", present.Explain),
-    ("zombies", present.IdleMemory),
+    ("status", current.Status),
+    ("status --user alice", current.Status),
+    ("watch -n 1", current.Watch),
+    ("predict", current.Predict),
+    ("explain 4711", current.Explain),
+    ("explain GPU-2", current.Explain),
+    ("zombies", current.IdleMemory),
     ("plot", charts.Plot),
     ("history", history.History),
     ("history --events", history.History),
@@ -58,7 +53,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("alerts show 4711", alerts.AlertShown),
     ("snooze 4711 1h --why tests", alerts.Snooze),
     ("snooze --user bob --gpu 0 8h", alerts.Snooze),
-    ("status", present.Status),
+    ("status", current.Status),
     ("alerts", alerts.Alerts),
     ("snooze list", alerts.Snooze),
     ("snooze clear --all", alerts.Snooze),
@@ -126,9 +121,7 @@ def _rich() -> None:
     hung = msgspec.structs.replace(
         second,
         device=msgspec.structs.replace(world.SECOND, uid="GPU-3", index=2),
-        reading=DeviceReading(
-            device_uid="GPU-3", used_bytes=None, free_bytes=None, total_bytes=None, state="hung"
-        ),
+        reading=world.unread("GPU-3", "hung"),
         events=(Event(at_s=time.time() - 9, kind="gpu-hung", text="no answer"),),
     )
     finding = making.finding(judged_at_s=time.time())
@@ -137,12 +130,6 @@ def _rich() -> None:
     world.write(
         msgspec.structs.replace(odd, devices=(first, second, piece, hung), problems=("a problem",))
     )
-
-
-def _schema(name: str) -> dict[str, Any]:
-    file = resources.files("gpuwatchd.cli") / "schemas" / f"{name}.json"
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
 
 
 def _name_of(said: dict[str, Any]) -> str:
@@ -154,12 +141,13 @@ def _name_of(said: dict[str, Any]) -> str:
 def _wrong(said: dict[str, Any], kind: type[msgspec.Struct]) -> list[str]:
     """Return what is wrong with one answer."""
     validator = jsonschema.Draft202012Validator(
-        _schema(_name_of(said)), format_checker=jsonschema.FormatChecker()
+        schema(_name_of(said)), format_checker=jsonschema.FormatChecker()
     )
     found = [error.message[:200] for error in validator.iter_errors(said)]
     return found + shaped.strictly(json.dumps(said).encode(), [kind])
 
 
+@pytest.mark.slow
 def test_every_verb_answers_as_its_schema_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
@@ -168,7 +156,7 @@ def test_every_verb_answers_as_its_schema_says(
     monkeypatch.setenv("GPUWATCHD_NOTIFY_COMMAND_ARGV", '["/nonexistent/program"]')
     monkeypatch.setattr(service, "_running_manager", lambda **_: _Manager())
     log, empty = tmp_path / "log.csv", tmp_path / "empty.csv"
-    log.write_text(CSV)
+    log.write_text(logs_of.cards(90))
     empty.write_text("")
     wrong, answered = [], set()
     with job(tmp_path / "saved") as process:
@@ -196,19 +184,6 @@ class _Manager:
         return ServiceState(state="running", text="running", pid=9, since_at_s=time.time())
 
 
-@pytest.mark.parametrize("words", [["--for", "1m"], ["--end"]])
-def test_release_answers_also_where_no_daemon_runs(words: list[str], ctl: Ctl) -> None:
-    assert _wrong(ctl.json("release", *words), own.DriverRelease) == []
-
-
-def test_the_demo_answers_line_by_line(ctl: Ctl) -> None:
-    line = ["demo", "--speed", "1e9", "--duration", "30m", "--no-notify", "--json"]
-    first, *events, last = map(json.loads, ctl(*line).splitlines())
-    wrong = _wrong(first, own.DemoBegins) + _wrong(last, own.DemoEnds)
-    assert not wrong + [why for one in events for why in _wrong(one, own.DemoGoesOn)]
-    assert events
-
-
 @pytest.mark.parametrize("finding", [None, making.finding()])
 def test_a_program_of_the_command_channel_reads_what_is_written_down(finding: Any) -> None:
     message = Message(
@@ -217,7 +192,7 @@ def test_a_program_of_the_command_channel_reads_what_is_written_down(finding: An
     )  # fmt: skip
     content = hook.payload(message)
     said = json.loads(content)
-    jsonschema.Draft202012Validator(_schema("command")).validate(said)
+    jsonschema.Draft202012Validator(schema("command")).validate(said)
     again = json.loads(msgspec.json.encode(msgspec.json.decode(content, type=answers.CommandInput)))
     assert again["message"].pop("finding") is None
     assert again == said
@@ -239,7 +214,7 @@ def test_a_program_that_asks_a_job_reads_what_is_written_down(
         else:
             ask.ask(key, dry_run=False)
     said = json.loads(got.read_text())
-    jsonschema.Draft202012Validator(_schema("ask")).validate(said)
+    jsonschema.Draft202012Validator(schema("ask")).validate(said)
     read = msgspec.json.decode(got.read_bytes(), type=answers.AskInput)
     assert json.loads(msgspec.json.encode(read)) == said
     assert ("finding" in said) is with_finding
@@ -248,24 +223,24 @@ def test_a_program_that_asks_a_job_reads_what_is_written_down(
 def test_a_key_too_many_and_a_key_too_few_are_noticed(ctl: Ctl) -> None:
     world.write()
     said = ctl.json("status", code=None)
-    assert _wrong(said, present.Status) == []
+    assert _wrong(said, current.Status) == []
     del said["data"][0]["used_bytes"]
-    assert len(_wrong(said, present.Status)) == 2
+    assert len(_wrong(said, current.Status)) == 2
     said["data"][0]["used_bytes"] = 1
     said["data"][0]["mood"] = "good"
     # A reader must take it; a test must not.
-    (why,) = _wrong(said, present.Status)
+    (why,) = _wrong(said, current.Status)
     assert "mood" in why
     said["data"][0].pop("mood")
     said["data"][0]["used_bytes"] = -1
-    assert len(_wrong(said, present.Status)) == 2
+    assert len(_wrong(said, current.Status)) == 2
 
 
 @pytest.mark.parametrize("name", [*answers.ANSWERS, *answers.OTHERS])
 def test_a_schema_is_one(name: str) -> None:
-    schema = _schema(name)
-    jsonschema.Draft202012Validator.check_schema(schema)
-    assert schema["$id"] == f"gpuwatchd:{name}:{answers.VERSION}"
+    found = schema(name)
+    jsonschema.Draft202012Validator.check_schema(found)
+    assert found["$id"] == f"gpuwatchd:{name}:{answers.VERSION}"
     assert main(["schema", name]) == 0
 
 
@@ -276,27 +251,12 @@ SCREENS = {"top"}
 def test_every_verb_has_a_schema() -> None:
     assert set(answers.ANSWERS) | SCREENS == set(COMMANDS)
     assert not set(answers.ANSWERS) & SCREENS
-    shipped = resources.files("gpuwatchd.cli") / "schemas"
-    assert {one.name for one in shipped.iterdir()} == {
-        f"{name}.json" for name in (*answers.ANSWERS, *answers.OTHERS)
-    }
 
 
 def test_the_schemas_are_listed_and_an_unknown_one_names_them(ctl: Ctl) -> None:
     listed = [line.split()[0] for line in ctl("schema").splitlines()]
     assert listed == sorted([*answers.ANSWERS, *answers.OTHERS])
     assert "known: alerts, analyze" in ctl.err("schema moods", code=2)
-
-
-def test_schemas_that_were_not_installed_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, ctl: Ctl
-) -> None:
-    monkeypatch.setattr("gpuwatchd.cli.verbs.schema.FOLDER", "nowhere")
-    assert ctl.err("schema").splitlines() == [
-        "gpuwatchctl: the schemas were not installed with the program",
-        "hint: reinstall gpuwatchd",
-        "see: gpuwatchctl docs errors#installation",
-    ]
 
 
 NUMBERS_WITHOUT_UNIT = {
@@ -309,7 +269,7 @@ UNITS = ("_bytes", "_s", "_pct", "_c", "_w", "_j", "_usd", "_hours", "share", "c
 
 
 def _structs() -> dict[str, type[base.Shape]]:
-    modules = (own, base, history, present, alerts)
+    modules = (own, base, history, current, alerts)
     return {
         name: found
         for module in modules

@@ -8,24 +8,23 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import stat
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.service import account
 from gpuwatchd.store import live
 from tests.children import Child
 from tests.others import READER, ROOT, SERVICE, STRANGER, Others
+from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 
@@ -39,13 +38,6 @@ connection.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
 sys.stdin.read()
 """
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -81,18 +73,19 @@ def service(
             process.wait(10)
 
 
+@contextmanager
+def holding(argv: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a program that holds something, from the moment when it does."""
+    with Child(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield holder
+
+
 def rows_in(history: Path) -> int:
     with closing(sqlite3.connect(f"file:{history}?mode=ro", uri=True)) as connection:
         found: int = connection.execute("SELECT count(*) FROM gpu_raw").fetchone()[0]
     return found
-
-
-def modes_of(*directories: Path) -> dict[str, int]:
-    return {
-        path.name: stat.S_IMODE(path.lstat().st_mode)
-        for directory in directories
-        for path in (directory, *directory.iterdir())
-    }
 
 
 @pytest.fixture(scope="module")
@@ -108,14 +101,6 @@ def running(others: Others) -> Iterator[Others]:
         wait_for(lambda: (seen := live.read(others.run_dir)) is not None and seen.alerts)
         time.sleep(1.5)  # until the history has its first rows
         yield others
-
-
-def test_the_group_may_read_and_no_more(running: Others) -> None:
-    found = modes_of(running.state, running.run_dir)
-    assert (found["state"], found["run"]) == (0o750, 0o750)
-    for name in ("state.json", "boot.json", "history.db", "history.db-wal", "history.db-shm"):
-        assert found[name] == 0o640, name
-    assert (found["gpuwatchd.lock"], found["bell"]) == (0o600, 0o600)
 
 
 VERBS = [
@@ -168,16 +153,8 @@ def test_the_plugin_answers_a_member_of_the_group(running: Others) -> None:
 
 
 def test_the_history_is_read_while_the_daemon_is_in_the_middle_of_writing(running: Others) -> None:
-    with Child(
-        running.words(
-            SERVICE,
-            [sys.executable, "-c",
-             HOLDING, str(running.state / "history.db")],
-        ),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as holder:  # fmt: skip
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
+    argv = [sys.executable, "-c", HOLDING, str(running.state / "history.db")]
+    with holding(running.words(SERVICE, argv)) as holder:
         done = running.ctl(READER, "history", "--since", "1h", "--json")
         holder.communicate("")
     assert done.returncode == 0
@@ -200,12 +177,7 @@ def test_a_reader_of_ill_will_stops_no_more_than_the_history() -> None:
         argv = [sys.executable, "-c", LOCKING, f"{history}-shm"]
         with service(others):
             wait_for(lambda: rows_in(history))
-            with Child(
-                others.words(READER, argv, SERVICE), text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            ) as holder:  # fmt: skip
-                assert holder.stdout is not None
-                assert holder.stdout.readline() == "held\n"
+            with holding(others.words(READER, argv, SERVICE)) as holder:
                 held = rows_in(history)
                 wait_for(lambda: "holds it locked" in others.ctl(READER, "status").stdout)
                 wait_for(lambda: (seen := live.read(others.run_dir)) is not None and seen.alerts)
@@ -243,21 +215,6 @@ def test_one_user_of_many_is_shown_alone(running: Others) -> None:
     mine = running.ctl(READER, "status", "--user", "me").stdout
     assert "no process of me; others hold " in mine
     assert "alice" not in mine
-
-
-WRITING = ["snooze latest 1h", "snooze clear --all", "feedback latest normal", "release --no-wait"]
-
-
-@pytest.mark.parametrize("line", WRITING)
-def test_a_reader_is_told_who_may_write(running: Others, line: str) -> None:
-    if "clear" in line:
-        running.ctl(0, "snooze", "latest", "1h")
-    done = running.ctl(READER, *line.split())
-    assert done.returncode == 1
-    first, hint, *_ = done.stderr.splitlines()
-    assert "only its user and root may write" in first
-    program = account.ourselves()  # its path, where sudo would not find it
-    assert hint == f"hint: an administrator may: sudo -u {SERVICE} {program} {line}"
 
 
 def test_root_writes_as_the_user_of_the_service(running: Others) -> None:
@@ -336,15 +293,3 @@ def test_what_it_left_is_read_without_any_right_to_write(end: str) -> None:
             seen = live.read(others.run_dir)
         assert seen is not None
         assert not [one for one in seen.problems if "history" in one]
-
-
-def test_switching_back_locks_the_group_out(others: Others) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        fresh = Others(Path(directory))
-        with service(fresh):
-            assert fresh.ctl(READER, "status").returncode == 0
-        with service(fresh, readers="user"):
-            found = modes_of(fresh.state, fresh.run_dir)
-            assert {mode & 0o077 for mode in found.values()} == {0}
-            assert "alice" not in fresh.ctl(READER, "status").stdout
-    assert os.geteuid() == 0

@@ -12,17 +12,13 @@ import msgspec
 import pytest
 
 from gpuwatchd.store import live
+from tests.cli.calls import Terminal
 from tests.tui import world
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.calls import Ctl
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(
@@ -49,7 +45,7 @@ def test_without_a_terminal_nothing_is_drawn(
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, term: str = "xterm") -> None:
     """Let both ends be a terminal."""
-    monkeypatch.setattr(sys, "stdin", _Terminal())
+    monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", term)
 

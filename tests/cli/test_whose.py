@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.cli import locations, output
+from gpuwatchd.cli import output, state_location
 from gpuwatchd.cli.doctor import places as checked
-from gpuwatchd.cli.doctor.answer import Around
+from gpuwatchd.cli.doctor.answer import CheckContext
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core import config
 from gpuwatchd.core.config import directories
@@ -84,7 +84,7 @@ def test_the_environment_wins(
 def test_without_a_service_of_the_machine_it_is_ones_own(ctl: Ctl) -> None:
     world.write(stopped=True)
     assert scope(ctl) == "user"
-    assert locations.refused() is None
+    assert state_location.access_error() is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid":"x"}', b"\xff" * 20])
@@ -98,7 +98,7 @@ def test_a_pipe_in_the_place_of_a_state_holds_nobody_up(system: Path) -> None:
     serve(system)
     config.runtime_dir().mkdir(parents=True)
     os.mkfifo(config.runtime_dir() / live.FILE_NAME)
-    assert locations.chosen().scope == "system"
+    assert state_location.chosen().scope == "system"
 
 
 def test_who_may_not_read_it_is_told_the_command(
@@ -106,15 +106,15 @@ def test_who_may_not_read_it_is_told_the_command(
 ) -> None:
     serve(system)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(locations, "name_of", lambda _: "carol")
-    found = locations.refused()
+    monkeypatch.setattr(state_location, "name_of", lambda _: "carol")
+    found = state_location.access_error()
     assert found is not None
     assert found[1].endswith("sudo usermod -aG gpuwatchd carol, then log in again")
     with pytest.raises(StoreError, match="only members of its group") as caught:
-        locations.let_in()
+        state_location.require_read_access()
     assert caught.value.hint == "sudo usermod -aG gpuwatchd carol, then log in again"
     world.write()  # with a daemon of his own he needs no other
-    assert locations.refused() is None
+    assert state_location.access_error() is None
 
 
 def test_a_closed_service_of_the_machine_is_nobodys_business(
@@ -122,8 +122,8 @@ def test_a_closed_service_of_the_machine_is_nobodys_business(
 ) -> None:
     private_directory(system / "run", "user")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert locations.refused() is None
-    locations.let_in()
+    assert state_location.access_error() is None
+    state_location.require_read_access()
 
 
 def test_there_is_nothing_to_join_where_its_user_runs_nothing(
@@ -131,9 +131,9 @@ def test_there_is_nothing_to_join_where_its_user_runs_nothing(
 ) -> None:
     serve(system)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert locations.denied()  # these tests are a process of its user
-    monkeypatch.setattr(locations, "_has_processes", lambda _: False)
-    assert not locations.denied()
+    assert state_location.is_denied()  # these tests are a process of its user
+    monkeypatch.setattr(state_location, "_has_processes", lambda _: False)
+    assert not state_location.is_denied()
 
 
 def test_a_reader_who_writes_is_refused_before_anything_is_done(
@@ -143,14 +143,14 @@ def test_a_reader_who_writes_is_refused_before_anything_is_done(
     private_directory(system / "state", "group")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4711)
     done = []
-    with pytest.raises(NotAllowed, match="only its user and root"), locations.writing():
+    with pytest.raises(NotAllowed, match="only its user and root"), state_location.writing():
         done.append(1)
     assert not done
 
 
 def test_ones_own_history_is_written_as_oneself(tmp_path: Path) -> None:
     (tmp_path / "home" / "state" / "gpuwatchd").mkdir(parents=True)
-    with locations.writing() as place:
+    with state_location.writing() as place:
         assert (place.scope, place.state_dir) == ("user", config.state_dir())
         assert os.geteuid() == os.getuid()
 
@@ -167,7 +167,7 @@ def test_root_has_the_rights_of_the_owner_while_it_writes_and_no_others(tmp_path
     before = rights()
     os.setgroups([*before[2], 4])
     try:
-        with locations.writing():
+        with state_location.writing():
             assert rights() == (SERVICE, SERVICE + 1, [])
         assert rights() == (0, before[1], [*before[2], 4])
     finally:
@@ -185,15 +185,18 @@ def test_the_refusal_names_the_place_that_was_asked_for(
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
     monkeypatch.setattr(sys, "argv", ["/opt/x/bin/gpuwatchctl", "snooze", "latest", "1h"])
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(NotAllowed, match="only that user and root") as caught, locations.writing():
+    with (
+        pytest.raises(NotAllowed, match="only that user and root") as caught,
+        state_location.writing(),
+    ):
         pass
     words = f"env 'GPUWATCHD_STATE_DIR={state}' /opt/x/bin/gpuwatchctl snooze latest 1h"
     assert caught.value.hint == f"an administrator may: sudo -u {SERVICE} {words}"
     monkeypatch.setattr(sys, "argv", ["/opt/x/bin/gpuwatchctl", "web", "--port", "0"])
     with (
-        output.handed_over(["snooze", "latest", "1h"]),  # as a server asks
+        output.capture_json(["snooze", "latest", "1h"]),  # as a server asks
         pytest.raises(NotAllowed) as asked,
-        locations.writing(),
+        state_location.writing(),
     ):
         pass
     assert asked.value.hint == caught.value.hint
@@ -211,7 +214,7 @@ def test_doctor_knows_who_may_read(
         directory.mkdir(parents=True)
         directory.chmod(mode)
     flags = Globals()
-    found = list(checked.check(Around(flags, flags.load_config())))
+    found = list(checked.check(CheckContext(flags, flags.load_config())))
     assert [one.level for one in found if "directory" in one.name] == [level, level]
 
 
@@ -219,6 +222,6 @@ def test_doctor_says_when_everybody_can_look_into_the_machines(system: Path) -> 
     serve(system)
     (system / "run").chmod(0o755)
     flags = Globals()
-    history, state = checked.check(Around(flags, flags.load_config()))
+    history, state = checked.check(CheckContext(flags, flags.load_config()))
     assert (history.level, state.level) == ("ok", "warning")
     assert state.hint == f"sudo chmod 750 {system / 'run'}"

@@ -17,6 +17,7 @@ from gpuwatchd.core import config
 from gpuwatchd.core.config import Seconds, StoreSection
 from gpuwatchd.core.model import (
     Alert,
+    Delivery,
     Device,
     DeviceReading,
     EtaRange,
@@ -24,11 +25,14 @@ from gpuwatchd.core.model import (
     Finding,
     Holding,
     Ledger,
+    Matcher,
+    Message,
     ProcessInfo,
     ProcessKey,
     Sample,
     ServedModel,
     ServerReading,
+    Silence,
     Subject,
 )
 from gpuwatchd.store import live
@@ -39,7 +43,7 @@ from tests import making
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gpuwatchd.core.model import Delivery
+    from gpuwatchd.core.model import Decision, DeviceState
 
 GIB = making.GIB
 PROGRAM = Path(sys.executable).parent / "gpuwatchctl"
@@ -73,6 +77,13 @@ def reading(uid: str, used_gib: float) -> DeviceReading:
         util_pct=87.0,
         temp_c=61.0,
         uses=(),
+    )
+
+
+def unread(uid: str, state: DeviceState) -> DeviceReading:
+    """Return one look at a card that cannot be read."""
+    return DeviceReading(
+        device_uid=uid, used_bytes=None, free_bytes=None, total_bytes=None, state=state
     )
 
 
@@ -184,9 +195,12 @@ def watched(
     return end_s
 
 
-def remember(*alerts: Alert, deliveries: Sequence[Delivery] = ()) -> None:
-    """Leave alerts, and what was sent of them, in the history."""
+def remember(
+    *alerts: Alert, deliveries: Sequence[Delivery] = (), decisions: Sequence[Decision] = ()
+) -> None:
+    """Leave alerts, and what was sent and decided of them, in the history."""
     with history() as found:
+        found.decide(decisions)
         found.apply(list(alerts), list(deliveries))
 
 
@@ -198,6 +212,33 @@ def over(**changes: Any) -> Alert:
         "resolved_at_s": 200.0, "title": "python[5]", "subject": subject,
     }  # fmt: skip
     return firing(**{**values, **changes})
+
+
+def silence(**changes: Any) -> Silence:
+    """Return a silence of the open alert that began a minute ago; any field can be changed."""
+    now_s = time.time()
+    values: dict[str, Any] = {
+        "matcher": Matcher(key="leak:GPU-1/4711@1000.0"), "from_at_s": now_s - 60,
+        "until_at_s": now_s + 600, "who": "alice",
+    }  # fmt: skip
+    return Silence(**{**values, **changes})
+
+
+def message(notice: str = "firing", **changes: Any) -> Message:
+    """Return what was told of the leak; any field can be changed."""
+    values: dict[str, Any] = {
+        "id": f"{notice}@x", "notice": notice, "severity": "warning", "subject": "s", "body": "b",
+    }  # fmt: skip
+    return Message(**{**values, **changes})
+
+
+def delivery(key: str, channel: str, at_s: float, **changes: Any) -> Delivery:
+    """Return one that has arrived; any field can be changed."""
+    values: dict[str, Any] = {
+        "message": message(), "state": "sent", "attempts": 1, "created_at_s": at_s,
+        "sent_at_s": at_s + 1.0,
+    }  # fmt: skip
+    return Delivery(alert_key=key, channel=channel, **{**values, **changes})
 
 
 def write_raw(content: bytes) -> None:
@@ -271,9 +312,7 @@ def odd(words: str = "") -> LiveState:
     )  # fmt: skip
     lost = LiveDevice(
         device=msgspec.structs.replace(SECOND, memory_kind="unified"),
-        reading=DeviceReading(
-            device_uid=SECOND.uid, used_bytes=None, free_bytes=None, total_bytes=None, state="lost"
-        ),
+        reading=unread(SECOND.uid, "lost"),
         events=(Event(at_s=now_s - 60, kind="gpu-lost", device_uid=SECOND.uid, text=said),),
     )
     held = Holding(

@@ -131,6 +131,7 @@ def test_the_entrypoint_runs_the_daemon_or_what_is_named(tmp_path: Path) -> None
     assert say("gpuwatchctl", "--version").startswith("gpuwatchctl ")
 
 
+@pytest.mark.slow
 def test_it_is_healthy_once_it_watches_and_not_before_or_after(tmp_path: Path) -> None:
     """As in a pod: the volumes are open to all, the directories in them are the daemon's own."""
     environ = _environ(tmp_path)

@@ -32,7 +32,7 @@ MESSAGE = Message(
     notice="firing",
     severity="critical",
     subject=f"GPU 0: {EVIL}",
-    body=f"{EVIL}\nFull in 0h 47m.",
+    body=f"{EVIL}\nFull in 47 min.",
     command="gpuwatchctl explain 4711",
     cost="$4.20 so far",
     alert_key="leak:GPU-1/4711@5.0",
@@ -177,7 +177,7 @@ def test_a_topic_is_told(tools: Path, tmp_path: Path, topic: Service) -> None:
     assert (headers["Priority"], headers["Tags"]) == ("5", "rotating_light")
     assert headers["Authorization"] == "Bearer tk_secret"
     assert body.decode() == (
-        f"{EVIL}\nFull in 0h 47m.\n$4.20 so far\n-> gpuwatchctl explain 4711\n"
+        f"{EVIL}\nFull in 47 min.\n$4.20 so far\n-> gpuwatchctl explain 4711\n"
     )
     assert not planted(tmp_path)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import ROOT, need, ran
+from tests.contrib.test_leakers import PROGRAMS
 from tests.fakenvml import FakeNvml
 
 if TYPE_CHECKING:
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD = ROOT / "contrib" / "leakers" / "record.py"
-ALL = (
-    *("leak_gradual", "leak_steps", "leak_cyclic", "leak_host"),
-    *("warmup_then_flat", "sawtooth", "spike"),
-)
-
 TORCH = """
 import os, pathlib, pickle
 __version__ = "9.9.9"
@@ -96,7 +92,9 @@ def test_the_dry_run_tells_every_command_and_what_should_be_said() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     commands = [line for line in lines if ".py" in line]
-    assert [line.split()[0].rpartition("/")[2] for line in commands] == [f"{n}.py" for n in ALL]
+    assert [line.split()[0].rpartition("/")[2] for line in commands] == [
+        f"{n}.py" for n in PROGRAMS
+    ]
     assert all("--device cuda:1 --seconds 360" in line for line in commands)
     assert sum("--snapshot" in line for line in commands) == 1
     assert [line.strip().partition(":")[0] for line in lines if line.startswith(" ")] == (

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.analysis import cost
-from gpuwatchd.analysis.cost import Entry, Part, Price, Stint
+from gpuwatchd.analysis.cost import ChargedUsage, Entry, Part, Price
 
 hours = st.one_of(st.none(), st.floats(0.0, 1e4))
 
@@ -44,11 +44,11 @@ def test_a_sum_with_an_unknown_part_is_unknown_and_never_negative(drawn: list[En
     assert found.known_usd >= 0.0
 
 
-def stint(until_s: float = 1000.0, shares: tuple[float | None, ...] = (1.0,)) -> Stint:
+def stint(until_s: float = 1000.0, shares: tuple[float | None, ...] = (1.0,)) -> ChargedUsage:
     price = Price(usd_per_hour=4.0, whole_usd_per_hour=4.0, basis="yours",
                   electricity_usd_per_hour=0.5)  # fmt: skip
     parts = tuple((f"GPU-{i}", Part(2.0, share, price)) for i, share in enumerate(shares))
-    return Stint(parts, 0.0, "start", until_s)
+    return ChargedUsage(parts, 0.0, "start", until_s)
 
 
 LIKE = Entry(

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from gpuwatchd.analysis import numerics, screen, verdict
+from gpuwatchd.analysis import numerics
 from gpuwatchd.charts import terminal
-from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.core import design
+from tests.docs.pictures import LEAKS, judged
 from tests.docs.scenes import SCENES
-from tests.scenarios.replay import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,6 @@ FILE = Path(__file__).resolve().parent.parent.parent / "docs" / NAME
 _BLOCK = re.compile(r"(<!-- (\w+): written by make docs -->\n).*?(<!-- end -->)", re.DOTALL)
 _WIDTH, _HEIGHT = 76, 11
 _POINTS = 300
-_LEAKS = {"gradual", "step", "cyclic"}
 
 MEANS = {
     "critical": "a leak that will fill memory soon: an alert was raised",
@@ -37,7 +36,7 @@ MEANS = {
     "calm": "nothing to do: stable, plateau, sawtooth, spike, or growth that you called normal",
     "unknown": "too little is known yet, or the GPU is asleep or let go",
     "trouble": "cannot be read, or is broken: lost, hung, no access, needs a reset",
-    "held": "memory that is held without work",
+    "held": "idle memory",
 }
 HAPPENED = {
     "alert": "a watch or an alert was opened; its colour is that of its severity",
@@ -91,10 +90,9 @@ def parts() -> str:
 def picture(scene: Scene) -> Picture:
     """Return the chart of a scene with what the detectors say of it."""
     series = scene.series()
-    certain = screen.first_look([series], DEFAULTS)[0]
-    finding = None if certain is not None else verdict.judge(series, DEFAULTS)
+    finding = judged(series)
     now_s = float(series.t_s[-1])
-    eta = finding.eta if finding is not None and finding.pattern in _LEAKS else None
+    eta = finding.eta if finding is not None and finding.pattern in LEAKS else None
     floor = numerics.prepare(series)
     return Picture(
         key=scene.pattern,
@@ -105,9 +103,9 @@ def picture(scene: Scene) -> Picture:
         end_s=now_s,
         now_s=now_s,
         curve=_curve(series.t_s.tolist(), series.used_bytes.tolist()),
-        floor=_curve((floor.t_s + now_s).tolist(), floor.floor.tolist())
-        if certain is None
-        else None,
+        floor=None
+        if finding is None
+        else _curve((floor.t_s + now_s).tolist(), floor.floor.tolist()),
         limit_bytes=series.limit_bytes,
         forecast=None if eta is None or finding is None else _forecast(series, finding),
     )

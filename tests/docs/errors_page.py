@@ -1,4 +1,4 @@
-"""The page of errors: written from the table of their sections and from where they are raised."""
+"""The page of errors: prose by hand; ids, kinds and codes follow from where errors are raised."""
 
 from __future__ import annotations
 
@@ -7,28 +7,14 @@ import re
 from functools import cache
 from pathlib import Path
 
-from gpuwatchd.cli.error_pages import ERROR_PAGES, ErrorPage
 from gpuwatchd.core import errors
 
 PACKAGE = Path(errors.__file__).parent.parent
+PAGE = PACKAGE.parent / "docs" / "reference" / "errors.md"
+CLASSES = "Classes"
+_SECTION = re.compile(r"^## (.+)$", flags=re.MULTILINE)
+_TITLE = re.compile(r"^\*\*(.+)\.\*\* ", flags=re.MULTILINE)
 _NAMED = re.compile(r"errors#([a-z-]+)")
-
-INTRODUCTION = """\
-An error is one line that says what is wrong, one that says what to do (`hint:`), and one that
-names its section here:
-
-```
-gpuwatchctl: no GPU matches 7
-hint: GPUs here: 0, 1
-see: gpuwatchctl docs errors#no-such-gpu
-```
-
-With `--json` the object has `error` instead of `data`: `kind` (the class below), `message`, `hint`,
-`exit_code` and `page`. Ids and classes are stable; messages may change. Errors of usage (a flag
-that does not exist, exit code 2) name the help of their verb instead. The daemon says its errors
-in the same way and ends with 78 where the configuration is at fault, else with 1; `check` says
-every error as UNKNOWN, with 3. `--debug` shows where an error was raised.
-"""
 
 
 def classes() -> dict[str, type[errors.GpuwatchdError]]:
@@ -47,8 +33,6 @@ def raised() -> dict[str, frozenset[str]]:
         found.default_page.partition("#")[2]: {name} for name, found in classes().items()
     }
     for file in sorted(PACKAGE.rglob("*.py")):
-        if file.parent.name == "error_pages":
-            continue
         words = file.read_text(encoding="utf-8")
         if "errors#" not in words:
             continue
@@ -105,44 +89,48 @@ def _codes(kinds: frozenset[str]) -> str:
     return " or ".join(sorted({str(known[kind].exit_code) for kind in kinds} or {"1"}))
 
 
-def _section(page: ErrorPage, kinds: frozenset[str]) -> list[str]:
-    named = ", ".join(f"`{kind}`" for kind in sorted(kinds)) or "any exception"
-    return [
-        f"## {page.id}",
-        "",
-        f"**{page.title}.** {page.means}",
-        "",
-        "Usual causes:",
-        "",
-        *(f"* {cause}" for cause in page.causes),
-        "",
-        "What to do:",
-        "",
-        *(f"* {step}" for step in page.do),
-        "",
-        f"`kind`: {named}; exit code {_codes(kinds)}.",
-        "",
-    ]
+def sections() -> dict[str, str]:
+    """Return id -> the text of each section of an error."""
+    _, *parts = _SECTION.split(PAGE.read_text(encoding="utf-8"))
+    texts = dict(zip(parts[::2], parts[1::2], strict=True))
+    texts.pop(CLASSES)
+    return texts
 
 
-def page() -> list[str]:
-    """Return the lines of docs/reference/errors.md."""
+def page() -> str:
+    """Return docs/reference/errors.md with the lines that follow from the code as they must be."""
     kinds = raised()
-    lines = ["# Errors", "", INTRODUCTION, "| id | what it is |", "|---|---|"]
-    lines += [f"| [{one.id}](#{one.id}) | {one.title} |" for one in ERROR_PAGES]
-    lines.append("")
-    for one in ERROR_PAGES:
-        lines += _section(one, kinds.get(one.id, frozenset()))
-    lines += [
-        "## Classes",
-        "",
-        "What `kind` can be besides the name of an exception of Python:",
-        "",
+    head, *parts = _SECTION.split(PAGE.read_text(encoding="utf-8"))
+    titles = {name: _TITLE.search(text) for name, text in sections().items()}
+    index = [
+        f"| [{name}](#{name}) | {title[1] if title else ''} |" for name, title in titles.items()
     ]
-    lines += ["| kind | what it is | exit code | section |", "|---|---|---|---|"]
-    for name, found in classes().items():
-        said = (found.__doc__ or "").strip().splitlines()[0]
-        said = "the root of all" if name == "GpuwatchdError" else said
-        anchor = found.default_page.partition("#")[2]
-        lines.append(f"| `{name}` | {said} | {found.exit_code} | [{anchor}](#{anchor}) |")
-    return lines
+    out = [_with_rows(head, index)]
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        if name == CLASSES:
+            out.append(f"## {name}{_with_rows(text, _class_rows())}")
+        else:
+            named = (
+                ", ".join(f"`{kind}`" for kind in sorted(kinds.get(name, ()))) or "any exception"
+            )
+            line = f"`kind`: {named}; exit code {_codes(kinds.get(name, frozenset()))}."
+            out.append(f"## {name}{re.sub('^`kind`: .*$', line, text, flags=re.MULTILINE)}")
+    return "".join(out)
+
+
+def _with_rows(text: str, rows: list[str]) -> str:
+    """Return a text with these rows in its table."""
+    before, rule, after = text.rpartition("|---|\n")
+    table = "".join(f"{row}\n" for row in rows)
+    rest = after[after.rindex("|\n") + 2 :]
+    return f"{before}{rule}{table}{rest}"
+
+
+def _class_rows() -> list[str]:
+    rows = []
+    for name, kind in classes().items():
+        text = (kind.__doc__ or "").strip().splitlines()[0]
+        text = "the root of all" if name == "GpuwatchdError" else text
+        anchor = kind.default_page.partition("#")[2]
+        rows.append(f"| `{name}` | {text} | {kind.exit_code} | [{anchor}](#{anchor}) |")
+    return rows

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import importlib
 import re
 import sys
@@ -16,7 +14,7 @@ import msgspec
 from gpuwatchd.act import ACTIONS
 from gpuwatchd.analysis.detectors import DETECTORS
 from gpuwatchd.cli import COMMANDS, program
-from gpuwatchd.cli.verbs.completion import FILES, SCRIPTS
+from gpuwatchd.cli.answers import schema
 from gpuwatchd.collect import SOURCES
 from gpuwatchd.collect.logs.formats import FORMATS
 from gpuwatchd.core import config, units
@@ -28,6 +26,7 @@ from tests.docs import (
     database,
     errors_page,
     facts,
+    made,
     manpages,
     schemas_page,
     units_page,
@@ -76,27 +75,6 @@ def cli() -> str:
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines()) + "\n"
 
 
-def field_notes() -> dict[str, dict[str, str]]:
-    """Return class name -> field -> the string that follows it in the source."""
-    file = ROOT / "gpuwatchd" / "core" / "config" / "schema.py"
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    notes: dict[str, dict[str, str]] = {}
-    for node in tree.body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        mine: dict[str, str] = {}
-        for before, after in zip(node.body, node.body[1:], strict=False):
-            if (
-                isinstance(before, ast.AnnAssign)
-                and isinstance(before.target, ast.Name)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-            ):
-                mine[before.target.id] = " ".join(str(after.value.value).split())
-        notes[node.name] = mine
-    return notes
-
-
 def written(value: Any) -> str:
     """Return a value as it stands in a file."""
     if isinstance(value, config.Seconds):
@@ -132,7 +110,7 @@ def _section(kind: type[Any], name: str, notes: dict[str, dict[str, str]]) -> li
         if inner is not None:
             nested += _section(inner, f"[{full}]", notes)
             continue
-        note = notes[kind.__name__].get(field.name, "")
+        note = " ".join(notes[kind.__name__].get(field.name, "").split())
         rows.append(f"| `{field.encode_name}` | `{written(default_of(field))}` | {note} |")
     head = [f"## [{name}]", "", title, ""] if name and rows else []
     table = ["| key | default | meaning |", "|---|---|---|", *rows, ""] if rows else []
@@ -148,7 +126,7 @@ def configuration() -> str:
         LAYERS,
         "",
         *facts.examples(),
-        *_section(config.Config, "", field_notes()),
+        *_section(config.Config, "", schema.notes(config.Config.__module__)),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -185,13 +163,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/cli.md": cli,
     "reference/config.md": configuration,
     "reference/tables.md": tables,
-    "reference/errors.md": lambda: _marked(errors_page.page()),
+    "reference/errors.md": errors_page.page,
     "reference/database.md": lambda: _marked(database.page()),
     "reference/json.md": lambda: _marked(schemas_page.page()),
-    **{
-        f"../gpuwatchd/cli/schemas/{name}.json": functools.partial(schemas_page.written, name)
-        for name in schemas_page.NAMES
-    },
     "reference/api.md": lambda: _marked(api_page.page()),
     "reference/exit-codes.md": lambda: _marked(facts.exit_codes()),
     "reference/environment.md": lambda: _marked(facts.environment()),
@@ -200,31 +174,8 @@ PAGES: dict[str, Callable[[], str]] = {
     charts_page.NAME: charts_page.page,
     "reference/units.md": lambda: _marked(units_page.page()),
     **{f"man/{name}": page for name, page in manpages.PAGES.items()},
-    **{f"../packaging/completions/{FILES[shell]}": SCRIPTS[shell].__str__ for shell in FILES},
 }
 
 
-def stale() -> list[str]:
-    """Return the pages that differ from what the code says."""
-    return [
-        name
-        for name, page in PAGES.items()
-        if not (DOCS / name).is_file() or (DOCS / name).read_text(encoding="utf-8") != page()
-    ]
-
-
-def main() -> int:
-    """Write the pages, or check them."""
-    if "--check" in sys.argv[1:]:
-        old = stale()
-        if old:
-            print(f"stale, run make docs: {', '.join(old)}", file=sys.stderr)
-        return 1 if old else 0
-    for name, page in PAGES.items():
-        (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
-        (DOCS / name).write_text(page(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(made.main(DOCS, PAGES))

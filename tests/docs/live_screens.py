@@ -14,7 +14,7 @@ from gpuwatchd.cli.flags import Globals
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import design
 from gpuwatchd.tui.app import TopApp
-from gpuwatchd.tui.views import ViewScreen
+from gpuwatchd.tui.base_screens import ViewScreen
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -54,7 +54,7 @@ def picture(one: Live) -> str:
 async def _strips(one: Live) -> list[Strip]:
     flags = Globals()
     flags.color = "always"
-    app = TopApp(flags, every_s=3600.0, first=current_state.see(flags))
+    app = TopApp(flags, every_s=3600.0, first=current_state.load_view(flags))
     async with app.run_test(size=one.size) as pilot:
         await pilot.pause()
         for key in one.keys:

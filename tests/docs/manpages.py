@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from gpuwatchd.cli import COMMANDS, options, program
+from gpuwatchd.cli.answers import schema
 from gpuwatchd.core import config
 from gpuwatchd.daemon.main import command as daemon_command
 from tests.docs import facts
@@ -202,7 +203,7 @@ def _keys(kind: type[Any], name: str, notes: dict[str, dict[str, str]]) -> list[
         else:
             rows.append(
                 (f"{field.encode_name} = {generate.written(generate.default_of(field))}",
-                 notes[kind.__name__].get(field.name, ""))
+                 " ".join(notes[kind.__name__].get(field.name, "").split()))
             )  # fmt: skip
     return _entries(rows) + nested
 
@@ -217,10 +218,10 @@ def gpuwatchd_toml() -> str:
         inline(generate.LAYERS), ".PP",
         inline("No file is needed: what stands here beside a key is its default."
                " `gpuwatchctl config validate` checks a file and says what follows from it;"
-               " `gpuwatchctl config print --origin` says where each value comes from. After a"
+               " `gpuwatchctl config print --origin` shows where each value comes from. After a"
                " change send SIGHUP to the daemon, or `systemctl --user reload gpuwatchd`."),
         ".SH KEYS",
-        *_keys(config.Config, "", generate.field_notes()),
+        *_keys(config.Config, "", schema.notes(config.Config.__module__)),
         ".SH FILES", *_entries(facts.FILES["Configuration"]),
         ".SH ENVIRONMENT",
         *_entries([*facts.ENVIRONMENT["Settings"], *facts.ENVIRONMENT["Secrets"]]),

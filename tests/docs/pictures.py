@@ -16,6 +16,7 @@ import numpy as np
 
 from gpuwatchd.analysis import numerics, screen, verdict
 from gpuwatchd.core import units
+from tests.docs import made
 from tests.docs.scenes import GIB, MINUTE_S, SCENES, Scene
 from tests.docs.svg import Chart
 from tests.scenarios import documented
@@ -244,27 +245,5 @@ PICTURES: dict[str, Callable[[], str]] = {
 }
 
 
-def stale(folder: Path = FOLDER) -> list[str]:
-    """Return the pictures that differ from what would be drawn."""
-    return [
-        name
-        for name, draw in PICTURES.items()
-        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != draw()
-    ]
-
-
-def main() -> int:
-    """Draw the pictures, or check them."""
-    if "--check" in sys.argv[1:]:
-        old = stale()
-        if old:
-            print(f"stale, run make docs: {', '.join(old)}", file=sys.stderr)
-        return 1 if old else 0
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, draw in PICTURES.items():
-        (FOLDER / name).write_text(draw(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(made.main(FOLDER, PICTURES))

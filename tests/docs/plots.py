@@ -5,12 +5,13 @@ What is compared is what can be read in it: versions of Matplotlib differ in how
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from tests.docs import screens
+from tests.docs import made, screens
 
 FOLDER = screens.FOLDER
 PLOTS = {
@@ -39,27 +40,6 @@ def said(svg: str) -> list[str]:
     return [text.strip() for text in ET.fromstring(svg).itertext() if text.strip()]
 
 
-def stale() -> list[str]:
-    """Return the pictures that say something else than the program does."""
-    return [
-        name
-        for name in PLOTS
-        if not (FOLDER / name).is_file()
-        or said((FOLDER / name).read_text(encoding="utf-8")) != said(picture(name))
-    ]
-
-
-def main() -> int:
-    """Draw the pictures that say something else, or check them."""
-    old = stale()
-    if "--check" in sys.argv[1:]:
-        if old:
-            print(f"stale, run make docs: {', '.join(old)}", file=sys.stderr)
-        return 1 if old else 0
-    for name in old:
-        (FOLDER / name).write_text(picture(name), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    files = {name: functools.partial(picture, name) for name in PLOTS}
+    sys.exit(made.main(FOLDER, files, said))

@@ -1,50 +1,22 @@
-"""JSON Schemas, and the page that explains them: both are written from the typed shapes."""
+"""The page that explains the JSON of every verb, from the schemas."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-import json
-from functools import cache
 from typing import Any
 
 import msgspec
 
-from gpuwatchd.cli import answers as shapes
-from gpuwatchd.cli.answers import alerts, base, findings, history, present, program
-from gpuwatchd.core.model import alerts as model_told
-from gpuwatchd.core.model import findings as model_judged
-from gpuwatchd.core.model import readings as model_seen
-
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
-NAMES = (*shapes.ANSWERS, *shapes.OTHERS)
-_MODULES = (shapes, program, base, findings, history, present, alerts, model_judged, model_seen,
-            model_told)  # fmt: skip
-_UNITS = (
-    ("_bytes_per_s", "bytes per second"),
-    ("_bytes", "bytes"),
-    ("_gpu_hours", "GPU-hours"),
-    ("gpu_hours", "GPU-hours"),
-    ("gib_hours", "GiB-hours"),
-    ("_hours", "hours"),
-    ("_per_s", "per second"),
-    ("_s", "seconds"),
-    ("_j", "joules"),
-    ("_w", "watts"),
-    ("_c", "degrees Celsius"),
-    ("_pct", "per cent"),
-    ("_usd", "US dollars"),
-    ("_days", "days"),
-    ("share", "0 to 1"),
-    ("confidence", "0 to 1"),
+from gpuwatchd.cli import answers
+from gpuwatchd.cli.answers import base
+from gpuwatchd.cli.answers.schema import (
+    NAMES,
+    TITLES,
+    note_of,
+    schema,
+    structs_of,
+    types_of,
+    unit_of,
 )
-_EPOCH = "_at_s"
-_TITLES = {
-    "error": "the failure of any verb",
-    "history-ndjson": "a line of gpuwatchctl history --format ndjson",
-    "ask": "what a program of [act] argv reads on its standard input",
-    "command": "what a program of [notify.command] reads on its standard input",
-}
 
 INTRODUCTION = """\
 Every verb takes `--json` and answers with one object (`watch` and `demo`: one per line). What it
@@ -71,119 +43,6 @@ others than those below is tested.
 A verb that fails has `error` instead of `data` (`analyze`: beside it), see [error](#error) and
 [the errors](errors.md). Examples: [how to use the JSON](../how-to/use-the-json.md).
 """
-
-
-@cache
-def notes() -> dict[str, dict[str, str]]:
-    """Return class name -> field -> the string that follows it in the source."""
-    found: dict[str, dict[str, str]] = {}
-    for module in _MODULES:
-        for node in ast.parse(inspect.getsource(module)).body:
-            if isinstance(node, ast.ClassDef):
-                mine = found.setdefault(node.name, {})
-                for before, after in zip(node.body, node.body[1:], strict=False):
-                    if (
-                        isinstance(before, ast.AnnAssign)
-                        and isinstance(before.target, ast.Name)
-                        and isinstance(after, ast.Expr)
-                        and isinstance(after.value, ast.Constant)
-                    ):
-                        mine[before.target.id] = " ".join(str(after.value.value).split())
-    return found
-
-
-def unit_of(key: str) -> str:
-    """Return the unit that the name of a key carries; "" for none."""
-    if key.endswith(_EPOCH):
-        return "seconds since 1970"
-    if key == "at" or key.endswith("_at"):
-        return "RFC 3339"
-    return next((unit for end, unit in _UNITS if key.endswith(end)), "")
-
-
-def note_of(kind: type[Any], field: str) -> str:
-    """Return what is said of a field, by its class or one that it builds on."""
-    found = (notes().get(one.__name__, {}).get(field) for one in kind.__mro__)
-    return next((note for note in found if note), "")
-
-
-def types_of(name: str) -> tuple[type[msgspec.Struct], ...]:
-    """Return what a schema allows, without the failure that it allows besides."""
-    return {**shapes.ANSWERS, **shapes.OTHERS}[name]
-
-
-@cache
-def _components(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    kinds = [*types_of(name), *([base.Failure] if name in shapes.ANSWERS else [])]
-    tops, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
-    return list(tops), parts
-
-
-def structs_of(name: str) -> dict[str, type[msgspec.Struct]]:
-    """Return every struct of a schema by its name, in the order in which they are met."""
-    found: dict[str, type[msgspec.Struct]] = {}
-
-    def visit(kind: Any) -> None:
-        if isinstance(kind, msgspec.inspect.StructType):
-            if kind.cls.__name__ not in found:
-                found[kind.cls.__name__] = kind.cls
-                hidden = _private(kind.cls)
-                for field in (one for one in kind.fields if one.encode_name not in hidden):
-                    visit(field.type)
-            return
-        for part in ("types", "item_types"):
-            for inner in getattr(kind, part, ()):
-                visit(inner)
-        for part in ("item_type", "key_type", "value_type"):
-            inner = getattr(kind, part, None)
-            if inner is not None:
-                visit(inner)
-
-    for kind in types_of(name):
-        visit(msgspec.inspect.type_info(kind))
-    return found
-
-
-def _private(kind: Any) -> set[str]:
-    """Return the fields of a value that leave this program never: they are unset then."""
-    model = kind.__module__.startswith("gpuwatchd.core.model")
-    fields = msgspec.structs.fields(kind)
-    return {one.encode_name for one in fields if model and one.default is msgspec.UNSET}
-
-
-def schema(name: str) -> dict[str, Any]:
-    """Return one JSON Schema."""
-    tops, every = _components(name)
-    kinds = {**structs_of(name), "Failure": base.Failure, "Fault": base.Fault}
-    parts = {part: content for part, content in every.items() if part in kinds}
-    for part, content in parts.items():
-        for key in _private(kinds[part]):
-            content["properties"].pop(key, None)
-        content.pop("additionalProperties", None)
-        kind: Any = kinds[part]
-        fields = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
-        for key, value in content.get("properties", {}).items():
-            said = [note_of(kind, fields[key]).rstrip("."), unit_of(key)]
-            words = "; ".join(one for one in said if one)
-            if words and "description" not in value:
-                value["description"] = words
-    title = _TITLES.get(name, f"gpuwatchctl {name} --json")
-    one = len(tops) == 1
-    return {
-        "$schema": DRAFT,
-        "$id": f"gpuwatchd:{name}:{shapes.VERSION}",
-        "title": title,
-        **(tops[0] if one else {"anyOf": tops}),
-        "$defs": parts,
-    }
-
-
-def written(name: str) -> str:
-    """Return a schema as it is shipped."""
-    return json.dumps(schema(name), indent=1, ensure_ascii=False) + "\n"
-
-
-# ---- the page -----------------------------------------------------------------------------------
 
 
 def _type(value: dict[str, Any]) -> str:
@@ -236,7 +95,7 @@ def page() -> list[str]:
         whole = schema(name)
         for part, kind in structs_of(name).items():
             seen_parts.setdefault(part, (kind, whole["$defs"][part]))
-        if name not in shapes.ANSWERS:
+        if name not in answers.ANSWERS:
             continue
         for kind in types_of(name):
             properties = whole["$defs"][kind.__name__]["properties"]
@@ -255,11 +114,11 @@ def page() -> list[str]:
     lines += ["## Lines and hooks", ""]
     for name in ("history-ndjson", "command", "ask"):
         refs = ", ".join(_type(one) for one in _tops(name))
-        lines.append(f"* `{name}`, {_TITLES[name]}: {refs}")
+        lines.append(f"* `{name}`, {TITLES[name]}: {refs}")
     lines += ["", "## Parts", ""]
-    answers = {kind.__name__ for kinds in shapes.ANSWERS.values() for kind in kinds}
+    tops = {kind.__name__ for kinds in answers.ANSWERS.values() for kind in kinds}
     for name, found in sorted(seen_parts.items()):
-        if name not in answers and name not in {"Warned", "DaemonState"}:
+        if name not in tops and name not in {"Warned", "DaemonState"}:
             lines += _table(name, *found)
     return lines
 

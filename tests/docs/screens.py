@@ -11,6 +11,7 @@ the same picture anywhere. The picture of a mail is drawn by a browser and not c
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -32,7 +33,7 @@ from gpuwatchd.core.model import Message
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store.directories import hold_lock
 from gpuwatchd.store.writer import History
-from tests.docs import live_screens
+from tests.docs import live_screens, made
 from tests.docs.live_screens import BAR, CELL, CIRCLES, LINE, MARGIN, WORDS, Live
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ LIVE = {
 
 
 class Kept:
-    """A courier that delivers nothing and keeps what it was given."""
+    """A dispatcher that delivers nothing and keeps what it was given."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -118,7 +119,7 @@ class Kept:
 
 
 @contextlib.contextmanager
-def world(scenario: str, minutes: float, courier: Kept | None = None) -> Iterator[None]:
+def world(scenario: str, minutes: float, message_dispatcher: Kept | None = None) -> Iterator[None]:
     """Let a world run for so long, and stop every clock there, with its daemon's files in place."""
     with tempfile.TemporaryDirectory(prefix="gpuwatchd-screens-") as name:
         state, runtime = Path(name, "state"), Path(name, "run")
@@ -126,7 +127,7 @@ def world(scenario: str, minutes: float, courier: Kept | None = None) -> Iterato
         source = SimulateSource(scenario, 7, 1.0, epoch_s=EPOCH_S)
         source.advance(0.0)
         settings = config.Config()
-        channels = ("email",) if courier is not None else ()
+        channels = ("email",) if message_dispatcher is not None else ()
         policy = msgspec.structs.replace(settings.policy, channels=channels)
         settings = msgspec.structs.replace(settings, policy=policy)
         changed = {
@@ -141,7 +142,8 @@ def world(scenario: str, minutes: float, courier: Kept | None = None) -> Iterato
             stack.callback(history.close)
             pipeline = Pipeline(
                 config=settings, sources=[source], history=history, runtime_dir=runtime,
-                courier=courier, wall=lambda: source.now_s, mono=lambda: source.elapsed_s,
+                message_dispatcher=message_dispatcher, wall=lambda: source.now_s,
+                mono=lambda: source.elapsed_s,
             )  # fmt: skip
             stack.callback(pipeline.close)
             while source.elapsed_s < minutes * 60.0:
@@ -155,9 +157,9 @@ def world(scenario: str, minutes: float, courier: Kept | None = None) -> Iterato
 
 def message() -> Message:
     """Return the first message about a leak, as this host "lab3" would send it by mail."""
-    courier = Kept()
-    with world("demo", 75, courier):
-        found = next(one for one in courier.messages if "RTX 4090" in str(one.facts))
+    message_dispatcher = Kept()
+    with world("demo", 75, message_dispatcher):
+        found = next(one for one in message_dispatcher.messages if "RTX 4090" in str(one.facts))
     shown = msgspec.json.encode(found).decode().replace(os.uname().nodename, "lab3")
     return msgspec.json.decode(shown, type=Message)
 
@@ -224,29 +226,15 @@ def picture(name: str) -> str:
         return drawn(f"gpuwatchctl {' '.join(one.argv)}", written(one.argv), one.words)
 
 
-def stale() -> list[str]:
-    """Return the pictures that differ from what the program shows."""
-    return [
-        name
-        for name in (*SCREENS, *LIVE)
-        if not (FOLDER / name).is_file()
-        or (FOLDER / name).read_text(encoding="utf-8") != picture(name)
-    ]
+PICTURES = {name: functools.partial(picture, name) for name in (*SCREENS, *LIVE)}
 
 
 def main() -> int:
     """Draw the pictures, or check them."""
-    if "--check" in sys.argv[1:]:
-        old = stale()
-        if old:
-            print(f"stale, run make docs: {', '.join(old)}", file=sys.stderr)
-        return 1 if old else 0
     if "--message" in sys.argv[1:]:
         sys.stdout.write(msgspec.json.encode(message()).decode())
         return 0
-    for name in (*SCREENS, *LIVE):
-        (FOLDER / name).write_text(picture(name), encoding="utf-8")
-    return 0
+    return made.main(FOLDER, PICTURES)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-from gpuwatchd.cli import pages
+from gpuwatchd.cli import manual
 
 _LEAVING = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s]+)\)")
 _LINKED = re.compile(r"\]\(([a-z-]+)/([a-z0-9-]+)\.md[#)]")
@@ -20,12 +20,12 @@ def navigation(place: Path) -> list[dict[str, Any]]:
     """Return the navigation: the four kinds of pages, each in the order of the front page."""
     order = [name for _, name in _LINKED.findall((place / "index.md").read_text(encoding="utf-8"))]
     nav: list[dict[str, Any]] = [{"gpuwatchd": "index.md"}]
-    for kind in pages.KINDS:
+    for kind in manual.KINDS:
         found = sorted(
             (place / kind).glob("*.md"),
             key=lambda file: (order.index(file.stem) if file.stem in order else len(order), file),
         )
-        rows = [{pages.read(file).title: f"{kind}/{file.name}"} for file in found]
+        rows = [{manual.read(file).title: f"{kind}/{file.name}"} for file in found]
         nav.append({_TITLES[kind]: rows})
     return nav
 

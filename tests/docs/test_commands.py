@@ -98,30 +98,10 @@ def test_every_target_module_and_script_is_there(page: Path) -> None:
         assert (ROOT / named).is_file(), named
 
 
-def test_the_check_sees_what_is_wrong() -> None:
-    assert wrong(["gpuwatchctl", "statsu"]) == "no verb statsu"
-    assert wrong(["gpuwatchctl", "status", "--jsno"]) == "no flag --jsno of status"
-    assert wrong(["gpuwatchd", "--onec"]) == "no flag --onec"
-    assert wrong(["gpuwatchctl", "alerts", "show", "ID"]) == ""
-    assert len(calls(README)) > 15
-
-
 def test_the_readme_is_short_and_names_no_host_of_ours() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 200
     assert set(re.findall(r"https?://([\w.-]+)", text)) <= {"github.com"}
-
-
-def test_the_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
-    from gpuwatchd.core import config
-
-    block = next(
-        body for kind, body in _FENCED.findall(README.read_text(encoding="utf-8"))
-        if kind == "toml"
-    )  # fmt: skip
-    file = tmp_path / "config.toml"
-    file.write_text(block, encoding="utf-8")
-    assert config.load(file, environ={}).config.notify.email.to == ("me@example.org",)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -13,7 +13,7 @@ from gpuwatchd.cli import COMMANDS, program
 from gpuwatchd.core import config
 from gpuwatchd.daemon.main import command as daemon_command
 from tests.conftest import need
-from tests.docs import facts, generate, manpages
+from tests.docs import generate, manpages
 
 TEXT = {name: page() for name, page in manpages.PAGES.items()}
 
@@ -57,21 +57,6 @@ def test_every_key_has_its_place_and_a_meaning() -> None:
         assert row, key
         assert not row[1].startswith("."), key
     assert ".SS [[override]]\n" in page
-
-
-def test_every_code_variable_file_and_signal_has_its_place() -> None:
-    daemon = TEXT["gpuwatchd.8"]
-    everywhere = [
-        row for rows in [*facts.ENVIRONMENT.values(), *facts.FILES.values()] for row in rows
-    ]
-    for name, _ in [*everywhere, *facts.SIGNALS, *facts.DAEMON_CODES]:
-        assert f"\n\\fB{manpages.escaped(name)}\\fR\n" in daemon, name
-    for name, _ in [
-        *facts.EXIT_CODES,
-        *facts.ENVIRONMENT["Settings"],
-        *facts.ENVIRONMENT["Output"],
-    ]:
-        assert f"\n\\fB{manpages.escaped(name)}\\fR\n" in TEXT["gpuwatchctl.1"], name
 
 
 @pytest.mark.parametrize("name", manpages.PAGES)

@@ -32,7 +32,3 @@ def test_the_same_world_is_the_same_picture() -> None:
         said = json.dumps(pages.answer("overview", Globals(), {}))
     assert first == second
     assert "gpuwatchd-screens-" not in said, "the picture would change with its folder"
-
-
-def test_what_is_not_a_picture_shows_nothing() -> None:
-    assert page_pictures.shown(screens.FOLDER / "no-such.png") == ""

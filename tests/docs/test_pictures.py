@@ -8,17 +8,16 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from tests.conftest import ROOT
-from tests.docs import pictures
+from tests.docs import made, pictures
 from tests.docs.scenes import SCENES, Scene
-from tests.docs.svg import Chart
 from tests.scenarios.bench import page
 
 TEXT = page.PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_pictures_are_what_the_detectors_say() -> None:
-    assert pictures.stale() == [], "run make docs"
+    assert made.stale(pictures.FOLDER, pictures.PICTURES) == {}, "run make docs"
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.pattern)
@@ -50,22 +49,3 @@ def test_every_picture_of_a_page_has_words_beside_it() -> None:
 def test_the_tables_are_those_of_the_figures_beside_the_page() -> None:
     figures = msgspec.json.decode(page.FIGURES.read_bytes())
     assert page.filled(TEXT, figures) == TEXT, "python -m tests.scenarios.bench --docs FILE"
-
-
-def test_the_page_marks_every_table_once_and_closes_it() -> None:
-    names = re.findall(r"bench-detect:begin ([a-z-]+) -->", TEXT)
-    assert len(names) == len(set(names)) == TEXT.count("<!-- bench-detect:end -->")
-    assert {"headline", "targets", "rivals-folds", "calibration", "families-folds"} <= set(names)
-
-
-def test_no_figure_of_the_benchmark_is_written_by_hand() -> None:
-    # F1 and its kin stand in marked tables only.
-    prose = page.MARKED.sub("", TEXT)
-    assert not re.search(r"\bF1 (of|is|was) \d*\.\d", prose)
-    assert (ROOT / "docs" / "explanation" / "detection-figures.json").is_file()
-
-
-def test_a_straight_stretch_is_drawn_with_two_points() -> None:
-    chart = Chart(title="t", words="w", x=(0.0, 10.0), y=(0.0, 1.0))
-    chart.line([(float(k), 0.5) for k in range(11)], "floor")
-    assert chart.parts[-1].count(",") == 2

@@ -107,6 +107,7 @@ def test_the_notifier_writes_its_line(tmp_path: Path) -> None:
     assert (copy / "alerts.log").read_text().startswith("info test ")
 
 
+@pytest.mark.slow
 def test_the_source_is_shown(tmp_path: Path) -> None:
     copy = planted("write-a-source", tmp_path)
     (copy / "gpus.txt").write_text("board-a Accelerator-X1 8123 16384\nboard-b X1 - 16384\nbad\n")

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from gpuwatchd.cli import pages
+from gpuwatchd.cli import manual
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def read(site: Path) -> dict[str, Reader]:
 
 
 def test_every_page_is_in_the_site(read: dict[str, Reader]) -> None:
-    files = pages.files(ROOT / "docs").values()
+    files = manual.files(ROOT / "docs").values()
     wanted = {str(file.relative_to(ROOT / "docs").with_suffix(".html")) for file in files}
     assert wanted == set(read) - {"404.html"}
 
@@ -110,7 +110,7 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path, read: dict[str, Reade
 def test_the_search_of_the_site_knows_every_page(site: Path) -> None:
     index: Any = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     found = {row["location"].partition("#")[0] for row in index["docs"]}
-    files = pages.files(ROOT / "docs").values()
+    files = manual.files(ROOT / "docs").values()
     assert found >= {
         str(file.relative_to(ROOT / "docs").with_suffix(".html"))
         for file in files if file.stem != "index"
@@ -140,7 +140,7 @@ def test_no_link_of_a_page_leads_nowhere(page: Path) -> None:
         target = page.parent / parts.path if parts.path else page
         assert target.exists(), link
         if parts.fragment:
-            anchors = {one.anchor for one in pages.read(target).sections()}
+            anchors = {one.anchor for one in manual.read(target).sections()}
             assert parts.fragment in anchors, f"{link}: {sorted(anchors)}"
 
 
@@ -157,11 +157,11 @@ def test_every_page_is_reached_from_the_front_page() -> None:
             (page.parent / urlsplit(link).path).resolve()
             for link in _links(page) if not urlsplit(link).scheme and urlsplit(link).path
         ]  # fmt: skip
-    assert set(pages.files(docs).values()) - seen == set()
+    assert set(manual.files(docs).values()) - seen == set()
 
 
 def test_names_of_pages_are_unique() -> None:
-    names = [file.stem for kind in pages.KINDS for file in (ROOT / "docs" / kind).glob("*.md")]
+    names = [file.stem for kind in manual.KINDS for file in (ROOT / "docs" / kind).glob("*.md")]
     assert len(names) == len(set(names))
     folders = {file.parent.name for file in (ROOT / "docs").rglob("*.md")}
-    assert folders == {*pages.KINDS, "docs"}
+    assert folders == {*manual.KINDS, "docs"}

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import jsonschema
 import msgspec
+import pytest
 
 from tests import making
-from tests.cli import recorded, world
+from tests.cli import logs_of, recorded, world
 from tests.conftest import ROOT, need
 
 if TYPE_CHECKING:
@@ -22,20 +23,14 @@ PAGE = ROOT / "docs/how-to/use-the-json.md"
 EXAMPLES = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_every_example_runs_and_answers(tmp_path: Path) -> None:
     need(shutil.which("jq"), "jq is not installed")
     recorded.record("gradual")
     alert = msgspec.structs.replace(world.firing(), held_back="quiet hours")
     first, second = world.state().devices
     world.write(devices=(first, second), alerts=(alert,))
-    (tmp_path / "training.csv").write_text(
-        "timestamp, index, uuid, name, memory.used [MiB], memory.total [MiB]\n"
-        + "".join(
-            f"2026/03/01 10:{at // 60:02}:{at % 60:02}.000, 0, GPU-7, A100, {900 + 9 * at} MiB,"
-            " 81920 MiB\n"
-            for at in range(0, 3600, 10)
-        )
-    )
+    (tmp_path / "training.csv").write_text(logs_of.cards(90))
     environment = {**os.environ, "PATH": f"{world.PROGRAM.parent}:{os.environ['PATH']}"}
     outputs = []
     for example in EXAMPLES:

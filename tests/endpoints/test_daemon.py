@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from gpuwatchd.store import live
 from tests.endpoints.serve import serving
 from tests.test_daemon import daemon, said, wait_for
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 METRICS = b'vllm:kv_cache_usage_perc{model_name="m"} 0.5\nvllm:num_requests_running 0\n'
 
 
+@pytest.mark.slow
 def test_a_server_of_the_configuration_is_in_the_live_state(tmp_path: Path) -> None:
     with serving({"/metrics": METRICS}) as site, serving({}) as broken:
         file = tmp_path / "gpuwatchd.toml"

@@ -99,7 +99,7 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
 def test_nobody_there_is_said_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(EndpointError, match="nobody listens"):
+    with pytest.raises(EndpointError, match="nothing listens"):
         http.get(f"http://127.0.0.1:{port}", "/", timeout_s=1.0)
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.collect.host import Host, processes
-from gpuwatchd.collect.host.files import inside_container
+from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.store import live
 from tests.conftest import ROOT, need, present
 from tests.fakenvml import FakeNvml
@@ -86,6 +86,7 @@ def test_where_nothing_can_be_kept_the_kernels_word_counts(proc: FakeProc, tmp_p
     assert not path.exists()
 
 
+@pytest.mark.slow
 @linux
 def test_the_daemon_keeps_it_in_its_state_directory(
     child: subprocess.Popen[bytes], tmp_path: Path

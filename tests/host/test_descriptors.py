@@ -82,7 +82,7 @@ def test_every_kind_of_lack_is_no_end(
             raise OSError(code, os.strerror(code))
         return really(path, flags, *rest, **more)
 
-    monkeypatch.setattr("gpuwatchd.collect.host.files.os.open", refuse)
+    monkeypatch.setattr("gpuwatchd.collect.host.procfs.os.open", refuse)
     assert host.processes([7]) == first
     assert host.gone(7) is None
     (proc.folder / "7/stat").unlink()

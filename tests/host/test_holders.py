@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.host import files
+from gpuwatchd.collect.host import procfs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def test_open_device_files_are_found_each_once(tmp_path: Path) -> None:
     put(tmp_path, 9, "/home/a/dev/nvidia0", "socket:[1]", "/dev/dri/card0")
     put(tmp_path, 10, "/dev/kfd", "/dev/dri/renderD128")
     (tmp_path / "meminfo").write_text("x")
-    seen = files.scan(tmp_path)
+    seen = procfs.scan(tmp_path)
     assert [(one.pid, one.name, one.computes) for one in seen.found] == [
         (7, "python", True),
         (8, "nvitop", False),
@@ -41,7 +41,7 @@ def test_open_device_files_are_found_each_once(tmp_path: Path) -> None:
 
 def test_names_are_made_safe(tmp_path: Path) -> None:
     put(tmp_path, 7, "/dev/nvidia0", name="\x1b[2Jevil")
-    assert files.scan(tmp_path).found[0].name == "evil"
+    assert procfs.scan(tmp_path).found[0].name == "evil"
 
 
 def test_a_file_that_is_closed_meanwhile_hides_no_other(
@@ -56,7 +56,7 @@ def test_a_file_that_is_closed_meanwhile_hides_no_other(
         return real(path)
 
     monkeypatch.setattr(os, "readlink", closed)
-    assert [one.nodes for one in files.scan(tmp_path).found] == [("/dev/nvidia1",)]
+    assert [one.nodes for one in procfs.scan(tmp_path).found] == [("/dev/nvidia1",)]
 
 
 def test_what_may_not_be_read_is_counted_but_threads_of_the_kernel(
@@ -73,7 +73,7 @@ def test_what_may_not_be_read_is_counted_but_threads_of_the_kernel(
         return real(path)  # type: ignore[call-overload]
 
     monkeypatch.setattr(os, "scandir", denied)
-    seen = files.scan(tmp_path)
+    seen = procfs.scan(tmp_path)
     assert [one.pid for one in seen.found] == [7]
     assert (seen.looked, seen.unreadable) == (1, 1)
 
@@ -82,10 +82,10 @@ def test_it_ends_in_time(tmp_path: Path) -> None:
     for pid in range(1, 6):
         put(tmp_path, pid, "/dev/nvidia0")
     moments = iter([0.0, 0.1, 0.2, 99.0])
-    seen = files.scan(tmp_path, clock=lambda: next(moments))
+    seen = procfs.scan(tmp_path, clock=lambda: next(moments))
     assert ([one.pid for one in seen.found], seen.whole) == ([1, 2], False)
 
 
 def test_without_proc_nothing_is_claimed(tmp_path: Path) -> None:
-    assert not files.scan(tmp_path / "none").possible
-    assert not files.scan(tmp_path).possible
+    assert not procfs.scan(tmp_path / "none").possible
+    assert not procfs.scan(tmp_path).possible

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuwatchd.collect.host import Host, processes
-from gpuwatchd.collect.host.liveness import Watch
+from gpuwatchd.collect.host import Host, by_psutil, processes, program
+from gpuwatchd.collect.host.liveness import absent, probe
 from tests.children import Child
 from tests.conftest import ROOT, present, ran
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
@@ -128,42 +128,6 @@ def test_what_nobody_asks_about_is_let_go(
 
 
 @linux
-def test_the_same_question_has_the_same_answer_until_something_happens(
-    child: subprocess.Popen[bytes], host: Host, clock: Clock
-) -> None:
-    if not Watch.best().startswith("pidfd"):
-        pytest.skip("this kernel has no pidfd")
-    pids = frozenset({child.pid, os.getpid()})
-    for _ in range(3):
-        host.processes(pids)  # their libraries are looked at one by one
-    kept = host.processes(pids)
-    assert host.processes(pids) is kept
-    assert host.processes(set(pids)) == kept
-    host.processes(pids)
-    clock.now_s += processes.MAPS_AGAIN_S  # time to look at a library map once more
-    assert host.processes(pids) is not kept
-    host.processes(pids)
-    child.kill()
-    child.wait()
-    assert set(host.processes(pids)) == {os.getpid()}
-
-
-@linux
-def test_who_was_asked_about_until_now_is_not_let_go(
-    child: subprocess.Popen[bytes], host: Host, clock: Clock
-) -> None:
-    pids = frozenset({child.pid})
-    for _ in range(50):
-        clock.now_s += processes.FORGET_S / 2
-        host.processes(pids)
-    host.processes(frozenset({os.getpid()}))
-    assert host.gone(child.pid) is None
-    clock.now_s += processes.FORGET_S + 1
-    host.processes(frozenset({os.getpid()}))
-    assert host.gone(child.pid) is not None
-
-
-@linux
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_users_process_is_known_by_what_everybody_may_read() -> None:
     script = """
@@ -253,23 +217,12 @@ def test_a_title_is_masked_too(proc: FakeProc) -> None:
     assert "planted" not in repr(found)
 
 
-def test_a_user_without_a_name_is_a_number(proc: FakeProc) -> None:
-    proc.process(7, uid=4_000_000_123)
-    info = host_of(proc).processes([7])[7]
-    assert (info.user, info.uid) == ("4000000123", 4_000_000_123)
-
-
 def test_nothing_but_stat_is_still_an_identity(proc: FakeProc) -> None:
     proc.process(7)
     for name in ("cmdline", "status", "cgroup"):
         (proc.folder / "7" / name).unlink()
     info = host_of(proc).processes([7])[7]
     assert (info.name, info.user, info.argv) == ("python3", None, ())
-
-
-def test_a_broken_stat_is_no_process(proc: FakeProc) -> None:
-    proc.put("7/stat", "garbage")
-    assert host_of(proc).processes([7]) == {}
 
 
 @pytest.mark.parametrize(("per_look", "expected"), [(1, [1, 2, 3, 3]), (64, [3, 3, 3, 3])])
@@ -314,15 +267,182 @@ def test_without_a_readable_map_it_is_a_guess(proc: FakeProc) -> None:
     assert (found[8].framework, found[8].framework_sure) == ("PyTorch", False)
 
 
+# ---- one process at one instant, on the real /proc and on none -----------------------------------
+
+
 @linux
-def test_processes_that_come_and_go_leave_no_descriptor_open(host: Host) -> None:
-    with Child[bytes](["sleep", "600"]) as stays:
-        host.processes([stays.pid])
-        before = descriptors()
-        for _ in range(10):
-            with Child[bytes](["sleep", "600"]) as child:
-                host.processes([stays.pid, child.pid])
-                child.kill()
-            host.processes([stays.pid])
-        assert descriptors() == before
-        stays.kill()
+def test_of_this_process() -> None:
+    now = present(probe(os.getpid()))
+    assert (now.state, now.parent_pid) == ("R", os.getppid())
+    begin = time.process_time()
+    while time.process_time() - begin < 0.05:
+        pass
+    later = present(probe(os.getpid()))
+    assert 0.03 <= later.cpu_s - now.cpu_s < 5.0
+    assert 0.0 <= time.clock_gettime(time.CLOCK_BOOTTIME) - now.started_s < 3600
+
+
+@linux
+def test_a_zombie_exists_until_it_is_collected() -> None:
+    child = subprocess.Popen(["true"])
+    until = time.monotonic() + 60
+    while (now := probe(child.pid)) is None or now.state != "Z":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert not absent(child.pid)
+    child.wait()
+    assert probe(child.pid) is None
+    assert absent(child.pid)
+
+
+def test_a_number_that_no_process_has() -> None:
+    assert absent(2**31 - 1)
+    assert absent(2**70)
+    assert not absent(0)
+    assert not absent(-1)
+    assert not absent(1)  # of root: it exists, though it may not be asked
+
+
+def test_where_there_is_no_proc(tmp_path: Path) -> None:
+    assert probe(7, tmp_path) is None
+    assert absent(7, tmp_path)
+
+
+def test_what_is_cut_short_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/stat").write_bytes(b"7 (a) S 1 2")
+    assert probe(7, tmp_path) is None
+    line = b"7 (a) b) D 31 7 7 0 -1 0 0 0 0 0 250 50 0 0 20 0 1 0 4200 0 0"
+    (tmp_path / "7/stat").write_bytes(line)
+    now = present(probe(7, tmp_path))
+    assert (now.name, now.state, now.parent_pid) == ("a) b", "D", 31)
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert (now.cpu_s, now.started_s) == (300 / ticks, 4200 / ticks)
+
+
+# ---- who started a process -----------------------------------------------------------------------
+
+
+def _parents(proc: FakeProc, pid: int = 50) -> tuple[str, ...]:
+    return host_of(proc).processes([pid])[pid].parents
+
+
+def test_nearest_first_with_what_they_run(proc: FakeProc) -> None:
+    proc.process(30, name=b"bash", argv=b"-bash\0", session=30, terminal=34816, parent=20)
+    proc.process(20, name=b"tmux: server", argv=b"tmux\0")
+    proc.process(40, argv=b"python3\0-m\0launch\0--token\0planted\0", parent=30)
+    proc.process(45, argv=b"python3\0/srv/sweep.py\0", parent=40)
+    proc.process(50, parent=45)
+    assert _parents(proc) == ("python3 sweep.py[45]", "python3 -m launch[40]", "bash[30]")
+
+
+def test_a_shell_of_a_terminal_has_no_parents(proc: FakeProc) -> None:
+    proc.process(20, name=b"tmux: server", argv=b"tmux\0")
+    proc.process(50, session=50, terminal=34816, parent=20)
+    assert _parents(proc) == ()
+
+
+@pytest.mark.parametrize("name", [b"systemd", b"sshd", b"containerd-shim"])
+def test_what_starts_everything_is_not_told(proc: FakeProc, name: bytes) -> None:
+    proc.process(30, name=name)
+    proc.process(40, name=b"sh", argv=b"sh\0", parent=30)
+    proc.process(50, parent=40)
+    assert _parents(proc) == ("sh[40]",)
+
+
+def test_a_reused_number_is_no_parent(proc: FakeProc) -> None:
+    proc.process(40, name=b"firefox", starttime=STARTED + 1)
+    proc.process(50, parent=40)
+    assert _parents(proc) == ()
+
+
+def test_loops_and_long_chains_end(proc: FakeProc) -> None:
+    proc.process(50, parent=51)
+    proc.process(51, parent=50)
+    assert len(_parents(proc)) == 1
+    for pid in range(100, 140):
+        proc.process(pid, parent=pid + 1)
+    assert len(_parents(proc, 100)) == program.MOST
+    proc.process(60, parent=60)
+    assert _parents(proc, 60) == ()
+
+
+@linux
+@pytest.mark.usefixtures("not_the_first")
+def test_a_real_childs_parent_is_us(child: subprocess.Popen[bytes], host: Host) -> None:
+    found = host.processes([child.pid])[child.pid].parents
+    assert found[0].endswith(f"[{os.getpid()}]")
+    assert len(found) <= program.MOST
+
+
+# ---- who processes are where there is no /proc ---------------------------------------------------
+
+
+@pytest.mark.usefixtures("not_the_first")
+def test_a_child_of_this_program_is_known_with_its_ancestors() -> None:
+    with Child([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
+        try:
+            info = by_psutil.identify(child.pid)
+        finally:
+            child.kill()
+    assert info is not None
+    assert (info.key.pid, info.uid, info.parent_pid) == (child.pid, os.getuid(), os.getpid())
+    assert info.parents[0].endswith(f"[{os.getpid()}]")
+    assert "[1]" not in "".join(info.parents)
+
+
+@pytest.mark.parametrize(
+    ("argv", "framework"),
+    [
+        (("/usr/local/bin/mlx_lm.server", "--model", "m"), "MLX"),
+        (("/opt/homebrew/bin/llama-server", "-m", "x.gguf"), "llama.cpp"),
+        (("/x/ollama", "runner", "--mlx-engine", "--model", "m"), "Ollama"),
+    ],
+)
+def test_a_macs_engines_are_recognised_without_a_map_of_their_memory(
+    argv: tuple[str, ...], framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def facts(_: psutil.Process, names: list[str]) -> dict[str, object]:
+        known = {"name": argv[0].rpartition("/")[2], "cmdline": list(argv)}
+        return {name: known.get(name) for name in names}
+
+    monkeypatch.setattr(psutil.Process, "as_dict", facts)
+    info = present(by_psutil.identify(os.getpid()))
+    assert (info.framework, info.framework_sure) == (framework, False)
+    assert (info.user, info.uid, info.state) == (None, None, None)
+
+
+def test_a_pid_that_is_nobodys_is_none() -> None:
+    assert by_psutil.identify(2**22 + 1) is None
+    assert by_psutil.started_at_s(2**22 + 1) is None
+
+
+def test_an_ancestor_that_ends_meanwhile_costs_the_ancestors_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    really = psutil.Process.as_dict
+
+    def as_dict(process: psutil.Process, names: list[str]) -> dict[str, object]:
+        if process.pid != os.getpid():
+            raise psutil.NoSuchProcess(process.pid)
+        return really(process, names)
+
+    monkeypatch.setattr(psutil.Process, "as_dict", as_dict)
+    info = present(by_psutil.identify(os.getpid()))
+    assert (info.key.pid, info.parents) == (os.getpid(), ())
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("0A1B2C3D-0000-1111-2222-333344445555", "0A1B2C3D-0000-1111-2222-333344445555"),
+        ("", "boot-1700000000"),
+        ("garbage", "boot-1700000000"),
+    ],
+)
+def test_a_boot_is_known_by_its_name_rather_than_by_its_time(
+    monkeypatch: pytest.MonkeyPatch, named: str, expected: str
+) -> None:
+    monkeypatch.setattr(by_psutil, "_boot_session", lambda: named)
+    monkeypatch.setattr(psutil, "boot_time", lambda: 1_700_000_000.9)
+    assert by_psutil.boot_id() == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -98,15 +97,3 @@ def test_states_are_of_now_and_what_matters_is_kept(proc: FakeProc) -> None:
     assert host.processes([8])[8].parents == ()
     proc.process(8, starttime=STARTED + 1)
     assert host.states([8]) == {}
-
-
-@linux
-def test_the_state_of_a_dead_child_is_zombie(child: subprocess.Popen[bytes], host: Host) -> None:
-    host.processes([child.pid])
-    assert host.states([child.pid]) == {child.pid: "S"}
-    child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert host.states([child.pid]) == {child.pid: "Z"}
-    assert host.processes([child.pid])[child.pid].state == "Z"
-    child.wait()
-    assert host.states([child.pid]) == {}

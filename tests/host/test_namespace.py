@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from gpuwatchd.collect.host import Host, files
-from gpuwatchd.collect.host.files import inside_container
+from gpuwatchd.collect.host import Host, procfs
+from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.model import ProcessInfo
 from tests.conftest import ROOT, ran
@@ -33,7 +33,7 @@ def test_inside_a_container_a_pid_is_only_a_number(proc: FakeProc) -> None:
 
 
 @pytest.mark.parametrize(
-    ("link", "contained"), [(files.INITIAL_PID_NAMESPACE, False), ("pid:[4026532300]", True)]
+    ("link", "contained"), [(procfs.INITIAL_PID_NAMESPACE, False), ("pid:[4026532300]", True)]
 )
 def test_the_namespace_decides(proc: FakeProc, link: str, *, contained: bool) -> None:
     # Signs that say the opposite do not count.
@@ -90,7 +90,7 @@ def test_a_container_that_shares_the_hosts_numbers_names_them(proc: FakeProc) ->
     (proc.folder.parent / ".dockerenv").touch()
     proc.put("self/cgroup", "0::/\n")
     (proc.folder / "self/ns").mkdir(parents=True)
-    (proc.folder / "self/ns/pid").symlink_to(files.INITIAL_PID_NAMESPACE)
+    (proc.folder / "self/ns/pid").symlink_to(procfs.INITIAL_PID_NAMESPACE)
     proc.process(7)
     info = Host(proc.folder, monotonic=Clock()).processes([7])[7]
     assert (info.name, info.foreign) == ("python3", False)

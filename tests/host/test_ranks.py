@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.collect.host import Host, processes
 from gpuwatchd.collect.host.cgroup import Place
-from gpuwatchd.collect.host.identity import NOBODY, Membership, facts, membership
+from gpuwatchd.collect.host.process_identity import NOBODY, Membership, facts, membership
 from gpuwatchd.collect.host.program import Ancestor
 from gpuwatchd.core.text import clean
 from tests.children import Child
@@ -250,20 +250,3 @@ def test_a_real_child_that_has_overwritten_its_environment(host: Host) -> None:
     assert info.framework == "vLLM"
     assert present(info.group).startswith(f"vLLM {os.getpid()}-")
     assert (info.rank, info.world) == (1, None)
-
-
-@linux
-@pytest.mark.usefixtures("not_the_first")
-def test_a_real_rank(host: Host) -> None:
-    with Child(
-        [sys.executable, "-c", "print(1, flush=True); input()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=dict(os.environ) | RANKED,
-    ) as child:
-        present(child.stdout).readline()
-        info = host.processes([child.pid])[child.pid]
-        child.kill()
-    assert present(info.group).startswith("job node1:29500")
-    assert (info.rank, info.world) == (3, 8)
-    assert info.parents[0].endswith(f"[{os.getpid()}]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwatchd.core.model import EtaRange, Message, ProcessKey, Subject
+from tests import making
 from tests.making import finding
 
 HOSTILE = 'python\x1b[2J\x00<b>bold</b>\u202e[/tag]\ud800 & "quoted"\r\nBcc: victim@example.org'
@@ -16,13 +17,10 @@ def message() -> Message:
         subject=Subject(device_uid="GPU-1", process=ProcessKey(pid=4711, started_at_s=5.0)),
         eta=EtaRange(low_s=2340.0, mid_s=2820.0, high_s=None),
     )
-    return Message(
+    return making.message(
         id="a1b2c3",
-        notice="firing",
-        severity="warning",
         subject="GPU 0: python[4711] of alice leaks 12.4 MB/min",
-        body="GPU 0 (A100 80GB): python[4711] of alice grows.\nFull in 0h 47m.",
-        facts={"GPU": "0 (A100 80GB)", "Rate": "12.4 MB/min", "Full in": "0h 47m"},
-        command="gpuwatchctl explain 4711",
+        body="GPU 0 (A100 80GB): python[4711] of alice grows.\nFull in 47 min.",
+        facts={"GPU": "0 (A100 80GB)", "Rate": "12.4 MB/min", "Full in": "47 min"},
         finding=judged,
     )

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.core.codes import Failure
-from gpuwatchd.core.model import Delivery, Message
 from gpuwatchd.notify.backlog import (
     LATE_S,
     MAX_LINES,
@@ -22,9 +21,10 @@ from gpuwatchd.notify.backlog import (
     moved,
     plan,
 )
+from tests import making
 
 if TYPE_CHECKING:
-    from gpuwatchd.core.model import NoticeKind, Severity
+    from gpuwatchd.core.model import Delivery, NoticeKind, Severity
 
 NOW_S = 1_800_000_000.0
 
@@ -40,20 +40,12 @@ def waiting(
     channel: str = "email",
     keys: str = "k",
 ) -> Delivery:
-    return Delivery(
-        alert_key=keys[0],
+    key, also = keys[0], tuple(keys[1:])
+    said = {"notice": notice, "severity": severity, "alert_key": key, "also": also}
+    return making.delivery(
+        alert_key=key,
         channel=channel,
-        message=Message(
-            id=name,
-            notice=notice,
-            severity=severity,
-            subject=f"about {name}",
-            body="b",
-            thread=incident,
-            alert_key=keys[0],
-            also=tuple(keys[1:]),
-        ),
-        state="pending",
+        message=making.message(id=name, subject=f"about {name}", thread=incident, **said),
         attempts=1,
         created_at_s=NOW_S - age_s,
         next_try_at_s=NOW_S + due_in_s,

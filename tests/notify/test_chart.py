@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.charts import child_process, png, scales, text_description
+from gpuwatchd.charts import child_process, matplotlib_renderer, scales, text_description
 from gpuwatchd.core import design
 from gpuwatchd.core.model import Chart
 from gpuwatchd.notify import plain_text
@@ -113,6 +113,7 @@ def test_the_words_say_what_the_picture_shows(changes: dict[str, Any], numbers: 
     assert re.findall(r"\d+[.:]\d+", fallen)[:3] == ["16.0", "01:07", "12.0"]
 
 
+@pytest.mark.slow
 def test_the_lines_are_where_the_numbers_say(drawn_here: None) -> None:
     file = child_process.draw(leak(), deadline_s=30.0)
     assert file is not None
@@ -156,6 +157,7 @@ def _most_common(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArra
     return np.unique(values, return_counts=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -172,9 +174,10 @@ def _most_common(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArra
 def test_every_shape_can_be_drawn(drawn_here: None, changes: dict[str, Any]) -> None:
     odd = leak(**changes)
     order = child_process.order_of(odd)
-    assert pixels(png.draw(order)).std() > 5
+    assert pixels(matplotlib_renderer.draw(order)).std() > 5
 
 
+@pytest.mark.slow
 def test_the_process_is_bounded_and_leaves_nothing(
     drawn_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +221,7 @@ def test_without_the_extra_nobody_is_started(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_nonsense_ends_with_a_reason() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "gpuwatchd.charts.png"],
+        [sys.executable, "-m", "gpuwatchd.charts.matplotlib_renderer"],
         input=b'{"chart": 5}', capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
@@ -260,6 +263,7 @@ def test_odd_numbers_lose_no_mail(message: Message, odd: dict[str, Any]) -> None
     assert message.command in said.get_content()
 
 
+@pytest.mark.slow
 def test_who_draws_cleans_up_also_when_nobody_waits_any_more(
     drawn_here: None, tmp_path: Path
 ) -> None:

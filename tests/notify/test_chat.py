@@ -252,6 +252,7 @@ def test_what_is_refused_for_good_costs_the_others_nothing(
     assert caught.value.permanent
 
 
+@pytest.mark.slow
 def test_nobody_there_is_tried_again(write: Any, service: Service, message: Message) -> None:
     service.close()
     with pytest.raises(NotifyError, match="cannot be reached") as caught:
@@ -259,6 +260,7 @@ def test_nobody_there_is_tried_again(write: Any, service: Service, message: Mess
     assert not caught.value.permanent
 
 
+@pytest.mark.slow
 def test_a_service_that_hangs_costs_its_deadline_and_one_thread(
     write: Any, service: Service, second: Service, message: Message
 ) -> None:

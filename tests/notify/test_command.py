@@ -91,6 +91,7 @@ def test_a_signal_is_transient(tmp_path: Path, message: Message) -> None:
     assert not caught.value.permanent
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path, message: Message) -> None:
     pids = tmp_path / "pids"
     hook = _script(

@@ -205,6 +205,7 @@ def test_only_the_same_incident_is_replaced(world: World) -> None:
     assert world.cleared == [world.shown[0].identifier]
 
 
+@pytest.mark.slow
 def test_a_hang_ends_in_time_and_leaves_a_bounded_number_of_threads(
     world: World, message: Message
 ) -> None:

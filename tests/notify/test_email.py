@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Message
-from gpuwatchd.notify.channels.email import smtp
+from gpuwatchd.notify.channels.email import channel as channel_module
 from gpuwatchd.notify.channels.email.channel import EmailNotifier
 from gpuwatchd.notify.channels.email.message import compose, message_id
 from tests.notify.conftest import HOSTILE
@@ -95,8 +95,8 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     server = Server()
-    monkeypatch.setattr(smtp, "Client", server.connect)
-    monkeypatch.setattr(smtp, "TlsClient", server.connect)
+    monkeypatch.setattr(channel_module, "Client", server.connect)
+    monkeypatch.setattr(channel_module, "TlsClient", server.connect)
     return server
 
 
@@ -147,7 +147,7 @@ def test_an_id_that_has_our_domain_already_keeps_it() -> None:
     ("changes", "expected"),
     [
         ({"host": ""}, "host is not set"),
-        ({"to": ()}, "nobody to send to"),
+        ({"to": ()}, "no recipient"),
         ({"sender": ""}, "sender is not an address"),
         ({"sender": "x\r\nBcc: v@example.org"}, "sender is not an address"),
         ({"to": ("a@example.org", "a@b\nBcc: v@example.org")}, "is not an address"),
@@ -396,4 +396,4 @@ def test_a_server_that_pours_for_ever_fills_no_memory(message: Message) -> None:
             mail.send(message)
         thread.join(5)
     assert not caught.value.permanent
-    assert smtp.MOST_BYTES <= poured < 64 << 20
+    assert channel_module.MOST_BYTES <= poured < 64 << 20

@@ -18,6 +18,7 @@ from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability, Delivery, Message
 from gpuwatchd.notify import NOTIFIERS, dispatcher
 from gpuwatchd.notify.dispatcher import GIVE_UP_S, GRACE_S, MessageDispatcher, retry_at
+from tests import making
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,23 +70,18 @@ class Clock:
 
 
 def delivery(message: Message, channel: str = "fake", row: int | None = 1) -> Delivery:
-    return Delivery(
-        alert_key="k",
-        channel=channel,
-        message=msgspec.structs.replace(message, id=f"{message.id}-{row}"),
-        state="pending",
-        attempts=0,
-        created_at_s=1000.0,
-        row=row,
-    )
+    named = msgspec.structs.replace(message, id=f"{message.id}-{row}")
+    return making.delivery(channel=channel, message=named, row=row)
 
 
-def collect(courier: MessageDispatcher, n: int, within_s: float = 60.0) -> list[Delivery]:
+def collect(
+    message_dispatcher: MessageDispatcher, n: int, within_s: float = 60.0
+) -> list[Delivery]:
     """Return n results, waiting for the worker threads."""
     got: list[Delivery] = []
     until = time.monotonic() + within_s
     while len(got) < n and time.monotonic() < until:
-        got += courier.results()
+        got += message_dispatcher.results()
         time.sleep(0.002)
     assert len(got) == n
     return got
@@ -113,58 +109,58 @@ def dispatch() -> Iterator[Dispatch]:
         return made[-1][0]
 
     yield make
-    for courier, channels in made:
+    for message_dispatcher, channels in made:
         for channel in channels.values():
             for gate in channel.gates:
                 gate.set()
-        courier.close()
+        message_dispatcher.close()
 
 
 def test_a_transient_failure_says_when_to_try_again(message: Message, dispatch: Dispatch) -> None:
     fake = Fake(NotifyError("no bus\x1b[2J", permanent=False, hint="log in"), "arrived")
     clock = Clock()
-    courier = dispatch({"fake": fake}, clock=clock)
-    courier.submit(delivery(message))
-    (failed,) = collect(courier, 1)
+    message_dispatcher = dispatch({"fake": fake}, clock=clock)
+    message_dispatcher.submit(delivery(message))
+    (failed,) = collect(message_dispatcher, 1)
     assert (failed.state, failed.attempts, failed.next_try_at_s) == ("pending", 1, 1030.0)
     assert failed.error == "no bus (log in)"
     clock.now_s = 1030.0
-    courier.submit(failed)
-    (sent,) = collect(courier, 1)
+    message_dispatcher.submit(failed)
+    (sent,) = collect(message_dispatcher, 1)
     assert (sent.state, sent.attempts, sent.next_try_at_s, sent.error) == ("sent", 2, None, None)
 
 
 def test_a_permanent_failure_is_final(message: Message, dispatch: Dispatch) -> None:
-    courier = dispatch({"fake": Fake(NotifyError("wrong password", permanent=True))})
-    courier.submit(delivery(message))
-    (failed,) = collect(courier, 1)
+    message_dispatcher = dispatch({"fake": Fake(NotifyError("wrong password", permanent=True))})
+    message_dispatcher.submit(delivery(message))
+    (failed,) = collect(message_dispatcher, 1)
     assert (failed.state, failed.next_try_at_s) == ("failed", None)
 
 
 def test_a_bug_in_a_channel_is_a_transient_failure(message: Message, dispatch: Dispatch) -> None:
     fake = Fake(KeyError("secret detail"), "arrived")
-    courier = dispatch({"fake": fake})
-    courier.submit(delivery(message))
-    (failed,) = collect(courier, 1)
+    message_dispatcher = dispatch({"fake": fake})
+    message_dispatcher.submit(delivery(message))
+    (failed,) = collect(message_dispatcher, 1)
     assert failed.state == "pending"
     assert failed.error == "KeyError in the channel"
-    courier.submit(failed)
-    assert collect(courier, 1)[0].state == "sent"
+    message_dispatcher.submit(failed)
+    assert collect(message_dispatcher, 1)[0].state == "sent"
 
 
 def test_an_unknown_channel_fails_at_once(message: Message) -> None:
-    courier = MessageDispatcher({})
-    assert courier.submit(delivery(message, channel="pigeon"))
-    (failed,) = courier.results()
+    message_dispatcher = MessageDispatcher({})
+    assert message_dispatcher.submit(delivery(message, channel="pigeon"))
+    (failed,) = message_dispatcher.results()
     assert failed.state == "failed"
     assert "pigeon is not configured" in (failed.error or "")
 
 
 def test_a_dry_run_sends_nothing(message: Message, dispatch: Dispatch) -> None:
     fake = Fake()
-    courier = dispatch({"fake": fake})
-    courier.submit(msgspec.structs.replace(delivery(message), dry_run=True))
-    (done,) = courier.results()
+    message_dispatcher = dispatch({"fake": fake})
+    message_dispatcher.submit(msgspec.structs.replace(delivery(message), dry_run=True))
+    (done,) = message_dispatcher.results()
     assert (done.state, done.attempts, fake.sent) == ("sent", 0, [])
     assert threads() == 0
 
@@ -172,17 +168,17 @@ def test_a_dry_run_sends_nothing(message: Message, dispatch: Dispatch) -> None:
 def test_the_same_message_is_in_hand_only_once(message: Message, dispatch: Dispatch) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
-    courier = dispatch({"fake": fake})
+    message_dispatcher = dispatch({"fake": fake})
     for _ in range(5):
-        assert courier.submit(delivery(message))
+        assert message_dispatcher.submit(delivery(message))
     gate.set()
     wait(lambda: fake.sent != [])
     # Until its result has been taken, the store still calls it pending: not sent again.
-    assert courier.submit(delivery(message))
-    collect(courier, 1)
+    assert message_dispatcher.submit(delivery(message))
+    collect(message_dispatcher, 1)
     assert fake.sent == ["a1b2c3-1"]
-    courier.submit(delivery(message))
-    collect(courier, 1)
+    message_dispatcher.submit(delivery(message))
+    collect(message_dispatcher, 1)
     assert fake.sent == ["a1b2c3-1"] * 2
 
 
@@ -192,37 +188,37 @@ def test_a_stuck_worker_is_replaced_once_and_noticed_when_it_returns(
     first, second = threading.Event(), threading.Event()
     fake = Fake(first, second, "arrived")
     clock = Clock()
-    courier = dispatch({"fake": fake}, deadline_s=20, monotonic=clock)
+    message_dispatcher = dispatch({"fake": fake}, deadline_s=20, monotonic=clock)
     before = threads()
 
-    courier.submit(delivery(message, row=1))
+    message_dispatcher.submit(delivery(message, row=1))
     wait(lambda: len(fake.answers) == 2)
     clock.now_s += 20 + GRACE_S
-    assert courier.results() == []
+    assert message_dispatcher.results() == []
     clock.now_s += 1
-    (given_up,) = courier.results()
+    (given_up,) = message_dispatcher.results()
     assert (given_up.row, given_up.state, given_up.error) == (1, "pending", "no answer within 25 s")
-    assert courier.problems == {}
+    assert message_dispatcher.problems == {}
 
-    courier.submit(delivery(message, row=2))
+    message_dispatcher.submit(delivery(message, row=2))
     wait(lambda: len(fake.answers) == 1)
-    courier.submit(delivery(message, row=3))
+    message_dispatcher.submit(delivery(message, row=3))
     clock.now_s += 26
-    lost = courier.results()
+    lost = message_dispatcher.results()
     assert {one.row for one in lost} == {2, 3}
-    assert set(courier.problems) == {"fake"}
+    assert set(message_dispatcher.problems) == {"fake"}
 
-    courier.submit(delivery(message, row=4))
-    (refused,) = courier.results()
+    message_dispatcher.submit(delivery(message, row=4))
+    (refused,) = message_dispatcher.results()
     assert refused.state == "pending"
     assert threads() - before == 2
 
     second.set()
-    (late,) = collect(courier, 1)
+    (late,) = collect(message_dispatcher, 1)
     assert (late.row, late.state) == (2, "sent")
-    assert courier.problems == {}
-    courier.submit(delivery(message, row=5))
-    (sent,) = collect(courier, 1)
+    assert message_dispatcher.problems == {}
+    message_dispatcher.submit(delivery(message, row=5))
+    (sent,) = collect(message_dispatcher, 1)
     assert (sent.row, sent.state) == (5, "sent")
 
 
@@ -232,16 +228,16 @@ def test_a_message_that_arrived_late_is_not_sent_again(
     gate = threading.Event()
     fake = Fake(gate, NotifyError("down", permanent=False))
     clock = Clock()
-    courier = dispatch({"fake": fake}, monotonic=clock)
-    courier.submit(delivery(message))
+    message_dispatcher = dispatch({"fake": fake}, monotonic=clock)
+    message_dispatcher.submit(delivery(message))
     wait(lambda: len(fake.answers) == 1)
     clock.now_s += 60
-    (given_up,) = courier.results()
+    (given_up,) = message_dispatcher.results()
     gate.set()
-    (late,) = collect(courier, 1)
+    (late,) = collect(message_dispatcher, 1)
     assert late.state == "sent"
-    courier.submit(given_up)
-    (again,) = collect(courier, 1)
+    message_dispatcher.submit(given_up)
+    (again,) = collect(message_dispatcher, 1)
     assert again.state == "sent"
     assert fake.sent == ["a1b2c3-1"]
 
@@ -251,31 +247,35 @@ def test_a_full_queue_is_refused_and_can_be_tried_again(
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
-    courier = dispatch({"fake": fake}, queue_size=2)
-    courier.submit(delivery(message, row=0))
+    message_dispatcher = dispatch({"fake": fake}, queue_size=2)
+    message_dispatcher.submit(delivery(message, row=0))
     wait(lambda: len(fake.answers) == 1)
-    assert [courier.submit(delivery(message, row=row)) for row in (1, 2, 3)] == [True, True, False]
+    assert [message_dispatcher.submit(delivery(message, row=row)) for row in (1, 2, 3)] == [
+        True,
+        True,
+        False,
+    ]
     gate.set()
-    assert len(collect(courier, 3)) == 3
-    assert courier.submit(delivery(message, row=3))
-    collect(courier, 1)
+    assert len(collect(message_dispatcher, 3)) == 3
+    assert message_dispatcher.submit(delivery(message, row=3))
+    collect(message_dispatcher, 1)
 
 
 def test_close_does_not_wait_for_what_hangs(message: Message, dispatch: Dispatch) -> None:
     gate = threading.Event()
     fake, idle, hung = Fake(), Fake(), Fake(gate, "arrived")
-    courier = dispatch({"fake": fake, "idle": idle, "hung": hung})
-    courier.submit(delivery(message, "fake"))
+    message_dispatcher = dispatch({"fake": fake, "idle": idle, "hung": hung})
+    message_dispatcher.submit(delivery(message, "fake"))
     for row in (1, 2, 3):
-        courier.submit(delivery(message, "hung", row=row))
+        message_dispatcher.submit(delivery(message, "hung", row=row))
     wait(lambda: fake.sent != [] and len(hung.answers) == 1)
     began = time.monotonic()
-    unfinished = courier.close(timeout_s=0.3)
-    assert courier.close() == []
+    unfinished = message_dispatcher.close(timeout_s=0.3)
+    assert message_dispatcher.close() == []
     assert time.monotonic() - began < 2
     assert [(one.channel, one.row) for one in unfinished] == [("hung", 1), ("hung", 2), ("hung", 3)]
-    assert [one.state for one in courier.results()] == ["sent"]
-    assert not courier.submit(delivery(message, "fake", row=9))
+    assert [one.state for one in message_dispatcher.results()] == ["sent"]
+    assert not message_dispatcher.submit(delivery(message, "fake", row=9))
     assert (fake.closed, idle.closed, hung.closed) == (1, 1, 0)
     gate.set()
     wait(lambda: threads() == 0)
@@ -287,11 +287,11 @@ def test_a_channel_that_hangs_while_it_lets_go_holds_up_nobody(
     gate = threading.Event()
     fake = Fake()
     fake.close = lambda: gate.wait(30)  # type: ignore[method-assign, assignment]
-    courier = dispatch({"fake": fake})
-    courier.submit(delivery(message))
-    collect(courier, 1)
+    message_dispatcher = dispatch({"fake": fake})
+    message_dispatcher.submit(delivery(message))
+    collect(message_dispatcher, 1)
     began = time.monotonic()
-    assert courier.close(timeout_s=0.1) == []
+    assert message_dispatcher.close(timeout_s=0.1) == []
     assert time.monotonic() - began < 2
     gate.set()
 
@@ -319,13 +319,13 @@ def test_a_channel_with_a_longer_timeout_is_given_it(message: Message, dispatch:
     fake = Fake(gate)
     fake.timeout_s = 100.0
     clock = Clock()
-    courier = dispatch({"fake": fake}, deadline_s=20, monotonic=clock)
-    courier.submit(delivery(message))
+    message_dispatcher = dispatch({"fake": fake}, deadline_s=20, monotonic=clock)
+    message_dispatcher.submit(delivery(message))
     wait(lambda: fake.begun == 1)
     clock.now_s += 104
-    assert courier.results() == []
+    assert message_dispatcher.results() == []
     clock.now_s += 2
-    assert len(courier.results()) == 1
+    assert len(message_dispatcher.results()) == 1
 
 
 # ---- one channel's queue -------------------------------------------------------------------------
@@ -336,11 +336,11 @@ def test_what_waits_for_company_is_left_to_the_next_courier(
 ) -> None:
     gate = threading.Event()
     hung, fake = Fake(gate), Fake()
-    courier = dispatch({"hung": hung, "fake": fake}, clock=Clock(1000.0 + 8 * 3600))
-    courier.submit(delivery(message, "hung", row=1))
-    courier.submit(delivery(message, "fake", row=2))
-    wait(lambda: not courier._lanes["fake"]._queue)
-    left = courier.close(timeout_s=0.0)
+    message_dispatcher = dispatch({"hung": hung, "fake": fake}, clock=Clock(1000.0 + 8 * 3600))
+    message_dispatcher.submit(delivery(message, "hung", row=1))
+    message_dispatcher.submit(delivery(message, "fake", row=2))
+    wait(lambda: not message_dispatcher._lanes["fake"]._queue)
+    left = message_dispatcher.close(timeout_s=0.0)
     assert {one.row for one in left} == {1, 2}
     assert fake.sent == []
 
@@ -354,12 +354,12 @@ def test_without_a_thread_a_message_waits_for_one(
         raise RuntimeError("can't start new thread")
 
     fake = Fake()
-    courier = dispatch({"fake": fake})
+    message_dispatcher = dispatch({"fake": fake})
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert courier.submit(delivery(message))
-    assert courier.results() == []
+    assert message_dispatcher.submit(delivery(message))
+    assert message_dispatcher.results() == []
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert [one.state for one in collect(courier, 1)] == ["sent"]
+    assert [one.state for one in collect(message_dispatcher, 1)] == ["sent"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -371,11 +371,11 @@ def test_a_worker_that_dies_is_replaced(message: Message, dispatch: Dispatch) ->
             return super().send(message)
 
     fake = Dying()
-    courier = dispatch({"fake": fake})
-    courier.submit(delivery(message, row=1))
-    assert collect(courier, 1)[0].state == "pending"
-    courier.submit(delivery(message, row=2))
-    assert collect(courier, 1)[0].state == "sent"
+    message_dispatcher = dispatch({"fake": fake})
+    message_dispatcher.submit(delivery(message, row=1))
+    assert collect(message_dispatcher, 1)[0].state == "pending"
+    message_dispatcher.submit(delivery(message, row=2))
+    assert collect(message_dispatcher, 1)[0].state == "sent"
     assert threads() == 1
 
 
@@ -386,10 +386,10 @@ def test_messages_that_cannot_be_merged_are_a_failure_and_not_the_end(
         raise OverflowError("year is out of range")
 
     monkeypatch.setattr(dispatcher, "digest", broken)
-    courier = dispatch({"fake": Fake()}, clock=Clock(1000.0 + 8 * 3600))
+    message_dispatcher = dispatch({"fake": Fake()}, clock=Clock(1000.0 + 8 * 3600))
     for row in (1, 2):
-        courier.submit(delivery(message, row=row))
-    done = collect(courier, 2)
+        message_dispatcher.submit(delivery(message, row=row))
+    done = collect(message_dispatcher, 2)
     assert {(one.state, one.error) for one in done} == {("pending", "OverflowError in the channel")}
 
 

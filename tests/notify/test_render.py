@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpuwatchd.core.model import Button, Message
 from gpuwatchd.notify import plain_text
 from gpuwatchd.notify.channels.email.message import as_html
+from tests import making
 from tests.notify.conftest import HOSTILE
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -84,7 +85,7 @@ def _read(page: str) -> _Reader:
 def test_the_html_holds_everything_and_loads_nothing(message: Message) -> None:
     page = as_html(message)
     seen = _read(page)
-    for part in (message.subject, "Full in 0h 47m.", *message.facts.values(), message.command):
+    for part in (message.subject, "Full in 47 min.", *message.facts.values(), message.command):
         assert part in seen.text
     assert "WARNING" in seen.text
     assert seen.tags.count("tr") == 3
@@ -95,15 +96,8 @@ def test_the_html_holds_everything_and_loads_nothing(message: Message) -> None:
 
 
 def test_hostile_text_stays_text() -> None:
-    hostile = Message(
-        id="1",
-        notice="firing",
-        severity="warning",
-        subject=HOSTILE,
-        body=HOSTILE,
-        facts={HOSTILE: HOSTILE},
-        command=HOSTILE,
-    )
+    facts = {HOSTILE: HOSTILE}
+    hostile = making.message(subject=HOSTILE, body=HOSTILE, facts=facts, command=HOSTILE)
     page = as_html(hostile)
     assert "<b>" not in page
     assert "&lt;b&gt;bold" in page

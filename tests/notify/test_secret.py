@@ -72,8 +72,8 @@ def test_a_file_that_is_set_and_cannot_be_read_is_not_passed_over(
     monkeypatch.setenv(VARIABLE, "of-the-environment")
     with pytest.raises(NotifyError, match="No such file"):
         _read(file=str(tmp_path / "missing"))
-    with pytest.raises(NotifyError, match="address file"):
-        _read(file="/nowhere\0", what="address")
+    with pytest.raises(NotifyError, match="password file"):
+        _read(file="/nowhere\0")
 
 
 def test_what_is_withheld_is_no_longer_in_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +142,7 @@ def test_a_keyring_answers(keyring: Any) -> None:
     assert caught.value.hint == "keyring set gpuwatchd you"
 
 
+@pytest.mark.slow
 def test_a_keyring_that_hangs_is_left(keyring: Any) -> None:
     keyring("import time; time.sleep(60)")
     begun_s = time.monotonic()

@@ -38,7 +38,7 @@ def surroundings(**more: str) -> dict[str, str]:
 def key(suite: str, ours: Path) -> str:
     """Return a name for the content of all that goes into the package of a suite."""
     found = hashlib.sha256(f"{suite} {ours.name}\0".encode() + ours.read_bytes())
-    folders = (DEBIAN, ROOT / "packaging" / "completions", ROOT / "docs" / "man")
+    folders = (DEBIAN, ROOT / "gpuwatchd" / "cli" / "completions", ROOT / "docs" / "man")
     paths = [p for folder in folders for p in folder.rglob("*") if p.suffix != ".pyc"]
     paths += [ROOT / project.PINS_FULL, ROOT / "CHANGELOG.md", ROOT / "LICENSE"]
     for path in sorted(p for p in paths if p.is_file()):

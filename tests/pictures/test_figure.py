@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatchd.charts import child_process as children
-from gpuwatchd.charts import png as figure
+from gpuwatchd.charts import matplotlib_renderer as figure
 from gpuwatchd.charts import rendering
-from gpuwatchd.charts.drawing import Curve, Order
+from gpuwatchd.charts.chart_model import Curve, Order, Picture
+from gpuwatchd.charts.scales import frame
+from gpuwatchd.charts.svg import HEIGHT, draw
 from gpuwatchd.core import design, units
 from gpuwatchd.core.errors import GpuwatchdError
 from tests.browser import gallery
@@ -61,6 +64,7 @@ def test_every_picture_is_a_sound_svg_with_its_words(key: str) -> None:
     assert "".join(root.itertext()).count("memory used") == (0 if KINDS[key].empty else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_charts")
 def test_the_same_order_gives_the_same_file() -> None:
     for form in ("svg", "png"):
@@ -74,10 +78,11 @@ def test_a_png_has_its_size_and_its_words() -> None:
     image = opened(figure.draw(order(width_px=1200, height_px=800)))
     assert image.size == (1200, 800)
     assert image.text["Title"].endswith(": memory over time")
-    assert "full in 0h 47m (0h 39m - 1h 02m)" in image.text["Description"]
+    assert "full in 47 min (39 to 62 min)" in image.text["Description"]
     assert opened(figure.draw(order(width_px=400, height_px=300))).size == (400, 300)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_charts")
 def test_several_subjects_are_panels_of_one_file() -> None:
     one = opened(figure.draw(order()))
@@ -114,6 +119,7 @@ def test_a_tick_leaves_its_room_to_the_day(minutes: int, said: bool) -> None:
     assert ("06:00" in found) is said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_charts")
 def test_a_gap_has_no_curve_and_an_open_end_no_edge() -> None:
     import numpy as np
@@ -138,6 +144,7 @@ def test_foreign_text_is_text() -> None:
     assert figure.draw(replace(order(), pictures=(rude,))).startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_charts")
 def test_it_is_drawn_by_a_child_that_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -200,3 +207,83 @@ def test_too_many_or_too_little_room_is_refused(monkeypatch: pytest.MonkeyPatch)
 def test_an_order_survives_its_way() -> None:
     wish = order(*KINDS, dark=True, window=(1.0, 2.0))
     assert msgspec.json.decode(msgspec.json.encode(wish), type=Order) == wish
+
+
+# ---- the drawing that is seen without scripts and on paper ---------------------------------------
+
+
+def parsed(picture: Picture) -> ET.Element:
+    return ET.fromstring(draw(picture))
+
+
+def texts(root: ET.Element) -> list[str]:
+    return [node.text or "" for node in root.iter("text")]
+
+
+def of(root: ET.Element, name: str) -> list[ET.Element]:
+    return [node for node in root.iter() if node.get("class") == name]
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_it_is_well_formed_and_within_its_frame(key: str) -> None:
+    root = parsed(KINDS[key])
+    assert (root.get("width"), root.get("height")) == ("100%", str(HEIGHT))
+    for node in root.iter("text"):
+        assert 0 <= float(node.get("x", "-1").removesuffix("%")) <= 100
+        assert 0 <= float(node.get("y", "-1")) <= HEIGHT
+    assert not re.search(r"nan|inf\b", draw(KINDS[key]), re.IGNORECASE)
+
+
+def test_gaps_are_not_bridged() -> None:
+    root = parsed(gallery.gaps())
+    lines = [node.get("d", "") for node in of(root, "s-curve")]
+    assert len(lines) == 3
+    assert ["h0.01" in line for line in lines] == [False, True, False]  # the lone sample: a dot
+    assert len(of(root, "f-gap")) == 3
+    assert texts(root).count("the GPU was lost") == 3
+
+
+def test_text_from_elsewhere_is_text() -> None:
+    root = parsed(gallery.hostile())
+    assert [node.tag for node in root.iter() if node.tag in {"script", "img"}] == []
+
+
+def test_levels_beyond_all_bounds_are_drawn() -> None:
+    wild = Curve(
+        at_s=(1.0, 2.0), used_bytes=(0.0, 2.0**62), low_bytes=(0.0, 0.0), high_bytes=(0.0, 2.0**62)
+    )
+    picture = Picture(
+        key="k", title="t", kind="calm", verdict="v", begin_s=0.0, end_s=0.0, now_s=0.0,
+        curve=wild, limit_bytes=0.0,
+    )  # fmt: skip
+    assert len(of(parsed(picture), "s-curve")) == 1
+
+
+@pytest.mark.parametrize("high_s", [60.0 * 3600, None])
+def test_a_forecast_far_away_keeps_its_slope(high_s: float | None) -> None:
+    near = gallery.leak()
+    told = near.forecast
+    assert told is not None
+    assert told.limit_bytes is not None
+    width_s = near.end_s - near.begin_s
+    mid_s = 60.0 * width_s
+    far = msgspec.structs.replace(
+        near,
+        forecast=msgspec.structs.replace(
+            told, low_s=0.9 * mid_s, mid_s=mid_s, high_s=None if high_s is None else 1.1 * mid_s
+        ),
+    )
+    shown = frame(far)
+    scale = (shown.end_s - shown.begin_s) / shown.top_bytes * (236 / 1000)
+    root = parsed(far)
+
+    def slope(line: str) -> float:
+        (x, y), (x_far, y_far) = re.findall(r"([-\d.]+) ([-\d.]+)", line)
+        return (float(y) - float(y_far)) / (float(x_far) - float(x))
+
+    (fit,) = (node.get("d", "") for node in of(root, "s-fit") if "h0.01" not in node.get("d", ""))
+    room = told.limit_bytes - told.level_bytes
+    assert slope(fit[fit.index("L") :]) == pytest.approx(room / mid_s * scale, rel=0.02)
+    (cone,) = (node.get("d", "") for node in root.iter("path") if node.get("fill-opacity"))
+    steep = "L".join(cone.split("L")[:2])
+    assert slope(steep) == pytest.approx(room / (0.9 * mid_s) * scale, rel=0.02)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.charts import text_description
-from gpuwatchd.charts.drawing import Curve, Picture
+from gpuwatchd.charts.chart_model import Curve, Picture
 from gpuwatchd.core import units
 from tests.browser import gallery
 
@@ -33,7 +33,7 @@ def picture(used: list[float | None], spread: float = 0.0) -> Picture:
 
 def test_a_gap_is_a_row_and_no_number() -> None:
     rows = text_description.rows(picture([GIB, None, 2 * GIB]))
-    assert [row[1:] for row in rows] == [("1.0 GiB",), ("nothing recorded",), ("2.0 GiB",)]
+    assert [row[1:] for row in rows] == [("1.0 GiB",), ("no data",), ("2.0 GiB",)]
 
 
 def test_a_row_of_many_points_has_their_extremes() -> None:

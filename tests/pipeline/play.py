@@ -1,4 +1,4 @@
-"""Scripted sources and a courier that keeps everything: the stage of the pipeline's tests."""
+"""Scripted sources and a dispatcher that keeps everything: the stage of the pipeline's tests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Script:
 
 
 class Postbox:
-    """A courier that keeps what it gets and reports what it is told to."""
+    """A dispatcher that keeps what it gets and reports what it is told to."""
 
     def __init__(self, outcome: str = "sent") -> None:
         self.taken: list[Delivery] = []

@@ -18,7 +18,7 @@ import msgspec
 
 from gpuwatchd.alerts import wording
 from gpuwatchd.core.codes import Ending
-from gpuwatchd.core.model import About, Blame, Cost, EtaRange, ProcessKey, Subject
+from gpuwatchd.core.model import AlertSubject, Blame, Cost, EtaRange, ProcessKey, Subject
 from gpuwatchd.notify import plain_text
 from gpuwatchd.pipeline import messages
 from tests.making import CARD, KEY, MIB, alert, finding
@@ -57,7 +57,7 @@ TORCH = (
         "gc.collect() only helps where reference cycles hold them."
     ),
 )
-ABOUT = About(
+ABOUT = AlertSubject(
     gpu="0", gpu_name="NVIDIA A100-SXM4-80GB", user="alice", process="python", pid=4711,
     framework="PyTorch", job="slurm 42.0",
 )  # fmt: skip
@@ -72,8 +72,9 @@ def told(**changes: Any) -> Alert:
         limit_bytes=80.0 * 1024 * MIB,
         framework="PyTorch",
         advice=TORCH,
-        reason="grows steadily by 12.4 MB/min for 1h 06m, 792 MiB so far, none given back, up in "
-        "14 of 16 parts; 59% of its room is gone, 556 MiB left, full in 0h 47m (0h 39m - 1h 02m)",
+        reason="grows steadily by 12.4 MB/min for 1 h 6 min, 792 MiB so far, nothing released, "
+        "grew in 14 of 16 intervals; 59 % of the free memory is used, 556 MiB left, full in "
+        "47 min (39 to 62 min)",
         blame=(Blame(process=KEY, name="alice", share=1.0, rate_bytes_per_s=206_667.0),),
     )
     judged = msgspec.structs.replace(judged, **changes.pop("judged", {}))
@@ -116,9 +117,9 @@ def _ranks() -> Alert:
         judged={
             "blame": shares,
             "reason": "all 4 ranks of torchrun 7f3a leak alike, together 49.6 MB/min, and rank 2 "
-            "on GPU 2 is full first; rank 0 on GPU 0 grows steadily by 12.4 MB/min for 1h 06m, "
-            "792 MiB so far, none given back, up in 14 of 16 parts; 59% of its room is gone, "
-            "556 MiB left, full in 0h 47m (0h 39m - 1h 02m)",
+            "on GPU 2 is full first; rank 0 on GPU 0 grows steadily by 12.4 MB/min for 1 h 6 min, "
+            "792 MiB so far, nothing released, grew in 14 of 16 intervals; 59 % of the free memory "
+            "is used, 556 MiB left, full in 47 min (39 to 62 min)",
         },
         about=msgspec.structs.replace(ABOUT, job="torchrun 7f3a"),
     )
@@ -136,9 +137,9 @@ def _host() -> Alert:
                     "try num_workers=0."
                 ),
             ),
-            "reason": "host memory grows steadily by 12.4 MB/min for 1h 06m, 792 MiB so far, none "
-            "given back, up in 14 of 16 parts; 59% of its room is gone, 556 MiB left, full in "
-            "0h 47m (0h 39m - 1h 02m)",
+            "reason": "host memory grows steadily by 12.4 MB/min for 1 h 6 min, 792 MiB so "
+            "far, nothing released, grew in 14 of 16 intervals; 59 % of the free memory is used, "
+            "556 MiB left, full in 47 min (39 to 62 min)",
         },
         cost=None,
     )
@@ -148,7 +149,7 @@ def _device(title: str, subject: Subject, **judged: Any) -> Alert:
     return told(
         key=f"leak:{subject.id}",
         title=title,
-        about=About(gpu="0", gpu_name="NVIDIA A100-SXM4-80GB"),
+        about=AlertSubject(gpu="0", gpu_name="NVIDIA A100-SXM4-80GB"),
         judged={"subject": subject, "framework": None, "blame": (), "advice": (), **judged},
     )
 
@@ -180,8 +181,8 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
         "firing-process-step",
         told(judged={
             "pattern": "step", "confidence": 0.97,
-            "reason": "rises in steps of 24 MiB every 0h 10m, 7 so far, none given back; 59% of "
-            "its room is gone, 556 MiB left, full in 0h 47m (0h 39m - 1h 02m)",
+            "reason": "rises in steps of 24 MiB every 10 min, 7 so far, nothing released; 59 % of "
+            "the free memory is used, 556 MiB left, full in 47 min (39 to 62 min)",
         }),
         "firing", plain,
     )  # fmt: skip
@@ -189,9 +190,9 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
         "firing-process-cyclic",
         told(judged={
             "pattern": "cyclic", "confidence": 0.78,
-            "reason": "rises and falls every 0h 08m, and what is kept after each of 9 cycles "
-            "creeps up by 12.4 MB/min; 59% of its room is gone, 556 MiB left, full in 0h 47m "
-            "(0h 39m - 1h 02m)",
+            "reason": "rises and falls every 8 min, and memory kept after each of 9 cycles creeps "
+            "up by 12.4 MB/min; 59 % of the free memory is used, 556 MiB left, full in 47 min "
+            "(39 to 62 min)",
         }),
         "firing", plain,
     )  # fmt: skip
@@ -244,7 +245,7 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
     )
     yield "firing-group", told(), "firing", {"also": (second, third)}
     yield "firing-flapping", told(flaps=3, told_flapping=True), "firing", plain
-    hardware = (("look at the hardware first: XID 63: memory was marked to be taken out of use, at "
+    hardware = (("check the hardware first: XID 63: memory was marked to be taken out of use, at "
                 "02:01"), *TORCH)  # fmt: skip
     yield "firing-after-hardware", told(judged={"advice": hardware}), "firing", plain
     stale = {"judged_at_s": NOW_S - 900.0}
@@ -269,9 +270,9 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
 def _gpu_lost() -> Alert:
     return _other(
         "gpu",
-        "the GPU does not answer any more; GPU is lost",
+        "the GPU no longer answers; GPU is lost",
         (
-            "the kernel's log says more: sudo dmesg | grep -iE 'xid|nvrm|amdgpu|pcie'",
+            "see the kernel log for details: sudo dmesg | grep -iE 'xid|nvrm|amdgpu|pcie'",
             "what ran on it cannot go on there: start it again on another GPU",
             "one that fell off the bus comes back with a reboot, or with the power off and on",
         ),
@@ -293,8 +294,8 @@ def _gpu_back() -> Alert:
 def _held() -> Alert:
     return _other(
         "held",
-        "9.4 GiB held by a process that does nothing; no work on the GPU and 0.1 % of a core for "
-        "2h 10m; 20.4 GiB-hours so far",
+        "9.4 GiB held by an idle process; no work on the GPU and 0.1 % of a core for "
+        "2 h 10 min; 20.4 GiB-hours so far",
         (
             "it belongs to alice - python train.py - pid 4711",
             "end it (SIGTERM first) if its owner does not need it",

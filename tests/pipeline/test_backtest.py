@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpuwatchd.collect.logs.log import LogFile, LogSeries
+from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.model import Device, EtaRange, Subject
-from gpuwatchd.pipeline import backtest, later_outcome, recorded_log, replay
+from gpuwatchd.pipeline import backtest, history_log, later_outcome, replay
 from gpuwatchd.pipeline.later_outcome import LaterOutcome
 from gpuwatchd.store import labels
 from gpuwatchd.store.labels import UserLabel
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.core.model import FloatArray
-    from gpuwatchd.pipeline.backtest import Case, DeviceReport, Trial
+    from gpuwatchd.pipeline.backtest import BacktestCase, DeviceReport, Trial
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,7 @@ def played(where: Path, tried: list[Trial] | None = None) -> DeviceReport:
         )
 
 
-def by_pid(report: DeviceReport) -> dict[int, Case]:
+def by_pid(report: DeviceReport) -> dict[int, BacktestCase]:
     return {
         case.subject.process.pid: case
         for case in report.played[0].cases
@@ -158,7 +158,7 @@ def test_judging_once_for_all_trials_changes_nothing(directory: Path, threshold:
     both = [backtest.Trial(name="now", config=now), backtest.Trial(name="then", config=settings)]
     one = played(directory, both).played[1].cases
     with Reader.open(directory) as history:
-        log = recorded_log.load(history, DEVICE, BEGIN_S - 60, END_S)
+        log = history_log.load(history, DEVICE, BEGIN_S - 60, END_S)
     plain = {
         (result.subject.id, event.at_s)
         for result in replay.analyze(log, settings)
@@ -166,17 +166,6 @@ def test_judging_once_for_all_trials_changes_nothing(directory: Path, threshold:
         if event.state == "firing"
     }
     assert {(c.subject.id, c.alert_at_s) for c in one if c.alert_at_s is not None} == plain
-
-
-def test_progress_rises_to_the_end(directory: Path) -> None:
-    seen: list[float] = []
-    with Reader.open(directory) as history:
-        backtest.play(
-            history, DEVICE, (BEGIN_S, END_S), backtest.trials(Config())[:1], passed=seen.append
-        )
-    assert seen == sorted(seen)
-    assert 0.0 < seen[0] <= 0.1
-    assert 0.9 < seen[-1] <= 1.0
 
 
 def test_an_empty_span_has_nothing_to_say(directory: Path) -> None:
@@ -192,25 +181,12 @@ def test_an_empty_span_has_nothing_to_say(directory: Path) -> None:
 def test_a_span_of_a_thousand_years_takes_no_longer(directory: Path) -> None:
     steps: list[float] = []
     with Reader.open(directory) as history:
-        near = recorded_log.load(history, DEVICE, BEGIN_S - 60, END_S)
-        far = recorded_log.load(history, DEVICE, -1000 * 365 * 86400.0, END_S, passed=steps.append)
+        near = history_log.load(history, DEVICE, BEGIN_S - 60, END_S)
+        far = history_log.load(history, DEVICE, -1000 * 365 * 86400.0, END_S, passed=steps.append)
     assert len(steps) < 20
     assert steps[-1] == 1.0
     assert far.series[0].t_s.tolist() == near.series[0].t_s.tolist()
     assert len(far.series) == len(near.series)
-
-
-def test_a_bucket_keeps_its_lowest_and_its_highest(rolled: Path, directory: Path) -> None:
-    with Reader.open(rolled) as history:
-        coarse = recorded_log.load(history, DEVICE, BEGIN_S, END_S)
-    with Reader.open(directory) as history:
-        fine = recorded_log.load(history, DEVICE, BEGIN_S, END_S)
-    for one, other in zip(coarse.series, fine.series, strict=True):
-        assert one.subject == other.subject
-        assert np.all(np.diff(one.t_s) > 0)
-        assert one.used_bytes.max() == other.used_bytes.max()
-    assert coarse.series[0].used_bytes.min() == fine.series[0].used_bytes.min()
-    assert coarse.series[0].t_s.size < fine.series[0].t_s.size / 2
 
 
 def test_a_boot_tears_the_series(tmp_path: Path) -> None:
@@ -218,7 +194,7 @@ def test_a_boot_tears_the_series(tmp_path: Path) -> None:
     recorded.boot(tmp_path, BEGIN_S, "one")
     recorded.boot(tmp_path, BEGIN_S + 2 * HOUR_S, "two")
     with Reader.open(tmp_path) as history:
-        whole = recorded_log.load(history, DEVICE, BEGIN_S, END_S).series[0]
+        whole = history_log.load(history, DEVICE, BEGIN_S, END_S).series[0]
     (at,) = whole.breaks
     assert whole.t_s[at] == pytest.approx(BEGIN_S + 2 * HOUR_S, abs=20)
 

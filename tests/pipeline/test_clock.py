@@ -11,14 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.alerts import Rules
+from gpuwatchd.collect.host import Host
+from gpuwatchd.core.codes import Ending
+from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.clock import Clock, moved_alert, resumed
 from gpuwatchd.store.ring import Ring
-from tests.making import MIB, alert, sample
+from tests.host.world import FakeProc
+from tests.making import GIB, MIB, alert, sample
 from tests.pipeline.play import EAGER, Postbox, Script, leaking, run, states
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuwatchd.core.model import Sample
+    from gpuwatchd.pipeline import Tick
 
 RULES = Rules()
 STEPS = [3600.0, -600.0, -365 * 86_400.0, 8 * 3600.0]
@@ -78,6 +85,7 @@ def test_an_empty_ring_can_be_moved() -> None:
     assert ring.window()[0].tolist() == [5_000.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_s", STEPS)
 def test_a_step_changes_neither_what_is_told_nor_how_often(by_s: float) -> None:
     def play(tick: int) -> Sample:
@@ -86,7 +94,7 @@ def test_a_step_changes_neither_what_is_told_nor_how_often(by_s: float) -> None:
         return msgspec.structs.replace(one, taken_at_s=wall_s)
 
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
     ticks = run(pipeline, 300)
     assert states(ticks)[:2] == ["watch", "firing"]
     assert "resolved" not in states(ticks)
@@ -128,7 +136,7 @@ def test_what_has_not_appeared_since_a_restart_moves_too(by_s: float) -> None:
     pipeline.intake.adopt(left)
     pipeline.alarms.adopt(msgspec.structs.replace(left, key="gpu:x", kind="gpu"), 2e9)
     run(pipeline, 10)
-    (unseen,), (alarm,) = pipeline.intake.unplaced(), pipeline.alarms.alarms.values()
+    (unseen,), (alarm,) = pipeline.intake.estate.alerts.values(), pipeline.alarms.alarms.values()
     assert alarm.alert is not None
     for one in (unseen, alarm.alert):
         assert one.next_notice_at_s == pytest.approx(2e9 + 3500.0 + by_s, abs=0.01)
@@ -138,3 +146,38 @@ def test_what_has_not_appeared_since_a_restart_moves_too(by_s: float) -> None:
 def test_what_was_stored_in_the_past_stays_as_it_is() -> None:
     stored = alert(notices=1, last_notice_at_s=9_950.0, next_notice_at_s=13_550.0)
     assert resumed(stored, RULES, 10_000.0) is stored
+
+
+# ---- an alert goes on as the same alert when the clock was set while the daemon was down ---------
+
+
+PID = 4711
+NUMBER = ProcessInfo(key=ProcessKey(pid=PID, started_at_s=None), name="")
+"""What the driver says of a process."""
+
+
+def tick_after_restart(tmp_path: Path, *, kept: bool, step_s: int) -> Tick:
+    """Return the first tick of a daemon that adopts an alert of one that ran before the step."""
+    anchor = tmp_path / "boot.json" if kept else None
+    proc = FakeProc(tmp_path / "proc")
+    proc.process(PID)
+    first = Host(proc.folder, contained=False, anchor=anchor).processes([PID])[PID]
+    proc.put("stat", f"btime {1_700_000_000 + step_s}\n")
+    host = Host(proc.folder, contained=False, anchor=anchor)
+    source = Script(lambda tick: sample(1000.0 + 5.0 * tick, [(NUMBER, GIB)]))
+    pipeline = Pipeline(config=EAGER, sources=[source], host=host)
+    subject = msgspec.structs.replace(alert().subject, process=first.key)
+    pipeline.intake.adopt(alert(subject=subject, key=f"leak:{subject.id}", notices=1))
+    return pipeline.tick()
+
+
+@pytest.mark.parametrize("step_s", [-90, 0, 3600])
+def test_it_goes_on(tmp_path: Path, step_s: int) -> None:
+    tick = tick_after_restart(tmp_path, kept=True, step_s=step_s)
+    assert [a.state for a in tick.alerts] == ["firing"]
+    assert tick.changes == ()
+
+
+def test_without_the_time_of_boot_it_would_end(tmp_path: Path) -> None:
+    tick = tick_after_restart(tmp_path, kept=False, step_s=-90)
+    assert [a.ended_code for a in tick.changes] == [Ending.ENDED_UNOBSERVED]

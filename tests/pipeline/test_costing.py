@@ -14,8 +14,7 @@ from gpuwatchd.collect.host.checkpoint_files import Saved
 from gpuwatchd.core.config import CheckpointsSection, CostSection, Seconds, StoreSection
 from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.alert_cost import Costing
-from gpuwatchd.pipeline.checkpoint_search import DEADLINE_S, Saves
+from gpuwatchd.pipeline.alert_cost import DEADLINE_S, Costing, Saves
 from gpuwatchd.store import checkpoints
 from gpuwatchd.store.checkpoints import Checkpoint
 from gpuwatchd.store.writer import History
@@ -73,21 +72,6 @@ def test_what_is_at_risk_is_the_time_until_the_middle_of_the_forecast() -> None:
     assert late.at_risk_usd == 0.0
 
 
-def test_neighbours_take_their_share_and_the_whole_price_is_beside_it() -> None:
-    other = ProcessInfo(key=ProcessKey(pid=8, started_at_s=900.0), name="python", user="bob")
-
-    def play(tick: int) -> Sample:
-        held = 10 * GIB + max(0, tick - 60) * 200 * MIB
-        return sample(1000.0 + 5.0 * tick, [(LEAKER, held), (other, held)])
-
-    pipeline = Pipeline(config=PRICED, sources=[Script(play)])
-    run(pipeline, 200)
-    found = of(pipeline)
-    assert found.gpu_hours == pytest.approx(995 / 3600 / 2, rel=0.1)
-    assert found.usd_per_hour == pytest.approx(2.0)
-    assert found.whole_usd_per_hour == 4.0
-
-
 def test_a_job_of_ranks_has_all_of_its_devices() -> None:
     pipeline = Pipeline(
         config=PRICED, sources=[Script(lambda i: spread(i, growing), devices=CARDS)]
@@ -97,13 +81,6 @@ def test_a_job_of_ranks_has_all_of_its_devices() -> None:
     assert {one.device_uid for one in found.members} == {card.uid for card in CARDS}
     assert found.usd_per_hour == pytest.approx(16.0)
     assert found.gpu_hours == pytest.approx(4 * 1295 / 3600, rel=0.05)
-
-
-def test_without_a_price_hours_are_still_told() -> None:
-    found = of(playing(EAGER))
-    assert (found.spent_usd, found.usd_per_hour) == (None, None)
-    assert found.gpu_hours == pytest.approx(995 / 3600, abs=0.01)
-    assert "GPU-hours since start" in cost.line(found)
 
 
 def test_another_price_or_none_is_heard_without_a_restart() -> None:
@@ -208,18 +185,6 @@ def test_a_file_is_a_checkpoint_while_an_alert_is_open(tmp_path: Path) -> None:
     kept.close()
 
 
-def test_nobody_is_looked_for_without_an_alert_or_a_pattern() -> None:
-    pipeline = Pipeline(
-        config=PRICED, sources=[Script(lambda i: sample(1000.0 + 5.0 * i, [(LEAKER, GIB)]))]
-    )
-    run(pipeline, 5)
-    config = msgspec.structs.replace(PRICED, checkpoints=CheckpointsSection(paths=("/x/*",)))
-    saves = Saves()
-    costing = Costing(config, pipeline.intake, None, saves)
-    costing.step(2000.0)
-    assert not saves.busy
-
-
 def test_a_restart_knows_the_hours_of_before(tmp_path: Path) -> None:
     history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
     first = playing(history=history)
@@ -238,7 +203,7 @@ def test_of_one_that_has_ended_what_it_cost_is_still_known() -> None:
         return alone(tick) if tick < 220 else sample(1000.0 + 5.0 * tick, [])
 
     post = Postbox()
-    pipeline = Pipeline(config=PRICED, sources=[Script(play)], courier=post)
+    pipeline = Pipeline(config=PRICED, sources=[Script(play)], message_dispatcher=post)
     ticks = run(pipeline, 240)
     over = next(a for t in ticks for a in t.changes if a.state == "resolved")
     before = next(a.cost for t in ticks[::-1] for a in t.alerts if a.cost is not None)
@@ -258,15 +223,6 @@ def collected(saves: Saves) -> list[Checkpoint]:
             return found
         time.sleep(0.005)
     return []
-
-
-def test_nobody_to_ask_about_needs_no_thread() -> None:
-    saves = Saves()
-    before = threading.active_count()
-    saves.ask((), (LEAKER,), 10.0)
-    saves.ask(("/a",), (), 10.0)
-    assert threading.active_count() == before
-    assert not saves.busy
 
 
 def test_one_that_fails_does_not_stop_the_next() -> None:
@@ -305,19 +261,3 @@ def test_a_look_that_hangs_is_told_and_asked_nothing_more() -> None:
         free.set()
         saves.close()
     assert collected(saves) == []
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_one_thread_serves_all_looks(times: int) -> None:
-    names = set()
-
-    def look(*_: object) -> Saved | None:
-        names.add(threading.current_thread().name)
-        return Saved(1.0, "/x")
-
-    saves = Saves(look)
-    for _ in range(times):
-        saves.ask(("/a",), (LEAKER,), 10.0)
-        assert collected(saves)
-    saves.close()
-    assert names == {"checkpoints"}

@@ -17,10 +17,8 @@ from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import Cost, Decision, Delivery, Holding, ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import digests
 from gpuwatchd.pipeline.digests import Digests, following
-from gpuwatchd.pipeline.outbox import Outbox
 from gpuwatchd.pipeline.rule_settings import local, rules_of
 from tests.making import alert
-from tests.pipeline.play import Postbox
 from tests.store.world import Time, opened
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ class Box:
 
     def __init__(self, **policy: Any) -> None:
         self.policy = PolicySection(**policy)
-        self.courier: object | None = object()
+        self.message_dispatcher: object | None = object()
         self.sent: list[Delivery] = []
         self.counted = 0
 
@@ -90,23 +88,6 @@ def test_daily_at_its_hour_only_when_there_is_something(tmp_path: Path) -> None:
     assert [d.message.id for d in history.pending_deliveries()] == [one.message.id]
     run(made, time, 24 * HOUR_S)
     assert len(box.sent) == box.counted == 2
-    history.close()
-
-
-def test_it_leaves_by_the_post_like_everything_else(tmp_path: Path) -> None:
-    time = Time(at("2026-11-16T20:00"))
-    history = opened(tmp_path, time)
-    carrier = Postbox()
-    policy = PolicySection(digest="daily", digest_channels=("email", "chat"))
-    post = Outbox(carrier, history, policy=policy, wall=time.clock, mono=time.monotonic)
-    made = Digests(post, history, Held())  # type: ignore[arg-type]
-    made.step(time.now_s)
-    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
-    run(made, time, 24 * HOUR_S)
-    assert {one.channel for one in history.pending_deliveries()} == {"email", "chat"}
-    post.collect(time.now_s)
-    assert [one.channel for one in carrier.taken] == ["email", "chat"]
-    assert len({one.message.id for one in carrier.taken}) == 1
     history.close()
 
 
@@ -217,7 +198,7 @@ def test_an_alert_counts_with_what_it_costs_now_or_else_did_and_its_process_once
 
 def test_without_a_courier_or_a_history_nothing_happens(tmp_path: Path) -> None:
     made, box, time, history = begun(tmp_path, "2026-11-16T20:00", digest="weekly")
-    box.courier = None
+    box.message_dispatcher = None
     run(made, time, 10 * 24 * HOUR_S)
     assert box.sent == []
     alone = Digests(box, None, Held())  # type: ignore[arg-type]
@@ -299,7 +280,7 @@ def test_it_tells_what_is_open_was_held_back_and_costs() -> None:
     assert len(told.held_back) == 1
     message = digests.compose(told, number="n", why="of the day", from_s=from_s, now_s=now_s)
     assert re.findall(r"\$[0-9.]+", message.facts["Cost"]) == ["$3.00", "$12.40", "$1.50"]
-    assert {"Growing", "Held without work", "Not told"} < message.facts.keys()
+    assert {"Growing", "Idle memory", "Not sent"} < message.facts.keys()
     assert "\x1b" not in "".join(message.facts.values())
 
 

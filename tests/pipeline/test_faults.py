@@ -71,7 +71,7 @@ def _raise(error: Exception) -> Any:
 
 def test_a_failed_delivery_shows_as_a_problem_until_one_arrives() -> None:
     post = Postbox(outcome="pending")
-    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], message_dispatcher=post)
     ticks = run(pipeline, 180)
     assert any("channel desktop does not deliver: refused" in p for p in ticks[-1].state.problems)
     assert len(post.taken) > 3
@@ -142,7 +142,9 @@ def test_a_first_notice_that_is_due_is_told_although_the_driver_hangs() -> None:
     clock = [0.0]
     post = Postbox()
     script = Script(play)
-    pipeline = Pipeline(config=EAGER, sources=[script], courier=post, mono=lambda: clock[0])
+    pipeline = Pipeline(
+        config=EAGER, sources=[script], message_dispatcher=post, mono=lambda: clock[0]
+    )
     ticks = []
     for _ in range(2000):
         clock[0] += 5.0
@@ -180,7 +182,7 @@ def test_one_series_that_cannot_be_judged_hides_no_other(
     monkeypatch.setattr(verdict, "judge", judge)
     ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 180)
     assert "firing" in states(ticks)
-    assert any("could not be judged" in problem for problem in ticks[-1].state.problems)
+    assert any("could not be evaluated" in problem for problem in ticks[-1].state.problems)
     assert len([r for r in caplog.records if "part=detectors" in r.message]) <= 2
 
 
@@ -193,7 +195,7 @@ def test_a_message_that_cannot_be_made_stays_due(monkeypatch: pytest.MonkeyPatch
         raise ValueError("no words")
 
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], message_dispatcher=post)
     monkeypatch.setattr(messages, "compose", broken)
     ticks = run(pipeline, 180)
     assert post.taken == []

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
 
 from gpuwatchd import alerts as policy
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config import (
     Config,
     CostSection,
-    OverrideSection,
     PolicySection,
-    Seconds,
     StoreSection,
 )
 from gpuwatchd.core.model import Matcher, ProcessInfo, ProcessKey, Sample, Silence
@@ -27,6 +24,8 @@ from tests.pipeline.play import QUIET, Postbox, Script, leaking, run
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from gpuwatchd.core.model import Alert
     from gpuwatchd.pipeline import Tick
@@ -71,7 +70,7 @@ class Case:
         )  # fmt: skip
         self.pipeline = Pipeline(
             config=self.config, sources=[Script(lambda _: self.sample())], history=self.history,
-            courier=self.post, wall=self.clocks.wall, mono=self.clocks.mono,
+            message_dispatcher=self.post, wall=self.clocks.wall, mono=self.clocks.mono,
         )  # fmt: skip
         self.pipeline.resume()
 
@@ -220,40 +219,6 @@ def test_a_silence_that_somebody_sets_is_heard_and_ends(tmp_path: Path) -> None:
     case.pipeline.close()
 
 
-@pytest.mark.parametrize(
-    ("rule", "state"),
-    [(OverrideSection(user="alice", mute=True, why="ours"), "firing"),
-     (OverrideSection(user="bob", mute=True), "firing"),
-     (OverrideSection(command="*train.py*", grows_to=80 * GIB), "watch")],  # type: ignore[arg-type]
-)  # fmt: skip
-def test_overrides_hold_for_those_they_are_about(
-    tmp_path: Path, rule: OverrideSection, state: str
-) -> None:
-    case = Case(tmp_path, Config(override=(rule,)))
-    last = case.run(190)[-1]
-    assert [alert.state for alert in last.alerts] == [state]
-    assert case.told == (["firing"] if rule.user == "bob" else [])
-    if rule.user == "alice":
-        assert last.alerts[0].held_facts == {"rule": "override 1: ours"}
-    case.pipeline.close()
-
-
-def test_the_clock_of_the_wall_moves_no_cooldown(tmp_path: Path) -> None:
-    rules = PolicySection(cooldown=Seconds(600), repeat=(Seconds(3600),))
-    case = Case(tmp_path, Config(policy=rules))
-    case.run(190)
-    (first,) = case.post.taken
-    before = present(case.history.open_alerts()[0].next_notice_at_s)
-    case.clocks.base_s += 86_400.0
-    case.run(5)
-    (after,) = case.history.open_alerts()
-    assert after.next_notice_at_s == pytest.approx(before + 86_400.0, abs=0.1)
-    case.end(5)
-    assert case.told == ["firing", "resolved"]
-    assert case.post.taken[1].message.thread == first.message.id
-    case.pipeline.close()
-
-
 def test_of_what_reached_nobody_nobody_hears_that_it_is_over(tmp_path: Path) -> None:
     case = Case(tmp_path)
     case.post.outcome = "failed"  # for good
@@ -316,7 +281,7 @@ def test_one_alert_that_cannot_be_judged_costs_no_other_its_notice(
     case.run(260)
     assert [d.message.notice for d in case.post.taken][:1] == ["firing"]
     assert all(f"/{KEY.pid}@" in d.alert_key for d in case.post.taken)
-    (problem,) = [one for one, _ in case.pipeline.problems() if "nobody can be told" in one]
+    (problem,) = [one for one, _ in case.pipeline.problems() if "no message can be sent" in one]
     assert f"/{OTHER.key.pid}@" in problem
     case.pipeline.close()
 

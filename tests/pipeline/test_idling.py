@@ -1,4 +1,4 @@
-"""Memory that is held without work: one alert per process, told when it lasts, over when it is."""
+"""Idle memory: one alert per process, told when it lasts, over when it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
-from gpuwatchd.pipeline.idle_alerts import BUSY_S, GONE_S, HOLD_S
+from gpuwatchd.pipeline.condition_alerts import BUSY_S, GONE_S, HOLD_S
 from tests.making import CARD
 from tests.pipeline.test_alarms import OTHER, T0, World
 
@@ -36,7 +36,7 @@ USE = ProcessUse(key=ALICE.key, used_bytes=12 * GIB)
 
 
 def holding_world() -> tuple[World, Alert]:
-    """Return a world in which memory is held without work, and the alert on it."""
+    """Return a world with idle memory, and the alert on it."""
     world = World(CARD, tell_held=("idle",))
     world.now_s += 1000
     world.set(CARD, "ok", (USE,))
@@ -57,7 +57,7 @@ def test_what_is_held_is_told_once_with_its_owner_and_what_frees_it() -> None:
     assert (opened.kind, opened.severity, opened.opened_at_s) == ("held", "warning", T0)
     assert opened.title == "GPU 0 (A100): python train.py[4711] of alice"
     assert opened.finding.reason == (
-        "12.0 GiB held by a process that does nothing; 0 % of the GPU for 3h; 36.0 GiB-hours so far"
+        "12.0 GiB held by an idle process; 0 % of the GPU for 3h; 36.0 GiB-hours so far"
     )
     assert opened.finding.advice[-1] == "ask alice"
     assert "alice" in opened.finding.advice[0]
@@ -146,13 +146,3 @@ def test_what_works_after_a_time_without_looks_is_over_soon() -> None:
     world.set(CARD, "ok", (USE,))
     (over,) = world.run(BUSY_S)
     assert (over.key, over.ended_code) == (opened.key, Ending.AT_WORK)
-
-
-def test_one_that_is_gone_without_a_name_is_named_by_its_pid() -> None:
-    world = World(CARD, tell_held=("gone",))
-    world.now_s += 1000
-    nobody = ProcessInfo(key=ProcessKey(pid=4740, started_at_s=None), name="?", state="gone")
-    world.held.found = (holding(kind="gone", process=nobody),)
-    (opened,) = world.run(60)
-    assert opened.title == "GPU 0 (A100): pid 4740 (gone)"
-    assert opened.finding.advice == ("ask alice",)

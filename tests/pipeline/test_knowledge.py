@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.core.model import Alert
-    from gpuwatchd.pipeline.watcher import Track
+    from gpuwatchd.pipeline.track_evaluation import Track
     from gpuwatchd.store.writer import History
 
 MINUTE = 60.0
@@ -48,7 +49,7 @@ class Lab:
             config=Config(),
             sources=[Script(lambda _: self.look(), devices=self.devices)],
             history=self.history,
-            courier=self.post,
+            message_dispatcher=self.post,
             wall=self.time.clock,
             mono=self.time.monotonic,
         )
@@ -243,7 +244,7 @@ def test_what_is_said_to_be_normal_is_over_at_once_and_stays_quiet_up_to_there(l
     lab.say(alert, "normal", "a cache")
     (over,) = lab.pass_minutes(0.2)
     assert over.state == "resolved"
-    assert over.ended == "alice said that this is normal: a cache"
+    assert over.ended_code is Ending.LABELLED_NORMAL
     assert over.next_notice_at_s is None
     assert lab.pass_minutes(3) == []
     finding = lab.track(info).finding
@@ -261,7 +262,7 @@ def test_what_was_said_can_be_taken_back(lab: Lab) -> None:
     lab.pass_minutes(1)
     assert lab.track(info).hush is not None
     assert lab.track(info).memo.shown.word == "normal"
-    labels.unsay(lab.directory, alert.key, lab.time.now_s)
+    labels.remove_label(lab.directory, alert.key, lab.time.now_s)
     assert "firing" in states(lab.pass_minutes(10))
     assert lab.track(info).hush is None
     assert lab.track(info).history == ()
@@ -405,17 +406,3 @@ def test_yesterday_is_known_of_what_is_older_than_a_day(lab: Lab) -> None:
     lab.pass_minutes(26 * 60)
     assert [one.kind for one in lab.track(info).history] == ["yesterday"]
     assert lab.track(info).memo.shown.yesterday
-
-
-def test_nothing_is_known_without_a_history() -> None:
-    info = ProcessInfo(key=ProcessKey(pid=1, started_at_s=0.0), name="python", program="abc")
-
-    def play(tick: int) -> Sample:
-        uses = [(info, GIB + tick * 100 * MIB)] if tick < 100 else []
-        return sample(1000.0 + 10.0 * tick, uses)
-
-    pipeline = Pipeline(config=Config(), sources=[Script(play)])
-    for _ in range(120):
-        pipeline.tick()
-    assert pipeline.problems() == []
-    pipeline.close()

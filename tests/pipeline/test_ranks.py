@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from gpuwatchd.cli import main
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.track_baseline import Suppression, of_job
-from gpuwatchd.store import live
 from gpuwatchd.store.labels import UserLabel
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import EAGER, Postbox, Script, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from gpuwatchd.core.model import Device
     from gpuwatchd.pipeline import Tick
+
+pytestmark = pytest.mark.slow
 
 JOB = "torchrun 7f3a"
 
@@ -72,7 +69,7 @@ def played(
 ) -> tuple[list[Tick], Postbox]:
     post = Postbox()
     source = Script(lambda i: spread(i, play, cards=cards), devices=cards)
-    return run(Pipeline(config=EAGER, sources=[source], courier=post), ticks), post
+    return run(Pipeline(config=EAGER, sources=[source], message_dispatcher=post), ticks), post
 
 
 def test_ranks_that_leak_alike_are_one_alert() -> None:
@@ -101,30 +98,6 @@ def test_a_rank_on_an_instance_is_named_by_the_instance() -> None:
     assert sorted(one.name for one in alert.finding.blame) == [
         f"rank {i} on MIG 3:{i}" for i in range(4)
     ]
-
-
-def test_people_are_told_of_one_rank_and_referred_to_it_by_the_others(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path))
-    source = Script(lambda i: spread(i, growing), devices=CARDS)
-    tick = run(Pipeline(config=EAGER, sources=[source]), 260)[-1]
-    now = {"taken_at_s": time.time(), "pid": os.getpid()}
-    live.write(tmp_path, msgspec.structs.replace(tick.state, **now))
-    main(["predict"])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert shown.count("suspect ") == shown.count("Check what grows with each") == 1
-    assert shown.count("leaks alike, see rank") == 3
-    assert shown.count(f"of {JOB} +") == 3
-    assert shown.count("R² ") == 4
-    main(["explain", "4701"])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert f"one alert is told for its job: see rank 3 on GPU 3 of {JOB}" in shown
-    assert "nothing is open yet" not in shown
-    main(["status"])
-    shown = capsys.readouterr().out
-    assert shown.count("CRITICAL gradual") + shown.count("LEAK gradual") == 1
-    assert shown.count("leaks alike, see rank") == 3
 
 
 def test_the_time_left_is_that_of_the_first_to_be_full() -> None:
@@ -179,17 +152,6 @@ def test_a_rank_is_not_hidden_behind_one_that_is_told_of_with_others() -> None:
     assert any("GPU 2" in title or "GPU 1-2" in title for title in titles), titles
 
 
-def test_ranks_on_one_device_are_one_alert_too() -> None:
-    def play(number: int, tick: int) -> int:
-        return growing(number, tick, 70) - 5 * GIB
-
-    ticks, post = played(play, 260, CARDS[:1])
-    assert [a.title for a in ticks[-1].alerts] == [
-        "4 ranks of torchrun 7f3a (python train.py) of alice on GPU 0"
-    ]
-    assert len(post.told) == 1
-
-
 def test_jobs_of_two_users_that_are_called_the_same_are_two() -> None:
     def play(tick: int) -> Sample:
         taken = spread(tick, growing)
@@ -206,13 +168,6 @@ def test_jobs_of_two_users_that_are_called_the_same_are_two() -> None:
     ]
 
 
-def test_processes_without_a_job_are_told_one_by_one() -> None:
-    source = Script(lambda i: spread(i, growing, group=None), devices=CARDS)
-    ticks = run(Pipeline(config=EAGER, sources=[source]), 260)
-    assert len(ticks[-1].alerts) == 4
-    assert not any("ranks" in a.title + a.finding.reason for a in ticks[-1].alerts)
-
-
 @pytest.mark.parametrize("apart", [20, 0])
 def test_a_job_whose_ranks_end_together_or_not_is_over_once(apart: int) -> None:
     def play(number: int, tick: int) -> int | None:
@@ -225,21 +180,10 @@ def test_a_job_whose_ranks_end_together_or_not_is_over_once(apart: int) -> None:
     assert not apart or ended == [*[Ending.OTHER_RANK] * 3, Ending.PROCESS_ENDED]
 
 
-def test_a_job_that_ran_out_of_memory_is_said_to_have_done_so() -> None:
-    def play(number: int, tick: int) -> int | None:
-        amount = growing(number, tick, 200)
-        return None if growing(3, tick, 200) > 80 * GIB else amount
-
-    ticks, _ = played(play, 460)
-    assert ticks[-1].alerts == ()
-    ended = [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"]
-    assert ended[-1] == Ending.ENDED_NEAR_LIMIT
-
-
 def test_a_job_that_becomes_known_late_takes_over_what_was_told_one_by_one() -> None:
     post = Postbox()
     source = Script(lambda i: spread(i, growing, group=None if i < 240 else JOB), devices=CARDS)
-    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[source], message_dispatcher=post)
     ticks = run(pipeline, 240)
     assert len(ticks[-1].alerts) == 4
     told = len(post.told)
@@ -257,7 +201,7 @@ def test_the_alert_of_a_job_goes_on_after_a_restart() -> None:
     again = Pipeline(
         config=EAGER,
         sources=[Script(lambda i: spread(i + 260, growing), devices=CARDS)],
-        courier=post,
+        message_dispatcher=post,
     )
     again.intake.refill(
         [
@@ -276,7 +220,7 @@ def test_the_alert_of_a_job_goes_on_after_a_restart() -> None:
 def test_what_the_user_calls_normal_is_so_for_the_whole_job() -> None:
     post = Postbox()
     source = Script(lambda i: spread(i, growing), devices=CARDS)
-    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[source], message_dispatcher=post)
     (alert,) = run(pipeline, 250)[-1].alerts
     lead = pipeline.watcher.tracks[alert.subject.id]
     lead.hush = Suppression(level_bytes=200 * GIB, why="alice said that this is normal", job=True)

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpuwatchd.collect.logs.log import LogFile, LogSeries
+from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline, replay
-from gpuwatchd.pipeline.watcher import Headroom
+from gpuwatchd.pipeline.track_evaluation import Headroom
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, finding, present, sample
 from tests.pipeline.play import Script, run
 

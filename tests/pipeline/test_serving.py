@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -18,9 +17,8 @@ from gpuwatchd.analysis.frameworks.addresses import Launch
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import EndpointsSection, Seconds
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, ServedModel
-from gpuwatchd.pipeline import Pipeline, engine_polling
-from gpuwatchd.pipeline.engine_polling import Ask, Asker
-from gpuwatchd.pipeline.engine_readings import FIND_AGAIN_S, GONE_S, MOST, Serving
+from gpuwatchd.pipeline import Pipeline, engine_readings
+from gpuwatchd.pipeline.engine_readings import FIND_AGAIN_S, GONE_S, MOST, Ask, Asker, Serving
 from gpuwatchd.store import live
 from tests.children import Child
 from tests.endpoints.serve import Page, serving
@@ -155,45 +153,6 @@ def test_the_server_of_a_gpu_process_is_found_by_its_command_line(
         one.close()
 
 
-def test_ollama_is_found_through_the_server_that_started_the_runner(
-    tmp_path: Path, clock: Clock
-) -> None:
-    runner = tmp_path / "lib" / "ollama" / "llama-server"
-    runner.parent.mkdir(parents=True)
-    runner.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
-    server = tmp_path / "ollama"
-    server.write_text(
-        "import subprocess, sys\n"
-        f"child = subprocess.Popen([sys.executable, {str(runner)!r}, '--port', '40001'])\n"
-        "print(child.pid, flush=True)\nchild.wait()\n"
-    )
-    pages: dict[str, Page | bytes | str] = {
-        "/api/version": b'{"version":"0.9.1"}',
-        "/api/ps": b'{"models":[{"name":"a","size":9,"size_vram":7}]}',
-    }
-    with (
-        serving(pages) as site,
-        Child(
-            [sys.executable, str(server), "serve"],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "OLLAMA_HOST": f"0.0.0.0:{port(site)}"},
-        ) as process,
-    ):
-        assert process.stdout is not None
-        child = psutil.Process(int(process.stdout.readline()))
-        process.stdout.readline()
-        key = ProcessKey(pid=child.pid, started_at_s=child.create_time())
-        one = Serving(config(), mono=clock)
-        stepped(one, ProcessInfo(key=key, name="llama-server", framework="Ollama"))
-        (reading,) = one.readings
-        assert (reading.url, reading.pid) == (site.url, process.pid)
-        assert reading.models == (ServedModel(name="a", size_bytes=9, vram_bytes=7),)
-        assert one.named == {key: "a"}
-        one.close()
-        child.kill()
-        process.kill()
-
-
 def test_a_server_is_forgotten_some_time_after_its_process_has_left_the_gpu(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -222,7 +181,7 @@ def test_a_discovered_server_that_does_not_answer_is_no_problem(
         one = Serving(config(), mono=clock)
         stepped(one, vllm(key))
         (reading,) = one.readings
-        assert (reading.ok, reading.why) == (False, "nobody listens there")
+        assert (reading.ok, reading.why) == (False, "nothing listens there")
         assert one.problems == ()
         assert one.named == {}
         one.close()
@@ -254,6 +213,7 @@ def test_who_does_not_answer_is_asked_ever_more_rarely(clock: Clock) -> None:
         one.close()
 
 
+@pytest.mark.slow
 def test_a_slow_server_delays_no_step(clock: Clock) -> None:
     with serving({"/metrics": Page(METRICS, wait=threading.Event())}) as site:
         one = Serving(config(f"vLLM={site.url}"), mono=clock)
@@ -330,13 +290,6 @@ def test_a_model_is_named_only_when_it_is_the_only_one(tmp_path: Path, clock: Cl
         one.close()
 
 
-def test_an_address_that_is_not_understood_is_said_with_its_form(clock: Clock) -> None:
-    one = Serving(config("http://127.0.0.1:1", "Foo=http://x"), mono=clock)
-    one.step((), 0.0)
-    assert len(one.problems) == 2
-    assert all('"vLLM=http://127.0.0.1:8001"' in problem for problem in one.problems)
-
-
 def test_somebody_elses_machine_is_not_asked(clock: Clock) -> None:
     one = Serving(config("vLLM=http://192.0.2.1:8000"), mono=clock)
     stepped(one)
@@ -366,7 +319,7 @@ def test_no_more_servers_are_asked_than_a_machine_can_have(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gpuwatchd.pipeline.engine_polling.servers.launches",
+        "gpuwatchd.pipeline.engine_readings.engine_launch.launches",
         lambda key, _booted: (Launch(key.pid, ("vllm", "serve", "--port", str(key.pid))),),
     )
     one = Serving(config(enabled=True, every=Seconds(3600)), mono=clock)
@@ -375,14 +328,6 @@ def test_no_more_servers_are_asked_than_a_machine_can_have(
     one.step(tuple(crowd), 0.0)
     assert len(one.readings) == MOST
     one.close()
-
-
-def test_no_thread_is_started_where_nobody_serves(clock: Clock) -> None:
-    before = threading.active_count()
-    one = Serving(config(), mono=clock)
-    for _ in range(100):
-        one.step((), 0.0)
-    assert threading.active_count() == before
 
 
 def test_the_answers_reach_the_live_state(tmp_path: Path) -> None:
@@ -415,7 +360,7 @@ def test_the_answers_reach_the_live_state(tmp_path: Path) -> None:
 def test_what_is_kept_of_servers_is_bounded_and_the_one_in_use_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine_polling, "MOST_ENGINES", 3)
+    monkeypatch.setattr(engine_readings, "MOST_ENGINES", 3)
     asker = Asker()
     used = Ask("Ollama", "http://127.0.0.1:11434", 1.0)
     engine = asker._engine(used)

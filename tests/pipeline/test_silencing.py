@@ -261,16 +261,3 @@ def test_it_never_lasts_longer_than_it_was_meant(
             assert not ended, "it came back"
             assert time.mono_s - begun_s <= allowed_s
         ended = ended or not silencing.active
-
-
-def test_one_look_after_many_ticks_of_drift_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    time, paper = Time(), Paper(silence())
-    silencing = on(paper, time)
-    moves: list[object] = []
-    monkeypatch.setattr(silencing, "_set_back", lambda *args: moves.append(args))
-    for _ in range(100):
-        time.pass_s(5)
-        time.now_s -= 0.01
-        silencing.refresh(time.now_s)
-    assert moves == []
-    assert len(silencing.active) == 1

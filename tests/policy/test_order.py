@@ -90,7 +90,7 @@ def test_no_order_of_events_tells_twice_or_loses_anything(
     world.run(3 * 3600.0, every_s=60.0)
     world.run(2 * 86_400.0, every_s=3600.0)
     assert [b.alert for b in (*world.bearers.values(), world.gpu) if b.alert is not None] == []
-    assert world.herald._bygone.owing == {}
+    assert world.alert_notifier._bygone.owing == {}
     assert [a for a in world.store.alerts() if a.resolved_at_s is None] == []
     for key in (*world.keys, "gpu:GPU-0"):
         _cool(world, key)
@@ -161,8 +161,7 @@ def test_every_critical_alert_is_told_or_says_why_not(
     begun_s = world.mono_s
     world.run(2400.0)
     for key, _ in zip(world.keys, hows, strict=False):
-        alert = world.bearers[key].alert
-        assert alert is not None
+        alert = world.alert(key)
         assert (alert.state, alert.severity) == ("firing", "critical")
         lately = [one for one in world.told if key in one.keys and one.at_s > begun_s - 2400.0]
         assert alert.told_severity == "critical"

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.alerts import Local, Override, Rules, grade, matches, quiet_until, routes, rules_for
+from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config.validation import parse
-from gpuwatchd.core.model import About, EtaRange, Finding, Matcher, Silence
+from gpuwatchd.core.model import AlertSubject, EtaRange, Finding, Matcher, Silence
 from tests.making import alert, calm, finding
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -103,7 +104,7 @@ def test_in_quiet_hours_only_what_is_critical_leaves_at_once() -> None:
 def test_quiet_hours_without_an_end_hold() -> None:
     always = Rules(quiet={"all": (parse("00:00-24:00"),)})
     (route,) = routes(alert(), "firing", always, local=local("2026-06-10 23:30"))
-    assert (route.kind, route.reason) == ("hold", "quiet hours that do not end")
+    assert (route.kind, route.code) == ("hold", Hold.QUIET_ALWAYS)
     assert kinds(always, severity="critical") == {"desktop": "send"}
     # Of what was told all the same people hear the end.
     assert kinds(always, notice="resolved", state="resolved") == {"desktop": "send"}
@@ -174,7 +175,7 @@ def test_what_may_grow_is_told_when_memory_is_about_to_be_full() -> None:
     long = finding(eta=EtaRange(low_s=9e3, mid_s=1e4, high_s=2e4))
     soon = finding(eta=EtaRange(low_s=1e3, mid_s=2e3, high_s=3e3))
     (held,) = routes(alert(finding=long), "firing", rules)
-    assert (held.kind, held.reason) == ("hold", "it may grow (override 1: cache)")
+    assert (held.kind, held.code) == ("hold", Hold.MAY_GROW)
     assert routes(alert(finding=soon), "firing", rules)[0].kind == "send"
 
 
@@ -229,8 +230,8 @@ def test_inhibit() -> None:
 def test_a_card_that_is_lost_silences_its_instances_and_one_to_be_reset_nobody() -> None:
     lost, leak = gpu_lost(), alert(severity="critical")
     part = msgspec.structs.replace(leak.subject, device_uid="MIG-1")
-    of_part = alert(severity="critical", subject=part, about=About(card_uid="GPU-1"))
-    elsewhere = alert(severity="critical", subject=part, about=About(card_uid="GPU-2"))
+    of_part = alert(severity="critical", subject=part, about=AlertSubject(card_uid="GPU-1"))
+    elsewhere = alert(severity="critical", subject=part, about=AlertSubject(card_uid="GPU-2"))
     assert routes(of_part, "firing", Rules(), others=[lost])[0].kind == "hold"  # type: ignore[list-item]
     assert routes(elsewhere, "firing", Rules(), others=[lost])[0].kind == "send"  # type: ignore[list-item]
     reset = gpu_lost(severity="warning")
@@ -300,7 +301,7 @@ def test_a_warning_does_not_become_information() -> None:
 # ---- which alerts a rule is about ----------------------------------------------------------------
 
 
-ABOUT = About(
+ABOUT = AlertSubject(
     gpu="0", gpu_name="NVIDIA A100-SXM4-80GB", user="alice", process="python", pid=4711,
     framework="PyTorch", command="python train.py --run [a]", job="slurm 42", container="web-1",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A small world for policy: alerts, a herald, a store that survives restarts, a clock to step."""
+"""A small world for policy: alerts, a notifier, a store that survives restarts, a clock."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpuwatchd import alerts as policy
 from gpuwatchd.alerts import Rules
 from gpuwatchd.core.codes import Ending, Hold
 from gpuwatchd.core.model import (
-    About,
     Alert,
+    AlertSubject,
     Decision,
     Delivery,
     EtaRange,
@@ -26,7 +26,7 @@ from gpuwatchd.core.model import (
 from gpuwatchd.pipeline import messages
 from gpuwatchd.pipeline.alert_notifier import AlertNotifier
 from gpuwatchd.pipeline.clock import moved_alert, resumed
-from tests.making import calm, finding
+from tests.making import calm, finding, present
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,7 +92,7 @@ class Dresser:
     def introduced(self, alert: Alert) -> Alert:
         if alert.about is not None:
             return alert
-        return msgspec.structs.replace(alert, about=About(gpu="0", user="alice"))
+        return msgspec.structs.replace(alert, about=AlertSubject(gpu="0", user="alice"))
 
     def priced(
         self, alert: Alert, now_s: float, thread: str = "", *, counted: bool = True
@@ -157,7 +157,6 @@ class World:
         self.bearers = {key: Bearer() for key in self.keys}
         self.gpu = Bearer()
         self.store.bearers = {**self.bearers, "gpu:GPU-0": self.gpu}
-        self.reasons: list[tuple[float, str, str]] = []
         self.restart()
 
     def restart(self) -> None:
@@ -169,12 +168,12 @@ class World:
         store: Any = self.store
         dresser: Any = Dresser()
         self.silencing = silencing
-        self.herald = AlertNotifier(
+        self.alert_notifier = AlertNotifier(
             watcher, post, store, dresser=dresser, silencing=silencing,
             wall=lambda: self.wall_s, mono=lambda: self.mono_s,
         )  # fmt: skip
         known = [resumed(alert, self.rules, self.wall_s) for alert in self.store.alerts()]
-        self.herald.resume(
+        self.alert_notifier.resume(
             [alert for alert in known if alert.resolved_at_s is not None],
             [at_s for at_s in self.store.made.values() if at_s >= self.wall_s - 3600.0],
             self.wall_s,
@@ -204,7 +203,7 @@ class World:
         self.silences = [
             msgspec.structs.replace(one, until_at_s=one.until_at_s + by_s) for one in self.silences
         ]
-        self.herald.move(SOURCE, moved, by_s)
+        self.alert_notifier.move(SOURCE, moved, by_s)
 
     def silence(self, seconds: float, **changes: Any) -> None:
         one = Silence(from_at_s=self.wall_s, until_at_s=self.wall_s + seconds, **changes)
@@ -246,7 +245,7 @@ class World:
             self._settle(bearer, outcome, changes)
         self._hardware(changes, now_s)
         every = [*self.bearers.values(), self.gpu]
-        self.herald.notify(SOURCE, every, changes, now_s)
+        self.alert_notifier.notify(SOURCE, every, changes, now_s)
         self._check(now_s)
 
     def be(self, key: str, how: str, seconds: float, every_s: float = 10.0) -> None:
@@ -320,6 +319,10 @@ class World:
     def notices(self, key: str | None = None) -> list[str]:
         """Return the kinds of notices about one subject, or about all."""
         return [one.notice for one in self.told if key is None or key in one.keys]
+
+    def alert(self, key: str) -> Alert:
+        """Return the open alert on one subject."""
+        return present(self.bearers[key].alert)
 
     def at_s(self, key: str) -> list[float]:
         """Return when people were told about one subject."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> Iterator[Callable[..., Office]]:
+def new_office(tmp_path: Path) -> Iterator[Callable[..., Office]]:
     made: list[Office] = []
 
     def make(*channels: Channel, **rules: object) -> Office:
@@ -24,3 +24,14 @@ def office(tmp_path: Path) -> Iterator[Callable[..., Office]]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def mail() -> Channel:
+    return Channel("email")
+
+
+@pytest.fixture
+def office(new_office: Callable[..., Office], mail: Channel) -> Office:
+    """Return an office whose only channel is the mail."""
+    return new_office(mail)

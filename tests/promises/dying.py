@@ -1,6 +1,6 @@
 """A small daemon that dies where it is told to: ``python -m tests.promises.dying FOLDER``.
 
-It decides on one alert and delivers it with the real history, post and courier; the channel
+It decides on one alert and delivers it with the real history, outbox and dispatcher; the channel
 appends the message's id to a file. First it lists the places that a life passes between decision
 and delivery (each line of the program that runs then, on any thread); then it dies by SIGKILL at
 each of them, in a process of its own, is started again, and counts what has arrived.
@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.core.config import PolicySection, Seconds, StoreSection
 from gpuwatchd.core.errors import NotifyError
-from gpuwatchd.core.model import Availability, Delivery, Message
+from gpuwatchd.core.model import Availability, Message
 from gpuwatchd.notify.dispatcher import MessageDispatcher
 from gpuwatchd.pipeline.outbox import Outbox
 from gpuwatchd.store.writer import History
-from tests.making import alert
+from tests.making import alert, delivery, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ WATCHED = tuple(
         "gpuwatchd/store",
         "gpuwatchd/notify",
         "gpuwatchd/pipeline/outbox",
-        "gpuwatchd/pipeline/fallbacks",
+        "gpuwatchd/pipeline/fallback_channels",
         "gpuwatchd/pipeline/channel_health",
         "tests/promises/dying",
     )
@@ -103,21 +103,17 @@ def live(folder: Path, case: str, decided: Callable[[], object] = int) -> None:
     sink = Sink(folder / "arrived")
     cases: dict[str, Notifier] = {"plain": sink, "retry": Fails(sink), "fallback": Fails(None)}
     own = cases[case]
-    courier = MessageDispatcher({"own": own, "other": sink}, clock=clock)
+    message_dispatcher = MessageDispatcher({"own": own, "other": sink}, clock=clock)
     policy = PolicySection(channels=("own",), fallback=("other",), fallback_after=Seconds(1e6))
-    post = Outbox(courier, history, policy=policy, wall=clock, mono=clock)
+    post = Outbox(message_dispatcher, history, policy=policy, wall=clock, mono=clock)
     post.resume(clock())
     decided()
     if not history.open_alerts():
         told = alert(key=KEY, opened_at_s=began_s, notices=1)
-        message = Message(
-            id=KEY, notice="firing", severity="critical", subject="s", body="b", alert_key=KEY
-        )
-        delivery = Delivery(
-            alert_key=KEY, channel="own", message=message, state="pending", attempts=0,
-            created_at_s=began_s, next_try_at_s=began_s,
-        )  # fmt: skip
-        post.send(history.apply([told], [delivery]))
+        said = message(id=KEY, severity="critical", alert_key=KEY)
+        times = {"created_at_s": began_s, "next_try_at_s": began_s}
+        made = delivery(alert_key=KEY, channel="own", message=said, **times)
+        post.send(history.apply([told], [made]))
     until_s = time.monotonic() + 60.0
     while history.pending_deliveries():
         assert time.monotonic() < until_s, history.pending_deliveries()

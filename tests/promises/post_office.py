@@ -1,4 +1,4 @@
-"""Real history, post and courier on a clock that only moves when told to, with made-up channels."""
+"""Real history, outbox and dispatcher on a clock that only moves when told to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability, Delivery, Message
 from gpuwatchd.notify.dispatcher import MessageDispatcher
 from gpuwatchd.pipeline.outbox import Outbox
-from tests.making import alert
+from tests.making import alert, delivery, message
 from tests.store.world import T0, Time, opened
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class Office:
     def begin(self) -> None:
         """Start: open the history, take up what is left."""
         self.history = opened(self.folder, self.time)
-        self.courier = self.new_courier()
+        self.message_dispatcher = self.new_courier()
         self.post = Outbox(
-            self.courier,
+            self.message_dispatcher,
             self.history,
             policy=self.policy,
             wall=self.time.clock,
@@ -93,14 +93,19 @@ class Office:
         )
 
     def die(self) -> None:
-        """Be gone: nothing more is heard of the courier, nothing more is written."""
-        self.courier.close(timeout_s=0.0)
+        """Be gone: nothing more is heard of the dispatcher, nothing more is written."""
+        self.message_dispatcher.close(timeout_s=0.0)
         self.history._drop_connection()  # as a killed process does: without a last flush
 
     def crash(self) -> None:
         """Die, and start again."""
         self.die()
         self.begin()
+
+    def reload(self) -> None:
+        """Take new settings: another dispatcher, the same outbox."""
+        self.message_dispatcher = self.new_courier()
+        self.post.replace(self.message_dispatcher)
 
     def close(self) -> None:
         self.post.close(timeout_s=1.0)
@@ -110,18 +115,15 @@ class Office:
         """Decide to tell; ``name`` is the id of the message and, by its thread, the alert's key."""
         held, until_s = fields.pop("held", ""), fields.pop("until_s", None)
         about_s = fields.pop("about_s", T0)
-        values = {"notice": "firing", "severity": "warning", **fields}
         key = thread or name
-        message = Message(
-            id=name, subject=f"about {name}", body="b", thread=thread, alert_key=key, **values
+        said = message(
+            id=name, subject=f"about {name}", body="b", thread=thread, alert_key=key, **fields
         )
         made = [
-            Delivery(
+            delivery(
                 alert_key=key,
                 channel=channel,
-                message=message,
-                state="pending",
-                attempts=0,
+                message=said,
                 created_at_s=self.time.now_s,
                 next_try_at_s=until_s or self.time.now_s,
                 held=held,
@@ -129,7 +131,7 @@ class Office:
             for channel in channels or self.policy.channels
         ]
         told = alert(key=key, opened_at_s=about_s, firing_at_s=about_s, changed_at_s=about_s)
-        if message.notice == "resolved":
+        if said.notice == "resolved":
             told = msgspec.structs.replace(told, state="resolved", resolved_at_s=self.time.now_s)
         self.post.send(self.history.apply([told], made))
 

@@ -15,43 +15,42 @@ from tests.promises.post_office import DOWN, WRONG, Channel, NewOffice, Office
 from tests.store.world import T0
 
 
-def test_an_alert_that_reached_nobody_is_known_after_a_restart(office: NewOffice) -> None:
-    mail = Channel("email", DOWN)
-    one = office(mail)
-    one.send("a")
-    assert one.post.untold() == ("a",)
-    one.crash()
-    assert one.post.untold() == ("a",)
+def test_an_alert_that_reached_nobody_is_known_after_a_restart(
+    office: Office, mail: Channel
+) -> None:
+    mail.answer = DOWN
+    office.send("a")
+    assert office.post.untold() == ("a",)
+    office.crash()
+    assert office.post.untold() == ("a",)
     mail.answer = None
-    one.turn(30)
-    assert one.post.untold() == ()
-    one.crash()
-    assert one.post.untold() == ()
+    office.turn(30)
+    assert office.post.untold() == ()
+    office.crash()
+    assert office.post.untold() == ()
 
 
-def test_every_alert_of_a_shared_message_counts_as_told(office: NewOffice) -> None:
-    mail = Channel("email", DOWN)
-    one = office(mail)
-    one.send("b")
-    one.send("a", also=("b",))
-    assert set(one.post.untold()) == {"a", "b"}
+def test_every_alert_of_a_shared_message_counts_as_told(office: Office, mail: Channel) -> None:
+    mail.answer = DOWN
+    office.send("b")
+    office.send("a", also=("b",))
+    assert set(office.post.untold()) == {"a", "b"}
     mail.answer = None
-    one.turn(60)
-    assert one.post.untold() == ()
+    office.turn(60)
+    assert office.post.untold() == ()
 
 
-def test_an_alert_that_is_over_is_no_longer_untold(office: NewOffice) -> None:
-    mail = Channel("email", WRONG)
-    one = office(mail)
-    one.send("a")
-    assert one.post.untold() == ("a",)
-    one.send("a over", thread="a", notice="resolved")
-    assert one.post.untold() == ()
+def test_an_alert_that_is_over_is_no_longer_untold(office: Office, mail: Channel) -> None:
+    mail.answer = WRONG
+    office.send("a")
+    assert office.post.untold() == ("a",)
+    office.send("a over", thread="a", notice="resolved")
+    assert office.post.untold() == ()
 
 
-def test_the_health_of_channels(office: NewOffice) -> None:
+def test_the_health_of_channels(new_office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
-    one = office(desktop, mail, channels=("desktop",), fallback=("email",))
+    one = new_office(desktop, mail, channels=("desktop",), fallback=("email",))
     before = one.post.channel_health()
     assert [(c.name, c.ok, c.waiting) for c in before] == [
         ("desktop", None, 0),
@@ -85,50 +84,46 @@ def _lost(one: Office) -> list[str]:
 
 
 def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
-    office: NewOffice,
+    office: Office, mail: Channel
 ) -> None:
-    mail = Channel("email", DOWN)
-    one = office(mail)
+    mail.answer = DOWN
     for key in ("calm", "crashed", "page"):
-        one.tell(key)
-    one.turn()
-    assert (len(one.post.untold()), _lost(one)) == (3, [])
-    _over(one, "calm", Ending.STOPPED_GROWING)
-    _over(one, "crashed", Ending.ENDED_NEAR_LIMIT)
-    _over(one, "page", Ending.PROCESS_ENDED, severity="critical")
+        office.tell(key)
+    office.turn()
+    assert (len(office.post.untold()), _lost(office)) == (3, [])
+    _over(office, "calm", Ending.STOPPED_GROWING)
+    _over(office, "crashed", Ending.ENDED_NEAR_LIMIT)
+    _over(office, "page", Ending.PROCESS_ENDED, severity="critical")
     expected = ["crashed", "page"]
-    assert (one.post.untold(), _lost(one)) == ((), expected)
-    one.crash()
-    assert _lost(one) == expected
+    assert (office.post.untold(), _lost(office)) == ((), expected)
+    office.crash()
+    assert _lost(office) == expected
     # What was about others is no word on these.
     mail.answer = None
-    one.send("other")
-    assert _lost(one) == expected
-    one.send("summary", thread="crashed", notice="digest")
-    assert _lost(one) == [expected[1]]
-    one.time.pass_s(86400.0)
-    assert _lost(one) == []
-    one.crash()
-    assert _lost(one) == []
+    office.send("other")
+    assert _lost(office) == expected
+    office.send("summary", thread="crashed", notice="digest")
+    assert _lost(office) == [expected[1]]
+    office.time.pass_s(86400.0)
+    assert _lost(office) == []
+    office.crash()
+    assert _lost(office) == []
 
 
-def test_what_was_told_before_its_end_is_not_lost(office: NewOffice) -> None:
-    mail = Channel("email")
-    one = office(mail)
-    one.send("b", also=("a",))
-    _over(one, "a", Ending.ENDED_NEAR_LIMIT)
-    assert _lost(one) == []
-    one.crash()
-    assert _lost(one) == []
+def test_what_was_told_before_its_end_is_not_lost(office: Office, mail: Channel) -> None:
+    office.send("b", also=("a",))
+    _over(office, "a", Ending.ENDED_NEAR_LIMIT)
+    assert _lost(office) == []
+    office.crash()
+    assert _lost(office) == []
 
 
-def test_the_clock_of_a_source_may_go_ahead_of_ours(office: NewOffice) -> None:
-    mail = Channel("email", DOWN)
-    one = office(mail)
+def test_the_clock_of_a_source_may_go_ahead_of_ours(office: Office, mail: Channel) -> None:
+    mail.answer = DOWN
     ahead_s = T0 + 3600.0
-    one.send("x", thread="a", about_s=ahead_s)
-    _over(one, "a", Ending.ENDED_NEAR_LIMIT, opened_at_s=ahead_s)
-    assert _lost(one) == ["a"]
+    office.send("x", thread="a", about_s=ahead_s)
+    _over(office, "a", Ending.ENDED_NEAR_LIMIT, opened_at_s=ahead_s)
+    assert _lost(office) == ["a"]
 
 
 # ---- what one channel cannot deliver -------------------------------------------------------------
@@ -137,9 +132,9 @@ def test_the_clock_of_a_source_may_go_ahead_of_ours(office: NewOffice) -> None:
 HOUR_S = 3600.0
 
 
-def test_a_permanent_error_goes_to_the_next_channel_at_once(office: NewOffice) -> None:
+def test_a_permanent_error_goes_to_the_next_channel_at_once(new_office: NewOffice) -> None:
     desktop, mail, chat = Channel("desktop", WRONG), Channel("email", WRONG), Channel("chat")
-    one = office(desktop, mail, chat, channels=("desktop",), fallback=("email", "chat"))
+    one = new_office(desktop, mail, chat, channels=("desktop",), fallback=("email", "chat"))
     one.send("a")
     assert (desktop.tries, mail.tries, chat.ids) == (1, 1, ["a"])
     states = {row.channel: (row.state, row.fallback_of) for row in one.rows("a")}
@@ -151,9 +146,9 @@ def test_a_permanent_error_goes_to_the_next_channel_at_once(office: NewOffice) -
     assert one.post.untold() == ()
 
 
-def test_a_fallback_waits_for_what_may_pass(office: NewOffice) -> None:
+def test_a_fallback_waits_for_what_may_pass(new_office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
-    one = office(desktop, mail, channels=("desktop",), fallback=("email",))
+    one = new_office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.send("a")
     one.turn(119)
     assert (mail.ids, one.post.untold()) == ([], ("a",))
@@ -169,9 +164,9 @@ def test_a_fallback_waits_for_what_may_pass(office: NewOffice) -> None:
     assert (desktop.ids, mail.ids) == (["b"], ["a"])
 
 
-def test_a_channel_that_has_long_failed_has_no_time_left(office: NewOffice) -> None:
+def test_a_channel_that_has_long_failed_has_no_time_left(new_office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
-    one = office(desktop, mail, channels=("desktop",), fallback=("email",))
+    one = new_office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.send("a")
     one.turn(HOUR_S)
     one.send("b")
@@ -179,10 +174,10 @@ def test_a_channel_that_has_long_failed_has_no_time_left(office: NewOffice) -> N
 
 
 def test_a_daemon_that_is_started_again_and_again_uses_its_fallback_in_time(
-    office: NewOffice,
+    new_office: NewOffice,
 ) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
-    one = office(desktop, mail, channels=("desktop",), fallback=("email",))
+    one = new_office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.send("a")
     for _ in range(3):
         one.turn(35)
@@ -192,9 +187,9 @@ def test_a_daemon_that_is_started_again_and_again_uses_its_fallback_in_time(
     assert mail.ids == ["a"]
 
 
-def test_what_failed_before_a_start_is_tried_first_and_soon(office: NewOffice) -> None:
+def test_what_failed_before_a_start_is_tried_first_and_soon(new_office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email")
-    one = office(desktop, mail, channels=("desktop",), fallback=("email",), fallback_after=1e9)
+    one = new_office(desktop, mail, channels=("desktop",), fallback=("email",), fallback_after=1e9)
     one.tell("a")
     for _ in range(8):
         one.turn(HOUR_S)
@@ -209,17 +204,17 @@ def test_what_failed_before_a_start_is_tried_first_and_soon(office: NewOffice) -
     assert (mail.tries, desktop.ids) == (0, ["a"])
 
 
-def test_a_fallback_is_not_used_while_another_channel_delivers(office: NewOffice) -> None:
+def test_a_fallback_is_not_used_while_another_channel_delivers(new_office: NewOffice) -> None:
     desktop, command, mail = Channel("desktop", WRONG), Channel("command"), Channel("email")
-    one = office(desktop, command, mail, channels=("desktop", "command"), fallback=("email",))
+    one = new_office(desktop, command, mail, channels=("desktop", "command"), fallback=("email",))
     one.tell("a")
     one.turn(HOUR_S)
     assert (command.ids, mail.tries) == (["a"], 0)
 
 
-def test_an_original_that_delivers_after_all_calls_its_fallback_off(office: NewOffice) -> None:
+def test_an_original_that_delivers_after_all_calls_its_fallback_off(new_office: NewOffice) -> None:
     desktop, mail = Channel("desktop", DOWN), Channel("email", DOWN)
-    one = office(desktop, mail, channels=("desktop",), fallback=("email",))
+    one = new_office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.send("a")
     one.turn(120)
     assert mail.tries == 1
@@ -230,11 +225,11 @@ def test_an_original_that_delivers_after_all_calls_its_fallback_off(office: NewO
     assert (desktop.ids, mail.ids, one.waiting()) == (["a"], [], {})
 
 
-def test_a_fallback_keeps_to_its_quiet_hours_and_to_what_it_is_for(office: NewOffice) -> None:
+def test_a_fallback_keeps_to_its_quiet_hours_and_to_what_it_is_for(new_office: NewOffice) -> None:
     desktop, mail, pager = Channel("desktop", WRONG), Channel("email"), Channel("pager")
     here = time.localtime(T0)
     quiet = f"{here.tm_hour:02d}:00-{(here.tm_hour + 1) % 24:02d}:00"
-    one = office(
+    one = new_office(
         *(desktop, mail, pager),
         channels=("desktop",),
         fallback=("pager", "email"),

@@ -110,8 +110,7 @@ class Run:
         self.office.begin()
 
     def do_reload(self) -> None:
-        self.office.courier = self.office.new_courier()
-        self.office.post.replace(self.office.courier)
+        self.office.reload()
 
     def do_clock(self, by_s: float) -> None:
         self.office.time.now_s += by_s

@@ -11,7 +11,6 @@ from tests.promises.post_office import DOWN, Channel, Office, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from gpuwatchd.core.model import Message
 
@@ -41,13 +40,6 @@ def mail() -> Iterator[Slow]:
     channel.gate.set()
 
 
-@pytest.fixture
-def office(tmp_path: Path, mail: Slow) -> Iterator[Office]:
-    made = Office(tmp_path, [mail])
-    yield made
-    made.close()
-
-
 def begin_and_end(office: Office, mail: Slow) -> None:
     office.tell("a")
     wait_for(lambda: mail.tries == 1)
@@ -74,7 +66,7 @@ def test_a_beginning_that_failed_is_not_told_after_its_end(office: Office, mail:
     assert office.waiting() == {}
     assert {row.error for row in office.rows("a")} == {
         "not sent: overtaken by a later message of the same incident",
-        "not sent: over before it could be told",
+        "not sent: resolved before it was sent",
     }
 
 
@@ -94,7 +86,7 @@ def test_other_incidents_do_not_wait(office: Office, mail: Slow) -> None:
     mail.fails = False
     begin_and_end(office, mail)
     office.tell("b")
-    assert {one.message.id for one in office.leased()} == {"a", "b"}
+    assert {waiting.message.id for waiting in office.leased()} == {"a", "b"}
     mail.gate.set()
     office.turn(1)
     assert mail.ids == ["a", "b", "a over"]

@@ -91,7 +91,7 @@ def test_a_lost_gpu_is_told_once_across_kill_9_and_so_is_its_return(tmp_path: Pa
     # Twice at most if it died before it knew that the first had arrived; the id then says so.
     assert len({one["id"] for one in openings}) == 1
     assert [one["notice"] for one in told if one["notice"] != "firing"] == ["resolved"]
-    assert "does not answer" in openings[0]["subject"]
+    assert "no longer answers" in openings[0]["subject"]
     assert openings[0]["severity"] == "critical"
     with Reader.open(tmp_path / "state") as reader:
         (kept,) = (one for one in reader.alerts() if one.kind == "gpu")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.store import write_problems
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 from tests.making import alert
 from tests.store.world import CARDS, KNOWN, T0, Time, delivery, opened, rows, sample
 
@@ -30,6 +30,14 @@ def _private_mounts() -> list[str]:
             if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
                 return command
     pytest.skip("this machine does not allow private mounts")
+
+
+def _said(private: list[str], script: str, code: str) -> str:
+    """Run a script with mounts of its own, which starts some code; return what that printed."""
+    environ = {**os.environ, "CODE": code, "PYTHONPATH": str(ROOT)}
+    done = ran([*private, "sh", "-c", script], cwd=ROOT, env=environ, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_full_file_keeps_everything_in_memory_and_recovers(tmp_path: Path) -> None:
@@ -101,17 +109,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
         f" && head -c 1500000 /dev/zero > {disk}/ballast"
         f' && exec {sys.executable} -c "$CODE" {disk}'
     )
-    private = _private_mounts()
-    done = subprocess.run(
-        [*private, "sh", "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "CODE": _ON_A_SMALL_DISK, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("survived")
+    assert _said(_private_mounts(), script, _ON_A_SMALL_DISK).startswith("survived")
 
 
 _ON_A_READ_ONLY_DISK = """
@@ -148,16 +146,7 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
         f"mount --bind {tmp_path} {tmp_path} && mount -o remount,ro,bind {tmp_path}"
         f' && exec {sys.executable} -B -c "$CODE" {tmp_path}/state'
     )
-    done = subprocess.run(
-        [*private, "sh", "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "CODE": _ON_A_READ_ONLY_DISK, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "survived\n"
+    assert _said(private, script, _ON_A_READ_ONLY_DISK) == "survived\n"
 
 
 def test_a_reader_that_stays_is_told_when_the_log_grows(

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.store import access, actions, live
+from gpuwatchd.store import actions, client_connection, live
 from tests.children import Child
 from tests.conftest import ROOT, ran
 from tests.fakenvml import FakeNvml
@@ -247,7 +247,7 @@ class Jobs:
     def actions(self) -> list[actions.Action]:
         """Return what the history has of things that were done to processes."""
         with contextlib.closing(
-            access.connect(access.find(self.folder / "state"), "mode=ro")
+            client_connection.connect(client_connection.find(self.folder / "state"), "mode=ro")
         ) as connection:
             return actions.load(connection)
 

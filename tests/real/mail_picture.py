@@ -23,7 +23,7 @@ import numpy as np
 from gpuwatchd.analysis.verdict import judge
 from gpuwatchd.charts import child_process
 from gpuwatchd.core.config import DetectionSection
-from gpuwatchd.core.model import About, Alert, Blame, Button, Cost, Message, Series
+from gpuwatchd.core.model import Alert, AlertSubject, Blame, Button, Cost, Message, Series
 from gpuwatchd.notify.channels.email.message import compose
 from gpuwatchd.pipeline import messages
 from gpuwatchd.pipeline.chart_points import chart
@@ -72,7 +72,7 @@ def leak(now_s: float, *, rate_mb_per_min: float = 50.0) -> tuple[Alert, Track]:
     found = judge(series, DetectionSection())
     blame = Blame(process=KEY, name="python", share=1.0, rate_bytes_per_s=1.0)
     found = msgspec.structs.replace(found, blame=(blame,), framework="PyTorch")
-    about = About(
+    about = AlertSubject(
         gpu="0", gpu_name="NVIDIA A100-SXM4-80GB", user="alice", process="python", pid=4711,
         framework="PyTorch", job="slurm 42.0",
     )  # fmt: skip

@@ -15,13 +15,11 @@ import pytest
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.notify.channels.email.channel import EmailNotifier
 from tests.conftest import need
-from tests.real.stage import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.core.model import Delivery, Message
-    from gpuwatchd.notify.dispatcher import MessageDispatcher
+    from gpuwatchd.core.model import Message
 
 PASSWORD = "correct-horse-battery"
 
@@ -118,18 +116,6 @@ def refused(channel: EmailNotifier, message: Message, match: str) -> NotifyError
     with pytest.raises(NotifyError, match=match) as caught:
         channel.send(message)
     return caught.value
-
-
-def outcomes(courier: MessageDispatcher, count: int = 1) -> list[Delivery]:
-    """Wait until so many deliveries have been tried; return what became of them."""
-    found: list[Delivery] = []
-
-    def arrived() -> bool:
-        found.extend(courier.results())
-        return len(found) == count
-
-    assert until(arrived)
-    return found
 
 
 class Post:

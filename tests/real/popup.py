@@ -25,7 +25,7 @@ EXAMPLE = Message(
     subject="GPU 0 (A100 80GB): python[4711] of alice leaks",
     body=(
         "It grows 12.4 MB/min (gradual, likely, 91 %).\n"
-        "Full in 0h 47m (0h 39m - 1h 02m).\n"
+        "Full in 47 min (39 to 62 min).\n"
         "A name with <b>markup</b> & an escape \x1b[31mstays text."
     ),
     command="gpuwatchctl explain 4711",

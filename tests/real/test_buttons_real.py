@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.core.model import Button, Message
+from gpuwatchd.core.model import Button
 from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
+from tests import making
 from tests.conftest import need, present
 from tests.fakenvml import FakeNvml
 from tests.real.desk import Desk, Jobs, missing
@@ -29,16 +30,7 @@ BUTTONS = (
     Button(name="snooze", label="Snooze 1 h", command="gpuwatchctl snooze 4711 1h"),
     Button(name="show", label="Show", command="gpuwatchctl explain 4711"),
 )
-FIRST = Message(
-    id="m1",
-    notice="firing",
-    severity="warning",
-    subject="GPU 0: python[4711] of alice probably leaks, full in 0h 47m",
-    body="It grows 12.4 MB/min.\nFull in 0h 47m.",
-    command="gpuwatchctl explain 4711",
-    alert_key="leak:x",
-    buttons=BUTTONS,
-)
+FIRST = making.message(alert_key="leak:x", buttons=BUTTONS)
 LIFE = (
     FIRST,
     msgspec.structs.replace(FIRST, id="m2", thread="m1", notice="repeat"),

@@ -1,6 +1,6 @@
 """From the decision to a real mail and a real pop-up, while servers and buses come and go.
 
-Real history, post, courier and channels; only the clock is moved by hand.
+Real history, post, message_dispatcher and channels; only the clock is moved by hand.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import re
 import socket
 import subprocess
-import threading
 import time
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
@@ -15,14 +13,20 @@ import msgspec
 import pytest
 
 from gpuwatchd.charts import child_process
-from gpuwatchd.core.model import Delivery
-from gpuwatchd.notify.dispatcher import MessageDispatcher
+from gpuwatchd.cli.doctor import channels
+from tests import making
+from tests.cli.sick import Machine
 from tests.conftest import need
-from tests.real import mail_picture
-from tests.real.mailserver import PASSWORD, free_port, outcomes, refused
+from tests.real import mail_picture, mailserver
+from tests.real.mailserver import PASSWORD, refused
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.cli.doctor.answer import Check
+    from gpuwatchd.core.errors import NotifyError
     from gpuwatchd.core.model import Message
+    from gpuwatchd.notify.channels.email.channel import EmailNotifier
     from tests.real.mailserver import Post
 
 pytestmark = pytest.mark.real_smtp
@@ -75,18 +79,6 @@ def test_a_mail_and_its_picture_arrive(post: Post, message: Message) -> None:
     assert not re.search(r"https?:|url\(|@import", html.get_content())
 
 
-def test_the_text_alone_is_enough_to_act_on(post: Post, message: Message) -> None:
-    post.channel().send(message)
-    text = post.box.mails[0].get_body(("plain",)).get_content()
-    for needed in (
-        "python train.py[4711] of alice", "MB/min", "Full in", "of 23.6 GiB", "$25.28",
-        "gpuwatchctl explain 4711", "gpuwatchctl snooze", "gpuwatchctl ask-checkpoint 4711",
-    ):  # fmt: skip
-        assert needed in text
-    assert re.search("[▁▂▃▄▅▆▇█]{20}", text)
-    assert max(map(len, text.splitlines())) <= 80
-
-
 def test_every_byte_has_seven_bits_and_every_line_is_short(post: Post, message: Message) -> None:
     raw: list[bytes] = []
     keep = post.box.handle_DATA
@@ -102,24 +94,6 @@ def test_every_byte_has_seven_bits_and_every_line_is_short(post: Post, message: 
     assert max(map(len, raw[0].split(b"\r\n"))) <= 998
     assert raw[0].count(b"\n") == raw[0].count(b"\r\n")
     assert post.box.mails[0]["Subject"] == "ü" * 78
-
-
-def test_a_thread_holds_together_over_days(post: Post, message: Message) -> None:
-    port = post.start()
-    for notice, name, thread in (
-        ("firing", "m1", None), ("escalated", "m2", "m1"), ("repeat", "m3", "m1"),
-        ("resolved", "m4", "m1"), ("digest", "m5", None),
-    ):  # fmt: skip
-        # Another process, after a restart: nothing of it is remembered here.
-        one = msgspec.structs.replace(message, id=name, notice=notice, thread=thread, chart=None)
-        if notice == "resolved":  # what has recovered is told as information
-            one = msgspec.structs.replace(one, severity="info")
-        post.channel(port).send(one)
-    ids = [mail["Message-ID"] for mail in post.box.mails]
-    assert len(set(ids)) == 5
-    assert [mail["References"] for mail in post.box.mails] == [None, *ids[:1] * 3, None]
-    assert {mail["Auto-Submitted"] for mail in post.box.mails} == {"auto-generated"}
-    assert post.box.mails[3]["X-Priority"].startswith("5")
 
 
 @pytest.mark.parametrize("limit", [30_000, None])
@@ -141,30 +115,6 @@ def test_too_large_a_mail_goes_without_its_picture(
 def test_too_large_even_so_is_for_good(post: Post, message: Message) -> None:
     error = refused(post.channel(post.start(data_size_limit=500)), message, "552")
     assert error.permanent
-
-
-def test_greylisting_then_the_same_mail(post: Post, message: Message) -> None:
-    post.box.recipient_answers = dict.fromkeys(post.settings["to"], "450 4.2.0 greylisted")
-    now_s = [1000.0]
-    channel = post.channel()
-    courier = MessageDispatcher({"email": channel}, clock=lambda: now_s[0])
-    waiting = Delivery(
-        alert_key="k", channel="email", message=message, state="pending", attempts=0,
-        created_at_s=1000.0, row=1,
-    )  # fmt: skip
-    try:
-        assert courier.submit(waiting)
-        (first,) = outcomes(courier)
-        assert (first.state, first.attempts) == ("pending", 1)
-        assert "greylisted" in str(first.error)
-        post.box.recipient_answers = {}
-        now_s[0] = first.next_try_at_s or 0.0
-        assert courier.submit(first)
-        assert outcomes(courier)[0].state == "sent"
-    finally:
-        courier.close()
-    (mail,) = post.box.mails
-    assert mail["Message-ID"] == f"<{message.id.replace('@', '-')}@example.org>"
 
 
 @pytest.mark.parametrize("mechanisms", [{"PLAIN"}, {"LOGIN"}, {"PLAIN", "LOGIN"}])
@@ -201,45 +151,6 @@ def test_addresses_with_other_letters(post: Post, message: Message) -> None:
     assert error.permanent
 
 
-def test_a_slow_server_is_left_after_the_time_for_all_of_it(post: Post, message: Message) -> None:
-    over = threading.Event()
-
-    def crawl(listener: socket.socket) -> None:
-        """Answer each command after most of the time that a single one might take."""
-        client, _ = listener.accept()
-        with client, io.BytesIO():
-            client.sendall(b"220 hello\r\n")
-            while not over.is_set() and client.recv(1000):
-                if over.wait(0.7):
-                    return
-                client.sendall(b"250 ok\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=crawl, args=(listener,), daemon=True)
-        thread.start()
-        plain = {"security": "none", "username": "", "timeout": 1.0, "chart": False}
-        begun_s = time.monotonic()
-        channel = post.channel(listener.getsockname()[1], **plain)
-        error = refused(channel, message, r"no answer within 1 s")
-        assert time.monotonic() - begun_s < 2.5
-        assert not error.permanent
-        over.set()
-        thread.join(5.0)
-
-
-def test_a_picture_that_cannot_be_had_loses_no_mail(
-    post: Post, message: Message, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(child_process, "PROGRAM", ("-c", "import time; time.sleep(60)"))
-    monkeypatch.setattr(child_process, "DEADLINE_S", 0.4)
-    begun_s = time.monotonic()
-    assert post.channel().send(message)
-    assert time.monotonic() - begun_s < 5.0
-    (mail,) = post.box.mails
-    assert "image/png" not in [part.get_content_type() for part in mail.walk()]
-    assert "▁" in mail.get_body(("plain",)).get_content()
-
-
 def test_pictures_can_be_switched_off(
     post: Post, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +162,172 @@ def test_pictures_can_be_switched_off(
     assert "▁" in post.box.mails[0].get_body(("html",)).get_content()
 
 
-def test_a_server_that_is_gone_is_tried_again(post: Post, message: Message) -> None:
-    bare = msgspec.structs.replace(message, chart=None)
-    error = refused(post.channel(free_port()), bare, "refused")
-    assert not error.permanent
+# ---- mail over real TLS to a real server on the loopback -----------------------------------------
+
+
+MESSAGE = making.message(
+    subject="GPU 0: python[4711] füllt den Speicher", facts={"Rate": "12.4 MB/min"}
+)
+
+
+def _refused(channel: EmailNotifier, match: str) -> NotifyError:
+    return refused(channel, MESSAGE, match)
+
+
+def test_a_mail_arrives_over_starttls_with_a_login(post: Post) -> None:
+    channel = post.channel()
+    assert channel.probe().ok
+    assert channel.send(MESSAGE) == "accepted by 127.0.0.1 for 2 of 2"
+    (mail,) = post.box.mails
+    assert post.box.encrypted == [True]
+    assert mail["Subject"] == MESSAGE.subject
+    assert mail["Message-ID"] == "<m1@example.org>"
+    assert "Rate: 12.4 MB/min" in mail.get_body(("plain",)).get_content()
+    assert "explain 4711" in mail.get_body(("html",)).get_content()
+
+
+def test_a_wrong_password_is_permanent(post: Post, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("guess-me-not")
+    wrong.chmod(0o600)
+    channel = post.channel(password_file=str(wrong))
+    error = _refused(channel, "login refused: 535")
+    assert error.permanent
+    assert "guess-me-not" not in str(error)
+    assert post.box.mails == []
+
+
+def test_a_server_that_wants_a_login_says_so(post: Post) -> None:
+    channel = post.channel(username="")
+    error = _refused(channel, "wants a login: 530")
+    assert error.permanent
+    assert "username" in error.hint
+
+
+@pytest.mark.parametrize("certificate", ["other", "wrong-name"])
+def test_a_certificate_that_is_not_trusted_is_never_worked_around(
+    post: Post, certificate: str
+) -> None:
+    trusted = post.settings["ca_file"]
+    if certificate == "wrong-name":
+        trusted = trusted.replace("good", "wrong-name")
+    channel = post.channel(post.start(certificate=certificate), ca_file=trusted)
+    error = _refused(channel, "certificate is not trusted")
+    assert error.permanent
+    assert "ca-file" in error.hint
+    assert post.box.mails == []
+
+
+def test_the_system_does_not_trust_our_certificate(post: Post) -> None:
+    assert _refused(post.channel(ca_file=""), "certificate is not trusted: self").permanent
+
+
+def test_a_server_without_tls_gets_neither_mail_nor_password(post: Post) -> None:
+    port = post.start(certificate="")
+    assert _refused(post.channel(port), "does not offer STARTTLS").permanent
+    tls = post.channel(port, security="tls")
+    assert _refused(tls, "does not offer TLS here").permanent
+    assert post.box.mails == []
+
+
+def test_plain_to_the_loopback(post: Post) -> None:
+    port = post.start(certificate="")
+    plain = post.channel(port, username="", password_file="", security="none")
+    assert plain.send(MESSAGE)
+    assert post.box.encrypted == [False]
+
+
+def test_recipients(post: Post) -> None:
+    channel = post.channel()
+    post.box.recipient_answers = {"a@example.org": "550 no such user"}
+    assert channel.send(MESSAGE) == (
+        "accepted by 127.0.0.1 for 1 of 2; a@example.org refused: 550 no such user"
+    )
+    post.box.recipient_answers["b@example.org"] = "450 greylisted"
+    assert not _refused(channel, "recipient refused").permanent
+    post.box.recipient_answers["b@example.org"] = "550 no such user"
+    assert _refused(channel, "recipient refused").permanent
+
+
+# ---- what ``doctor`` says of mail servers that are there, and of those that are not --------------
+
+
+class Server:
+    """What a machine is told to send its mail through."""
+
+    def __init__(self, folder: Path, post: mailserver.Post) -> None:
+        self.machine = Machine(folder)
+        self.values = {**post.settings, "to": ["a@example.org"]}
+        self.values.pop("timeout")
+
+    def ask(self, **changes: Any) -> Check:
+        """Return what doctor says of it."""
+        lines = [f"{key.replace('_', '-')} = {value!r}"
+                 for key, value in {**self.values, **changes}.items()]  # fmt: skip
+        self.machine.settings = "\n".join(
+            ["[policy]", "channels = ['email']", "[notify.email]", *lines]
+        )
+        (found,) = self.machine.ask("mail")
+        return found
+
+
+@pytest.fixture
+def server(tmp_path: Path, post: mailserver.Post) -> Server:
+    return Server(tmp_path, post)
+
+
+def test_a_server_that_answers_is_well_and_gets_nothing(
+    server: Server, post: mailserver.Post
+) -> None:
+    found = server.ask(port=post.start())
+    assert (found.level, found.id) == ("ok", "mail")
+    assert "login offered" in found.text
+    assert post.box.mails == []
+    assert mailserver.PASSWORD not in found.text
+
+
+@pytest.mark.parametrize("certificate", ["other", "wrong-name"])
+def test_a_certificate_that_is_not_trusted(
+    certificate: str, server: Server, post: mailserver.Post
+) -> None:
+    found = server.ask(port=post.start(certificate=certificate))
+    assert found.id == "mail-certificate"
+    assert "ca-file" in found.hint
+
+
+def test_a_server_without_tls_and_one_without_a_login(
+    server: Server, post: mailserver.Post
+) -> None:
+    plain = post.start(certificate="")
+    assert server.ask(port=plain).id == "mail-tls"
+    assert server.ask(port=plain, security="none").id == "mail-login"
+    found = server.ask(port=plain, security="none", username="")
+    assert (found.level, "answers" in found.text) == ("ok", True)
+
+
+def test_a_port_where_nobody_listens_and_a_name_that_nobody_has(server: Server) -> None:
+    assert server.ask(port=mailserver.free_port()).id == "mail-unreachable"
+    began_s = time.monotonic()
+    assert server.ask(host="mail.invalid").id in {"mail-name", "mail-unreachable"}
+    assert time.monotonic() - began_s < channels.WITHIN_S + channels.NAMES_S + 2
+
+
+def test_a_server_that_never_says_a_word_is_left_in_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "WITHIN_S", 0.4)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        began_s = time.monotonic()
+        found = server.ask(port=mute.getsockname()[1])
+    assert found.id == "mail-unreachable"
+    assert time.monotonic() - began_s < 3
+
+
+def test_offline_asks_nobody(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as watched:
+        server.machine.offline = True
+        found = server.ask(port=watched.getsockname()[1])
+        watched.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            watched.accept()
+    assert (found.level, "--offline" in found.text) == ("ok", True)

@@ -167,8 +167,8 @@ def test_a_leak_is_found_predicted_announced_and_let_go(
     run.leaker.wait()
     assert until(lambda: len(post.box.mails) >= 2, 60), "no recovery"
     first, last = post.box.mails[0], post.box.mails[-1]
-    assert last["Subject"].startswith("Over: ")
-    assert "its process has ended" in last["Subject"]
+    assert last["Subject"].startswith("Resolved: ")
+    assert "its process ended" in last["Subject"]
     assert last["In-Reply-To"] == first["Message-ID"]
 
     # What is sent is first written down: the history knows it all, also after the daemon.

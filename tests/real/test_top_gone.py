@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from gpuwatchd.store import live
-from tests.tui import world
+from tests.real.test_top_real import renew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,11 +84,6 @@ class Line:
         for one in (self.slave, self.master):
             with contextlib.suppress(OSError):
                 os.close(one)
-
-
-def renew(home: Path, *, shift: int = 0) -> None:
-    """Write a live state of now."""
-    live.write(home, world.state(8, 4, at_s=time.time(), pid=os.getpid(), shift=shift))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from tests.conftest import ROOT, ran
 from tests.recordings import frozen, index
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_tenth_of_the_answers_is_as_recorded() -> None:
     """What is meant to differ is written anew: ``python -m tests.recordings write``."""
@@ -28,6 +29,7 @@ def test_a_tenth_of_the_answers_is_as_recorded() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_to_compare_nothing_is_an_error() -> None:
     done = ran(
         [sys.executable, "-m", "tests.recordings", "compare", "--only", "nosuchthing"],

@@ -246,7 +246,7 @@ def drive(scenario: str, minutes: float) -> Incident:
         sources=[source],
         history=history,
         runtime_dir=runtime,
-        courier=found.post,
+        message_dispatcher=found.post,
         wall=lambda: source.now_s,
         mono=lambda: source.elapsed_s,
     )

@@ -12,22 +12,18 @@ from __future__ import annotations
 import inspect
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.scenarios import blind_benign, blind_growing, blind_leaks, blind_servers
+from tests.scenarios import blind_benign, blind_leaks, blind_servers
 from tests.scenarios.blind_rig import CARDS_MIB, GIB, HOUR, MIB, Array, Rig, Run, Steps, jobs
 from tests.scenarios.replay import make
+from tests.scenarios.views import LabelledSeries
 from tests.scenarios.world import Truth
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import ModuleType
-
-    from gpuwatchd.core.model import Series
-    from tests.scenarios.views import View
 
 LONGEST_S = 24.0 * HOUR
 NEIGHBOURS = 0.15
@@ -44,30 +40,11 @@ def _families(module: ModuleType) -> tuple[Family, ...]:
     )
 
 
-LEAKS: dict[str, Family] = {
-    f.__name__: f for f in (*_families(blind_leaks), *blind_servers.LEAKS, *blind_growing.LEAKS)
-}
+LEAKS: dict[str, Family] = {f.__name__: f for f in (*_families(blind_leaks), *blind_servers.LEAKS)}
 BENIGN: dict[str, Family] = {
-    f.__name__: f for f in (*_families(blind_benign), *blind_servers.BENIGN, *blind_growing.BENIGN)
+    f.__name__: f for f in (*_families(blind_benign), *blind_servers.BENIGN)
 }
 FAMILIES: dict[str, Family] = LEAKS | BENIGN
-
-
-@dataclass(frozen=True, kw_only=True)
-class Item:
-    """One labelled series: what a device shows."""
-
-    family: str
-    seed: int
-    series: Series
-    truth: Truth
-    processes: Mapping[str, View] = field(default_factory=dict)
-    """Nothing: only the device is simulated."""
-
-    @property
-    def length_s(self) -> float:
-        """Length of the series in seconds."""
-        return float(self.series.t_s[-1] - self.series.t_s[0])
 
 
 def simulate(family: str, seed: int) -> tuple[Rig, Run]:
@@ -81,7 +58,7 @@ def simulate(family: str, seed: int) -> tuple[Rig, Run]:
     return rig, run
 
 
-def build(family: str, seed: int) -> Item:
+def build(family: str, seed: int) -> LabelledSeries:
     """Return one item. A leak ends where an allocation does not fit any more, or after 24 h."""
     rig, run = simulate(family, seed)
     used = run.used + _neighbour(rig, run) if rig.chance(NEIGHBOURS) else run.used
@@ -100,7 +77,7 @@ def build(family: str, seed: int) -> Item:
             leak=True, patterns=run.patterns, onset_s=max(run.onset_s - first, 0.0),
             rate_bytes_per_s=rate(run, oom), oom_s=oom - first,
         )  # fmt: skip
-    return Item(family=family, seed=seed, series=series, truth=truth)
+    return LabelledSeries(family=family, seed=seed, series=series, truth=truth)
 
 
 def rate(run: Run, oom: float) -> float:

@@ -329,3 +329,25 @@ def hidden_by_cache(rig: Rig) -> Run:
     lost = changes(starts, np.full(count, room * every / life))
     shown = cached(boot + steps + lost, 20 * MIB)
     return leaking(boot, lost, ready, ready + SPAN * life, "gradual", "step", shown=shown)
+
+
+def buffer_without_bound(rig: Rig) -> Run:
+    """A replay buffer whose length nobody set: it fills like a bounded one and goes on.
+
+    The simulator slows as episodes lengthen, and learning takes its batches now and then.
+    """
+    life = rig.life(0.4, 36.0)
+    boot, ready = plain(rig, life, low=0.05, high=0.3)
+    count, slower = rig.n(200, 5_000), rig.u(0.0, 0.6)
+    k = np.arange(1.0, SPAN * count)
+    gaps = rig.ragged(1.0, rig.u(0.0, 0.5), k.size) * (1.0 + slower * k / count)
+    times = ready + np.cumsum(gaps) * life / gaps[:count].sum()
+    batch, period = rig.total * rig.u(0.0, 0.1), rig.log(life / 600, life / 20)
+    starts = np.arange(ready, float(times[-1]), period)
+    learn = jobs(starts, np.full(starts.size, 0.35 * period), np.full(starts.size, batch))
+    room = rig.room(boot) - batch
+    lost = cached(changes(times, np.full(k.size, room / count)), rig.segment)
+    return leaking(
+        boot + learn, lost, float(times[0]), float(times[-1]), "gradual",
+        *(("cyclic",) if batch > 0.02 * rig.total else ()),
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.scenarios.world import GIB, HOUR, MIB, Array, Rng
+from tests.scenarios.world import GIB, HOUR, MIB, Array, Dice
 
 Load = Callable[[Array], Array]
 """Share of the full rate, 0-1, at times in seconds."""
@@ -107,22 +107,13 @@ class Run:
 
 
 @dataclass(kw_only=True)
-class Rig:
+class Rig(Dice):
     """A card and the dice."""
 
-    rng: Rng
     total: float
     segment: float = 2.0 * MIB
     by_the_clock: bool = False
     """Whether something regular goes on beside the family's own mechanism."""
-
-    def u(self, low: float, high: float) -> float:
-        """Uniform draw."""
-        return float(self.rng.uniform(low, high))
-
-    def log(self, low: float, high: float) -> float:
-        """Log-uniform draw."""
-        return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
     def n(self, low: int, high: int) -> int:
         """Whole number, both ends included."""

@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from tests.scenarios.replay import make, replay
+from tests.scenarios.world import GIB, HOUR, MIB
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Series
+    from tests.scenarios.world import Array
 
-Array = npt.NDArray[np.floating[Any]]
-MIB, GIB, HOUR, MB = 2.0**20, 2.0**30, 3600.0, 1e6
+MB = 1e6
 
 
 def clock(hours: float, interval_s: float = 5.0) -> Array:

@@ -2,8 +2,8 @@
 
 Leaks of families that may be looked at are judged at thirteen instants between onset and
 out-of-memory, wherever there is a watch or an alert. ``--write`` fits the interval anew
-(``gpuwatchd/analysis/forecast/calibration.py``). What is printed beside it leaves each family out
-of the fit that judges it.
+(``gpuwatchd/analysis/forecast/eta_coefficients.py``). What is printed beside it leaves each
+family out of the fit that judges it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from unittest import mock
 import numpy as np
 
 from gpuwatchd.analysis import verdict
-from gpuwatchd.analysis.forecast.calibration import COEFFICIENTS, FEATURES, LEVELS
-from gpuwatchd.analysis.forecast.eta import Ahead, ahead, offsets
-from gpuwatchd.analysis.verdict import timing
+from gpuwatchd.analysis.forecast.eta import Forecast, forecast_median, offsets
+from gpuwatchd.analysis.forecast.eta_coefficients import COEFFICIENTS, FEATURES, LEVELS
+from gpuwatchd.analysis.verdict import time_to_limit
 from gpuwatchd.core.config import DetectionSection
 from tests.scenarios import eta_fit, eta_worlds, worlds
 from tests.scenarios.replay import series_at
@@ -45,7 +45,7 @@ class Row:
     family: str
     gone: float
     left_s: float
-    ahead: Ahead
+    ahead: Forecast
 
     @property
     def ratio(self) -> float:
@@ -79,13 +79,13 @@ def judge_at(look: Look, family: str, leak: Leak) -> None:
         count = int(np.searchsorted(t, at, side="right"))
         if count < 5 or at > t[-1] or leak.oom_s - t[count - 1] < LEAST_LEFT_S:
             continue
-        seen: list[Ahead] = []
+        seen: list[Forecast] = []
 
-        def listen(*args: Any, _to: list[Ahead] = seen, **named: Any) -> Ahead:
-            _to.append(ahead(*args, **named))
+        def listen(*args: Any, _to: list[Forecast] = seen, **named: Any) -> Forecast:
+            _to.append(forecast_median(*args, **named))
             return _to[-1]
 
-        with mock.patch.object(timing, "ahead", listen):
+        with mock.patch.object(time_to_limit, "forecast_median", listen):
             finding = verdict.judge(leak.known(count), SETTINGS)
         if finding.tier != "none" and finding.eta is None:
             look.silent[family] += 1

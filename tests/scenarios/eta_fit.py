@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuwatchd.analysis.forecast import calibration
+from gpuwatchd.analysis.forecast import eta_coefficients
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,4 +105,4 @@ def write(
         for row in coefficients.tolist()
     ]
     lines.append(")\n")
-    Path(calibration.__file__).write_text("".join(lines), encoding="utf-8")
+    Path(eta_coefficients.__file__).write_text("".join(lines), encoding="utf-8")

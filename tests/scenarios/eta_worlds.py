@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tests.scenarios.replay import make
-from tests.scenarios.world import GIB, HOUR, MIB, Array
+from tests.scenarios.world import GIB, HOUR, MIB, Array, Dice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,24 +38,15 @@ class Leak:
 
 
 @dataclass(kw_only=True)
-class Path:
+class Path(Dice):
     """What a family draws from. ``t`` (n,) in seconds, amounts in shares of the room."""
 
-    rng: np.random.Generator
     t: Array
     nominal_s: float
     """Time to out-of-memory at the nominal rate."""
     unit: float
     """Largest parcel that the allocator takes, as a share of the room."""
     onset_s: float = 0.0
-
-    def u(self, low: float, high: float) -> float:
-        """Uniform draw."""
-        return float(self.rng.uniform(low, high))
-
-    def log(self, low: float, high: float) -> float:
-        """Log-uniform draw."""
-        return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
     def whole(self, rate: Array | float) -> Array:
         """Integrate a rate, in multiples of the nominal one; growth arrives in random parcels."""

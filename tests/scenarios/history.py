@@ -253,7 +253,7 @@ def yesterday(ran: Ran) -> Callable[[float], tuple[Profile, ...]]:
 
     def look(now_s: float) -> tuple[Profile, ...]:
         end = int(np.searchsorted(ran.series.t_s, now_s, side="right"))
-        found = forecast.yesterday(series_at(ran.series, end), now_s=now_s)
+        found = forecast.profile_of_yesterday(series_at(ran.series, end), now_s=now_s)
         return () if found is None else (found,)
 
     return now_and_then(look)

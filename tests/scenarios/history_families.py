@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tests.scenarios.replay import make
-from tests.scenarios.world import GIB, HOUR, MIB
+from tests.scenarios.world import GIB, HOUR, MIB, Dice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.core.model import Series
+    from gpuwatchd.core.model import FloatArray, Series
+    from tests.scenarios.world import Array
 
-Array = npt.NDArray[np.floating[Any]]
 CARDS_GIB = (16, 24, 40, 80)
 INTERVAL_S = 10.0
 LONGEST_S = 6.0 * HOUR
@@ -29,19 +28,10 @@ START_S = 1.7e9
 
 
 @dataclass(kw_only=True)
-class Draw:
+class Draw(Dice):
     """Random numbers of one program, or of one run with its jitter."""
 
-    rng: np.random.Generator
     jitter: float = 0.0
-
-    def u(self, low: float, high: float) -> float:
-        """Uniform draw."""
-        return float(self.rng.uniform(low, high))
-
-    def log(self, low: float, high: float) -> float:
-        """Log-uniform draw."""
-        return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
     def j(self, value: float) -> float:
         """Return a value of the program with the jitter of the run."""
@@ -63,7 +53,7 @@ class Ran:
     """One run of a program."""
 
     series: Series
-    busy: npt.NDArray[np.float64]
+    busy: FloatArray
     """GPU utilisation in per cent for each sample."""
     onset_s: float | None = None
     oom_s: float | None = None

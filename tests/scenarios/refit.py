@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tests.scenarios.bench.outcome import EARLY_S
-from tests.scenarios.evidence import NEVER
-from tests.scenarios.looks import ALERT
+from tests.scenarios.evidence import ALERT, NEVER
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gpuwatchd.core.model import FloatArray
-    from tests.scenarios.looks import Looks, Part
+    from tests.scenarios.evidence import Looks, Part
 
 SHARES = np.array([0.04, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.7, 0.9])
 """Shares of the time from onset to out-of-memory at which a leak should have been alerted."""

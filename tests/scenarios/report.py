@@ -83,7 +83,7 @@ def main() -> None:
     outcomes: list[Outcome] = []
     for name, families, seeds in (
         ("tuning", worlds.TUNING, worlds.TUNING_SEEDS),
-        ("held-out", worlds.HELD_OUT, worlds.HELD_OUT_SEEDS),
+        ("held-out", worlds.VALIDATION, worlds.HELD_OUT_SEEDS),
     ):
         if options.set not in {"both", name}:
             continue

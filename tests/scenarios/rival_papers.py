@@ -39,15 +39,16 @@ LEAST_LEVEL = 0.4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Backward:
-    """LBR at each look: (windows, looks) best R² of a rising critical trend; 0 without one."""
+class Trends:
+    """What a detector finds at each look."""
 
     at: npt.NDArray[np.intp]
     """(looks,) index of the minute."""
     best: FloatArray
+    """(windows or durations, looks) best R² of a trend that it would alarm at; 0 without one."""
 
 
-def backward(seen: Seen) -> Backward:
+def backward(seen: Seen) -> Trends:
     """Return the fits of LBR: windows that grow backwards from now, seasons smoothed away."""
     y = seen.minutes
     at = np.arange(EVERY - 1, y.size, EVERY)
@@ -59,7 +60,7 @@ def backward(seen: Seen) -> Backward:
         windows = np.lib.stride_tricks.sliding_window_view(y, width)[at[looks] + 1 - width]
         room = np.maximum(seen.total - windows[:, -1], 0.0)
         best[row, looks] = np.maximum(_critical(windows, room), _deseasoned(windows, room))
-    return Backward(at=at, best=best)
+    return Trends(at=at, best=best)
 
 
 def _critical(windows: FloatArray, room: FloatArray) -> FloatArray:
@@ -83,7 +84,7 @@ def _deseasoned(windows: FloatArray, room: FloatArray) -> FloatArray:
     return best
 
 
-def lbr_alarms(seen: Seen, found: Backward, r_squared: float, least: float) -> Alarms:
+def lbr_alarms(seen: Seen, found: Trends, r_squared: float, least: float) -> Alarms:
     """R² beyond this in any window of at least ``least`` points."""
     rows = [k for k, width in enumerate(LBR_WINDOWS) if width >= least]
     alarms = np.zeros(seen.at.size, dtype=bool)
@@ -91,15 +92,7 @@ def lbr_alarms(seen: Seen, found: Backward, r_squared: float, least: float) -> A
     return alarms
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
-    """PrecogMF at each look: (durations, looks) best R² of a trend beyond all trained ones."""
-
-    at: npt.NDArray[np.intp]
-    best: FloatArray
-
-
-def precog(seen: Seen) -> Trained:
+def precog(seen: Seen) -> Trends:
     """Return the trends from a change point to now that are worse than every finished one.
 
     Training is what came before: trends between change points that have ended, and (the maximum
@@ -109,7 +102,7 @@ def precog(seen: Seen) -> Trained:
     at = np.arange(EVERY - 1, y.size, EVERY)
     best = np.zeros((len(DURATIONS), at.size))
     if y.size < DURATIONS[0]:
-        return Trained(at=at, best=best)
+        return Trends(at=at, best=best)
     index = np.arange(y.size, dtype=np.float64)
     level = y - y.mean()
     rows = np.stack([index, index * index, level, index * level, level * level])
@@ -121,7 +114,7 @@ def precog(seen: Seen) -> Trained:
         points = _change_points(changes[: end - 1])
         for row, least in enumerate(DURATIONS):
             best[row, column] = _worst(y, sums, points, end, least, seen.total)
-    return Trained(at=at, best=best)
+    return Trends(at=at, best=best)
 
 
 def _smoothed(y: FloatArray) -> FloatArray:
@@ -194,7 +187,7 @@ def _trends(
     return slope, fit, n, left
 
 
-def precog_alarms(seen: Seen, found: Trained, r_squared: float, least: float) -> Alarms:
+def precog_alarms(seen: Seen, found: Trends, r_squared: float, least: float) -> Alarms:
     """R² beyond this in a trend of at least ``least`` points."""
     alarms = np.zeros(seen.at.size, dtype=bool)
     alarms[found.at] = found.best[DURATIONS.index(int(least))] > r_squared

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import present
 from tests.scenarios import documented
 from tests.scenarios.replay import Life, replay
+from tests.scenarios.world import GIB
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Series
@@ -59,7 +60,7 @@ def test_blog_leak_is_alerted_while_most_of_the_time_is_left() -> None:
     assert present(life.alert_s) <= 75 * MINUTE
     rate = 50e6 / 60
     assert life.alert.rate_bytes_per_s == pytest.approx(rate, rel=0.05)
-    left = (24 * documented.GIB - 12e9) / rate - present(life.alert_s)
+    left = (24 * GIB - 12e9) / rate - present(life.alert_s)
     assert present(life.alert.eta).low_s <= left
     assert present(life.alert.eta).mid_s == pytest.approx(left, rel=0.1)
 

@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.analysis.forecast import coefficients
+from gpuwatchd.analysis.forecast import score_weights
 from gpuwatchd.analysis.forecast.posterior import TERMS
 from tests.scenarios import worlds
-from tests.scenarios.evidence import Evidence, gather
-from tests.scenarios.looks import Balance, Looks, balance
+from tests.scenarios.evidence import Balance, Evidence, Looks, balance, gather
 from tests.scenarios.refit import refit
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray
 
 SEEDS = tuple(range(1000, 1008))
-SHAPE = {name: one for name, one in coefficients.COEFFICIENTS.items() if name != "one"}
+SHAPE = {name: one for name, one in score_weights.COEFFICIENTS.items() if name != "one"}
 """Weights of all terms but the intercept."""
 INTERCEPTS = np.round(np.arange(-1.0, 1.51, 0.05), 2)
 F1_KEPT = 0.96
@@ -119,7 +118,7 @@ def _compare(looks: Looks) -> None:
 def main() -> None:
     """Fit, print, and with ``--write`` keep."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write coefficients.py")
+    parser.add_argument("--write", action="store_true", help="write score_weights.py")
     parser.add_argument("--refit", action="store_true", help="compare with fitting all weights")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
@@ -134,8 +133,8 @@ def main() -> None:
         _compare(looks)
     if args.write:
         rows = "".join(f'    "{k}": {v},\n' for k, v in {"one": intercept, **SHAPE}.items())
-        Path(coefficients.__file__).write_text(f"{HEAD}{rows}}}\n", encoding="utf-8")
-        print(f"written to {Path(coefficients.__file__).name}")
+        Path(score_weights.__file__).write_text(f"{HEAD}{rows}}}\n", encoding="utf-8")
+        print(f"written to {Path(score_weights.__file__).name}")
 
 
 if __name__ == "__main__":

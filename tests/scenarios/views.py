@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,6 +78,24 @@ class View:
             framework=self.series.framework,
             age_s=float(t_s[-1]) - EPOCH_S - self.begin_s,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledSeries:
+    """What a device shows, and the truth about it."""
+
+    family: str
+    seed: int
+    series: Series
+    """The device, until it is full or the record ends."""
+    truth: Truth
+    processes: Mapping[str, View] = field(default_factory=dict)
+    """Every process that was sampled, by name, oldest first."""
+
+    @property
+    def length_s(self) -> float:
+        """Length of the series in seconds."""
+        return float(self.series.t_s[-1] - self.series.t_s[0])
 
 
 def views_of(run: Run) -> Mapping[str, View]:

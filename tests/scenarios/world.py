@@ -65,10 +65,24 @@ class Part:
 
 
 @dataclass(kw_only=True)
-class World:
-    """What a family draws from: a card, a clock, a base level and a noise."""
+class Dice:
+    """Random numbers, and how they are drawn."""
 
     rng: Rng
+
+    def u(self, low: float, high: float) -> float:
+        """Uniform draw."""
+        return float(self.rng.uniform(low, high))
+
+    def log(self, low: float, high: float) -> float:
+        """Log-uniform draw."""
+        return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
+
+
+@dataclass(kw_only=True)
+class World(Dice):
+    """What a family draws from: a card, a clock, a base level and a noise."""
+
     total: float
     t: Array
     """The instants of the record, then of the time after it."""
@@ -97,14 +111,6 @@ class World:
     def room(self) -> float:
         """Bytes above the base."""
         return self.total - self.base - self.overhead
-
-    def u(self, low: float, high: float) -> float:
-        """Uniform draw."""
-        return float(self.rng.uniform(low, high))
-
-    def log(self, low: float, high: float) -> float:
-        """Log-uniform draw."""
-        return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
     def white(self, sd: float | None = None) -> Array:
         """White noise."""

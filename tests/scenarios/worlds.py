@@ -13,54 +13,40 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.scenarios import benign, families_benign, families_leaks, leaks
+from tests.scenarios import benign, leaks
 from tests.scenarios.lab_memory import draw, guest, in_segments, seen
 from tests.scenarios.replay import make
-from tests.scenarios.views import EPOCH_S, Run, View, views_of
+from tests.scenarios.views import EPOCH_S, LabelledSeries, Run, views_of
 from tests.scenarios.world import HOUR, MIB, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from types import ModuleType
 
-    from gpuwatchd.core.model import Series
-    from tests.scenarios.world import Array, Shape, Truth, World
+    from tests.scenarios.world import Array, Shape, World
 
     Family = Callable[[World], Shape]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class Item(LabelledSeries):
     """One labelled run, as the device and as each process shows it."""
 
-    family: str
-    seed: int
-    series: Series
-    """The device, until it is full or the record ends."""
-    truth: Truth
-    processes: Mapping[str, View]
-    """Every process that was sampled, by name, oldest first."""
     run: Run
     """What is behind both, on to the moment of out-of-memory."""
 
-    @property
-    def length_s(self) -> float:
-        """Length of the series in seconds."""
-        return float(self.series.t_s[-1] - self.series.t_s[0])
 
-
-def _families(*modules: ModuleType) -> dict[str, Family]:
-    """Return the families of these files, in the order of their lines."""
+def _families(module: ModuleType) -> dict[str, Family]:
+    """Return the families of a file, in the order of its lines."""
     return {
         name: function
-        for module in modules
         for name, function in vars(module).items()
         if inspect.isfunction(function) and function.__module__ == module.__name__
     }
 
 
-LEAKS: dict[str, Family] = _families(leaks, families_leaks)
-BENIGN: dict[str, Family] = _families(benign, families_benign)
+LEAKS: dict[str, Family] = _families(leaks)
+BENIGN: dict[str, Family] = _families(benign)
 FAMILIES = LEAKS | BENIGN
 TUNING: frozenset[str] = frozenset({
     "linear_slow", "segments", "staircase", "cyclic_floor", "late_onset", "noisy", "restarts",
@@ -74,7 +60,6 @@ TUNING: frozenset[str] = frozenset({
     "growing_peaks", "long_fill",
 })  # fmt: skip
 VALIDATION: frozenset[str] = frozenset(FAMILIES) - TUNING
-HELD_OUT = VALIDATION
 TUNING_SEEDS = range(1000, 2000)
 HELD_OUT_SEEDS = range(1000)
 FULLEST = 0.985

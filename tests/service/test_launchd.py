@@ -122,7 +122,7 @@ def test_loading_waits_until_the_old_one_is_gone(manager: Launchd, tools: Tools)
     slept: list[float] = []
     manager._sleep = slept.append
     loaded(tools)
-    refused("still loaded", manager.install, dry_run=False, linger=False)
+    refused("still loaded", manager.install, dry_run=False)
     assert len(slept) == 50
     assert not any("bootstrap" in call for call in tools.calls)
 
@@ -131,13 +131,13 @@ def test_a_second_install_changes_nothing(manager: Launchd, tools: Tools) -> Non
     agent_file(tools).parent.mkdir(parents=True)
     agent_file(tools).write_text(manager.render())
     loaded(tools)
-    said = manager.install(dry_run=False, linger=False)
+    said = manager.install(dry_run=False)
     assert said == [f"{agent_file(tools)} is up to date", "already running"]
     assert not any("boot" in call for call in tools.calls)
 
 
 def test_a_dry_run_only_speaks(manager: Launchd, tools: Tools) -> None:
-    said = manager.install(dry_run=True, linger=False)
+    said = manager.install(dry_run=True)
     assert said[0] == f"would write {agent_file(tools)}"
     assert f"would run launchctl bootstrap {DOMAIN} {agent_file(tools)}" in said
     assert tools.calls == []
@@ -147,7 +147,7 @@ def test_a_dry_run_only_speaks(manager: Launchd, tools: Tools) -> None:
 def test_without_a_graphical_session(manager: Launchd, tools: Tools) -> None:
     tools.answer(f"launchctl print {DOMAIN}", "Could not find domain", code=125)
     assert not manager.probe().ok
-    caught = refused("no graphical session", manager.install, dry_run=False, linger=False)
+    caught = refused("no graphical session", manager.install, dry_run=False)
     assert "ssh" in caught.hint
     assert not agent_file(tools).exists()
 
@@ -155,7 +155,7 @@ def test_without_a_graphical_session(manager: Launchd, tools: Tools) -> None:
 @pytest.mark.parametrize(
     ("domain", "more", "hint"),
     [
-        (DOMAIN, {"linger": False}, "brew services stop gpuwatchd"),
+        (DOMAIN, {}, "brew services stop gpuwatchd"),
         ("system", {"anyway": True}, "sudo brew services stop gpuwatchd"),
     ],
 )
@@ -169,7 +169,7 @@ def test_homebrew_s_service_is_not_doubled(
 
 def test_a_refusal_is_told(manager: Launchd, tools: Tools) -> None:
     tools.answer("launchctl bootstrap", "Bootstrap failed: 5: Input/output error", code=5)
-    refused("Bootstrap failed: 5", manager.install, dry_run=False, linger=False)
+    refused("Bootstrap failed: 5", manager.install, dry_run=False)
 
 
 def test_uninstall(manager: Launchd, tools: Tools) -> None:
@@ -260,10 +260,8 @@ def test_logs_from_an_instant_and_a_level_on(
 
 
 def test_a_service_of_the_whole_machine_is_refused_with_the_reason() -> None:
-    assert (
-        refused("per user: outside of a graphical session", Launchd, system=True).hint
-        == "gpuwatchctl service install"
-    )
+    caught = refused("per user: outside of a graphical session", Launchd, system=True)
+    assert caught.hint == "gpuwatchctl service install"
 
 
 def test_what_launchd_does_not_have(manager: Launchd) -> None:
@@ -288,7 +286,9 @@ def test_a_daemon_of_ones_own_that_runs_already(manager: Launchd, tools: Tools) 
     runtime.mkdir(parents=True)
     lock = hold_lock(runtime)
     try:
-        refused(rf"by hand runs already \(pid {os.getpid()}\)", manager.install, dry_run=False)
+        refused(
+            rf"by hand is already running \(pid {os.getpid()}\)", manager.install, dry_run=False
+        )
         refused("by hand", manager.uninstall, dry_run=False, purge=True)
     finally:
         os.close(lock)

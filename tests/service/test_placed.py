@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def packaged(tools: Tools, folder: Path, program: str = "") -> None:
+    """Let a package have brought a unit, of this program or of another one."""
+    mine = daemon_argv("/opt/venv/bin/python3")[0]
+    (folder / UNIT).write_text(for_package(program or mine, system=False))
+    tools.answer("systemctl --user show --property=UnitPath", str(folder))
+
+
 @pytest.fixture
 def plain(manager: Systemd, tools: Tools) -> Systemd:
     """A manager for a shell that sets no directories."""
@@ -27,13 +34,12 @@ def test_a_package_s_unit_is_used_and_none_written(
 ) -> None:
     folder = tmp_path / "usr lib" / "user"
     folder.mkdir(parents=True)
-    mine = daemon_argv("/opt/venv/bin/python3")[0]
-    (folder / UNIT).write_text(for_package(mine, system=False))
+    packaged(tools, folder)
     # A folder with a blank would be two for systemd itself, which has none of them.
     (tmp_path / "lib").symlink_to(folder)
     tools.answer("systemctl --user show --property=UnitPath", f"/nowhere {tmp_path}/lib")
     said = plain.install(dry_run=False)
-    assert said[0] == f"{tmp_path}/lib/{UNIT} is there already: nothing is written in its place"
+    assert said[0] == f"{tmp_path}/lib/{UNIT} exists already and is not overwritten"
     assert not unit_file(tools).exists()
     assert changes(tools) == [
         f"systemctl --user enable {UNIT}", f"systemctl --user restart {UNIT}"
@@ -42,10 +48,7 @@ def test_a_package_s_unit_is_used_and_none_written(
 
 def test_a_package_that_came_later_takes_over(plain: Systemd, tools: Tools, tmp_path: Path) -> None:
     plain.install(dry_run=False)
-    (tmp_path / "lib").mkdir()
-    mine = daemon_argv("/opt/venv/bin/python3")[0]
-    (tmp_path / "lib" / UNIT).write_text(for_package(mine, system=False))
-    tools.answer("systemctl --user show --property=UnitPath", f"{tmp_path}/lib")
+    packaged(tools, tmp_path)
     tools.forget()
     assert f"would remove {unit_file(tools)}" in plain.install(dry_run=True)
     plain.install(dry_run=False)
@@ -60,8 +63,7 @@ def test_a_package_that_came_later_takes_over(plain: Systemd, tools: Tools, tmp_
 def test_a_package_s_unit_of_another_daemon_is_not_ours(
     manager: Systemd, tools: Tools, tmp_path: Path
 ) -> None:
-    (tmp_path / UNIT).write_text(for_package("/usr/bin/gpuwatchd", system=False))
-    tools.answer("systemctl --user show --property=UnitPath", str(tmp_path))
+    packaged(tools, tmp_path, "/usr/bin/gpuwatchd")
     manager.install(dry_run=False)
     assert unit_file(tools).read_text() == manager.render()
 
@@ -74,9 +76,8 @@ def test_what_people_wrote_is_left_alone(manager: Systemd, tools: Tools) -> None
     assert unit_file(tools).read_text() == "[Service]\nExecStart=/my/own\n"
     unit_file(tools).unlink()
     unit_file(tools).symlink_to("/dev/null")
-    assert (
-        refused("masked", manager.install, dry_run=False).hint == f"systemctl --user unmask {UNIT}"
-    )
+    caught = refused("masked", manager.install, dry_run=False)
+    assert caught.hint == f"systemctl --user unmask {UNIT}"
     assert unit_file(tools).is_symlink()
 
 
@@ -86,7 +87,7 @@ def test_drop_ins_of_the_user_stay(manager: Systemd, tools: Tools) -> None:
     override.write_text("[Service]\nMemoryMax=1G\n")
     assert f"{override} stays in force" in manager.install(dry_run=False)
     said = manager.uninstall(dry_run=False)
-    assert f"{override} is yours and stays" in said
+    assert f"{override} is yours and is kept" in said
     assert override.read_text() == "[Service]\nMemoryMax=1G\n"
 
 
@@ -97,12 +98,9 @@ def test_a_credential_is_a_drop_in_that_goes_with_the_service(
     secret.write_text("hunter2\n")
     secret.chmod(0o644)
     wanted = [("smtp-password", str(secret))]
-    assert (
-        refused(
-            r"others can read it \(mode 0644\)", manager.install, dry_run=False, credentials=wanted
-        ).hint
-        == f"chmod 600 {secret}"
-    )
+    readable = r"others can read it \(mode 0644\)"
+    caught = refused(readable, manager.install, dry_run=False, credentials=wanted)
+    assert caught.hint == f"chmod 600 {secret}"
     secret.chmod(0o600)
     manager.install(dry_run=False, credentials=wanted)
     file = unit_file(tools).with_name(f"{UNIT}.d") / "credentials.conf"
@@ -118,21 +116,15 @@ def test_a_credential_is_a_drop_in_that_goes_with_the_service(
 
 
 def test_a_credential_that_is_not_there(manager: Systemd, tools: Tools) -> None:
-    refused(
-        "No such file",
-        manager.install,
-        dry_run=False,
-        credentials=[("smtp-password", "/nowhere/secret")],
-    )
+    wanted = [("smtp-password", "/nowhere/secret")]
+    refused("No such file", manager.install, dry_run=False, credentials=wanted)
     assert not unit_file(tools).exists()
 
 
 def test_a_package_s_unit_gets_the_directories_of_the_shell(
     plain: Systemd, tools: Tools, tmp_path: Path
 ) -> None:
-    mine = daemon_argv("/opt/venv/bin/python3")[0]
-    (tmp_path / UNIT).write_text(for_package(mine, system=False))
-    tools.answer("systemctl --user show --property=UnitPath", str(tmp_path))
+    packaged(tools, tmp_path)
     tools.answer(f"systemctl --user show {UNIT}", NOT_FOUND)
     file = unit_file(tools).with_name(f"{UNIT}.d") / "directories.conf"
     Systemd(environ=tools.environ, executable="/opt/venv/bin/python3").install(dry_run=False)

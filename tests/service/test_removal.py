@@ -27,6 +27,13 @@ def test_a_purge_removes_what_was_written_and_nothing_else(manager: Systemd, too
     assert manager.uninstall(dry_run=False, purge=True) == ["not installed"]
 
 
+def purged(tools: Tools, state: Path, runtime: Path) -> list[str]:
+    """Return what a purge says where these directories are named."""
+    named = {"GPUWATCHD_STATE_DIR": str(state), "GPUWATCHD_RUNTIME_DIR": str(runtime)}
+    tools.answer(f"systemctl --user show {UNIT}", NOT_FOUND)
+    return Systemd(environ=tools.environ | named).uninstall(dry_run=False, purge=True)
+
+
 def test_a_purge_leaves_a_directory_that_may_hold_more(tools: Tools) -> None:
     data = tools.folder / "data"
     data.mkdir()
@@ -35,11 +42,7 @@ def test_a_purge_leaves_a_directory_that_may_hold_more(tools: Tools) -> None:
     (tools.folder / "link").mkdir()
     planted = tools.folder / "link" / "gpuwatchd"
     planted.symlink_to(elsewhere)
-    environ = tools.environ | {
-        "GPUWATCHD_STATE_DIR": str(data), "GPUWATCHD_RUNTIME_DIR": str(planted)
-    }  # fmt: skip
-    tools.answer(f"systemctl --user show {UNIT}", NOT_FOUND)
-    said = Systemd(environ=environ).uninstall(dry_run=False, purge=True)
+    said = purged(tools, data, planted)
     assert f"{data} may hold other files, too: remove it yourself" in said
     assert data.exists()
     assert elsewhere.exists()
@@ -51,11 +54,7 @@ def test_a_purge_leaves_a_checkout_that_was_named_as_the_state_directory(tools: 
         folder.mkdir(parents=True)
     for file in (checkout / "history.db", checkout / "README.md", ours / "state.json"):
         file.touch()
-    environ = tools.environ | {
-        "GPUWATCHD_STATE_DIR": str(checkout), "GPUWATCHD_RUNTIME_DIR": str(ours)
-    }  # fmt: skip
-    tools.answer(f"systemctl --user show {UNIT}", NOT_FOUND)
-    said = Systemd(environ=environ).uninstall(dry_run=False, purge=True)
+    said = purged(tools, checkout, ours)
     assert f"{checkout} may hold other files, too: remove it yourself" in said
     assert (checkout / "README.md").exists()
     assert f"removed {ours}" in said

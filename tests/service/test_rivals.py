@@ -14,6 +14,7 @@ from gpuwatchd.store.directories import hold_lock
 from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED, USER, Tools, refused, unit_file
 
 
+@pytest.mark.slow
 def test_the_machine_s_service_is_enough(manager: Systemd, tools: Tools) -> None:
     tools.answer(f"systemctl --system is-active {UNIT}", "active")
     caught = refused("watches every GPU already", manager.install, dry_run=False)
@@ -47,15 +48,9 @@ def test_a_daemon_of_ones_own_that_runs_already(manager: Systemd, tools: Tools) 
     runtime.mkdir(parents=True)
     lock = hold_lock(runtime)
     try:
-        assert (
-            refused(
-                rf"by hand runs already \(pid {os.getpid()}\)",
-                manager.install,
-                dry_run=False,
-                anyway=True,
-            ).hint
-            == f"kill {os.getpid()}, then gpuwatchctl service install"
-        )
+        by_hand = rf"by hand is already running \(pid {os.getpid()}\)"
+        caught = refused(by_hand, manager.install, dry_run=False, anyway=True)
+        assert caught.hint == f"kill {os.getpid()}, then gpuwatchctl service install"
         tools.answer(f"systemctl --user show {UNIT}", STOPPED)
         assert str(os.getpid()) in manager.status().hints[0]
         refused("by hand", manager.uninstall, dry_run=False, purge=True)

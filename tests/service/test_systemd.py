@@ -41,7 +41,7 @@ def test_the_script_beside_python_is_preferred(tools: Tools, tmp_path: Path) -> 
 
 
 def test_install_writes_enables_and_starts(manager: Systemd, tools: Tools) -> None:
-    said = manager.install(dry_run=False, linger=False)
+    said = manager.install(dry_run=False)
     assert unit_file(tools).read_text() == manager.render()
     assert unit_file(tools).stat().st_mode & 0o777 == 0o644
     assert changes(tools) == [
@@ -55,15 +55,15 @@ def test_install_writes_enables_and_starts(manager: Systemd, tools: Tools) -> No
 
 
 def test_a_second_install_changes_nothing(manager: Systemd, tools: Tools) -> None:
-    manager.install(dry_run=False, linger=False)
+    manager.install(dry_run=False)
     tools.answer(f"systemctl --user show {UNIT}", RUNNING)
     tools.forget()
-    said = manager.install(dry_run=False, linger=False)
+    said = manager.install(dry_run=False)
     assert not [call for call in tools.calls if "restart" in call or "reload" in call]
     assert "already running" in said
     unit_file(tools).write_text(f"# {MARK}\n[Service]\n# an older one\n")
     tools.forget()
-    said = manager.install(dry_run=False, linger=False)
+    said = manager.install(dry_run=False)
     assert re.fullmatch(r"it was of another version: \d+ lines differ", said[1])
     assert f"systemctl --user restart {UNIT}" in tools.calls
     assert unit_file(tools).read_text() == manager.render()
@@ -84,7 +84,7 @@ def test_a_dry_run_only_speaks(manager: Systemd, tools: Tools) -> None:
 
 def test_a_dry_run_needs_no_manager(manager: Systemd, tools: Tools) -> None:
     tools.answer("systemctl", "Failed to connect to bus", code=1)
-    assert manager.install(dry_run=True, linger=False)[0] == f"would write {unit_file(tools)}"
+    assert manager.install(dry_run=True)[0] == f"would write {unit_file(tools)}"
 
 
 def test_linger(manager: Systemd, tools: Tools) -> None:
@@ -95,27 +95,23 @@ def test_linger(manager: Systemd, tools: Tools) -> None:
     assert "Access denied" in manager.install(dry_run=False, linger=True)[-1]
     tools.answer("loginctl show-user", "yes")
     tools.forget()
-    assert "logged out (linger)" in manager.install(dry_run=False, linger=False)[-1]
+    assert "logged out (linger)" in manager.install(dry_run=False)[-1]
     assert f"loginctl enable-linger {USER}" not in tools.calls
 
 
 def test_the_manager_decides_where_units_lie(manager: Systemd, tools: Tools) -> None:
     elsewhere = tools.folder / "elsewhere"
     tools.answer("systemctl --user show-environment", f"LANG=C\nXDG_CONFIG_HOME={elsewhere}\n")
-    manager.install(dry_run=False, linger=False)
+    manager.install(dry_run=False)
     assert (elsewhere / "systemd" / "user" / UNIT).exists()
 
 
 def test_without_a_user_manager_there_is_a_clear_error(manager: Systemd, tools: Tools) -> None:
     tools.answer("systemctl", "Failed to connect to bus: No medium found\n", code=1)
     available = manager.probe()
-    assert (available.ok, available.reason) == (
-        False,
-        "no user manager: Failed to connect to bus: No medium found",
-    )
-    caught = refused(
-        "no user manager: Failed to connect", manager.install, dry_run=False, linger=False
-    )
+    assert not available.ok
+    assert available.reason == "no user manager: Failed to connect to bus: No medium found"
+    caught = refused("no user manager: Failed to connect", manager.install, dry_run=False)
     assert "enable-linger" in caught.hint
     assert not unit_file(tools).exists()
     assert not manager.status().running
@@ -131,26 +127,20 @@ def test_a_machine_without_systemd(tools: Tools, tmp_path: Path) -> None:
 
 def test_homebrew_s_service_is_not_doubled(manager: Systemd, tools: Tools) -> None:
     tools.answer(f"systemctl --user is-active {HOMEBREW_UNIT}", "active")
-    assert (
-        refused("Homebrew", manager.install, dry_run=False, linger=False).hint
-        == "brew services stop gpuwatchd"
-    )
+    caught = refused("Homebrew", manager.install, dry_run=False)
+    assert caught.hint == "brew services stop gpuwatchd"
     assert not unit_file(tools).exists()
 
 
 def test_a_daemon_that_does_not_come_up_is_told(manager: Systemd, tools: Tools) -> None:
     tools.answer("systemctl --user restart", "Job for gpuwatchd.service failed.\n", code=1)
-    assert (
-        refused(
-            r"Job for gpuwatchd\.service failed", manager.install, dry_run=False, linger=False
-        ).hint
-        == "gpuwatchctl service logs"
-    )
+    caught = refused(r"Job for gpuwatchd\.service failed", manager.install, dry_run=False)
+    assert caught.hint == "gpuwatchctl service logs"
 
 
 def test_uninstall(manager: Systemd, tools: Tools) -> None:
     assert manager.uninstall(dry_run=False) == ["not installed"]
-    manager.install(dry_run=False, linger=False)
+    manager.install(dry_run=False)
     tools.forget()
     planned = manager.uninstall(dry_run=True)
     assert f"would remove {unit_file(tools)}" in planned
@@ -161,7 +151,7 @@ def test_uninstall(manager: Systemd, tools: Tools) -> None:
     assert tools.calls.index("systemctl --user daemon-reload") > tools.calls.index(
         f"systemctl --user disable --now {UNIT}"
     )
-    assert "history and configuration stay" in said[-1]
+    assert "history and configuration are kept" in said[-1]
     assert manager.uninstall(dry_run=False) == ["not installed"]
 
 
@@ -202,9 +192,7 @@ def test_why_it_does_not_come_up_is_said_in_the_daemon_s_words(
         "Job for gpuwatchd.service failed because the control process exited.\nSee systemctl\n",
         code=1,
     )
-    assert (
-        refused(r"Job for gpuwatchd.service failed", manager.start).hint
-        == "its configuration is wrong: gpuwatchctl config validate"
-    )
+    caught = refused(r"Job for gpuwatchd.service failed", manager.start)
+    assert caught.hint == "its configuration is wrong: gpuwatchctl config validate"
     tools.answer("journalctl", "Starting\ngpuwatchd: config.toml: [nokey]: unknown key\nhint: x\n")
     refused(r"failed: gpuwatchd: config.toml: \[nokey\]", manager.start)

@@ -22,7 +22,7 @@ ANYWHERE = {
     "brim": "limit_reached",
     "bygone": "resolved",
     "charted": "chart_screen",
-    "courier": "message dispatcher",
+    "courier": "dispatcher",
     "deeds": "action_events",
     "dresser": "message builder",
     "dressing": "message builder",

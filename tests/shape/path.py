@@ -156,7 +156,7 @@ def _daemon(
         host=host,
         history=history,
         runtime_dir=folder / "run",
-        courier=courier,
+        message_dispatcher=courier,
         wall=clock.wall,
         mono=clock.mono,
     )

@@ -11,6 +11,8 @@ from tests.fakenvml import FakeNvml
 from tests.shape import path
 from tests.shape.figures import read_limits
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def kinds() -> path.Kinds:

@@ -14,9 +14,10 @@ from gpuwatchd.collect.metal.calls import (
     VM_STAT,
     Denied,
     ListedProcess,
+    Mac,
 )
 from gpuwatchd.collect.metal.source import MetalSource
-from gpuwatchd.collect.metal.system import GIB, Footprint
+from gpuwatchd.collect.metal.system import GIB
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import DeviceReading
@@ -31,7 +32,7 @@ def text(name: str) -> bytes:
     return (DATA / name).read_bytes()
 
 
-class FakeMac:
+class FakeMac(Mac):
     """A Mac of recorded texts."""
 
     def __init__(self) -> None:
@@ -66,11 +67,10 @@ class FakeMac:
     def boot_id(self) -> str:
         return "boot-7"
 
-    def footprint(self, pid: int) -> Footprint | None:
+    def footprint(self, pid: int) -> int | None:
         if pid in self.others:
             raise Denied
-        held = self.held.get(pid)
-        return None if held is None else Footprint(held, held // 100)
+        return self.held.get(pid)
 
     def resident_bytes(self, pid: int) -> int | None:
         return self.others[pid]

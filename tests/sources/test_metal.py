@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+
 import pytest
 
-from gpuwatchd.collect.metal.calls import ACCELERATORS, GPU_CLIENTS, SYSCTL, VM_STAT, ListedProcess
+from gpuwatchd.collect.metal import calls
+from gpuwatchd.collect.metal.calls import (
+    ACCELERATORS,
+    GPU_CLIENTS,
+    SYSCTL,
+    VM_STAT,
+    ListedProcess,
+    Mac,
+)
 from gpuwatchd.collect.metal.processes import WHOLE
 from gpuwatchd.collect.metal.source import NOT_HERE
 from gpuwatchd.collect.metal.system import GIB, MIB
 from gpuwatchd.core.errors import SourceError, SourceUnavailable
+from tests.conftest import present
 from tests.sources.metal_case import AVAILABLE, FakeMac, held, one, text
 
 
@@ -55,10 +68,6 @@ def test_metal_is_asked_once_and_only_where_nothing_is_set(mac: FakeMac) -> None
     again = mac.source()
     assert "set by iogpu.wired_limit_mb" in again.probe().reason
     assert mac.asked.count("metal") == 1
-
-
-def test_an_estimate_is_called_one(mac: FakeMac) -> None:
-    assert "16.0 GiB of memory (an estimate)" in mac.source().probe().reason
 
 
 def test_who_works_is_listed_and_who_draws_is_not(mac: FakeMac) -> None:
@@ -147,7 +156,7 @@ def test_a_missing_key_is_unknown(mac: FakeMac) -> None:
     sample = mac.source().read()
     assert sample.readings[0].used_bytes is None
     assert sample.readings[0].free_bytes is None
-    assert [fault.why for fault in sample.faults] == ["ioreg tells no allocated memory"]
+    assert [fault.why for fault in sample.faults] == ["ioreg reports no allocated memory"]
 
 
 def test_a_damaged_list_is_asked_for_in_the_other_form(mac: FakeMac) -> None:
@@ -169,7 +178,7 @@ def test_a_gpu_that_is_not_listed_any_more_is_lost(mac: FakeMac) -> None:
     mac.output[ACCELERATORS] = b""
     sample = source.read()
     assert (sample.readings[0].state, sample.readings[0].used_bytes) == ("lost", None)
-    assert "does not list it" in sample.faults[0].why
+    assert "no longer lists it" in sample.faults[0].why
 
 
 def test_ioreg_that_hangs_is_a_fault_and_the_rest_goes_on(mac: FakeMac) -> None:
@@ -224,3 +233,99 @@ def test_a_machine_that_runs_short_of_memory_says_so_once_per_step(mac: FakeMac)
     mac.output[SYSCTL] = SourceError("sysctl failed")
     assert source.read().events == ()
     assert source.read().readings[0].free_bytes is not None
+
+
+# ---- the thin functions that ask the system, as far as they can be asked anywhere ----------------
+
+
+PYTHON = sys.executable
+
+
+def test_a_program_is_run_without_a_shell_in_a_bare_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    script = "import os, sys; print(sorted(os.environ)[:2], sys.argv[1:], sys.stdin.read())"
+    printed = Mac().run((PYTHON, "-I", "-c", script, "$HOME; ls"))
+    assert printed.startswith(b"['LC_ALL', 'PATH'] ['$HOME; ls']")
+
+
+def test_a_program_that_is_not_there_is_no_mac() -> None:
+    with pytest.raises(SourceUnavailable, match="/usr/sbin/no-such-program is not here"):
+        Mac().run(("/usr/sbin/no-such-program",))
+
+
+def test_a_program_that_fails_is_named_with_its_code() -> None:
+    with pytest.raises(SourceError, match="failed with exit code 3"):
+        Mac().run((PYTHON, "-c", "raise SystemExit(3)"))
+
+
+def test_a_program_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "TIMEOUT_S", 0.1)
+    began_s = time.monotonic()
+    with pytest.raises(SourceError, match=r"did not answer within 0\.1 s"):
+        Mac().run((PYTHON, "-c", "import time; time.sleep(30)"))
+    assert time.monotonic() - began_s < 10
+
+
+def test_every_program_of_the_system_has_its_whole_path() -> None:
+    named = (
+        calls.ACCELERATORS, calls.ACCELERATORS_TEXT, calls.GPU_CLIENTS,
+        calls.PLATFORM, calls.SYSCTL, calls.VM_STAT, calls.BOOT_SESSION,
+    )  # fmt: skip
+    assert all(argv[0].startswith("/usr/") for argv in named), "launchd's PATH is short"
+
+
+def test_the_process_table_has_this_program_and_its_parent() -> None:
+    table = {one.pid: one for one in Mac().processes()}
+    own = table[os.getpid()]
+    assert own.parent_pid == os.getppid()
+    assert own.argv
+    assert 0 < own.started_at_s <= time.time()
+
+
+def test_resident_memory_is_that_of_the_process() -> None:
+    held = present(Mac().resident_bytes(os.getpid()))
+    assert held > 1 << 20
+    assert Mac().resident_bytes(2**22 + 1) is None
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has Metal")
+def test_without_metal_nothing_is_recommended() -> None:
+    assert Mac().recommended_bytes() is None
+
+
+@pytest.mark.skipif(sys.platform != "darwin", reason="only macOS tells footprints")
+def test_a_footprint_of_this_program() -> None:
+    found = present(Mac().footprint(os.getpid()))
+    assert found > 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        (b"0A1B2C3D-0000-1111-2222-333344445555\n", "0A1B2C3D-0000-1111-2222-333344445555"),
+        (b"second level name is invalid\n", "boot-1700000000"),
+        (SourceError("sysctl failed"), "boot-1700000000"),
+        (SourceUnavailable("no sysctl"), "boot-1700000000"),
+    ],
+)
+def test_a_step_of_the_clock_makes_no_other_boot(
+    monkeypatch: pytest.MonkeyPatch, printed: bytes | Exception, expected: str
+) -> None:
+    asked = []
+
+    def run(argv: tuple[str, ...]) -> bytes:
+        asked.append(argv)
+        if isinstance(printed, Exception):
+            raise printed
+        return printed
+
+    booted_at_s = [1_700_000_000.9]
+    monkeypatch.setattr("psutil.boot_time", lambda: booted_at_s[0])
+    mac = Mac()
+    monkeypatch.setattr(mac, "run", run)
+    first = mac.boot_id()
+    booted_at_s[0] += 3600
+    assert (first, mac.boot_id()) == (expected, expected)
+    assert asked == [calls.BOOT_SESSION]

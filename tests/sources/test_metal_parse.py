@@ -11,7 +11,7 @@ import pytest
 from gpuwatchd.collect.metal import calls
 from gpuwatchd.collect.metal import system as metal_system
 from gpuwatchd.collect.metal.calls import ACCELERATORS
-from gpuwatchd.collect.metal.system import GIB, MIB, Ceiling, Footprint, System
+from gpuwatchd.collect.metal.system import GIB, MIB, Ceiling, System
 from tests.conftest import present
 from tests.sources.metal_case import AVAILABLE, PAGE, FakeMac, text
 
@@ -121,8 +121,8 @@ def test_the_room_is_bounded_by_the_ceiling_and_by_the_host(
 
 def test_a_footprint_lies_where_every_version_has_it() -> None:
     raw = bytes(16) + struct.pack("=6Q", *range(6)) + struct.pack("=QQ", 30 * MIB, 4 * GIB)
-    assert metal_system.parse_rusage(raw + bytes(16)) == Footprint(4 * GIB, 30 * MIB)
-    assert metal_system.parse_rusage(raw + bytes(200)) == Footprint(4 * GIB, 30 * MIB)
+    assert metal_system.parse_rusage(raw + bytes(16)) == 4 * GIB
+    assert metal_system.parse_rusage(raw + bytes(200)) == 4 * GIB
     assert metal_system.parse_rusage(raw) is None
 
 

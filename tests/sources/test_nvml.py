@@ -178,13 +178,6 @@ out(plain(sample.readings[0]), plain(sample.faults))
     assert calls["nvmlDeviceGetMemoryInfo_v2"] == 5
 
 
-def test_a_total_of_zero_is_unknown(fake: Nvml, child: int) -> None:
-    readings, devices, faults = one_read(fake, "gpu 0 total=0", f"proc 0 pid={child} mem=1G")
-    assert devices[0]["memory_kind"] == "dedicated"
-    assert readings[0]["used_bytes"] is None
-    assert [fault["where"] for fault in faults] == ["nvml/0/memory"]
-
-
 @pytest.mark.parametrize("line", ["proc 0 pid={} mem=na", "fail *RunningProcesses* 0 4"])
 def test_unified_without_process_memory_is_unknown(fake: Nvml, child: int, line: str) -> None:
     readings, _, _ = one_read(fake, "gpu 0 name=NVIDIA_Thor total=na", line.format(child))
@@ -248,12 +241,6 @@ def test_more_processes_than_the_first_buffer_holds(fake: Nvml) -> None:
         fake, "gpu 0 total=80G", *(f"proc 0 pid={1000 + n} mem=1M" for n in range(200))
     )
     assert [use["key"]["pid"] for use in readings[0]["uses"]] == list(range(1000, 1200))
-
-
-def test_unknown_process_memory_is_none(fake: Nvml, child: int) -> None:
-    readings, _, _ = one_read(fake, "gpu 0 total=24G used=9G", f"proc 0 pid={child} mem=na")
-    assert readings[0]["uses"][0]["used_bytes"] is None
-    assert readings[0]["used_bytes"] == 9 * GIB
 
 
 @pytest.mark.parametrize("absent", [["_v3"], ["_v3", "_v2"]])

@@ -11,10 +11,12 @@ from tests.sources.nvml_case import GIB, UID
 if TYPE_CHECKING:
     from tests.sources.nvml_case import Nvml
 
+pytestmark = pytest.mark.slow
+
 CARD = "gpu 0 total=80G accounting=1"
 HERE = "proc 0 pid=4711 mem=20G"
 GONE = "proc 0 pid=4711 type=- mem=0"
-TEXT = "pid 4711 has ended; it held 21.3 GiB at most (the driver's accounting)"
+TEXT = "pid 4711 has ended; its peak was 21.3 GiB (driver accounting)"
 
 READS = """
 s = NvmlSource(

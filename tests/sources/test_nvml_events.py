@@ -76,18 +76,6 @@ out(short([*found, *w.happened()]))
     ]
 
 
-def test_an_event_that_comes_later_is_told_then(fake: Nvml) -> None:
-    fake.write(ONE)
-    (got,) = fake.play("""
-s, w = begin()
-quiet()
-before = w.happened()
-put("gpu 0 total=24G", "event 0 type=8 data=48")
-out([len(before), *(e.code for e in wait_for(w, 1))])
-""")
-    assert got == [0, 48]
-
-
 def test_the_same_again_is_told_once_in_a_minute(fake: Nvml) -> None:
     fake.write(ONE, *["event 0 type=8 data=31"] * 5)
     (got,) = fake.play("""

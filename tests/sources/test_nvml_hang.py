@@ -183,7 +183,7 @@ os._exit(0)
 """)
     assert slowest_s < 0.25
     assert words == ["ok"]
-    assert any("look for new GPUs has not ended" in why for why in faults)
+    assert any("search for new GPUs has not ended" in why for why in faults)
 
 
 def test_a_card_that_hangs_at_the_start_hides_no_other_and_is_found_later(fake: Nvml) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.collect.nvml.driver import NAME, find, flaw
+from gpuwatchd.collect.nvml.driver import NAME, find, library_defect
 from tests.conftest import ROOT, need, present, ran
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import cached, compiler
@@ -19,6 +19,8 @@ from tests.sources.nvml_case import PRELUDE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+pytestmark = pytest.mark.slow
 
 ELF_32 = b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x03\x00\x08\x00"
 """The beginning of a library for a 32-bit MIPS processor."""
@@ -122,7 +124,7 @@ def test_a_library_that_may_not_be_read_is_told_as_that(tmp_path: Path, real: by
 def test_a_library_of_this_machine_has_no_flaw(tmp_path: Path, real: bytes) -> None:
     (tmp_path / NAME).write_bytes(real)
     assert find(Path("/"), {"LD_LIBRARY_PATH": f"/nowhere::{tmp_path}"}) == tmp_path / NAME
-    assert flaw(tmp_path / NAME) is None
+    assert library_defect(tmp_path / NAME) is None
 
 
 def test_a_link_to_nothing_is_no_library(tmp_path: Path) -> None:

@@ -6,17 +6,17 @@ stand-in says is changed by rewriting its file, and time is a number that the ca
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import ROOT, ran
-from tests.sources.nvml_case import GIB, MIB, PRELUDE, UID, one_read
+from gpuwatchd.collect.nvml.lifecycle import RetryTimer
+from tests.sources.nvml_case import GIB, MIB, UID, one_read
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuwatchd.core.model import DeviceState
     from tests.sources.nvml_case import Nvml
 
 
@@ -64,17 +64,6 @@ now[0] += 61
 out(before, at_once, after, uids())
 """)
     assert devices == [[UID(0)], [UID(0)], [UID(0), "MIG-a"], [UID(0)]]
-
-
-def test_no_library_is_said_in_one_sentence(tmp_path: Path) -> None:
-    done = ran(
-        [sys.executable, "-c", PRELUDE + "s = source()\nout(plain(s.probe()))\ns.close()"],
-        check=True,
-        env={"PYTHONPATH": ".", "LD_LIBRARY_PATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        cwd=str(ROOT),
-    )
-    assert "libnvidia-ml.so.1 was not found" in done.stdout
-    assert '"ok": false' in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -163,35 +152,6 @@ out(before, sorted(set(states)), sorted(after))
     assert calls["nvmlShutdown"] == 2
 
 
-def test_a_lost_card_is_found_again_by_uuid(fake: Nvml) -> None:
-    fake.write("gpu 0 total=24G", "gpu 1 total=48G")
-    lost, meanwhile, after, totals = fake.play(f"""
-s = source()
-s.read()
-put("gpu 0 total=24G", "gpu 1 total=48G", "fail nvmlDevice* 1 15")
-lost = [r.state for r in s.read().readings]
-meanwhile = []
-for _ in range(30):
-    now[0] += 0.5
-    meanwhile.append([r.state for r in s.read().readings])
-put("gpu 0 total=48G uuid={UID(1)}", "gpu 1 total=24G uuid={UID(0)}")
-now[0] += 60
-readings = s.read().readings
-after = {{r.device_uid: r.state for r in readings}}
-totals = {{r.device_uid: r.total_bytes for r in readings}}
-s.close()
-out(lost, meanwhile, after, totals)
-""")
-    assert lost == ["ok", "lost"]
-    assert meanwhile == [["ok", "lost"]] * 30
-    assert after == {UID(0): "ok", UID(1): "ok"}
-    assert totals == {UID(0): 24 * GIB, UID(1): 48 * GIB}
-    calls = fake.stats()
-    assert calls["nvmlInitWithFlags"] == calls["nvmlShutdown"]
-    # Once at first and once for the lost card: the other is not to be disturbed more often.
-    assert calls["nvmlInitWithFlags"] == 2
-
-
 def test_a_lost_cards_handle_is_not_used_again(fake: Nvml) -> None:
     fake.write("gpu 0 total=24G", "fail nvmlDeviceGetMemoryInfo_v2 0 15")
     fake.play("s = source()\nfor _ in range(20): s.read()\nout()")
@@ -277,3 +237,204 @@ got += [temperature()]
 out(*got)
 """)
     assert temperatures == [50, 50, 50, 70, 80]
+
+
+# ---- MIG instances as devices: they stay while the driver does not say that they have gone -------
+
+
+PARTS = (
+    "gpu 0 total=80G mig=1",
+    "mig 0 gi=1 total=20G uuid=MIG-a",
+    "mig 0 gi=2 total=20G uuid=MIG-b",
+)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        "fail nvmlDeviceGetMigMode 0 10",
+        "fail nvmlDeviceGetMaxMigDeviceCount 0 999",
+        "fail nvmlDeviceGetMigDeviceHandleByIndex 0 999",
+        "fail nvmlDeviceGetUUID 0:1 10",
+    ],
+)
+def test_an_instance_is_not_gone_because_a_call_failed(fake: Nvml, failure: str) -> None:
+    fake.write(*PARTS)
+    devices = fake.play(f"""
+s = source(rescan_s=60)
+def uids():
+    s.read()
+    return [device.uid for device in s.devices()]
+before = uids()
+put(*{PARTS!r}, {failure!r})
+now[0] += 61
+during = uids()
+put(*{PARTS!r})
+now[0] += 61
+out(before, during, uids())
+""")
+    assert devices == [[UID(0), "MIG-a", "MIG-b"]] * 3
+
+
+def test_an_instance_knows_which_card_it_is_on(fake: Nvml) -> None:
+    fake.write("gpu 0 total=80G", "gpu 1 total=80G mig=1", "mig 1 gi=1 total=20G uuid=MIG-a")
+    labels = fake.play("""
+s = source()
+s.read()
+out([device.label for device in s.devices()])
+""")
+    assert labels == [["GPU 0", "GPU 1", "MIG 1:0"]]
+
+
+# ---- a lost card is looked for again, and no card is out of view in silence meanwhile ------------
+
+
+THREE = tuple(f"gpu {index} total=24G" for index in range(3))
+
+
+def test_a_lost_card_is_asked_for_by_uuid_and_costs_the_others_nothing(fake: Nvml) -> None:
+    fake.write(*THREE)
+    others, away, back = fake.play(f"""
+s = source(rescan_s=1e9)
+s.read()
+put(*{THREE!r}, "fail nvmlDevice* 1 15")
+others, away = set(), set()
+for _ in range(12):
+    sample = s.read()
+    states = [r.state for r in sample.readings]
+    assert all(sample.readings[n].used_bytes is not None for n in (0, 2))
+    others.update(states[::2])
+    away.add(states[1])
+    now[0] += 1
+put(*{THREE!r})
+now[0] += 4
+back = [r.state for r in s.read().readings]
+s.close()
+out(sorted(others), sorted(away), back)
+""")
+    assert (others, away, back) == (["ok"], ["lost"], ["ok"] * 3)
+    calls = fake.stats()
+    assert calls["nvmlInitWithFlags"] == 1
+    # After 1, 3 and 7 s in vain, after 15 s well.
+    assert calls["nvmlDeviceGetHandleByUUID"] == 4
+
+
+def test_nvml_is_started_anew_for_a_lost_card_late_and_rarely(fake: Nvml) -> None:
+    fake.write(*THREE)
+    starts = fake.play(f"""
+import pynvml
+begun = []
+init = pynvml.nvmlInitWithFlags
+def counted(flags):
+    begun.append(now[0] - 1000.0)
+    return init(flags)
+pynvml.nvmlInitWithFlags = counted
+s = source()
+s.read()
+put(*{THREE!r}, "fail nvmlDevice* 1 15")
+for _ in range(400):
+    sample = s.read()
+    assert [r.state for r in sample.readings] == ["ok", "lost", "ok"]
+    now[0] += 5
+s.close()
+out(*begun)
+""")
+    assert starts == [0, 30, 630, 1230, 1830]
+
+
+def test_a_start_that_outlasts_its_wait_leaves_no_card_out(fake: Nvml) -> None:
+    fake.write(*THREE)
+    seen, faults, reasons, back = fake.play(f"""
+import time
+s = source(deadline_s=0.2)
+s.read()
+put(*{THREE!r}, "fail nvmlDevice* 1 15", "delay nvmlInit* * 700000")
+s.read()
+now[0] += 31
+seen, faults, reasons = [], [], set()
+while True:
+    sample = s.read()
+    states = [r.state for r in sample.readings]
+    if states == ["ok", "lost", "ok"]:
+        break
+    seen.append(states)
+    faults.append([f.why for f in sample.faults if f.device_uid is None])
+    reasons.update(r.uses_reason for r in sample.readings)
+    assert all(r.used_bytes is None and r.uses is None for r in sample.readings)
+    time.sleep(0.02)
+out(seen, faults, sorted(reasons), states)
+""")
+    assert seen
+    assert all(states == ["hung", "lost", "hung"] for states in seen)
+    assert all(len(why) == 1 and "being restarted" in why[0] for why in faults)
+    assert all("being restarted" in why for why in reasons)
+    assert back == ["ok", "lost", "ok"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [1, 9, 18])
+def test_nvml_gone_while_a_card_hangs_leaves_no_card_out(fake: Nvml, code: int) -> None:
+    fake.write(*THREE)
+    first, states, reasons, faults = fake.play(f"""
+import time
+s = source(deadline_s=0.2)
+s.read()
+put(*{THREE!r}, "delay nvmlDeviceGetMemoryInfo* 1 1500000")
+first = [r.state for r in s.read().readings]
+put(*{THREE!r}, "fail nvmlDevice* 0 {code}", "fail nvmlDevice* 2 {code}", "init_error {code}")
+states, reasons, faults = [], set(), []
+for turn in range(8):
+    now[0] += 5
+    sample = s.read()
+    states.append([r.state for r in sample.readings])
+    faults.append([f.why for f in sample.faults if f.device_uid is None])
+    if turn:
+        reasons.update(r.uses_reason for r in sample.readings)
+out(first, states, sorted(reasons), faults)
+os._exit(0)
+""")
+    assert first == ["ok", "hung", "ok"]
+    assert all(len(three) == 3 and "ok" not in three for three in states)
+    assert all(faults)
+    assert reasons
+    assert all("a call to the driver has not answered for" in why for why in reasons)
+
+
+@pytest.mark.parametrize(
+    ("others", "lost_s", "expected"),
+    [
+        # Alone, a card is not kept waiting for minutes.
+        ([], 60, [30, 90, 210, 450, 930]),
+        # One that flickers beside another brings no start after another.
+        (["ok"], 50, [30, 630]),
+    ],
+)
+def test_starts_come_ever_more_rarely(
+    others: list[DeviceState], lost_s: int, expected: list[int]
+) -> None:
+    again = RetryTimer()
+    begun = []
+    for second in range(1200):
+        again.saw([*others, "lost" if second % 60 < lost_s else "ok"], float(second))
+        if again.restart_is_due(float(second)):
+            again.restarted(float(second))
+            begun.append(second)
+    assert begun == expected
+
+
+# ---- who is at work: asked as often as it takes to believe the answer, and no more ---------------
+
+
+def test_doubt_about_a_busy_card_comes_to_rest(fake: Nvml, child: int) -> None:
+    (found,) = fake.play(f"""
+put("gpu 0 total=24G util=90", "proc 0 pid={child} mem=1G sm=0")
+s = source(slow_every=1000)
+seen = []
+for tick in range(200):
+    seen.append(plain(s.read().readings)[0]["uses"][0]["sm_pct"])
+    now[0] += 1
+out([seen[0], seen[-1]])
+""")
+    assert found == [0, 0]
+    # Once per doubt and then in turn only; without an end to doubt it would be 200.
+    assert fake.stats()["nvmlDeviceGetProcessUtilization"] <= 12

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.collect.nvml.calls import Calls, Desk
-from gpuwatchd.collect.nvml.card import OK, Card
-from gpuwatchd.collect.nvml.memory import CONTRADICTION, MOST_BYTES, MemoryReader, credible
+from gpuwatchd.collect.nvml.calls import OK, Calls, Card, HandleBuffers
+from gpuwatchd.collect.nvml.memory import CONTRADICTION, MemoryReader, credible
 from gpuwatchd.collect.nvml.system import Memory
 from gpuwatchd.core.model import Device
 from tests.conftest import present
@@ -34,9 +33,9 @@ class Library(SimpleNamespace):
         return OK
 
 
-def desk_and_card() -> tuple[Desk, Card]:
+def desk_and_card() -> tuple[HandleBuffers, Card]:
     device = Device(uid="u", vendor="nvidia", index=0, name="A100", memory_total_bytes=None)
-    return Desk(ctypes.c_void_p(1)), Card("u", device)
+    return HandleBuffers(ctypes.c_void_p(1)), Card("u", device)
 
 
 def test_a_driver_that_counts_its_reserve_as_free_makes_no_step(tmp_path: Path) -> None:
@@ -106,9 +105,3 @@ def test_a_process_smaller_than_the_reserve_is_no_contradiction(tmp_path: Path) 
     assert not reader.doubt(card, desk, memory)
     desk.largest_bytes = 201 * MIB
     assert reader.doubt(card, desk, memory)
-
-
-@pytest.mark.parametrize(("total", "is_believed"), [(MOST_BYTES, True), (MOST_BYTES + 1, False)])
-def test_a_total_that_no_card_has_is_not_believed(total: int, is_believed: bool) -> None:
-    found = credible(total, total, 0, 0)
-    assert (found.memory is not None, found.fault is None) == (is_believed, is_believed)

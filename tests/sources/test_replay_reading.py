@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 import io
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
 
-from gpuwatchd.collect.replay import LogFile, LogOptions, read_log
+from gpuwatchd.collect.replay import LogFile, LogOptions, ReplaySource, read_log
+from gpuwatchd.core.errors import SourceUnavailable
+from tests.conftest import present
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 MIB = 1024**2
 HEADER = "timestamp, index, name, memory.used [MiB], memory.total [MiB]"
@@ -331,3 +333,85 @@ def test_the_same_processes_twice_are_two_runs_and_not_twice_the_memory(tmp_path
     assert len({(series.subject.id, series.run) for series in log.series}) == 5
     device = [series for series in log.series if series.process is None]
     assert [set(series.used_bytes) for series in device] == [{1000.0 * MIB}]
+
+
+# ---- the recorded log as a source: probe, pace, gaps, the end ------------------------------------
+
+
+LOGS = Path(__file__).resolve().parent.parent / "data" / "logs"
+
+
+class Clock:
+    """A clock that goes when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def source(name: str, clock: Clock, speed: float = 1.0) -> ReplaySource:
+    return ReplaySource(str(LOGS / name), speed, clock=clock, wall=lambda: 1_000_000.0)
+
+
+def test_probe_says_why_not() -> None:
+    assert ReplaySource().probe().reason == "no log is named"
+    assert not ReplaySource("x", 0.0).probe().ok
+    assert "No such file" in ReplaySource("/does/not/exist").probe().reason
+    unclear = ReplaySource(str(LOGS / "nvidia_no_time.csv")).probe()
+    assert "no time in this log" in unclear.reason
+    assert unclear.hint
+    with pytest.raises(SourceUnavailable, match="no time"):
+        ReplaySource(str(LOGS / "nvidia_no_time.csv")).read()
+
+
+@pytest.mark.parametrize("speed", [1.0, 10.0])
+def test_recorded_rate_at_any_speed(speed: float) -> None:
+    clock = Clock()
+    played = source("nvidia_two_gpus.csv", clock, speed)
+    assert played.probe().ok
+    assert [device.index for device in played.devices()] == [0, 1]
+    first = played.read()
+    clock.now += 30.0 / speed
+    second = played.read()
+    assert first.taken_at_s == 1_000_000.0
+    assert second.taken_at_s - first.taken_at_s == pytest.approx(30.0)
+    assert second.taken_mono_s - first.taken_mono_s == pytest.approx(30.0)
+    levels = [sample.readings[0].used_bytes for sample in (first, second)]
+    assert levels == [1000 * MIB, 1060 * MIB]
+    assert first.readings[0].total_bytes == 24576 * MIB
+    assert first.readings[0].free_bytes == 23576 * MIB
+    assert first.readings[0].uses is None
+
+
+def test_processes_are_named_by_the_source_itself() -> None:
+    clock = Clock()
+    played = source("gpustat.json", clock)
+    sample = played.read()
+    assert [process.user for process in sample.processes] == ["ann"]
+    uses = present(sample.readings[0].uses)
+    assert uses[0].key == sample.processes[0].key
+    assert uses[0].used_bytes == (6400 - 9) * MIB
+
+
+def test_a_gap_is_no_reading_and_a_fault() -> None:
+    clock = Clock()
+    played = source("two_columns_day_first.csv", clock)
+    played.read()
+    clock.now += 12 * 3600.0
+    sample = played.read()
+    assert sample.readings == ()
+    assert "no reading" in sample.faults[0].why
+
+
+def test_the_end_is_told() -> None:
+    clock = Clock()
+    played = source("nvidia_two_gpus.csv", clock)
+    played.read()
+    clock.now += 3600.0
+    with pytest.raises(SourceUnavailable, match="ended"):
+        played.read()
+    played.close()
+    played.close()
+    assert played.read().readings, "after close it starts anew"

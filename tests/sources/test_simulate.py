@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatchd.collect.scenarios import curves, worlds
-from gpuwatchd.collect.simulate import FIRST_PID, Planted, SimulateSource
+from gpuwatchd.collect.simulate import Planted, SimulateSource
 from gpuwatchd.core.errors import ConfigError
-from gpuwatchd.core.model import LEAK_PATTERNS
 from tests.conftest import present
 
 if TYPE_CHECKING:
@@ -45,12 +44,6 @@ def _leaks(source: SimulateSource) -> list[Planted]:
 @pytest.mark.parametrize("scenario", worlds.SCENARIOS)
 def test_same_seed_same_world(scenario: str) -> None:
     assert _watch(_world(scenario), 20) == _watch(_world(scenario), 20)
-
-
-def test_another_seed_another_world_with_the_same_story() -> None:
-    one, other = _world(seed=1), _world(seed=2)
-    assert _watch(one, 20) != _watch(other, 20)
-    assert [p.pattern for p in one.truth()] == [p.pattern for p in other.truth()]
 
 
 @settings(max_examples=25, deadline=None)
@@ -130,21 +123,6 @@ def _used_by(sample: Sample, planted: Planted) -> int:
         for use in reading.uses or ()
         if use.key == planted.subject.process
     )
-
-
-def test_the_quiet_world_has_no_leak() -> None:
-    source = _world("quiet")
-    source.advance(4 * 3600.0)
-    assert not _leaks(source)
-    assert all(p.oom_at_s is None and p.onset_at_s is None for p in source.truth())
-
-
-@pytest.mark.parametrize("scenario", worlds.SCENARIOS)
-def test_truth_says_leak_for_leak_patterns_only(scenario: str) -> None:
-    for planted in _world(scenario).truth():
-        assert planted.leak == (planted.pattern in LEAK_PATTERNS)
-        assert planted.title.endswith(tuple("abcdefghijklmnopqrstuvwxyz"))
-        assert present(planted.subject.process).pid >= FIRST_PID
 
 
 def test_a_visitor_comes_back_with_another_identity() -> None:

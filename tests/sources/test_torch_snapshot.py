@@ -83,7 +83,7 @@ def test_the_site_of_what_lives_is_named_below_pytorch_itself(tmp_path: Path) ->
 def test_running_out_is_told(tmp_path: Path) -> None:
     content = snapshot()
     content["device_traces"][0].append(event("oom", 512, 1200.0, device_free=1))
-    assert "the trace says that memory ran out once" in read_log(write(tmp_path, content)).warnings
+    assert "the trace shows that memory ran out once" in read_log(write(tmp_path, content)).warnings
 
 
 def test_without_a_history_it_says_how_to_record_one(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 import gpuwatchd
 from gpuwatchd.cli import main
-from gpuwatchd.collect.host import memory
+from gpuwatchd.collect.host import procfs
 from gpuwatchd.store.reader import Reader
 from tests.store import released
 from tests.store.world import Time, opened
@@ -91,8 +91,8 @@ def then(directory: Path) -> Iterator[None]:
         there = os.uname_result((machine.sysname, HOST, *machine[2:]))
         patch.setattr(os, "uname", lambda: there)
         patch.setattr(time, "time", lambda: NOW_S)
-        free = memory.Headroom(free_bytes=MACHINE_BYTES // 2, total_bytes=MACHINE_BYTES)
-        patch.setattr(memory, "headroom", lambda: free)
+        free = procfs.Headroom(free_bytes=MACHINE_BYTES // 2, total_bytes=MACHINE_BYTES)
+        patch.setattr(procfs, "headroom", lambda: free)
         time.tzset()
         yield
 

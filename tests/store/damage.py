@@ -18,9 +18,8 @@ from gpuwatchd.store import (
 )
 from gpuwatchd.store.actions import Action
 from gpuwatchd.store.checkpoints import Checkpoint
-from gpuwatchd.store.idle_levels import IdleLevel
 from gpuwatchd.store.labels import UserLabel
-from gpuwatchd.store.profiles import Run
+from gpuwatchd.store.profiles import IdleLevel, Run
 from tests.making import alert, finding
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, delivery, opened, sample
 

@@ -25,15 +25,15 @@ STRUCTS = {
     # Files of the runtime directory and of the state directory.
     "boot": "gpuwatchd.collect.host.processes:_Anchor",
     "pop-ups": "gpuwatchd.notify.channels.desktop.connection:_Kept",
-    "release": "gpuwatchd.store.driver_release:Request",
+    "release": "gpuwatchd.store.release_request:Request",
     "state": "gpuwatchd.store.live:LiveState",
-    "state-head": "gpuwatchd.cli.locations:_Head",
+    "state-head": "gpuwatchd.cli.state_location:_Head",
     # Bodies of requests to the API.
     "feedback-request": "gpuwatchd.web.openapi:FeedbackBody",
     "snooze-request": "gpuwatchd.web.openapi:SnoozeBody",
     # Between a daemon that runs and the programs that it starts, which an upgrade may exchange.
     "keyring-answer": "gpuwatchd.notify.credentials:Answer",
-    "report-chart-order": "gpuwatchd.charts.drawing:Order",
+    "report-chart-order": "gpuwatchd.charts.chart_model:Order",
 }
 FOREIGN = {
     "gpuwatchd.core.config.loading:Config": "the user's TOML; unknown keys are refused",

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import ProcessKey
-from gpuwatchd.store import checkpoints
+from gpuwatchd.store import actions, checkpoints, client_connection
+from gpuwatchd.store.actions import Action
 from gpuwatchd.store.checkpoints import Checkpoint
 from gpuwatchd.store.reader import Reader
+from tests import histories
+from tests.making import KEY
 from tests.store.world import T0, Time, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gpuwatchd.store.writer import History
+
 
 JOB = ProcessKey(pid=4711, started_at_s=T0 - 100.0)
 
@@ -23,8 +31,7 @@ def saved(at_s: float, process: ProcessKey = JOB) -> Checkpoint:
     return Checkpoint(process=process, saved_at_s=at_s, said_by="alice")
 
 
-def test_what_is_said_is_read_by_everybody(tmp_path: Path) -> None:
-    history = opened(tmp_path, Time(T0))
+def test_what_is_said_is_read_by_everybody(tmp_path: Path, history: History) -> None:
     checkpoints.write(tmp_path, saved(T0 + 1.0))
     found = history.shelf.checkpoints()
     history.close()
@@ -66,8 +73,7 @@ def test_the_same_checkpoint_is_written_once(tmp_path: Path) -> None:
     assert len(rows) == 1
 
 
-def test_what_the_daemon_finds_waits_for_the_next_flush(tmp_path: Path) -> None:
-    history = opened(tmp_path, Time(T0))
+def test_what_the_daemon_finds_waits_for_the_next_flush(tmp_path: Path, history: History) -> None:
     history.shelf.keep_checkpoint(saved(T0))
     assert history.shelf.waiting
     assert [one.saved_at_s for one in history.shelf.checkpoints() or ()] == [T0]
@@ -77,8 +83,7 @@ def test_what_the_daemon_finds_waits_for_the_next_flush(tmp_path: Path) -> None:
         assert [one.saved_at_s for one in reader.checkpoints()] == [T0]
 
 
-def test_only_the_newest_of_a_process_are_kept(tmp_path: Path) -> None:
-    history = opened(tmp_path, Time(T0))
+def test_only_the_newest_of_a_process_are_kept(history: History) -> None:
     for number in range(checkpoints.KEPT_PER_PROCESS + 20):
         history.shelf.keep_checkpoint(saved(T0 + number))
     history.flush(T0 + 1.0)
@@ -97,8 +102,7 @@ def test_a_later_process_with_the_same_pid_is_another() -> None:
     assert not checkpoints.same(JOB, unknown)
 
 
-def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
-    history = opened(tmp_path, Time(T0))
+def test_what_is_too_old_is_forgotten(history: History) -> None:
     history.shelf.keep_checkpoint(saved(T0))
     history.shelf.keep_checkpoint(saved(T0 + 100.0))
     history.flush(T0 + 1.0)
@@ -106,4 +110,88 @@ def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
     assert connection is not None
     checkpoints.expire(connection, round((T0 + 50.0) * 1000))
     assert [one.saved_at_s for one in history.shelf.checkpoints() or ()] == [T0 + 100.0]
-    history.close()
+
+
+# ---- what was asked of jobs and when they saved: found without reading all they held -------------
+
+
+_A_THOUSAND = 1000
+_AT_MOST = 20
+"""Thousands of steps of SQLite: a month of minutes would be some hundred."""
+
+
+@pytest.fixture(scope="module")
+def month(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("month")
+    histories.thirty_days(folder)
+    return folder / "history.db"
+
+
+@pytest.mark.slow
+def test_a_job_of_a_month_is_known_by_name_and_device(month: Path) -> None:
+    with closing(sqlite3.connect(month)) as it:
+        (one,) = actions.load_events(it, 0.0)
+    assert (one.kind, one.name, one.device_uids) == (
+        actions.SAVED,
+        "python",
+        (histories.uid(0),),
+    )
+
+
+@pytest.mark.slow
+def test_its_minutes_are_not_read_for_it(month: Path) -> None:
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    with closing(sqlite3.connect(month)) as it:
+        it.set_progress_handler(step, _A_THOUSAND)
+        actions.load_events(it, 0.0)
+    assert steps <= _AT_MOST
+
+
+# ---- what was done to processes is kept before and after, by whom, and of which process ----------
+
+
+def test_rows_are_kept_in_order(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    asked = Action(at_s=T0, verb="checkpoint", process=None, phase="asked", who="alice")
+    done = Action(
+        at_s=T0 + 1, verb="checkpoint", process=None, phase="done", result="asked", who="alice"
+    )
+    for one in (asked, done):
+        actions.add(tmp_path, one)
+    with closing(
+        client_connection.connect(client_connection.find(tmp_path), "mode=ro")
+    ) as connection:
+        kept = actions.load(connection)
+    assert [(one.phase, one.result, one.who, one.at_s) for one in kept] == [
+        ("asked", "", "alice", T0),
+        ("done", "asked", "alice", T0 + 1),
+    ]
+
+
+def test_the_process_is_the_one_that_was_seen(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    with closing(
+        client_connection.connect(client_connection.find(tmp_path), "mode=rw")
+    ) as connection:
+        connection.execute(
+            "INSERT INTO process(boot_id, pid, started_ts_ms, started_at_s, name, framework_sure,"
+            " first_ts_ms, last_ts_ms) VALUES('b', ?, ?, ?, 'python', 0, 0, 0)",
+            (KEY.pid, int((KEY.started_at_s or 0) * 1000), KEY.started_at_s),
+        )
+    actions.add(tmp_path, Action(at_s=T0, verb="checkpoint", process=KEY, phase="asked"))
+    with closing(
+        client_connection.connect(client_connection.find(tmp_path), "mode=ro")
+    ) as connection:
+        (kept,) = actions.load(connection)
+    assert kept.process == KEY
+
+
+def test_without_a_history_nothing_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no history"):
+        actions.add(tmp_path, Action(at_s=T0, verb="checkpoint", process=None, phase="asked"))

@@ -160,6 +160,7 @@ def test_hours_of_a_process_say_what_its_minutes_say(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [False, True])
 def test_each_minute_of_a_process_counts_the_same(tmp_path: Path, hours: bool) -> None:
     """It has a sample a minute while it does not change, many while it does."""

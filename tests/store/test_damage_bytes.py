@@ -115,6 +115,7 @@ def schema_pages(whole: bytes) -> list[int]:
     return [(int.from_bytes(child, "big") - 1) * PAGE for child in children]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(8))
 def test_the_daemon_records_whichever_byte_of_the_first_pages_is_damaged(
     tmp_path: Path, whole: bytes, part: int
@@ -136,6 +137,7 @@ def test_the_daemon_records_whichever_byte_of_the_first_pages_is_damaged(
     assert aside > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_a_reader_raises_what_it_documents_whichever_byte_is_damaged(
     tmp_path: Path, whole: bytes, part: int
@@ -157,6 +159,7 @@ def test_a_reader_raises_what_it_documents_whichever_byte_is_damaged(
     assert damaged > 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_a_zeroed_page_ends_in_a_new_file_or_harms_nothing(
     tmp_path: Path, whole: bytes, part: int
@@ -176,6 +179,7 @@ def test_a_zeroed_page_ends_in_a_new_file_or_harms_nothing(
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_whatever_is_damaged_nothing_raises(tmp_path: Path, whole: bytes, part: int) -> None:
     wrong: list[object] = []
@@ -236,6 +240,7 @@ def test_the_daemon_starts_on_each_kind_of_damage(
         assert rows(state, "SELECT count(*) FROM gpu_raw")[0][0] > 0, name
 
 
+@pytest.mark.slow
 def test_no_verb_shows_a_fault_of_its_own(
     states: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,8 @@ from tests.store.world import CARDS, KNOWN, T0, delivery, opened, rows, sample
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuwatchd.store.writer import History
+
 
 def test_what_is_stored_in_a_new_file(tmp_path: Path) -> None:
     opened(tmp_path).close()
@@ -61,8 +63,7 @@ def test_every_table_is_strict(tmp_path: Path) -> None:
     ).keys()
 
 
-def test_the_views_speak_utc(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_the_views_speak_utc(tmp_path: Path, history: History) -> None:
     history.record(sample(T0), CARDS, {})
     history.apply([alert()], [])
     history.close()
@@ -106,8 +107,7 @@ def test_a_half_made_file_is_made_anew(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
 
 
-def test_a_message_about_several_alerts_is_no_damage(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_a_message_about_several_alerts_is_no_damage(tmp_path: Path, history: History) -> None:
     one = delivery("leak:x")
     message = msgspec.structs.replace(one.message, also=("leak:b", "leak:c"))
     history.apply([alert()], [msgspec.structs.replace(one, message=message)])
@@ -241,8 +241,7 @@ def test_opening_an_existing_history_does_not_load_sqlite_utils(tmp_path: Path) 
     assert done.stdout == "True False\n"
 
 
-def test_sqlite_utils_reads_what_we_write(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_sqlite_utils_reads_what_we_write(tmp_path: Path, history: History) -> None:
     history.record(sample(T0), CARDS, {})
     history.close()
     database_ = schema._sqlite_utils().Database(tmp_path / "history.db")

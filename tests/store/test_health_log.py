@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import shlex
 import sqlite3
+import threading
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ import pytest
 from gpuwatchd.core.state_log import MOST_LINES
 from gpuwatchd.store import schema
 from tests.store import damage
-from tests.store.world import CARDS, KNOWN, T0, Time, opened, sample
+from tests.store.world import CARDS, KNOWN, T0, Time, opened, rows, sample
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,19 +47,17 @@ def write(history: History, time: Time, ticks: int = 1) -> None:
         history.flush(time.now_s)
 
 
-def test_all_is_well_and_nothing_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    time = Time()
-    history = opened(tmp_path, time)
+def test_all_is_well_and_nothing_is_said(
+    history: History, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
     write(history, time, 20)
     history.close()
     assert lines(caplog) == []
 
 
 def test_a_lock_is_said_once_with_its_cause_and_its_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, history: History, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
-    time = Time()
-    history = opened(tmp_path, time)
     assert history._connection is not None
     history._connection.execute("PRAGMA busy_timeout = 0")
     with closing(sqlite3.connect(tmp_path / schema.FILE_NAME, isolation_level=None)) as other:
@@ -67,14 +67,11 @@ def test_a_lock_is_said_once_with_its_cause_and_its_end(
         other.execute("ROLLBACK")
     write(history, time, 20)
     assert lines(caplog) == [(logging.INFO, "mended=writing", "")]
-    history.close()
 
 
 def test_a_full_disk_is_said_once_and_that_it_is_written_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    history: History, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
-    time = Time()
-    history = opened(tmp_path, time)
     assert history._connection is not None
     (pages,) = history._connection.execute("PRAGMA page_count").fetchone()
     history._connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -87,7 +84,6 @@ def test_a_full_disk_is_said_once_and_that_it_is_written_again(
     history._connection.execute("PRAGMA max_page_count = 65536")
     write(history, time, 20)
     assert lines(caplog) == [(logging.INFO, "mended=writing", "")]
-    history.close()
 
 
 def test_little_space_is_one_line_though_its_figure_changes(
@@ -119,16 +115,13 @@ def test_damage_is_said_with_where_the_file_was_put(
 
 
 def test_one_that_comes_and_goes_does_not_fill_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    history: History, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
-    time = Time()
-    history = opened(tmp_path, time)
     for _ in range(100):
         history._health.set("writing", "it is full", cause="full")
         history._health.set("writing", None)
         time.pass_s(5.0)
     assert len(lines(caplog)) == MOST_LINES
-    history.close()
 
 
 def test_a_place_that_cannot_be_written_and_then_can(
@@ -176,3 +169,56 @@ def test_a_damaged_page_that_some_writes_do_not_meet_is_one_trouble(
         (logging.INFO, "mended=writing", ""),
     ]
     history.close()
+
+
+# ---- the end of the daemon while another program holds the history's lock ------------------------
+
+
+_EVENTS = "SELECT detail FROM event WHERE kind = 'xid'"
+LEAVES_WITHIN_S = 2.0
+
+
+def test_an_event_is_written_when_the_lock_is_let_go_in_time(
+    tmp_path: Path, history: History, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "history.db"
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        history.event("xid", "XID 79", CARDS[0].uid)
+        later = threading.Timer(0.6, other.execute, args=["ROLLBACK"])
+        later.start()
+        history.close()
+        later.join()
+    assert rows(tmp_path, _EVENTS) == [("XID 79",)]
+    assert "the history lacks" not in caplog.text
+
+
+@pytest.mark.slow
+def test_what_cannot_be_written_is_named_in_one_line_and_nobody_waits_long(
+    tmp_path: Path, history: History, caplog: pytest.LogCaptureFixture
+) -> None:
+    history.record(sample(T0), CARDS[:1], KNOWN)
+    with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        history.event("xid", "XID 79", CARDS[0].uid)
+        begun_s = time.monotonic()
+        history.close()
+        assert time.monotonic() - begun_s < LEAVES_WITHIN_S
+        other.execute("ROLLBACK")
+    told = [record.getMessage() for record in caplog.records]
+    assert told.pop(0).startswith("history trouble=writing cause=busy ")
+    assert told == [
+        "the history lacks 1 sample row, 1 event (XID 79): it is locked by another program"
+    ]
+    assert rows(tmp_path, _EVENTS) == []
+
+
+def test_an_end_in_order_says_nothing(
+    tmp_path: Path, history: History, caplog: pytest.LogCaptureFixture
+) -> None:
+    history.record(sample(T0), CARDS[:1], KNOWN)
+    history.event("xid", "XID 79", CARDS[0].uid)
+    history.close()
+    history.close()
+    assert caplog.records == []
+    assert rows(tmp_path, _EVENTS) == [("XID 79",)]

@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, ProcessUse, Sample
 from gpuwatchd.store import schema
-from gpuwatchd.store.sample_buffer import Intake
+from gpuwatchd.store.sample_buffer import SampleBuffer
 from tests.store.world import CARDS, KNOWN, T0, sample
 
 
@@ -20,7 +20,7 @@ def _other(number: int) -> tuple[ProcessUse, ProcessInfo]:
 
 
 def test_processes_that_come_and_go_are_forgotten() -> None:
-    intake = Intake()
+    intake = SampleBuffer()
     connection = sqlite3.connect(":memory:", isolation_level=None)
     schema.migrate(connection)
     for number in range(5000):
@@ -40,7 +40,7 @@ def test_processes_that_come_and_go_are_forgotten() -> None:
 
 
 def test_a_new_minute_is_a_new_row_even_without_a_change() -> None:
-    intake = Intake()
+    intake = SampleBuffer()
     for second, rows in ((0, 1), (59, 1), (60, 2), (61, 2), (200, 3)):
         intake.note(sample(T0 + second, uses=(5,)), CARDS, KNOWN)
         assert len(intake._process_rows) == rows
@@ -48,13 +48,13 @@ def test_a_new_minute_is_a_new_row_even_without_a_change() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_no_number_is_unknown(value: float) -> None:
-    intake = Intake()
+    intake = SampleBuffer()
     intake.note(sample(T0, 5, power_w=value, temp_c=value), CARDS, {})
     assert intake._device_rows[0][5:7] == (None, None)
 
 
 def test_a_device_that_nobody_named_still_has_rows() -> None:
-    intake = Intake()
+    intake = SampleBuffer()
     intake.note(sample(T0), (), {})
     assert len(intake) == 1
     assert intake.oldest_ms == int(T0 * 1000)
@@ -79,7 +79,7 @@ def _seen(connection: sqlite3.Connection) -> list[tuple[int, float]]:
 
 
 def test_the_very_same_list_costs_nothing_and_the_last_sight_is_still_known() -> None:
-    intake = Intake()
+    intake = SampleBuffer()
     connection = sqlite3.connect(":memory:", isolation_level=None)
     schema.migrate(connection)
     for second, rows in ((0, 2), (5, 2), (55, 2), (60, 4), (65, 4)):
@@ -101,7 +101,7 @@ def test_the_very_same_list_costs_nothing_and_the_last_sight_is_still_known() ->
 
 
 def test_who_was_written_to_another_file_is_written_again() -> None:
-    intake = Intake()
+    intake = SampleBuffer()
     for number in range(2):
         connection = sqlite3.connect(":memory:", isolation_level=None)
         schema.migrate(connection)
@@ -118,7 +118,7 @@ def test_who_was_written_to_another_file_is_written_again() -> None:
 
 
 def test_a_row_that_has_gone_meanwhile_is_written_again() -> None:
-    intake = Intake()
+    intake = SampleBuffer()
     connection = sqlite3.connect(":memory:", isolation_level=None)
     schema.migrate(connection)
     intake.note(_same_list_at(0), CARDS, KNOWN)

@@ -11,8 +11,8 @@ import pytest
 
 from gpuwatchd.core.model import Subject
 from gpuwatchd.store import schema
-from gpuwatchd.store.idle_levels import IdleLevel
-from gpuwatchd.store.labels import unsay, write
+from gpuwatchd.store.labels import remove_label, write
+from gpuwatchd.store.profiles import IdleLevel
 from gpuwatchd.store.reader import Reader
 from tests.making import alert
 from tests.store.test_profiles import run, word
@@ -20,6 +20,8 @@ from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened, rows,
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gpuwatchd.store.writer import History
 
 
 def older(directory: Path, version: int) -> None:
@@ -89,9 +91,9 @@ def test_a_file_of_an_earlier_version(tmp_path: Path, version: int) -> None:
 
 def test_what_nobody_owns_comes_back_after_a_restart_but_not_where_memory_is_shared(
     tmp_path: Path,
+    history: History,
+    time: Time,
 ) -> None:
-    time = Time()
-    history = opened(tmp_path, time)
     for step, rest in enumerate([300, -7, 0, 400]):
         history.record(sample(T0 + 5 * step), CARDS, {}, {"GPU-0": rest})
     history.record(sample(T0 + 20), CARDS, {}, {})
@@ -155,5 +157,5 @@ def test_a_word_on_host_memory_is_one_on_host_memory(tmp_path: Path) -> None:
     write(tmp_path, word(run(), subject=subject, alert_key="leak:h"))
     with Reader.open(tmp_path) as reader:
         assert [w.subject for w in reader.user_labels()] == [subject]
-    assert unsay(tmp_path, "leak:h", T0) == 1
+    assert remove_label(tmp_path, "leak:h", T0) == 1
     assert subject.id.endswith("/host")

@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatchd.core.config import Config, DaemonSection
 from gpuwatchd.service.process import takes_restart
-from gpuwatchd.store import driver_release, file_modes, live
+from gpuwatchd.store import file_modes, live, release_request
 from gpuwatchd.store.directories import hold_lock, private_directory
 from tests.cli.world import state
 from tests.store.world import CARDS, KNOWN, T0, opened, sample
@@ -43,7 +43,7 @@ def mode_of(path: Path) -> int:
 def fill(directory: Path) -> None:
     """Leave every file there that a daemon leaves, side files of the history included."""
     live.write(directory, state())
-    driver_release.ask(directory, 60.0, 1000.0)
+    release_request.ask(directory, 60.0, 1000.0)
     os.close(hold_lock(directory))
     for name in ("popups.json", "smtp-password"):
         os.close(os.open(directory / name, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -136,6 +136,7 @@ def test_a_change_of_readers_takes_a_restart() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_a_daemon_leaves_for_its_group_and_then_for_itself(tmp_path: Path) -> None:
     for readers, folder, file in (("group", 0o750, 0o640), ("user", 0o700, 0o600)):
         done = once(tmp_path, *SIMULATED, "--once", GPUWATCHD_DAEMON_READERS=readers)

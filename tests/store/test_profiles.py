@@ -12,12 +12,11 @@ import pytest
 
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import ProcessKey, Profile, Subject
-from gpuwatchd.store import labels, profiles, schema
+from gpuwatchd.store import labels, profiles
 from gpuwatchd.store.labels import UserLabel
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader
-from tests.making import alert
-from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened, rows, sample
+from tests.store.world import CARDS, INFOS, KNOWN, T0, Time, opened, rows, sample
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,15 +67,17 @@ def word(about: Run, said: str = "normal", **changes: Any) -> UserLabel:
     return UserLabel(**{**values, **changes})
 
 
-def begun(directory: Path, **changes: Any) -> History:
-    history = opened(directory, Time(), **changes)
+@pytest.fixture
+def history(history: History) -> History:
+    """Return a history in which two processes have been seen."""
     history.record(sample(T0, uses=(5, 6)), CARDS, KNOWN)
     history.flush(T0)
     return history
 
 
-def test_a_run_is_known_at_once_and_written_with_the_next_flush(tmp_path: Path) -> None:
-    history = begun(tmp_path)
+def test_a_run_is_known_at_once_and_written_with_the_next_flush(
+    tmp_path: Path, history: History
+) -> None:
     history.shelf.keep(run())
     assert history.shelf.runs("k") == [run()]
     assert rows(tmp_path, "SELECT count(*) FROM profile") == [(0,)]
@@ -92,8 +93,7 @@ def test_a_run_is_known_at_once_and_written_with_the_next_flush(tmp_path: Path) 
         assert reader.runs("other") == []
 
 
-def test_a_run_is_written_when_the_daemon_stops(tmp_path: Path) -> None:
-    history = begun(tmp_path)
+def test_a_run_is_written_when_the_daemon_stops(tmp_path: Path, history: History) -> None:
     history.shelf.keep(run())
     history.close()
     again = opened(tmp_path)
@@ -101,18 +101,15 @@ def test_a_run_is_written_when_the_daemon_stops(tmp_path: Path) -> None:
     again.close()
 
 
-def test_the_same_run_is_one_row_with_what_was_known_last(tmp_path: Path) -> None:
-    history = begun(tmp_path)
+def test_the_same_run_is_one_row_with_what_was_known_last(history: History) -> None:
     for top in (3.0, 4.0):
         history.shelf.keep(run(profile=profile(top_bytes=top * GIB)))
         history.flush(T0 + 60)
     (known,) = history.shelf.runs("k")
     assert known.profile.top_bytes == 4 * GIB
-    history.close()
 
 
-def test_the_newest_five_launches_of_a_program_are_kept(tmp_path: Path) -> None:
-    history = begun(tmp_path)
+def test_the_newest_five_launches_of_a_program_are_kept(history: History) -> None:
     for number in range(9):
         history.shelf.keep(run(number))
         history.shelf.keep(run(number, key="other"))
@@ -120,11 +117,9 @@ def test_the_newest_five_launches_of_a_program_are_kept(tmp_path: Path) -> None:
     kept = [known.begun_at_s for known in history.shelf.runs("k")]
     assert kept == [run(number).begun_at_s for number in range(4, 9)]
     assert len(history.shelf.runs("other")) == 5
-    history.close()
 
 
-def test_the_ranks_of_one_launch_do_not_drive_out_the_launches_before(tmp_path: Path) -> None:
-    history = begun(tmp_path)
+def test_the_ranks_of_one_launch_do_not_drive_out_the_launches_before(history: History) -> None:
     history.shelf.keep(run(0))
     for rank in range(40):
         one = run(1)
@@ -139,11 +134,9 @@ def test_the_ranks_of_one_launch_do_not_drive_out_the_launches_before(tmp_path: 
     known = history.shelf.runs("k")
     assert known[0] == run(0)
     assert len(known) == 1 + profiles.KEPT_RANKS
-    history.close()
 
 
-def test_a_run_of_which_the_user_spoke_is_kept_longer(tmp_path: Path) -> None:
-    history = begun(tmp_path)
+def test_a_run_of_which_the_user_spoke_is_kept_longer(tmp_path: Path, history: History) -> None:
     history.shelf.keep(run(0))
     history.flush(T0)
     labels.write(tmp_path, word(run(0)))
@@ -151,11 +144,10 @@ def test_a_run_of_which_the_user_spoke_is_kept_longer(tmp_path: Path) -> None:
         history.shelf.keep(run(number))
         history.flush(T0 + 60 * number)
     assert history.shelf.runs("k")[0] == run(0)
-    assert labels.unsay(tmp_path, word(run(0)).alert_key, T0 + 9) == 1
+    assert labels.remove_label(tmp_path, word(run(0)).alert_key, T0 + 9) == 1
     history.shelf.keep(run(9))
     history.flush(T0 + 600)
     assert run(0) not in history.shelf.runs("k")
-    history.close()
 
 
 def test_the_number_of_programs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +184,7 @@ def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
     history.close()
 
 
-def test_a_word_is_noticed_once_and_can_be_taken_back(tmp_path: Path) -> None:
-    history = begun(tmp_path)
+def test_a_word_is_noticed_once_and_can_be_taken_back(tmp_path: Path, history: History) -> None:
     assert history.shelf.changed_elsewhere()
     assert not history.shelf.changed_elsewhere()
     said = labels.write(tmp_path, word(run()))
@@ -203,8 +194,8 @@ def test_a_word_is_noticed_once_and_can_be_taken_back(tmp_path: Path) -> None:
     assert history.shelf.user_labels() == [said]
     other = labels.write(tmp_path, word(run(), "leak", given_at_s=T0 + 9))
     assert history.shelf.user_labels() == [other]
-    assert labels.unsay(tmp_path, other.alert_key, T0 + 11) == 1
-    assert labels.unsay(tmp_path, other.alert_key, T0 + 12) == 0
+    assert labels.remove_label(tmp_path, other.alert_key, T0 + 11) == 1
+    assert labels.remove_label(tmp_path, other.alert_key, T0 + 12) == 0
     assert history.shelf.user_labels() == []
     history.close()
     with Reader.open(tmp_path) as reader:
@@ -212,20 +203,19 @@ def test_a_word_is_noticed_once_and_can_be_taken_back(tmp_path: Path) -> None:
         assert [w.undone_at_s for w in reader.user_labels(all_of_them=True)] == [T0 + 9, T0 + 11]
 
 
-def test_what_a_run_had_done_when_the_user_spoke_goes_with_the_word(tmp_path: Path) -> None:
-    history = begun(tmp_path)
+def test_what_a_run_had_done_when_the_user_spoke_goes_with_the_word(
+    tmp_path: Path, history: History
+) -> None:
     said = labels.write(tmp_path, word(run()))
     history.shelf.keep(run(word=said.row))
     history.shelf.keep(run())
     history.flush(T0 + 60)
     assert len(history.shelf.runs("k")) == 2
-    labels.unsay(tmp_path, said.alert_key, T0 + 70)
+    labels.remove_label(tmp_path, said.alert_key, T0 + 70)
     assert history.shelf.runs("k") == [run()]
-    history.close()
 
 
-def test_speaking_does_not_disturb_a_daemon_that_writes(tmp_path: Path) -> None:
-    history = begun(tmp_path)
+def test_speaking_does_not_disturb_a_daemon_that_writes(tmp_path: Path, history: History) -> None:
     stop = threading.Event()
 
     def talk() -> None:
@@ -248,7 +238,6 @@ def test_speaking_does_not_disturb_a_daemon_that_writes(tmp_path: Path) -> None:
     assert history.problems == ()
     assert len(history.shelf.runs("k")) >= 5
     assert rows(tmp_path, "SELECT count(*) FROM gpu_raw") == [(60,)]
-    history.close()
 
 
 def test_there_is_nothing_to_say_it_to(tmp_path: Path) -> None:
@@ -259,21 +248,20 @@ def test_there_is_nothing_to_say_it_to(tmp_path: Path) -> None:
         labels.write(tmp_path, word(run()))
 
 
-def test_a_strange_profile_is_left_out(tmp_path: Path) -> None:
-    history = begun(tmp_path)
+def test_a_strange_profile_is_left_out(tmp_path: Path, history: History) -> None:
     history.shelf.keep(run(0))
     history.shelf.keep(run(1))
     history.flush(T0 + 60)
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
         other.execute("UPDATE profile SET profile = '{}' WHERE pid = 100")
     assert history.shelf.runs("k") == [run(1)]
-    history.close()
 
 
 @pytest.mark.parametrize("what", ["base_bytes", "run_s", "grown_bytes"])
 @pytest.mark.parametrize("number", ["1e308", "-1e9"])
-def test_a_damaged_number_is_left_out(tmp_path: Path, what: str, number: str) -> None:
-    history = begun(tmp_path)
+def test_a_damaged_number_is_left_out(
+    tmp_path: Path, history: History, what: str, number: str
+) -> None:
     history.shelf.keep(run(0))
     history.shelf.keep(run(1))
     history.flush(T0 + 60)
@@ -285,11 +273,9 @@ def test_a_damaged_number_is_left_out(tmp_path: Path, what: str, number: str) ->
         other.execute("UPDATE profile SET profile = ? WHERE pid = 100", (changed,))
     assert number.removesuffix("9") in changed
     assert history.shelf.runs("k") == [run(1)]
-    history.close()
 
 
-def test_a_text_that_is_no_utf_8_stops_nobody(tmp_path: Path) -> None:
-    history = begun(tmp_path)
+def test_a_text_that_is_no_utf_8_stops_nobody(tmp_path: Path, history: History) -> None:
     labels.write(tmp_path, word(run()))
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
         other.execute("UPDATE feedback SET title = CAST(x'41ff' AS TEXT)")
@@ -300,7 +286,6 @@ def test_a_text_that_is_no_utf_8_stops_nobody(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT max(ts_ms) FROM gpu_raw") == [(round((T0 + 60) * 1000),)]
     with Reader.open(tmp_path) as reader:
         assert [said.title for said in reader.user_labels()] == ["A\ufffd"]
-    history.close()
 
 
 def test_without_a_file_runs_wait_in_memory(tmp_path: Path) -> None:
@@ -314,9 +299,7 @@ def test_without_a_file_runs_wait_in_memory(tmp_path: Path) -> None:
     history.close()
 
 
-def test_minutes_and_load_of_a_process(tmp_path: Path) -> None:
-    time = Time()
-    history = opened(tmp_path, time)
+def test_minutes_and_load_of_a_process(history: History, time: Time) -> None:
     for tick in range(120):
         time.now_s = T0 + 5 * tick
         history.record(sample(time.now_s, 1000 + tick, uses=(tick,), util_pct=50.0), CARDS, KNOWN)
@@ -327,7 +310,6 @@ def test_minutes_and_load_of_a_process(tmp_path: Path) -> None:
     assert history.shelf.minutes(UID, None, T0, T0 + 600)[0] == (T0 + 60, 1011)
     assert history.shelf.minutes(UID, ProcessKey(pid=1, started_at_s=None), T0, T0 + 600) == []
     assert history.shelf.load_pct(UID, T0, T0 + 600)[0] == (T0 + 60, 50)
-    history.close()
 
 
 def test_the_program_of_a_process_is_stored(tmp_path: Path) -> None:
@@ -341,49 +323,3 @@ def test_the_program_of_a_process_is_stored(tmp_path: Path) -> None:
     history.close()
     with Reader.open(tmp_path) as reader:
         assert [info.program for info in reader.processes()] == ["abc"]
-
-
-def test_a_history_of_the_first_format_keeps_its_data(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    text = msgspec.json.encode(alert()).decode()
-    with closing(sqlite3.connect(path, isolation_level=None)) as old:
-        old.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        old.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-        old.execute("PRAGMA journal_mode = WAL")
-        old.executescript(schema.STEPS[0])
-        old.execute("PRAGMA user_version = 1")
-        old.execute(
-            "INSERT INTO segment(started_ts_ms, boot_id, mono_ms, reason) VALUES(?, ?, 0, 'start')",
-            (int(T0 * 1000), BOOT),
-        )
-        old.execute(
-            "INSERT INTO gpu(uuid, source, vendor, position, name, memory_kind, memory_total_bytes,"
-            " first_ts_ms, last_ts_ms) VALUES(?, 'nvml', 'nvidia', 0, 'A', 'dedicated', 1, ?, ?)",
-            (UID, int(T0 * 1000), int(T0 * 1000)),
-        )
-        old.execute(
-            "INSERT INTO process(boot_id, pid, started_ts_ms, started_at_s, name, framework_sure,"
-            " first_ts_ms, last_ts_ms) VALUES(?, 7, 5000, 5.0, 'python', 0, ?, ?)",
-            (BOOT, int(T0 * 1000), int(T0 * 1000)),
-        )
-        old.execute(
-            "INSERT INTO process_raw(ts_ms, process, gpu, used_bytes) VALUES(?, 1, 1, 42)",
-            (int(T0 * 1000),),
-        )
-        old.execute(
-            "INSERT INTO alert(key, kind, severity, state, opened_ts_ms, changed_ts_ms, title,"
-            " finding) VALUES('leak:x', 'leak', 'warning', 'firing', 1, 1, 'x', ?)",
-            (text,),
-        )
-    history = opened(tmp_path)
-    assert history.problems == ()
-    assert history.open_alerts() == [alert()]
-    history.record(sample(T0 + 5, uses=(5,)), CARDS, KNOWN)
-    history.shelf.keep(run())
-    history.close()
-    with Reader.open(tmp_path) as reader:
-        assert [info.key.pid for info in reader.processes()] == [7, 100]
-        assert reader.runs("k") == [run()]
-        used = reader.process_rows(UID, T0, T0 + 5)
-        assert [row.used_last_bytes for row in used] == [42]
-    assert (tmp_path / "history.db.bak-v1").exists()

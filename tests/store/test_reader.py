@@ -18,6 +18,9 @@ from tests.store.world import CARDS, INFOS, KNOWN, Time, delivery, opened, sampl
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuwatchd.store.writer import History
+
+
 HOUR_0 = 1_700_002_800.0
 DAY_S = 86_400.0
 
@@ -84,8 +87,7 @@ def test_a_month_comes_from_hours_and_never_touches_raw_samples(past: Path) -> N
         assert "SCAN gpu_1h" not in touched
 
 
-def test_an_hour_that_is_not_closed_is_made_from_minutes(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_an_hour_that_is_not_closed_is_made_from_minutes(tmp_path: Path, history: History) -> None:
     for minute in range(10):
         history.record(sample(HOUR_0 + 60 * minute, minute), CARDS, {})
     history.flush(HOUR_0 + 600)
@@ -140,14 +142,12 @@ def test_nothing_is_an_empty_list(past: Path) -> None:
         assert reader.events() == []
 
 
-def test_it_reads_while_the_daemon_writes(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_it_reads_while_the_daemon_writes(tmp_path: Path, history: History) -> None:
     with Reader.open(tmp_path) as reader:
         assert reader.alerts() == []
         history.apply([alert()], [delivery("leak:x")])
         assert reader.alerts() == [alert()]
         assert len(reader.deliveries("leak:x")) == 1
-    history.close()
 
 
 def test_it_cannot_write(past: Path) -> None:
@@ -194,7 +194,7 @@ def test_another_version(past: Path, version: int, kind: type[StoreError], hint:
 
 
 def test_locked(past: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwatchd.store.access.BUSY_S", 0.01)
+    monkeypatch.setattr("gpuwatchd.store.client_connection.BUSY_S", 0.01)
     with closing(sqlite3.connect(past / "history.db", isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")

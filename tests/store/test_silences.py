@@ -14,10 +14,13 @@ from gpuwatchd.core.model import Matcher, Silence
 from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
 from tests.making import alert
-from tests.store.world import T0, Time, opened, rows
+from tests.store.world import T0, opened, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gpuwatchd.store.writer import History
+
 
 HOUR_S = 3600.0
 
@@ -93,9 +96,7 @@ def test_of_one_alert_critical_is_told_unless_it_is_so_already() -> None:
     assert warned.matcher == Matcher(key=alert().key)
 
 
-def test_the_shelf_gives_what_is_in_force(tmp_path: Path) -> None:
-    time = Time()
-    history = opened(tmp_path, time)
+def test_the_shelf_gives_what_is_in_force(tmp_path: Path, history: History) -> None:
     going = alert(key="leak:going")
     history.apply([going], [])
     kept = silences.add(tmp_path, silence())
@@ -106,17 +107,15 @@ def test_the_shelf_gives_what_is_in_force(tmp_path: Path) -> None:
     assert history.shelf.silences(T0 + HOUR_S) == []
     history.apply([msgspec.structs.replace(going, state="resolved", resolved_at_s=T0 + 1)], [])
     assert history.shelf.silences(T0) == [kept]
-    history.close()
 
 
-def test_the_daemon_writes_and_moves_them_itself(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_the_daemon_writes_and_moves_them_itself(tmp_path: Path, history: History) -> None:
     kept = history.shelf.write_now(lambda it: silences.insert(it, silence()))
     assert kept is not None
     moved = msgspec.structs.replace(kept, from_at_s=T0 - 500, until_at_s=T0 + 100)
     assert history.shelf.write_now(lambda it: silences.move(it, moved)) == 1
     assert history.shelf.silences(T0) == [moved]
-    assert history.shelf.write_now(lambda it: silences.strike(it, kept.row or 0, T0 + 7)) == 1
+    assert history.shelf.write_now(lambda it: silences.end_silence(it, kept.row or 0, T0 + 7)) == 1
     assert history.shelf.silences(T0) == []
     history.close()
     assert rows(tmp_path, "SELECT cleared_ts_ms FROM silence") == [(round((T0 + 7) * 1000),)]

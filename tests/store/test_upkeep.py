@@ -27,6 +27,11 @@ HOUR_0 = 1_700_002_800.0
 """A full hour after T0."""
 
 
+@pytest.fixture
+def time() -> Time:
+    return Time(HOUR_0)
+
+
 def _fill(history: History, points: list[tuple[float, int | None]], **more: Any) -> None:
     for at_s, used in points:
         history.record(sample(at_s, used, util_pct=10.0, **more), CARDS, KNOWN)
@@ -94,17 +99,16 @@ def test_rollups_keep_number_least_most_and_last(
         assert all(mean is None or low <= mean <= high for mean, low, high in means)
 
 
-def test_the_open_minute_is_not_rolled_up(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_the_open_minute_is_not_rolled_up(tmp_path: Path, history: History) -> None:
     _fill(history, [(HOUR_0 + 5 * i, i) for i in range(18)])
     history.flush(HOUR_0 + 89)
     history.chores(HOUR_0 + 89)
     assert rows(tmp_path, "SELECT ts_s, n, used_mean_bytes FROM gpu_1m") == [(HOUR_0, 12, 6)]
-    history.close()
 
 
-def test_a_minute_that_still_waits_in_memory_is_not_rolled_up(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_a_minute_that_still_waits_in_memory_is_not_rolled_up(
+    tmp_path: Path, history: History
+) -> None:
     _fill(history, [(HOUR_0 + 5 * i, i) for i in range(6)])
     history.flush(HOUR_0 + 30)
     _fill(history, [(HOUR_0 + 30 + 5 * i, i) for i in range(7)])
@@ -113,11 +117,9 @@ def test_a_minute_that_still_waits_in_memory_is_not_rolled_up(tmp_path: Path) ->
     history.flush(HOUR_0 + 65)
     history.chores(HOUR_0 + 65)
     assert rows(tmp_path, "SELECT n FROM gpu_1m") == [(12,)]
-    history.close()
 
 
-def test_minutes_of_processes_and_energy(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_minutes_of_processes_and_energy(tmp_path: Path, history: History) -> None:
     for i in range(24):
         taken = sample(HOUR_0 + 5 * i, 9, uses=(100 + i, 7), power_w=200.0, temp_c=50.0 + i)
         history.record(taken, CARDS, KNOWN)
@@ -130,12 +132,9 @@ def test_minutes_of_processes_and_energy(tmp_path: Path) -> None:
         (11_000_000, 61),
         (12_000_000, 73),
     ]
-    history.close()
 
 
-def test_a_clock_set_back_makes_the_minutes_again(tmp_path: Path) -> None:
-    time = Time(HOUR_0)
-    history = opened(tmp_path, time)
+def test_a_clock_set_back_makes_the_minutes_again(tmp_path: Path, history: History) -> None:
     _fill(history, [(HOUR_0 + 5 * i, 100) for i in range(48)])
     history.flush(HOUR_0 + 240)
     history.chores(HOUR_0 + 240)
@@ -150,7 +149,6 @@ def test_a_clock_set_back_makes_the_minutes_again(tmp_path: Path) -> None:
         (12, 900),
         (12, 100),
     ]
-    history.close()
 
 
 def test_what_is_too_old_goes_and_the_rest_stays(tmp_path: Path) -> None:
@@ -176,9 +174,9 @@ def test_what_is_too_old_goes_and_the_rest_stays(tmp_path: Path) -> None:
     history.close()
 
 
-def test_a_clock_that_is_not_believed_deletes_nothing(tmp_path: Path) -> None:
-    time = Time(HOUR_0)
-    history = opened(tmp_path, time)
+def test_a_clock_that_is_not_believed_deletes_nothing(
+    tmp_path: Path, history: History, time: Time
+) -> None:
     _fill(history, [(HOUR_0, 5)], uses=(1,))
     history.flush(HOUR_0)
     for wild_s in (-20 * 365 * DAY_S, 20 * 365 * DAY_S):
@@ -189,12 +187,11 @@ def test_a_clock_that_is_not_believed_deletes_nothing(tmp_path: Path) -> None:
         time.now_s = HOUR_0
     assert rows(tmp_path, "SELECT count(*) FROM gpu_raw") == [(1,)]
     assert rows(tmp_path, "SELECT count(*) FROM process_raw") == [(1,)]
-    history.close()
 
 
-def test_rows_of_the_future_go_once_the_clock_is_believed(tmp_path: Path) -> None:
-    time = Time(HOUR_0)
-    history = opened(tmp_path, time)
+def test_rows_of_the_future_go_once_the_clock_is_believed(
+    tmp_path: Path, history: History, time: Time
+) -> None:
     _fill(history, [(HOUR_0 + 3 * DAY_S, 5), (HOUR_0, 6)])
     history.flush(HOUR_0)
     history.chores(time.now_s)
@@ -202,7 +199,6 @@ def test_rows_of_the_future_go_once_the_clock_is_believed(tmp_path: Path) -> Non
     _settle(history, time)
     history.chores(time.now_s)
     assert rows(tmp_path, "SELECT used_bytes FROM gpu_raw") == [(6,)]
-    history.close()
 
 
 def test_alerts_that_are_open_or_not_yet_told_stay(tmp_path: Path) -> None:
@@ -255,9 +251,7 @@ def test_near_the_size_bound_the_oldest_rows_go_and_the_file_stays_within(tmp_pa
     assert (tmp_path / "history.db").stat().st_size <= 8 * 2**20
 
 
-def test_deleted_pages_are_given_back(tmp_path: Path) -> None:
-    time = Time(HOUR_0)
-    history = opened(tmp_path, time)
+def test_deleted_pages_are_given_back(tmp_path: Path, history: History, time: Time) -> None:
     for tick in range(6000):
         history.record(sample(HOUR_0 + tick, tick, uses=(tick,) * 3), CARDS, KNOWN)
     history.flush(HOUR_0)
@@ -268,11 +262,9 @@ def test_deleted_pages_are_given_back(tmp_path: Path) -> None:
         history.chores(time.now_s)
     assert rows(tmp_path, "SELECT count(*) FROM gpu_raw") == [(0,)]
     assert rows(tmp_path, "PRAGMA page_count")[0][0] < before / 2
-    history.close()
 
 
-def test_a_chore_that_fails_is_told_and_tried_again(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_a_chore_that_fails_is_told_and_tried_again(tmp_path: Path, history: History) -> None:
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         for _ in range(3):
@@ -281,4 +273,3 @@ def test_a_chore_that_fails_is_told_and_tried_again(tmp_path: Path) -> None:
         other.execute("ROLLBACK")
     history.chores(T0)
     assert history.problems == ()
-    history.close()

@@ -13,8 +13,8 @@ from gpuwatchd.core.codes import Ending, Failure, Hold
 from gpuwatchd.store import (
     actions,
     checkpoints,
-    decisions,
     legacy_text,
+    notification_decisions,
     profiles,
     records,
     silences,
@@ -90,10 +90,11 @@ def everything(history: sqlite3.Connection) -> list[Any]:
         *words.load_words(history),
         *checkpoints.load(history),
         *actions.load(history),
-        *decisions.load(history),
+        *notification_decisions.load(history),
     ]
 
 
+@pytest.mark.slow
 def test_somewhere_every_field_of_every_struct_is_away_from_its_default(
     history: sqlite3.Connection,
 ) -> None:
@@ -136,7 +137,7 @@ def test_everything_is_in_every_state(history: sqlite3.Connection) -> None:
     over = [alert for alert in records.load_alerts(history)[0] if alert.state == "resolved"]
     assert len({alert.ended for alert in over}) == 25
     assert {alert.ended_code for alert in over} == set(Ending) - {Ending.LEGACY}
-    decided = decisions.load(history)
+    decided = notification_decisions.load(history)
     assert len({one.reason for one in decided if one.kind == "hold"}) == 15
     held = {one.held_code for one in records.load_alerts(history)[0]}
     assert held | {one.code for one in decided} == {None, *Hold} - {Hold.LEGACY, Hold.PART_OF_JOB}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.core.model import Message
 from gpuwatchd.store.reader import Reader
+from tests import making
 from tests.making import alert, finding
 from tests.store.world import (
     BOOT,
@@ -33,6 +33,8 @@ from tests.store.world import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gpuwatchd.store.writer import History
 
 
 def test_samples_wait_for_a_tenth_of_the_age_and_never_longer_than_the_flush_time(
@@ -69,8 +71,7 @@ def test_a_short_flush_time_is_kept_from_the_start(tmp_path: Path) -> None:
     history.close()
 
 
-def test_every_value_of_a_reading_has_its_column_and_unit(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_every_value_of_a_reading_has_its_column_and_unit(tmp_path: Path, history: History) -> None:
     reading: dict[str, Any] = {
         "util_pct": 49.6,
         "memory_util_pct": 12.0,
@@ -85,8 +86,7 @@ def test_every_value_of_a_reading_has_its_column_and_unit(tmp_path: Path) -> Non
     ]
 
 
-def test_unknown_is_null(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_unknown_is_null(tmp_path: Path, history: History) -> None:
     history.record(sample(T0, None, uses=(None,), util_pct=3.0), CARDS, KNOWN)
     history.record(sample(T0 + 5, None), CARDS, KNOWN)
     history.close()
@@ -96,8 +96,7 @@ def test_unknown_is_null(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT used_bytes FROM process_raw") == [(None,)]
 
 
-def test_an_unchanged_process_has_one_row_a_minute(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_an_unchanged_process_has_one_row_a_minute(tmp_path: Path, history: History) -> None:
     for tick in range(36):
         uses = (500, 500 + (tick == 7))
         history.record(sample(T0 + 5 * tick, uses=uses), CARDS, KNOWN)
@@ -108,8 +107,7 @@ def test_an_unchanged_process_has_one_row_a_minute(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT max(last_ts_ms) FROM process") == [(int((T0 + 175) * 1000),)]
 
 
-def test_devices_and_processes_come_back_as_they_were(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_devices_and_processes_come_back_as_they_were(tmp_path: Path, history: History) -> None:
     history.record(sample(T0, uses=(1, 2, 3), cards=CARDS), CARDS, KNOWN)
     history.close()
     with Reader.open(tmp_path) as reader:
@@ -129,8 +127,9 @@ def test_an_instance_comes_back_with_the_position_of_its_card(tmp_path: Path) ->
         assert {device.uid: device for device in reader.devices()}["MIG-1"].label == "MIG 1:0"
 
 
-def test_what_is_learnt_later_completes_a_process_and_forgets_nothing(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_what_is_learnt_later_completes_a_process_and_forgets_nothing(
+    tmp_path: Path, history: History
+) -> None:
     key = INFOS[0].key
     bare = msgspec.structs.replace(INFOS[0], argv=(), user=None)
     for tick, info in enumerate((bare, INFOS[0], bare)):
@@ -167,7 +166,7 @@ def test_alerts_and_deliveries_survive_a_restart(tmp_path: Path) -> None:
     assert history.open_alerts() == [other, one]
     assert history.pending_deliveries() == sent
     done = msgspec.structs.replace(sent[0], state="sent", attempts=1, sent_at_s=T0 + 3.5)
-    history.update_delivery(done)
+    history.apply((), (done,))
     assert history.pending_deliveries() == sent[1:]
     over = alert(state="resolved", resolved_at_s=9_999.0)
     history.apply([over], [])
@@ -185,8 +184,9 @@ def test_alerts_and_deliveries_survive_a_restart(tmp_path: Path) -> None:
         assert reader.alerts(since_s=10_000.0) == [other]
 
 
-def test_an_alert_changes_its_row_and_reopens_as_a_new_one(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_an_alert_changes_its_row_and_reopens_as_a_new_one(
+    tmp_path: Path, history: History
+) -> None:
     for notices in range(3):
         history.apply([alert(notices=notices)], [])
     over = alert(state="resolved", resolved_at_s=9_999.0)
@@ -199,8 +199,7 @@ def test_an_alert_changes_its_row_and_reopens_as_a_new_one(tmp_path: Path) -> No
     ]
 
 
-def test_one_message_on_one_channel_is_one_delivery(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_one_message_on_one_channel_is_one_delivery(history: History) -> None:
     first, other = history.apply([], [delivery("leak:x"), delivery("leak:x", channel="desktop")])
     (again,) = history.apply([], [delivery("leak:x", attempts=2)])
     assert again.row == first.row
@@ -208,11 +207,9 @@ def test_one_message_on_one_channel_is_one_delivery(tmp_path: Path) -> None:
         (first.row, 2),
         (other.row, 0),
     ]
-    history.close()
 
 
-def test_an_alert_points_at_its_device_and_process(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_an_alert_points_at_its_device_and_process(tmp_path: Path, history: History) -> None:
     taken = sample(T0, uses=(5, 6))
     history.record(taken, CARDS, KNOWN)
     subject = msgspec.structs.replace(alert().subject, device_uid="GPU-0", process=INFOS[1].key)
@@ -223,20 +220,12 @@ def test_an_alert_points_at_its_device_and_process(tmp_path: Path) -> None:
         " JOIN process p ON p.id = a.process",
     )
     assert found == [("GPU-0", 101)]
-    history.close()
 
 
 def test_a_huge_message_is_stored_within_its_bound(tmp_path: Path) -> None:
     history = opened(tmp_path)
-    message = Message(
-        id="m",
-        notice="firing",
-        severity="critical",
-        subject="s",
-        body="\x01" * 100_000,
-        finding=finding(reason="r" * 20_000),
-    )
-    history.apply([], [delivery("k", message=message)])
+    huge = making.message(body="\x01" * 100_000, finding=finding(reason="r" * 20_000))
+    history.apply([], [delivery("k", message=huge)])
     history.close()
     ((size,),) = rows(tmp_path, "SELECT length(payload) FROM delivery")
     assert size <= 16 * 1024
@@ -245,8 +234,7 @@ def test_a_huge_message_is_stored_within_its_bound(tmp_path: Path) -> None:
     history.close()
 
 
-def test_a_value_that_does_not_fit_costs_itself_only(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_a_value_that_does_not_fit_costs_itself_only(tmp_path: Path, history: History) -> None:
     history.record(sample(T0, 2**70), CARDS, {})
     history.record(sample(T0 + 5, 7), CARDS, {})
     history.apply([alert(key="bad \ud800"), alert()], [])
@@ -254,11 +242,11 @@ def test_a_value_that_does_not_fit_costs_itself_only(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT used_bytes FROM gpu_raw") == [(7,)]
     assert rows(tmp_path, "SELECT key FROM alert") == [("leak:x",)]
     assert any("did not fit" in problem for problem in history.problems)
-    history.close()
 
 
-def test_a_process_that_does_not_fit_does_not_stop_the_writing(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_a_process_that_does_not_fit_does_not_stop_the_writing(
+    tmp_path: Path, history: History
+) -> None:
     rude = msgspec.structs.replace(INFOS[0], name="\ud800")
     history.record(sample(T0, uses=(5,)), CARDS, {rude.key: rude})
     assert history.flush(T0)
@@ -266,7 +254,6 @@ def test_a_process_that_does_not_fit_does_not_stop_the_writing(tmp_path: Path) -
     assert history.flush(T0 + 60)
     assert rows(tmp_path, "SELECT count(*) FROM gpu_raw") == [(2,)]
     assert rows(tmp_path, "SELECT name, pid FROM process") == [("?", INFOS[0].key.pid)]
-    history.close()
 
 
 def test_strange_rows_are_left_out_and_told(tmp_path: Path) -> None:
@@ -285,8 +272,7 @@ def test_strange_rows_are_left_out_and_told(tmp_path: Path) -> None:
     history.close()
 
 
-def test_events_and_segments_are_written_at_once(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_events_and_segments_are_written_at_once(tmp_path: Path, history: History) -> None:
     history.event("gpu-lost", "fell off the bus", "GPU-0")
     history.segment("clock-step", wall_step_s=-600.0)
     with Reader.open(tmp_path) as reader:
@@ -298,11 +284,9 @@ def test_events_and_segments_are_written_at_once(tmp_path: Path) -> None:
             -600.0,
             BOOT,
         )
-    history.close()
 
 
-def test_each_source_begins_one_segment(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_each_source_begins_one_segment(tmp_path: Path, history: History) -> None:
     for tick in range(4):
         history.record(sample(T0 + tick), CARDS, {})
         history.record(sample(T0 + tick, cards=CARDS[1:], boot_id="simulated"), CARDS, {})
@@ -313,8 +297,7 @@ def test_each_source_begins_one_segment(tmp_path: Path) -> None:
     ]
 
 
-def test_the_history_belongs_to_one_thread(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_the_history_belongs_to_one_thread(history: History) -> None:
     refused: list[str] = []
 
     def elsewhere() -> None:
@@ -328,11 +311,9 @@ def test_the_history_belongs_to_one_thread(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     assert len(refused) == 3
-    history.close()
 
 
-def test_alerts_are_synced_fully_and_samples_normally(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_alerts_are_synced_fully_and_samples_normally(history: History) -> None:
     assert history._connection is not None
     said: list[str] = []
     history._connection.set_trace_callback(said.append)
@@ -344,11 +325,9 @@ def test_alerts_are_synced_fully_and_samples_normally(tmp_path: Path) -> None:
     history.flush(T0)
     assert "COMMIT" in said
     assert not any("synchronous" in statement for statement in said[-5:])
-    history.close()
 
 
-def test_closing_twice_is_fine_and_leaves_one_file(tmp_path: Path) -> None:
-    history = opened(tmp_path)
+def test_closing_twice_is_fine_and_leaves_one_file(tmp_path: Path, history: History) -> None:
     history.record(sample(T0), CARDS, {})
     history.close()
     history.close()

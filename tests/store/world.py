@@ -11,13 +11,13 @@ from gpuwatchd.core.model import (
     Delivery,
     Device,
     DeviceReading,
-    Message,
     ProcessInfo,
     ProcessKey,
     ProcessUse,
     Sample,
 )
 from gpuwatchd.store.writer import History
+from tests import making
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,21 +128,9 @@ def sample(
 
 def delivery(alert_key: str, number: int = 0, **changes: Any) -> Delivery:
     """Return a pending mail."""
-    values: dict[str, Any] = {
-        "alert_key": alert_key,
-        "channel": "email",
-        "message": Message(
-            id=f"<{alert_key}-{number}@host>",
-            notice="firing",
-            severity="warning",
-            subject="GPU 0 fills up",
-            body="python[4711] grows by 12 MB/min",
-        ),
-        "state": "pending",
-        "attempts": 0,
-        "created_at_s": T0,
-    }
-    return Delivery(**{**values, **changes})
+    message = making.message(id=f"<{alert_key}-{number}@host>", subject="GPU 0 fills up")
+    values = {"channel": "email", "message": message, "created_at_s": T0}
+    return making.delivery(alert_key=alert_key, **{**values, **changes})
 
 
 def rows(directory: Path, query: str) -> list[tuple[Any, ...]]:

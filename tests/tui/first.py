@@ -14,7 +14,6 @@ from tests.tui.viewing import view_of
 if TYPE_CHECKING:
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.tui.app import TopApp
-    from gpuwatchd.tui.paint import Row
 
 
 def rows_of(app: TopApp) -> list[str]:
@@ -45,6 +44,3 @@ def cursor(app: TopApp) -> str:
 
 class Opened(Page):
     """Stands for a screen behind a key."""
-
-    def body(self, width: int, height: int) -> list[Row]:
-        return [[(f"about {self.top.selected_device_uid} {self.top.selected_process}", "")]]

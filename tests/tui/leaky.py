@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.cli import current_state
-from gpuwatchd.core.model import About, Blame, Subject
+from gpuwatchd.core.model import AlertSubject, Blame, Subject
 from gpuwatchd.store.live import KnownRuns, LiveProcess
 from tests import making
 from tests.cli import recorded, world
@@ -33,7 +33,7 @@ def leave(shape: str = "gradual") -> LiveState:
         ),
         advice=("Check for tensors that are kept with their graph.",),
     )  # fmt: skip
-    about = About(gpu="0", user="alice", process="python", framework="PyTorch")
+    about = AlertSubject(gpu="0", user="alice", process="python", framework="PyTorch")
     alert = world.firing(
         key="leak:GPU-1/4711@1000.0", finding=found, about=about, opened_at_s=end_s - 2000,
         firing_at_s=end_s - 1500, changed_at_s=end_s - 1500,
@@ -61,7 +61,7 @@ def state(end_s: float, alert: Alert, *, ended: bool = False) -> LiveState:
 
 def view() -> View:
     """Return what a look gives."""
-    return current_state.see(flags_of())
+    return current_state.load_view(flags_of())
 
 
 def later(seen: View, seconds: float) -> View:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from textual.app import App, ComposeResult
 
-from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, Picture
-from gpuwatchd.tui.paint import Painter
+from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.tui.strips import Painter
 from gpuwatchd.tui.widgets.chart import SHORTEST_S, Chart, point, point_text
 from tests.making import GIB
 from tests.tui.viewing import flags_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 T0 = 1_795_300_000.0
 
@@ -44,10 +50,10 @@ def picture() -> Picture:
 class Bench(App[None]):
     """Nothing but a chart."""
 
-    def __init__(self, *, ascii_only: bool = False) -> None:
+    def __init__(self, **flags: Any) -> None:
         super().__init__(ansi_color=True)
         self.moved = 0
-        self.painter = Painter(flags_of(ascii_only=ascii_only))
+        self.painter = Painter(flags_of(**flags))
 
     def compose(self) -> ComposeResult:
         yield Chart(self.painter, id="chart")
@@ -60,6 +66,15 @@ class Bench(App[None]):
         return self.query_one(Chart)
 
 
+@asynccontextmanager
+async def shown(size: tuple[int, int] = (80, 20), **flags: Any) -> AsyncIterator[Bench]:
+    """Yield the chart with its picture."""
+    app = Bench(**flags)
+    async with app.run_test(size=size):
+        app.chart.put(picture())
+        yield app
+
+
 def rows(chart: Chart) -> list[str]:
     return [chart.render_line(y).text for y in range(chart.size.height)]
 
@@ -68,8 +83,8 @@ def rows(chart: Chart) -> list[str]:
 
 
 def said(at_s: float, **changes: float) -> str:
-    shown = picture()
-    return "  ".join(words for words, _ in point_text(shown, point(shown, at_s, **changes)))
+    hour = picture()
+    return "  ".join(words for words, _ in point_text(hour, point(hour, at_s, **changes)))
 
 
 def test_a_sample_has_its_value_its_range_and_the_floor() -> None:
@@ -96,7 +111,7 @@ def test_what_comes_is_a_forecast_and_ends_at_the_limit() -> None:
 def test_of_an_empty_picture_nothing_is_said_but_that() -> None:
     empty = Picture(key="x", title="x", kind="unknown", verdict="?", begin_s=T0, end_s=T0 + 60,
                     now_s=T0 + 60, curve=Curve())  # fmt: skip
-    assert point_text(empty, point(empty, T0 + 30))[1:] == [("nothing recorded", "faint")]
+    assert point_text(empty, point(empty, T0 + 30))[1:] == [("no data", "faint")]
     assert len(point_text(empty, point(empty, T0 + 900))) == 1
 
 
@@ -127,23 +142,19 @@ async def test_zoom_keeps_the_cursor_where_it_is_and_ends_somewhere() -> None:
 
 
 async def test_zoom_without_a_cursor_keeps_now_where_it_is() -> None:
-    app = Bench()
-    async with app.run_test(size=(80, 20)):
-        shown = picture()
-        app.chart.put(shown)
+    now_s = picture().now_s
+    async with shown() as app:
         begin_s, end_s = app.chart.span
-        share = (shown.now_s - begin_s) / (end_s - begin_s)
+        share = (now_s - begin_s) / (end_s - begin_s)
         for _ in range(6):
             app.chart.zoom(1)
         begin_s, end_s = app.chart.span
-        assert begin_s < shown.now_s < end_s, "what is newest went out of sight"
-        assert (shown.now_s - begin_s) / (end_s - begin_s) == pytest.approx(share)
+        assert begin_s < now_s < end_s, "what is newest went out of sight"
+        assert (now_s - begin_s) / (end_s - begin_s) == pytest.approx(share)
 
 
 async def test_pan_goes_back_at_will_but_never_past_what_is_foreseen() -> None:
-    app = Bench()
-    async with app.run_test(size=(80, 20)):
-        app.chart.put(picture())
+    async with shown() as app:
         begin_s, end_s = app.chart.span
         app.chart.zoom(1)
         app.chart.pan(-8)
@@ -155,9 +166,7 @@ async def test_pan_goes_back_at_will_but_never_past_what_is_foreseen() -> None:
 
 
 async def test_a_new_picture_changes_nothing_of_zoom_and_cursor() -> None:
-    app = Bench()
-    async with app.run_test(size=(80, 20)):
-        app.chart.put(picture())
+    async with shown() as app:
         app.chart.zoom(2)
         app.chart.point_at(T0 + 1500)
         seen, before = app.chart.span, rows(app.chart)
@@ -189,10 +198,7 @@ async def test_the_column_of_the_cursor_is_seen(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    app = Bench()
-    app.painter = Painter(flags_of(color=color))
-    async with app.run_test(size=(80, 20)):
-        app.chart.put(picture())
+    async with shown(color=color) as app:
         app.chart.point_at(T0 + 1200)
         lit = []
         for y in range(20):
@@ -233,9 +239,7 @@ async def test_the_mouse_points_zooms_and_drags() -> None:
 @pytest.mark.parametrize("size", [(80, 20), (40, 10), (20, 3), (1, 1), (300, 100)])
 @pytest.mark.parametrize("ascii_only", [False, True])
 async def test_any_size_is_filled_and_no_more(size: tuple[int, int], ascii_only: bool) -> None:
-    app = Bench(ascii_only=ascii_only)
-    async with app.run_test(size=size):
-        app.chart.put(picture())
+    async with shown(size, ascii_only=ascii_only) as app:
         app.chart.point_at(T0 + 600)
         drawn = [app.chart.render_line(y) for y in range(size[1])]
         assert [strip.cell_length for strip in drawn] == [size[0]] * size[1]

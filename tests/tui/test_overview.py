@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gpuwatchd.store.live import UndeliveredAlert
-from gpuwatchd.tui import feed
+from gpuwatchd.tui import polling
 from gpuwatchd.tui.page import Lines
 from tests.tui import world
 from tests.tui.first import cursor, processes_of, rows_of, usual
@@ -17,12 +17,13 @@ from tests.tui.viewing import flags_of, opened, press, view_of
 @pytest.fixture(autouse=True)
 def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let alerts be of now, in the same zone everywhere."""
-    monkeypatch.setattr("gpuwatchd.cli.panel.time.time", lambda: world.NOW_S)
+    monkeypatch.setattr("gpuwatchd.cli.status_output.time.time", lambda: world.NOW_S)
 
 
 # ---- what is shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (40, 24), (20, 8), (200, 60), (120, 40), (300, 5)])
 @pytest.mark.parametrize("cards", [1, 8, 32])
 async def test_every_row_is_as_wide_as_the_terminal(cards: int, size: tuple[int, int]) -> None:
@@ -71,7 +72,7 @@ async def test_a_daemon_that_is_gone_is_told_at_the_top() -> None:
         rows = rows_of(app)
         assert "daemon off" in rows[0]
         assert rows[1].startswith(
-            " ! the daemon is not running; this is what it saw last 0h 05m ago"
+            " ! the daemon is not running; this is what it saw last 5 min ago"
         )
 
 
@@ -86,7 +87,7 @@ async def test_what_nobody_was_told_of_reads_like_a_sentence() -> None:
     )  # fmt: skip
     async with opened(view, size=(120, 30)) as (app, _):
         rows = [row.rstrip() for row in rows_of(app)]
-        assert " ! 1 alert was over before anybody could be told" in rows
+        assert " ! 1 alert was resolved before a message was delivered" in rows
 
 
 async def test_a_thousand_processes_are_scrolled_through() -> None:
@@ -116,15 +117,16 @@ async def test_only_what_changes_is_painted_again(monkeypatch: pytest.MonkeyPatc
             return count
 
         monkeypatch.setattr(Lines, "put", put)
-        app.post_message(feed.ViewRead(view))
+        app.post_message(polling.ViewRead(view))
         await pilot.pause()
         assert painted == [0], "the same again paints nothing"
-        app.post_message(feed.ViewRead(usual(devices=world.state(8, 4, shift=1).devices)))
+        app.post_message(polling.ViewRead(usual(devices=world.state(8, 4, shift=1).devices)))
         await pilot.pause()
         assert 0 < painted[1] < 16, "eight GPUs and three processes, not forty rows"
         assert lines.is_attached
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (40, 24), (120, 40)])
 async def test_ascii_draws_nothing_else(size: tuple[int, int]) -> None:
     for state in (world.state(), world.strange()):
@@ -132,15 +134,6 @@ async def test_ascii_draws_nothing_else(size: tuple[int, int]) -> None:
         async with opened(view_of(state), size=size, flags=flags) as (app, pilot):
             await press(pilot, "slash", "x", "escape")
             assert "\n".join(rows_of(app)).isascii()
-
-
-async def test_without_colour_no_cell_has_one() -> None:
-    async with opened(usual(), flags=flags_of(color="never")) as (app, _):
-        lines = app.screen.query_one(Lines)
-        styles = {segment.style for y in range(24) for segment in lines.render_line(y)}
-        assert all(style is not None and style.color is None for style in styles)
-        assert all(style is not None and style.bgcolor is None for style in styles)
-        assert any(style is not None and style.reverse for style in styles)
 
 
 async def test_a_mistake_of_ours_ends_the_screen_and_is_kept(

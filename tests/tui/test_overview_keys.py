@@ -8,7 +8,7 @@ from textual import events
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.tui import app as app_module
-from gpuwatchd.tui import feed
+from gpuwatchd.tui import polling
 from tests.tui import world
 from tests.tui.first import Opened, cursor, processes_of, rows_of, usual
 from tests.tui.viewing import opened, press
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let alerts be of now."""
-    monkeypatch.setattr("gpuwatchd.cli.panel.time.time", lambda: world.NOW_S)
+    monkeypatch.setattr("gpuwatchd.cli.status_output.time.time", lambda: world.NOW_S)
 
 
 # ---- keys
@@ -29,7 +29,7 @@ async def test_the_cursor_stays_with_its_process_when_the_order_changes() -> Non
     async with opened(usual()) as (app, pilot):
         await press(pilot, "down", "down")
         assert cursor(app).split()[2] == "4001"
-        app.post_message(feed.ViewRead(usual(devices=world.state(8, 4).devices[::-1])))
+        app.post_message(polling.ViewRead(usual(devices=world.state(8, 4).devices[::-1])))
         await pilot.pause()
         await press(pilot, "r")
         assert cursor(app).split()[2] == "4001"
@@ -39,7 +39,7 @@ async def test_the_cursor_stays_with_its_process_when_the_order_changes() -> Non
 async def test_the_cursor_follows_whatever_is_first_until_it_is_moved() -> None:
     async with opened(usual()) as (app, pilot):
         assert cursor(app).split()[2] == "10001"
-        app.post_message(feed.ViewRead(usual(4)))
+        app.post_message(polling.ViewRead(usual(4)))
         await pilot.pause()
         assert cursor(app).split()[2] == "7001"
 
@@ -48,7 +48,7 @@ async def test_the_cursor_stays_where_its_process_was_that_has_ended() -> None:
     async with opened(usual()) as (app, pilot):
         await press(pilot, "down")
         assert cursor(app).split()[2] == "7001"
-        app.post_message(feed.ViewRead(usual(3)))
+        app.post_message(polling.ViewRead(usual(3)))
         await pilot.pause()
         assert len([row for row in rows_of(app) if row.startswith(">")]) == 1
         assert app.selected_process is not None
@@ -135,7 +135,7 @@ async def test_keys_open_screens_and_escape_comes_back(
     monkeypatch.setattr("gpuwatchd.core.registry.load", lambda table, name: {key: Opened}[name])
     async with opened(usual(), *keys) as (app, pilot):
         assert isinstance(app.screen, Opened)
-        assert "about GPU-" in rows_of(app)[1]
+        assert (app.selected_device_uid or "").startswith("GPU-")
         await press(pilot, "escape")
         assert not isinstance(app.screen, Opened)
         assert "GROWTH" in "\n".join(rows_of(app))
@@ -146,7 +146,7 @@ async def test_what_came_in_meanwhile_is_shown_when_a_screen_is_left(
 ) -> None:
     monkeypatch.setattr("gpuwatchd.core.registry.load", lambda table, name: Opened)
     async with opened(usual(), "tab", "P") as (app, pilot):
-        app.post_message(feed.ViewRead(usual(3)))
+        app.post_message(polling.ViewRead(usual(3)))
         await pilot.pause()
         app.selected_device_uid = "GPU-2"
         await press(pilot, "escape")
@@ -165,7 +165,7 @@ async def test_a_screen_that_cannot_be_loaded_costs_one_line(
 
 async def test_a_look_that_fails_leaves_what_was_seen_and_says_so() -> None:
     async with opened(usual()) as (app, pilot):
-        app.post_message(feed.Failed(SourceUnavailable("no GPU found: the driver is gone")))
+        app.post_message(polling.Failed(SourceUnavailable("no GPU found: the driver is gone")))
         await pilot.pause()
         rows = rows_of(app)
         assert "not live" in rows[0]

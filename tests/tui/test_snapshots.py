@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from syrupy.assertion import SnapshotAssertion
     from textual.strip import Strip
 
-    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.chart_model import Picture
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def _then_and_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
     monkeypatch.setattr("time.time", lambda: world.NOW_S)
     # Whoever runs the tests may be younger than that clock, or older.
-    monkeypatch.setattr("gpuwatchd.cli.locations.alive", lambda _: True)
+    monkeypatch.setattr("gpuwatchd.cli.state_location.alive", lambda _: True)
     monkeypatch.setattr("gpuwatchd.cli.current_state.alive", lambda _: True)
     # How a chart is drawn has tests of its own.
     monkeypatch.setattr("gpuwatchd.charts.terminal.draw", _place)
@@ -60,7 +60,12 @@ def look_of(strips: Iterable[Strip]) -> str:
 
 @pytest.mark.parametrize("key", ["P", "d", "h", "a", "s", "question_mark"])
 @pytest.mark.parametrize(
-    ("columns", "rows", "color"), [(80, 24, "always"), (40, 20, "always"), (140, 30, "never")]
+    ("columns", "rows", "color"),
+    [
+        (80, 24, "always"),
+        pytest.param(40, 20, "always", marks=pytest.mark.slow),
+        pytest.param(140, 30, "never", marks=pytest.mark.slow),
+    ],
 )
 async def test_a_view(
     snapshot: SnapshotAssertion, key: str, columns: int, rows: int, color: str

@@ -9,12 +9,12 @@ import pytest
 
 from gpuwatchd.core import design
 from gpuwatchd.core.errors import StoreError
-from gpuwatchd.tui import views
+from gpuwatchd.tui import base_screens
 from gpuwatchd.tui.app import VIEWS
+from gpuwatchd.tui.base_screens import Bar, ViewScreen
 from gpuwatchd.tui.screens.help import HelpScreen
 from gpuwatchd.tui.screens.idle import HeldScreen
-from gpuwatchd.tui.views import Bar, ViewScreen
-from gpuwatchd.tui.widgets.sheet import Pages
+from gpuwatchd.tui.widgets.command_output import Pages
 from tests.cli import world
 from tests.tui import world as machine
 from tests.tui.viewing import flags_of, opened, press, screen, settled, shown, view_of, words
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
     from textual.widget import Widget
+
+    from gpuwatchd.tui.app import TopApp
 
 
 class Asking(ViewScreen):
@@ -48,6 +50,14 @@ class Asking(ViewScreen):
         self.got.append(found)
 
 
+async def asking_on(app: TopApp, work: Callable[[], Any]) -> Asking:
+    """Return a view on the screen that reads so."""
+    asking = Asking()
+    asking.work = work
+    await app.push_screen(asking)
+    return asking
+
+
 async def until(pilot: Pilot[int], holds: Callable[[], bool]) -> None:
     """Wait until something holds; the test's own limit ends it."""
     while not holds():
@@ -61,9 +71,7 @@ def subject(asking: ViewScreen) -> str:
 async def test_what_takes_long_says_so_and_keeps_nobody_waiting() -> None:
     ready = threading.Event()
     async with opened(view_of(machine.state(2))) as (app, pilot):
-        asking = Asking()
-        asking.work = lambda: ready.wait(30) and "read"
-        await app.push_screen(asking)
+        asking = await asking_on(app, lambda: ready.wait(30) and "read")
         await pilot.pause()
         assert "reading" not in subject(asking), "said before anybody had to wait"
         await until(pilot, lambda: "reading" in subject(asking))
@@ -84,9 +92,7 @@ async def test_an_error_is_a_line_with_its_hint_and_goes_when_it_is_over() -> No
 
     view = view_of(machine.state(2))
     async with opened(view) as (app, pilot):
-        asking = Asking()
-        asking.work = fail
-        await app.push_screen(asking)
+        asking = await asking_on(app, fail)
         await settled(pilot)
         assert "the history is locked (wait a moment)" in words(app)
         asking.work = lambda: "well again"
@@ -98,9 +104,7 @@ async def test_an_error_is_a_line_with_its_hint_and_goes_when_it_is_over() -> No
 
 async def test_a_mistake_of_ours_is_a_line_as_well() -> None:
     async with opened(view_of(machine.state(2))) as (app, pilot):
-        asking = Asking()
-        asking.work = lambda: 1 // 0
-        await app.push_screen(asking)
+        await asking_on(app, lambda: 1 // 0)
         await settled(pilot)
         assert "this cannot be shown: ZeroDivisionError" in words(app)
 
@@ -108,9 +112,7 @@ async def test_a_mistake_of_ours_is_a_line_as_well() -> None:
 async def test_an_answer_that_nobody_wants_any_more_is_forgotten() -> None:
     ready = threading.Event()
     async with opened(view_of(machine.state(2))) as (app, pilot):
-        asking = Asking()
-        asking.work = lambda: ready.wait(30) and "old"
-        await app.push_screen(asking)
+        asking = await asking_on(app, lambda: ready.wait(30) and "old")
         await until(pilot, lambda: asking.asking)
         asking.work = lambda: "new"
         asking.request(anew=True)
@@ -123,9 +125,7 @@ async def test_an_answer_that_nobody_wants_any_more_is_forgotten() -> None:
 async def test_one_that_was_left_is_not_drawn_on() -> None:
     ready = threading.Event()
     async with opened(view_of(machine.state(2))) as (app, pilot):
-        asking = Asking()
-        asking.work = lambda: ready.wait(30) and "late"
-        await app.push_screen(asking)
+        asking = await asking_on(app, lambda: ready.wait(30) and "late")
         await until(pilot, lambda: asking.asking)
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is not asking)
@@ -136,11 +136,10 @@ async def test_one_that_was_left_is_not_drawn_on() -> None:
 
 
 async def test_what_costs_much_is_not_read_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "_SHARE", 1e9)
+    monkeypatch.setattr(base_screens, "_SHARE", 1e9)
     view = view_of(machine.state(2))
     async with opened(view) as (app, pilot):
-        asking = Asking()
-        await app.push_screen(asking)
+        asking = await asking_on(app, Asking.work)
         await settled(pilot)
         for _ in range(3):
             asking.show(view)
@@ -196,6 +195,7 @@ async def test_help_knows_every_key_and_look_of_the_program(ascii_only: bool) ->
         assert max(map(len, said.splitlines())) <= 39
 
 
+@pytest.mark.slow
 async def test_views_opened_over_one_another_are_no_more_than_there_are() -> None:
     async with opened(view_of(machine.state(2))) as (app, pilot):
         under = len(app.screen_stack)

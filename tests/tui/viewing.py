@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gpuwatchd.cli.current_state import View
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.tui.app import TopApp
-from gpuwatchd.tui.views import ViewScreen
+from gpuwatchd.tui.base_screens import ViewScreen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

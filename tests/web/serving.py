@@ -10,10 +10,11 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
 
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core import config
@@ -22,8 +23,6 @@ from tests.cli import world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pytest
 
 
 class Answer(NamedTuple):
@@ -158,9 +157,12 @@ def serve(*words: str, **environ: str) -> Iterator[Served]:
             raise
 
 
-def until(done: Any, *, wait_s: float = 60.0) -> None:
-    """Wait for something that has no event."""
-    end = time.monotonic() + wait_s
-    while not done():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
+@contextmanager
+def directories(place: Path) -> Iterator[None]:
+    """Let the program find its files below a place, for a server of more than one test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(place))
+        patch.setenv("XDG_CONFIG_HOME", str(place / "config"))
+        patch.setenv("GPUWATCHD_STATE_DIR", str(place / "state"))
+        patch.setenv("GPUWATCHD_RUNTIME_DIR", str(place / "run"))
+        yield

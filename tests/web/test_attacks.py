@@ -13,6 +13,7 @@ import pytest
 
 from gpuwatchd.web import server
 from tests.cli import world
+from tests.test_daemon import wait_for
 from tests.web import serving
 
 if TYPE_CHECKING:
@@ -27,12 +28,7 @@ STATUS = "/api/v1/status"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Return one server, before a world with a leak and an alert."""
-    place = tmp_path_factory.mktemp("attacked")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(place))
-        patch.setenv("XDG_CONFIG_HOME", str(place / "config"))
-        patch.setenv("GPUWATCHD_STATE_DIR", str(place / "state"))
-        patch.setenv("GPUWATCHD_RUNTIME_DIR", str(place / "run"))
+    with serving.directories(tmp_path_factory.mktemp("attacked")):
         world.write()
         with serving.serve() as found:
             yield found
@@ -208,6 +204,7 @@ def test_websockets_are_not_spoken(served: Served) -> None:
     assert head(raw) in {400, 401, 429}
 
 
+@pytest.mark.slow
 def test_who_stalls_is_put_off_and_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (server.HEAD_S, server.IDLE_S) == (10.0, 15), "the how-to says so"
     monkeypatch.setattr(server, "HEAD_S", 1.0)
@@ -269,7 +266,7 @@ def test_more_of_those_who_have_the_token_are_not_let_in(served: Served) -> None
             assert b" 200 OK" in one.recv(65536)
         more = links.enter_context(held(served))
         assert serving.whole(more) == b""
-    serving.until(lambda: _answers(served))
+    wait_for(lambda: _answers(served))
 
 
 def held(served: Served) -> socket.socket:

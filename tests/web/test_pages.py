@@ -6,7 +6,7 @@ import json
 import re
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,15 +14,12 @@ import pytest
 from gpuwatchd.cli import current_state
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
-from gpuwatchd.core.model import Matcher, ProcessKey, Silence
+from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import live
 from gpuwatchd.web import pages
 from gpuwatchd.web.pages import overview
 from tests import making
-from tests.cli import recorded, world
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.cli import recorded, shaped, world
 
 VIEWS = ("overview", "predict", "alerts", "held", "help")
 CARD = {"gpu": making.CARD.uid}
@@ -36,18 +33,6 @@ def ask(name: str, **query: str) -> dict[str, Any]:
     said = pages.answer(name, Globals(), query)
     found: dict[str, Any] = json.loads(json.dumps(said, allow_nan=False))
     return found
-
-
-def strings(value: Any) -> Iterator[str]:
-    """Yield every text of an answer."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from strings(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from strings(one)
 
 
 def crowd(count: int) -> live.LiveDevice:
@@ -79,15 +64,15 @@ def test_hostile_words_are_clean_in_every_answer(name: str) -> None:
     alerts = (world.firing(title=world.HOSTILE),)
     world.write(msgspec.structs.replace(world.odd(world.HOSTILE), alerts=alerts))
     query = LEAKER if name in {"process", "evidence"} else CARD if name == "gpu" else {}
-    said = list(strings(ask(name, **query)))
+    said = list(shaped.texts(ask(name, **query)))
     assert [one for one in said if _CONTROL.search(one)] == []
     assert name == "help" or any("evil" in one for one in said)
 
 
 def test_processes_are_in_the_order_of_the_live_screen_and_fit_the_same_words() -> None:
-    table = pytest.importorskip("gpuwatchd.tui.widgets.table")
+    table = pytest.importorskip("gpuwatchd.tui.widgets.process_table")
     world.write(devices=(crowd(120), *world.state().devices[1:]))
-    view = current_state.see(Globals())
+    view = current_state.load_view(Globals())
     mine = overview.ordered(view.devices)
     theirs = table.ordered(table.entries(view), table.NATURAL, turned=False)
     assert mine == [tuple(one) for one in theirs]
@@ -185,15 +170,7 @@ def test_a_process_without_a_known_beginning_is_found_by_its_pid() -> None:
 
 
 def test_an_open_alert_says_until_when_it_is_silent() -> None:
-    alert = world.firing()
-    now_s = time.time()
-    world.write(
-        silences=(
-            Silence(
-                row=3, matcher=Matcher(key=alert.key), from_at_s=now_s, until_at_s=now_s + 3600
-            ),
-        )
-    )
+    world.write(silences=(world.silence(row=3),))
     assert ask("overview")["alerts"][0]["silent"].startswith("silent until ")
     shown = ask("alerts")
     assert shown["open"][0]["silence"]["id"] == 3

@@ -85,15 +85,20 @@ def theirs(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     if os.geteuid() == 0:
         os.chown(path, OTHER_UID, -1)
         return path
+    _owned_by(OTHER_UID, monkeypatch)  # only root can give a file away
+    return path
+
+
+def _owned_by(uid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every file look as if it belonged to a user."""
     look = os.fstat
 
     def another(handle: int) -> os.stat_result:
         found = list(look(handle))
-        found[stat.ST_UID] = OTHER_UID
+        found[stat.ST_UID] = uid
         return os.stat_result(found)
 
-    monkeypatch.setattr(os, "fstat", another)  # only root can give a file away
-    return path
+    monkeypatch.setattr(os, "fstat", another)
 
 
 def test_one_that_belongs_to_another_user_is_refused(theirs: Path) -> None:
@@ -136,14 +141,7 @@ def test_roots_own_is_taken_by_the_service_of_the_machine(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = auth.kept(path)
-    look = os.fstat
-
-    def roots(handle: int) -> os.stat_result:
-        found = list(look(handle))
-        found[stat.ST_UID] = 0
-        return os.stat_result(found)
-
-    monkeypatch.setattr(os, "fstat", roots)
+    _owned_by(0, monkeypatch)
     assert auth.read(path) == token
 
 

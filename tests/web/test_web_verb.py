@@ -25,10 +25,13 @@ from gpuwatchd.core import config
 from gpuwatchd.web import auth
 from tests.children import Child
 from tests.cli import recorded, shaped, world
+from tests.test_daemon import wait_for
 from tests.web import serving
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+pytestmark = pytest.mark.slow
 
 
 def started(*words: str) -> Child[str]:
@@ -59,7 +62,7 @@ def test_the_token_is_in_no_file_and_no_journal(tmp_path: Path, words: Sequence[
             [str(world.PROGRAM), *words, "web", "--port", "0"], stdout=file, stderr=file
         )
     try:
-        serving.until(lambda: b"http://" in out.read_bytes() or process.poll() is not None)
+        wait_for(lambda: b"http://" in out.read_bytes() or process.poll() is not None)
         found = re.search(rb"http://127\.0\.0\.1:(\d+)", out.read_bytes())
         assert found is not None, out.read_text()
         served = serving.Served(int(found[1]), token, None)
@@ -205,7 +208,7 @@ def test_the_browser_is_opened_without_the_token_in_a_command(tmp_path: Path) ->
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {seen}.new; mv {seen}.new {seen}\n')
     browser.chmod(0o755)
     with serving.serve("--open", BROWSER=f"{browser} %s") as served:
-        serving.until(seen.exists)
+        wait_for(seen.exists)
         opened = seen.read_text()
         assert served.token not in opened
         door = Path(opened.removeprefix("file://"))
@@ -220,7 +223,7 @@ def test_a_browser_that_stays_in_the_foreground_is_answered(tmp_path: Path) -> N
     browser.write_text(f"#!/bin/sh\nexec >{seen} 2>&1\nwhile [ ! -e {left} ]; do sleep 0.1; done\n")
     browser.chmod(0o755)
     with serving.serve("--open", BROWSER=str(browser)) as served:
-        serving.until(seen.exists)
+        wait_for(seen.exists)
         try:
             assert served.ask("/healthz").status == 200
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.analysis.idle import Board, Held, Limits, PersistenceCheck, Server
+from gpuwatchd.analysis.idle import DeviceSnapshot, Limits, PersistenceCheck, ProcessMemory, Server
 from gpuwatchd.core.model import Ledger, ProcessInfo, ProcessKey, ServedModel, ServerReading
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def info(pid: int = 4711, **changes: Any) -> ProcessInfo:
 
 def held(
     pid: int = 4711, gib: float | None = 9.0, *, who: dict[str, Any] | None = None, **changes: Any
-) -> Held:
+) -> ProcessMemory:
     """Return a healthy process; ``who`` changes its identity."""
     values: dict[str, Any] = {
         "info": info(pid, **(who or {})),
@@ -37,7 +37,7 @@ def held(
         "exists": True,
         "state": "S",
     }
-    return Held(**{**values, **changes})
+    return ProcessMemory(**{**values, **changes})
 
 
 def ledger(unowned_gib: float, *, owned_gib: float = 0.0, **changes: Any) -> Ledger:
@@ -51,7 +51,7 @@ def ledger(unowned_gib: float, *, owned_gib: float = 0.0, **changes: Any) -> Led
     return Ledger(**{**values, **changes})
 
 
-def board(*uses: Held, uid: str = "GPU-1", **changes: Any) -> Board:
+def board(*uses: ProcessMemory, uid: str = "GPU-1", **changes: Any) -> DeviceSnapshot:
     """Return a card that is at work."""
     values: dict[str, Any] = {
         "uid": uid,
@@ -61,12 +61,12 @@ def board(*uses: Held, uid: str = "GPU-1", **changes: Any) -> Board:
         "ledger": ledger(0.4),
         "uses": uses,
     }
-    return Board(**{**values, **changes})
+    return DeviceSnapshot(**{**values, **changes})
 
 
-def blind(uid: str = "GPU-1") -> Board:
+def blind(uid: str = "GPU-1") -> DeviceSnapshot:
     """Return a card whose process list is unknown."""
-    return Board(uid=uid)
+    return DeviceSnapshot(uid=uid)
 
 
 def server(
@@ -89,7 +89,7 @@ def server(
 
 
 def look(
-    *boards: Board,
+    *boards: DeviceSnapshot,
     servers: Iterable[Server] = (),
     looks: int = 3,
     vigil: PersistenceCheck | None = None,

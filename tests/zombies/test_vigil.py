@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.analysis.idle import ORDER, Board, Held, Limits, PersistenceCheck, Server
+from gpuwatchd.analysis.idle import (
+    ORDER,
+    DeviceSnapshot,
+    Limits,
+    PersistenceCheck,
+    ProcessMemory,
+    Server,
+)
+from gpuwatchd.analysis.idle.ranks import MOST_JOBS, Ranks
+from gpuwatchd.core.model import ProcessKey
 from tests.making import present
 from tests.zombies.facts import GIB, MIB, blind, board, held, info, kinds, ledger, look, server
 
@@ -20,14 +32,6 @@ def test_a_failed_list_starts_the_count_anew_and_keeps_the_beginning() -> None:
     assert look(GONE, vigil=vigil, at_s=120, looks=2) == ()
     (found,) = look(GONE, vigil=vigil, at_s=180, looks=1)
     assert found.since_s == 0.0
-
-
-def test_a_device_that_is_not_there_for_a_while_starts_the_count_anew() -> None:
-    vigil = PersistenceCheck()
-    look(GONE, vigil=vigil)
-    assert look(vigil=vigil, at_s=90, looks=1) == ()
-    assert look(GONE, vigil=vigil, at_s=120, looks=2) == ()
-    assert kinds(look(GONE, vigil=vigil, at_s=180, looks=1)) == ["gone"]
 
 
 def test_after_a_long_gap_nothing_is_known_of_the_time_before() -> None:
@@ -164,7 +168,7 @@ SERVERS = st.builds(
 )
 
 
-def _proven(kind: str, one: Held, on: Board, servers: list[Server]) -> bool:
+def _proven(kind: str, one: ProcessMemory, on: DeviceSnapshot, servers: list[Server]) -> bool:
     """Say whether the facts of a process carry what is said of it, in other words than the code."""
     mine = [s for s in servers if s.reading.ok]
     sole = len([use for use in on.uses or () if not use.exempt]) == 1
@@ -184,9 +188,12 @@ def _proven(kind: str, one: Held, on: Board, servers: list[Server]) -> bool:
     }[kind]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(BOARDS, max_size=2, unique_by=lambda b: b.uid), st.lists(SERVERS, max_size=2))
-def test_nothing_is_listed_without_its_evidence(boards: list[Board], servers: list[Server]) -> None:
+def test_nothing_is_listed_without_its_evidence(
+    boards: list[DeviceSnapshot], servers: list[Server]
+) -> None:
     found = look(*boards, servers=servers, looks=300)
     assert [ORDER.index(one.kind) for one in found] == sorted(ORDER.index(o.kind) for o in found)
     by_uid = {one.uid: one for one in boards}
@@ -214,9 +221,139 @@ def test_nothing_is_listed_without_its_evidence(boards: list[Board], servers: li
 @settings(max_examples=100, deadline=None)
 @given(st.lists(BOARDS, max_size=2, unique_by=lambda b: b.uid), st.lists(SERVERS, max_size=2))
 def test_nothing_is_listed_while_lists_fail_now_and_then(
-    boards: list[Board], servers: list[Server]
+    boards: list[DeviceSnapshot], servers: list[Server]
 ) -> None:
     vigil = PersistenceCheck()
     for turn in range(60):
         seen = boards if turn % 3 else [blind(one.uid) for one in boards]
         assert vigil.update(seen, servers, turn * 30.0, Limits()) == ()
+
+
+# ---- ranks of one job: whose siblings have ended, and who lets the others wait -------------------
+
+
+JOB = "torchrun 7f3a"
+MINUTES_11 = 23
+
+
+def rank(
+    number: int, util: float, *, moved: float = 30.0, who_key: float | None = None, **changes: Any
+) -> DeviceSnapshot:
+    """Return the card of one rank."""
+    who: dict[str, Any] = {"group": JOB, "rank": number}
+    if who_key is not None:
+        who["key"] = ProcessKey(pid=200 + number, started_at_s=who_key)
+    return board(
+        held(100 + number, who=who, **changes),
+        uid=f"GPU-{number}",
+        util_pct=util,
+        memory_util_pct=moved,
+    )
+
+
+def empty(number: int) -> DeviceSnapshot:
+    return board(uid=f"GPU-{number}", util_pct=0.0)
+
+
+def test_a_rank_that_computes_nothing_while_the_others_work_is_hung() -> None:
+    job = [rank(0, 99.0), rank(1, 0.0), rank(2, 98.0)]
+    assert look(*job, looks=20) == ()
+    (found,) = look(*job, looks=21)
+    assert (found.kind, found.device_uid) == ("hung-rank", "GPU-1")
+
+
+def test_two_users_whose_jobs_are_called_the_same_have_two_jobs() -> None:
+    """The first job of every Ray cluster is 01000000, and examples call runs alike."""
+    mine = rank(0, 0.0)
+    theirs = [
+        board(
+            held(100 + i, who={"group": JOB, "rank": i, "user": "bob"}),
+            uid=f"GPU-{i}",
+            util_pct=99.0,
+        )
+        for i in (1, 2)
+    ]
+    assert look(mine, *theirs, looks=MINUTES_11) == ()
+    vigil = PersistenceCheck()
+    look(mine, *theirs, vigil=vigil)
+    assert look(mine, empty(1), empty(2), vigil=vigil, at_s=90, looks=MINUTES_11) == ()
+
+
+def test_others_that_only_wait_for_it_are_told_apart() -> None:
+    found = look(rank(0, 100.0, moved=0.0), rank(1, 0.0), looks=MINUTES_11)
+    assert kinds(found) == ["hung-rank"]
+
+
+def test_ranks_that_all_rest_or_all_work_are_not_hung() -> None:
+    assert look(rank(0, 0.0), rank(1, 0.0), looks=MINUTES_11) == ()
+    assert look(rank(0, 99.0), rank(1, 90.0), looks=MINUTES_11) == ()
+
+
+def test_a_rank_whose_siblings_have_ended_is_hung_when_it_only_waits() -> None:
+    vigil = PersistenceCheck()
+    look(rank(0, 99.0), rank(1, 99.0), rank(2, 99.0), vigil=vigil)
+    left = [rank(0, 100.0, moved=0.0), empty(1), empty(2)]
+    assert kinds(look(*left, vigil=vigil, at_s=90, looks=MINUTES_11)) == ["hung-rank"]
+
+
+def test_a_rank_that_goes_on_working_alone_is_not_hung() -> None:
+    vigil = PersistenceCheck()
+    look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
+    assert look(rank(0, 60.0), empty(1), vigil=vigil, at_s=90, looks=MINUTES_11) == ()
+
+
+def test_a_list_that_is_unknown_ends_no_sibling() -> None:
+    vigil = PersistenceCheck()
+    look(rank(0, 0.0), rank(1, 0.0), vigil=vigil)
+    found = look(rank(0, 0.0), blind("GPU-1"), vigil=vigil, at_s=90, looks=MINUTES_11)
+    assert found == ()
+    lacking = board(uid="GPU-1", util_pct=0.0, complete=False)
+    assert look(rank(0, 0.0), lacking, vigil=vigil, at_s=900, looks=MINUTES_11) == ()
+
+
+def test_a_rank_whose_launcher_has_ended_is_hung_when_it_does_nothing() -> None:
+    found = look(rank(0, 0.0, orphan=True), rank(1, 99.0), looks=MINUTES_11)
+    assert kinds(found) == ["hung-rank"]
+
+
+def test_it_is_known_after_a_restart_that_siblings_have_ended() -> None:
+    first = PersistenceCheck()
+    look(rank(0, 0.0), rank(1, 0.0), vigil=first)
+    left = [rank(0, 0.0), empty(1)]
+    listed = look(*left, vigil=first, at_s=90, looks=MINUTES_11)
+    second = PersistenceCheck()
+    second.resume(listed, [info(100, group=JOB, rank=0)], 800.0)
+    found = look(*left, vigil=second, at_s=820.0)
+    assert kinds(found) == ["hung-rank"]
+    assert found[0].since_s == listed[0].since_s
+
+
+def test_a_dead_sibling_that_is_still_listed_counts_as_ended() -> None:
+    vigil = PersistenceCheck()
+    look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
+    job = [rank(0, 0.0), rank(1, 0.0, exists=False)]
+    found = look(*job, vigil=vigil, at_s=90, looks=MINUTES_11)
+    assert kinds(found) == ["gone", "hung-rank"]
+
+
+def test_jobs_that_nobody_can_see_the_end_of_are_forgotten_in_time() -> None:
+    ranks = Ranks()
+    for number in range(3 * MOST_JOBS):
+        who = {"group": f"slurm {number}", "rank": 0}
+        ranks.update([board(held(number, who=who), complete=False)])
+    assert len(ranks) <= MOST_JOBS + 1
+
+
+def test_another_device_that_is_unknown_hides_no_end() -> None:
+    vigil = PersistenceCheck()
+    look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
+    left = [rank(0, 0.0), empty(1), blind("GPU-7")]
+    assert kinds(look(*left, vigil=vigil, at_s=90, looks=MINUTES_11)) == ["hung-rank"]
+
+
+def test_a_job_that_is_started_again_under_its_name_has_lost_nobody() -> None:
+    vigil = PersistenceCheck()
+    look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
+    look(empty(0), rank(1, 99.0), vigil=vigil, at_s=90)
+    again = [rank(number, 0.0, who_key=9000.0) for number in (0, 1)]
+    assert look(*again, vigil=vigil, at_s=180, looks=MINUTES_11) == ()

@@ -136,7 +136,7 @@ def test_owners_are_named_with_what_they_cost(stage: Stage) -> None:
     assert (done.returncode, done.stderr) == (3, "")
     assert f"pid {stage.dying.pid} (gone, was sleep of " in done.stdout
     assert f"sleep[{stage.defunct}] of " in done.stdout
-    assert "4 in all, 43.0 GiB; 3 processes on 2 GPUs looked at, since " in done.stdout
+    assert "4 in all, 43.0 GiB; 3 processes on 2 GPUs checked, since " in done.stdout
 
 
 @pytest.mark.usefixtures("own_pids")

@@ -6,13 +6,9 @@ Nothing here imports numpy before somebody has grown: the daemon draws ledgers l
 from __future__ import annotations
 
 from gpuwatchd.analysis.attribution.ledger import (
-    LEAST_SHARE,
     UNATTRIBUTED,
     Baseline,
     above_baseline,
-    draw,
-    growth,
+    build_ledger,
     share,
 )
-
-__all__ = ["LEAST_SHARE", "UNATTRIBUTED", "Baseline", "above_baseline", "draw", "growth", "share"]

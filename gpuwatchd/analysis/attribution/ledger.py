@@ -13,7 +13,7 @@ import msgspec
 
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Blame, Ledger
-from gpuwatchd.core.model.findings import more_reasoned, waved_off
+from gpuwatchd.core.model.findings import dismissed_finding, with_reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ LEAST_BYTES = 256 * 2**20
 """What lies within this of the baseline is no growth."""
 
 
-def draw(
+def build_ledger(
     reading: DeviceReading, kind: MemoryKind = "dedicated", *, baseline_bytes: int | None = None
 ) -> Ledger:
     """Return the ledger of one look at one device.
@@ -151,10 +151,10 @@ def above_baseline(finding: Finding, newest_bytes: float, baseline_bytes: float 
     if baseline_bytes is None or finding.tier == "none":
         return finding
     more = newest_bytes - baseline_bytes
-    usual = f"the {units.size(baseline_bytes)} that nobody owns while the device is idle"
+    usual = f"the {units.size(baseline_bytes)} without an owner while the device is idle"
     if more <= LEAST_BYTES:
-        return waved_off(finding, f"it is about {usual}")
-    return more_reasoned(finding, f"{units.size(more)} more than {usual}")
+        return dismissed_finding(finding, f"it is about {usual}")
+    return with_reason(finding, f"{units.size(more)} more than {usual}")
 
 
 # Whose growth explains a device's growth.

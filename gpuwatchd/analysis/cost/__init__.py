@@ -1,6 +1,24 @@
 """What memory and time on a GPU cost: prices, shares, and the one line of an alert. Pure."""
 
-from gpuwatchd.analysis.cost.account import (
+from gpuwatchd.analysis.cost.charges import (
+    ChargedUsage,
+    Part,
+    charge,
+    charged_usage,
+    counted_from,
+    total,
+)
+from gpuwatchd.analysis.cost.price import Price, Prices
+from gpuwatchd.analysis.cost.sharing import (
+    DeviceUsage,
+    Hour,
+    MemoryBucket,
+    gib_hours,
+    usage_by_process,
+    usd,
+    with_rest,
+)
+from gpuwatchd.analysis.cost.totals import (
     WHATS,
     Entry,
     Sum,
@@ -12,47 +30,3 @@ from gpuwatchd.analysis.cost.account import (
     saved,
     summed,
 )
-from gpuwatchd.analysis.cost.intervals import (
-    Ask,
-    Part,
-    Since,
-    Stint,
-    charge,
-    counted_from,
-    stint,
-    total,
-)
-from gpuwatchd.analysis.cost.price import OLD_DAYS, Price, Prices
-from gpuwatchd.analysis.cost.sharing import GIB, Held, Hour, Taken, gib_hours, taken, usd, with_rest
-
-__all__ = [
-    "GIB",
-    "OLD_DAYS",
-    "WHATS",
-    "Ask",
-    "Entry",
-    "Held",
-    "Hour",
-    "Part",
-    "Price",
-    "Prices",
-    "Since",
-    "Stint",
-    "Sum",
-    "Taken",
-    "charge",
-    "counted_from",
-    "entries_of",
-    "gib_hours",
-    "grouped",
-    "in_currency",
-    "in_hours",
-    "line",
-    "saved",
-    "stint",
-    "summed",
-    "taken",
-    "total",
-    "usd",
-    "with_rest",
-]

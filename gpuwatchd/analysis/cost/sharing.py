@@ -22,7 +22,7 @@ class Hour(NamedTuple):
     """Time of the whole device that falls to it; None where its share is unknown."""
 
 
-class Held(NamedTuple):
+class MemoryBucket(NamedTuple):
     """What one process held on one device over one bucket of time."""
 
     at_s: float
@@ -35,7 +35,7 @@ class Held(NamedTuple):
     """Of a whole hour: what is shared already. It lies inside the span that is asked for."""
 
 
-class Taken(NamedTuple):
+class DeviceUsage(NamedTuple):
     """What one process had of a device."""
 
     hours: float | None
@@ -50,7 +50,9 @@ class Taken(NamedTuple):
     """Its share in that one, 0-1."""
 
 
-def taken(rows: Iterable[Held], since_s: float, until_s: float) -> dict[Hashable, Taken]:
+def usage_by_process(
+    rows: Iterable[MemoryBucket], since_s: float, until_s: float
+) -> dict[Hashable, DeviceUsage]:
     """Return what each process had of a device between two instants.
 
     In every bucket the device's time is shared in proportion to what each one held; one that is
@@ -65,11 +67,11 @@ def taken(rows: Iterable[Held], since_s: float, until_s: float) -> dict[Hashable
     rows
         What was held, in any order; one row for a process and bucket.
     """
-    buckets: dict[float, list[Held]] = {}
+    buckets: dict[float, list[MemoryBucket]] = {}
     for row in rows:
         if row.at_s + row.width_s > since_s and row.at_s < until_s:
             buckets.setdefault(row.at_s, []).append(row)
-    uses: dict[Hashable, Taken] = {}
+    uses: dict[Hashable, DeviceUsage] = {}
     for at_s, held in sorted(buckets.items()):
         if held[0].hour is not None:
             _add_hours(uses, held)
@@ -87,10 +89,10 @@ def taken(rows: Iterable[Held], since_s: float, until_s: float) -> dict[Hashable
             mine = None if share is None else hours * share
             before = uses.get(row.who)
             if before is None:
-                uses[row.who] = Taken(mine, hours, begin_s, end_s, share)
+                uses[row.who] = DeviceUsage(mine, hours, begin_s, end_s, share)
                 continue
             known_so_far = mine is not None and before.hours is not None
-            uses[row.who] = Taken(
+            uses[row.who] = DeviceUsage(
                 (before.hours or 0.0) + (mine or 0.0) if known_so_far else None,
                 before.whole_hours + hours,
                 before.first_at_s,
@@ -100,7 +102,7 @@ def taken(rows: Iterable[Held], since_s: float, until_s: float) -> dict[Hashable
     return uses
 
 
-def _add_hours(uses: dict[Hashable, Taken], held: list[Held]) -> None:
+def _add_hours(uses: dict[Hashable, DeviceUsage], held: list[MemoryBucket]) -> None:
     """Add an hour that was shared by the minute before."""
     for row in held:
         hour = row.hour
@@ -110,9 +112,9 @@ def _add_hours(uses: dict[Hashable, Taken], held: list[Held]) -> None:
         share = None if hour.taken_s is None else hour.taken_s / hour.seen_s
         before = uses.get(row.who)
         if before is None:
-            before = Taken(0.0, 0.0, hour.first_at_s, hour.last_at_s, share)
+            before = DeviceUsage(0.0, 0.0, hour.first_at_s, hour.last_at_s, share)
         known = mine is not None and before.hours is not None
-        uses[row.who] = Taken(
+        uses[row.who] = DeviceUsage(
             (before.hours or 0.0) + (mine or 0.0) if known else None,
             before.whole_hours + hour.seen_s / 3600.0,
             before.first_at_s,
@@ -121,10 +123,10 @@ def _add_hours(uses: dict[Hashable, Taken], held: list[Held]) -> None:
         )
 
 
-def with_rest(rows: Iterable[Held], total_bytes: float | None) -> list[Held]:
+def with_rest(rows: Iterable[MemoryBucket], total_bytes: float | None) -> list[MemoryBucket]:
     """Return rows with what nobody holds as one more holder, so that shares are of the device.
 
-    For memory that is held without work: the rest of its device can still be used.
+    For idle memory: the rest of its device can still be used.
 
     Parameters
     ----------
@@ -141,7 +143,7 @@ def with_rest(rows: Iterable[Held], total_bytes: float | None) -> list[Held]:
     for at_s, amount in held.items():
         known = amount is not None and total_bytes is not None
         rest = max(0.0, (total_bytes or 0.0) - (amount or 0.0)) if known else None
-        helds.append(Held(at_s, REST, rest, width_s[at_s]))
+        helds.append(MemoryBucket(at_s, REST, rest, width_s[at_s]))
     return helds
 
 

@@ -10,7 +10,7 @@ from gpuwatchd.analysis import numerics
 from gpuwatchd.core.model import Signal
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray, Pattern, Series
 
 LEAST_CYCLES = 3
@@ -59,7 +59,7 @@ class Cycle:
         """Return what is seen in the whole series, or None."""
         return self.look_at(numerics.prepare(series))
 
-    def look_at(self, view: View) -> Signal | None:
+    def look_at(self, view: SeriesWindow) -> Signal | None:
         """Return what is seen in the view, or None."""
         if view.t_s.size < 3 * LEAST_CYCLES:
             return None
@@ -76,7 +76,12 @@ class Cycle:
         return self._signal(view, at, low, top_at, top)
 
     def _signal(
-        self, view: View, at: FloatArray, low: FloatArray, top_at: FloatArray, top: FloatArray
+        self,
+        view: SeriesWindow,
+        at: FloatArray,
+        low: FloatArray,
+        top_at: FloatArray,
+        top: FloatArray,
     ) -> Signal | None:
         slope, _, r_squared = numerics.least_squares(at, low)
         swing = max(numerics.median(top) - numerics.median(low), 1.0)
@@ -125,7 +130,7 @@ class Cycle:
         )
 
 
-def swings(view: View) -> list[tuple[float, float, int]]:
+def swings(view: SeriesWindow) -> list[tuple[float, float, int]]:
     """Return the turning points of what counts as a swing here; see ``robust.turns``."""
     least = max(LEAST_SWING, 8.0 * view.noise_bytes)
     if view.mean.size < 3 or numerics.drawdown(view.mean) < least:
@@ -170,7 +175,7 @@ def _longest_rise(at: FloatArray, top_at: FloatArray) -> float:
     return float((top_at[top_at.searchsorted(at[:count])] - at[:count]).max())
 
 
-def _busy(view: View, begin: float, slope: float, floor: float, swing: float) -> float:
+def _busy(view: SeriesWindow, begin: float, slope: float, floor: float, swing: float) -> float:
     """Return the share of the time since ``begin`` spent above the middle of the swing."""
     first = int(view.t_s.searchsorted(begin))
     level = view.mean[first:] - slope * view.t_s[first:]

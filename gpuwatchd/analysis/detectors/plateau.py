@@ -11,7 +11,7 @@ from gpuwatchd.analysis.numerics.deceleration import slowing
 from gpuwatchd.core.model import Signal
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import Series
 
 LEAST_GROWTH = 16.0 * numerics.MIB
@@ -57,7 +57,7 @@ class Plateau:
         """Return what is seen in the whole series, or None."""
         return self.look_at(numerics.prepare(series))
 
-    def look_at(self, view: View) -> Signal | None:
+    def look_at(self, view: SeriesWindow) -> Signal | None:
         """Return what is seen in the view, or None."""
         first = view.start
         t, x = view.t_s[first:], view.mean[first:]
@@ -92,7 +92,7 @@ class Plateau:
             },
         )
 
-    def _slowing(self, view: View, share: float, growth: float) -> Signal | None:
+    def _slowing(self, view: SeriesWindow, share: float, growth: float) -> Signal | None:
         """Return what is seen of growth that goes on, but provably slows down."""
         proof = slowing(view)
         if proof is None:

@@ -10,7 +10,7 @@ from gpuwatchd.analysis import numerics
 from gpuwatchd.core.model import Signal
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray, Series
 
 LEAST_JUMP = 256.0 * numerics.MIB
@@ -63,7 +63,7 @@ class Spike:
         """Return what is seen in the whole series, or None."""
         return self.look_at(numerics.prepare(series))
 
-    def look_at(self, view: View) -> Signal | None:
+    def look_at(self, view: SeriesWindow) -> Signal | None:
         """Return what is seen in the view, or None."""
         width = max(1, round(max(self.window_s, 2.0 * view.step_s) / max(view.step_s, 1e-9)))
         if view.t_s.size < width + 4:
@@ -101,7 +101,7 @@ class Spike:
         )
 
     @staticmethod
-    def _after(view: View, index: int, jump: float) -> float:
+    def _after(view: SeriesWindow, index: int, jump: float) -> float:
         tail_t, tail = view.t_s[index:], view.floor[index:]
         if -float(tail_t[0]) < max(SETTLE_S, 4.0 * view.step_s):
             return TOO_EARLY

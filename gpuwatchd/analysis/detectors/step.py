@@ -10,7 +10,7 @@ from gpuwatchd.analysis import numerics
 from gpuwatchd.core.model import Signal
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray, Series
 
 LEAST_RISERS = 3
@@ -71,7 +71,7 @@ class Step:
         """Return what is seen in the whole series, or None."""
         return self.look_at(numerics.prepare(series))
 
-    def look_at(self, view: View) -> Signal | None:
+    def look_at(self, view: SeriesWindow) -> Signal | None:
         """Return what is seen in the view, or None."""
         if view.t_s.size < 2 * LEAST_RISERS:
             return None
@@ -119,7 +119,7 @@ def _spread(values: FloatArray) -> float:
     return numerics.deviation(values) * values.size / float(np.add.reduce(values))
 
 
-def risers(view: View, least: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+def risers(view: SeriesWindow, least: float) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return instants (k,), sizes (k,) and durations (k,) of the sharp rises of the floor.
 
     ``least`` bytes is the least size of the usual riser; none when that is smaller.

@@ -10,7 +10,7 @@ from gpuwatchd.analysis import numerics
 from gpuwatchd.core.model import Signal
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import Series
 
 LEAST_GROWTH = 16.0 * numerics.MIB
@@ -54,7 +54,7 @@ class Trend:
         """Return what is seen in the whole series, or None."""
         return self.look_at(numerics.prepare(series))
 
-    def look_at(self, view: View, begin_s: float | None = None) -> Signal | None:
+    def look_at(self, view: SeriesWindow, begin_s: float | None = None) -> Signal | None:
         """Return what is seen since ``begin_s`` (seconds before now, <= 0), or None.
 
         Without ``begin_s``: since the last instant at the lowest level.

@@ -11,56 +11,13 @@ model average with multinomial increments. docs/explanation/detection.md has the
 
 from __future__ import annotations
 
-from gpuwatchd.analysis.forecast.eta import eta
-from gpuwatchd.analysis.forecast.laws import BINS, LAWS
-from gpuwatchd.analysis.forecast.posterior import (
-    HORIZON_S,
-    LEAK_PRIOR,
-    STOP_SCALE_S,
-    STOP_SHAPE,
-    Weights,
-    weigh,
-)
+from gpuwatchd.analysis.forecast.laws import BINS
+from gpuwatchd.analysis.forecast.posterior import HORIZON_S, Weights, weigh
 from gpuwatchd.analysis.forecast.profile import (
     PROFILE_AGES_S,
     PROFILE_LOOKBACKS_S,
     profile,
-    yesterday,
+    profile_of_yesterday,
 )
-from gpuwatchd.analysis.forecast.program_prior import Personal, personal
-from gpuwatchd.analysis.forecast.windows import (
-    HOLD_MARGIN,
-    HOLD_SHARE,
-    HOLDS,
-    LOOKBACKS_S,
-    NOISE_FACTOR,
-    Windows,
-    joined,
-    windows,
-)
-
-__all__ = [
-    "BINS",
-    "HOLDS",
-    "HOLD_MARGIN",
-    "HOLD_SHARE",
-    "HORIZON_S",
-    "LAWS",
-    "LEAK_PRIOR",
-    "LOOKBACKS_S",
-    "NOISE_FACTOR",
-    "PROFILE_AGES_S",
-    "PROFILE_LOOKBACKS_S",
-    "STOP_SCALE_S",
-    "STOP_SHAPE",
-    "Personal",
-    "Weights",
-    "Windows",
-    "eta",
-    "joined",
-    "personal",
-    "profile",
-    "weigh",
-    "windows",
-    "yesterday",
-]
+from gpuwatchd.analysis.forecast.program_prior import ProgramPrior, program_prior
+from gpuwatchd.analysis.forecast.windows import HOLD_MARGIN, LOOKBACKS_S, Windows, joined, windows

@@ -11,7 +11,7 @@ The interval is conformalised quantile regression (Romano, Patterson and Candès
 log of truth over middle is regressed, quantile by quantile, on a few things that can be seen, and
 then shifted so that whole families that were left out are covered as often as promised (families,
 not items, are the exchangeable units: Dunn, Wasserman and Ramdas, JASA 2023). The numbers are in
-:mod:`gpuwatchd.analysis.forecast.calibration`, written by ``python -m tests.scenarios.eta
+:mod:`gpuwatchd.analysis.forecast.eta_coefficients`, written by ``python -m tests.scenarios.eta
 --write``.
 """
 
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuwatchd.analysis import numerics
-from gpuwatchd.analysis.forecast.calibration import COEFFICIENTS, FEATURES, LEVELS
+from gpuwatchd.analysis.forecast.eta_coefficients import COEFFICIENTS, FEATURES, LEVELS
 from gpuwatchd.core.model import EtaRange
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray
 
 BLOCKS = 16
@@ -76,14 +76,14 @@ class Pace(NamedTuple):
         return self.change * (1.0 - chance / square) if square > chance else 0.0
 
 
-class Ahead(NamedTuple):
+class Forecast(NamedTuple):
     """The middle, and what the width of the interval depends on."""
 
     mid_s: float
     features: FloatArray
 
 
-def pace(view: View, onset_s: float) -> Pace:
+def pace(view: SeriesWindow, onset_s: float) -> Pace:
     """Return how the level grew since ``onset_s`` (seconds before now, < 0).
 
     The levels at the edges of the blocks are means over one block around them, so that noise and
@@ -142,9 +142,9 @@ def _after(step: FloatArray, straight: float) -> float:
     return new if clear and new > 0.05 * mean else 0.0
 
 
-def ahead(
+def forecast_median(
     seen: Pace, *, age_s: float, headroom: float, rate: float, parcel: float, law_s: float
-) -> Ahead:
+) -> Forecast:
     """Return the middle of the forecast, and the features of its interval.
 
     Parameters
@@ -186,7 +186,7 @@ def ahead(
         "soon": max(-far - 2.0, 0.0),
         "next": max(math.log(min(parcel / room, 30.0) + 1e-9) + 1.5, 0.0),
     }
-    return Ahead(line_s * math.exp(bend), np.array([values[name] for name in FEATURES]))
+    return Forecast(line_s * math.exp(bend), np.array([values[name] for name in FEATURES]))
 
 
 def _bend(change: float, ratio: float) -> float:
@@ -217,12 +217,12 @@ def offsets(features: FloatArray, coefficients: FloatArray = _COEFFICIENTS) -> F
     return np.concatenate((low, np.maximum.accumulate(high, axis=-1)), axis=-1)
 
 
-def quantile(one: Ahead, level: float) -> float:
+def quantile(one: Forecast, level: float) -> float:
     """Return a quantile of the time left in seconds; ``level`` is one of ``LEVELS``."""
     return one.mid_s * math.exp(float(offsets(one.features)[LEVELS.index(level)]))
 
 
-def eta(one: Ahead, *, may_stop: bool = False) -> EtaRange:
+def eta(one: Forecast, *, may_stop: bool = False) -> EtaRange:
     """Return the 90 % interval of the time to the limit; open-ended when growth may stop before."""
     ends = offsets(one.features)
     mid_s = one.mid_s

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray
 
 BINS = 16
@@ -178,7 +178,7 @@ _LAWS = _Laws()
 _EDGES = np.arange(BLOCKS + 1.0)
 
 
-def saturation(view: View, onset_s: float) -> Saturation | None:
+def saturation(view: SeriesWindow, onset_s: float) -> Saturation | None:
     """Return where the growth since ``onset_s`` levels off; None where it does not slow down.
 
     Parameters
@@ -223,7 +223,7 @@ def saturation(view: View, onset_s: float) -> Saturation | None:
     return Saturation(low, mid, high, min(float(weight[np.isfinite(ends)].sum()), 1.0))
 
 
-def _levels(view: View, onset_s: float) -> FloatArray | None:
+def _levels(view: SeriesWindow, onset_s: float) -> FloatArray | None:
     """Return the mean level (BLOCKS,) of equal blocks of time since the onset."""
     t = view.t_s
     begin = int(t.searchsorted(onset_s - 1e-6))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.analysis.forecast.coefficients import COEFFICIENTS
 from gpuwatchd.analysis.forecast.laws import LAWS
+from gpuwatchd.analysis.forecast.score_weights import COEFFICIENTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.analysis.forecast.program_prior import Personal
+    from gpuwatchd.analysis.forecast.program_prior import ProgramPrior
     from gpuwatchd.analysis.forecast.windows import Windows
     from gpuwatchd.core.model import FloatArray
 
@@ -53,8 +53,7 @@ class Weights:
 def weigh(
     windows: Windows,
     headroom: FloatArray,
-    horizon_s: float = HORIZON_S,
-    personal: Personal | None = None,
+    personal: ProgramPrior | None = None,
 ) -> Weights:
     """Return what the laws say about each window.
 
@@ -66,8 +65,6 @@ def weigh(
         Windows from :func:`windows`.
     headroom
         (k,) bytes from the recent peak to the limit.
-    horizon_s
-        A limit that is further away than this is not reached.
     personal
         What earlier runs of the same program say about stopping; else all programs' prior.
     """
@@ -87,7 +84,7 @@ def weigh(
         old = (STOP_SCALE_S + age)[:, None]
         in_time = (old / (old + reach)) ** STOP_SHAPE
         chance = leak[:, None] + (1.0 - leak[:, None]) * in_time
-    chance = np.where(reach < horizon_s, chance, 0.0)
+    chance = np.where(reach < HORIZON_S, chance, 0.0)
     p = np.minimum(np.maximum((law * chance).sum(axis=1), 0.001), 0.999)
     evidence = terms(windows, headroom, p)
     score = SCORE(evidence)
@@ -95,7 +92,7 @@ def weigh(
 
 
 # The score of a window: a few terms of evidence, and what each of them weighs.
-# The weights are those of :mod:`gpuwatchd.analysis.forecast.coefficients`, a file of plain
+# The weights are those of :mod:`gpuwatchd.analysis.forecast.score_weights`, a file of plain
 # numbers that ``make train`` writes. A term is oriented so that more of it speaks for a leak.
 
 YOUNG_S = 2400.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray, Profile, Series
 
     Flags = npt.NDArray[np.bool_]
@@ -85,7 +85,7 @@ class _Kept(NamedTuple):
     suspects: float
 
 
-def previous_runs(series: Series, view: View) -> tuple[PreviousRuns, float, float, float]:
+def previous_runs(series: Series, view: SeriesWindow) -> tuple[PreviousRuns, float, float, float]:
     """Return the earlier runs, how many are suspects, and the age and scale of the present one.
 
     Parameters
@@ -150,7 +150,7 @@ def _base(t: FloatArray, x: FloatArray, age_s: float) -> float | None:
     return float(x[first:last].min()) if last > first else None
 
 
-def _level(view: View, hold_s: float, ago_s: float = 0.0) -> float:
+def _level(view: SeriesWindow, hold_s: float, ago_s: float = 0.0) -> float:
     """Return what the present run retained so long ago, bytes."""
     edges = view.t_s.searchsorted((-hold_s - ago_s, -ago_s)).tolist()
     last = max(min(edges[1], view.low.size - 1), 0)

@@ -138,7 +138,7 @@ def profile(
     )
 
 
-def yesterday(series: Series, *, now_s: float) -> Profile | None:
+def profile_of_yesterday(series: Series, *, now_s: float) -> Profile | None:
     """Return what a subject did around the same hour of yesterday; None when it was not seen.
 
     Growth of the six hours before that hour and the two after it counts as harmless if it was
@@ -197,7 +197,7 @@ def _cut(series: Series) -> tuple[_Run, Index] | None:
     amount = np.array([max(_HOLD_SHARE * (float(low.max()) - base), TOLERANCE * scale)])
     # Times from the beginning on: a hold that ended long ago counts in a whole run. It is seen
     # in blocks of cells, so that one at either end of it may be missing.
-    hold = float(numerics.holds(seen - seen[0], low).longest_s(amount)[0])
+    hold = float(numerics.memory_releases(seen - seen[0], low).longest_s(amount)[0])
     if hold > 0.0:
         hold += 2.0 * step * -(-low.size // STACK_POINTS)
     lowest = _Lowest(low)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gpuwatchd.analysis.forecast.windows import Windows
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray, Series
 
 ORDINARY = 0.05
@@ -59,7 +59,7 @@ class _RunLikelihoods(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Personal:
+class ProgramPrior:
     """What history says about the growth of one subject at one instant."""
 
     past: PreviousRuns
@@ -228,7 +228,7 @@ class Personal:
         return out
 
 
-def personal(series: Series, view: View) -> Personal | None:
+def program_prior(series: Series, view: SeriesWindow) -> ProgramPrior | None:
     """Return what the history of a series says about it now; None without history.
 
     Parameters
@@ -241,7 +241,7 @@ def personal(series: Series, view: View) -> Personal | None:
     if not series.history or not view.t_s.size:
         return None
     runs, suspects, age_s, scale = previous_runs(series, view)
-    return Personal(past=runs, suspects=suspects, age_s=age_s, scale=scale)
+    return ProgramPrior(past=runs, suspects=suspects, age_s=age_s, scale=scale)
 
 
 def _who(kinds: list[str]) -> str:

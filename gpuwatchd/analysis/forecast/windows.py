@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray
 
 LOOKBACKS_S = 30.0 * np.sqrt(2.0) ** np.arange(20)
@@ -37,7 +37,7 @@ BLOCKS = 48
 class Windows:
     """Candidate windows (k,): growth of the retained floor that is older than what is let go."""
 
-    view: View
+    view: SeriesWindow
     """What they were seen in."""
     begin_s: FloatArray
     """Seconds before now, <= 0."""
@@ -75,7 +75,7 @@ class Windows:
 _COLUMNS = tuple(field.name for field in fields(Windows) if field.name not in {"view", "whole"})
 
 
-def windows(view: View, minimum_growth: float) -> list[Windows]:
+def windows(view: SeriesWindow, minimum_growth: float) -> list[Windows]:
     """Return the windows in which the floor grew by ``minimum_growth`` or more, if any.
 
     Grouped by the view that they are seen in: windows whose growth does not stand far above the
@@ -112,7 +112,7 @@ def joined(groups: Sequence[Windows]) -> Windows:
     return Windows(view=groups[0].view, **columns)
 
 
-def _knees(view: View) -> list[float]:
+def _knees(view: SeriesWindow) -> list[float]:
     """Return how long ago the floor was furthest below its chord: where a late leak began."""
     out = []
     for begin in (view.start, view.t_s.size - view.t_s.size // 4):
@@ -125,7 +125,9 @@ def _knees(view: View) -> list[float]:
     return out
 
 
-def _groups(view: View, look: FloatArray, noise: float) -> list[tuple[View, list[FloatArray]]]:
+def _groups(
+    view: SeriesWindow, look: FloatArray, noise: float
+) -> list[tuple[SeriesWindow, list[FloatArray]]]:
     """Return which look-backs are looked at in which view."""
     growth = view.floor[-1] - np.interp(-look, view.t_s, view.floor)
     fine = growth >= noise
@@ -136,7 +138,7 @@ def _groups(view: View, look: FloatArray, noise: float) -> list[tuple[View, list
     rest = np.concatenate((rest, [view.span_s], look[~fine]))
     level = np.floor(np.log(np.maximum(rest / (24.0 * view.step_s), 1.0)) / _LOG_4 + 1e-9)
     own = [look[fine]] if any_fine else []
-    groups: list[tuple[View, list[FloatArray]]] = []
+    groups: list[tuple[SeriesWindow, list[FloatArray]]] = []
     for exponent in sorted(set(level.tolist())):
         factor = 4 ** int(exponent)
         if view.t_s.size >= 4 * factor:
@@ -150,7 +152,7 @@ def _groups(view: View, look: FloatArray, noise: float) -> list[tuple[View, list
 class _Span(NamedTuple):
     """Windows (k,) that are seen in one view, not yet described."""
 
-    view: View
+    view: SeriesWindow
     sizes: tuple[int, ...]
     """How many of them are of each group."""
     begin: FloatArray
@@ -158,7 +160,7 @@ class _Span(NamedTuple):
     lag: FloatArray
 
 
-def _span(view: View, looks: list[FloatArray], minimum_growth: float) -> _Span | None:
+def _span(view: SeriesWindow, looks: list[FloatArray], minimum_growth: float) -> _Span | None:
     """Return those look-backs of each group that are windows; None without any."""
     t, floor = view.t_s, view.floor
     if float(floor[-1] - floor[0]) < minimum_growth:
@@ -191,7 +193,7 @@ def _span(view: View, looks: list[FloatArray], minimum_growth: float) -> _Span |
 
 
 def _shifted(
-    view: View, look: FloatArray, lag: FloatArray
+    view: SeriesWindow, look: FloatArray, lag: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return end, begin and growth of windows that end before what may still be let go."""
     end = -HOLD_MARGIN * lag

@@ -6,6 +6,4 @@
 """
 
 from gpuwatchd.analysis.frameworks.recognition import loaded, recognise, role
-from gpuwatchd.analysis.frameworks.table import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, App
-
-__all__ = ["APPS", "GRAPHICS", "LIBRARIES", "PREALLOCATES", "App", "loaded", "recognise", "role"]
+from gpuwatchd.analysis.frameworks.table import APPS, GRAPHICS, LIBRARIES, PREALLOCATES

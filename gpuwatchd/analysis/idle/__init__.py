@@ -1,21 +1,17 @@
-"""Memory that is held without work: who holds it, how that is known, what would free it. Pure.
+"""Idle memory: who holds it, how that is known, what would free it. Pure.
 
 Detection only: nothing is ever signalled. Source of the rules: what the driver lists (a pid that
 does not exist), what the kernel says (Z, D), what the ledger leaves over, what serving engines say
 of themselves, and what did not change for long enough.
 """
 
-from gpuwatchd.analysis.idle.facts import DAEMONS, ORDER, STOPPED, Board, Held, Limits, Server
+from gpuwatchd.analysis.idle.facts import (
+    DAEMONS,
+    ORDER,
+    STOPPED,
+    DeviceSnapshot,
+    Limits,
+    ProcessMemory,
+    Server,
+)
 from gpuwatchd.analysis.idle.persistence import PersistenceCheck, snapshot
-
-__all__ = [
-    "DAEMONS",
-    "ORDER",
-    "STOPPED",
-    "Board",
-    "Held",
-    "Limits",
-    "PersistenceCheck",
-    "Server",
-    "snapshot",
-]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.idle.facts import Held
+    from gpuwatchd.analysis.idle.facts import ProcessMemory
     from gpuwatchd.core.model import ProcessInfo
 
-ON_THE_HOST: Final = "this is a container: look on its host, where the pids mean something"
+ON_THE_HOST: Final = "this is a container: look on its host, where the pids are valid"
 _RESET: Final = "else only a GPU reset, with nothing running on it, or a reboot frees it"
 GONE: Final = (
     "no signal can help: there is no process to get one",
@@ -17,7 +17,7 @@ GONE: Final = (
 )
 DRIVER_WAIT: Final = (
     "no signal helps while it waits in the kernel, SIGKILL included",
-    "the kernel's log may say why (NVRM, Xid); a network file system that hangs looks the same",
+    "the kernel's log may say why (NVRM, Xid); a hanging network file system has the same effect",
     "if it is the driver, only a GPU reset with nothing else running on it, or a reboot helps",
 )
 GHOST: Final = (
@@ -33,9 +33,9 @@ ORPHANED_RUNNER: Final = (
     "it is a known fault of some versions: see whether a newer one is out",
 )
 LEFT_RUNNER: Final = (
-    "end it (SIGTERM first): a new Ollama server starts runners of its own and knows nothing of it",
+    "end it (SIGTERM first): a new Ollama server starts its own runners, not this one",
 )
-NO_MODEL: Final = ("restart the server, or end it: it has nothing loaded to serve",)
+NO_MODEL: Final = ("restart the server, or end it: it has no model loaded",)
 LEAKED_KV: Final = (
     "restart the server: cache blocks that it has lost come back with it",
     "requests that were cut off or timed out are the usual cause: see its log",
@@ -46,18 +46,18 @@ HUNG_RANK: Final = (
     "ending it (SIGTERM first) frees its memory; the job has to start from its last checkpoint",
 )
 ELSEWHERE: Final = (
-    "see whether it needs this GPU: CUDA_VISIBLE_DEVICES at its start keeps it to the others",
+    "see whether it needs this GPU: CUDA_VISIBLE_DEVICES at its start limits it to the others",
 )
 RANK_LEFT: Final = (
     "its siblings will not come back: unless it is still saving something, end it (SIGTERM first)",
 )
 _STOPPED: Final = {
-    "T": "it was stopped (Ctrl-Z, SIGSTOP): fg or SIGCONT lets it go on, or end it",
-    "t": "a debugger has it: let it go on there, or end it",
+    "T": "it was stopped (Ctrl-Z, SIGSTOP): resume it with fg or SIGCONT, or end it",
+    "t": "a debugger stopped it: resume it there, or end it",
 }
 
 
-def defunct(held: Held) -> tuple[str, ...]:
+def defunct(held: ProcessMemory) -> tuple[str, ...]:
     """Return what would let a process go that has ended already."""
     parent = f"its parent {held.parent}" if held.parent else "its parent"
     return (
@@ -66,7 +66,7 @@ def defunct(held: Held) -> tuple[str, ...]:
     )
 
 
-def idle(held: Held) -> tuple[str, ...]:
+def idle(held: ProcessMemory) -> tuple[str, ...]:
     """Return what would free the memory of a process that does nothing."""
     info = held.info
     if is_notebook(info):
@@ -75,17 +75,17 @@ def idle(held: Held) -> tuple[str, ...]:
     if held.state in _STOPPED:
         texts.append(_STOPPED[held.state])
     if held.orphan:
-        texts.append("whoever started it has ended: nobody will stop it unless you do")
+        texts.append("its parent process ended: it runs until you stop it")
     if info.framework == "Ollama":
         texts.append("ollama stop MODEL unloads it; a shorter OLLAMA_KEEP_ALIVE does so by itself")
     elif info.framework in {"vLLM", "SGLang", "Triton Server", "llama.cpp"}:
-        texts.append("a server waits for requests: stop it while nobody asks it")
+        texts.append("a server that waits for requests: stop it while it gets none")
     if info.unit and info.unit.endswith(".service"):
         texts.append(f"systemctl stop {info.unit} ends it")
     elif info.job:
         texts.append(f"it belongs to {info.job}: cancel that where it was submitted")
     elif info.container:
-        texts.append(f"it runs in {info.container}: stop that if nobody needs it")
+        texts.append(f"it runs in {info.container}: stop it if it is not needed")
     elif not texts:
         texts.append(f"ask {info.user or 'its owner'}; ending it (SIGTERM first) frees the memory")
     return tuple(texts)

@@ -23,7 +23,7 @@ STOPPED: Final = {"T": "it is stopped (state T)", "t": "a debugger has stopped i
 """Letters of the kernel for processes that wait for somebody to let them go on."""
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one process holds on one device."""
 
     info: ProcessInfo
@@ -45,7 +45,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Never listed: the daemon itself, what draws the screen, the driver's helpers."""
 
 
-class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class DeviceSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One device."""
 
     uid: str
@@ -56,7 +56,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Share of the time in which its memory was read or written."""
     ledger: Ledger | None = None
     """None also where the device's own figures prove nothing (unified memory, MIG parents)."""
-    uses: tuple[Held, ...] | None = None
+    uses: tuple[ProcessMemory, ...] | None = None
     """None: the list is unknown."""
     complete: bool = True
     """False: the list is known to lack some."""
@@ -88,7 +88,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sign(msgspec.Struct, frozen=True, kw_only=True):
-    """One look's reason to think that memory is held without work."""
+    """One look's reason to think that memory is idle."""
 
     kind: HoldingKind
     device_uid: str

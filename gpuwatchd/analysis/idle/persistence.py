@@ -12,7 +12,7 @@ from gpuwatchd.core.model import Holding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.analysis.idle.facts import Board, Limits, Server, Sign
+    from gpuwatchd.analysis.idle.facts import DeviceSnapshot, Limits, Server, Sign
     from gpuwatchd.core.model import HoldingKind, ProcessInfo, ProcessKey
 
 FLAT_BYTES: Final = 16 * 2**20
@@ -46,9 +46,13 @@ class PersistenceCheck:
         self._last_s: float | None = None
 
     def update(
-        self, boards: Sequence[Board], servers: Sequence[Server], now_s: float, limits: Limits
+        self,
+        boards: Sequence[DeviceSnapshot],
+        servers: Sequence[Server],
+        now_s: float,
+        limits: Limits,
     ) -> tuple[Holding, ...]:
-        """Take over one look and return what is held without work, the surest first.
+        """Take over one look and return idle memory, the surest first.
 
         Parameters
         ----------
@@ -143,7 +147,7 @@ def _begun(run: _Run, sign: Sign) -> float:
     return run.since_s if sign.begun_s is None else sign.begun_s
 
 
-def _holding(sign: Sign, since_s: float) -> Holding:
+def _holding(sign: Sign, since_s: float | None) -> Holding:
     return Holding(
         kind=sign.kind,
         device_uid=sign.device_uid,
@@ -167,26 +171,15 @@ PROVEN: Final = frozenset({"gone", "defunct", "driver-wait", "ghost"})
 """Kinds that show at once; all others are a matter of time."""
 
 
-def snapshot(boards: Sequence[Board], limits: Limits) -> tuple[Holding, ...]:
-    """Return what seems to be held without work at one look, the surest first.
+def snapshot(boards: Sequence[DeviceSnapshot], limits: Limits) -> tuple[Holding, ...]:
+    """Return what seems to be idle at one look, the surest first.
 
     Since when is unknown, and what has just ended may still be about to let go. Memory beside that
     of listed processes, or seen from within a container, is a matter of time as well.
     """
     holdings = [
-        Holding(
-            kind=sign.kind,
-            device_uid=sign.device_uid,
-            process=sign.process,
-            held_bytes=sign.held_bytes,
-            evidence=sign.evidence,
-            advice=sign.advice,
-        )
+        _holding(sign, None)
         for sign in signs.read(boards, (), {}, limits)
         if sign.kind in PROVEN and not (sign.kind == "ghost" and sign.needs_s)
     ]
-    return tuple(
-        sorted(
-            holdings, key=lambda holding: (ORDER.index(holding.kind), -(holding.held_bytes or 0))
-        )
-    )
+    return tuple(sorted(holdings, key=lambda holding: _rank(holding)[:2]))

@@ -9,7 +9,7 @@ from gpuwatchd.analysis.idle import advice
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.analysis.idle.facts import Board, Held
+    from gpuwatchd.analysis.idle.facts import DeviceSnapshot, ProcessMemory
     from gpuwatchd.core.model import ProcessInfo, ProcessKey
 
 ABSENT_LOOKS: Final = 2
@@ -37,8 +37,8 @@ class _RankState:
 class Rank(NamedTuple):
     """One rank on one device."""
 
-    board: Board
-    held: Held
+    board: DeviceSnapshot
+    held: ProcessMemory
     does: Activity
 
 
@@ -72,15 +72,15 @@ class Ranks:
         """Take up that ranks of a job have ended, without their number."""
         self._lost.setdefault(team, 0)
 
-    def update(self, boards: Sequence[Board]) -> dict[tuple[str, ProcessKey], Wait]:
+    def update(self, boards: Sequence[DeviceSnapshot]) -> dict[tuple[str, ProcessKey], Wait]:
         """Return (device, process) -> why that rank does nothing for its job."""
         jobs: dict[Team, list[Rank]] = {}
         for board in boards:
-            around = scene(board)
+            around = activity_context(board)
             for held in board.uses or ():
                 team = held.info.team
                 if team is not None and not (held.exempt or held.info.foreign or ended(held)):
-                    rank = Rank(board, held, of(board, held, around))
+                    rank = Rank(board, held, activity(board, held, around))
                     jobs.setdefault(team, []).append(rank)
         if jobs or self._known:
             self._count(jobs, boards)
@@ -92,7 +92,7 @@ class Ranks:
                     waits[rank.board.uid, rank.held.info.key] = wait
         return waits
 
-    def _count(self, jobs: dict[Team, list[Rank]], boards: Sequence[Board]) -> None:
+    def _count(self, jobs: dict[Team, list[Rank]], boards: Sequence[DeviceSnapshot]) -> None:
         """Note which ranks have ended; nobody has whose device's list is unknown, or lacks some."""
         blind = {board.uid for board in boards if board.uses is None or not board.complete}
         for team, members in jobs.items():
@@ -119,7 +119,7 @@ class Ranks:
         if does not in {"still", "spins"}:
             return None
         name = f"rank {info.rank}" if info.rank is not None else "this one"
-        what = "computes nothing" if does == "still" else "only waits on its GPU"
+        what = "is idle" if does == "still" else "only waits on its GPU"
         group = team[0]
         if team in self._lost:
             count = self._lost[team]
@@ -134,14 +134,14 @@ class Ranks:
         if does == "still" and others and all(o.does in {"busy", "spins"} for o in others):
             count = len({other.held.info.key for other in others})
             waiting = all(other.does == "spins" for other in others)
-            doing = "only waiting" if waiting else "at work"
+            doing = "only waiting" if waiting else "active"
             plural = "rank is" if count == 1 else "ranks are"
             words = f"{count} other {plural} {doing} while {name} of {group} {what}"
             return Wait(words, advice.HUNG_RANK)
         return None
 
 
-def ended(held: Held) -> bool:
+def ended(held: ProcessMemory) -> bool:
     """Say whether a listed process has ended."""
     return held.exists is False or held.state in {"Z", "X"}
 
@@ -157,7 +157,7 @@ SPIN_MEMORY_PCT: Final = 1.0
 Activity = Literal["busy", "still", "spins"] | None
 
 
-class Scene(NamedTuple):
+class ActivityContext(NamedTuple):
     """What the processes of one device together tell of each."""
 
     alone: bool
@@ -166,7 +166,7 @@ class Scene(NamedTuple):
     """Who uses no CPU uses no GPU either: nobody uses that, or another can be who does."""
 
 
-def scene(board: Board) -> Scene:
+def activity_context(board: DeviceSnapshot) -> ActivityContext:
     """Return what the processes of a device together tell."""
     uses = board.uses or ()
     count, working = 0, False
@@ -175,10 +175,10 @@ def scene(board: Board) -> Scene:
             working = True
         if not held.exempt:
             count += 1
-    return Scene(count == 1, working or not board.util_pct)
+    return ActivityContext(count == 1, working or not board.util_pct)
 
 
-def use(board: Board, held: Held, around: Scene) -> float | None:
+def use(board: DeviceSnapshot, held: ProcessMemory, around: ActivityContext) -> float | None:
     """Return how much of the GPU a process uses, %; None where it cannot be told.
 
     Its own share; else the device's, where that can only be its own, or nobody's.
@@ -188,7 +188,7 @@ def use(board: Board, held: Held, around: Scene) -> float | None:
     return board.util_pct if around.alone or board.util_pct == 0 else None
 
 
-def of(board: Board, held: Held, around: Scene) -> Activity:
+def activity(board: DeviceSnapshot, held: ProcessMemory, around: ActivityContext) -> Activity:
     """Say what a process does: busy, still, or only waiting on the GPU; None: it cannot be told.
 
     Where its use of the GPU is unknown, that of the CPU decides: whatever gives a GPU work needs a

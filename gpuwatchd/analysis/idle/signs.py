@@ -1,4 +1,4 @@
-"""One look: which memory seems to be held without work, and by which facts.
+"""One look: which memory seems to be idle, and by which facts.
 
 Nothing is concluded here yet: a sign counts only after it has been there look after look.
 """
@@ -16,8 +16,8 @@ from gpuwatchd.core import units
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gpuwatchd.analysis.idle.facts import Board, Held, Limits, Server
-    from gpuwatchd.analysis.idle.ranks import Scene, Wait
+    from gpuwatchd.analysis.idle.facts import DeviceSnapshot, Limits, ProcessMemory, Server
+    from gpuwatchd.analysis.idle.ranks import ActivityContext, Wait
     from gpuwatchd.core.model import HoldingKind, ProcessKey
 
 DRIVER_WAIT_S: Final = 60.0
@@ -41,7 +41,7 @@ _MPS: Final = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control"})
 
 
 def read(
-    boards: Sequence[Board],
+    boards: Sequence[DeviceSnapshot],
     servers: Sequence[Server],
     waits: Mapping[tuple[str, ProcessKey], Wait],
     limits: Limits,
@@ -70,7 +70,7 @@ def read(
         ghost = _ghost(board, limits)
         if ghost is not None:
             yield ghost
-        around = ranks.scene(board)
+        around = ranks.activity_context(board)
         for held in board.uses:
             used = held.used_bytes
             if held.exempt or (used is not None and (used < limits.minimum_bytes or used <= 0)):
@@ -101,20 +101,20 @@ def read(
                 yield sign
 
 
-def _works_elsewhere(boards: Sequence[Board]) -> set[ProcessKey]:
+def _works_elsewhere(boards: Sequence[DeviceSnapshot]) -> set[ProcessKey]:
     """Return the processes that are at work on some device now."""
     keys = set()
     for board in boards:
-        around = ranks.scene(board)
+        around = ranks.activity_context(board)
         for held in board.uses or ():
-            if ranks.of(board, held, around) in {"busy", "spins"}:
+            if ranks.activity(board, held, around) in {"busy", "spins"}:
                 keys.add(held.info.key)
     return keys
 
 
 def _sign(  # noqa: PLR0913 - the fields of one value
-    board: Board,
-    held: Held,
+    board: DeviceSnapshot,
+    held: ProcessMemory,
     kind: HoldingKind,
     evidence: str,
     hints: tuple[str, ...],
@@ -136,13 +136,13 @@ def _sign(  # noqa: PLR0913 - the fields of one value
     )
 
 
-def _ended(board: Board, held: Held) -> Sign | None:
+def _ended(board: DeviceSnapshot, held: ProcessMemory) -> Sign | None:
     """Return the sign of a process that is gone, defunct, or waits in the kernel."""
     pid = held.info.key.pid
     if held.info.foreign:
         return None
     if held.exists is False:
-        words = f"the driver still lists pid {pid}, which does not exist any more"
+        words = f"the driver still lists pid {pid}, which no longer exists"
         return _sign(board, held, "gone", words, advice.GONE)
     if held.state not in _STUCK:
         return None
@@ -151,12 +151,12 @@ def _ended(board: Board, held: Held) -> Sign | None:
         words = f"pid {pid} has ended and its parent{parent} has not collected it"
         return _sign(board, held, "defunct", words, advice.defunct(held))
     if held.cpu_pct is not None and held.cpu_pct < ranks.STILL_CPU_PCT:
-        words = f"pid {pid} waited in the kernel (state D) in every look and used no CPU"
+        words = f"pid {pid} waited in the kernel (state D) in every sample and used no CPU"
         return _sign(board, held, "driver-wait", words, advice.DRIVER_WAIT, needs_s=DRIVER_WAIT_S)
     return None
 
 
-def _ghost(board: Board, limits: Limits) -> Sign | None:
+def _ghost(board: DeviceSnapshot, limits: Limits) -> Sign | None:
     """Return the sign of memory that no listed process owns, beyond what the driver takes."""
     ledger, uses = board.ledger, board.uses or ()
     if ledger is None or ledger.state != "whole" or ledger.unattributed_bytes is None:
@@ -192,7 +192,7 @@ def _ghost(board: Board, limits: Limits) -> Sign | None:
     )
 
 
-def _servers_of(held: Held, servers: Iterable[Server]) -> list[Server]:
+def _servers_of(held: ProcessMemory, servers: Iterable[Server]) -> list[Server]:
     key, pids = held.info.key, {held.info.key.pid, held.info.parent_pid}
     return [
         server
@@ -201,7 +201,7 @@ def _servers_of(held: Held, servers: Iterable[Server]) -> list[Server]:
     ]
 
 
-def _serving(board: Board, held: Held, servers: Sequence[Server]) -> Sign | None:
+def _serving(board: DeviceSnapshot, held: ProcessMemory, servers: Sequence[Server]) -> Sign | None:
     """Return the sign of a server that has nothing loaded, or whose cache does not come back."""
     if held.info.foreign:
         return None
@@ -232,7 +232,7 @@ def _serving(board: Board, held: Held, servers: Sequence[Server]) -> Sign | None
     return None
 
 
-def _left_runner(board: Board, held: Held) -> Sign | None:
+def _left_runner(board: DeviceSnapshot, held: ProcessMemory) -> Sign | None:
     """Return the sign of an Ollama runner whose server has ended: nobody can ask it any more."""
     if held.info.framework != "Ollama" or not held.orphan or held.info.foreign:
         return None
@@ -255,7 +255,9 @@ def _has_own(server: Server) -> bool:
     return server.reading.pid is not None or bool(server.members)
 
 
-def _hung(board: Board, held: Held, waits: Mapping[tuple[str, ProcessKey], Wait]) -> Sign | None:
+def _hung(
+    board: DeviceSnapshot, held: ProcessMemory, waits: Mapping[tuple[str, ProcessKey], Wait]
+) -> Sign | None:
     """Return the sign of a rank that does nothing for its job."""
     wait = waits.get((board.uid, held.info.key))
     if wait is None:
@@ -265,18 +267,18 @@ def _hung(board: Board, held: Held, waits: Mapping[tuple[str, ProcessKey], Wait]
 
 
 def _idle(
-    board: Board,
-    held: Held,
+    board: DeviceSnapshot,
+    held: ProcessMemory,
     servers: Sequence[Server],
     after_s: float,
-    around: Scene,
+    around: ActivityContext,
     *,
     is_early: Callable[[str, ProcessKey], bool],
 ) -> Sign | None:
     """Return the sign of a process that holds memory and does nothing with it."""
     if held.used_bytes is None or held.kind == "G":
         return None
-    if ranks.of(board, held, around) != "still":
+    if ranks.activity(board, held, around) != "still":
         return None
     asked = [s.reading for s in _servers_of(held, servers) if s.reading.ok] if servers else ()
     if any((r.running or 0) > 0 or (r.waiting or 0) > 0 for r in asked):
@@ -287,7 +289,7 @@ def _idle(
     if ranks.use(board, held, around) is None:
         words = f"{amount} unchanged, and next to no CPU used (its use of the GPU is unknown)"
     else:
-        words = f"{amount} unchanged, and the GPU did nothing for it in any look"
+        words = f"{amount} unchanged, and the GPU did no work for it in any sample"
     if held.state in STOPPED:
         words += f"; {STOPPED[held.state]}"
     if held.orphan:

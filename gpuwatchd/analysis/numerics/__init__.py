@@ -15,33 +15,10 @@ from gpuwatchd.analysis.numerics.estimators import (
 )
 from gpuwatchd.analysis.numerics.series import (
     MIB,
-    Holds,
-    View,
-    holds,
+    SeriesWindow,
     last_crash,
     last_gap,
+    memory_releases,
     prepare,
     steady_rise,
 )
-
-__all__ = [
-    "MIB",
-    "Holds",
-    "View",
-    "batch_means_p",
-    "deviation",
-    "drawdown",
-    "extremes",
-    "holds",
-    "last_crash",
-    "last_gap",
-    "least_squares",
-    "median",
-    "noise",
-    "prepare",
-    "quantile",
-    "steady_rise",
-    "t_tail",
-    "turns",
-    "zigzag",
-]

@@ -10,7 +10,7 @@ import numpy as np
 from gpuwatchd.analysis.numerics.series import MIB
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.numerics.series import View
+    from gpuwatchd.analysis.numerics.series import SeriesWindow
     from gpuwatchd.core.model import FloatArray
 
 LEAST_GROWTH = 16.0 * MIB
@@ -101,7 +101,7 @@ _FITS = _Fits()
 _EDGES = np.arange(BLOCKS + 1.0)
 
 
-def slowing(view: View, begin_s: float | None = None) -> Slowing | None:
+def slowing(view: SeriesWindow, begin_s: float | None = None) -> Slowing | None:
     """Return the proof that the rise since ``begin_s`` slows down, or None.
 
     The last half of the rise is cut into 48 blocks. If it brought next to nothing, growth has
@@ -164,7 +164,7 @@ def _unit(floor: FloatArray) -> float:
 class _Late:
     """The last half of a rise, in blocks, and what its two halves brought."""
 
-    def __init__(self, view: View, begin: float, growth: float) -> None:
+    def __init__(self, view: SeriesWindow, begin: float, growth: float) -> None:
         self.begin, self.growth = begin, growth
         self.level = _blocks(view, 0.5 * begin)
         quarter = BLOCKS // 2
@@ -207,7 +207,7 @@ class _Late:
             fit.ahead, 1.0 - max(fit.share, 0.0), stopped=False,
         )  # fmt: skip
 
-    def by_exponent(self, view: View) -> Slowing | None:
+    def by_exponent(self, view: SeriesWindow) -> Slowing | None:
         """Return the proof by the exponent of the whole rise, where no law fits (few rises)."""
         over = self.first + self.second <= OVER_SHARE * self.growth
         clear = self.z >= CLEAR_Z and self.events >= LEAST_EVENTS
@@ -270,7 +270,7 @@ def _mean_of_two(level: FloatArray, first: int) -> float:
     return float(level[first] + level[first + 1]) / 2.0
 
 
-def _blocks(view: View, begin: float) -> FloatArray:
+def _blocks(view: SeriesWindow, begin: float) -> FloatArray:
     """Return the level (BLOCKS,) of equal blocks of time from ``begin`` to now.
 
     Means bear noise; where they fall back (swings, spikes) only the floor is what was kept.

@@ -38,7 +38,7 @@ MIB = float(1 << 20)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class View:
+class SeriesWindow:
     """The last stretch of a series without a gap, on a grid; times are seconds before now (<= 0).
 
     ``low``, ``mean`` and ``high`` (n,) are minimum, mean and maximum of each grid cell, in bytes;
@@ -80,9 +80,9 @@ class View:
         return noise(self.mean)
 
     @cached_property
-    def holds(self) -> Holds:
+    def holds(self) -> Releases:
         """How long memory was held before it was given back."""
-        return holds(self.t_s, self.low)
+        return memory_releases(self.t_s, self.low)
 
     @cached_property
     def rises(self) -> FloatArray:
@@ -110,7 +110,7 @@ class View:
         np.add.accumulate(self.mean - self.mean[0], out=out[1:])
         return out
 
-    def coarser(self, factor: int) -> View:
+    def coarser(self, factor: int) -> SeriesWindow:
         """Return the view with ``factor`` cells averaged into one: less noise, less detail.
 
         The floor of the result is that of the lower half of each cell: white noise no longer hides
@@ -121,7 +121,7 @@ class View:
         cells = self.mean[head:].reshape(-1, factor)
         # Cells side by side: a pass per sample of a cell costs less than one per cell.
         across = np.ascontiguousarray(cells.T)
-        return View(
+        return SeriesWindow(
             now_s=self.now_s,
             t_s=self.t_s[head + factor - 1 :: factor].copy(),
             low=_lower_half(cells, across),
@@ -147,7 +147,7 @@ def _lower_half(cells: FloatArray, across: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Holds:
+class Releases:
     """Releases of memory: for each amount, the longest time that so much was held and let go.
 
     ``amount`` (k,) falls, ``held_s`` (k,) rises: ``held_s[i]`` is the longest hold of at least
@@ -177,7 +177,9 @@ class Holds:
         return -self.amount, np.concatenate(([0.0], self.held_s))
 
 
-def prepare(series: Series, window_s: float = LONGEST_S, *, across_gaps: bool = False) -> View:
+def prepare(
+    series: Series, window_s: float = LONGEST_S, *, across_gaps: bool = False
+) -> SeriesWindow:
     """Return the view of the last ``window_s`` seconds, back to the last gap.
 
     Parameters
@@ -202,7 +204,7 @@ def prepare(series: Series, window_s: float = LONGEST_S, *, across_gaps: bool = 
     x = np.asarray(series.used_bytes, dtype=np.float64)
     if t.size == 0:
         empty = np.empty(0)
-        return View(
+        return SeriesWindow(
             now_s=0.0, t_s=empty, low=empty, mean=empty, high=empty, samples=0,
             interval_s=0.0, step_s=GRID_S,
         )  # fmt: skip
@@ -218,7 +220,7 @@ def prepare(series: Series, window_s: float = LONGEST_S, *, across_gaps: bool = 
     interval = -float(t[0]) / (n - 1) if n > 1 else 0.0
     step = max(interval, min(GRID_S, -float(t[0]) / FINE_POINTS))
     low, mean, high, grid = _grid(t, x, step, interval)
-    return View(
+    return SeriesWindow(
         now_s=now, t_s=grid, low=low, mean=mean, high=high, samples=n,
         interval_s=interval, step_s=step,
     )  # fmt: skip
@@ -250,7 +252,7 @@ def _grid(
     return low, (first + rest) / (last - edge + 1), high, t[last]
 
 
-def holds(t_s: FloatArray, low: FloatArray) -> Holds:
+def memory_releases(t_s: FloatArray, low: FloatArray) -> Releases:
     """Return the releases of a series, from the stack of its retained floor.
 
     Each value that a later, lower one pops from the stack was held for the time between them.
@@ -259,10 +261,10 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
     n = low.size
     nothing = np.empty(0)
     if n < 2:
-        return Holds(amount=nothing, held_s=nothing, falls=nothing)
+        return Releases(amount=nothing, held_s=nothing, falls=nothing)
     falls = low[:-1] - low[1:]
     if not falls.max() > 0.0:
-        return Holds(amount=nothing, held_s=nothing, falls=nothing)
+        return Releases(amount=nothing, held_s=nothing, falls=nothing)
     block = -(-n // STACK_POINTS)
     if block > 1:
         edge = np.arange(n % block, n, block)
@@ -285,7 +287,7 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
     age, released = age[habit], released[habit]
     order = (-released).argsort()
     held_s = np.maximum.accumulate(age[order])
-    return Holds(amount=released[order], held_s=held_s, falls=falls, phase_s=phase_s)
+    return Releases(amount=released[order], held_s=held_s, falls=falls, phase_s=phase_s)
 
 
 def _phase(
@@ -324,7 +326,7 @@ def _next_lower(values: list[float]) -> npt.NDArray[np.intp]:
     return np.array(after, dtype=np.intp)
 
 
-def steady_rise(view: View, look_s: FloatArray, least: float) -> float:
+def steady_rise(view: SeriesWindow, look_s: FloatArray, least: float) -> float:
     """Return the longest of ``look_s`` seconds in which the means rise steadily, or 0.
 
     Sixteen batch means of each window: the t statistic of their slope must be beyond
@@ -363,7 +365,7 @@ def steady_rise(view: View, look_s: FloatArray, least: float) -> float:
 
 
 def _batches(
-    view: View, look: FloatArray, edges: FloatArray
+    view: SeriesWindow, look: FloatArray, edges: FloatArray
 ) -> tuple[FloatArray, npt.NDArray[np.intp]]:
     """Return the means between ``edges`` of each look-back, and how many cells each is of."""
     at_s = look[:, None] * edges

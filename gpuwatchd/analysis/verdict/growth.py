@@ -12,7 +12,7 @@ from gpuwatchd.analysis import forecast, numerics
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray, Series
 
 SHIFT = math.log(0.8 / 0.2) - math.log(0.75 / 0.25)
@@ -39,7 +39,7 @@ class Growth(NamedTuple):
     """Whether some window shows steady growth that is plain to see, though it may still end."""
     expected: bool
     """Whether this growth is what earlier runs of the same program did as well."""
-    personal: forecast.Personal | None = None
+    personal: forecast.ProgramPrior | None = None
     """What these say; None without any."""
     whole: forecast.Windows | None = None
     """The windows that they were asked about, and the index of this one among them."""
@@ -64,18 +64,18 @@ class Candidates(NamedTuple):
     """Length of the longest rise that is steady under the noise, 0 without one."""
     youngest_s: float
     """Windows younger than this do not count."""
-    personal: forecast.Personal | None
+    personal: forecast.ProgramPrior | None
     """What earlier runs of the same program say."""
     expected: npt.NDArray[np.bool_] | None
     """Of each window of all groups: whether it is what these did as well."""
 
 
-def candidates(series: Series, view: View, least: float) -> Candidates | None:
+def candidates(series: Series, view: SeriesWindow, least: float) -> Candidates | None:
     """Return the windows that grew by ``least`` bytes or more; None without any."""
     groups = forecast.windows(view, least)
     if not groups:
         return None
-    personal = forecast.personal(series, view)
+    personal = forecast.program_prior(series, view)
     whole = forecast.joined(groups)
     headroom = _headroom(series, view, whole)
     expected = None if personal is None else personal.expects(whole, headroom)
@@ -90,7 +90,7 @@ def candidates(series: Series, view: View, least: float) -> Candidates | None:
     return Candidates(weighed, whole, plain, steady_s, youngest_s, personal, expected)
 
 
-def find(series: Series, view: View, least: float) -> Growth | None:
+def find(series: Series, view: SeriesWindow, least: float) -> Growth | None:
     """Return the growth of ``least`` bytes or more that scores best; None without any."""
     every = candidates(series, view, least)
     if every is None:
@@ -121,11 +121,11 @@ def find(series: Series, view: View, least: float) -> Growth | None:
 
 
 def _weigh(
-    view: View,
+    view: SeriesWindow,
     groups: list[forecast.Windows],
     whole: forecast.Windows,
     headroom: FloatArray | None,
-    personal: forecast.Personal | None,
+    personal: forecast.ProgramPrior | None,
 ) -> list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]:
     """Return each group with headroom (k,) in bytes, None without a limit, and what the laws say.
 
@@ -143,7 +143,7 @@ def _weigh(
     return out
 
 
-def _headroom(series: Series, view: View, windows: forecast.Windows) -> FloatArray | None:
+def _headroom(series: Series, view: SeriesWindow, windows: forecast.Windows) -> FloatArray | None:
     """Return bytes (k,) from the recent peak to the limit; None without a limit."""
     if series.limit_bytes is None:
         return None
@@ -174,7 +174,7 @@ def _plain(windows: forecast.Windows, expected: npt.NDArray[np.bool_] | None) ->
     return bool(plain.any())
 
 
-def _onset(view: View, windows: forecast.Windows, index: int) -> float:
+def _onset(view: SeriesWindow, windows: forecast.Windows, index: int) -> float:
     """Return when the growth of a window began, seconds before now.
 
     Longer windows are taken as long as they bring more growth at a similar rate and stay near
@@ -201,7 +201,7 @@ def _onset(view: View, windows: forecast.Windows, index: int) -> float:
     return _knee(view, before, end)
 
 
-def after_load(view: View, onset_s: float) -> float:
+def after_load(view: SeriesWindow, onset_s: float) -> float:
     """Return where a load ended that growth of one pace has followed; ``onset_s`` without one.
 
     Look-backs are √2 apart: the longest one that lies after the load may be much younger than the
@@ -221,7 +221,7 @@ def after_load(view: View, onset_s: float) -> float:
     return since_s if alike else onset_s
 
 
-def _knee(view: View, begin: float, end: float) -> float:
+def _knee(view: SeriesWindow, begin: float, end: float) -> float:
     """Return where the floor is furthest below its chord, if that is a bend at all."""
     first, last = view.t_s.searchsorted((begin - 1e-6, end + 1e-6)).tolist()
     t, x = view.t_s[first:last], view.floor[first:last]

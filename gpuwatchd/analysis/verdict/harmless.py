@@ -14,15 +14,15 @@ from gpuwatchd.analysis.detectors.spike import GROWING, TOO_EARLY, Spike
 from gpuwatchd.analysis.frameworks import PREALLOCATES, advice
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.analysis.screen import POOL_SHARE
-from gpuwatchd.analysis.verdict.naming import decelerates, seems_to_rise
-from gpuwatchd.analysis.verdict.timing import ending
+from gpuwatchd.analysis.verdict.pattern import decelerates, seems_to_rise
+from gpuwatchd.analysis.verdict.time_to_limit import ending
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Reason
 from gpuwatchd.core.model import Finding
-from gpuwatchd.core.model.findings import Clause, reasoned
+from gpuwatchd.core.model.findings import Clause, reason_fields
 
 if TYPE_CHECKING:
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.analysis.verdict.growth import Growth
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import Pattern, Series, Signal
@@ -48,23 +48,28 @@ _CYCLE, _PLATEAU = Cycle(), Plateau()
 _POOLS = frozenset(name.lower() for name in PREALLOCATES)
 
 
-def unjudged(series: Series, view: View, settings: DetectionSection) -> Finding:
+def unjudged(series: Series, view: SeriesWindow, settings: DetectionSection) -> Finding:
     """Return the finding of a record that is too short for a verdict: what is still missing."""
     missing = Clause(about="collecting, ", text=_missing(view, settings))
     return finding(series, view, "unknown", missing, code=Reason.COLLECTING)
 
 
-def _missing(view: View, settings: DetectionSection) -> str:
+def _missing(view: SeriesWindow, settings: DetectionSection) -> str:
     if view.samples < settings.minimum_samples:
         return f"{view.samples} of {settings.minimum_samples} samples"
     have_s, want_s = view.span_s, float(settings.minimum_duration)
     if want_s <= 600.0:
-        return f"{have_s:.0f}s of {want_s:.0f}s"
+        return f"{have_s:.0f} s of {want_s:.0f} s"
     return f"{units.duration(have_s)} of {units.duration(want_s)}"
 
 
 def harmless(
-    series: Series, view: View, settings: DetectionSection, least: float, *, growing: Growth | None
+    series: Series,
+    view: SeriesWindow,
+    settings: DetectionSection,
+    least: float,
+    *,
+    growing: Growth | None,
 ) -> Finding:
     """Name what is no leak (yet): what happened over the record, gaps included."""
     if view.samples < settings.minimum_samples or view.span_s < settings.minimum_duration:
@@ -89,7 +94,11 @@ def harmless(
 
 
 def _event(
-    series: Series, view: View, wide: View, spike: Signal | None, calm_s: float | None
+    series: Series,
+    view: SeriesWindow,
+    wide: SeriesWindow,
+    spike: Signal | None,
+    calm_s: float | None,
 ) -> Finding | None:
     """Return what happened in the record, if that has a name: swings, one jump, a rise."""
     plateau = _PLATEAU.look_at(wide)
@@ -101,7 +110,7 @@ def _event(
     return _plateau(series, view, plateau) if plateau is not None else None
 
 
-def _rest(series: Series, view: View, wide: View, calm_s: float | None) -> Finding:
+def _rest(series: Series, view: SeriesWindow, wide: SeriesWindow, calm_s: float | None) -> Finding:
     """Name a record in which nothing stands out."""
     low, high = float(wide.low.min()), float(wide.high.max())
     kept = float(wide.floor[-1] - wide.floor[0])
@@ -111,20 +120,20 @@ def _rest(series: Series, view: View, wide: View, calm_s: float | None) -> Findi
         text += f"flat at {units.size(float(view.mean[-1]))} for {units.duration(calm_s)}"
         return finding(series, view, "plateau" if rose else "stable", text)
     if rose and wide.samples > view.samples:
-        text += f"but there is a gap in it {units.duration(view.span_s)} ago: "
-        return finding(series, view, "unknown", text + "too early to say if it goes on")
-    text = f"moves between {units.size(low)} and {units.size(high)}, nothing that it keeps grows"
+        text += f"with a gap {units.duration(view.span_s)} ago: "
+        return finding(series, view, "unknown", text + "too early to tell if it continues")
+    text = f"moves between {units.size(low)} and {units.size(high)}, no lasting growth"
     return finding(series, view, "stable", text)
 
 
-def _wide(series: Series, view: View, settings: DetectionSection) -> View:
+def _wide(series: Series, view: SeriesWindow, settings: DetectionSection) -> SeriesWindow:
     """Return the view of all that was recorded, across gaps."""
     if view.samples >= series.t_s.size:
         return view
     return numerics.prepare(series, settings.analysis_window_hours * 3600.0, across_gaps=True)
 
 
-def _main(wide: View, spike: Signal) -> bool:
+def _main(wide: SeriesWindow, spike: Signal) -> bool:
     """Say whether one jump is what happened in the record."""
     span = float(wide.high.max() - wide.low.min())
     return spike.facts["jump_bytes"] >= MAIN_SHARE * span and spike.facts["alike"] <= MOST_ALIKE
@@ -138,7 +147,9 @@ def _news(spike: Signal, calm_s: float | None) -> bool:
     return single and (calm_s is None or spike.facts["age_s"] < NEWS_S)
 
 
-def _goes_on(view: View, cycle: Signal, calm_s: float | None, plateau: Signal | None) -> bool:
+def _goes_on(
+    view: SeriesWindow, cycle: Signal, calm_s: float | None, plateau: Signal | None
+) -> bool:
     """Say whether these swings are what the record is about.
 
     They have not ended long ago, and no warm-up that brought more than they do is the larger
@@ -151,7 +162,7 @@ def _goes_on(view: View, cycle: Signal, calm_s: float | None, plateau: Signal | 
     return plateau is None or kept < LARGER * facts["swing_bytes"]
 
 
-def _calm_since(view: View, least: float) -> float | None:
+def _calm_since(view: SeriesWindow, least: float) -> float | None:
     """Return for how long memory has been flat, in seconds; None when not for long enough."""
     level = float(view.mean[-1])
     allowed = max(least, 0.5 * FLAT_SHARE * level, 8.0 * view.noise_bytes)
@@ -165,7 +176,9 @@ def _calm_since(view: View, least: float) -> float | None:
     return since if since >= min(NEWS_S, CALM_SHARE * view.span_s) else None
 
 
-def _preallocated(series: Series, view: View, spike: Signal | None, level: float) -> Finding | None:
+def _preallocated(
+    series: Series, view: SeriesWindow, spike: Signal | None, level: float
+) -> Finding | None:
     total = series.total_bytes or series.limit_bytes
     if not total or series.subject.host or series.subject.unattributed:
         return None  # Nobody takes a pool there: what jumps is left behind, or not listed.
@@ -193,7 +206,7 @@ def _preallocated(series: Series, view: View, spike: Signal | None, level: float
     return msgspec.structs.replace(found, advice=texts)
 
 
-def _plateau(series: Series, view: View, plateau: Signal) -> Finding:
+def _plateau(series: Series, view: SeriesWindow, plateau: Signal) -> Finding:
     facts = plateau.facts
     text = f"grew by {units.size(facts['growth_bytes'])} in {units.duration(facts['rise_s'])}, "
     level = units.size(facts["level_bytes"])
@@ -201,7 +214,7 @@ def _plateau(series: Series, view: View, plateau: Signal) -> Finding:
     return finding(series, view, "plateau", text, signals=(plateau,))
 
 
-def _sawtooth(series: Series, view: View, cycle: Signal) -> Finding:
+def _sawtooth(series: Series, view: SeriesWindow, cycle: Signal) -> Finding:
     facts = cycle.facts
     text = (
         f"rises and falls by {units.size(facts['swing_bytes'])} about every "
@@ -210,33 +223,33 @@ def _sawtooth(series: Series, view: View, cycle: Signal) -> Finding:
     scatter = facts["scatter_bytes"] > SCATTER_SHARE * facts["swing_bytes"]
     kept = peaks = ""
     if seems_to_rise(cycle):
-        kept = f"what it keeps moves up by {units.rate(facts['slope_bytes_per_s'])}, "
-        kept += "too little to tell"
+        kept = f"its minimum rises by {units.rate(facts['slope_bytes_per_s'])}, "
+        kept += "too little for a verdict"
     else:
-        text += ", nothing that it keeps grows" if scatter else " and comes back"
+        text += ", no lasting growth" if scatter else " and comes back"
     level_floor = facts["floor_growth_bytes"] < 0.02 * facts["swing_bytes"]
     higher = facts["peaks_slope_bytes_per_s"] * view.span_s
     if level_floor and higher > 0.1 * facts["swing_bytes"]:
-        peaks = "peaks rise, what is kept does not"
+        peaks = "its peaks rise, its minimum does not"
     swings = Clause(text=text, verb=True)
     return finding(series, view, "sawtooth", swings, kept, peaks, signals=(cycle,))
 
 
-def _spike(series: Series, view: View, spike: Signal) -> Finding:
+def _spike(series: Series, view: SeriesWindow, spike: Signal) -> Finding:
     facts = spike.facts
     ago = units.duration(facts["age_s"])
     text = f"one jump by {units.size(facts['jump_bytes'])} {ago} ago"
     early = ""
     if facts["after"] == TOO_EARLY:
-        early = "too early to say whether it settles"
+        early = "too early to tell whether it settles"
     elif facts["kept"] < 0.5:
-        text += ", given back since"
+        text += ", released since"
     else:
         text += ", growing since" if facts["after"] == GROWING else ", settled since"
     return finding(series, view, "spike", text, early, signals=(spike,))
 
 
-def _unsure(series: Series, view: View, growth: Growth) -> Finding:
+def _unsure(series: Series, view: SeriesWindow, growth: Growth) -> Finding:
     """Growth that is not worth a watch: say what speaks against it, or what is missing."""
     windows, index = growth.found, growth.best
     age_s = float(windows.age_s[index])
@@ -244,14 +257,14 @@ def _unsure(series: Series, view: View, growth: Growth) -> Finding:
     text = f"{units.size(float(windows.growth[index]))} more than before, at {speed}, but "
     slows, level, ends = decelerates(view, growth), None, ""
     if windows.stall[index] >= 2.0:
-        text += f"not rising any more for {units.duration(-float(windows.end_s[index]))}"
+        text += f"no growth for {units.duration(-float(windows.end_s[index]))}"
         pattern: Pattern = "plateau"
     elif slows is not None:
         level, ends = ending(growth, slows.level_bytes, series.limit_bytes)
         text += "slowing down"
         pattern = "plateau"
     elif windows.calm[index] < 1.0:
-        text += "it also gives back as much"
+        text += "it also releases as much"
         pattern = "stable"
     elif growth.expected:
         text = f"{units.size(float(windows.growth[index]))} more in {units.duration(age_s)}, "
@@ -260,7 +273,9 @@ def _unsure(series: Series, view: View, growth: Growth) -> Finding:
     else:
         events = round(float(windows.events[index]))
         value = f"{events} rise{'s' if events != 1 else ''} in {units.duration(age_s)}"
-        text += f"too little to tell a leak from a warm-up ({value}): it must go on, or stop"
+        text += (
+            f"too little to tell a leak from a warm-up ({value}): wait until it continues or stops"
+        )
         pattern = "unknown"
     return finding(
         series, view, pattern, text, ends, confidence=growth.confidence, levels_off_bytes=level
@@ -269,7 +284,7 @@ def _unsure(series: Series, view: View, growth: Growth) -> Finding:
 
 def finding(
     series: Series,
-    view: View,
+    view: SeriesWindow,
     pattern: Pattern,
     *reasons: Clause | str,
     code: Reason = Reason.OTHER,
@@ -290,7 +305,7 @@ def finding(
         eta=None,
         detector=signals[0].detector if signals else None,
         onset_at_s=signals[0].since_s if signals else None,
-        **reasoned(*reasons, code=code),
+        **reason_fields(*reasons, code=code),
         framework=series.framework,
         limit_bytes=series.limit_bytes,
         levels_off_bytes=levels_off_bytes,

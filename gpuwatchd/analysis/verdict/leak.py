@@ -12,18 +12,18 @@ from gpuwatchd.analysis.forecast import BINS
 from gpuwatchd.analysis.frameworks import advice
 from gpuwatchd.analysis.screen import POOL_SHARE
 from gpuwatchd.analysis.verdict.growth import LEAST_AGE_S, SHIFT, after_load
-from gpuwatchd.analysis.verdict.naming import line, name, p_value_since
-from gpuwatchd.analysis.verdict.timing import Prospect, ending, prospect_of
+from gpuwatchd.analysis.verdict.pattern import classify_pattern, line, p_value_since
+from gpuwatchd.analysis.verdict.time_to_limit import LimitForecast, ending, limit_forecast
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Finding
-from gpuwatchd.core.model.findings import Clause, reasoned
+from gpuwatchd.core.model.findings import Clause, reason_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.analysis.verdict.growth import Growth
-    from gpuwatchd.analysis.verdict.naming import Named
+    from gpuwatchd.analysis.verdict.pattern import PatternMatch
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import EtaRange, Pattern, Series, Severity, Tier
 
@@ -51,14 +51,16 @@ _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
 _CRITICAL_S, _WARNING_S = 3600.0, 86400.0
 
 
-def leak(series: Series, view: View, settings: DetectionSection, growth: Growth) -> Finding | None:
+def leak(
+    series: Series, view: SeriesWindow, settings: DetectionSection, growth: Growth
+) -> Finding | None:
     """Return the finding if the growth deserves a watch or an alert, else None.
 
     Gates of the settings: ``min-slope-mb-per-sec`` for every pattern, ``min-r-squared`` for
     gradual ones, ``minimum-samples`` and ``minimum-duration`` for the alert but not the watch,
     ``eta-horizon`` beyond which it is information.
     """
-    named = name(view, growth)
+    named = classify_pattern(view, growth)
     rate = named.rate
     if rate <= 0.0 or rate < settings.min_slope_mb_per_sec * 1e6:
         return None
@@ -77,7 +79,7 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
         return None
     if named.slows is not None:
         return _slowing(series, view, growth, named)
-    prospect = prospect_of(series, growth, rate, settings)
+    prospect = limit_forecast(series, growth, rate, settings)
     eta = prospect.eta
     severity = _severity(tier, eta, growth, settings)
     if eta is None and prospect.levels_off_bytes is not None:
@@ -102,7 +104,7 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
         p_value=p_value,
         detector=named.signal.detector if named.signal is not None else "trend",
         onset_at_s=view.now_s + growth.onset_s,
-        **reasoned(*_leak_reason(growth, named, prospect, series)),
+        **reason_fields(*_leak_reason(growth, named, prospect, series)),
         framework=series.framework,
         growth_bytes=_grown(growth),
         limit_bytes=series.limit_bytes,
@@ -113,7 +115,7 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
     )
 
 
-def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Finding:
+def _slowing(series: Series, view: SeriesWindow, growth: Growth, named: PatternMatch) -> Finding:
     """Return the watch on growth that provably slows down: shown, told to nobody, no time left."""
     slows = named.slows
     guess = None if slows is None else slows.level_bytes
@@ -132,7 +134,7 @@ def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Findin
         eta=None,
         detector="plateau",
         onset_at_s=view.now_s + growth.onset_s,
-        **reasoned(text, ends, growth.compared(beyond=True)),
+        **reason_fields(text, ends, growth.compared(beyond=True)),
         framework=series.framework,
         growth_bytes=_grown(growth),
         limit_bytes=series.limit_bytes,
@@ -143,7 +145,7 @@ def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Findin
     )
 
 
-def _advice(series: Series, view: View, pattern: Pattern) -> tuple[str, ...]:
+def _advice(series: Series, view: SeriesWindow, pattern: Pattern) -> tuple[str, ...]:
     """Return what to check: usual causes, none of them known."""
     total = series.total_bytes or series.limit_bytes
     topic = advice.topic_of(
@@ -157,7 +159,9 @@ def _advice(series: Series, view: View, pattern: Pattern) -> tuple[str, ...]:
     return () if topic is None else advice.lines(topic, series.framework, series.role)
 
 
-def _is_old_enough(view: View, settings: DetectionSection, growth: Growth, since_s: float) -> bool:
+def _is_old_enough(
+    view: SeriesWindow, settings: DetectionSection, growth: Growth, since_s: float
+) -> bool:
     """Say whether growth may alert: after ``minimum-duration``, or sooner where that is too late.
 
     Waiting that long would cost a leak that fills the device in ten minutes half of its time. So
@@ -181,7 +185,11 @@ def _is_old_enough(view: View, settings: DetectionSection, growth: Growth, since
 
 
 def _tier(
-    view: View, settings: DetectionSection, growth: Growth, named: Named, since_s: float
+    view: SeriesWindow,
+    settings: DetectionSection,
+    growth: Growth,
+    named: PatternMatch,
+    since_s: float,
 ) -> Tier:
     enough = view.samples >= settings.minimum_samples and _is_old_enough(
         view, settings, growth, since_s
@@ -198,7 +206,7 @@ def _tier(
     return "none"
 
 
-def _worth_watching(growth: Growth, named: Named) -> bool:
+def _worth_watching(growth: Growth, named: PatternMatch) -> bool:
     """Say whether growth is plain to see, though it may still end by itself."""
     signal = named.signal
     if named.pattern == "cyclic":
@@ -235,7 +243,7 @@ def _severity(
 
 
 def _leak_reason(
-    growth: Growth, named: Named, prospect: Prospect, series: Series
+    growth: Growth, named: PatternMatch, prospect: LimitForecast, series: Series
 ) -> Iterator[Clause | str]:
     yield _how(growth, named, prospect)
     yield growth.compared(beyond=True)
@@ -245,20 +253,20 @@ def _leak_reason(
         yield "" if series.limit_bytes is not None else "the limit is not known"
         return
     room = growth.headroom or 0.0
-    left = "its recent peak does not fit any more"
+    left = "its recent peak would no longer fit"
     if room > 0.0:
         gone = _grown(growth) / (_grown(growth) + room)
-        left = f"{units.percent(gone)} of its room is gone, {units.size(room)} left"
+        left = f"{units.percent(gone)} of the free memory is used, {units.size(room)} left"
     full = f"{left}, full in {units.band(eta.low_s, eta.mid_s, eta.high_s)}"
     yield Clause(text=full, short=left, forecast=True)
 
 
-def _how(growth: Growth, named: Named, prospect: Prospect) -> Clause:
+def _how(growth: Growth, named: PatternMatch, prospect: LimitForecast) -> Clause:
     """Return how it grows."""
     for_s = units.duration(-growth.onset_s)
     grown = units.size(_grown(growth))
     speed = units.rate(named.rate)
-    kept = "none given back" if _keeps(growth) else ""
+    kept = "nothing released" if _keeps(growth) else ""
     if named.pattern == "step" and named.signal is not None:
         facts = named.signal.facts
         text = (
@@ -269,15 +277,15 @@ def _how(growth: Growth, named: Named, prospect: Prospect) -> Clause:
     if named.pattern == "cyclic" and named.signal is not None:
         facts = named.signal.facts
         short = (
-            f"rises and falls every {units.duration(facts['period_s'])}, and what is kept after "
+            f"rises and falls every {units.duration(facts['period_s'])}, and memory kept after "
             f"each of {named.signal.n} cycles creeps up"
         )
         return Clause(text=f"{short} by {speed}", short=short, verb=True)
     how, steady = ("grows", "") if prospect.words else ("grows steadily", "steady, ")
     kept = kept and f"{kept}, "
-    rose = f"{int((growth.found.shares[growth.best] > EVEN_SHARE).sum())} of {BINS} parts"
+    rose = f"{int((growth.found.shares[growth.best] > EVEN_SHARE).sum())} of {BINS} intervals"
     return Clause(
-        text=f"{how} by {speed} for {for_s}, {grown} so far, {kept}up in {rose}",
-        short=f"{steady}{kept}rising in {rose} of that time",
+        text=f"{how} by {speed} for {for_s}, {grown} so far, {kept}grew in {rose}",
+        short=f"{steady}{kept}grew in {rose}",
         verb=True,
     )

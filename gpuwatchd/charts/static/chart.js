@@ -30,7 +30,7 @@ const gpuwatchdChart = (() => {
       host: make("div", "chart-plot"),
       foot: make("div", "chart-foot"),
       hint: make("p", "chart-hint", HINT),
-      empty: make("p", "chart-empty", "Nothing is recorded for this time."),
+      empty: make("p", "chart-empty", "No data for this time."),
       tip: make("div", "chart-tip"),
       line: make("div", "chart-cursor"),
       dot: make("div", "chart-dot"),

@@ -12,7 +12,7 @@ const GpuwatchdTip = (() => {
     const future = GpuwatchdFacts.foreseen(facts, at);
     if (future && at > facts.end) {
       if (future.mid >= facts.forecast.limit && future.low >= facts.forecast.limit) return [{ text: "full" }];
-      return [{ text: `${size(future.mid)} foreseen` }, { text: `${size(future.low)} – ${size(future.high)}`, faint: true }];
+      return [{ text: `${size(future.mid)} forecast` }, { text: `${size(future.low)} – ${size(future.high)}`, faint: true }];
     }
     if (near < 0) return [{ text: GPUWATCHD_DESIGN.legend.gap, faint: true }];
     const lines = [{ text: `${size(facts.used[near])} used` }];

@@ -1,7 +1,6 @@
 """The typed shape of everything that ``--json`` answers: the source of the JSON Schemas.
 
-No verb imports this: answers are built by hand, and tests hold that each of them is of its shape,
-with no key too many. ``make docs`` writes the schemas (``gpuwatchd/cli/schemas``) and their page.
+Answers are built by hand, and tests hold that each of them is of its shape, with no key too many.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpuwatchd.cli.answers import alerts, charts, history, present, program, report
+from gpuwatchd.cli.answers import alerts, charts, current, history, program, report
 from gpuwatchd.cli.answers.base import Failure, Shape
 from gpuwatchd.core.model import Finding, Message
 
@@ -53,11 +52,11 @@ class AskInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
-    "status": (present.Status,),
-    "watch": (present.Watch,),
-    "predict": (present.Predict,),
-    "explain": (present.Explain,),
-    "zombies": (present.IdleMemory,),
+    "status": (current.Status,),
+    "watch": (current.Watch,),
+    "predict": (current.Predict,),
+    "explain": (current.Explain,),
+    "zombies": (current.IdleMemory,),
     "plot": (charts.Plot,),
     "history": (history.History, history.HistoryOfProcesses, history.HistoryQueries),
     "report": (report.Report,),

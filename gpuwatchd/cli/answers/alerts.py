@@ -6,9 +6,17 @@ from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
-from gpuwatchd.cli.answers.base import Answer, Count, Instant, ProcessId, Shape, Word
-from gpuwatchd.cli.answers.findings import Verdict
-from gpuwatchd.cli.answers.present import Silent
+from gpuwatchd.cli.answers.base import (
+    Answer,
+    Count,
+    Instant,
+    ProcessId,
+    Shape,
+    Verdict,
+    Word,
+    of_verb,
+)
+from gpuwatchd.cli.answers.current import Silent
 from gpuwatchd.core.model import AlertState, DecisionKind, NoticeKind, Severity
 
 
@@ -124,13 +132,6 @@ class Alerts(Answer):
     """Newest first."""
 
 
-class AlertShown(Answer):
-    """``alerts show``."""
-
-    verb: Literal["alerts"]
-    data: AlertShape
-
-
 class MatcherShape(Shape):
     """What a silence is about; only what it names is there."""
 
@@ -163,13 +164,6 @@ class SilenceShape(Shape):
     """Only of one that was just set."""
 
 
-class Snooze(Answer):
-    """``snooze``, ``snooze list`` and ``snooze clear``."""
-
-    verb: Literal["snooze"]
-    data: tuple[SilenceShape, ...]
-
-
 class WordShape(UserFeedback):
     """What was said, of which alert."""
 
@@ -185,13 +179,6 @@ class WordShape(UserFeedback):
     """Only of a word just said."""
 
 
-class Feedback(Answer):
-    """``feedback``, ``feedback undo`` and ``feedback list``."""
-
-    verb: Literal["feedback"]
-    data: tuple[WordShape, ...]
-
-
 class Rules(Shape):
     """Who is told what, in sentences."""
 
@@ -199,13 +186,6 @@ class Rules(Shape):
     notes: tuple[str, ...]
     problems: tuple[str, ...]
     """What cannot work."""
-
-
-class PolicyShown(Answer):
-    """``policy show``."""
-
-    verb: Literal["policy"]
-    data: Rules
 
 
 class Route(Shape):
@@ -259,13 +239,6 @@ class Tried(Shape):
     message: Letter
 
 
-class PolicyTested(Answer):
-    """``policy test``."""
-
-    verb: Literal["policy"]
-    data: Tried
-
-
 class Reached(Shape):
     """One channel."""
 
@@ -280,15 +253,20 @@ class Reached(Shape):
     """Only in ``list``."""
 
 
-class Notify(Answer):
-    """``notify list`` and ``notify test``."""
-
-    verb: Literal["notify"]
-    data: tuple[Reached, ...]
-
-
-class NotifyDigest(Answer):
-    """``notify digest --dry-run``."""
-
-    verb: Literal["notify"]
-    data: Digest
+AlertShown = of_verb("alerts", "AlertShown", AlertShape, "``alerts show``.")
+Snooze = of_verb(
+    "snooze",
+    "Snooze",
+    tuple[SilenceShape, ...],
+    "``snooze``, ``snooze list`` and ``snooze clear``.",
+)
+Feedback = of_verb(
+    "feedback",
+    "Feedback",
+    tuple[WordShape, ...],
+    "``feedback``, ``feedback undo`` and ``feedback list``.",
+)
+PolicyShown = of_verb("policy", "PolicyShown", Rules, "``policy show``.")
+PolicyTested = of_verb("policy", "PolicyTested", Tried, "``policy test``.")
+Notify = of_verb("notify", "Notify", tuple[Reached, ...], "``notify list`` and ``notify test``.")
+NotifyDigest = of_verb("notify", "NotifyDigest", Digest, "``notify digest --dry-run``.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gpuwatchd.cli.answers.base import Answer, Instant, Seconds, Shape
+from gpuwatchd.cli.answers.base import Instant, Seconds, Shape, of_verb
 
 Kind = Literal["critical", "leak", "watch", "calm", "unknown", "trouble", "held"]
 
@@ -81,8 +81,4 @@ class PictureShape(Shape):
     notes: tuple[str, ...]
 
 
-class Plot(Answer):
-    """Pictures of GPUs, or of processes."""
-
-    verb: Literal["plot"]
-    data: tuple[PictureShape, ...]
+Plot = of_verb("plot", "Plot", tuple[PictureShape, ...], "Pictures of GPUs, or of processes.")

@@ -18,9 +18,10 @@ from gpuwatchd.cli.answers.base import (
     Seconds,
     Shape,
     Share,
+    Verdict,
     Word,
+    of_verb,
 )
-from gpuwatchd.cli.answers.findings import Verdict
 from gpuwatchd.core.model import Pattern, Severity
 
 
@@ -89,20 +90,6 @@ class RecordedProcesses(Shape):
     device: DeviceId
     rows: tuple[ProcessRow, ...]
     events: tuple[Event, ...]
-
-
-class History(Answer):
-    """``history``."""
-
-    verb: Literal["history"]
-    data: tuple[RecordedDevice, ...]
-
-
-class HistoryOfProcesses(Answer):
-    """``history --pid``."""
-
-    verb: Literal["history"]
-    data: tuple[RecordedProcesses, ...]
 
 
 class HistoryQueries(Answer):
@@ -249,13 +236,6 @@ class BacktestData(Shape):
     """The present ones first."""
 
 
-class Backtest(Answer):
-    """``backtest``."""
-
-    verb: Literal["backtest"]
-    data: BacktestData
-
-
 class Paid(Shape):
     """One thing that costs. Amounts without `_usd` are in the currency of the answer."""
 
@@ -350,3 +330,10 @@ class Cost(Answer):
     by: Literal["gpu", "user", "job", "incident"]
     groups: tuple[Group, ...]
     prices: tuple[PriceUsed, ...]
+
+
+History = of_verb("history", "History", tuple[RecordedDevice, ...], "``history``.")
+HistoryOfProcesses = of_verb(
+    "history", "HistoryOfProcesses", tuple[RecordedProcesses, ...], "``history --pid``."
+)
+Backtest = of_verb("backtest", "Backtest", BacktestData, "``backtest``.")

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from gpuwatchd.cli.answers.base import (
-    Answer,
     Bytes,
     Count,
     DeviceId,
@@ -17,8 +16,9 @@ from gpuwatchd.cli.answers.base import (
     ProcessId,
     Seconds,
     Shape,
+    Verdict,
+    of_verb,
 )
-from gpuwatchd.cli.answers.findings import Verdict
 
 Setting = None | bool | int | float | str | list[Any] | dict[str, Any]
 """A value of the configuration, as TOML has it."""
@@ -36,13 +36,6 @@ class CheckShape(Shape):
     """What is wrong, the same in every version; where nothing is, the check that says so."""
     page: str
     """Page of the documentation; empty where nothing is wrong."""
-
-
-class Doctor(Answer):
-    """``doctor``."""
-
-    verb: Literal["doctor"]
-    data: tuple[CheckShape, ...]
 
 
 class Performance(Shape):
@@ -71,13 +64,6 @@ class PluginData(Shape):
     perfdata: tuple[Performance, ...]
 
 
-class Check(Answer):
-    """``check``."""
-
-    verb: Literal["check"]
-    data: PluginData
-
-
 class ConfigFile(Shape):
     """A file that is looked for."""
 
@@ -93,13 +79,6 @@ class ConfigPaths(Shape):
     runtime_dir: str
 
 
-class ConfigPath(Answer):
-    """``config path``."""
-
-    verb: Literal["config"]
-    data: ConfigPaths
-
-
 class ConfigKey(Shape):
     """One key."""
 
@@ -111,24 +90,10 @@ class ConfigKey(Shape):
     """default, a file, environment, flag."""
 
 
-class ConfigPrint(Answer):
-    """``config print``."""
-
-    verb: Literal["config"]
-    data: tuple[ConfigKey, ...]
-
-
 class Written(Shape):
     """What was written."""
 
     written: str
-
-
-class ConfigInit(Answer):
-    """``config init``."""
-
-    verb: Literal["config"]
-    data: Written
 
 
 class Validated(Shape):
@@ -141,26 +106,12 @@ class Validated(Shape):
     rules: tuple[str, ...]
 
 
-class ConfigValidate(Answer):
-    """``config validate``."""
-
-    verb: Literal["config"]
-    data: Validated
-
-
 class Done(Shape):
     """What was done, step by step."""
 
     done: tuple[str, ...]
     dry_run: bool | UnsetType = UNSET
     """Only of ``install`` and ``uninstall``: only said what would be done."""
-
-
-class ServiceDone(Answer):
-    """``service install``, ``uninstall``, ``start``, ``stop`` and ``restart``."""
-
-    verb: Literal["service"]
-    data: Done
 
 
 class ServiceNow(Shape):
@@ -188,25 +139,11 @@ class ServiceNow(Shape):
     hints: tuple[str, ...]
 
 
-class ServiceStatus(Answer):
-    """``service status``."""
-
-    verb: Literal["service"]
-    data: ServiceNow
-
-
 class Unit(Shape):
     """The unit or property list."""
 
     manager: str
     unit: str
-
-
-class ServicePrint(Answer):
-    """``service print``."""
-
-    verb: Literal["service"]
-    data: Unit
 
 
 class ReleaseData(Shape):
@@ -224,13 +161,6 @@ class ReleaseData(Shape):
     """Only with ``--end``."""
 
 
-class DriverRelease(Answer):
-    """``release``."""
-
-    verb: Literal["release"]
-    data: ReleaseData
-
-
 class Saved(Shape):
     """A job that said that it has saved its work."""
 
@@ -241,13 +171,6 @@ class Saved(Shape):
     daemon_running: bool
 
 
-class Checkpointed(Answer):
-    """``checkpointed``."""
-
-    verb: Literal["checkpointed"]
-    data: tuple[Saved, ...]
-
-
 class Asked(Shape):
     """A job that was asked to save its work."""
 
@@ -255,13 +178,6 @@ class Asked(Shape):
     asked: bool
     """False: only said what would be done."""
     result: str
-
-
-class AskCheckpoint(Answer):
-    """``ask-checkpoint``."""
-
-    verb: Literal["ask-checkpoint"]
-    data: Asked
 
 
 # ``web``.
@@ -277,13 +193,6 @@ class Serving(Shape):
     token: str | None
     """Null where the output is no terminal and --token was not given: token_file has it."""
     token_file: str
-
-
-class Web(Answer):
-    """``web``, once it answers, and ``web --token``."""
-
-    verb: Literal["web"]
-    data: Serving
 
 
 # ``demo``, ``completion``, ``docs`` and ``schema``: what is about gpuwatchd itself.
@@ -338,39 +247,11 @@ class DemoSummary(Shape):
     rows: tuple[Scored, ...]
 
 
-class DemoBegins(Answer):
-    """``demo``, first line."""
-
-    verb: Literal["demo"]
-    data: DemoStarted
-
-
-class DemoGoesOn(Answer):
-    """``demo``, a line per event."""
-
-    verb: Literal["demo"]
-    data: DemoEvent
-
-
-class DemoEnds(Answer):
-    """``demo``, last line."""
-
-    verb: Literal["demo"]
-    data: DemoSummary
-
-
 class Script(Shape):
     """A completion script."""
 
     shell: Literal["bash", "zsh", "fish"]
     script: str
-
-
-class Completion(Answer):
-    """``completion``."""
-
-    verb: Literal["completion"]
-    data: Script
 
 
 class SectionName(Shape):
@@ -393,26 +274,12 @@ class PageText(Shape):
     text: str
 
 
-class PageShown(Answer):
-    """``docs PAGE``."""
-
-    verb: Literal["docs"]
-    data: PageText
-
-
 class PageName(Shape):
     """A page that there is."""
 
     page: str
     kind: str | None
     title: str
-
-
-class Pages(Answer):
-    """``docs --list``."""
-
-    verb: Literal["docs"]
-    data: tuple[PageName, ...]
 
 
 class Hit(Shape):
@@ -424,13 +291,6 @@ class Hit(Shape):
     line: str
 
 
-class PagesFound(Answer):
-    """``docs --search``."""
-
-    verb: Literal["docs"]
-    data: tuple[Hit, ...]
-
-
 class SchemaName(Shape):
     """A schema that there is."""
 
@@ -439,8 +299,29 @@ class SchemaName(Shape):
     title: str
 
 
-class Schemas(Answer):
-    """``schema --json`` without a name."""
-
-    verb: Literal["schema"]
-    data: tuple[SchemaName, ...]
+Doctor = of_verb("doctor", "Doctor", tuple[CheckShape, ...], "``doctor``.")
+Check = of_verb("check", "Check", PluginData, "``check``.")
+ConfigPath = of_verb("config", "ConfigPath", ConfigPaths, "``config path``.")
+ConfigPrint = of_verb("config", "ConfigPrint", tuple[ConfigKey, ...], "``config print``.")
+ConfigInit = of_verb("config", "ConfigInit", Written, "``config init``.")
+ConfigValidate = of_verb("config", "ConfigValidate", Validated, "``config validate``.")
+ServiceDone = of_verb(
+    "service",
+    "ServiceDone",
+    Done,
+    "``service install``, ``uninstall``, ``start``, ``stop`` and ``restart``.",
+)
+ServiceStatus = of_verb("service", "ServiceStatus", ServiceNow, "``service status``.")
+ServicePrint = of_verb("service", "ServicePrint", Unit, "``service print``.")
+DriverRelease = of_verb("release", "DriverRelease", ReleaseData, "``release``.")
+Checkpointed = of_verb("checkpointed", "Checkpointed", tuple[Saved, ...], "``checkpointed``.")
+AskCheckpoint = of_verb("ask-checkpoint", "AskCheckpoint", Asked, "``ask-checkpoint``.")
+Web = of_verb("web", "Web", Serving, "``web``, once it answers, and ``web --token``.")
+DemoBegins = of_verb("demo", "DemoBegins", DemoStarted, "``demo``, first line.")
+DemoGoesOn = of_verb("demo", "DemoGoesOn", DemoEvent, "``demo``, a line per event.")
+DemoEnds = of_verb("demo", "DemoEnds", DemoSummary, "``demo``, last line.")
+Completion = of_verb("completion", "Completion", Script, "``completion``.")
+PageShown = of_verb("docs", "PageShown", PageText, "``docs PAGE``.")
+Pages = of_verb("docs", "Pages", tuple[PageName, ...], "``docs --list``.")
+PagesFound = of_verb("docs", "PagesFound", tuple[Hit, ...], "``docs --search``.")
+Schemas = of_verb("schema", "Schemas", tuple[SchemaName, ...], "``schema --json`` without a name.")

@@ -8,20 +8,22 @@ from msgspec import Meta
 
 from gpuwatchd.cli.answers.alerts import AlertShape
 from gpuwatchd.cli.answers.base import (
-    Answer,
     Bytes,
     Count,
     DeviceId,
+    HoldingShape,
+    Info,
     Instant,
     Pid,
     Seconds,
     Shape,
     Share,
+    Verdict,
+    of_verb,
 )
 from gpuwatchd.cli.answers.charts import PictureShape
-from gpuwatchd.cli.answers.findings import HoldingShape, Info, Verdict
+from gpuwatchd.cli.answers.current import Silent
 from gpuwatchd.cli.answers.history import Paid, PriceUsed, Sums
-from gpuwatchd.cli.answers.present import Silent
 
 
 class Summary(Shape):
@@ -35,7 +37,7 @@ class Summary(Shape):
     leaks: Count
     gpu_troubles: Count
     idle: Count
-    """Memory held without work that was told of."""
+    """Idle memory that was told of."""
     suspicions: Count
     """Watches that never became an alert."""
     ended_full: Count
@@ -234,8 +236,4 @@ class ReportData(Shape):
     """Of the processes that `--pid` names."""
 
 
-class Report(Answer):
-    """``report``."""
-
-    verb: Literal["report"]
-    data: ReportData
+Report = of_verb("report", "Report", ReportData, "``report``.")

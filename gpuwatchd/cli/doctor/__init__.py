@@ -8,8 +8,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpuwatchd.cli.doctor import answer
-from gpuwatchd.cli.doctor.answer import Around, Asked, Check, asked_for, failed
+from gpuwatchd.cli.doctor.answer import Check, CheckContext, PendingCheck, failed, select_checks
 from gpuwatchd.cli.doctor.answer import every as every_name
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import GpuwatchdError
@@ -62,7 +64,7 @@ def every(flags: Globals, names: Sequence[str] = (), *, offline: bool = False) -
     """
     wanted: list[str] = []
     for name in names:
-        meant = asked_for(name, tuple(CHECKS))
+        meant = select_checks(name, tuple(CHECKS))
         wanted += meant
         if not meant:
             near = difflib.get_close_matches(name, every_name(tuple(CHECKS)), n=1)
@@ -75,27 +77,28 @@ def every(flags: Globals, names: Sequence[str] = (), *, offline: bool = False) -
     yield from ask(around(flags, offline=offline), wanted)
 
 
-def around(flags: Globals, *, offline: bool = False) -> Around:
+def around(flags: Globals, *, offline: bool = False) -> CheckContext:
     """Return this machine and the configuration in force."""
     try:
         loaded = flags.load_config()
     except GpuwatchdError as error:
         nothing = config.load(Path(os.devnull), environ={})
-        return Around(flags, nothing, faulty=(error.message, error.hint), offline=offline)
-    return Around(flags, loaded, offline=offline)
+        return CheckContext(flags, nothing, faulty=(error.message, error.hint), offline=offline)
+    return CheckContext(flags, loaded, offline=offline)
 
 
-def ask(machine: Around, names: Sequence[str] = ()) -> Iterator[Check]:
+def ask(machine: CheckContext, names: Sequence[str] = ()) -> Iterator[Check]:
     """Yield what the checks answer about a machine."""
     machine.read()
     wanted = [name for name in CHECKS if not names or name in names]
     early = {name: _asked(machine, name) for name in wanted if name in _SLOW}
     for name in wanted:
         asked = early.get(name) or _asked(machine, name)
-        yield from _named(name, asked.answers(answer.DEADLINE_S + _SLACK_S))
+        for check in asked.answers(answer.DEADLINE_S + _SLACK_S):
+            yield check if check.id else msgspec.structs.replace(check, id=name)
 
 
-def _asked(machine: Around, name: str) -> Asked:
+def _asked(machine: CheckContext, name: str) -> PendingCheck:
     def work() -> Iterable[Check]:
         module, _, function = CHECKS[name].partition(":")
         checks: Iterable[Check] = getattr(
@@ -106,9 +109,4 @@ def _asked(machine: Around, name: str) -> Asked:
     hung = failed(
         "check-hangs", name, "does not come to an end", f"gpuwatchctl doctor {name} --debug"
     )
-    return Asked(work, hung)
-
-
-def _named(name: str, checks: Iterable[Check]) -> Iterator[Check]:
-    for check in checks:
-        yield check if check.id else check.answered_by(name)
+    return PendingCheck(work, hung)

@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import msgspec
-
 from gpuwatchd.core import text
 from gpuwatchd.core.model import Value
 
@@ -45,12 +43,8 @@ class Check(Value, frozen=True, kw_only=True):
     page: str = ""
     """Page of the documentation; "" where nothing is wrong."""
 
-    def answered_by(self, check: str) -> Check:
-        """Return the same with the name of its check as the id."""
-        return msgspec.structs.replace(self, id=check)
 
-
-class Around:
+class CheckContext:
     """What every check may look at.
 
     Attributes
@@ -135,12 +129,9 @@ class Around:
         """Runs a command; built when it is first wanted."""
         if self._run is None:
             from gpuwatchd.service.runner import CommandRunner  # noqa: PLC0415
+            from gpuwatchd.service.unit_files import with_runtime_dir  # noqa: PLC0415
 
-            usual = f"/run/user/{os.getuid()}"
-            environ = dict(self.environ)
-            if Path(usual).is_dir():
-                environ.setdefault("XDG_RUNTIME_DIR", usual)
-            self._run = CommandRunner(environ)
+            self._run = CommandRunner(with_runtime_dir(self.environ))
         return self._run
 
     @property
@@ -169,7 +160,7 @@ def failed(fault: str, name: str, words: str, hint: str = "") -> Check:
     return _check(name, "failed", words, hint=hint, id=fault, page=f"{PAGE}#{fault}")
 
 
-class Asked:
+class PendingCheck:
     """A check that has been asked and answers in its own time.
 
     Parameters
@@ -274,12 +265,13 @@ _ONE_OF: Final = (
 """What is called after a thing of this machine."""
 
 
-def asked_for(name: str, checks: tuple[str, ...]) -> tuple[str, ...]:
+def select_checks(name: str, checks: tuple[str, ...]) -> tuple[str, ...]:
     """Return which of the checks a name means; none where it means nothing.
 
     Examples
     --------
-    >>> asked_for("extras", ("program", "gpus")), asked_for("gpu-none", ("program", "gpus"))
+    >>> names = ("program", "gpus")
+    >>> select_checks("extras", names), select_checks("gpu-none", names)
     (('program',), ('gpus',))
     """
     if name in checks:

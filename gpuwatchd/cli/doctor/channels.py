@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.cli import ruleset
-from gpuwatchd.cli.doctor.answer import Asked, Check, ok, warning
+from gpuwatchd.cli.doctor.answer import Check, PendingCheck, ok, warning
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import NotifyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gpuwatchd.cli.doctor.answer import Around
+    from gpuwatchd.cli.doctor.answer import CheckContext
     from gpuwatchd.core.ports import Notifier
 
 
-def check(around: Around) -> Iterator[Check]:
+def check(around: CheckContext) -> Iterator[Check]:
     """Yield what each channel says of itself."""
     from gpuwatchd.notify import NOTIFIERS, dispatcher  # noqa: PLC0415
 
@@ -32,7 +32,7 @@ def check(around: Around) -> Iterator[Check]:
         yield from one.answers()
 
 
-def _ask(name: str, notifier: Notifier) -> Asked:
+def _ask(name: str, notifier: Notifier) -> PendingCheck:
     test = f"gpuwatchctl notify test {name}"
     hung = warning("channel-hangs", f"channel {name}", "does not answer", test)
 
@@ -46,7 +46,7 @@ def _ask(name: str, notifier: Notifier) -> Asked:
             )
         ]
 
-    return Asked(probe, hung)
+    return PendingCheck(probe, hung)
 
 
 # Does the mail server answer, as far as one comes without sending anything.
@@ -58,7 +58,7 @@ NAMES_S = 1.0
 """More for finding the address of a name, which cannot be interrupted."""
 
 
-def mail_server(around: Around) -> Iterator[Check]:
+def mail_server(around: CheckContext) -> Iterator[Check]:
     """Yield whether the server of [notify.email] answers; nothing where no mail is wanted."""
     section = around.settings.notify.email
     if "email" not in ruleset.used_channels(around.settings) or not section.host:
@@ -73,10 +73,10 @@ def mail_server(around: Around) -> Iterator[Check]:
         f"{host} does not answer within {WITHIN_S + NAMES_S:g} s",
         f"getent hosts {host}; is the port open from here?",
     )
-    yield from Asked(lambda: [_reach(around)], hung).answers(WITHIN_S + NAMES_S)
+    yield from PendingCheck(lambda: [_reach(around)], hung).answers(WITHIN_S + NAMES_S)
 
 
-def _reach(around: Around) -> Check:
+def _reach(around: CheckContext) -> Check:
     from gpuwatchd.notify.channels.email.channel import Reach  # noqa: PLC0415
 
     values = msgspec.structs.asdict(around.settings.notify.email)
@@ -95,7 +95,7 @@ _CONNECT_S = 1.0
 _ELSE = 'or, on a machine without a desktop: [policy] channels = ["email"]'
 
 
-def desktop_session(around: Around) -> Iterator[Check]:
+def desktop_session(around: CheckContext) -> Iterator[Check]:
     """Yield where the session bus is; nothing where no pop-up is wanted."""
     if "desktop" not in ruleset.used_channels(around.settings) or os.uname().sysname != "Linux":
         return
@@ -113,7 +113,7 @@ def desktop_session(around: Around) -> Iterator[Check]:
         yield warning(
             "session-dead",
             _SESSION,
-            f"nobody answers at the session bus {text.clean(names[0])}: that session is over",
+            f"no answer from the session bus {text.clean(names[0])}: that session is over",
             "unset DBUS_SESSION_BUS_ADDRESS and log in again",
         )
     else:
@@ -137,7 +137,7 @@ def _why_foreign(environ: Mapping[str, str]) -> tuple[str, str] | None:
         words = f"su: XDG_RUNTIME_DIR={text.clean(home)} is another user's"
         return words, "log in as this user itself (su -l, ssh or machinectl shell)"
     if environ.get("SSH_CONNECTION"):
-        words = "ssh: this login has no desktop session, and nobody is logged in to a desktop"
+        words = "ssh: this login has no desktop session, and no user is logged in to a desktop"
         return words, f"have the daemon run in the session of a desktop, {_ELSE}"
     return None
 

@@ -7,8 +7,8 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli.doctor.answer import Asked, Check, failed, ok, warning
-from gpuwatchd.collect.host.files import inside_container
+from gpuwatchd.cli.doctor.answer import Check, PendingCheck, failed, ok, warning
+from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.collect.nvml import driver as nvml_library
 from gpuwatchd.collect.nvml.system import read_text
 from gpuwatchd.core import units
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from gpuwatchd.cli.doctor.answer import Around
+    from gpuwatchd.cli.doctor.answer import CheckContext
     from gpuwatchd.core.model import Device, Sample
 
 _READABLE = frozenset({"ok", "asleep", "released"})
 """States of a GPU that need no mending."""
 
 
-def check(around: Around) -> Iterator[Check]:
+def check(around: CheckContext) -> Iterator[Check]:
     """Yield whether each source works, then what keeps it from reading a GPU."""
     from gpuwatchd.collect import SOURCES, selection  # noqa: PLC0415
 
@@ -56,24 +56,24 @@ def check(around: Around) -> Iterator[Check]:
         )
 
 
-def _ask(word: str, around: Around) -> Asked:
+def _ask(word: str, around: CheckContext) -> PendingCheck:
     hung = failed(
         "source-hangs",
         f"source {word}",
         "does not answer: the driver hangs",
         "sudo dmesg | tail; often only this helps: sudo reboot",
     )
-    return Asked(lambda: _source(word, around), hung)
+    return PendingCheck(lambda: _source(word, around), hung)
 
 
-def _source(name: str, around: Around) -> list[Check]:
+def _source(name: str, around: CheckContext) -> list[Check]:
     from gpuwatchd.collect import selection  # noqa: PLC0415
 
     word = f"source {name}"
     if name == "nvml" and (until_s := around.released_until_s) is not None:
         # Asking the driver anything would hold the GPUs again, which somebody wants free.
         until = units.clock(until_s, now_s=time.time())
-        return [ok(word, f"let go on request until {until}, and not asked")]
+        return [ok(word, f"released on request until {until}, and not asked")]
     try:
         source = selection.make(name, around.settings.sources)
         availability = source.probe()
@@ -119,7 +119,7 @@ def _counted(devices: Sequence[Device]) -> str:
 
 def _troubles(device: Device, sample: Sample) -> list[Check]:
     """Say what keeps a GPU or its processes from being read, in the words of ``status``."""
-    from gpuwatchd.cli import environment  # noqa: PLC0415
+    from gpuwatchd.cli.doctor import environment  # noqa: PLC0415
     from gpuwatchd.store.live import LiveDevice  # noqa: PLC0415
 
     faults = tuple(fault.why for fault in sample.faults if fault.device_uid == device.uid)
@@ -143,7 +143,7 @@ _VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)?")
 _RUN_WITH = "docker run --gpus all ... (podman: --device nvidia.com/gpu=all)"
 
 
-def explain(around: Around, *, works: bool) -> Iterator[Check]:
+def explain(around: CheckContext, *, works: bool) -> Iterator[Check]:
     """Yield what the driver is, and where it does not work why.
 
     Parameters
@@ -174,7 +174,7 @@ def explain(around: Around, *, works: bool) -> Iterator[Check]:
         yield from _not_loaded(root, len(cards))
     elif library is None:
         yield from _no_library(root, module)
-    elif (flaw := nvml_library.flaw(library)) is not None:
+    elif (flaw := nvml_library.library_defect(library)) is not None:
         words = f"the NVIDIA library cannot be loaded: {flaw.words}"
         yield warning("driver-library-unusable", _NAME, words, flaw.hint)
     elif (ours := _version(library)) and ours != module:
@@ -201,7 +201,7 @@ def _not_loaded(root: Path, count: int) -> Iterator[Check]:
         yield warning(
             "driver-nouveau",
             _NAME,
-            f"{cards}, run by nouveau, which tells nothing of memory; NVIDIA's driver is needed",
+            f"{cards}, run by nouveau, which reports no memory use; NVIDIA's driver is needed",
             "sudo apt install nvidia-driver (or your system's package), then: sudo reboot",
         )
         return

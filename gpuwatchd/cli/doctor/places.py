@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.cli import locations
+from gpuwatchd.cli import state_location
 from gpuwatchd.cli.doctor.answer import Check, failed, ok, warning
 from gpuwatchd.core import units
 from gpuwatchd.core.config import directories as places
@@ -22,7 +22,7 @@ from gpuwatchd.store import file_modes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.doctor.answer import Around
+    from gpuwatchd.cli.doctor.answer import CheckContext
     from gpuwatchd.core.config import Config
 
 MOUNTINFO = "/proc/self/mountinfo"
@@ -36,9 +36,9 @@ _READ_S = 5.0
 """A history that takes longer to read whole counts as sound: the deadline of a check is near."""
 
 
-def check(around: Around) -> Iterator[Check]:
+def check(around: CheckContext) -> Iterator[Check]:
     """Yield whether both directories can be used, and whether the disk has room."""
-    place = locations.chosen()
+    place = state_location.chosen()
     directories = ("history", place.state_dir), ("live", place.runtime_dir)
     if place.scope == "system":
         yield from (_of_system(f"{name} directory", path) for name, path in directories)
@@ -77,7 +77,7 @@ def _of_system(name: str, directory: Path) -> Check:
         return ok(name, f"{directory} is not there: the service of this machine does not run")
     if mode & stat.S_IRWXO:
         hint = f"sudo chmod 750 {shlex.quote(str(directory))}"
-        return warning("directory-open", name, f"everybody can look into {directory}", hint)
+        return warning("directory-open", name, f"everybody can read {directory}", hint)
     return ok(name, f"{directory}, of the service of this machine; its group reads it")
 
 
@@ -104,7 +104,7 @@ def _directory(
         hint = _opened(directory, existing, variable)
         homeless = places.HOMELESS in directory.parents
         words = f"{existing} cannot be written by you"
-        words = "nobody knows where your home is" if homeless else words
+        words = "your home directory is unknown" if homeless else words
         return failed("directory-closed", name, words, hint)
     if existing != directory:
         return ok(name, f"{directory} does not exist yet and can be made")
@@ -115,7 +115,7 @@ def _directory(
     if readers == "group" and file_modes.is_shared(about.st_mode):
         return ok(name, f"{directory}, read by its group")
     if stat.S_IMODE(about.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-        words = f"others can look into {directory}"
+        words = f"others can read {directory}"
         return warning("directory-open", name, words, f"chmod 700 {quoted}")
     return ok(name, str(directory))
 
@@ -194,7 +194,7 @@ def _disk_space(settings: Config, directory: Path) -> Check:
             "disk-small",
             name,
             f"{words}: {units.size(missing)} too few for it to reach its bound",
-            "make room, or set a lower [store] max-db-mib",
+            "free some space, or set a lower [store] max-db-mib",
         )
     full = held >= 0.95 * bound
     return ok(name, f"{words}; at its bound: the oldest samples go first" if full else words)
@@ -239,21 +239,21 @@ def _mount(directory: Path) -> tuple[str, str | None]:
     return best, kind
 
 
-def history(_: Around) -> Iterator[Check]:
+def history(_: CheckContext) -> Iterator[Check]:
     """Yield whether the history can be read, all of it."""
     from gpuwatchd.cli import history_query  # noqa: PLC0415
-    from gpuwatchd.store import access, integrity  # noqa: PLC0415
+    from gpuwatchd.store import client_connection, integrity  # noqa: PLC0415
 
-    directory = locations.state_dir()
+    directory = state_location.state_dir()
     file = directory / history_query.FILE_NAME
     try:
         if not file.exists():
-            yield ok("history", "nothing is recorded yet")
+            yield ok("history", "no data recorded yet")
             return
         with history_query.reader() as reader:
             count = len(reader.devices())
             if (why := reader.ask(lambda it: integrity.damage_within(it, _READ_S))) is not None:
-                raise access.damaged(file, why)
+                raise client_connection.damaged(file, why)
     except StoreDamaged as error:
         one = failed("history-damaged", "history", error.message, error.hint)
         yield msgspec.structs.replace(one, page=error.page)
@@ -264,7 +264,7 @@ def history(_: Around) -> Iterator[Check]:
         return
     except PermissionError:
         hint = "gpuwatchctl doctor disk"
-        yield failed("history-unreadable", "history", f"you may not look into {directory}", hint)
+        yield failed("history-unreadable", "history", f"you may not read {directory}", hint)
         return
     amount = units.size(file.stat().st_size)
     yield ok("history", f"{file}: {amount}, {count} GPU" + ("" if count == 1 else "s"))
@@ -279,5 +279,5 @@ def history(_: Around) -> Iterator[Check]:
             "history-damaged",
             "history",
             f"a damaged history was moved aside: {aside[-1].name}",
-            access.rescue(aside[-1]),
+            client_connection.rescue(aside[-1]),
         )

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import environment, settings
+from gpuwatchd.cli import settings
+from gpuwatchd.cli.doctor import environment
 from gpuwatchd.cli.doctor.answer import Check, failed, ok, warning
 from gpuwatchd.core import config, extras, text, units
 from gpuwatchd.core.errors import GpuwatchdError
@@ -23,7 +24,7 @@ from gpuwatchd.core.errors import GpuwatchdError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.doctor.answer import Around
+    from gpuwatchd.cli.doctor.answer import CheckContext
 
 SQLITE_NEEDED = (3, 37, 0)
 _EXTRAS = {"charts": "matplotlib", "chat": "apprise", "web": "uvicorn", "keyring": "keyring"}
@@ -40,7 +41,7 @@ _OWN_COMPLETIONS = (
 _MANUAL = "share/man/man1/gpuwatchctl.1"
 
 
-def check(around: Around) -> Iterator[Check]:
+def check(around: CheckContext) -> Iterator[Check]:
     """Yield what is wrong with the program itself."""
     yield _python()
     if sqlite3.sqlite_version_info < SQLITE_NEEDED:
@@ -70,7 +71,7 @@ def _python() -> Check:
     return ok("python", words)
 
 
-def _terminal(around: Around) -> Check:
+def _terminal(around: CheckContext) -> Check:
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("_", "-")
     named = around.environ.get("LC_ALL") or around.environ.get("LC_CTYPE")
     named = named or around.environ.get("LANG", "")
@@ -93,7 +94,7 @@ def _extras() -> Check:
     return ok("extras", f"{words}{', '.join(missing)} ({extras.install('full')})")
 
 
-def _brought(around: Around) -> Check:
+def _brought(around: CheckContext) -> Check:
     """Look where shells and man look; of a virtual environment man alone knows, and by its PATH."""
     folders = [Path(name) for name in around.environ.get("PATH", "").split(os.pathsep)]
     places = [around.root / "usr", around.root / "usr/local"]
@@ -112,7 +113,7 @@ def _brought(around: Around) -> Check:
 _FAULTS = {"device files": "device-files", "processes": "processes-hidden"}
 
 
-def surroundings(around: Around) -> Iterator[Check]:
+def surroundings(around: CheckContext) -> Iterator[Check]:
     """Yield what is around us."""
     state, _ = around.state
     found = environment.every(around.settings, state, alive=around.alive)
@@ -158,7 +159,7 @@ def disciplined() -> bool | None:
     return not about.status & _UNSYNCHRONIZED_BIT
 
 
-def clock(around: Around) -> Iterator[Check]:
+def clock(around: CheckContext) -> Iterator[Check]:
     """Yield what is wrong with the clock."""
     checks = [*_synchronised(around), *_zone(around), *_ahead(around)]
     yield from checks
@@ -167,7 +168,7 @@ def clock(around: Around) -> Iterator[Check]:
         yield ok(_CLOCK, f"{units.clock(time.time())} {offset}")
 
 
-def _synchronised(around: Around) -> Iterator[Check]:
+def _synchronised(around: CheckContext) -> Iterator[Check]:
     # In a container the host's services keep the clock, and their files are not seen.
     if not around.with_systemd or (around.root / "run/systemd/container").exists():
         return
@@ -181,7 +182,7 @@ def _synchronised(around: Around) -> Iterator[Check]:
     )
 
 
-def _zone(around: Around) -> Iterator[Check]:
+def _zone(around: CheckContext) -> Iterator[Check]:
     zone = around.environ.get("TZ", "").lstrip(":")
     database = around.root / "usr/share/zoneinfo"
     if "/" not in zone or zone.startswith("/") or not database.is_dir():
@@ -195,7 +196,7 @@ def _zone(around: Around) -> Iterator[Check]:
         )
 
 
-def _ahead(around: Around) -> Iterator[Check]:
+def _ahead(around: CheckContext) -> Iterator[Check]:
     """Yield when what is recorded lies in the future: the clock was set back.
 
     A source with a clock of its own (a recording, a simulation) may be there already.
@@ -215,15 +216,15 @@ def _ahead(around: Around) -> Iterator[Check]:
             "clock-behind",
             _CLOCK,
             f"is {ahead} behind what is recorded already: it was set back, or was wrong before",
-            "timedatectl; what is recorded from the future is judged once its time comes",
+            "timedatectl; samples from the future are used once their time comes",
         )
 
 
 def _recorded_s(now_s: float) -> float:
     """Return the latest instant of the history that lies ahead; 0 where none does."""
-    from gpuwatchd.cli import history_query, locations  # noqa: PLC0415
+    from gpuwatchd.cli import history_query, state_location  # noqa: PLC0415
 
-    if not locations.recorded(locations.state_dir()):
+    if not state_location.recorded(state_location.state_dir()):
         return 0.0
     try:
         with history_query.reader() as history:
@@ -243,7 +244,7 @@ _SECRET = ("password", "token", "secret", "://")
 _ORIGIN = "gpuwatchctl config print --origin"
 
 
-def configuration(around: Around) -> Iterator[Check]:
+def configuration(around: CheckContext) -> Iterator[Check]:
     """Yield what is wrong with the configuration."""
     if around.faulty is not None:
         message, hint = around.faulty
@@ -258,7 +259,7 @@ def configuration(around: Around) -> Iterator[Check]:
         yield ok("config", f"{names}{over}")
 
 
-def _sources(around: Around) -> Iterator[Check]:
+def _sources(around: CheckContext) -> Iterator[Check]:
     chosen = around.settings
     for words in settings.problems(chosen):
         yield failed("config-problem", "config", words, "gpuwatchctl config validate")
@@ -302,7 +303,7 @@ def _tells(content: str) -> bool:
 # Is it known what the GPUs cost.
 
 
-def prices(around: Around) -> Iterator[Check]:
+def prices(around: CheckContext) -> Iterator[Check]:
     """Yield which price is used, and what is doubtful about it."""
     from gpuwatchd.cli import cost_text  # noqa: PLC0415
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import locations
+from gpuwatchd.cli import state_location
 from gpuwatchd.cli.doctor.answer import Check, ok, warning
-from gpuwatchd.collect.host.files import read_bytes
+from gpuwatchd.collect.host.procfs import read_bytes
 from gpuwatchd.core import config, text, units
 from gpuwatchd.core.config import directories
 from gpuwatchd.core.errors import GpuwatchdError
@@ -19,7 +19,7 @@ from gpuwatchd.core.errors import GpuwatchdError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.doctor.answer import Around
+    from gpuwatchd.cli.doctor.answer import CheckContext
     from gpuwatchd.core.model import Availability
     from gpuwatchd.core.ports import Manager
 
@@ -32,18 +32,23 @@ _ENABLED = "etc/systemd/system/multi-user.target.wants/gpuwatchd.service"
 _PROGRAMS = ("gpuwatchctl", "gpuwatchd")
 
 
-def check(around: Around) -> Iterator[Check]:
+def check(around: CheckContext) -> Iterator[Check]:
     """Yield whether the daemon runs and how it does."""
     state, pairs = around.state
     again, logs = "gpuwatchctl service restart", "gpuwatchctl service logs"
-    if locations.chosen().scope == "system":
+    if state_location.chosen().scope == "system":
         again, logs = "sudo systemctl restart gpuwatchd", "sudo journalctl -u gpuwatchd"
     for code, words in pairs:
         if code in _BROKEN:
             hint = _NEWER if code == "state-newer" else again
             yield warning(_BROKEN[code], "daemon", words, hint)
         elif code == "system-denied":
-            yield warning("daemon-denied", "daemon", locations.REFUSED, locations.joining())
+            yield warning(
+                "daemon-denied",
+                "daemon",
+                state_location.REFUSED,
+                state_location.access_instructions(),
+            )
         else:
             yield ok("daemon", words)
     if state is None or not around.alive:
@@ -73,7 +78,7 @@ def check(around: Around) -> Iterator[Check]:
         yield warning("daemon-problem", "daemon", problem, logs)
 
 
-def instances(around: Around) -> Iterator[Check]:
+def instances(around: CheckContext) -> Iterator[Check]:
     """Yield a second daemon, a second service, and programs that hide others."""
     checks = [*_two_daemons(around), *_two_services(around), *_programs(around)]
     yield from checks
@@ -81,7 +86,7 @@ def instances(around: Around) -> Iterator[Check]:
         yield ok("instances", "one installation, and no second daemon")
 
 
-def _two_daemons(around: Around) -> Iterator[Check]:
+def _two_daemons(around: CheckContext) -> Iterator[Check]:
     held = {}
     for directory in _runtime_dirs(around):
         lock = directory / _LOCK
@@ -92,7 +97,9 @@ def _two_daemons(around: Around) -> Iterator[Check]:
     if len(held) > 1:
         which = " and ".join(f"pid {pid} ({lock.parent})" for lock, pid in held.items())
         system = any(lock.parent == directories.SYSTEM_RUNTIME_DIR for lock in held)
-        hint = "gpuwatchctl service stop" + (" (the machine's own goes on)" if system else "")
+        hint = "gpuwatchctl service stop" + (
+            " (the system service keeps running)" if system else ""
+        )
         yield warning(
             "instance-second",
             "instances",
@@ -101,7 +108,7 @@ def _two_daemons(around: Around) -> Iterator[Check]:
         )
 
 
-def _runtime_dirs(around: Around) -> list[Path]:
+def _runtime_dirs(around: CheckContext) -> list[Path]:
     """Return every directory in which a daemon of ours or of the machine may hold its lock."""
     plain = {k: v for k, v in around.environ.items() if not k.startswith("GPUWATCHD_")}
     session = {k: v for k, v in plain.items() if k != "XDG_RUNTIME_DIR"}
@@ -123,7 +130,7 @@ def is_held(lock: Path, root: Path) -> bool:
     return any("FLOCK" in (fields := line.split()) and place in fields for line in lines)
 
 
-def _two_services(around: Around) -> Iterator[Check]:
+def _two_services(around: CheckContext) -> Iterator[Check]:
     home = Path(around.environ.get("HOME") or "/nonexistent")
     folder = home / ".config/systemd/user"
     agents = home / "Library/LaunchAgents"
@@ -151,7 +158,7 @@ def _only(folder: Path, file: Path) -> bool:
     return [*folder.glob("*gpuwatchd*.plist")] == [file]
 
 
-def _programs(around: Around) -> Iterator[Check]:
+def _programs(around: CheckContext) -> Iterator[Check]:
     folders = [Path(value) for value in around.environ.get("PATH", "").split(os.pathsep) if value]
     first: dict[str, Path] = {}
     for name in _PROGRAMS:
@@ -197,7 +204,7 @@ _LOGS = "gpuwatchctl service logs"
 _ASK_S = 5.0
 
 
-def service(around: Around) -> Iterator[Check]:
+def service(around: CheckContext) -> Iterator[Check]:
     """Yield what the service manager knows of the daemon."""
     from gpuwatchd.core import registry  # noqa: PLC0415
     from gpuwatchd.service import MANAGERS  # noqa: PLC0415
@@ -229,7 +236,7 @@ def _unmanaged(availability: Availability, *, alive: bool) -> Check:
     return warning("service-none", "service", availability.reason, hint)
 
 
-def _shown(around: Around, *, system: bool) -> dict[str, str]:
+def _shown(around: CheckContext, *, system: bool) -> dict[str, str]:
     """Return what systemctl shows of the unit; nothing where it does not answer."""
     whose = [] if system else ["--user"]
     argv = ["systemctl", *whose, "show", "gpuwatchd.service", f"--property={_SHOWN}"]
@@ -323,7 +330,7 @@ def _settled(unit: str) -> list[str]:
     return [line for line in unit.splitlines() if not line.startswith(("Environment=", "#"))]
 
 
-def _linger(around: Around, values: dict[str, str]) -> Iterator[Check]:
+def _linger(around: CheckContext, values: dict[str, str]) -> Iterator[Check]:
     """Yield from /var/lib/systemd/linger: one file per user whose services outlive the session."""
     import pwd  # noqa: PLC0415
 

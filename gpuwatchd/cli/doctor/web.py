@@ -11,6 +11,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.cli.doctor.answer import Check, ok, warning
+from gpuwatchd.collect.host.procfs import read_bytes, words_of
 from gpuwatchd.core import config, extras, text
 from gpuwatchd.core.config import listening
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuwatchd.cli.doctor.answer import Around
+    from gpuwatchd.cli.doctor.answer import CheckContext
 
 _NAME = "live page"
 _NEEDED: Final = ("starlette", "uvicorn")
@@ -29,7 +30,7 @@ _LISTENS: Final = "0A"
 _CONNECT_S = 1.0
 
 
-def check(around: Around) -> Iterator[Check]:
+def check(around: CheckContext) -> Iterator[Check]:
     """Yield whether the page could be served; nothing where the configuration cannot be read."""
     if around.faulty is not None:
         return
@@ -42,7 +43,7 @@ def check(around: Around) -> Iterator[Check]:
             yield ok(_NAME, f"{one.text}; {one.hint}")
 
 
-def _checks(around: Around, section: config.WebSection) -> list[Check]:
+def _checks(around: CheckContext, section: config.WebSection) -> list[Check]:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         words = f"gpuwatchctl web needs {' and '.join(missing)}, not installed"
@@ -67,7 +68,7 @@ def _reached(address: listening.Address) -> Check | None:
 # ---- the address
 
 
-def _place(around: Around, address: listening.Address) -> Check | None:
+def _place(around: CheckContext, address: listening.Address) -> Check | None:
     if address.path is not None:
         return _socket(address.path)
     for host in address.hosts:
@@ -90,12 +91,12 @@ def _place(around: Around, address: listening.Address) -> Check | None:
     return None
 
 
-def _taken(around: Around, where: str, port: int) -> Check:
+def _taken(around: CheckContext, where: str, port: int) -> Check:
     """Return who has a port, as far as this user may know it."""
     uid, inode = _listener(around.root, port)
     pid = None if inode is None else _holder(around.root, inode)
     if pid is not None:
-        argv = _argv(around.root, pid)
+        argv = words_of(read_bytes(around.root / "proc" / str(pid) / "cmdline"))
         name = text.clean(" ".join(argv[:2]), limit=80)
         if any(word.endswith("gpuwatchctl") for word in argv) and "web" in argv:
             return ok(_NAME, f"gpuwatchctl web, pid {pid}, serves it at {where}")
@@ -128,14 +129,6 @@ def _holder(root: Path, inode: str) -> int | None:
         except OSError:
             continue
     return None
-
-
-def _argv(root: Path, pid: int) -> list[str]:
-    try:
-        data = (root / "proc" / str(pid) / "cmdline").read_bytes()
-    except OSError:
-        return []
-    return [os.fsdecode(word) for word in data.split(b"\0") if word]
 
 
 def _user(uid: int) -> str:

@@ -9,7 +9,7 @@ from gpuwatchd.cli import cost_text
 from gpuwatchd.cli import verdict_text as words
 from gpuwatchd.cli.incidents import OPEN
 from gpuwatchd.cli.report import incident, quality
-from gpuwatchd.cli.report.stake import Stake, ranked
+from gpuwatchd.cli.report.incident import Stake, ranked
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import OUT_OF_MEMORY
 
@@ -36,7 +36,7 @@ _GRADES: Final = ((90, "A"), (75, "B"), (60, "C"), (40, "D"), (0, "E"))
 NOT_ENOUGH: Final = "not enough data"
 ORDER: Final = (
     "By severity; then by money at stake, or by the time that is left where a price is unknown. "
-    "What is over, or held without work, comes after what is open; the watching itself comes last."
+    "What is resolved or idle comes after what is open; the monitoring itself comes last."
 )
 _OPEN_LEVELS: Final = {"critical": 0, "warning": 1, "info": 2}
 _WASTE: Final = 3
@@ -77,13 +77,13 @@ class Item(NamedTuple):
     text: str
     why: str
     command: str
-    usd: float | None
-    """At stake; None is unknown."""
-    eta_s: float | None
     level: int
     """What is compared with each other: :data:`_OPEN_LEVELS`, :data:`_WASTE`, :data:`_CARE`."""
     urgent: int
     """Breaks ties: 0 is first."""
+    usd: float | None = None
+    """At stake; None is unknown."""
+    eta_s: float | None = None
 
 
 def ends(alerts: list[Alert]) -> int:
@@ -99,7 +99,9 @@ def watched_hours(period: Period) -> float:
 def score(period: Period) -> Score:
     """Return how well a period went."""
     hours = watched_hours(period)
-    if hours * 3600.0 < _LEAST_SAMPLES_S or _is_little(period):
+    known = period.quality.watched_share or 0.0
+    is_little = known < _LEAST_SHARE and known * period.asked.span_s < _LEAST_WATCHED_S
+    if hours * 3600.0 < _LEAST_SAMPLES_S or is_little:
         return Score(None, None, None, 0.0, 0.0, 0.0)
     wasted = cost.total(
         entry.gpu_hours
@@ -115,11 +117,6 @@ def score(period: Period) -> Score:
     value = max(0, round(100.0 - less_waste - less_ends - less_open))
     grade = next(letter for least, letter in _GRADES if value >= least)
     return Score(value, grade, share, less_waste, less_ends, less_open)
-
-
-def _is_little(period: Period) -> bool:
-    share = period.quality.watched_share or 0.0
-    return share < _LEAST_SHARE and share * period.asked.span_s < _LEAST_WATCHED_S
 
 
 def items(period: Period) -> list[Item]:
@@ -138,7 +135,9 @@ def _of_incidents(period: Period) -> Iterator[Item]:
     for alert in period.alerts:
         still = alert.state in OPEN
         failed = alert.ended_code in OUT_OF_MEMORY
-        if alert.key in names or not (still or failed) or _is_normal(period, alert):
+        word = period.found.user_label(alert)
+        is_normal = word is not None and word.word == "normal"
+        if alert.key in names or not (still or failed) or is_normal:
             continue
         names.add(alert.key)
         usd = money.get(alert.key)
@@ -156,19 +155,13 @@ def _of_incidents(period: Period) -> Iterator[Item]:
         )
 
 
-def _is_normal(period: Period, alert: Alert) -> bool:
-    """Say whether the user said that it is meant to be so."""
-    word = period.found.user_label(alert)
-    return word is not None and word.word == "normal"
-
-
 def _why(period: Period, alert: Alert, usd: float | None, *, still: bool) -> str:
     parts = [alert.title or alert.key]
     if still and alert.kind == "leak":
         parts += words.pace(alert.finding)
         if incident.is_old(alert.finding, now_s=period.now_s):
             judged = units.moment(alert.finding.judged_at_s, now_s=period.now_s)
-            parts.append(f"as judged at {judged}")
+            parts.append(f"as of {judged}")
     elif alert.ended:
         parts.append(alert.ended)
     if usd:
@@ -180,8 +173,8 @@ def _why(period: Period, alert: Alert, usd: float | None, *, still: bool) -> str
 def _of_holdings(period: Period) -> Iterator[Item]:
     for holding in period.holdings:
         held = units.size(holding.held_bytes)
-        who = "nobody" if holding.process is None else words.who(holding.process)
-        text = f"{who} holds {held} without work"
+        who = "no known process" if holding.process is None else words.who(holding.process)
+        text = f"{who} holds {held} of idle memory"
         if holding.cost_usd:
             text += f", {cost_text.money(period.bill, holding.cost_usd)} so far"
         yield Item(
@@ -189,7 +182,6 @@ def _of_holdings(period: Period) -> Iterator[Item]:
             why=text,
             command="gpuwatchctl zombies",
             usd=holding.cost_usd,
-            eta_s=None,
             level=_WASTE,
             urgent=1,
         )
@@ -200,11 +192,9 @@ def _of_channels(period: Period) -> Iterator[Item]:
         if channel.failed and not channel.sent:
             times = "1 message" if channel.failed == 1 else f"{channel.failed} messages"
             yield Item(
-                text=f"Mend the channel {channel.name}: nothing has arrived by it.",
+                text=f"Repair the channel {channel.name}: it has delivered no message.",
                 why=f"{times} given up: {channel.why or 'no reason is known'}",
                 command=f"gpuwatchctl notify test {channel.name}",
-                usd=None,
-                eta_s=None,
                 level=_CARE,
                 urgent=1,
             )
@@ -214,22 +204,18 @@ def _of_watching(period: Period) -> Iterator[Item]:
     view, share = period.view, period.quality.watched_share
     if period.present and (view is None or not view.daemon.running):
         yield Item(
-            text="Start the daemon: nobody watches now.",
+            text="Start the daemon: the GPUs are not monitored now.",
             why="what happens from now on is in no report",
             command="gpuwatchctl service start",
-            usd=None,
-            eta_s=None,
             level=_CARE,
             urgent=0,
         )
     begun = period.quality.begun_s is not None
     if share is not None and share < _WELL_WATCHED and period.quality.missing and not begun:
         yield Item(
-            text="Let the daemon run all the time: much of this period is unknown.",
+            text="Run the daemon all the time: much of this period is unknown.",
             why=f"{quality.percent(share)} of it was watched",
             command="gpuwatchctl doctor",
-            usd=None,
-            eta_s=None,
             level=_CARE,
             urgent=3,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.analysis import cost
-from gpuwatchd.charts import drawing
+from gpuwatchd.charts import chart_model
 from gpuwatchd.cli import alert_details, cost_text, envelope, payload
 from gpuwatchd.cli.envelope import finite
 from gpuwatchd.cli.incidents import OPEN
@@ -13,14 +13,13 @@ from gpuwatchd.cli.report import advice, compose, incident, usage
 from gpuwatchd.core import text, units
 
 if TYPE_CHECKING:
-    from gpuwatchd.charts.drawing import Picture
     from gpuwatchd.cli.report.advice import Item, Score
     from gpuwatchd.cli.report.incident import Channel, Incident
     from gpuwatchd.cli.report.period import Period
     from gpuwatchd.cli.report.usage import DeviceUse, Holder
 
 
-def of(period: Period) -> dict[str, Any]:
+def report_json(period: Period) -> dict[str, Any]:
     """Return the answer of ``report --json``."""
     source = "database" if period.quality.watched_share is not None else period.found.source
     return envelope.answer("report", data(period), source=source, warnings=period.warnings)
@@ -62,7 +61,7 @@ def data(period: Period) -> dict[str, Any]:
         "holdings": [payload.holding_json(holding) for holding in period.holdings],
         "channels": [_channel(channel) for channel in period.channels.values()],
         "quality": _quality(period),
-        "pictures": [_picture(picture) for _, picture in period.process_pictures],
+        "pictures": [chart_model.to_json(picture) for _, picture in period.process_pictures],
     }
 
 
@@ -93,10 +92,7 @@ def _score(score: Score) -> dict[str, Any]:
         "grade": score.grade,
         "reason": None if score.value is not None else advice.NOT_ENOUGH,
         "formula": advice.FORMULA,
-        "waste_share": finite(score.waste_share),
-        "less_waste": score.less_waste,
-        "less_ends": score.less_ends,
-        "less_open": score.less_open,
+        **envelope.fields(score, "waste_share less_waste less_ends less_open"),
     }
 
 
@@ -121,12 +117,8 @@ def _finding(one: Incident) -> dict[str, Any]:
         "gpu_hours": finite(hours),
         "cost_usd": finite(usd),
         "silences": [payload.silence_json(each) for each in one.silences],
-        "picture": None if one.picture is None else _picture(one.picture),
+        "picture": None if one.picture is None else chart_model.to_json(one.picture),
     }
-
-
-def _picture(picture: Picture) -> dict[str, Any]:
-    return drawing.to_json(picture)
 
 
 def _gpu(period: Period, device_use: DeviceUse) -> dict[str, Any]:
@@ -135,12 +127,8 @@ def _gpu(period: Period, device_use: DeviceUse) -> dict[str, Any]:
         "device": envelope.device_json(device_use.device),
         "watched_s": device_use.watched_s,
         "mean_bytes": None if device_use.mean_bytes is None else round(device_use.mean_bytes),
-        "peak_bytes": device_use.peak_bytes,
-        "peak_at": units.instant(device_use.peak_at_s),
-        "util_pct": finite(device_use.util_pct),
-        "busy_hours": finite(device_use.busy_hours),
-        "energy_kwh": finite(device_use.energy_kwh),
-        "picture": None if picture is None else _picture(picture),
+        **envelope.fields(device_use, "peak_bytes peak_at util_pct busy_hours energy_kwh"),
+        "picture": None if picture is None else chart_model.to_json(picture),
     }
 
 
@@ -166,18 +154,13 @@ def _holder(holder: Holder) -> dict[str, Any]:
         "gib_hours": finite(holder.gib_hours),
         "gpu_hours": finite(holder.gpu_hours),
         "cost_usd": finite(holder.usd),
-        "peak_bytes": holder.peak_bytes,
-        "first_at": units.instant(holder.first_at_s),
-        "last_at": units.instant(holder.last_at_s),
+        **envelope.fields(holder, "peak_bytes first_at last_at"),
     }
 
 
 def _channel(channel: Channel) -> dict[str, Any]:
     return {
-        "name": text.clean(channel.name),
-        "sent": channel.sent,
-        "failed": channel.failed,
-        "waiting": channel.waiting,
+        **envelope.fields(channel, "name sent failed waiting"),
         "dry_runs": channel.dry,
         "last_sent_at": units.instant(channel.last_sent_s),
         "why": text.clean(channel.why, limit=1024) or None,

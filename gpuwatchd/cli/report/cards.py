@@ -8,7 +8,7 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.cli import alert_details, badges, cost_text, delivery_text, verdict_text
 from gpuwatchd.cli.incidents import OPEN
 from gpuwatchd.cli.process_facts import where
-from gpuwatchd.cli.report import incident, limits, tables
+from gpuwatchd.cli.report import document, incident, tables
 from gpuwatchd.cli.report.document import Card, Facts, Says, Shown
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LOOKS
@@ -16,11 +16,10 @@ from gpuwatchd.core.design import LOOKS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.charts.drawing import Picture
-    from gpuwatchd.cli.report.document import Block, Plain
+    from gpuwatchd.cli.report.document import Block
     from gpuwatchd.cli.report.incident import Incident
     from gpuwatchd.cli.report.period import Period
-    from gpuwatchd.cli.report.usage import DeviceUse, Holder
+    from gpuwatchd.cli.report.usage import Holder
     from gpuwatchd.core.model import Alert, Silence
 
 _LEFT_OUT = frozenset(alert_details.Label)
@@ -33,29 +32,25 @@ def finding(period: Period, one: Incident) -> Card:
     """Return an incident in full."""
     alert = one.alert
     badge = badges.raised(alert)
-    over = "" if alert.state in OPEN else ", over"
+    over = "" if alert.state in OPEN else ", resolved"
     text = verdict_text.verdict(alert.finding)[0] if alert.kind == "leak" else alert.finding.reason
+    picture = one.picture
+    chart = () if picture is None or picture.empty else (Shown(picture=picture),)
     return Card(
         key=f"alert-{alert.code}",
         title=alert.title or alert.key,
         kind=badge.kind,
         word=f"{badge.word}{over}",
         said=text,
-        blocks=tuple(_incident_lines(period, one)),
+        blocks=(*chart, Facts(rows=tuple(_rows(period, one)))),
     )
-
-
-def _incident_lines(period: Period, one: Incident) -> Iterator[Plain]:
-    if one.picture is not None and not one.picture.empty:
-        yield Shown(picture=one.picture)
-    yield Facts(rows=tuple(_rows(period, one)))
 
 
 def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
     alert, now_s = one.alert, period.now_s
     facts = [
         ("because", verdict_text.because(alert) if alert.kind == "leak" else ""),
-        ("since", verdict_text.since(alert, now_s=now_s)),
+        ("growth since", verdict_text.growth_since(alert, now_s=now_s)),
         ("who", incident.who(one)),
         ("rate", _rate(alert, now_s)),
         ("foreseen", "" if _is_newest(one) else incident.foreseen(one, now_s=now_s)),
@@ -65,7 +60,7 @@ def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
     ]
     facts += [("advice", line) for line in alert.finding.advice]
     facts += [
-        ("you said" if not (word := period.found.user_label(alert)) or not word.who else "said",
+        ("your label" if not (word := period.found.user_label(alert)) or not word.who else "said",
          verdict_text.user_label(period.found.user_label(alert))),
         *(("snoozed", _snoozed(silence, now_s)) for silence in one.silences),
     ]  # fmt: skip
@@ -87,7 +82,7 @@ def _snoozed(silence: Silence, now_s: float) -> str:
     text = delivery_text.silence_end(silence, now_s=now_s)
     if silence.cleared_at_s is None:
         return text
-    return f"{text}; taken back at {units.moment(silence.cleared_at_s, now_s=now_s)}"
+    return f"{text}; cleared at {units.moment(silence.cleared_at_s, now_s=now_s)}"
 
 
 def _story(one: Incident) -> Iterator[tuple[str, str]]:
@@ -129,7 +124,7 @@ def _left(one: Incident, now_s: float) -> tuple[str, str]:
         return "full in", ""
     if incident.is_old(alert.finding, now_s=now_s):
         newest = incident.foreseen(one._replace(first=alert.finding), now_s=now_s)
-        return "last foreseen", newest or "?"
+        return "last forecast", newest or "?"
     return "full in", verdict_text.eta(alert.finding.eta) or "?"
 
 
@@ -155,8 +150,11 @@ def gpus(period: Period) -> Iterator[Block]:
     yield from processes(period)
     if period.uses:
         yield tables.gpus(period)
-    for use, picture in pictures(period):
-        badge = badges.device(period.item(use.device)) if _is_live(period, use) else None
+    for use in period.uses:
+        picture, item = period.pictures.get(use.device.uid), period.item(use.device)
+        if picture is None or picture.empty:
+            continue
+        badge = None if item.reading is None else badges.device(item)
         yield Card(
             key=f"gpu-{use.device.label.replace(' ', '-').replace(':', '-').lower()}",
             title=f"{use.device.label}  {use.device.name}",
@@ -165,22 +163,9 @@ def gpus(period: Period) -> Iterator[Block]:
             said="" if badge is None else badge.rest,
             blocks=(Shown(picture=picture),),
         )
-    left = len(period.uses) - limits.GPU_CHARTS
+    left = len(period.uses) - document.GPU_CHARTS
     if left > 0:
         yield Says(text=f"{left} more GPUs have no chart here: --gpu chooses.", tone="note")
-
-
-def _is_live(period: Period, use: DeviceUse) -> bool:
-    return period.item(use.device).reading is not None
-
-
-def pictures(period: Period) -> list[tuple[DeviceUse, Picture]]:
-    """Return the charts of GPUs of which anything is known; with --user without others' marks."""
-    return [
-        (use, picture)
-        for use in period.uses
-        if (picture := period.pictures.get(use.device.uid)) is not None and not picture.empty
-    ]
 
 
 def _had(period: Period, holder: Holder) -> str:
@@ -196,13 +181,7 @@ def processes(period: Period) -> Iterator[Card]:
     for info, picture in period.process_pictures:
         own = [holder for holder in period.holders if holder.info.key == info.key]
         rows = [("who", ", ".join([verdict_text.who(info), *where(info)]))]
-        rows += [
-            (
-                "on",
-                _had(period, holder),
-            )
-            for holder in own
-        ]
+        rows += [("on", _had(period, holder)) for holder in own]
         yield Card(
             key=f"pid-{info.key.pid}",
             title=verdict_text.who(info),

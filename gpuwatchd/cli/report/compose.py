@@ -38,7 +38,7 @@ def document(period: Period) -> Document:
         Section(key="gpus", title="GPUs", blocks=tuple(cards.gpus(period))),
         Section(key="who", title="Who", blocks=tuple(tables.who(period))),
         Section(key="cost", title="Cost", blocks=tuple(tables.costs(period))),
-        Section(key="held", title="Memory held without work", blocks=tuple(tables.held(period))),
+        Section(key="held", title="Idle memory", blocks=tuple(tables.held(period))),
         Section(key="told", title="Deliveries", blocks=tuple(tables.deliveries(period))),
         Section(key="quality", title="Data quality", blocks=tuple(tables.quality(period))),
     )
@@ -114,12 +114,12 @@ def _happened(period: Period) -> str:
     gpus = count(len(period.devices), "GPU")
     if not alerts:
         if not period.uses or not any(use.stretches for use in period.uses):
-            return f"Nothing is recorded of {gpus} in this period."
+            return f"No data for {gpus} in this period."
         pending = sum(alert.state in OPEN for alert in period.watched)
         harmless = len(period.watched) - pending
         parts = [f"No incident on {gpus}"]
         if harmless:
-            parts.append(f"{count(harmless, 'suspicion')} came to nothing")
+            parts.append(f"{count(harmless, 'suspicion')} resolved without an alert")
         if pending:
             parts.append(f"{count(pending, 'suspicion')} not decided yet")
         return f"{'; '.join(parts)}."
@@ -130,7 +130,7 @@ def _happened(period: Period) -> str:
     }
     named = [text for kind, text in kinds.items() if _of(alerts, kind)]
     still = sum(alert.state in OPEN for alert in alerts)
-    over = "it is over" if len(alerts) == 1 else "all are over"
+    over = "it is resolved" if len(alerts) == 1 else "all are resolved"
     now = f"{still} still open" if still else over
     what = ", ".join(named)
     return f"{count(len(alerts), 'incident')} on {gpus}: {what}; {now}."
@@ -143,7 +143,7 @@ def _of(alerts: list[Alert], kind: str) -> int:
 def _ended(period: Period) -> str:
     ends = advice.ends(period.alerts)
     if not ends:
-        return "Nothing ended near the limit." if period.alerts else ""
+        return "No process ended near the limit." if period.alerts else ""
     return f"{count(ends, 'process', 'processes')} probably ran out of memory."
 
 
@@ -152,8 +152,8 @@ def _forecasts(period: Period) -> str:
     if not known:
         return ""
     if known == 1:
-        return f"That was {'within' if held else 'outside'} the interval foreseen."
-    return f"The forecast's interval held {held} of {known} of these ends."
+        return f"That was {'within' if held else 'outside'} the forecast interval."
+    return f"The forecast interval contained {held} of {known} of these ends."
 
 
 def _idle(period: Period) -> str:
@@ -161,7 +161,7 @@ def _idle(period: Period) -> str:
         return ""
     known = [holding.held_bytes for holding in period.holdings if holding.held_bytes is not None]
     least = "at least " if len(known) < len(period.holdings) else ""
-    return f"{least.capitalize()}{units.size(sum(known))} is held without work now."
+    return f"{least.capitalize()}{units.size(sum(known))} is idle now."
 
 
 def _money(period: Period) -> str:
@@ -209,7 +209,7 @@ def _busy(period: Period) -> str:
 def _advice(period: Period) -> Iterator[Plain]:
     items = advice.items(period)
     if not items:
-        yield Says(text="Nothing needs to be done.", tone="good")
+        yield Says(text="No action needed.", tone="good")
         return
     most = len(items) if period.asked.everything else period.asked.top
     steps = [Step(text=item.text, why=item.why, command=item.command) for item in items[:most]]

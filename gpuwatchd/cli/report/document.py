@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
-from gpuwatchd.charts.drawing import Picture
+from gpuwatchd.charts.chart_model import Picture
 from gpuwatchd.core.design import Kind
 from gpuwatchd.core.model.base import Value
+
+# How large a report may get: a page stays below 2 MB whatever happened, and opens at once.
+
+CARDS: Final = 120
+"""Findings that are told in full, --all or not: the rest are rows of a table."""
+CHARTS: Final = 16
+"""Of them those with a chart."""
+GPU_CHARTS: Final = 16
+ROWS: Final = 500
+"""Of one table."""
+FEW: Final = 10
+"""Of a table by user, job or program, without --all."""
 
 Tone = Literal["", "note", "good", "warn", "bad"]
 
@@ -107,13 +119,3 @@ class Document(Value, frozen=True, kw_only=True):
     """The period, the machine and when it was written: one line under the title."""
     sections: tuple[Section, ...]
     foot: str = ""
-
-    @property
-    def pictures(self) -> tuple[Picture, ...]:
-        """Every chart, in order."""
-        found = []
-        for section in self.sections:
-            for block in section.blocks:
-                parts = block.blocks if isinstance(block, Card) else (block,)
-                found += [part.picture for part in parts if isinstance(part, Shown)]
-        return tuple(found)

@@ -12,7 +12,7 @@ from gpuwatchd.core import text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.charts.svg import Markup
     from gpuwatchd.cli.report.document import Block, Document, Tone
 

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from gpuwatchd import alerts as policy
 from gpuwatchd.analysis import cost
 from gpuwatchd.cli import verdict_text
-from gpuwatchd.cli.alert_details import Story
+from gpuwatchd.cli.alert_details import AlertRecord
 from gpuwatchd.cli.incidents import OPEN
 from gpuwatchd.cli.process_facts import where
-from gpuwatchd.cli.report import limits, report_charts
-from gpuwatchd.cli.report.stake import Stake, ranked
+from gpuwatchd.cli.report import document, report_charts
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.core.model import Finding, ProcessInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpuwatchd.analysis.cost import Entry
-    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.cli.report.period import Period
     from gpuwatchd.core.model import Alert, Decision, Delivery, Device, Silence
     from gpuwatchd.store.reader import Reader
-
-__all__ = [
-    "Channel",
-    "Incident",
-    "Story",
-    "add_incidents",
-    "foreseen",
-    "order",
-    "outcome",
-    "who",
-    "worth",
-]
 
 _RANK = {"critical": 0, "warning": 1, "info": 2}
 _KINDS = {"leak": 0, "gpu": 1, "held": 2}
@@ -48,11 +36,47 @@ _FRESH_S = 600.0
 _LONGEST_S = 30 * 86_400.0
 
 
+# The order of what is at stake: dollars decide only where the prices of all are known.
+
+_T = TypeVar("_T")
+
+
+class Stake(NamedTuple):
+    """What one thing is ranked by."""
+
+    level: tuple[int, ...]
+    """Lower is first; only things of one level compete."""
+    usd: float | None
+    """At stake; None is unknown, which is not nothing."""
+    left_s: float | None
+    """Until memory is full; None is never, or unknown."""
+    rest: tuple[float | str, ...]
+    """Breaks ties."""
+
+
+def ranked(things: Iterable[_T], of: Callable[[_T], Stake]) -> list[_T]:
+    """Return things by level, then by dollars, then by the time left.
+
+    Where a price of a level is unknown the time left comes first: what costs nobody knows what
+    must not stand below a dollar that is due hours later.
+    """
+    pairs = [(of(thing), thing) for thing in things]
+    unpriced = {stake.level for stake, _ in pairs if stake.usd is None}
+
+    def place(stake: Stake) -> tuple[object, ...]:
+        left_s = float("inf") if stake.left_s is None else stake.left_s
+        dear = -(stake.usd or 0.0)
+        by = (left_s, 0.0) if stake.level in unpriced else (dear, left_s)
+        return (stake.level, by, stake.rest, dear)
+
+    return [one for _, one in sorted(pairs, key=lambda pair: place(pair[0]))]
+
+
 class Incident(NamedTuple):
     """One alert with everything that is on record of it."""
 
     alert: Alert
-    story: Story
+    story: AlertRecord
     first: Finding
     """As it was judged when it was told of first, as far as that is kept."""
     info: ProcessInfo | None
@@ -64,20 +88,18 @@ class Incident(NamedTuple):
     """That held for it at some time, also those that are over."""
 
 
+@dataclass
 class Channel:
     """What became of the messages that were to leave by one channel."""
 
-    __slots__ = ("dry", "failed", "last_sent_s", "name", "sent", "waiting", "why")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.sent = 0
-        self.failed = 0
-        self.waiting = 0
-        self.dry = 0
-        self.last_sent_s: float | None = None
-        self.why = ""
-        """Why the last one that failed did."""
+    name: str
+    sent: int = 0
+    failed: int = 0
+    waiting: int = 0
+    dry: int = 0
+    last_sent_s: float | None = None
+    why: str = ""
+    """Why the last one that failed did."""
 
     def add(self, delivery: Delivery) -> None:
         """Count one message."""
@@ -134,10 +156,11 @@ def _stake(alert: Alert, usd: float | None) -> Stake:
 def add_incidents(period: Period, history: Reader | None) -> None:
     """Tell the worst incidents of a period in full; count what was sent of all of them."""
     asked = period.asked
-    most = limits.CARDS if asked.everything else min(asked.top, limits.CARDS)
+    most = document.CARDS if asked.everything else min(asked.top, document.CARDS)
     made: dict[str, list[Decision]] = {}
     if history is not None:
-        for decision in history.decisions(None, min(_begins(period.alerts), asked.since_s)):
+        begun_s = min((alert.opened_at_s for alert in period.alerts), default=asked.since_s)
+        for decision in history.decisions(None, min(begun_s, asked.since_s)):
             made.setdefault(decision.alert_key, []).append(decision)
     silences = history.silences(all_of_them=True) if history is not None else []
     seen: set[object] = set()
@@ -149,21 +172,17 @@ def add_incidents(period: Period, history: Reader | None) -> None:
                 seen.add(at)
                 period.channels.setdefault(sent.channel, Channel(sent.channel)).add(sent)
         if position < most:
-            charted = asked.charts and position < limits.CHARTS
+            charted = asked.charts and position < document.CHARTS
             period.told.append(_incident(period, history, story, silences, charted=charted))
-
-
-def _begins(alerts: Sequence[Alert]) -> float:
-    return min((alert.opened_at_s for alert in alerts), default=float("inf"))
 
 
 def _story(
     period: Period, history: Reader | None, alert: Alert, made: Mapping[str, list[Decision]]
-) -> Story:
+) -> AlertRecord:
     if history is None:
-        return Story(alert, period.found, None, None)
+        return AlertRecord(alert, period.found, None, None)
     mine = period.found.opening(alert)
-    story = Story(
+    story = AlertRecord(
         alert,
         period.found,
         [delivery for delivery in history.deliveries(alert.key) if mine(delivery.created_at_s)],
@@ -172,7 +191,7 @@ def _story(
     return _quiet(story) if period.flags.user else story
 
 
-def _quiet(story: Story) -> Story:
+def _quiet(story: AlertRecord) -> AlertRecord:
     """Return what was sent of an alert without the words of messages that it shared."""
     if not story.deliveries:
         return story
@@ -190,7 +209,7 @@ def _quiet(story: Story) -> Story:
 def _incident(
     period: Period,
     history: Reader | None,
-    story: Story,
+    story: AlertRecord,
     silences: Sequence[Silence],
     *,
     charted: bool,
@@ -268,7 +287,7 @@ def _picture(
 
 def _with_forecast(picture: Picture, finding: Finding) -> Picture:
     """Return the chart of what is over with the forecast as people were told it first."""
-    from gpuwatchd.charts.drawing import Forecast  # noqa: PLC0415
+    from gpuwatchd.charts.chart_model import Forecast  # noqa: PLC0415
 
     level = _level(picture, finding.judged_at_s)
     if finding.eta is None or finding.rate_bytes_per_s is None or level is None:
@@ -308,9 +327,11 @@ def foreseen(incident: Incident, *, now_s: float) -> str:
     at_s = finding.judged_at_s
     low, mid = (units.moment(at_s + s, now_s=now_s) for s in (finding.eta.low_s, finding.eta.mid_s))
     high_s = finding.eta.high_s
-    high = "open" if high_s is None else units.moment(at_s + high_s, now_s=now_s)
+    interval = f"{low} or later"
+    if high_s is not None:
+        interval = f"{low} to {units.moment(at_s + high_s, now_s=now_s)}"
     made = units.moment(at_s, now_s=now_s)
-    return f"full at {mid} ({low} - {high}), as judged at {made}"
+    return f"full at {mid} ({interval}), forecast of {made}"
 
 
 def is_old(finding: Finding, *, now_s: float) -> bool:
@@ -325,7 +346,7 @@ def outcome(incident: Incident, *, now_s: float) -> str:
     if over_s is None:
         calm = verdict_text.calmed(alert, now_s=now_s)
         return f"it is still open; its growth {calm}" if calm else "it is still open"
-    text = f"{alert.ended or 'it is over'}, at {units.moment(over_s, now_s=now_s)}"
+    text = f"{alert.ended or 'it is resolved'}, at {units.moment(over_s, now_s=now_s)}"
     eta = incident.first.eta
     if eta is None or alert.kind != "leak":
         return text
@@ -335,7 +356,7 @@ def outcome(incident: Incident, *, now_s: float) -> str:
             return f"{text}: {units.duration(eta.low_s - took_s)} before the interval"
         if eta.high_s is not None and took_s > eta.high_s:
             return f"{text}: {units.duration(took_s - eta.high_s)} after the interval"
-        return f"{text}: within the interval that was foreseen"
+        return f"{text}: within the forecast interval"
     if took_s < eta.mid_s:
         return f"{text}: {units.duration(eta.mid_s - took_s)} before memory would have been full"
     return text

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.cli import cost_entries, current_state, incidents, user_filter
 from gpuwatchd.cli.device_facts import in_order
 from gpuwatchd.cli.report import incident, report_charts, usage
 from gpuwatchd.cli.report.quality import Quality
-from gpuwatchd.cli.report.quality import of as quality_of
+from gpuwatchd.cli.report.quality import data_quality as quality_of
 from gpuwatchd.core.errors import GpuwatchdError, StoreError, StoreNewer
 from gpuwatchd.store.live import LiveDevice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.cli.cost_entries import Bill
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
@@ -90,7 +89,7 @@ class Period:
 
     @property
     def holdings(self) -> tuple[Holding, ...]:
-        """Return memory that is held without work now."""
+        """Return idle memory now."""
         if self.view is None or not self.present:
             return ()
         pids = self.asked.pids
@@ -116,23 +115,14 @@ class Period:
         )
 
 
-def now_s() -> float:
-    """Return now, or the newest sample where a simulation runs ahead of the clock."""
-    state, _ = current_state.read_state()
-    return time.time() if state is None else max(time.time(), state.taken_at_s)
-
-
 def _incidents(asked: Asked) -> Incidents:
     try:
         return incidents.gather(asked.since_s, only_open=False)
     except GpuwatchdError as error:
         if error.page != "errors#no-history":
             raise
-        raise GpuwatchdError(
-            "there is nothing to report: no history and no live state",
-            hint=error.hint,
-            page=error.page,
-        ) from error
+        why = "no data to report: no history and no live state"
+        raise GpuwatchdError(why, hint=error.hint, page=error.page) from error
 
 
 def gather(flags: Globals, asked: Asked) -> Period:
@@ -149,7 +139,11 @@ def gather(flags: Globals, asked: Asked) -> Period:
     bill = cost_entries.gather(flags, asked.since_s)
     period = Period(flags, asked, found, bill)
     period.view = _view(flags)
-    period.warnings = _told_once([*found.warnings, *bill.warnings])
+    # That no daemon runs is found by several, and said once.
+    pairs: dict[str, tuple[str, str]] = {}
+    for code, sentence in (*found.warnings, *bill.warnings):
+        pairs.setdefault("daemon" if code.startswith("daemon") else sentence, (code, sentence))
+    period.warnings = list(pairs.values())
     _choose(period)
     try:
         from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite comes with it
@@ -165,21 +159,13 @@ def gather(flags: Globals, asked: Asked) -> Period:
     return period
 
 
-def _told_once(warnings: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return what is missing; that no daemon runs is found by several, and said once."""
-    pairs: dict[str, tuple[str, str]] = {}
-    for code, sentence in warnings:
-        pairs.setdefault("daemon" if code.startswith("daemon") else sentence, (code, sentence))
-    return list(pairs.values())
-
-
 def _view(flags: Globals) -> View | None:
     """Return the live state; None where there is none (the GPUs themselves are not asked)."""
     state, _ = current_state.read_state()
     if state is None or not state.devices:
         return None
     try:
-        return current_state.see(flags, want_trend=True)
+        return current_state.load_view(flags, want_trend=True)
     except GpuwatchdError:
         if flags.gpu:
             return None  # A GPU that is gone may be in the history.
@@ -229,7 +215,7 @@ def _from_history(period: Period, history: Reader) -> None:
         period.devices = [
             device for device in period.devices if device.uid in here
         ] or period.devices
-    period.uses = usage.of_devices(history, period.devices, asked)
+    period.uses = [usage.of_device(history, device, asked) for device in in_order(period.devices)]
     people = user_filter.People(flags.user) if flags.user else None
     period.holders = [
         holder for holder in every_holder if people is None or people.own(holder.info)
@@ -249,19 +235,13 @@ def _without_history(period: Period) -> None:
     ]
     if not period.devices:
         raise _no_such_gpu(period.flags, list(period.found.devices.values()))
-    period.uses = [usage.unknown(device) for device in in_order(period.devices)]
+    period.uses = [usage.DeviceUse(device) for device in in_order(period.devices)]
     incident.add_incidents(period, None)
     report_charts.draw(period, None)
 
 
 def _named_processes(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:
-    """Return the processes that --pid names.
-
-    Raises
-    ------
-    GpuwatchdError
-        When none of them was seen.
-    """
+    """Return the processes that --pid names; GpuwatchdError when none of them was seen."""
     pids = period.asked.pids
     processes = list({info.key: info for info in infos if info.key.pid in pids}.values())
     if period.flags.user:
@@ -279,7 +259,7 @@ def _named_processes(period: Period, infos: Sequence[ProcessInfo]) -> list[Proce
 def _no_such_gpu(flags: Globals, devices: Sequence[Device]) -> GpuwatchdError:
     if not flags.gpu:
         return GpuwatchdError(
-            "nothing is recorded yet: no GPU was ever seen",
+            "no data recorded yet: no GPU was ever seen",
             hint="gpuwatchctl service install",
             page="errors#nothing-recorded",
         )

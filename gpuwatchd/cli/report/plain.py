@@ -10,7 +10,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.design import LOOKS
 
 if TYPE_CHECKING:
-    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.cli.output import Out
     from gpuwatchd.cli.report.document import Block, Document, Tone
 

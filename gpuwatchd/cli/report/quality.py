@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.report.usage import DeviceUse
     from gpuwatchd.core.model import Device
     from gpuwatchd.store.coverage import Stretch
-    from gpuwatchd.store.reader import Event, Reader, Segment
+    from gpuwatchd.store.reader import Reader, Segment
 
 MOST_GAPS: Final = 20
 _LEAST_GAP_S: Final = 180.0
@@ -22,7 +22,7 @@ _UNREADABLE: Final = frozenset({"gpu-lost", "gpu-hung", "reset-required"})
 _SAYS: Final = {
     "start": "the daemon was not running",
     "boot": "the machine was off or starting",
-    "gap": "nothing was recorded",
+    "gap": "no data",
     "clock-step": "the clock was set",
 }
 """Why time is missing before a segment of this reason."""
@@ -64,7 +64,7 @@ class Quality:
         """Share of the period that each was read."""
 
 
-def of(
+def data_quality(
     history: Reader, devices: Sequence[Device], uses: Sequence[DeviceUse], asked: Asked
 ) -> Quality:
     """Return how well a period is known."""
@@ -79,7 +79,7 @@ def of(
     quality.faults = [
         (event.at_s, labels.get(event.device_uid or "", ""), event.detail)
         for event in history.events(asked.since_s)
-        if event.at_s < asked.until_s and _is_fault(event) and event.device_uid in labels
+        if event.at_s < asked.until_s and event.kind in _UNREADABLE and event.device_uid in labels
     ]
     span_s = max(asked.span_s, 1.0)
     quality.per_device = [(use.device, min(1.0, use.watched_s / span_s)) for use in uses]
@@ -102,17 +102,13 @@ def percent(share: float | None) -> str:
     Examples
     --------
     >>> percent(0.002), percent(0.5), percent(0.997), percent(1.0), percent(0.0)
-    ('< 1%', '50%', '> 99%', '100%', '0%')
+    ('< 1 %', '50 %', '> 99 %', '100 %', '0 %')
     """
     if share is not None and 0.0 < share < 0.01:
-        return "< 1%"
+        return "< 1 %"
     if share is not None and 0.99 < share < 1.0:
-        return "> 99%"
+        return "> 99 %"
     return units.percent(share)
-
-
-def _is_fault(event: Event) -> bool:
-    return event.kind in _UNREADABLE
 
 
 def _union(stretches: Sequence[Stretch]) -> list[Stretch]:
@@ -163,16 +159,16 @@ def _own_gaps(
 def sentences(quality: Quality, *, now_s: float) -> Iterator[str]:
     """Yield what cannot be said, and why."""
     if quality.watched_share is None:
-        yield "There is no history: only what the daemon knows now is told, nothing of the past."
+        yield "There is no history: only the present state is shown, not the past."
         return
     if quality.begun_s is not None:
         begun = units.moment(quality.begun_s, now_s=now_s)
-        yield f"The record begins at {begun}: of what was before, nothing can be said."
+        yield f"The record starts at {begun}: there is no data before that."
     whole = [missing for missing in quality.missing if not missing.labels]
     if whole:
         lost_s = sum(missing.end_s - missing.begin_s for missing in whole)
         yield (
-            f"In {units.duration(lost_s)} nothing was recorded: leaks, crashes and idle memory of "
+            f"In {units.duration(lost_s)} no data was recorded: leaks, crashes and idle memory of "
             "that time are not in this report, and its hours are in no sum."
         )
     if any(missing.labels for missing in quality.missing):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.cli.report import limits
+from gpuwatchd.cli.report import document
 
 if TYPE_CHECKING:
-    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.cli import charts
     from gpuwatchd.cli.report.period import Period
     from gpuwatchd.core.model import Device, ProcessInfo
@@ -32,10 +32,10 @@ def draw(period: Period, history: Reader | None) -> None:
     points = _POINTS if few else _POINTS // 2
     span = charts.Asked(period.asked.since_s, period.asked.until_s, points=points)
     view = period.shown_view()
-    for use in period.uses[: limits.GPU_CHARTS]:
+    for use in period.uses[: document.GPU_CHARTS]:
         picture = charts.of_device(history, view, period.item(use.device), span)
         period.pictures[use.device.uid] = of_gpu(period, picture)
-    for info in period.infos[: limits.CHARTS]:
+    for info in period.infos[: document.CHARTS]:
         for device in period.devices:
             own = _of_process(period, history, device, info, span)
             if own is not None and not own.empty:

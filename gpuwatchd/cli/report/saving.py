@@ -40,16 +40,16 @@ def write(file: Path, content: str | bytes) -> None:
     GpuwatchdError
         When it is a folder, or its folder cannot be written.
     """
-    if file.exists() and not file.is_file() and not file.is_dir():
-        _write_into(file, content)
-        return
     # A link is followed: who has one there wants its target replaced.
     target = Path(os.path.realpath(file))
     if target.is_dir():
         raise _error(f"{file} is a folder", f"name a file in it: {file / 'gpu-report.html'}")
-    handle, temporary = -1, ""
+    temporary = ""
     data = content.encode() if isinstance(content, str) else content
     try:
+        if file.exists() and not file.is_file():  # such as /dev/stdout or a pipe
+            file.write_bytes(data)
+            return
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:64]}.")
         with os.fdopen(handle, "wb") as stream:
             os.fchmod(stream.fileno(), _MODE)
@@ -61,24 +61,12 @@ def write(file: Path, content: str | bytes) -> None:
         if temporary:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
-        raise _refused(file, error) from error
-
-
-def _write_into(file: Path, content: str | bytes) -> None:
-    """Write into what is no plain file, such as /dev/stdout or a pipe."""
-    try:
-        file.write_bytes(content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise _refused(file, error) from error
-
-
-def _refused(file: Path, error: OSError) -> GpuwatchdError:
-    why = error.strerror or str(error)
-    folder = file.parent
-    hint = f"name a file in a folder that you may write to, such as {Path.home() / file.name}"
-    if not folder.exists():
-        hint = f"there is no folder {folder}: mkdir -p {folder}"
-    return _error(f"{file}: cannot be written: {why}", hint)
+        why = error.strerror or str(error)
+        folder = file.parent
+        hint = f"name a file in a folder that you may write to, such as {Path.home() / file.name}"
+        if not folder.exists():
+            hint = f"there is no folder {folder}: mkdir -p {folder}"
+        raise _error(f"{file}: cannot be written: {why}", hint) from error
 
 
 def _error(message: str, hint: str) -> GpuwatchdError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from gpuwatchd.analysis import cost
 from gpuwatchd.cli import badges, cost_text, delivery_text, verdict_text
 from gpuwatchd.cli.incidents import OPEN
-from gpuwatchd.cli.report import limits, usage
+from gpuwatchd.cli.report import document, usage
 from gpuwatchd.cli.report import quality as known
 from gpuwatchd.cli.report.document import Facts, Says, Table
 from gpuwatchd.core import units
@@ -33,7 +33,7 @@ def cut(rows: list[tuple[str, ...]], most: int, what: str) -> tuple[list[tuple[s
     """Return at most so many rows, and a sentence on what is left out."""
     if len(rows) <= most:
         return rows, ""
-    more = "; --all has more" if most < limits.ROWS else "; a shorter --since has them"
+    more = "; --all has more" if most < document.ROWS else "; a shorter --since has them"
     return rows[:most], f"{len(rows) - most:,} more {what} are left out{more}."
 
 
@@ -45,14 +45,14 @@ def alerts(period: Period, found: Sequence[Alert], caption: str) -> Table:
             alert.title or alert.key,
             alert.code,
             f"{alert.severity}, open" if alert.state in OPEN else alert.severity,
-            verdict_text.since(alert, now_s=now_s),
+            units.clock(alert.opened_at_s, now_s=now_s),
             units.duration((alert.resolved_at_s or period.asked.until_s) - alert.opened_at_s),
             alert.finding.pattern if alert.kind == "leak" else alert.kind,
             alert.ended,
         )
         for alert in found
     ]
-    groups, left = cut(rows, limits.ROWS, "incidents")
+    groups, left = cut(rows, document.ROWS, "incidents")
     heads = ("who", "id", "severity", "since", "for", "what", "what came")
     return Table(caption=caption, heads=heads, rows=tuple(groups), left_out=left)
 
@@ -72,7 +72,7 @@ def gpus(period: Period) -> Table:
                 units.size(total),
                 units.size(use.mean_bytes),
                 peak,
-                "?" if use.util_pct is None else f"{use.util_pct:.0f}%",
+                "?" if use.util_pct is None else f"{use.util_pct:.0f} %",
                 cost.in_hours(use.busy_hours),
                 "?" if period.quality.watched_share is None else units.duration(use.watched_s),
                 now,
@@ -109,7 +109,7 @@ def who(period: Period) -> Iterator[Plain]:
         if what != "user" and {label for label, _ in groups} <= {"(no job)", "(unknown)"}:
             continue
         rows = [_holder(period, label, holder) for label, holder in groups]
-        most = limits.ROWS if period.asked.everything else limits.FEW
+        most = document.ROWS if period.asked.everything else document.FEW
         kept, left = cut(rows, most, f"{what}s")
         if what == "user" and period.others is not None:
             kept.append(_holder(period, "(others together)", period.others))
@@ -208,7 +208,7 @@ def lost_or_at_risk(period: Period) -> str:
 
 
 def held(period: Period) -> Iterator[Plain]:
-    """Yield memory that is held without work now, and was."""
+    """Yield idle memory now, and was."""
     now_s = period.now_s
     rows: list[tuple[str, ...]] = []
     for holding in period.holdings:
@@ -225,7 +225,7 @@ def held(period: Period) -> Iterator[Plain]:
             )
         )
     if rows:
-        groups, left = cut(rows, limits.ROWS, "holders")
+        groups, left = cut(rows, document.ROWS, "holders")
         yield Table(
             caption="Now",
             heads=("who", "GPU", "what", "held", "since", "GiB hours", "cost"),
@@ -234,12 +234,12 @@ def held(period: Period) -> Iterator[Plain]:
             left_out=left,
         )
     elif period.present and period.view is not None:
-        yield Says(text="Nothing is held without work now.", tone="good")
+        yield Says(text="There is no idle memory now.", tone="good")
     past = [alert for alert in period.alerts if alert.kind == "held"]
     if past:
         yield alerts(period, past, "In the period")
     elif period.quality.watched_share:
-        yield Says(text="Nothing was held without work long enough to be told of.", tone="note")
+        yield Says(text="No idle memory was held long enough for a message.", tone="note")
 
 
 def deliveries(period: Period) -> Iterator[Plain]:
@@ -269,8 +269,8 @@ def deliveries(period: Period) -> Iterator[Plain]:
     quiet = [alert for alert in period.alerts if not alert.notices]
     if quiet:
         many = f"{len(quiet)} incidents were" if len(quiet) > 1 else "1 incident was"
-        yield Says(text=f"{many} told to nobody:", tone="note")
-        pairs = [(one.code, _why(period, one)) for one in quiet[: limits.FEW]]
+        yield Says(text=f"{many} not sent:", tone="note")
+        pairs = [(one.code, _why(period, one)) for one in quiet[: document.FEW]]
         yield Facts(rows=tuple(pairs))
     if period.view is not None and period.present:
         for line in delivery_text.failing(period.view.channels, now_s=period.now_s):
@@ -281,7 +281,7 @@ def _why(period: Period, alert: Alert) -> str:
     silence = period.found.silence(alert, period.now_s)
     if silence is not None:
         return f"{alert.title or alert.key}: {delivery_text.silent(silence, now_s=period.now_s)}"
-    why = alert.held_back or ("beside another alert" if alert.inhibited_by else "")
+    why = alert.held_back or ("inhibited by another alert" if alert.inhibited_by else "")
     return f"{alert.title or alert.key}: {why or 'no reason is on record'}"
 
 
@@ -304,11 +304,11 @@ def quality(period: Period) -> Iterator[Plain]:
             "clock",
             f"{units.moment(step.at_s, now_s=now_s)} set by {step.wall_step_s or 0.0:+.0f} s",
         )
-        for step in found.clock_steps[: limits.FEW]
+        for step in found.clock_steps[: document.FEW]
     ]
     rows += [
         ("unreadable", f"{units.moment(at_s, now_s=now_s)} {label}: {text}")
-        for at_s, label, text in found.faults[-limits.FEW :]
+        for at_s, label, text in found.faults[-document.FEW :]
     ]
     if period.view is not None and period.present and not period.flags.user:
         rows += [("problem", problem) for problem in period.view.daemon.problems]
@@ -318,7 +318,7 @@ def quality(period: Period) -> Iterator[Plain]:
     if found.missing:
         yield _gaps(period)
     elif found.watched_share is not None and found.begun_s is None:
-        yield Says(text="Nothing is missing.", tone="good")
+        yield Says(text="No data is missing.", tone="good")
 
 
 def _gaps(period: Period) -> Table:
@@ -335,7 +335,7 @@ def _gaps(period: Period) -> Table:
             period.quality.missing, key=lambda missing: missing.begin_s - missing.end_s
         )
     ]
-    most = limits.ROWS if period.asked.everything else known.MOST_GAPS
+    most = document.ROWS if period.asked.everything else known.MOST_GAPS
     groups, left = cut(rows, most, "gaps")
     heads = ("from", "to", "for", "GPU", "why")
     return Table(caption="Gaps, longest first", heads=heads, rows=tuple(groups), left_out=left)

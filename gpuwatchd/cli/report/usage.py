@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatchd.cli.device_facts import in_order
 from gpuwatchd.core.model import ProcessInfo
 from gpuwatchd.store import coverage
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.report.period import Asked
     from gpuwatchd.core.model import Device, ProcessKey
     from gpuwatchd.store.coverage import Stretch
-    from gpuwatchd.store.reader import DeviceRow, Reader
+    from gpuwatchd.store.reader import Reader
 
 _HOUR_S: Final = 3600.0
 _MOST_ROWS: Final = 750
@@ -27,17 +26,17 @@ class DeviceUse(NamedTuple):
     """One device over a period; None is unknown."""
 
     device: Device
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[Stretch, ...] = ()
     """When it was read."""
-    mean_bytes: float | None
+    mean_bytes: float | None = None
     """Of the time that it was read."""
-    peak_bytes: int | None
-    peak_at_s: float | None
-    util_pct: float | None
+    peak_bytes: int | None = None
+    peak_at_s: float | None = None
+    util_pct: float | None = None
     """Mean over the time of which it is known."""
-    busy_hours: float | None
+    busy_hours: float | None = None
     """Utilisation times time: hours at 100 %."""
-    energy_kwh: float | None
+    energy_kwh: float | None = None
 
     @property
     def watched_s(self) -> float:
@@ -60,17 +59,8 @@ class Holder(NamedTuple):
     """Processes, of joined ones."""
 
 
-def of_devices(history: Reader, devices: Sequence[Device], asked: Asked) -> list[DeviceUse]:
-    """Return how much each device was used."""
-    return [_of_device(history, device, asked) for device in in_order(devices)]
-
-
-def unknown(device: Device) -> DeviceUse:
-    """Return a device of whose past nothing is known."""
-    return DeviceUse(device, (), None, None, None, None, None, None)
-
-
-def _of_device(history: Reader, device: Device, asked: Asked) -> DeviceUse:
+def of_device(history: Reader, device: Device, asked: Asked) -> DeviceUse:
+    """Return how much a device was used."""
     bucket_s = next((s for s in _NICE_S if asked.span_s / s <= _MOST_ROWS), _NICE_S[-1])
     rows = history.device_rows(device.uid, asked.since_s, asked.until_s, bucket_s)
     device_rows = [row for row in rows if row.used_max_bytes is not None]
@@ -81,7 +71,9 @@ def _of_device(history: Reader, device: Device, asked: Asked) -> DeviceUse:
         lambda connection: coverage.stretches(connection, device.uid, asked.since_s, asked.until_s)
     )
     watched_s = sum(end - begin for begin, end in stretches)
-    util = _utilisation(rows)
+    pairs = [(row.util_pct, max(row.n, 1)) for row in rows if row.util_pct is not None]
+    samples = sum(count for _, count in pairs)
+    util = sum(util * count for util, count in pairs) / samples if samples else None
     energy = [row.energy_j for row in rows if row.energy_j is not None]
     return DeviceUse(
         device=device,
@@ -95,12 +87,6 @@ def _of_device(history: Reader, device: Device, asked: Asked) -> DeviceUse:
     )
 
 
-def _utilisation(rows: Iterable[DeviceRow]) -> float | None:
-    pairs = [(row.util_pct, max(row.n, 1)) for row in rows if row.util_pct is not None]
-    weight = sum(count for _, count in pairs)
-    return sum(util * count for util, count in pairs) / weight if weight else None
-
-
 def holders(
     history: Reader,
     devices: Sequence[Device],
@@ -111,7 +97,7 @@ def holders(
     """Return who held what of the devices, most memory-hours first."""
     prices = {device.uid: _price(bill, device) for device in devices}
     found = []
-    for tenure in tenures(history, asked):
+    for tenure in history.ask(lambda it: coverage.holders(it, asked.since_s, asked.until_s)):
         if tenure.device_uid not in prices:
             continue
         price, hours = prices[tenure.device_uid], tenure.gpu_hours
@@ -138,13 +124,6 @@ def _price(bill: Bill, device: Device) -> Price | None:
         bill.devices.setdefault(device.uid, device)
         bill.used[device.uid] = bill.prices.of(device, devices, now_s=bill.now_s)
     return bill.used[device.uid]
-
-
-def tenures(history: Reader, asked: Asked) -> list[coverage.Coverage]:
-    """Return what each process had of each device."""
-    return history.ask(
-        lambda connection: coverage.holders(connection, asked.since_s, asked.until_s)
-    )
 
 
 def _weight(holder: Holder) -> tuple[float, float, int]:

@@ -54,7 +54,7 @@ def command(
     severity: str | None,
     exit_code: bool,
 ) -> int:
-    """List alerts; `alerts show ID` tells everything about one."""
+    """List alerts; `alerts show ID` shows one in full."""
     if ctx.invoked_subcommand is not None:
         return 0
     flags = options.current()
@@ -71,9 +71,7 @@ def command(
     ]
     if flags.json:
         data = [alert_details.as_json(alert, found) for alert in chosen]
-        output.emit_json(
-            envelope.answer("alerts", data, source=found.source, warnings=found.warnings)
-        )
+        envelope.emit("alerts", data, source=found.source, warnings=found.warnings)
     else:
         _table(flags, chosen, found, only_open=only_open)
     return 3 if exit_code and any(a.state in {"watch", "firing"} for a in chosen) else 0
@@ -93,12 +91,12 @@ def _table(flags: Globals, alerts: Sequence[Alert], found: Incidents, *, only_op
         out.flow(output.sentence(f"silent: {text}", "dim"), rest="  ", gap=" ")
     if not alerts:
         out.line(
-            "no open alert; alerts --all lists those that are over"
+            "no open alert; alerts --all lists the resolved ones"
             if only_open
             else "no alert in this period"
         )
     elif not flags.quiet:
-        out.flow([(f"gpuwatchctl alerts show {alerts[0].code} tells all about the first", "dim")])
+        out.flow([(f"gpuwatchctl alerts show {alerts[0].code} shows the first in full", "dim")])
 
 
 def line(alert: Alert, found: Incidents, now_s: float) -> list[output.Part]:
@@ -115,10 +113,10 @@ def line(alert: Alert, found: Incidents, now_s: float) -> list[output.Part]:
         alert.title or alert.subject.id,
         shape if alert.kind == "leak" else alert.finding.reason,
         f"{alert.notices} notices" if alert.notices != 1 else "1 notice",
-        ("reached nobody yet", "red-bold") if alert.key in found.untold else "",
-        *alert_details.quiet(alert, found, now_s),
+        ("not delivered yet", "red-bold") if alert.key in found.untold else "",
+        *alert_details.suppression_reasons(alert, found, now_s),
         f"came and went {verdict_text.times(alert.flaps)}" if alert.flaps else "",
-        (f"over: {alert.ended}", "dim") if alert.ended else "",
+        (f"resolved: {alert.ended}", "dim") if alert.ended else "",
         verdict_text.user_label(found.user_label(alert)),
     ]
 
@@ -126,20 +124,18 @@ def line(alert: Alert, found: Incidents, now_s: float) -> list[output.Part]:
 @command.command("show", epilog=options.examples("alerts show 4711", "alerts show latest --json"))
 @click.argument("key", metavar="ID", shell_complete=options.complete_key)
 def show(key: str) -> int:
-    """Tell when an alert was raised, why, what was held back, and where it was delivered.
+    """Show when an alert was raised, why, what was held, and where it was delivered.
 
-    ID is what `alerts` prints first, the key of an alert or a part of it that fits only one, a pid
+    ID is what `alerts` prints first, the key of an alert or a unique part of it, a pid
     (PID/host: of what the process holds on the host), or "latest".
     """
     flags = options.current()
     found = incidents.gather(0.0, only_open=False)
     alert = incidents.pick(found.alerts, key)
-    story = alert_details.load(alert, found)
+    story = alert_details.load(flags, alert, found)
     if flags.json:
-        data = alert_details.as_json(alert, found, story)
-        output.emit_json(
-            envelope.answer("alerts", data, source=found.source, warnings=found.warnings)
-        )
+        data = alert_details.as_json(story.alert, found, story)
+        envelope.emit("alerts", data, source=found.source, warnings=found.warnings)
         return 0
     out = output.Out(flags)
     for _, sentence in found.warnings:

@@ -17,8 +17,8 @@ from gpuwatchd.core.errors import GpuwatchdError, LogFormatError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpuwatchd.charts.drawing import Picture
-    from gpuwatchd.collect.logs.log import LogFile, LogOptions
+    from gpuwatchd.charts.chart_model import Picture
+    from gpuwatchd.collect.logs.log_types import LogFile, LogOptions
     from gpuwatchd.core.config import Config
     from gpuwatchd.pipeline.replay import Event, SubjectResult
 
@@ -82,7 +82,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
 
     The log is replayed at its own clock; alerts are what the daemon would have raised live.
     """
-    from gpuwatchd.collect.logs.log import LogOptions  # noqa: PLC0415 - numpy comes with it
+    from gpuwatchd.collect.logs.log_types import LogOptions  # noqa: PLC0415 - numpy comes with it
 
     flags = options.current()
     wishes = LogOptions(
@@ -138,10 +138,10 @@ def _save(page: Path, answers: list[Answer], *, show_all: bool) -> None:
     """Write what was found as one page; where no log could be read there is none to write."""
     if all(log.error is not None for log, _, _ in answers):
         return
-    from gpuwatchd.cli.report import html, of_log, saving  # noqa: PLC0415 - rare
+    from gpuwatchd.cli.report import html, log_report, saving  # noqa: PLC0415 - rare
 
-    logs = [of_log.Log(*answer) for answer in answers]
-    saving.write(page, html.render(of_log.document(logs, everything=show_all)))
+    logs = [log_report.Log(*answer) for answer in answers]
+    saving.write(page, html.render(log_report.document(logs, everything=show_all)))
 
 
 def _zone(name: str) -> str:
@@ -218,11 +218,11 @@ def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -
 
 def _pictures(log: LogFile, results: list[SubjectResult]) -> Drawn:
     """Return a chart of each subject; of one with several runs the last."""
-    from gpuwatchd.cli.report import logged  # noqa: PLC0415 - rare
+    from gpuwatchd.cli.report import log_chart  # noqa: PLC0415 - rare
 
     chosen = (series for series in log.series if series.t_s.size)
     return {
-        subject_result.subject.id: logged.picture(log, series, subject_result)
+        subject_result.subject.id: log_chart.picture(log, series, subject_result)
         for series, subject_result in zip(chosen, results, strict=True)
     }
 
@@ -231,7 +231,7 @@ def _work(
     files: list[str], wishes: LogOptions, config: Config, *, quiet: bool, drawn: bool = False
 ) -> list[Answer]:
     from gpuwatchd.collect.logs import related  # noqa: PLC0415
-    from gpuwatchd.collect.logs.log import LogFile  # noqa: PLC0415
+    from gpuwatchd.collect.logs.log_types import LogFile  # noqa: PLC0415
     from gpuwatchd.collect.replay import preview  # noqa: PLC0415
 
     jobs: list[Job] = [
@@ -256,7 +256,7 @@ def _work(
             continue
         if options.current().debug:
             sys.stderr.write(answers.trace)
-        why = f"could not be judged: {answers.why}"
+        why = f"could not be analysed: {answers.why}"
         out += [(LogFile(path=file, error=why), [], {}) for file in group]
     return out
 
@@ -274,9 +274,7 @@ def _event_json(event: Event) -> dict[str, Any]:
         "at": units.instant(event.at_s),
         "state": event.state,
         "severity": event.alert.severity,
-        "pattern": finding.pattern,
-        "confidence": envelope.finite(finding.confidence),
-        "rate_bytes_per_s": envelope.finite(finding.rate_bytes_per_s),
+        **envelope.fields(finding, "pattern confidence rate_bytes_per_s"),
         "eta": envelope.eta_json(finding.eta),
         "reason": event.alert.ended if event.state == "resolved" else finding.reason,
     }
@@ -293,9 +291,7 @@ def _subject_json(subject_result: SubjectResult) -> dict[str, Any]:
             "started_at": units.instant(process.key.started_at_s),
             "name": process.name,
         },
-        "samples": subject_result.samples,
-        "started_at": units.instant(subject_result.started_at_s),
-        "ended_at": units.instant(subject_result.ended_at_s),
+        **envelope.fields(subject_result, "samples started_at ended_at"),
         "verdict": None
         if subject_result.finding is None
         else envelope.verdict_json(subject_result.finding),
@@ -308,13 +304,13 @@ def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> dict[str, Any
     said = envelope.answer("analyze", [_file_json(*result) for result in results], source="files")
     if all(log.error is not None for log, _ in results):
         first = results[0][0]
-        said["error"] = {
-            "kind": "LogFormatError",
-            "message": text.clean(f"{first.path}: {first.error}", limit=1024),
-            "hint": text.clean(first.hint, limit=1024),
-            "exit_code": BAD_INPUT,
-            "page": LogFormatError.default_page,
-        }
+        said |= envelope.error_json(
+            "LogFormatError",
+            f"{first.path}: {first.error}",
+            hint=first.hint,
+            exit_code=BAD_INPUT,
+            page=LogFormatError.default_page,
+        )
     return said
 
 
@@ -340,7 +336,7 @@ def _exit_code(
         if tell:
             hint = first.hint or "gpuwatchctl analyze --help lists the flags for unusual logs"
             value = f"gpuwatchctl: {first.path}: {first.error}"
-            for line in (value, f"hint: {hint}", exits.see(LogFormatError.default_page)):
+            for line in (value, f"hint: {hint}", exits.docs_reference(LogFormatError.default_page)):
                 sys.stderr.write(f"{text.clean(line, limit=4096)}\n")
         return BAD_INPUT
     if fail_on == "never":

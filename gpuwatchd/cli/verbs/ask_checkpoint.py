@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from gpuwatchd.act import ACTIONS
-from gpuwatchd.cli import envelope, locations, options, output, user_filter
-from gpuwatchd.core import text, units
+from gpuwatchd.cli import envelope, options, output, state_location, user_filter
+from gpuwatchd.core import text
 from gpuwatchd.core.errors import ActionError, GpuwatchdError, TargetGone
 from gpuwatchd.core.registry import load
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     "ask-checkpoint", epilog=options.examples("ask-checkpoint 4711", "ask-checkpoint 4711 --yes")
 )
 @click.argument("pid", type=click.IntRange(min=1), shell_complete=options.complete_pid)
-@click.option("--yes", is_flag=True, help="Ask it; without this only say what would be done.")
+@click.option("--yes", is_flag=True, help="Ask it; without this only print what would be done.")
 def command(pid: int, yes: bool) -> int:  # noqa: FBT001
-    """Ask a job of yours to save its work, as [act] checkpoint says.
+    """Ask a job of yours to save its work, as set in [act] checkpoint.
 
     By a signal only a job that has a handler for it is asked: others would be ended by it. What is
     certain afterwards is that it was asked; that it has saved shows when there is a newer file of
@@ -35,7 +35,9 @@ def command(pid: int, yes: bool) -> int:  # noqa: FBT001
 
     flags = options.current()
     act = flags.load_config().config.act
-    host = Host(anchor=locations.state_dir() / "boot.json", writes_anchor=False, maps_per_look=0)
+    host = Host(
+        anchor=state_location.state_dir() / "boot.json", writes_anchor=False, maps_per_look=0
+    )
     try:
         info = host.processes([pid]).get(pid)
         if info is None:
@@ -65,7 +67,7 @@ def _facts(key: ProcessKey) -> dict[str, Any]:
     """Return what a program of the user's is told besides: the newest open finding, if any."""
     from gpuwatchd.store import live  # noqa: PLC0415
 
-    state = live.read(locations.runtime_dir())
+    state = live.read(state_location.runtime_dir())
     findings = [
         alert.finding
         for alert in (state.alerts if state is not None else ())
@@ -87,7 +89,7 @@ def _write(key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
         who=user_filter.user(),
     )
     try:
-        with locations.writing() as place:
+        with state_location.writing() as place:
             actions.add(place.state_dir, row)
     except GpuwatchdError as error:
         return [("not-written-down", f"it is not written down: {error.message}")]
@@ -100,19 +102,17 @@ def _answer(
     flags = options.current()
     if flags.json:
         data = {
-            "process": {"pid": key.pid, "started_at": units.instant(key.started_at_s)},
+            "process": envelope.process_json(key),
             "asked": done,
             "result": value,
         }
-        output.emit_json(
-            envelope.answer("ask-checkpoint", data, source="process", warnings=doubts or ())
-        )
+        envelope.emit("ask-checkpoint", data, source="process", warnings=doubts or ())
         return 0
     out = output.Out(flags)
     if not flags.quiet:
         out.line(value)
         if not done:
-            out.line("nothing was done; --yes does it")
+            out.line("dry run; --yes does it")
     for _, words in doubts or ():
         out.flow(output.sentence(f"! {words}", "yellow"), rest="  ", gap=" ")
     return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd.cli import envelope, locations, options, output, parallel, verdict_text
+from gpuwatchd.cli import envelope, options, output, parallel, state_location, verdict_text
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device
-    from gpuwatchd.pipeline.backtest import Case, DeviceReport, Tally, Trial
+    from gpuwatchd.pipeline.backtest import BacktestCase, DeviceReport, Tally, Trial
 
 _DAY_S = 86400.0
 _SINCE_S = 30 * _DAY_S
@@ -61,7 +61,7 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
     reports = _play(devices, (since_s, until_s), tried, quiet=flags.quiet or flags.json)
     if not any(report.samples for report in reports):
         raise GpuwatchdError(
-            f"nothing is recorded since {units.clock(since_s)}",
+            f"no data since {units.clock(since_s)}",
             hint="gpuwatchctl status",
             page="errors#nothing-recorded",
         )
@@ -69,12 +69,12 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
     if flags.json:
         data = _data(reports, tallies)
         answer = envelope.answer(
-            "backtest", data, source="database", warnings=locations.service_warnings()
+            "backtest", data, source="database", warnings=state_location.service_warnings()
         )
         output.emit_json(answer)
     else:
         out = output.Out(flags)
-        locations.head(out)
+        state_location.head(out)
         _show(out, reports, tallies, show_all=show_all or flags.verbose)
     return 0
 
@@ -107,7 +107,7 @@ def _unknown(key: str, names: Sequence[str]) -> str:
     import difflib  # noqa: PLC0415 - only for mistakes
 
     if "." in key and key.partition(".")[0] not in _SECTIONS:
-        return f"{key} changes nothing here; only [detection] and [policy] judge a history"
+        return f"{key} has no effect here; only [detection] and [policy] do"
     near = difflib.get_close_matches(key, [*names, *(name.partition(".")[2] for name in names)], 1)
     guess = f"; did you mean {near[0]}?" if near else ""
     return f"no such setting: {key}{guess}"
@@ -131,7 +131,7 @@ def _play(
     quiet: bool,
 ) -> list[DeviceReport]:
 
-    jobs: list[Job] = [(locations.state_dir(), device, span, tried) for device in devices]
+    jobs: list[Job] = [(state_location.state_dir(), device, span, tried) for device in devices]
     spread: parallel.Spread[Job, DeviceReport] = parallel.Spread(_replayed, lambda job: job[1].name)
     with parallel.Bar(shown=not quiet and parallel.on_terminal()) as bar:
         found = spread.map(jobs, bar, weights=[1.0] * len(jobs))
@@ -197,7 +197,7 @@ def _show(
     )
 
 
-def _begun_of(case: Case) -> float:
+def _begun_of(case: BacktestCase) -> float:
     return min(at for at in (case.watch_at_s, case.alert_at_s) if at is not None)
 
 
@@ -205,7 +205,7 @@ def _many(count: int, what: str) -> str:
     return what if count == 1 else f"{what}es" if what.endswith(("s", "h")) else f"{what}s"
 
 
-def _show_case(out: output.Out, case: Case) -> None:
+def _show_case(out: output.Out, case: BacktestCase) -> None:
     kind = ("watch", "cyan") if case.alert_at_s is None else ("alert", "yellow")
     at_s = _begun_of(case) if case.alert_at_s is None else case.alert_at_s
     parts: list[output.Part] = [
@@ -221,7 +221,7 @@ def _show_case(out: output.Out, case: Case) -> None:
     out.flow([(outcome_text(case), style)], first="      ", rest="      ")
 
 
-def outcome_text(case: Case) -> str:
+def outcome_text(case: BacktestCase) -> str:
     """Return what came of a case, in words."""
     fate = case.fate
     part = "" if fate.share is None else f" {units.percent(fate.share)} of the memory"
@@ -231,17 +231,17 @@ def outcome_text(case: Case) -> str:
         "filled": f"ended{share}: probably out of memory{lead}"
         if fate.ended
         else f"filled{part}{lead}",
-        "given-back": f"gave the memory back {_after(case)}",
+        "given-back": f"released the memory {_after(case)}",
         "plateaued": f"stopped growing {_after(case)}" + (f", ended{share}" if fate.ended else ""),
-        "ended": f"ended{share} while it grew: nobody knows",
+        "ended": f"ended{share} while it grew: outcome unknown",
         "open": f"still open{share}",
     }[fate.came]
-    return text if case.word is None else f'{text}; you said "{case.word}"'
+    return text if case.word is None else f'{text}; your label: "{case.word}"'
 
 
-def _after(case: Case) -> str:
+def _after(case: BacktestCase) -> str:
     after_s = max(0.0, case.fate.at_s - _begun_of(case))
-    return f"{units.duration(after_s)} later" if after_s >= 60.0 else "at once"
+    return f"{units.duration(after_s)} later" if after_s >= 60.0 else "immediately"
 
 
 def _summary(out: output.Out, tally: Tally) -> None:
@@ -252,7 +252,7 @@ def _summary(out: output.Out, tally: Tally) -> None:
             f": {tally.true} of the {known} whose outcome is known came true "
             f"(precision {units.percent(tally.true / known)})"
         )
-    parts = [text, f"{tally.watches} {_many(tally.watches, 'watch')} beside them"]
+    parts = [text, f"{tally.watches} {_many(tally.watches, 'watch')} besides"]
     if tally.deaths:
         died = _many(tally.deaths, "process")
         parts.append(f"{tally.deaths} {died} died near the limit, {tally.missed} without an alert")
@@ -297,28 +297,20 @@ def _data(reports: Sequence[DeviceReport], tallies: Sequence[Tally]) -> dict[str
     }
 
 
-def _case_json(case: Case) -> dict[str, Any]:
+def _case_json(case: BacktestCase) -> dict[str, Any]:
     process = case.subject.process
     return {
         "title": case.title,
         "pid": None if process is None else process.pid,
         "started_at": None if process is None else units.instant(process.started_at_s),
-        "pattern": case.pattern,
-        "watch_at": units.instant(case.watch_at_s),
-        "alert_at": units.instant(case.alert_at_s),
-        "over_at": units.instant(case.over_at_s),
-        "rate_bytes_per_s": envelope.finite(case.rate_bytes_per_s),
-        "confidence": envelope.finite(case.confidence),
+        **envelope.fields(case, "pattern watch_at alert_at over_at rate_bytes_per_s confidence"),
         "eta": envelope.eta_json(case.eta),
         "reason": case.reason,
         "came": case.fate.came,
         "came_at": units.instant(case.fate.at_s),
         "memory_share": envelope.finite(case.fate.share),
         "process_ended": case.fate.ended,
-        "word": case.word,
-        "true": case.true,
-        "lead_s": envelope.finite(case.lead_s),
-        "band_held": case.band_held,
+        **envelope.fields(case, "word true lead_s band_held"),
     }
 
 
@@ -326,11 +318,7 @@ def _tally_json(tally: Tally) -> dict[str, Any]:
     known = tally.true + tally.false
     return {
         "name": tally.trial,
-        "watches": tally.watches,
-        "alerts": tally.alerts,
-        "true": tally.true,
-        "false": tally.false,
-        "unknown": tally.unknown,
+        **envelope.fields(tally, "watches alerts true false unknown"),
         "precision": tally.true / known if known else None,
         "deaths": tally.deaths,
         "deaths_missed": tally.missed,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from gpuwatchd import alerts
-from gpuwatchd.cli import current_state, envelope, locations, options, output, plugin
-from gpuwatchd.cli.plugin import CRITICAL, OK, WARNING, Answer, Perf, Range
+from gpuwatchd.cli import current_state, envelope, monitoring_plugin, options, state_location
+from gpuwatchd.cli.monitoring_plugin import CRITICAL, OK, WARNING, Answer, Perf, Range
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import live
@@ -118,9 +118,9 @@ def leak(case: Case) -> Answer:
     firing = [alert for alert in case.alerts if alert.state == "firing" and alert.kind != "held"]
     firing.sort(key=lambda one: (-_SEVERITY[one.severity], _soon(one, case.now_s)))
     if case.warn is None and case.crit is None:
-        state = plugin.worst(_SEVERITY[alert.severity] for alert in firing)
+        state = monitoring_plugin.worst(_SEVERITY[alert.severity] for alert in firing)
     else:
-        state = plugin.judge(float(len(firing)), case.warn, case.crit)
+        state = monitoring_plugin.judge(float(len(firing)), case.warn, case.crit)
     perf = Perf("findings", float(len(firing)), "", case.warn or _SOME, case.crit, 0)
     lines = [f"{alert.severity}: {_words(alert, case.now_s)}" for alert in firing]
     watched = [alert for alert in case.alerts if alert.state == "watch"]
@@ -158,13 +158,13 @@ def eta(case: Case, *, watched_too: bool = True) -> Answer:
         perf.append(Perf(f"{label_of(item.device)}_eta", left, "s", warn, crit, 0))
         if left is None:
             continue
-        state = OK if mark is Mark.SILENCED else plugin.judge(left, warn, crit)
+        state = OK if mark is Mark.SILENCED else monitoring_plugin.judge(left, warn, crit)
         if mark is not Mark.NONE:
             state = min(state, WARNING if watched_too else OK)
         told.append((state, left, f"{item.device.label} full in {units.duration(left)}{mark}"))
     told.sort(key=lambda one: (-one[0], one[1]))
-    state = plugin.worst(one[0] for one in told)
-    head = told[0][2] if told else f"nothing grows on {_count(len(case.devices), 'GPU')}"
+    state = monitoring_plugin.worst(one[0] for one in told)
+    head = told[0][2] if told else f"no growth on {_count(len(case.devices), 'GPU')}"
     return Answer(state, head, tuple(perf), tuple(one[2] for one in told))
 
 
@@ -211,21 +211,23 @@ def used(case: Case) -> Answer:
         share = None
         if amount.value is not None and amount.high:
             share = 100.0 * amount.value / amount.high
-            state = plugin.judge(share, case.warn, case.crit)
+            state = monitoring_plugin.judge(share, case.warn, case.crit)
             of = f"{units.size(amount.value)} of {units.size(amount.high)}"
-            told.append((state, share, f"{item.device.label} {share:.0f}% used ({of})"))
+            told.append((state, share, f"{item.device.label} {share:.0f} % used ({of})"))
         else:
             unread.append(f"{item.device.label} cannot be read")
         name = f"{label_of(item.device)}_used_pct"
         perf += (amount, Perf(name, share, "%", case.warn, case.crit, 0, 100))
     told.sort(reverse=True)
-    state = plugin.worst([*(one[0] for one in told), *(plugin.UNKNOWN for _ in unread)])
+    state = monitoring_plugin.worst(
+        [*(one[0] for one in told), *(monitoring_plugin.UNKNOWN for _ in unread)]
+    )
     lines = [*(one[2] for one in told), *unread]
     return Answer(state, lines[0] if lines else "no GPU", tuple(perf), tuple(lines))
 
 
 def idle_memory(case: Case) -> Answer:
-    """Check memory that is held without work; by default any of it warns."""
+    """Check idle memory; by default any of it warns."""
     warn = case.warn if case.warn is not None or case.crit is not None else _SOME
     number = float(len(case.holdings))
     held = [holding.held_bytes for holding in case.holdings if holding.held_bytes is not None]
@@ -233,41 +235,41 @@ def idle_memory(case: Case) -> Answer:
     labels = {item.device.uid: item.device.label for item in case.devices}
     lines = []
     for holding in case.holdings:
-        who = holding.process.name_and_pid if holding.process else "nobody known"
+        who = holding.process.name_and_pid if holding.process else "no known process"
         where = labels.get(holding.device_uid, "a GPU")
         lines.append(f"{where} {who} holds {units.size(holding.held_bytes)}: {holding.kind}")
-    head = "no memory is held without work"
+    head = "no idle memory"
     if case.holdings:
-        head = f"{_count(len(case.holdings), 'holding')} without work"
+        head = f"{_count(len(case.holdings), 'holding')} of idle memory"
         head += f", {units.size(total)}" if total is not None else ""
     perf = (
         Perf("zombies", number, "", warn, case.crit, 0),
         Perf("zombies_held", total, "B", low=0),
     )
-    return Answer(plugin.judge(number, warn, case.crit), head, perf, tuple(lines))
+    return Answer(monitoring_plugin.judge(number, warn, case.crit), head, perf, tuple(lines))
 
 
 def daemon(case: Case) -> Answer:
     """Check the daemon that runs: its last sample, its GPUs, whether what it tells arrives."""
     age_s = max(0.0, case.now_s - case.state.taken_at_s)
-    state = plugin.judge(age_s, case.warn, case.crit)
+    state = monitoring_plugin.judge(age_s, case.warn, case.crit)
     lines: list[str] = []
     bad = [alert for alert in case.alerts if alert.kind == "gpu" and alert.state == "firing"]
     for alert in bad:
-        state = plugin.worst([state, _SEVERITY[alert.severity]])
+        state = monitoring_plugin.worst([state, _SEVERITY[alert.severity]])
         lines.append(f"{alert.severity}: {_words(alert, case.now_s)}")
     for item in case.devices:
         if item.reading is None:
-            state = plugin.worst([state, WARNING])
+            state = monitoring_plugin.worst([state, WARNING])
             lines.append(f"{item.device.label} cannot be read")
     for channel in case.state.channels:
         if channel.ok is False:
-            state = plugin.worst([state, WARNING])
+            state = monitoring_plugin.worst([state, WARNING])
             why = f": {channel.why}" if channel.why else ""
             lines.append(f"channel {channel.name} does not deliver{why}")
     if case.state.untold:
-        state = plugin.worst([state, WARNING])
-        lines.append(f"{_count(len(case.state.untold), 'alert')} reached nobody")
+        state = monitoring_plugin.worst([state, WARNING])
+        lines.append(f"{_count(len(case.state.untold), 'alert')} not delivered")
     # What keeps a channel from delivering is a problem of the daemon too: once is enough.
     lines += [problem for problem in case.state.problems if problem not in lines]
     head = f"daemon {case.state.version} (pid {case.state.pid}), last sample {age_s:.0f} s ago"
@@ -284,7 +286,7 @@ def all_of_it(case: Case) -> Answer:
     """
     by_itself = case._replace(warn=None, crit=None)
     parts = [leak(by_itself), eta(case, watched_too=False), daemon(by_itself)]
-    state = plugin.worst(part.state for part in parts)
+    state = monitoring_plugin.worst(part.state for part in parts)
     # An alert says who and how fast; of the time alone it need not be said again.
     lines = list(dict.fromkeys(line for part in parts for line in part.more))
     answer = parts[0] if parts[0].state != OK else parts[1]
@@ -370,7 +372,7 @@ def _range(words: str | None, flag: str, mode: str) -> Range | None:
     if words is None:
         return None
     try:
-        return plugin.parse(words, lambda end: _end(end, mode))
+        return monitoring_plugin.parse(words, lambda end: _end(end, mode))
     except ValueError as error:
         raise click.BadParameter(
             f"{words!r} is not a range ({error}); write for example 4h: or 90 or @10:20",
@@ -410,11 +412,13 @@ def command(warn: str | None, crit: str | None, timeout_s: float, mode: str) -> 
         with _deadline(timeout_s):
             answer = _checked(flags, mode, *ranges)
     except _Late:
-        answer = plugin.Answer(plugin.UNKNOWN, f"no answer within {timeout_s:g} s")
+        answer = monitoring_plugin.Answer(
+            monitoring_plugin.UNKNOWN, f"no answer within {timeout_s:g} s"
+        )
     if flags.json:
-        output.emit_json(envelope.answer("check", _payload(answer, mode), source="state-file"))
+        envelope.emit("check", _payload(answer, mode), source="state-file")
     else:
-        click.echo(plugin.render(answer))
+        click.echo(monitoring_plugin.render(answer))
     return answer.state
 
 
@@ -447,11 +451,13 @@ def _checked(flags: Globals, mode: str, warn: Range | None, crit: Range | None) 
     try:
         state = _state()
     except _Absent as absent:
-        sure = plugin.CRITICAL if mode == "daemon" else plugin.UNKNOWN
-        return plugin.Answer(sure, str(absent), more=("hint: gpuwatchctl service status",))
+        sure = monitoring_plugin.CRITICAL if mode == "daemon" else monitoring_plugin.UNKNOWN
+        return monitoring_plugin.Answer(
+            sure, str(absent), more=("hint: gpuwatchctl service status",)
+        )
     except PermissionError as error:
-        return plugin.Answer(
-            plugin.UNKNOWN,
+        return monitoring_plugin.Answer(
+            monitoring_plugin.UNKNOWN,
             f"{error.filename}: you may not read it",
             more=("hint: run this check as the user of the daemon",),
         )
@@ -468,7 +474,7 @@ def _checked(flags: Globals, mode: str, warn: Range | None, crit: Range | None) 
                 page="errors#no-such-gpu",
             )
         reasons = "; ".join(state.problems) or "no source has one"
-        return plugin.Answer(plugin.UNKNOWN, f"no GPU is watched: {reasons}")
+        return monitoring_plugin.Answer(monitoring_plugin.UNKNOWN, f"no GPU is watched: {reasons}")
     return MODES[mode](case)
 
 
@@ -482,8 +488,8 @@ def _state() -> LiveState:
     PermissionError
         When it belongs to somebody else.
     """
-    file = locations.runtime_dir() / live.FILE_NAME
-    if (refused := locations.refused()) is not None:
+    file = state_location.runtime_dir() / live.FILE_NAME
+    if (refused := state_location.access_error()) is not None:
         raise _Absent(refused[1])
     try:
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK)):
@@ -494,7 +500,7 @@ def _state() -> LiveState:
         raise _Absent(f"no daemon has written {file}: {error.strerror}") from None
     state, wrong = current_state.read_state()
     if state is None:
-        raise _Absent(wrong[0][1] if wrong else f"{file} has gone")
+        raise _Absent(wrong[0][1] if wrong else f"{file} is no longer there")
     if not current_state.alive(state):
         raise _Absent(f"the daemon {'was stopped' if state.stopped else 'is not running'}")
     age_s = max(0.0, time.time() - state.taken_at_s)
@@ -506,15 +512,13 @@ def _state() -> LiveState:
 def _payload(answer: Answer, mode: str) -> dict[str, Any]:
     return {
         "mode": mode,
-        "state": plugin.STATES[answer.state],
+        "state": monitoring_plugin.STATES[answer.state],
         "exit_code": answer.state,
-        "text": plugin.safe(answer.line),
-        "details": [plugin.safe(line) for line in answer.more],
+        "text": monitoring_plugin.safe(answer.line),
+        "details": [monitoring_plugin.safe(line) for line in answer.more],
         "perfdata": [
             {
-                "label": perf.label,
-                "value": perf.value,
-                "unit": perf.unit,
+                **envelope.fields(perf, "label value unit"),
                 "warning": str(perf.warn) if perf.warn is not None else None,
                 "critical": str(perf.crit) if perf.crit is not None else None,
                 "min": perf.low,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatchd.cli import current_state, envelope, locations, options, output, user_filter
+from gpuwatchd.cli import current_state, envelope, options, output, state_location, user_filter
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -30,11 +30,11 @@ _AHEAD_S = 60.0
     "--at", "at_s", type=options.Instant(), metavar="TIME", help="When (now); 5m is 5 minutes ago."
 )
 def command(pid: int, at_s: float | None) -> int:
-    """Tell that the job of PID has saved its work.
+    """Report that the job of PID has saved its work.
 
     What a crash would lose counts from there, in alerts and in `cost`. For the end of a job's own
     checkpoint code; only for processes of your own, except for root. Without it, file patterns
-    under [checkpoints] paths are looked at; without both, losses count from the job's start.
+    under [checkpoints] paths are checked; without both, losses count from the job's start.
     """
     from gpuwatchd.store import checkpoints  # noqa: PLC0415 - SQLite comes with it
 
@@ -47,11 +47,11 @@ def command(pid: int, at_s: float | None) -> int:
         raise click.BadParameter("it is in the future", param_hint="'--at'")
     if started_at_s is not None and saved_at_s < started_at_s - checkpoints.SAME_S:
         begun = units.clock(started_at_s, now_s=now_s)
-        raise click.BadParameter(f"process {pid} began later, at {begun}", param_hint="'--at'")
+        raise click.BadParameter(f"process {pid} started later, at {begun}", param_hint="'--at'")
     point = checkpoints.Checkpoint(
         process=info.key, saved_at_s=saved_at_s, said_by=user_filter.user()
     )
-    with locations.writing() as place:
+    with state_location.writing() as place:
         checkpoint = checkpoints.write(place.state_dir, point)
     if flags.json:
         entry = {
@@ -61,7 +61,7 @@ def command(pid: int, at_s: float | None) -> int:
             "said_by": text.clean(checkpoint.said_by),
             "daemon_running": current_state.running(),
         }
-        output.emit_json(envelope.answer("checkpointed", [entry], source="database"))
+        envelope.emit("checkpointed", [entry], source="database")
     else:
         at = units.clock(checkpoint.saved_at_s, now_s=now_s, seconds=True)
         parts: list[output.Part] = [
@@ -73,16 +73,10 @@ def command(pid: int, at_s: float | None) -> int:
 
 
 def _whose(pid: int) -> ProcessInfo:
-    """Return who a process is.
-
-    Raises
-    ------
-    GpuwatchdError
-        There is none, or it is somebody else's.
-    """
+    """Return who a process is; GpuwatchdError when there is none or it is somebody else's."""
     from gpuwatchd.collect.host import Host  # noqa: PLC0415 - not needed for --help
 
-    host = Host(anchor=locations.state_dir() / current_state.BOOT, writes_anchor=False)
+    host = Host(anchor=state_location.state_dir() / current_state.BOOT, writes_anchor=False)
     info = host.processes([pid]).get(pid)
     if info is None or info.foreign:
         raise GpuwatchdError(
@@ -93,7 +87,7 @@ def _whose(pid: int) -> ProcessInfo:
     if os.geteuid() != 0 and info.uid != os.getuid():
         owner = f" of {info.user}" if info.user else ""
         raise GpuwatchdError(
-            f"process {pid} is not yours: only the owner{owner} or root may say that it saved",
+            f"process {pid} is not yours: only the owner{owner} or root may report that it saved",
             hint=f"sudo gpuwatchctl checkpointed {pid}",
             page="errors#not-yours",
         )

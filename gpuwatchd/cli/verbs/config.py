@@ -34,7 +34,7 @@ def path() -> int:
         "runtime_dir": str(config.runtime_dir()),
     }
     if flags.json:
-        output.emit_json(envelope.answer("config", data, source="files"))
+        envelope.emit("config", data, source="files")
         return 0
     out = output.Out(flags)
     for file in files:
@@ -45,7 +45,7 @@ def path() -> int:
 
 
 @command.command("print", epilog=options.examples("config print", "config print --origin --json"))
-@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@click.option("--origin", is_flag=True, help="Show where each value comes from.")
 def show(origin: bool) -> int:  # noqa: FBT001
     """Print the configuration in force; secrets are shown as ****."""
     flags = options.current()
@@ -74,7 +74,7 @@ def show(origin: bool) -> int:  # noqa: FBT001
                     "origin": loaded.origin["override"],
                 }
             )
-        output.emit_json(envelope.answer("config", data, source="files", warnings=warnings))
+        envelope.emit("config", data, source="files", warnings=warnings)
         return 0
     out = output.Out(flags)
     section = None
@@ -125,7 +125,7 @@ def init(force: bool) -> int:  # noqa: FBT001
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         stream.write(settings.default_file())
     if flags.json:
-        output.emit_json(envelope.answer("config", {"written": str(file)}, source="files"))
+        envelope.emit("config", {"written": str(file)}, source="files")
     elif not flags.quiet:
         output.Out(flags).line(f"wrote {file}")
     return 0
@@ -136,9 +136,9 @@ def init(force: bool) -> int:  # noqa: FBT001
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def validate(file: Path | None) -> int:
-    """Check a file (or the files in force), and say what its settings mean.
+    """Check a file (or the files in force), and explain what its settings mean.
 
-    Who is told what, by what and when; then what the settings hide, delay or can never tell.
+    Which messages go to which channel and when; then what the settings hide, delay or never report.
     """
     flags = options.current()
     loaded = config.load(file or flags.config)
@@ -157,7 +157,7 @@ def validate(file: Path | None) -> int:
             "rules": rules,
         }  # fmt: skip
         warnings = [("environment", words) for words in loaded.warnings]
-        output.emit_json(envelope.answer("config", data, source="files", warnings=warnings))
+        envelope.emit("config", data, source="files", warnings=warnings)
         return 5 if problems else 0
     out = output.Out(flags)
     if not flags.quiet:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.cli.output import Out
 
-_DAY_S: Final = 86_400.0
 _NAME, _CELL = 24, 11
 
 
@@ -35,7 +34,7 @@ _NAME, _CELL = 24, 11
 )
 @options.user_option
 def command(since: float | None, by: str) -> int:
-    """Tell what leaks and idle memory cost, in GPU-hours and money.
+    """Show what leaks and idle memory cost, in GPU-hours and money.
 
     \b
     at risk   open leaks: since the job's start, or its last known
@@ -43,31 +42,29 @@ def command(since: float | None, by: str) -> int:
               forecast)
     lost      jobs that ended near the limit, probably out of memory:
               from the last checkpoint, or the start, to the end
-    held      memory held without work, as its share of the device
-    saved     jobs that ended after somebody had been told, at least 10
-              minutes before the earliest crash that was foreseen: only
+    held      idle memory, as its share of the device
+    saved     jobs that ended after a message had been sent, at least 10
+              minutes before the earliest forecast crash: only
               the hours from that end to that crash, which would have
               been lost too; nothing of what the job had cost before
 
-    A GPU that several processes hold is shared by what each holds over time. Hours that nobody
-    watched are not counted. Prices are yours ([cost]) or a dated table's, per GPU; without one
+    A GPU that several processes hold is shared by what each holds over time. Hours without data
+    are not counted. Prices are yours ([cost]) or a dated table's, per GPU; without one
     hours are counted alone.
     """  # noqa: D301 - click's own mark for text that keeps its lines
     flags = options.current()
-    since_s = time.time() - 30 * _DAY_S if since is None else since
+    since_s = time.time() - cost_entries.PERIOD_S if since is None else since
     bill = cost_entries.gather(flags, since_s)
     if flags.user:
         people = user_filter.People(flags.user)
         bill.entries = [entry for entry in bill.entries if people.has(entry.user)]
     if flags.json:
-        output.emit_json(
-            envelope.answer(
-                "cost",
-                [cost_text.entry_json(entry, bill.prices) for entry in bill.entries],
-                source=bill.source,
-                warnings=[*bill.warnings, *cost_text.old(bill)],
-                beside=cost_text.beside(bill, by),
-            )
+        envelope.emit(
+            "cost",
+            [cost_text.entry_json(entry, bill.prices) for entry in bill.entries],
+            source=bill.source,
+            warnings=[*bill.warnings, *cost_text.old(bill)],
+            beside=cost_text.beside(bill, by),
         )
     else:
         _show(output.Out(flags), flags, bill, by)
@@ -90,12 +87,12 @@ def _show(out: Out, flags: Globals, bill: Bill, by: str) -> None:
         if what == "at-risk" and found.ahead_gpu_hours is not None:
             _ahead_line(out, bill, found)
         if found.electricity_usd is not None:
-            money = _money(out, bill, found.electricity_usd)
+            money = cost_text.money(bill, found.electricity_usd, ascii_only=out.ascii)
             out.line((f"{'  of that, electricity':<64}{money:>15}", "dim"))
         if what == "lost" and (people := _people(out, bill)):
             out.line(people)
     if not bill.entries:
-        out.line(("nothing of the kind was seen in this period", "green"))
+        out.line(("none in this period", "green"))
     elif by == "incident":
         incidents(out, bill)
     else:
@@ -122,10 +119,6 @@ def _people(out: Out, bill: Bill) -> str:
     money = units.money(amount, currency=bill.prices.currency, ascii_only=out.ascii)
     title = f"  and people, an hour for each of {hours} lost runs"
     return f"{title:<64}{money:>15}"
-
-
-def _money(out: Out, bill: Bill, usd: float | None) -> str:
-    return cost_text.money(bill, usd, ascii_only=out.ascii)
 
 
 def _total(out: Out, bill: Bill, found: Sum) -> str:
@@ -160,7 +153,7 @@ def _cell(out: Out, bill: Bill, usd: float | None, hours: float | None) -> str:
     if hours == 0.0 or (hours is None and usd is None):
         return "-" if hours == 0.0 else "?"
     if usd is not None:
-        return _money(out, bill, usd)
+        return cost_text.money(bill, usd, ascii_only=out.ascii)
     return "?" if hours is None else f"{cost.in_hours(hours)} h"
 
 

@@ -102,7 +102,7 @@ def command(
             show.begin(source.title, note)
             _play(source, pipeline, show, popups, duration_s=duration_s)
     except KeyboardInterrupt:
-        print("gpuwatchctl: demo stopped; nothing is left behind", file=sys.stderr)
+        print("gpuwatchctl: demo stopped; no files are left behind", file=sys.stderr)
         return _INTERRUPTED
     return 0
 
@@ -165,7 +165,7 @@ def _assemble(
         sources=[source],
         history=history,
         runtime_dir=runtime,
-        courier=popups,
+        message_dispatcher=popups,
         wall=lambda: source.now_s,
         mono=lambda: source.elapsed_s,
     )
@@ -189,10 +189,10 @@ def _config(*, pops_up: bool) -> Config:
 
 
 class Popups:
-    """The normal courier, but at most two pop-ups, and each says that it is a demo."""
+    """The normal message_dispatcher, but at most two pop-ups, and each says that it is a demo."""
 
-    def __init__(self, courier: MessageDispatcher, limit: int = MAX_POPUPS) -> None:
-        self._courier = courier
+    def __init__(self, message_dispatcher: MessageDispatcher, limit: int = MAX_POPUPS) -> None:
+        self._courier = message_dispatcher
         self._left = limit
         self._marked: dict[str, Message] = {}
         """By id: what is sent again is the same."""
@@ -237,7 +237,7 @@ def _marked(message: Message) -> Message:
     return msgspec.structs.replace(
         message,
         subject=f"{_MARK}{message.subject}"[:SUBJECT_CHARS],
-        body=f"{message.body}\nSimulated by gpuwatchctl demo; it says nothing about your own GPUs.",
+        body=f"{message.body}\nSimulated by gpuwatchctl demo; it does not reflect your own GPUs.",
         command="gpuwatchctl doctor",
     )
 
@@ -251,9 +251,9 @@ def _popups(stack: contextlib.ExitStack) -> tuple[Popups | None, str]:
     answer = channels["desktop"].probe()
     if not answer.ok:
         return None, f"No pop-ups here: {answer.reason}."
-    courier = dispatcher.MessageDispatcher(channels)
-    stack.callback(courier.close)
-    return Popups(courier), ""
+    message_dispatcher = dispatcher.MessageDispatcher(channels)
+    stack.callback(message_dispatcher.close)
+    return Popups(message_dispatcher), ""
 
 
 def _play(
@@ -268,8 +268,9 @@ def _play(
     from gpuwatchd.cli import demo_score  # noqa: PLC0415
 
     interval_s = pipeline.config.daemon.interval
-    ledger = demo_score.Ledger(source.now_s)
-    fates = sorted(_fates(source), key=lambda fate: fate.oom_at_s or 0.0)
+    ledger = demo_score.DemoScore(source.now_s)
+    doomed = [planted for planted in source.truth() if planted.oom_at_s is not None]
+    fates = sorted(doomed, key=lambda fate: fate.oom_at_s or 0.0)
     began_s = time.monotonic()
     problems: dict[str, None] = {}
     while True:
@@ -287,10 +288,6 @@ def _play(
     show.end(ledger.rows(source.truth()), simulated_s=source.elapsed_s)
     for problem in problems:
         print(f"gpuwatchctl: problem during the demo: {problem}", file=sys.stderr)
-
-
-def _fates(source: SimulateSource) -> list[Planted]:
-    return [planted for planted in source.truth() if planted.oom_at_s is not None]
 
 
 def _events(

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatchd.cli import envelope, options, output, pages
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+from gpuwatchd.cli import envelope, manual, options, output
 
 _WIDEST = 100
 """Columns: longer lines of prose are hard to read."""
 _CUT = "\N{HORIZONTAL ELLIPSIS}"
 
 
-def complete_page(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_page(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """Offer pages, and after "#" the sections of one; silent where the pages are missing."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only at a TAB
-
     try:
-        paths = pages.files(pages.folder())
+        paths = manual.files(manual.folder())
         name, mark, _rest = incomplete.partition("#")
         if mark and name in paths:
-            sections = pages.read(paths[name]).sections()
+            sections = manual.read(paths[name]).sections()
             offered = [f"{name}#{section.anchor}" for section in sections]
         else:
             offered = list(paths)
     except Exception:  # noqa: BLE001 - nobody's line is spoilt by an error
         return []
-    return [CompletionItem(word) for word in offered if word.startswith(incomplete)]
+    return [word for word in offered if word.startswith(incomplete)]
 
 
 @click.command(
@@ -48,21 +42,21 @@ def command(words: tuple[str, ...], listed: bool, search: bool) -> int:  # noqa:
     """
     if listed and (search or words):
         raise click.UsageError("--list stands alone")
-    paths = pages.files(pages.folder())
+    paths = manual.files(manual.folder())
     if listed:
-        return _list([pages.read(file) for file in paths.values()])
+        return _list([manual.read(file) for file in paths.values()])
     if search:
         if not " ".join(words).split():
             raise click.UsageError("which words? docs --search quiet hours")
-        return _search([pages.read(file) for file in paths.values()], " ".join(words).split())
+        return _search([manual.read(file) for file in paths.values()], " ".join(words).split())
     if len(words) > 1:
         raise click.UsageError(f"one page at a time; or: docs --search {' '.join(words)}")
-    name, anchor = pages.wanted(words[0] if words else pages.FRONT)
+    name, anchor = manual.wanted(words[0] if words else manual.FRONT)
     if name not in paths:
         raise click.UsageError(
             f"no such page: {name}{_nearest(name, list(paths))}; docs --list names them all"
         )
-    return _show(pages.read(paths[name]), anchor)
+    return _show(manual.read(paths[name]), anchor)
 
 
 def _nearest(word: str, names: list[str]) -> str:
@@ -73,7 +67,7 @@ def _nearest(word: str, names: list[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def _show(page: pages.Page, anchor: str) -> int:
+def _show(page: manual.Page, anchor: str) -> int:
     try:
         words = page.part(anchor) if anchor else page.text
     except KeyError:
@@ -94,13 +88,13 @@ def _show(page: pages.Page, anchor: str) -> int:
                 {"section": one.anchor, "title": one.title, "level": one.level}
                 for one in page.sections()
             ],
-            "text": pages.render(words, _WIDEST),
+            "text": manual.render(words, _WIDEST),
         }
-        output.emit_json(envelope.answer("docs", data, source="files"))
+        envelope.emit("docs", data, source="files")
     elif out.colour and not out.ascii:
         _rich(words, width)
     else:
-        for line in pages.render(words, width).splitlines():
+        for line in manual.render(words, width).splitlines():
             out.raw(out.safe(line))
     return 0
 
@@ -115,23 +109,23 @@ def _rich(words: str, width: int) -> None:
     console = Console(
         width=width, force_terminal=True, color_system="standard", emoji=False, theme=theme
     )
-    for is_table, part in pages.parted(words):
-        markdown = Markdown(pages.linked(part), code_theme="ansi_dark", hyperlinks=False)
+    for is_table, part in manual.parted(words):
+        markdown = Markdown(manual.linked(part), code_theme="ansi_dark", hyperlinks=False)
         with console.capture() as caught:
             console.print(markdown)
         text = caught.get()
         if is_table and text.count(_CUT) > part.count(_CUT):  # a column is too narrow for a word
-            text = f"\n{pages.render(part, width)}\n"
+            text = f"\n{manual.render(part, width)}\n"
         sys.stdout.write(text)
 
 
-def _list(found: list[pages.Page]) -> int:
+def _list(found: list[manual.Page]) -> int:
     flags = options.current()
     if flags.json:
         data = [
             {"page": page.name, "kind": page.kind or None, "title": page.title} for page in found
         ]
-        output.emit_json(envelope.answer("docs", data, source="files"))
+        envelope.emit("docs", data, source="files")
         return 0
     out = output.Out(flags)
     widest = max(len(page.name) for page in found)
@@ -145,15 +139,15 @@ def _list(found: list[pages.Page]) -> int:
     return 0
 
 
-def _search(found: list[pages.Page], words: list[str]) -> int:
-    hits = pages.search(found, words)
+def _search(found: list[manual.Page], words: list[str]) -> int:
+    hits = manual.search(found, words)
     flags = options.current()
     if flags.json:
         data = [
             {"page": hit.page, "section": hit.anchor, "title": hit.title, "line": hit.line}
             for hit in hits
         ]
-        output.emit_json(envelope.answer("docs", data, source="files"))
+        envelope.emit("docs", data, source="files")
         return 0 if hits else 1
     out = output.Out(flags)
     for hit in hits:

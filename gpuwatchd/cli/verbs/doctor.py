@@ -27,9 +27,9 @@ def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[st
 
 @click.command("doctor", epilog=options.examples("doctor", "doctor --json", "doctor mail clock"))
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=_complete)
-@click.option("--offline", is_flag=True, help="Ask nothing over the network.")
+@click.option("--offline", is_flag=True, help="Make no network requests.")
 def command(names: tuple[str, ...], offline: bool) -> int:  # noqa: FBT001
-    """Say what works here, what is missing, and which command mends it.
+    """Check what works here, what is missing, and which command fixes it.
 
     Nothing is changed and nothing is sent. With names only these checks: program, config, gpus,
     host, daemon, instances, service, disk, history, clock, prices, session, channels, mail, web.
@@ -46,7 +46,7 @@ def command(names: tuple[str, ...], offline: bool) -> int:  # noqa: FBT001
             _show(out, check)
     if flags.json:
         data = [msgspec.to_builtins(check) for check in answers]
-        output.emit_json(envelope.answer("doctor", data, source="checks"))
+        envelope.emit("doctor", data, source="checks")
     levels = {check.level for check in answers}
     if "failed" in levels:
         return 1
@@ -67,5 +67,5 @@ def _show(out: output.Out, check: Check) -> None:
         hints = output.sentence(hint, "cyan") if broken else [(hint, "cyan")]
         out.flow(hints, first=" " * _WIDTH, rest=" " * (_WIDTH + 3), gap=" ")
     if check.page:
-        out.line(" " * _WIDTH, (exits.see(check.page), "dim"))
+        out.line(" " * _WIDTH, (exits.docs_reference(check.page), "dim"))
     out.flush()

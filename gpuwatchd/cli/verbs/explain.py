@@ -11,7 +11,7 @@ from gpuwatchd.cli import envelope, options, output, verdict_text
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from gpuwatchd.cli.curve_reasons import Case, Section
+    from gpuwatchd.cli.explanation_curve import ExplanationInput, Section
     from gpuwatchd.cli.next_steps import Step
 
 
@@ -26,20 +26,20 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @click.command("explain", epilog=options.examples("explain", "explain 4711", "explain 0 --json"))
 @click.argument("target", required=False, metavar="[GPU|PID|ALERT]", shell_complete=_complete)
 def command(target: str | None) -> int:
-    """Tell the whole reasoning of one verdict, and what to do next.
+    """Explain the reasoning of one verdict in full, and what to do next.
 
     Of the worst verdict, or of a GPU (index, UUID, glob), a pid, or the key of an alert. Of what
     is calm it tells why it is no leak.
     """
-    from gpuwatchd.cli import reasoning  # noqa: PLC0415 - numpy and SQLite come with it
+    from gpuwatchd.cli import explanation  # noqa: PLC0415 - numpy and SQLite come with it
 
     flags = options.current()
-    case, warnings = reasoning.case_of(flags, target)
-    sections = reasoning.sections(case)
-    steps = reasoning.steps(case)
+    case, warnings = explanation.case_of(flags, target)
+    sections = explanation.sections(case)
+    steps = explanation.steps(case)
     if flags.json:
-        data = reasoning.as_json(case, sections, steps)
-        output.emit_json(envelope.answer("explain", data, view=case.view, warnings=warnings))
+        data = explanation.as_json(case, sections, steps)
+        envelope.emit("explain", data, view=case.view, warnings=warnings)
     else:
         out = output.Out(flags)
         for _, sentence in case.view.warnings:  # The others are told where they matter.
@@ -49,7 +49,7 @@ def command(target: str | None) -> int:
 
 
 def write_explanation(
-    out: output.Out, case: Case, sections: list[Section], steps: list[Step]
+    out: output.Out, case: ExplanationInput, sections: list[Section], steps: list[Step]
 ) -> None:
     """Write one explanation, then what to do."""
     device = case.item.device
@@ -74,11 +74,11 @@ def write_explanation(
             )
 
 
-def _verdict(case: Case) -> output.Part:
+def _verdict(case: ExplanationInput) -> output.Part:
     """Return the verdict in a few words; of an alert that needs none how much it is worth."""
     alert = case.alert
     if alert is None or alert.kind == "leak":
         return verdict_text.verdict(case.finding)
     if alert.state == "resolved":
-        return "over"
+        return "resolved"
     return alert.severity.upper(), "red-bold" if alert.severity == "critical" else "yellow-bold"

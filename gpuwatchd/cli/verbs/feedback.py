@@ -15,9 +15,9 @@ from gpuwatchd.cli import (
     current_state,
     envelope,
     incidents,
-    locations,
     options,
     output,
+    state_location,
     user_filter,
     verdict_text,
 )
@@ -56,11 +56,11 @@ class _FeedbackGroup(click.Group):
 )
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Say of an alert whether it is normal or a leak.
+    """Mark an alert as normal or as a leak.
 
-    What is normal is over at once and stays quiet while it stays within that; the next runs of
-    the same program are judged by it. ALERT is as `alerts` prints it: its key, a part of the key
-    that fits only one, a pid, or "latest".
+    A normal alert resolves immediately and stays quiet within that level; the next runs of
+    the same program use it too. ALERT is as `alerts` prints it: its key, a part of the key
+    that is unique, a pid, or "latest".
     """
     if ctx.invoked_subcommand is None:
         raise click.UsageError("of which alert, and what? feedback ALERT normal|leak")
@@ -76,7 +76,7 @@ def command(ctx: click.Context) -> None:
 @click.argument("word", type=click.Choice(["normal", "leak"]))
 @click.option("--why", metavar="TEXT", help="Why, for those who ask later.")
 def give(alert: str, word: str, why: str | None) -> int:
-    """Say it; `feedback ALERT normal` is the same. A new word takes the place of an older one."""
+    """Set the label; `feedback ALERT normal` is the same. A new label replaces an older one."""
     from gpuwatchd.store import labels as store  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
@@ -84,8 +84,8 @@ def give(alert: str, word: str, why: str | None) -> int:
     meant = incidents.pick(found.alerts, alert)
     if meant.kind != "leak":
         raise GpuwatchdError(
-            "nothing can be learned from this alert: no growth was judged for it",
-            hint=f"to hear no more of it: gpuwatchctl snooze {meant.key} 8h",
+            "this alert cannot be labelled: it is not about growth",
+            hint=f"to silence it: gpuwatchctl snooze {meant.key} 8h",
             page="errors#nothing-to-learn",
         )
     given = store.UserLabel(
@@ -98,13 +98,13 @@ def give(alert: str, word: str, why: str | None) -> int:
         why=(text.clean(why, limit=_WHY_CHARS).strip() or None) if why else None,
         who=user_filter.user(),
     )
-    with locations.writing() as place:
+    with state_location.writing() as place:
         label = store.write(place.state_dir, given)
     learned = meant.subject.process is not None and meant.subject.process in found.known
     running = current_state.running()
     if flags.json:
         entry = _entry(label) | {"program_known": learned, "daemon_running": running}
-        output.emit_json(envelope.answer("feedback", [entry], source="database"))
+        envelope.emit("feedback", [entry], source="database")
         return 0
     out = output.Out(flags)
     out.flow([(label.title, "bold"), verdict_text.user_label(label)], rest="  ")
@@ -116,16 +116,16 @@ def give(alert: str, word: str, why: str | None) -> int:
 
 def _follows(meant: Alert, label: UserLabel, *, learned: bool, running: bool) -> list[str]:
     if label.word == "leak":
-        first = "the alert stays"
+        first = "the alert stays open"
     elif meant.state in incidents.OPEN:
         when = "within seconds" if running else "when the daemon runs again"
-        first = f"the alert is over {when}, and it stays quiet while it stays within this"
+        first = f"the alert resolves {when}, and no alert fires while it stays within this"
     else:
-        first = "the alert is over already"
+        first = "the alert is resolved already"
     then = (
-        "the next runs of this program are judged by it"
+        "it applies to the next runs of this program"
         if learned
-        else "it holds for this alone: what ran cannot be known again"
+        else "it applies to this run only: the program cannot be recognised in later runs"
     )
     return f"{first}; {then}".split(" ")
 
@@ -133,12 +133,15 @@ def _follows(meant: Alert, label: UserLabel, *, learned: bool, running: bool) ->
 @command.command("undo", epilog=options.examples("feedback undo 4711", "feedback undo latest"))
 @click.argument("alert", shell_complete=options.complete_key)
 def undo(alert: str) -> int:
-    """Take back what was said of an alert; it is judged as if nothing had been said."""
+    """Remove the label of an alert; it is evaluated as if it had none."""
     from gpuwatchd.store import labels as store  # noqa: PLC0415
 
     flags = options.current()
     found = incidents.kept("said")
     alerts = [a for a in found.alerts if found.user_label(a) is not None]
+    none = GpuwatchdError(
+        f"no label for {alert}", hint="gpuwatchctl feedback list", page="errors#nothing-said"
+    )
     if alert == "latest" and found.words:
         key = found.words[-1].alert_key
     elif any(word.alert_key == alert for word in found.words):
@@ -148,36 +151,28 @@ def undo(alert: str) -> int:
             key = incidents.pick(alerts, alert).key
         except GpuwatchdError as error:
             incidents.pick(found.alerts, alert)  # says so when there is no such alert at all
-            raise GpuwatchdError(
-                f"nothing was said of {alert}",
-                hint="gpuwatchctl feedback list",
-                page="errors#nothing-said",
-            ) from error
+            raise none from error
     last = next(word for word in reversed(found.words) if word.alert_key == key)
-    with locations.writing() as place:
-        undone = store.unsay(place.state_dir, key, time.time())
+    with state_location.writing() as place:
+        undone = store.remove_label(place.state_dir, key, time.time())
     if not undone:
-        raise GpuwatchdError(
-            f"nothing was said of {alert}",
-            hint="gpuwatchctl feedback list",
-            page="errors#nothing-said",
-        )
+        raise none
     if flags.json:
         entry = _entry(last) | {"undone_at": units.instant(time.time())}
-        output.emit_json(envelope.answer("feedback", [entry], source="database"))
+        envelope.emit("feedback", [entry], source="database")
     else:
         parts: list[output.Part] = [
             (last.title, "bold"),
-            f"taken back: {verdict_text.user_label(last)}",
+            f"removed: {verdict_text.user_label(last)}",
         ]
         output.Out(flags).flow(parts, rest="  ")
     return 0
 
 
 @command.command("list", epilog=options.examples("feedback list", "feedback list --all --json"))
-@click.option("--all", "everything", is_flag=True, help="Also what was taken back.")
+@click.option("--all", "everything", is_flag=True, help="Also removed labels.")
 def list_(everything: bool) -> int:  # noqa: FBT001
-    """List what was said, newest first."""
+    """List the labels, newest first."""
     from gpuwatchd.cli import history_query  # noqa: PLC0415
 
     flags = options.current()
@@ -185,8 +180,8 @@ def list_(everything: bool) -> int:  # noqa: FBT001
         labels = history.user_labels(all_of_them=everything)[::-1]
     if flags.json:
         data = [_entry(word) for word in labels]
-        pairs = locations.service_warnings()
-        output.emit_json(envelope.answer("feedback", data, source="database", warnings=pairs))
+        pairs = state_location.service_warnings()
+        envelope.emit("feedback", data, source="database", warnings=pairs)
     else:
         _table(flags, labels)
     return 0
@@ -194,9 +189,9 @@ def list_(everything: bool) -> int:  # noqa: FBT001
 
 def _table(flags: Globals, labels: Sequence[UserLabel]) -> None:
     out = output.Out(flags)
-    locations.head(out)
+    state_location.head(out)
     if not labels:
-        out.line("nothing was said of any alert")
+        out.line("no alert has a label")
     now_s = time.time()
     for word in labels:
         taken = word.undone_at_s
@@ -204,7 +199,7 @@ def _table(flags: Globals, labels: Sequence[UserLabel]) -> None:
             units.clock(word.given_at_s, now_s=now_s),
             verdict_text.user_label(word),
             word.title,
-            (f"taken back {units.clock(taken, now_s=now_s)}", "dim") if taken is not None else "",
+            (f"removed {units.clock(taken, now_s=now_s)}", "dim") if taken is not None else "",
         ]
         out.flow(parts, rest="  ")
         out.flow([(word.alert_key, "dim")], first="  ", rest="  ")
@@ -217,9 +212,7 @@ def _entry(word: UserLabel) -> dict[str, Any]:
         "title": text.clean(word.title),
         "opened_at": units.instant(word.opened_at_s),
         "device_uid": text.clean(word.subject.device_uid),
-        "process": None
-        if process is None
-        else {"pid": process.pid, "started_at": units.instant(process.started_at_s)},
+        "process": envelope.process_json(process),
         "on_host": word.subject.host,
         **envelope.word_json(word),
     }

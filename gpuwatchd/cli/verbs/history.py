@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gpuwatchd.cli import envelope, history_tables, locations, options, output, user_filter
-from gpuwatchd.cli.device_facts import in_order
+from gpuwatchd.cli import (
+    device_facts,
+    envelope,
+    history_tables,
+    options,
+    output,
+    state_location,
+    user_filter,
+)
 from gpuwatchd.cli.history_tables import Record, RecordedDevice
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
@@ -19,18 +26,12 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
-    from gpuwatchd.store.action_events import ActionEvent
+    from gpuwatchd.store.actions import ActionEvent
     from gpuwatchd.store.reader import DeviceRow, Event, ProcessRow, Reader, Segment
 
 _DAY_S = 86400.0
 _NICE_S = (60, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 604800)
 _FORMATS = ["table", "csv", "ndjson"]
-_TIME_SAYS = {
-    "start": "the daemon began to record",
-    "boot": "the machine was started",
-    "clock-step": "the clock was set",
-    "gap": "nothing was recorded before",
-}
 
 
 @click.command(
@@ -59,7 +60,7 @@ def command(  # noqa: PLR0917 - one argument per flag
 ) -> int:
     """Show memory over time; TIME is 2h (ago), today, yesterday or 2026-11-21T08:00.
 
-    Marks in the table say what happened to the device; --events lists it alone.
+    Marks in the table show events of the device; --events lists it alone.
     """
     flags = options.current()
     until_s = until if until is not None else time.time() + 1.0
@@ -73,7 +74,9 @@ def command(  # noqa: PLR0917 - one argument per flag
 
     whom = Whom(pids, user_filter.People(flags.user) if flags.user else None)
     with history_query.reader() as history:
-        devices = [device for device in in_order(history.devices()) if flags.wants(device)]
+        devices = [
+            device for device in device_facts.in_order(history.devices()) if flags.wants(device)
+        ]
         if sql:
             return _sql(flags, history, devices, (since_s, until_s, bucket), whom)
         rows = {
@@ -119,16 +122,14 @@ def command(  # noqa: PLR0917 - one argument per flag
             }
             for recorded_device in recorded_devices
         ]
-        output.emit_json(
-            envelope.answer(
-                "history", data, source="database", warnings=locations.service_warnings()
-            )
+        envelope.emit(
+            "history", data, source="database", warnings=state_location.service_warnings()
         )
     elif form != "table":
         history_tables.stream(form, recorded_devices, events=events, of_processes=bool(whom))
     else:
         out = output.Out(flags)
-        locations.head(out)
+        state_location.head(out)
         if events:
             history_tables.events(out, recorded_devices)
         else:
@@ -194,12 +195,11 @@ def _event(event: Event) -> Record:
 
 
 def _segment(segment: Segment) -> Record:
-    value = _TIME_SAYS.get(segment.reason, segment.reason)
-    if segment.wall_step_s is not None:
-        value += f" by {segment.wall_step_s:+.0f} s"
-    if segment.gap_s is not None:
-        value += f", {units.duration(segment.gap_s)} are missing"
-    return {"at": units.instant(segment.at_s), "kind": text.clean(segment.reason), "text": value}
+    return {
+        "at": units.instant(segment.at_s),
+        "kind": text.clean(segment.reason),
+        "text": device_facts.segment_words(segment),
+    }
 
 
 def _named(name: str, pid: int) -> str:
@@ -276,13 +276,11 @@ def _device_record(device: Device, row: DeviceRow) -> Record:
         "uid": device.uid,
         "width_s": row.width_s,
         "samples": row.n,
-        "used_min_bytes": row.used_min_bytes,
-        "used_mean_bytes": row.used_mean_bytes,
-        "used_max_bytes": row.used_max_bytes,
-        "used_last_bytes": row.used_last_bytes,
-        "util_pct": row.util_pct,
-        "temp_max_c": row.temp_max_c,
-        "energy_j": row.energy_j,
+        **envelope.fields(
+            row,
+            "used_min_bytes used_mean_bytes used_max_bytes used_last_bytes util_pct temp_max_c "
+            "energy_j",
+        ),
     }
 
 
@@ -296,9 +294,7 @@ def _process_record(device: Device, row: ProcessRow, info: ProcessInfo | None) -
         "started_at": units.instant(row.process.started_at_s),
         "name": text.clean(info.name) if info is not None else None,
         "user": text.clean(info.user) if info is not None and info.user else None,
-        "used_max_bytes": row.used_max_bytes,
-        "used_last_bytes": row.used_last_bytes,
-        "host_last_bytes": row.host_last_bytes,
+        **envelope.fields(row, "used_max_bytes used_last_bytes host_last_bytes"),
     }
 
 
@@ -318,7 +314,7 @@ def _sql(
             history.device_rows(device.uid, *span)
         queries.append(history.last_query)
     if flags.json:
-        output.emit_json(envelope.answer("history", queries, source="database"))
+        envelope.emit("history", queries, source="database")
     else:
         for query in queries:
             click.echo(f"{query};")

@@ -48,7 +48,7 @@ def _build(config: Config, names: Iterable[str]) -> dict[str, Notifier]:
 def _message(channel: str = "email") -> Message:
     """Return the test message of a channel; the example of a curve goes into mails alone."""
     host = envelope.host()
-    curve = {"Curve": "an example: nothing of this machine"} if channel == "email" else {}
+    curve = {"Curve": "an example, not data of this machine"} if channel == "email" else {}
     return Message(
         id=f"{uuid.uuid4().hex[:24]}@gpuwatchd",
         notice="test",
@@ -104,7 +104,7 @@ def _send(name: str, notifier: Notifier, message: Message) -> dict[str, Any]:
 
 def _write(flags: Globals, rows: list[dict[str, Any]]) -> None:
     if flags.json:
-        output.emit_json(envelope.answer("notify", rows, source="channels"))
+        envelope.emit("notify", rows, source="channels")
         return
     out = output.Out(flags)
     for row in rows:
@@ -116,7 +116,7 @@ def _write(flags: Globals, rows: list[dict[str, Any]]) -> None:
         if row["hint"]:
             out.flow([(f"hint: {row['hint']}", "dim")], first=" " * 9, rest=" " * 9)
         if row["page"]:
-            out.flow([(exits.see(row["page"]), "dim")], first=" " * 9, rest=" " * 9)
+            out.flow([(exits.docs_reference(row["page"]), "dim")], first=" " * 9, rest=" " * 9)
 
 
 @command.command("list", epilog=options.examples("notify list", "notify list --json"))
@@ -133,7 +133,7 @@ def list_() -> int:
 
 @command.command("test", epilog=options.examples("notify test", "notify test email --dry-run"))
 @_CHANNELS
-@click.option("--dry-run", is_flag=True, help="Only say whether it could be sent.")
+@click.option("--dry-run", is_flag=True, help="Only check whether it could be sent.")
 def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
     """Send a test message and report what is known to have arrived.
 
@@ -151,13 +151,7 @@ def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
 
 
 def _configured(names: Sequence[str], example: str) -> Sequence[str]:
-    """Return the channels that are meant.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is none.
-    """
+    """Return the channels that are meant; GpuwatchdError when there is none."""
     if not names:
         raise GpuwatchdError(
             "no channel is in use",
@@ -188,7 +182,7 @@ def _configured(names: Sequence[str], example: str) -> Sequence[str]:
 )
 @click.option("--dry-run", is_flag=True, help="Only show it.")
 def digest(channels: tuple[str, ...], since_s: float, dry_run: bool) -> int:  # noqa: FBT001
-    """Send now what a digest would tell, or only show it.
+    """Send the digest now, or only show it.
 
     Without CHANNEL: those of [policy] digest-channels. The next one by the clock comes as usual.
     """
@@ -239,7 +233,7 @@ def _show(flags: Globals, message: Message) -> None:
             "severity": message.severity,
             "command": text.clean(message.command),
         }
-        output.emit_json(envelope.answer("notify", data, source="database"))
+        envelope.emit("notify", data, source="database")
         return
     out = output.Out(flags)
     out.flow([(message.subject, "bold")], rest="  ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -15,9 +14,9 @@ from gpuwatchd.cli import (
     current_state,
     envelope,
     history_query,
-    locations,
     options,
     output,
+    state_location,
     user_filter,
 )
 from gpuwatchd.cli.charts import Asked
@@ -28,8 +27,8 @@ from gpuwatchd.store import curves
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-    from gpuwatchd.charts.drawing import Picture
-    from gpuwatchd.charts.raster import Cell
+    from gpuwatchd.charts.braille_canvas import Cell
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.cli.output import Out
@@ -106,7 +105,7 @@ def command(  # noqa: PLR0917 - one argument per flag
     if file is None and (dark or size):
         raise click.UsageError("--dark and --size are of a file: name one with --output")
 
-    until_s = until if until is not None else now_s()
+    until_s = until if until is not None else current_state.now_s()
     since_s = since if since is not None else until_s - _DAY_S
     if since_s >= until_s:
         raise click.UsageError("--since is not before --until")
@@ -115,12 +114,12 @@ def command(  # noqa: PLR0917 - one argument per flag
     if file is not None:
         _write(file, pictures, dark=dark, size=size)
     if flags.json:
-        from gpuwatchd.charts import drawing  # noqa: PLC0415
+        from gpuwatchd.charts import chart_model  # noqa: PLC0415
 
-        data = [drawing.to_json(picture) for picture in pictures]
+        data = [chart_model.to_json(picture) for picture in pictures]
         pair = (("not-all", more), ("no-such-gpu", missing))
         warnings = [one for one in pair if one[1]]
-        output.emit_json(envelope.answer("plot", data, source="database", warnings=warnings))
+        envelope.emit("plot", data, source="database", warnings=warnings)
         return 0
     out = output.Out(flags)
     if file is None:
@@ -139,7 +138,7 @@ def _write(
     file: Path, pictures: Sequence[Picture], *, dark: bool, size: tuple[int, int] | None
 ) -> None:
     from gpuwatchd.charts import rendering  # noqa: PLC0415
-    from gpuwatchd.charts.drawing import Order  # noqa: PLC0415
+    from gpuwatchd.charts.chart_model import Order  # noqa: PLC0415
     from gpuwatchd.cli.report import saving  # noqa: PLC0415 - only for files
 
     form: Literal["png", "svg"] = "svg" if file.suffix.lower() == ".svg" else "png"
@@ -253,7 +252,7 @@ def chosen(
     )
     # One look of now is no curve: without a history there will be no more than that.
     alone = all(len(picture.curve.at_s) < 2 for picture in pictures)
-    if first_s is None or (alone and not locations.recorded(locations.state_dir())):
+    if first_s is None or (alone and not state_location.recorded(state_location.state_dir())):
         raise _nothing(span)
     shorter = charts.since_record(pictures, asked)
     if tight and shorter != asked:
@@ -261,14 +260,8 @@ def chosen(
     return drawn
 
 
-def now_s() -> float:
-    """Return now, or the newest sample where a simulation runs ahead of the clock."""
-    state, _ = current_state.read_state()
-    return time.time() if state is None else max(time.time(), state.taken_at_s)
-
-
 def _nothing(span: tuple[float, float]) -> GpuwatchdError:
-    if not locations.recorded(locations.state_dir()):
+    if not state_location.recorded(state_location.state_dir()):
         return GpuwatchdError(
             "there is no history yet to draw",
             hint="gpuwatchctl service install; without a GPU: gpuwatchctl demo",
@@ -276,7 +269,7 @@ def _nothing(span: tuple[float, float]) -> GpuwatchdError:
         )
     between = f"{units.clock(span[0])} and {units.clock(span[1])}"
     return GpuwatchdError(
-        f"nothing is recorded between {between}",
+        f"no data between {between}",
         hint="ask for a longer time, such as --since 7d; what is now: gpuwatchctl status",
         page="errors#nothing-recorded",
     )
@@ -286,7 +279,7 @@ def _asked_for(flags: Globals, pids: Sequence[int], asked: Asked) -> Chosen:
     if not pids and not flags.user:
         pictures, view = charts.all_devices(flags, asked)
         return Chosen(pictures, 0, _nobody_there(view))
-    if not locations.recorded(locations.state_dir()):
+    if not state_location.recorded(state_location.state_dir()):
         return _processes(flags, None, pids, asked)
     with history_query.reader() as history:
         return _processes(flags, history, pids, asked)
@@ -294,7 +287,7 @@ def _asked_for(flags: Globals, pids: Sequence[int], asked: Asked) -> Chosen:
 
 def _processes(flags: Globals, history: Reader | None, pids: Sequence[int], asked: Asked) -> Chosen:
     """Return the pictures of processes: of those that run, then of others, the largest first."""
-    view = current_state.see(flags, want_trend=True)
+    view = current_state.load_view(flags, want_trend=True)
     running = [
         (item, process)
         for item in view.devices

@@ -14,7 +14,7 @@ from gpuwatchd.cli import envelope, incidents, options, output, ruleset, setting
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
-from gpuwatchd.core.model import About, Alert, NoticeKind, Pattern, Severity
+from gpuwatchd.core.model import Alert, AlertSubject, NoticeKind, Pattern, Severity
 from gpuwatchd.core.model.alerts import Title, TitlePart
 
 if TYPE_CHECKING:
@@ -33,23 +33,23 @@ _ABOUT: Final = (
 )
 _SETTABLE: Final = (*_ABOUT, "severity", "pattern")
 _LATER_S: Final = 60.0
-_INSTEAD: Final = "gpuwatchctl policy show says what the rules mean"
+_INSTEAD: Final = "gpuwatchctl policy show explains the rules"
 
 
 @click.group("policy", epilog=options.examples("policy show", "policy test latest"))
 def command() -> None:
-    """Say what the rules mean, and try them on a finding."""
+    """Explain the rules, and try them on a finding."""
 
 
 @command.command("show", epilog=options.examples("policy show", "policy show --json"))
 def show() -> int:
-    """Say in plain sentences who is told what, by what and when."""
+    """Explain in plain sentences which messages go to which channel and when."""
     flags = options.current()
     config = flags.load_config().config
     rules, notes = ruleset.explain(config), list(ruleset.notes(config))
     if flags.json:
         data = {"rules": rules, "notes": notes, "problems": settings.problems(config)}
-        output.emit_json(envelope.answer("policy", data, source="files"))
+        envelope.emit("policy", data, source="files")
         return 0
     out = output.Out(flags)
     for sentence in rules:
@@ -102,7 +102,7 @@ def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> 
     help="As if it were about another: user, process, severity ...; repeatable.",
 )
 def test(alert: str | None, notice: NoticeKind, at_s: float | None, changes: dict[str, str]) -> int:
-    """Say what would be sent of a finding, by what, when, and why not; sends nothing.
+    """Show what would be sent about a finding, by which channel, when, and why not; sends nothing.
 
     ALERT is a key, part of one, a pid or "latest" (the default). The rules are those in force now,
     or those of --config.
@@ -115,7 +115,7 @@ def test(alert: str | None, notice: NoticeKind, at_s: float | None, changes: dic
     trial.alert = _changed(trial.alert, changes)
     trial.run()
     if flags.json:
-        output.emit_json(envelope.answer("policy", trial.payload(), source=trial.source))
+        envelope.emit("policy", trial.payload(), source=trial.source)
     else:
         _write(flags, trial)
     return 0
@@ -190,9 +190,9 @@ class _Trial:
     def never(self) -> str:
         """Return why such a notice is never due at all; "" where it may be."""
         if self.alert.firing_at_s is None:
-            return "it was only watched; nobody is told of that"
+            return "it was only watched; that is not sent"
         if self.notice == "resolved" and not self.rules.recovered:
-            return "recovered is off; its end is not told"
+            return "recovered is off; its end is not sent"
         steps = alerts.rules_for(self.alert, self.rules).repeat_s
         return "" if self.notice != "repeat" or steps else "it has no reminders"
 
@@ -207,13 +207,7 @@ class _Trial:
             "text_at": units.instant(self.as_of_s),
             "never": self.never() or None,
             "routes": [
-                {
-                    "channel": text.clean(route.channel),
-                    "kind": route.kind,
-                    "reason": text.clean(route.reason),
-                    "until_at": units.instant(route.until_at_s),
-                }
-                for route in self.routes
+                envelope.fields(route, "channel kind reason until_at") for route in self.routes
             ],
             "fallback": [text.clean(name) for name in self.config.policy.fallback],
             "overrides": [{"sets": key, "by": name} for key, name in self.applied],
@@ -238,7 +232,7 @@ def _write(flags: Globals, trial: _Trial) -> None:
     if trial.as_of_s - trial.at_s >= _LATER_S:
         # What it was judged to be at first is not kept.
         at = units.clock(trial.as_of_s, now_s=now_s)
-        value = f"its severity and text are those of its last judgement, at {at}"
+        value = f"its severity and text are from its last evaluation, at {at}"
         out.flow(output.sentence(value, "dim"), rest="  ", gap=" ")
     never = trial.never()
     if never:
@@ -312,7 +306,7 @@ def _changed(alert: Alert, changes: Mapping[str, str]) -> Alert:
         finding["pattern"] = changes["pattern"]
     if "framework" in changes:
         finding["framework"] = changes["framework"]
-    whom = msgspec.structs.replace(alert.about or About(), **about)
+    whom = msgspec.structs.replace(alert.about or AlertSubject(), **about)
     title = {}
     if {"user", "process", "gpu", "gpu-name"} & set(changes):
         title = _title(whom).fields
@@ -326,7 +320,7 @@ def _changed(alert: Alert, changes: Mapping[str, str]) -> Alert:
     )
 
 
-def _title(whom: About) -> Title:
+def _title(whom: AlertSubject) -> Title:
     pid = "" if whom.pid is None else f"[{whom.pid}]"
     parts = (
         (f"GPU {whom.gpu}", TitleRole.DEVICE),

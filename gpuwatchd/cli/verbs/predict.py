@@ -12,8 +12,8 @@ from gpuwatchd.cli import (
     device_facts,
     options,
     output,
-    panel,
     process_facts,
+    status_output,
     verdict_text,
 )
 from gpuwatchd.cli.envelope import is_leak
@@ -41,23 +41,23 @@ _TOLD_IN_FULL = LEAK_PATTERNS | {"spike"}
 @options.wide_option
 @options.exit_code_option
 def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
-    """Say how fast memory grows, how sure that is, and when it will be full.
+    """Show how fast memory grows, how sure that is, and when it will be full.
 
-    From the daemon's live judgement; without one, judged again from the history.
+    From the daemon's live verdict; without one, evaluated again from the history.
     """
     flags = options.current()
     view = judged_view(flags)
-    panel.narrow(view, pids)
+    status_output.narrow(view, pids)
     whole = not pids and not flags.user
     if flags.json:
-        output.emit_json(panel.answer("predict", view))
+        output.emit_json(status_output.answer("predict", view))
     else:
         out = output.Out(flags)
         for _, sentence in view.warnings:
             out.flow([(f"! {sentence}", "yellow")])
         for item in view.devices:
             write_device(out, view, item, flags, whole=whole)
-    return 3 if exit_code and panel.leaks(view, whole=whole) else 0
+    return 3 if exit_code and status_output.leaks(view, whole=whole) else 0
 
 
 def subjects(item: LiveDevice, *, whole: bool) -> Iterator[tuple[str, Finding, LiveProcess | None]]:
@@ -121,7 +121,7 @@ def _part(out: Out, who: str, finding: Finding, chief: str) -> None:
     """Write the figures of a rank for which another one's advice holds as well."""
     parts: list[Part] = [
         who,
-        (f"leaks alike, {chief}", "yellow"),
+        (f"leaks too, {chief}", "yellow"),
         f"{_rate(finding)} {finding.pattern}",
         f"{out.safe('R²')} {_r_squared(finding)}",
         f"confidence {_confidence(finding)}",
@@ -177,7 +177,7 @@ def facts(
     if len(finding.blame) > 1:
         pairs.append(("shares", shares(finding)))
     if finding.onset_at_s is not None:
-        pairs.append(("since", units.clock(finding.onset_at_s, now_s=now_s)))
+        pairs.append(("growth since", units.clock(finding.onset_at_s, now_s=now_s)))
     if finding.reason:
         pairs.append(("because", finding.reason))
     if process is not None and process.history is not None:
@@ -219,7 +219,7 @@ def _rate(finding: Finding) -> str:
 
 def _eta(finding: Finding) -> str:
     if verdict_text.stopped(finding):
-        return "not foreseen"
+        return "no forecast"
     if finding.eta is not None:
         return verdict_text.eta(finding.eta)
-    return "?" if is_leak(finding) else "stable" if finding.pattern == "stable" else "not foreseen"
+    return "?" if is_leak(finding) else "stable" if finding.pattern == "stable" else "no forecast"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import current_state, envelope, locations, options, output
+from gpuwatchd.cli import current_state, envelope, options, output, state_location
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.service import wakeup
-from gpuwatchd.store import driver_release as requests
+from gpuwatchd.service import interruptible_wait
 from gpuwatchd.store import live
+from gpuwatchd.store import release_request as requests
 from gpuwatchd.store.directories import private_directory
 
 if TYPE_CHECKING:
@@ -41,24 +41,25 @@ _LET_GO = {"released", "asleep"}
     help="For how long, 10s to 24h (10m); a second call extends it.",
 )  # fmt: skip
 @click.option(
-    "--wait/--no-wait", default=True, help="Wait until the daemon has let go (the default)."
+    "--wait/--no-wait", default=True, help="Wait until the daemon has released them (the default)."
 )
 @click.option("--end", "--now-back", "end", is_flag=True, help="End it: watch the GPUs again.")
 def command(duration: float, wait: bool, end: bool) -> int:  # noqa: FBT001
-    """Let go of the NVIDIA driver for a while: for a GPU reset, MIG changes, a new driver.
+    """Release the NVIDIA driver for a while: for a GPU reset, MIG changes, a new driver.
 
     The daemon runs on, shows the GPUs as released and takes them back by itself. Exit 0: nothing
-    of gpuwatchd holds a GPU, also when no daemon runs; 1: it does not let go, a call to the driver
-    hangs.
+    of gpuwatchd holds a GPU, also when no daemon runs; 1: it does not release it, a call to the
+    driver hangs.
     """
     flags = options.current()
-    locations.let_in()  # whatever is asked of a daemon of one's own, that one goes on holding them
-    with locations.writing() as place:
+    # Whatever is asked of a daemon of one's own, that one goes on holding them.
+    state_location.require_read_access()
+    with state_location.writing() as place:
         return _command(flags, place, duration, wait=wait, end=end)
 
 
 def _command(
-    flags: Globals, place: locations.Place, duration: float, *, wait: bool, end: bool
+    flags: Globals, place: state_location.Place, duration: float, *, wait: bool, end: bool
 ) -> int:
     directory = private_directory(place.runtime_dir)
     state = live.read(directory)
@@ -69,13 +70,11 @@ def _command(
         raise click.BadParameter("must be between 10s and 24h", param_hint="--for")
     now_s = time.time()
     request = requests.ask(directory, duration, now_s)
-    heard = wakeup.ring(directory)
+    heard = interruptible_wait.ring(directory)
     until = units.clock(request.until_at_s, now_s=now_s, seconds=True)
     data: dict[str, Any] = {"until_at": units.instant(request.until_at_s), "daemon": None}
     if state is None or not running:
-        words = (
-            f"no daemon runs: nothing of gpuwatchd holds a GPU; one that starts waits until {until}"
-        )
+        words = f"no daemon is running: gpuwatchd holds no GPU; one that starts waits until {until}"
         return _answer(flags, {**data, "released": True, "open_files": None}, words)
     data["daemon"] = {"pid": state.pid, "started_at": units.instant(state.started_at_s)}
     if not wait:
@@ -83,31 +82,31 @@ def _command(
         return _answer(flags, {**data, "released": None, "open_files": None}, words, doubt)
     held = _wait(flags, directory, state)
     sure = "no /dev/nvidia* open" if held is not None else "its open files cannot be seen"
-    words = f"gpuwatchd (pid {state.pid}) has let go of the GPUs until {until}; {sure}"
+    words = f"gpuwatchd (pid {state.pid}) has released the GPUs until {until}; {sure}"
     return _answer(flags, {**data, "released": True, "open_files": held}, words)
 
 
 def _end(flags: Globals, directory: Path, *, running: bool) -> int:
     was = requests.end(directory)
-    wakeup.ring(directory)
+    interruptible_wait.ring(directory)
     if not was:
-        words = "nothing was released"
+        words = "no release was requested"
     elif running:
         words = "the daemon takes the GPUs back"
     else:
-        words = "the request is taken back; no daemon runs"
+        words = "the request is withdrawn; no daemon runs"
     return _answer(flags, {"until_at": None, "released": False, "was_released": was}, words)
 
 
 def _asked(state: LiveState, until: str, *, heard: bool) -> tuple[str, str]:
     """Return what was asked of the daemon, and why it may not have been understood."""
-    when = "at once" if heard else f"within {units.duration(state.interval_s)}"
-    words = f"asked pid {state.pid} to let go of the GPUs {when}, until {until}"
+    when = "immediately" if heard else f"within {units.duration(state.interval_s)}"
+    words = f"asked pid {state.pid} to release the GPUs {when}, until {until}"
     if state.version == __version__:
         return words, ""
     other = text.clean(state.version, limit=40)
     return words, (
-        f"nothing has confirmed it: the daemon is gpuwatchd {other}, this is {__version__}; "
+        f"not confirmed: the daemon is gpuwatchd {other}, this is {__version__}; "
         "gpuwatchctl status shows whether they are released"
     )
 
@@ -115,7 +114,7 @@ def _asked(state: LiveState, until: str, *, heard: bool) -> tuple[str, str]:
 def _answer(flags: Globals, data: dict[str, Any], words: str, doubt: str = "") -> int:
     warnings = [("unconfirmed", doubt)] if doubt else []
     if flags.json:
-        output.emit_json(envelope.answer("release", data, source="daemon", warnings=warnings))
+        envelope.emit("release", data, source="daemon", warnings=warnings)
         return 0
     out = output.Out(flags)
     if not flags.quiet:
@@ -159,7 +158,7 @@ def _wait(flags: Globals, directory: Path, before: LiveState) -> list[str] | Non
             sys.stderr.write(f"waiting, {most} at most: {_why(keeps, held)}\n")
         time.sleep(0.1)
     raise GpuwatchdError(
-        f"the daemon (pid {before.pid}) has not let go of the GPUs: {_why(keeps, held)}",
+        f"the daemon (pid {before.pid}) has not released the GPUs: {_why(keeps, held)}",
         hint="a call to the driver may hang; stopping the daemon ends its hold: "
         "gpuwatchctl service stop",
         page="errors#not-let-go",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpuwatchd.cli import options, output
+from gpuwatchd.cli import current_state, options, output
 from gpuwatchd.core import units
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     file: Path | None,
     exit_code: bool,  # noqa: FBT001
 ) -> int:
-    """Tell what happened in a period: findings with charts, who, cost, advice.
+    """Show what happened in a period: findings with charts, who, cost, advice.
 
     As text; as one page that opens from a mail, without a network (--output x.html); as JSON.
     Without --output, a page is written to a file named after machine and days in the current
@@ -61,7 +61,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     from gpuwatchd.cli.report import period, saving  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
-    until_s = period.now_s() if until is None else until
+    until_s = current_state.now_s() if until is None else until
     since_s = until_s - 7 * _DAY_S if since is None else since
     if since_s >= until_s:
         raise click.UsageError("--since is not before --until")
@@ -98,7 +98,7 @@ def _print(flags: Globals, period: Period, form: str) -> None:
     from gpuwatchd.cli.report import answer, compose, plain  # noqa: PLC0415
 
     if form == "json":
-        output.emit_json(answer.of(period))
+        output.emit_json(answer.report_json(period))
     elif form == "text":
         plain.show(output.Out(flags), compose.document(period))
     else:
@@ -116,7 +116,7 @@ def content(flags: Globals, period: Period, form: str) -> str:
     if form == "json":
         import msgspec  # noqa: PLC0415
 
-        return msgspec.json.encode(answer.of(period)).decode() + "\n"
+        return msgspec.json.encode(answer.report_json(period)).decode() + "\n"
     from gpuwatchd.cli.report import plain  # noqa: PLC0415
 
     stream = io.StringIO()

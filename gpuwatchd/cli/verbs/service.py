@@ -15,8 +15,6 @@ from gpuwatchd.service import MANAGERS
 from gpuwatchd.service.unit_files import CREDENTIAL_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.model import ServiceState
     from gpuwatchd.core.ports import Manager
@@ -40,13 +38,7 @@ def _load(name: str, *, system: bool = False) -> Manager:
 
 
 def _running_manager(*, system: bool) -> Manager:
-    """Return the service manager of this machine.
-
-    Raises
-    ------
-    ServiceError
-        When it does not run here.
-    """
+    """Return the service manager of this machine; ServiceError when it does not run here."""
     name = _own()
     manager = _load(name, system=system)
     availability = manager.probe()
@@ -58,7 +50,7 @@ def _running_manager(*, system: bool) -> Manager:
 
 def _report(flags: Globals, data: dict[str, Any], lines: list[str]) -> None:
     if flags.json:
-        output.emit_json(envelope.answer("service", data, source="service-manager"))
+        envelope.emit("service", data, source="service-manager")
     elif not flags.quiet:
         out = output.Out(flags)
         for line in lines:
@@ -68,7 +60,7 @@ def _report(flags: Globals, data: dict[str, Any], lines: list[str]) -> None:
 _system = click.option(
     "--system", is_flag=True, help="The service of the whole machine, not one of yours."
 )
-_dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 
 
 def _credentials(
@@ -105,7 +97,7 @@ def _credentials(
 )
 @click.option(
     "--credential", "credentials", callback=_credentials, multiple=True, metavar="NAME=FILE",
-    help="Hand a secret to the daemon from a file (mode 600); NAME is smtp-password or chat-urls.",
+    help="Pass a secret to the daemon from a file (mode 600); NAME is smtp-password or chat-urls.",
 )  # fmt: skip
 def install(
     system: bool,  # noqa: FBT001
@@ -116,7 +108,7 @@ def install(
 ) -> int:
     """Write, enable and start the service; again after an upgrade."""
     if system and linger:
-        raise click.UsageError("--linger is for a service of yours; that of the machine stays on")
+        raise click.UsageError("--linger is for a user service; the system service stays on")
     manager = _load(_own(), system=system) if dry_run else _running_manager(system=system)
     done = manager.install(dry_run=dry_run, linger=linger, anyway=anyway, credentials=credentials)
     _report(options.current(), {"dry_run": dry_run, "done": done}, done)
@@ -130,50 +122,42 @@ def install(
 @_system
 @_dry_run
 @click.option("--purge", is_flag=True, help="Remove history, live state and configuration, too.")
-@click.option("--yes", is_flag=True, help="Do purge; without it, only say what would go.")
+@click.option("--yes", is_flag=True, help="Do purge; without it, only print what would be removed.")
 def uninstall(system: bool, dry_run: bool, purge: bool, yes: bool) -> int:  # noqa: FBT001
-    """Stop and remove the service; history and configuration stay."""
+    """Stop and remove the service; history and configuration are kept."""
     asks = purge and not yes
     only_said = dry_run or asks
     manager = _load(_own(), system=system) if only_said else _running_manager(system=system)
     done = manager.uninstall(dry_run=only_said, purge=purge)
     if asks and not dry_run:
-        done = [*done, "nothing was done: --yes does it"]
+        done = [*done, "dry run: --yes does it"]
     _report(options.current(), {"dry_run": only_said, "done": done}, done)
     return 0
 
 
-def _do(word: str, work: Callable[[Manager], None], *, system: bool) -> int:
-    work(_running_manager(system=system))
-    _report(options.current(), {"done": [word]}, [word])
-    return 0
+def _add_order(name: str, done: str, text: str) -> None:
+    """Add a subcommand that is one order to the manager and takes nothing else."""
+
+    @command.command(
+        name, epilog=options.examples(f"service {name}", f"service {name} --json"), help=text
+    )
+    @_system
+    def order(system: bool) -> int:  # noqa: FBT001
+        """Give the order and say that it was carried out."""
+        getattr(_running_manager(system=system), name)()
+        _report(options.current(), {"done": [done]}, [done])
+        return 0
 
 
-@command.command("start", epilog=options.examples("service start", "service start --json"))
-@_system
-def start(system: bool) -> int:  # noqa: FBT001
-    """Start the service."""
-    return _do("started", lambda manager: manager.start(), system=system)
-
-
-@command.command("stop", epilog=options.examples("service stop", "service stop --json"))
-@_system
-def stop(system: bool) -> int:  # noqa: FBT001
-    """Stop the service."""
-    return _do("stopped", lambda manager: manager.stop(), system=system)
-
-
-@command.command("restart", epilog=options.examples("service restart", "service restart --json"))
-@_system
-def restart(system: bool) -> int:  # noqa: FBT001
-    """Restart the service."""
-    return _do("restarted", lambda manager: manager.restart(), system=system)
+_add_order("start", "started", "Start the service.")
+_add_order("stop", "stopped", "Stop the service.")
+_add_order("restart", "restarted", "Restart the service.")
 
 
 @command.command("status", epilog=options.examples("service status", "service status --system"))
 @_system
 def status(system: bool) -> int:  # noqa: FBT001
-    """Say how the service is; exit 0 running, 3 not running, 4 no such service."""
+    """Show the state of the service; exit 0 running, 3 not running, 4 no such service."""
     state = _running_manager(system=system).status()
     _report(options.current(), _state_json(state), _lines(state, time.time()))
     return state.code
@@ -182,18 +166,11 @@ def status(system: bool) -> int:  # noqa: FBT001
 def _state_json(state: ServiceState) -> dict[str, Any]:
     """Return the state as JSON has it."""
     return {
-        "running": state.running,
-        "state": state.state,
+        **envelope.fields(state, "running state"),
         "text": state.text,
-        "enabled": state.enabled,
-        "since_at": units.instant(state.since_at_s),
-        "pid": state.pid,
-        "restarts": state.restarts,
+        **envelope.fields(state, "enabled since_at pid restarts"),
         "result": state.result or None,
-        "exit_code": state.exit_code,
-        "memory_bytes": state.memory_bytes,
-        "memory_max_bytes": state.memory_max_bytes,
-        "watchdog_s": state.watchdog_s,
+        **envelope.fields(state, "exit_code memory_bytes memory_max_bytes watchdog_s"),
         "file": state.file or None,
         "beside": list(state.beside),
         "log": list(state.log),
@@ -236,7 +213,7 @@ def _lines(state: ServiceState, now_s: float) -> list[str]:
     "--level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="debug",
-    help="Nothing less important than this.",
+    help="Lowest priority to show.",
 )
 def logs(system: bool, lines: int, follow: bool, since: float | None, level: str) -> int:  # noqa: FBT001
     """Show the log of the service."""
@@ -268,7 +245,7 @@ def print_(system: bool, name: str | None, packaged: str) -> int:  # noqa: FBT00
     flags = options.current()
     if flags.json:
         data = {"manager": manager.name, "unit": text}
-        output.emit_json(envelope.answer("service", data, source="service-manager"))
+        envelope.emit("service", data, source="service-manager")
     else:
         click.echo(text, nl=not text.endswith("\n"))
     return 0

@@ -11,10 +11,10 @@ from gpuwatchd.cli import (
     current_state,
     envelope,
     incidents,
-    locations,
     options,
     output,
     silence_changes,
+    state_location,
     user_filter,
 )
 from gpuwatchd.cli.silence_changes import UNTIL_RESOLVED
@@ -59,18 +59,14 @@ class _Setting(click.Group):
         ]
 
 
-def _complete_term(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only at a TAB
-
-    return [CompletionItem(term) for term in silence_changes.TERMS if term.startswith(incomplete)]
-
-
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _complete(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem] | list[str]:
     """Offer alerts first, then for how long."""
     given = ctx.params.get("words") or ()
     ruled = any(ctx.params.get(name) for name in silence_changes.CONDITIONS)
     if given or ruled:
-        return _complete_term(ctx, param, incomplete)
+        return [term for term in silence_changes.TERMS if term.startswith(incomplete)]
     return options.complete_key(ctx, param, incomplete)
 
 
@@ -89,11 +85,11 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 )
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Tell nobody of an alert, or of what fits a rule, for a while.
+    """Silence an alert, or what matches a rule, for a while.
 
     DURATION is 1h, 8h, 2d (at most 30d) or until-resolved. ALERT is as `alerts` prints it: its
     key, a part of it, a pid, or "latest". A rule is any of --gpu, --user, --process, --framework,
-    --job and --kind. What is snoozed is still watched and shown. It is told all the same when it
+    --job and --kind. What is snoozed is still monitored and shown. A message is still sent when it
     becomes critical, unless it is so already or --even-critical is given. All options of a rule:
     `snooze set --help`.
     """
@@ -125,7 +121,7 @@ def _conditions(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.argument("words", nargs=-1, metavar="[ALERT] DURATION", shell_complete=_complete)
 @_conditions
-@click.option("--even-critical", is_flag=True, help="Also keep still when it is critical.")
+@click.option("--even-critical", is_flag=True, help="Also silence it when it is critical.")
 @click.option("--why", metavar="TEXT", help="Why, for those who ask later.")
 def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: str | None) -> int:  # noqa: FBT001
     """Set it; `snooze ALERT DURATION` is the same. One on the same alerts replaces an older one."""
@@ -154,7 +150,7 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
     running = current_state.running()
     if flags.json:
         entry = silence_changes.entry(kept, fits, now_s) | {"daemon_running": running}
-        output.emit_json(envelope.answer("snooze", [entry], source="database"))
+        envelope.emit("snooze", [entry], source="database")
         return 0
     out = output.Out(flags)
     out.flow(
@@ -181,13 +177,7 @@ def _matcher(rule: dict[str, str | None], before: Sequence[str]) -> Matcher:
 
 
 def _read(words: Sequence[str], *, ruled: bool) -> tuple[str | None, str]:
-    """Return which alert and for how long.
-
-    Raises
-    ------
-    UsageError
-        When something is missing or too much.
-    """
+    """Return which alert and for how long; UsageError when something is missing or too much."""
     if ruled and len(words) == 1:
         return None, words[0]
     if not ruled and len(words) == 2:
@@ -223,7 +213,7 @@ def _seconds(term: str, *, named: str | None) -> float:
 
 
 @command.command("list", epilog=options.examples("snooze list", "snooze list --all --json"))
-@click.option("--all", "everything", is_flag=True, help="Also what has ended or was taken back.")
+@click.option("--all", "everything", is_flag=True, help="Also what has expired or was cleared.")
 def list_(everything: bool) -> int:  # noqa: FBT001
     """List what is snoozed, the newest first."""
     from gpuwatchd.cli import history_query  # noqa: PLC0415
@@ -243,11 +233,11 @@ def list_(everything: bool) -> int:  # noqa: FBT001
             silence_changes.entry(silence, silence_changes.fitting(silence, alerts), now_s, alerts)
             for silence in shown
         ]
-        pairs = locations.service_warnings()
-        output.emit_json(envelope.answer("snooze", data, source="database", warnings=pairs))
+        pairs = state_location.service_warnings()
+        envelope.emit("snooze", data, source="database", warnings=pairs)
         return 0
     out = output.Out(flags)
-    locations.head(out)
+    state_location.head(out)
     if not shown:
         out.line("nothing is snoozed")
     for silence in shown:
@@ -261,7 +251,7 @@ def list_(everything: bool) -> int:  # noqa: FBT001
 @click.argument("which", required=False, metavar="[ID|ALERT]", shell_complete=options.complete_key)
 @click.option("--all", "everything", is_flag=True, help="Everything that is snoozed.")
 def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
-    """Take it back: by its number in `snooze list`, by its ALERT, or --all."""
+    """Remove it: by its number in `snooze list`, by its ALERT, or --all."""
     from gpuwatchd.cli import history_query  # noqa: PLC0415
 
     if (which is None) != everything:
@@ -284,7 +274,7 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
             | {"state": "cleared", "cleared_at": units.instant(now_s)}
             for silence in chosen
         ]
-        output.emit_json(envelope.answer("snooze", data, source="database"))
+        envelope.emit("snooze", data, source="database")
         return 0
     out = output.Out(flags)
     for silence in chosen:
@@ -292,25 +282,19 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
             [
                 f"{silence.row}",
                 (silence_changes.called(silence.matcher, alerts), "bold"),
-                "taken back",
+                "cleared",
             ],
             rest="  ",
         )
     if not done:
         out.line("nothing is snoozed")
     elif not running:
-        out.line("no daemon runs: people are told again when one does")
+        out.line("no daemon is running: messages are sent again when one is")
     return 0
 
 
 def _chosen(standing: Sequence[Silence], which: str) -> list[Silence]:
-    """Return the silences that a number or an alert names.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is none.
-    """
+    """Return the silences that a number or an alert names; GpuwatchdError when there is none."""
     numbered = [silence for silence in standing if str(silence.row) == which]
     exact = numbered or [silence for silence in standing if silence.matcher.key == which]
     if exact:
@@ -320,7 +304,7 @@ def _chosen(standing: Sequence[Silence], which: str) -> list[Silence]:
     except StoreError:
         raise
     except GpuwatchdError as error:
-        words = f"nothing is snoozed that {text.clean(which, limit=_VALUE_CHARS)!r} names"
+        words = f"no silence is named {text.clean(which, limit=_VALUE_CHARS)!r}"
         raise GpuwatchdError(
             words, hint="gpuwatchctl snooze list", page="errors#not-snoozed"
         ) from error

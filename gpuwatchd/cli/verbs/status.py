@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuwatchd.cli import options, panel
+from gpuwatchd.cli import options, status_output
 
 
 @click.command("status", epilog=options.examples("status", "status --gpu 0 --json"))
@@ -20,5 +20,5 @@ def command(pids: tuple[int, ...], exit_code: bool, watch_s: float | None) -> in
     """Show every GPU: used, growth, time left, who; open alerts; the daemon's health."""
     flags = options.current()
     if watch_s is not None:
-        return panel.run_repeated(flags, pids, every_s=watch_s, count=None)
-    return panel.run(flags, pids, exit_code=exit_code)
+        return status_output.run_repeated(flags, pids, every_s=watch_s, count=None)
+    return status_output.run(flags, pids, exit_code=exit_code)

@@ -18,7 +18,7 @@ _LEAST_S = 0.2
 @click.command("top", epilog=options.examples("top", "top --gpu 0 --user me"))
 @click.option(
     "-i", "--interval", type=options.Span(), default="1s", metavar="TIME",
-    help="Time between two looks (1s).",
+    help="Refresh interval (1s).",
 )  # fmt: skip
 @options.user_option
 def command(interval: float) -> int:
@@ -31,7 +31,7 @@ def command(interval: float) -> int:
         raise click.UsageError(_NO_TERMINAL, click.get_current_context())
     if os.environ.get("TERM") == "dumb":
         raise click.UsageError(_DUMB, click.get_current_context())
-    first = current_state.see(flags)
+    first = current_state.load_view(flags)
     from gpuwatchd.tui.app import TopApp  # noqa: PLC0415 - textual comes with it
 
     app = TopApp(flags, every_s=max(_LEAST_S, interval), first=first)

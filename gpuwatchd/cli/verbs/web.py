@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
-from gpuwatchd.cli import envelope, options, output
+from gpuwatchd.cli import envelope, options
 from gpuwatchd.core import text
 from gpuwatchd.core.config import expanded, runtime_dir, state_dir
 from gpuwatchd.core.errors import GpuwatchdError
@@ -41,7 +41,7 @@ _ASK = "(gpuwatchctl web --token prints its token)"
 )
 @click.option("--port", type=click.IntRange(0, 65535), help="Another port; 0 takes a free one.")
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
-@click.option("--token", is_flag=True, help="Print the token and serve nothing.")
+@click.option("--token", is_flag=True, help="Print the token and exit.")
 @click.option(
     "--new-token",
     is_flag=True,
@@ -134,7 +134,7 @@ def _confirm(
 ) -> None:
     if flags.json:
         data = {"url": url, "listens": listens, "token": token, "token_file": text.clean(str(path))}
-        output.emit_json(envelope.answer("web", data))
+        envelope.emit("web", data)
     else:
         print(words, flush=True)
 

@@ -1,4 +1,4 @@
-"""``zombies``: memory that is held without work, since when, what it costs, what would free it."""
+"""``zombies``: idle memory, since when, what it costs, what would free it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.direct_holdings import Loose
+    from gpuwatchd.cli.direct_holdings import UnlistedOpeners
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.cli.output import Out, Part
     from gpuwatchd.core.model import Holding, ProcessInfo
@@ -41,27 +41,27 @@ _MOST_NODES: Final = 4
 @click.command("zombies", epilog=options.examples("zombies", "zombies --wide", "zombies --json"))
 @options.user_option
 @options.wide_option
-@click.option("--exit-code", is_flag=True, help="Exit 3 when memory is held without work.")
+@click.option("--exit-code", is_flag=True, help="Exit 3 when there is idle memory.")
 def command(exit_code: bool) -> int:  # noqa: FBT001
-    """List memory that is held without work, and what would free it.
+    """List idle memory, and what would free it.
 
-    Owners that are gone, defunct or wait in the driver; memory that nobody owns; servers with
+    Owners that are gone, defunct or wait in the driver; memory without an owner; servers with
     nothing loaded; hung ranks; processes that have long been idle. Then who has device files open
-    without being listed by the driver. Nothing is ever signalled.
+    without being listed by the driver. No process is ever signalled.
     """
     flags = options.current()
     view = idle_view(flags)
     loose = openers(flags, view)
     if flags.json:
-        output.emit_json(envelope.answer("zombies", _payload(view, loose), view=view))
+        envelope.emit("zombies", _payload(view, loose), view=view)
     else:
         show(output.Out(flags), flags, view, loose)
     return 3 if exit_code and view.holdings else 0
 
 
-def openers(flags: Globals, view: View) -> Loose:
+def openers(flags: Globals, view: View) -> UnlistedOpeners:
     """Return who has device files open; with ``--user`` leave what is theirs, in the view too."""
-    loose = direct_holdings.loose(view)
+    loose = direct_holdings.unlisted_openers(view)
     if flags.user:
         people = user_filter.People(flags.user)
         loose = structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
@@ -79,13 +79,13 @@ def idle_view(flags: Globals) -> View:
     """
     state, _ = current_state.read_state()
     if state is not None and current_state.alive(state):
-        return current_state.see(flags, everybody=True)
+        return current_state.load_view(flags, everybody=True)
     try:
-        view = current_state.direct(flags)
+        view = current_state.read_sources(flags)
     except SourceUnavailable:
         if state is None or not state.devices:
             raise
-        return current_state.see(flags, everybody=True)
+        return current_state.load_view(flags, everybody=True)
     view.holdings = direct_holdings.idle_holdings(view, flags.load_config().config, state)
     items = tuple(item for item in view.devices if flags.wants(item.device))
     if not items:
@@ -99,7 +99,10 @@ def idle_view(flags: Globals) -> View:
     view.devices = items
     view.holdings = tuple(holding for holding in view.holdings if holding.device_uid in uids)
     view.warnings = [warning for warning in view.warnings if warning[0] != "no-trend"]
-    once = "no daemon runs: one look shows dead owners and ghosts; idleness needs a running daemon"
+    once = (
+        "no daemon is running: one reading shows dead owners and ghosts; idleness needs a running "
+        "daemon"
+    )
     view.warnings.append(("one-look", once))
     return view
 
@@ -107,7 +110,7 @@ def idle_view(flags: Globals) -> View:
 # ---- JSON ---------------------------------------------------------------------------------------
 
 
-def _payload(view: View, loose: Loose) -> dict[str, Any]:
+def _payload(view: View, loose: UnlistedOpeners) -> dict[str, Any]:
     items = [item for item in view.devices if _is_known(item)]
     return {
         "holdings": [payload.holding_json(holding) for holding in view.holdings],
@@ -118,10 +121,7 @@ def _payload(view: View, loose: Loose) -> dict[str, Any]:
             "since_at": units.instant(_since(view)),
         },
         "open_files": {
-            "possible": loose.possible,
-            "whole": loose.whole,
-            "looked": loose.looked,
-            "unreadable": loose.unreadable,
+            **envelope.fields(loose, "possible whole looked unreadable"),
             "holders": [
                 {
                     **payload.info_json(info),
@@ -149,21 +149,21 @@ def _since(view: View) -> float | None:
 # ---- the screen ---------------------------------------------------------------------------------
 
 
-def show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
-    """Write what is held without work, and who has device files open."""
+def show(out: Out, flags: Globals, view: View, loose: UnlistedOpeners) -> None:
+    """Write idle memory, and who has device files open."""
     for _, sentence in view.warnings:
-        out.flow(_split(f"! {sentence}", "yellow"), rest="  ", gap=" ")
+        out.flow(output.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
     unknown = _unknown(view)
     if unknown:
-        out.flow(_split(f"! {unknown_lists(view)}", "yellow"), rest="  ", gap=" ")
+        out.flow(output.sentence(f"! {unknown_lists(view)}", "yellow"), rest="  ", gap=" ")
     if view.holdings:
         _table(out, flags, view)
     elif len(unknown) == len(view.devices):
-        out.flow(_split("whether memory is held without work is unknown", "yellow"), gap=" ")
+        out.flow(output.sentence("whether there is idle memory is unknown", "yellow"), gap=" ")
     else:
         by = f" by {user_filter.People(flags.user).named}" if flags.user else ""
-        nothing = _split(f"nothing is held without work{by}:", "green")
-        out.flow([*nothing, *_split(checked(view), "")], rest="  ", gap=" ")
+        nothing = output.sentence(f"there is no idle memory{by}:", "green")
+        out.flow([*nothing, *output.sentence(checked(view), "")], rest="  ", gap=" ")
     openers_told(out, loose, wide=flags.wide or flags.verbose, quiet=flags.quiet, sure=not unknown)
 
 
@@ -179,7 +179,7 @@ def unknown_lists(view: View) -> str:
         return ""
     one = len(unknown) == 1
     lists = "its process list is" if one else "their process lists are"
-    tail = f"nothing is said of {'it' if one else 'them'}"
+    tail = f"no statement about {'it' if one else 'them'}"
     if any(holding.device_uid in unknown for holding in view.holdings):
         tail = "what is listed there was seen before"
     return f"{', '.join(unknown.values())}: {lists} unknown now, {tail}"
@@ -195,9 +195,9 @@ def checked(view: View) -> str:
     cards = "1 GPU" if len(items) == 1 else f"{len(items)} GPUs"
     since_s = _since(view)
     if view.source == "direct" or since_s is None:
-        return f"{processes} on {cards} looked at, once"
+        return f"{processes} on {cards} checked, once"
     since = units.clock(since_s, now_s=view.taken_at_s)
-    return f"{processes} on {cards} looked at, since {since}"
+    return f"{processes} on {cards} checked, since {since}"
 
 
 def _table(out: Out, flags: Globals, view: View) -> None:
@@ -206,7 +206,12 @@ def _table(out: Out, flags: Globals, view: View) -> None:
     every = [item.device for item in view.devices]
     book = cost_text.Book(flags.load_config().config, every, now_s=view.taken_at_s)
     rows = [
-        _row(holding, labels, view.taken_at_s, book.money(holding.cost_usd, ascii_only=out.ascii))
+        _row(
+            holding,
+            labels,
+            view.taken_at_s,
+            cost_text.money(book, holding.cost_usd, ascii_only=out.ascii),
+        )
         for holding in view.holdings
     ]
     widths = [max(output.width_of(row[at]) for row in [_HEAD, *rows]) for at in range(len(_HEAD))]
@@ -231,10 +236,10 @@ def _table(out: Out, flags: Globals, view: View) -> None:
     amount = units.size(sum(one for one in held if one is not None))
     least = "at least " if None in held else ""
     line = f"{len(held)} in all, {least}{amount}; {checked(view)}"
-    out.flow(_split(line), rest="  ", gap=" ")
+    out.flow(output.sentence(line, "dim"), rest="  ", gap=" ")
     priced = [one.device_uid for one in view.holdings if one.cost_usd is not None]
     for line in () if flags.quiet else book.lines(priced, ascii_only=out.ascii):
-        out.flow(_split(f"cost: its share of {line}"), rest="  ", gap=" ")
+        out.flow(output.sentence(f"cost: its share of {line}", "dim"), rest="  ", gap=" ")
 
 
 def _row(holding: Holding, labels: Mapping[str, str], now_s: float, cost: str) -> list[str]:
@@ -258,10 +263,10 @@ def _below(out: Out, flags: Globals, holding: Holding) -> None:
     out.flow([who, *(context(process) if process is not None else [])], first="  ", rest="    ")
     if flags.quiet:
         return
-    out.flow(_split(holding.evidence), first="  ", rest="    ", gap=" ")
+    out.flow(output.sentence(holding.evidence, "dim"), first="  ", rest="    ", gap=" ")
     wide = flags.wide or flags.verbose
     for line in holding.advice if wide else holding.advice[:1]:
-        out.flow(_split(f"-> {line}", "cyan"), first="  ", rest="     ", gap=" ")
+        out.flow(output.sentence(f"-> {line}", "cyan"), first="  ", rest="     ", gap=" ")
 
 
 def context(info: ProcessInfo) -> list[tuple[str, str]]:
@@ -271,13 +276,8 @@ def context(info: ProcessInfo) -> list[tuple[str, str]]:
     return [(place, "dim") for place in dict.fromkeys((rank, *places)) if place]
 
 
-def _split(sentence: str, style: str = "dim") -> list[tuple[str, str]]:
-    """Return a sentence split at its spaces, so that it wraps between words."""
-    return [(word, style) for word in text.clean(sentence, limit=1024).split(" ")]
-
-
 def openers_told(
-    out: Out, loose: Loose, *, wide: bool = False, quiet: bool = False, sure: bool
+    out: Out, loose: UnlistedOpeners, *, wide: bool = False, quiet: bool = False, sure: bool
 ) -> None:
     """Write who has device files open although the driver does not list it."""
     if not loose.possible:
@@ -286,7 +286,7 @@ def openers_told(
         doubt = "" if sure else " (a list is unknown: they may hold memory)"
         title = f"device files of GPUs are open in processes that the driver does not list{doubt}:"
         out.line("")
-        out.flow(_split(title, "bold"), rest="  ", gap=" ")
+        out.flow(output.sentence(title, "bold"), rest="  ", gap=" ")
     for info, holder in loose.found:
         nodes = holder.nodes if wide else holder.nodes[:_MOST_NODES]
         more = len(holder.nodes) - len(nodes)
@@ -300,9 +300,9 @@ def openers_told(
         return
     if loose.unreadable:
         plural = "process" if loose.unreadable == 1 else "processes"
-        why = "could not be looked into" if os.geteuid() == 0 else "not visible without root"
+        why = "could not be inspected" if os.geteuid() == 0 else "not visible without root"
         line = f"(open files of {loose.unreadable} {plural} of others: {why})"
-        out.flow(_split(line), rest="  ", gap=" ")
+        out.flow(output.sentence(line, "dim"), rest="  ", gap=" ")
     if not loose.whole:
-        line = "(not every process was looked at: there are too many)"
-        out.flow(_split(line), rest="  ", gap=" ")
+        line = "(not every process was checked: there are too many)"
+        out.flow(output.sentence(line, "dim"), rest="  ", gap=" ")

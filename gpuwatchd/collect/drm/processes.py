@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.analysis import frameworks
@@ -37,16 +38,14 @@ class Holders(NamedTuple):
     """The busiest engine's share of the time since the last look, over all these processes."""
 
 
+@dataclass
 class _Tally:
     """What one process holds on one card."""
 
-    __slots__ = ("compute", "engines", "held", "kfd")
-
-    def __init__(self) -> None:
-        self.held: int | None = None
-        self.kfd: int | None = None
-        self.compute = False
-        self.engines: dict[str, float] = {}
+    held: int | None = None
+    kfd: int | None = None
+    compute: bool = False
+    engines: dict[str, float] = field(default_factory=dict)
 
     def add(self, client: Client, shares: dict[str, float], *, unified: bool) -> None:
         held = client.held_bytes(unified=unified)
@@ -161,8 +160,9 @@ class Processes:
         for pid, descriptors in sorted(self._open.items()):
             kept = []
             for descriptor in descriptors:
-                text = self._fdinfo(pid, descriptor)
-                if text is None:
+                try:
+                    text = read_text(f"{self._proc}/{pid}/fdinfo/{descriptor}", _FDINFO_BYTES)
+                except OSError:
                     self._parsed.pop((pid, descriptor), None)
                     continue
                 kept.append(descriptor)
@@ -174,12 +174,6 @@ class Processes:
                     yield pid, descriptor, client
             if len(kept) != len(descriptors):
                 self._open[pid] = tuple(kept)
-
-    def _fdinfo(self, pid: int, descriptor: int) -> str | None:
-        try:
-            return read_text(f"{self._proc}/{pid}/fdinfo/{descriptor}", _FDINFO_BYTES)
-        except OSError:
-            return None
 
     # ---- the slow look --------------------------------------------------------------------------
 

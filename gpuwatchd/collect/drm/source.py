@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatchd.collect.device_threads import Lanes
+from gpuwatchd.collect.device_threads import DeviceThreads
 from gpuwatchd.collect.drm import sysfs
 from gpuwatchd.collect.drm.processes import Holders, Names, Processes, is_contained
 from gpuwatchd.collect.drm.sysfs import FoundCard, Gauges, Memory
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import DeviceState, EventKind, ProcessInfo
 
-UNREAD: Final = "everybody's open files could not be looked through in time"
+UNREAD: Final = "the open files of all users could not be read in time"
 DEADLINE_S: Final = 1.0
 """A card that has not answered by then hangs; the others do not wait for it."""
 _OPEN_FILES: Final = "open files"
@@ -80,7 +80,7 @@ class DrmSource:
         self._boot_id = sysfs.word(self._proc / "sys/kernel/random/boot_id")
         self._cards: dict[str, Card] = {}
         self._processes = Processes(self._proc, self._sys, rescan_s=rescan_s)
-        self._lanes = Lanes()
+        self._lanes = DeviceThreads()
         self._names = Names(self._proc) if is_contained(self._proc) else None
         self._scan_at_mono_s = float("-inf")
         self._looks = 0
@@ -132,7 +132,7 @@ class DrmSource:
         for uid, card in self._cards.items():
             before = card.state
             if not os.path.isdir(card.found.folder):  # noqa: PTH112 - once per card and look
-                why = "the kernel does not list it any more"
+                why = "the kernel no longer lists it"
                 readings.append(blank(card, "lost", why, faults))
             elif uid not in awake:
                 card.state = "asleep"
@@ -249,8 +249,6 @@ class Measured(NamedTuple):
 
 class Card:
     """One card: who it is, and what is carried from look to look."""
-
-    __slots__ = ("device", "energy", "found", "gauges", "state")
 
     def __init__(self, found_card: FoundCard, index: int) -> None:
         self.found = found_card
@@ -397,7 +395,7 @@ def news(card: Card, before: DeviceState, at_s: float) -> list[Event]:
     """Return what has happened to a card since the last look."""
     kind: EventKind
     if card.state == "lost" and before != "lost":
-        kind, text = "gpu-lost", "the kernel does not answer for it any more"
+        kind, text = "gpu-lost", "the kernel no longer answers for it"
     elif card.state == "hung" and before != "hung":
         kind, text = "gpu-hung", "its driver does not answer in time"
     elif before in _SILENT and card.state not in _SILENT:

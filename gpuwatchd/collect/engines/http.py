@@ -54,7 +54,7 @@ def get(url: str, path: str, *, timeout_s: float, limit_bytes: int = LIMIT_BYTES
     except TimeoutError:
         raise EndpointError(f"no answer within {timeout_s:g} s") from None
     except ConnectionRefusedError:
-        raise EndpointError("nobody listens there") from None
+        raise EndpointError("nothing listens there") from None
     except OSError as error:
         raise EndpointError(clean(error.strerror or str(error))) from error
     return _body(raw)
@@ -92,17 +92,15 @@ def _connected(scheme: str, host: str, port: int, deadline_s: float) -> socket.s
         try:
             connection.settimeout(_left(deadline_s))
             connection.connect(place)
-            return connection if scheme == "http" else _secured(connection, host)
+            if scheme == "http":
+                return connection
+            import ssl  # noqa: PLC0415 - rare on loopback, and large
+
+            return ssl.create_default_context().wrap_socket(connection, server_hostname=host)
         except OSError as error:
             connection.close()
             failed = error
     raise failed
-
-
-def _secured(connection: socket.socket, host: str) -> socket.socket:
-    import ssl  # noqa: PLC0415 - rare on loopback, and large
-
-    return ssl.create_default_context().wrap_socket(connection, server_hostname=host)
 
 
 def _request(host: str, port: int, path: str) -> bytes:

@@ -72,7 +72,7 @@ class LlamaCpp:
         metrics = prometheus.metrics(shown or b"", "llamacpp", _NAMES)
         known = _slots(slots)
         if not metrics and not known:
-            raise EndpointError("what it shows is nothing of llama.cpp")
+            raise EndpointError("what it shows is not from llama.cpp")
         facts = {name: some[0] for name in _FACTS if (some := prometheus.values(metrics, name))}
         if ratio := prometheus.values(metrics, "kv_cache_usage_ratio"):
             facts["kv_cache_usage_ratio"] = ratio[0]

@@ -13,7 +13,7 @@ from gpuwatchd.core.model import ServedModel
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 _LABEL: Final = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPE: Final = re.compile(r"\\(.)")
@@ -114,6 +114,17 @@ def over_engines(
             value = over(engines.values())
             return value if math.isfinite(value) else None
     return None
+
+
+def facts(found: list[Metric], names: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+    """Return name -> the sum over all engines of the first of its metrics, of those there are."""
+    sums = {name: over_engines(found, metrics, sum) for name, metrics in names.items()}
+    return {name: value for name, value in sums.items() if value is not None}
+
+
+def requests(found: list[Metric], name: str) -> int | None:
+    """Return a number of requests over all engines."""
+    return count(over_engines(found, (name,), sum))
 
 
 def served(found: Iterable[Metric]) -> tuple[ServedModel, ...] | None:

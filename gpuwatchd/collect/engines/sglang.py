@@ -37,24 +37,18 @@ class Sglang:
         """
         metrics = prometheus.metrics(get("/metrics"), "sglang", _NAMES)
         if not metrics:
-            raise EndpointError("its /metrics shows nothing of SGLang")
-        facts = {
-            name: value
-            for name in _FACTS
-            if (value := prometheus.over_engines(metrics, (name,), sum)) is not None
-        }
+            raise EndpointError("its /metrics has no SGLang metrics")
+        facts = prometheus.facts(metrics, {name: (name,) for name in _FACTS})
         usage = prometheus.over_engines(metrics, ("token_usage",), max)
         if usage is None and facts.get("max_total_num_tokens") and "kv_used_tokens" in facts:
             usage = facts["kv_used_tokens"] / facts["max_total_num_tokens"]
-        running = prometheus.over_engines(metrics, ("num_running_reqs",), sum)
-        waiting = prometheus.over_engines(metrics, ("num_queue_reqs",), sum)
         return ServerReading(
             kind=self.name,
             url=url,
             at_s=at_s,
             models=prometheus.served(metrics),
             kv_share=prometheus.share(usage),
-            running=prometheus.count(running),
-            waiting=prometheus.count(waiting),
+            running=prometheus.requests(metrics, "num_running_reqs"),
+            waiting=prometheus.requests(metrics, "num_queue_reqs"),
             facts=facts,
         )

@@ -44,13 +44,9 @@ class Vllm:
         """
         found = prometheus.metrics(get("/metrics"), "vllm", _NAMES)
         if not found:
-            raise EndpointError("its /metrics shows nothing of vLLM")
+            raise EndpointError("its /metrics has no vLLM metrics")
         config = next((m.labels for m in found if m.name == "cache_config_info"), {})
-        facts = {
-            key: value
-            for key, metrics in _FACTS.items()
-            if (value := prometheus.over_engines(found, metrics, sum)) is not None
-        }
+        facts = prometheus.facts(found, _FACTS)
         blocks = _number(config.get("num_gpu_blocks"))
         return ServerReading(
             kind=self.name,
@@ -58,15 +54,11 @@ class Vllm:
             at_s=at_s,
             models=prometheus.served(found),
             kv_share=prometheus.share(prometheus.over_engines(found, _KV, max)),
-            running=_requests(found, "num_requests_running"),
-            waiting=_requests(found, "num_requests_waiting"),
+            running=prometheus.requests(found, "num_requests_running"),
+            waiting=prometheus.requests(found, "num_requests_waiting"),
             pool_share=prometheus.share(_number(config.get("gpu_memory_utilization"))),
             facts=facts if blocks is None else {**facts, "gpu_blocks": blocks},
         )
-
-
-def _requests(metrics: list[prometheus.Metric], name: str) -> int | None:
-    return prometheus.count(prometheus.over_engines(metrics, (name,), sum))
 
 
 def _number(text: str | None) -> float | None:

@@ -87,7 +87,8 @@ def newest(
         full = expanded(pattern, info, cwd=cwd or working_directory)
         if full is None:
             continue
-        for entry, stat_result in _matching(full, budget):
+        parts = [part for part in full.split("/") if part]
+        for entry, stat_result in _below("/", parts, budget, 0):
             if (
                 stat.S_ISREG(stat_result.st_mode)
                 and stat_result.st_uid == info.uid
@@ -143,15 +144,10 @@ def _home(uid: int | None) -> str | None:
         return None
 
 
-def _matching(pattern: str, budget: _Budget) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield what fits an absolute pattern, with what its own entry says (links are links)."""
-    parts = [part for part in pattern.split("/") if part]
-    yield from _below("/", parts, budget, 0)
-
-
 def _below(
     place: str, parts: list[str], budget: _Budget, depth: int
 ) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield what fits a pattern below a place, with what its own entry says (links are links)."""
     if not parts or depth > DEEPEST:
         return
     at = 0

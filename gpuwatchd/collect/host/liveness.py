@@ -13,25 +13,22 @@ import select
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatchd.collect.host.files import parse_stat
+from gpuwatchd.collect.host.procfs import parse_stat, read_some
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
-    from gpuwatchd.collect.host.files import Stat
+    from gpuwatchd.collect.host.procfs import Stat
 
 MAX_WATCHED: Final = 1024
 """Most descriptors kept, and never more than a quarter of what the process may open."""
 _STAT_BYTES: Final = 1024
 
 
-class Held:
+class Held(NamedTuple):
     """A descriptor that tells when one process ends."""
 
-    __slots__ = ("descriptor", "is_pidfd")
-
-    def __init__(self, descriptor: int, *, is_pidfd: bool) -> None:
-        self.descriptor = descriptor
-        self.is_pidfd = is_pidfd
+    descriptor: int
+    is_pidfd: bool
 
 
 class Watch:
@@ -137,16 +134,7 @@ def probe(pid: int, proc: str | Path = "/proc") -> ProcessStat | None:
 
     One read, some 10 µs.
     """
-    try:
-        descriptor = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        raw = os.read(descriptor, 1024)
-    except OSError:  # it has ended since
-        return None
-    finally:
-        os.close(descriptor)
+    raw = read_some(f"{proc}/{pid}/stat", _STAT_BYTES)
     stat = parse_stat(raw)
     if stat is None:
         return None

@@ -1,7 +1,7 @@
 """pid -> ProcessInfo: read once per life of a process, and cached.
 
-A process is (pid, start time). Between two looks only its liveness is checked (:mod:`watch`). On
-macOS psutil answers instead of /proc.
+A process is (pid, start time). Between two looks only its liveness is checked
+(:mod:`~gpuwatchd.collect.host.liveness`). On macOS psutil answers instead of /proc.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.collect.host.files import (
+from gpuwatchd.collect.host.liveness import Watch, absent
+from gpuwatchd.collect.host.process_identity import Gone, Registry, nameless, still
+from gpuwatchd.collect.host.procfs import (
     NoDescriptor,
     anonymous_bytes,
     boot_time,
@@ -24,16 +26,14 @@ from gpuwatchd.collect.host.files import (
     inside_container,
     read_bytes,
 )
-from gpuwatchd.collect.host.identity import Gone, Registry, nameless, still
-from gpuwatchd.collect.host.liveness import Watch, absent
 from gpuwatchd.core import typed
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.collect.host.files import Stat
     from gpuwatchd.collect.host.liveness import Held
+    from gpuwatchd.collect.host.procfs import Stat
     from gpuwatchd.core.model import ProcessInfo
 
 MAPS_AGAIN_S: Final = 30.0
@@ -182,14 +182,14 @@ class Host:
         """Return the memory of its own that each process holds on the host, swapped or not, bytes.
 
         RssAnon + VmSwap of /proc/PID/status, which every user may read. Only of processes that
-        :meth:`look` has found; None where it is unknown. Read in turns (:data:`MEMORY_EVERY`) and
-        kept in between, so that one call costs little.
+        :meth:`processes` has found; None where it is unknown. Read in turns
+        (:data:`MEMORY_EVERY`) and kept in between, so that one call costs little.
 
         Parameters
         ----------
         newest
             Return only those that are read now: for one who has the others, and to whom the last
-            :meth:`look` said nothing new.
+            :meth:`processes` said nothing new.
         """
         there = set(pids)
         found: dict[int, int | None] = {}
@@ -216,8 +216,8 @@ class Host:
         """Return the state of each process now ("R", "S", "D", "Z", ...), of those that exist.
 
         One read per process, some 8 µs: for those in question, not for all in every tick. What
-        has changed is in the next :meth:`look` too, where it matters: it is a zombie or waits in
-        the driver, or does so no more, or it has another parent.
+        has changed is in the next :meth:`processes` too, where it matters: it is a zombie or waits
+        in the driver, or does so no more, or it has another parent.
         """
         values: dict[int, str] = {}
         for pid in pids:
@@ -296,14 +296,11 @@ class Host:
         try:
             stat = self._registry.stat(pid)
         except NoDescriptor:
-            return self._miss(pid, held, mono_s)
+            if held is not None:
+                self._watch.let_go(held)
+            unseen = nameless(pid, "no file descriptor left")
+            return None if absent(pid, self._proc) else self._note(pid, unseen, _HIDDEN, mono_s)
         return self._see(pid, before, held, stat, mono_s)
-
-    def _miss(self, pid: int, held: Held | None, mono_s: float) -> ProcessRecord | None:
-        if held is not None:
-            self._watch.let_go(held)
-        unseen = nameless(pid, "no file descriptor left to look with")
-        return None if absent(pid, self._proc) else self._note(pid, unseen, _HIDDEN, mono_s)
 
     def _see(
         self,
@@ -391,16 +388,6 @@ class Host:
 
 class ProcessRecord:
     """One process that was identified, and how its liveness is watched."""
-
-    __slots__ = (
-        "anonymous_bytes",
-        "asked_mono_s",
-        "held",
-        "info",
-        "maps_due_mono_s",
-        "maps_reads",
-        "starttime",
-    )
 
     def __init__(self, info: ProcessInfo, starttime: int, mono_s: float) -> None:
         self.info = info

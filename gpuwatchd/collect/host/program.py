@@ -10,7 +10,7 @@ import msgspec
 
 from gpuwatchd.analysis import frameworks, program_key
 from gpuwatchd.analysis.program_key import FileMark
-from gpuwatchd.collect.host.files import full_name, parse_stat, read_bytes, read_some, words_of
+from gpuwatchd.collect.host.procfs import full_name, parse_stat, read_bytes, read_some, words_of
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.core.text import clean, mask_argv, mask_title
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.analysis.program_key import Launch
-    from gpuwatchd.collect.host.files import Stat
+    from gpuwatchd.collect.host.procfs import Stat
 
 _LATE_S: Final = 2.0
 """The start of a process is known to about a second."""

@@ -149,7 +149,8 @@ class Layout:
         return self.units.get("used") is None
 
 
-def _scan(cells: Sequence[str]) -> Layout:
+def layout_from(cells: Sequence[str]) -> Layout:
+    """Return the layout of columns by their names."""
     layout = Layout([cell.strip() for cell in cells])
     choices: dict[str, int] = {}
     for position, cell in enumerate(cells):
@@ -196,15 +197,6 @@ def _memory_column(layout: Layout, position: int, name: str, unit: str | None) -
     return True
 
 
-def split_header(line: str) -> tuple[list[str], str]:
-    """Return the cells of a header line and its separator (comma, semicolon or tab)."""
-    separator = max(",;\t", key=line.count)
-    cells = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
-    if cells and not cells[-1].strip():
-        cells.pop()
-    return cells, separator
-
-
 def layout_of(line: str) -> Layout | None:
     """Return the layout that a header line names, or None when it is no header of ours.
 
@@ -225,24 +217,20 @@ def layout_of(line: str) -> Layout | None:
 
 @lru_cache(maxsize=64)
 def _read_header(line: str) -> Layout | None:
+    separator = max(",;\t", key=line.count)
     try:
-        cells, separator = split_header(line)
+        cells = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
     except csv.Error:
         return None
+    if cells and not cells[-1].strip():
+        cells.pop()
     if len(cells) < 2 or any(cell.strip()[:1].isdigit() for cell in cells):
         return None
-    layout = _scan(cells)
+    layout = layout_from(cells)
     layout.separator = separator
     names = set(layout.roles) & {"time", "used", "free", "total", "pid", "uuid", "bus"}
     if not names and not (layout.index_choices and "name" in layout.roles):
         return None
-    return layout
-
-
-def layout_from(names: Sequence[str], separator: str = ",") -> Layout:
-    """Return the layout of columns named by the caller."""
-    layout = _scan(names)
-    layout.separator = separator
     return layout
 
 
@@ -277,7 +265,9 @@ def guess(lines: Sequence[str]) -> Layout | None:
         return None
     roles["used"], roles["total"] = pair
     for position, column in enumerate(columns):
-        if position not in roles.values() and all(_is_name(cell) for cell in column):
+        if position not in roles.values() and all(
+            cell[:1].isalpha() and " " in cell for cell in column
+        ):
             roles.setdefault("name", position)
     return Layout([f"column {n + 1}" for n in range(width)], roles, {"used": fields.MIB})
 
@@ -286,10 +276,6 @@ def _is_time(column: Sequence[str]) -> bool:
     clock = Clock()
     good = sum(":" in cell and not math.isnan(clock.parse(cell)) for cell in column)
     return good >= 0.9 * len(column)
-
-
-def _is_name(cell: str) -> bool:
-    return bool(cell) and cell[0].isalpha() and " " in cell
 
 
 def _counts_devices(column: Sequence[str]) -> bool:

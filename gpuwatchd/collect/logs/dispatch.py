@@ -11,8 +11,9 @@ import sys
 import zlib
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from gpuwatchd.collect.logs.formats import FORMATS
 from gpuwatchd.core import registry
@@ -21,7 +22,7 @@ from gpuwatchd.core.text import clean
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.collect.logs.collector import Collector
+    from gpuwatchd.collect.logs.collector import Collector, FormatReader
 
 FAILURE = re.compile(
     r"NVIDIA-SMI has failed|No devices were found|Failed to initialize NVML|Unable to determine the"
@@ -31,24 +32,6 @@ FAILURE = re.compile(
 
 _WINDOW = 64
 """Lines offered at once after a line that no reader took."""
-
-
-class Reader(Protocol):
-    """What a format is."""
-
-    name: str
-
-    def __init__(self, sink: Collector) -> None: ...
-
-    @staticmethod
-    def starts(lines: Sequence[str], at: int) -> bool:
-        """Say whether a block of this format begins at line ``at``."""
-
-    def feed(self, lines: Sequence[str], first_line: int) -> int:
-        """Take lines from the front; return how many."""
-
-    def close(self) -> None:
-        """End a block: another format follows, or the end of the log."""
 
 
 class Dispatcher:
@@ -63,9 +46,8 @@ class Dispatcher:
     def __init__(self, sink: Collector, only: str | None = None) -> None:
         self._sink = sink
         self._only = only
-        self._classes: dict[str, type[Reader]] = {}
-        self._readers: dict[str, Reader] = {}
-        self._now: Reader | None = None
+        self._readers: dict[str, FormatReader] = {}
+        self._now: FormatReader | None = None
         self.used: Counter[str] = Counter()
         self.ignored = 0
         self.first_line = ""
@@ -86,7 +68,9 @@ class Dispatcher:
     def close(self) -> None:
         """End the log."""
         if self._now is not None:
-            self._count(self._now, self._now.close)
+            before = self._sink.rows
+            self._now.close()
+            self.used[self._now.name] += self._sink.rows - before
 
     def _touched(self, line: str, number: int) -> None:
         """Count a line that a run of NULs has touched as torn, unless it is a header."""
@@ -134,34 +118,23 @@ class Dispatcher:
         self.used[reader.name] += self._sink.rows - before
         return taken
 
-    def _count(self, reader: Reader, act: object) -> None:
-        before = self._sink.rows
-        if callable(act):
-            act()
-        self.used[reader.name] += self._sink.rows - before
-
     def _enter(self, name: str) -> None:
         reader = self._readers.get(name)
         if reader is None:
-            reader = self._readers[name] = self._class(name)(self._sink)
-        if self._now is not None and self._now is not reader:
-            self._count(self._now, self._now.close)
+            reader = self._readers[name] = _format(name)(self._sink)
+        if self._now is not reader:
+            self.close()
         self._now = reader
-
-    def _class(self, name: str) -> type[Reader]:
-        if name not in self._classes:
-            self._classes[name] = registry.load(FORMATS, name)
-        return self._classes[name]
 
     def _detect(self, lines: Sequence[str], at: int) -> str | None:
         if not lines[at].strip():
             return None
         if self._only is not None:
             # Told by the caller: the first line that is not blank is theirs.
-            fits = self._now is None or self._class(self._only).starts(lines, at)
+            fits = self._now is None or _format(self._only).starts(lines, at)
             return self._only if fits else None
         for name in FORMATS:
-            if self._class(name).starts(lines, at):
+            if _format(name).starts(lines, at):
                 return name
         return None
 
@@ -174,6 +147,13 @@ class Dispatcher:
             return
         self.ignored += 1
         self.first_line = self.first_line or clean(stripped, limit=60)
+
+
+@cache
+def _format(name: str) -> type[FormatReader]:
+    """Return the reader of a format."""
+    reader: type[FormatReader] = registry.load(FORMATS, name)
+    return reader
 
 
 _KINDS: tuple[tuple[bytes, str, str], ...] = (
@@ -216,6 +196,8 @@ def refusal(head: bytes) -> tuple[str, str] | None:
 # Bytes of a log to blocks of lines: gzip, encodings, line ends, NULs; in bounded memory.
 
 BLOCK_BYTES = 1 << 17
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07?|[()][A-Z0-9]|.)?")
+"""Terminal sequences, which a capture of ``watch`` is full of."""
 MAX_LINE_BYTES = 16 << 20
 """A longer line is no log line; it becomes one torn row."""
 TORN = "\0"
@@ -284,9 +266,8 @@ class Stream:
         What had to be repaired, one sentence each.
     """
 
-    def __init__(self, raw: io.BufferedReader, *, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, raw: io.BufferedReader) -> None:
         self._raw = raw
-        self._block_bytes = block_bytes
         self._encoding = ""
         self._line = 1
         self.notes: list[str] = []
@@ -325,7 +306,7 @@ class Stream:
 
     def _read(self) -> bytes:
         try:
-            return self._raw.read(self._block_bytes)
+            return self._raw.read(BLOCK_BYTES)
         except (EOFError, gzip.BadGzipFile, zlib.error):
             self.notes.append("the compressed log ends in the middle; what came before was read")
         except OSError as error:
@@ -360,7 +341,7 @@ class Stream:
         if "\r" in text:
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         if "\x1b" in text:
-            text = without_escapes(text)
+            text = _ESCAPES.sub("", text)
         lines = text.split("\n")
         if not open_end or lines[-1] == "":
             open_end = False
@@ -368,8 +349,3 @@ class Stream:
         block = Block(lines, self._line, open_end, "\0" in text)
         self._line += len(lines)
         return block
-
-
-def without_escapes(text: str) -> str:
-    """Return text without the terminal sequences that a capture of ``watch`` is full of."""
-    return re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07?|[()][A-Z0-9]|.)?", "", text)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import BadRow, FormatReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.collect.logs.collector import Collector
-    from gpuwatchd.collect.logs.device_identity import Place
+    from gpuwatchd.collect.logs.collector import Collector, Place
 
 # JSON values one after another: pretty-printed or one per line, in an array or not.
 
@@ -40,13 +40,11 @@ def head_of(lines: Sequence[str], at: int) -> str:
     return head if first[:1] == "{" or "{" in head else ""
 
 
-class JsonReader(ABC):
+class JsonReader(FormatReader):
     """Base of the JSON formats: puts values together and hands each to ``value``."""
 
-    name = ""
-
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._lines: list[str] = []
         self._depth = 0
         self._chars = 0
@@ -183,19 +181,22 @@ def keep(card: Card, t: Time, line: int, sink: Collector) -> None:
     if t is not None and math.isnan(t[0]) and math.isnan(t[1]):
         sink.bad("bad time", line)
         return
-    _level(place, card.memory, t, line, sink)
+    with sink.row(line):
+        _level(place, card.memory, t, sink)
     parts = {}
     for instance in card.instances:
         key = f"{instance.gi}/{instance.ci}"
         parts[key] = sink.places.find(parent=place, key=key, name=f"MIG {key}")
-        _level(parts[key], instance.memory, t, line, sink)
+        with sink.row(line):
+            _level(parts[key], instance.memory, t, sink)
     for process in card.processes:
         key = f"{process.gi}/{process.ci}"
         inside = fields.whole(process.gi) is not None
         where = parts.get(key)
         if where is None and inside:
             where = sink.places.find(parent=place, key=key, name=f"MIG {key}")
-        _process(where or place, process, t, line, sink)
+        with sink.row(line):
+            _process(where or place, process, t, sink)
 
 
 def _bytes(text: str | None) -> float | None:
@@ -203,38 +204,26 @@ def _bytes(text: str | None) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _level(place: Place, memory: Memory, t: Time, line: int, sink: Collector) -> None:
-    try:
-        used, free, total = _bytes(memory.used), _bytes(memory.free), _bytes(memory.total)
-    except ValueError:
-        sink.bad("bad number", line)
-        return
+def _level(place: Place, memory: Memory, t: Time, sink: Collector) -> None:
+    used, free, total = _bytes(memory.used), _bytes(memory.free), _bytes(memory.total)
     if used is None:
         if memory.used is not None and total is None:
             sink.no_memory = "unified memory: this log holds no memory figure"
-        sink.bad("not available", line)
-        return
+        raise BadRow("not available")
     if total is not None and (used > total or (free or 0.0) > total * 1.02):
-        sink.bad("torn", line)
-        return
+        raise BadRow("torn")
     usable = None if free is None else used + free
     sink.point(place, t, used, total=total, usable=usable)
 
 
-def _process(place: Place, process: Process, t: Time, line: int, sink: Collector) -> None:
+def _process(place: Place, process: Process, t: Time, sink: Collector) -> None:
     pid = fields.whole(process.pid)
     if pid is None:
-        sink.bad("not available" if fields.not_available(process.pid or "") else "torn", line)
-        return
+        raise BadRow("not available" if fields.not_available(process.pid or "") else "torn")
     who = sink.process(pid, fields.value_or_none(process.name))
-    try:
-        used = _bytes(process.used)
-    except ValueError:
-        sink.bad("bad number", line)
-        return
+    used = _bytes(process.used)
     if used is None or who is None:
-        sink.bad("not available", line)
-    elif place.total is not None and used > place.total:
-        sink.bad("torn", line)
-    else:
-        sink.point(place, t, used, process=who)
+        raise BadRow("not available")
+    if place.total is not None and used > place.total:
+        raise BadRow("torn")
+    sink.point(place, t, used, process=who)

@@ -13,10 +13,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.logs.log import LogFile, LogSeries
+from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 MOST_FILES = 64
 """Of more files than this none are looked at for company: they are a collection, not a pair."""
@@ -74,6 +74,7 @@ def joined(devices: LogFile, processes: LogFile) -> LogFile | None:
     if not any(_overlap(whole, part) for whole, part in meet):
         return None
     rest = [s for s in processes.series if s.process is None and s.device.uid not in wholes]
+    of_both = [each for each in processes.warnings if "sums of processes" not in each]
     by_uid = {each.uid: each for each in (*processes.devices, *devices.devices)}
     return LogFile(
         path=f"{devices.path} + {processes.path}",
@@ -81,15 +82,11 @@ def joined(devices: LogFile, processes: LogFile) -> LogFile | None:
         rows=devices.rows + processes.rows,
         bad_rows=devices.bad_rows + processes.bad_rows,
         skipped=dict(Counter(devices.skipped) + Counter(processes.skipped)),
-        warnings=list(dict.fromkeys([*devices.warnings, *_of_both(processes.warnings)])),
+        warnings=list(dict.fromkeys([*devices.warnings, *of_both])),
         devices=list(by_uid.values()),
         processes=processes.processes,
         series=[*devices.series, *rest, *(_placed(each, wholes) for each in parts)],
     )
-
-
-def _of_both(warnings: Iterable[str]) -> list[str]:
-    return [each for each in warnings if "sums of processes" not in each]
 
 
 def _plain(file: str) -> bool:

@@ -8,16 +8,15 @@ import re
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import Torn, remember, sane_row, used_of
+from gpuwatchd.collect.logs.collector import BadRow, remember, sane_row, used_of
 from gpuwatchd.collect.logs.columns import layout_of
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.collect.logs.collector import Collector, Track
+    from gpuwatchd.collect.logs.collector import Collector, Place, Track
     from gpuwatchd.collect.logs.columns import Layout
-    from gpuwatchd.collect.logs.device_identity import Place
     from gpuwatchd.core.model import ProcessInfo
 
 FOREIGN = re.compile(
@@ -68,8 +67,8 @@ class RowTable:
     def has_memory(self) -> bool:
         """Whether an amount of used memory can come out of these columns."""
         roles = self.layout.roles
-        return "used" in roles or ("free" in roles and bool({"total"} & set(roles))) or (
-            "free" in roles and self.sink.options.total_bytes is not None)  # fmt: skip
+        total = "total" in roles or self.sink.options.total_bytes is not None
+        return "used" in roles or ("free" in roles and total)
 
     def _settle(self) -> None:
         roles = self.layout.roles
@@ -160,33 +159,31 @@ class RowTable:
             self._choose_index_of([list(cells)])
         try:
             self._row(cells, number)
-        except Torn:
-            self.sink.bad("torn", number)
+        except BadRow as error:
+            self.sink.bad(error.reason, number)
         except ValueError:
             torn = self.sink.open_line == number
             self.sink.bad("torn" if torn else "bad number", number)
 
     def _row(self, cells: Sequence[str], number: int) -> None:
         if len(cells) != self.layout.width:
-            raise Torn
+            raise BadRow("torn")
         row = {role: cells[at] for role, at in self.layout.roles.items()}
         if self._cut_short(row, number):
-            raise Torn
+            raise BadRow("torn")
         t = self._time(row)
         if t is not None and math.isnan(t[0]) and math.isnan(t[1]):
-            self.sink.bad("torn" if number == self.sink.open_line else "bad time", number)
-            return
-        self._reading(row, t, number)
+            raise BadRow("torn" if number == self.sink.open_line else "bad time")
+        self._reading(row, t)
 
-    def _reading(self, row: dict[str, str], t: tuple[float, float] | None, number: int) -> None:
+    def _reading(self, row: dict[str, str], t: tuple[float, float] | None) -> None:
         amounts = {role: self._amount(row[role], role) for role in MEMORY_ROLES if role in row}
         used = used_of(amounts, self.sink.options.total_bytes)
         place = self._place(row, self._count(t))
         if used is None:
-            self._absent(amounts, number)
-            return
+            raise self._absent(amounts)
         if not sane_row(amounts):
-            raise Torn
+            raise BadRow("torn")
         if t is None:
             self.sink.ticks.of(place.order)
         self.sink.point(place, t, used, unitless=self.layout.unitless())
@@ -195,17 +192,16 @@ class RowTable:
             track.counted = not self._numbered
             self._remember(track, amounts)
 
-    def _absent(self, amounts: dict[str, float], number: int) -> None:
-        """Count a row without a figure for used memory, and keep why the log may hold none."""
+    def _absent(self, amounts: dict[str, float]) -> BadRow:
+        """Return how a row without used memory is counted, and keep why the log may hold none."""
         if not self.has_memory:
-            self.sink.bad("no memory column", number)
-            return
+            return BadRow("no memory column")
         if "used" in amounts and math.isnan(amounts.get("total", 0.0)):
             self._say_unified()
         elif "used" not in amounts:
             self.sink.no_memory = "free memory without a total: no figure for used memory"
             self.sink.no_memory_hint = "pass --total, for example --total 24GiB"
-        self.sink.bad("not available", number)
+        return BadRow("not available")
 
     def _say_unified(self) -> None:
         """Keep the reason of a row with neither a used nor a total figure."""
@@ -265,7 +261,7 @@ class RowTable:
         if "index" in row:
             index = fields.whole(row["index"])
             if index is None and fields.value_or_none(row["index"]) is not None:
-                raise Torn
+                raise BadRow("torn")
         elif self._numbered:
             index = None
         total = fields.amount(row["total"], self.layout.unit("total")) if "total" in row else None
@@ -312,20 +308,18 @@ class ProcessTable(RowTable):
     def _cells(self, line: str) -> list[str]:
         return super()._cells(line) if '"' in line else split_around(line, self.layout)
 
-    def _reading(self, row: dict[str, str], t: tuple[float, float] | None, number: int) -> None:
+    def _reading(self, row: dict[str, str], t: tuple[float, float] | None) -> None:
         if not row["pid"].strip() and "uuid" in row:
-            super()._reading(row, t, number)
+            super()._reading(row, t)
             return
         process = self._process(row)
         if process is None:
-            reason = "torn" if fields.value_or_none(row["pid"]) is not None else "not available"
-            self.sink.bad(reason, number)
-            return
+            torn = fields.value_or_none(row["pid"]) is not None
+            raise BadRow("torn" if torn else "not available")
         used = fields.amount(row["used"], self.layout.unit("used")) if "used" in row else math.nan
         if math.isnan(used):
             self.sink.no_memory = self.sink.no_memory or NO_AMOUNT
-            self.sink.bad("not available", number)
-            return
+            raise BadRow("not available")
         self._keep(row, t, used, process)
 
     def _keep(
@@ -333,7 +327,7 @@ class ProcessTable(RowTable):
     ) -> None:
         place = self._place(row, 0)
         if place.total is not None and used > place.total:
-            raise Torn
+            raise BadRow("torn")
         if t is None:
             self.sink.ticks.of((place.order, process.key.pid))
         self.sink.point(place, t, used, process=process, unitless=self.layout.unitless())

@@ -5,22 +5,21 @@ from __future__ import annotations
 import csv
 import math
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import sane
+from gpuwatchd.collect.logs.collector import FormatReader, plausible
 from gpuwatchd.collect.logs.columns import layout_of
-from gpuwatchd.collect.logs.rowwise import CACHE_MAX, MEMORY_ROLES, RowTable, between
+from gpuwatchd.collect.logs.rowwise import CACHE_MAX, MEMORY_ROLES, ProcessTable, RowTable, between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.collect.logs.collector import Collector
+    from gpuwatchd.collect.logs.collector import Collector, Place
     from gpuwatchd.collect.logs.columns import Layout
-    from gpuwatchd.collect.logs.device_identity import Place
     from gpuwatchd.core.model import FloatArray
 
 _SMALL_ROWS = 32
@@ -63,7 +62,7 @@ class Table(RowTable):
             return False
         columns = {role: cut[at] for role, at in self.layout.roles.items()}
         amounts = self._amount_columns(columns)
-        if amounts is None or not sane(amounts):
+        if amounts is None or not plausible(amounts):
             return False
         times = self._times(columns)
         if times is None:
@@ -252,23 +251,12 @@ WHAT_TO_LOG = (
 )
 
 
-class HeadedReader(ABC):
+class HeadedReader(FormatReader):
     """Base of the readers of tables with a header; a format says how its header looks."""
 
-    name = ""
-
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._table: RowTable | None = None
-
-    @staticmethod
-    @abstractmethod
-    def starts(lines: Sequence[str], at: int) -> bool:
-        """Say whether a header of this format stands here."""
-
-    def make(self, layout: Layout, header: str) -> RowTable:
-        """Return the table under a header."""
-        return Table(layout, self._sink, header)
 
     def layout(self, header: str) -> Layout | None:
         """Return what the columns under a header hold; None when it is none."""
@@ -285,7 +273,8 @@ class HeadedReader(ABC):
             done = 1
             if self._table is None or header.strip() != self._table.header.strip():
                 self.close()
-                self._table = self.make(layout, header)
+                kind = ProcessTable if "pid" in layout.roles else Table
+                self._table = kind(layout, self._sink, header)
             self._say_missing(self._table)
         return done + self._table.feed(lines[done:], first_line + done)
 
@@ -310,6 +299,8 @@ class HeadedReader(ABC):
 
 _TIME_OF_DAY = re.compile(r"(\d\d):(\d\d):(\d\d)", re.ASCII)
 _DAY_S = 86400.0
+_UNITS = frozenset({"Idx", "YYYYMMDD", "HH:MM:SS"})
+"""Words of the line of units under a header."""
 
 
 def names_of(line: str) -> list[str]:
@@ -330,13 +321,11 @@ def names_of(line: str) -> list[str]:
     return names
 
 
-class HashedReader(ABC):
+class HashedReader(FormatReader):
     """Base of the two monitors."""
 
-    name = ""
-
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._names: list[str] = []
         self._midnights = 0
         self._last_s = 0.0
@@ -352,25 +341,20 @@ class HashedReader(ABC):
                     if ("pid" in names) != ("pid" in (self._names or names)):
                         return number  # the other monitor
                     self._names = names
-                elif stripped.startswith("####") or not self._is_units(stripped):
+                elif stripped.startswith("####") or _UNITS.isdisjoint(
+                    stripped.lstrip("# ").split()
+                ):
                     return number
                 continue
             if not (stripped[0].isdigit() or stripped[0] == "-") or "," in stripped:
                 return number
-            self.row(stripped, first_line + number)
+            with self._sink.row(first_line + number):
+                self.row(stripped)
         return len(lines)
 
-    def close(self) -> None:  # noqa: B027 - a default, not a gap
-        """Nothing is held back."""
-
     @abstractmethod
-    def row(self, line: str, number: int) -> None:
+    def row(self, line: str) -> None:
         """Read one row."""
-
-    @staticmethod
-    def _is_units(line: str) -> bool:
-        words = line.lstrip("# ").split()
-        return bool({"Idx", "YYYYMMDD", "HH:MM:SS"} & set(words))
 
     def time(self, row: dict[str, str]) -> tuple[float, float] | None:
         """Return the time of a row, NaN when it is broken, None when there is no column for it."""
@@ -385,7 +369,6 @@ class HashedReader(ABC):
         moment = hour * 3600.0 + minute * 60.0 + second
         self._midnights += moment < self._last_s - _DAY_S / 2
         self._last_s = moment
-        self._sink.clock.elapsed = True
         return moment + self._midnights * _DAY_S, moment + self._midnights * _DAY_S
 
     def memory(self, row: dict[str, str]) -> float | None:

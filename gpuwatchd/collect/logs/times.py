@@ -49,18 +49,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock:
-    """Turns the times of one log into epoch seconds.
-
-    Attributes
-    ----------
-    elapsed
-        Whether a time counted from an unknown start was met.
-    two_ways
-        Whether a date was met whose day and month can be exchanged; such times are read month
-        first, and ``other`` gives the other reading.
-    naive
-        Whether a time without an offset was met.
-    """
+    """Turns the times of one log into epoch seconds."""
 
     def __init__(self, tz: str | None = None, date_order: str | None = None) -> None:
         self._zone = None if tz in {None, "UTC"} else ZoneInfo(str(tz))
@@ -68,9 +57,6 @@ class Clock:
         self._seen: dict[str, tuple[float, float]] = {}
         self._days: dict[int, float] = {}
         self._offsets: dict[int, float] = {}
-        self.elapsed = False
-        self.two_ways = False
-        self.naive = False
 
     def parse(self, text: str) -> float:
         """Return epoch seconds; NaN when it is no time.
@@ -123,7 +109,6 @@ class Clock:
         top = float(values.max())
         if top >= EPOCH_FROM and float(values.min()) < EPOCH_FROM:
             return None
-        self.elapsed |= top < EPOCH_FROM
         return values / _scale(top) if _scale(top) == _scale(float(values.min())) else None
 
     def _plain(self, table: np.ndarray, first: str) -> FloatArray | None:
@@ -177,7 +162,6 @@ class Clock:
         return np.array(starts, dtype=np.float64)[where.reshape(-1)]
 
     def _localised(self, naive: FloatArray) -> FloatArray:
-        self.naive = True
         if self._zone is None:
             return naive
         quarters, where = np.unique(np.floor(naive / 900.0).astype(np.int64), return_inverse=True)
@@ -198,22 +182,19 @@ class Clock:
             return math.nan, math.nan
         if _NUMBER.fullmatch(text):
             value = float(text)
-            self.elapsed |= value < EPOCH_FROM
             value /= _scale(value)
-            return value, value
-        if match := _ISO.fullmatch(text) or _PACKED.fullmatch(text):
+        elif match := _ISO.fullmatch(text) or _PACKED.fullmatch(text):
             year, month, day, *rest = match.groups()
             value = self._at(int(year), int(month), int(day), rest)
-            return value, value
-        if match := _TWO_WAYS.fullmatch(text):
+        elif match := _TWO_WAYS.fullmatch(text):
             return self._either(match)
-        if match := _OF_DAY.fullmatch(text):
+        elif match := _OF_DAY.fullmatch(text):
             value = self._of_day(match)
-            return value, value
-        if match := _WORDS.fullmatch(text):
+        elif match := _WORDS.fullmatch(text):
             value = self._words(match)
-            return value, value
-        return math.nan, math.nan
+        else:
+            value = math.nan
+        return value, value
 
     def _either(self, match: re.Match[str]) -> tuple[float, float]:
         first, second, year, hour, minute, second_s, fraction, half = match.groups()
@@ -224,7 +205,6 @@ class Clock:
             return month_first, month_first
         if self._order == "dmy":
             return day_first, day_first
-        self.two_ways = True
         return month_first, day_first
 
     def _of_day(self, match: re.Match[str]) -> float:
@@ -232,7 +212,6 @@ class Clock:
         hour, minute, second, fraction, half = match.groups()
         if int(hour) > 23 or int(minute) > 59 or int(second) > 60:
             return math.nan
-        self.elapsed = True
         value = _hour(int(hour), half) * 3600.0 + int(minute) * 60.0 + int(second)
         return value + (float(f"0.{fraction}") if fraction else 0.0)
 

@@ -20,8 +20,6 @@ import psutil
 from gpuwatchd.collect.metal.system import (
     RUSAGE_V0_BYTES,
     SYSCTL_KEYS,
-    Footprint,
-    is_uuid,
     parse_rusage,
 )
 from gpuwatchd.core.errors import SourceError, SourceUnavailable
@@ -41,6 +39,7 @@ VM_STAT: Final = ("/usr/bin/vm_stat",)
 TIMEOUT_S: Final = 1.5
 """Longest time for one program: below the deadline of a source."""
 _RUSAGE_INFO_V0: Final = 0
+_UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _LIBRARY: Final = "/usr/lib/libSystem.B.dylib"
 
 # In a process of its own: Metal starts threads and keeps memory that a daemon has no use for. A
@@ -72,7 +71,7 @@ class Denied(Exception):
 
 
 class Mac:
-    """The system calls; tests hand in an object with the same methods."""
+    """The system calls; tests put recorded answers in their place."""
 
     def __init__(self) -> None:
         self._library: Any = None
@@ -108,8 +107,8 @@ class Mac:
             raise SourceError(f"{name} failed with exit code {done.returncode}")
         return done.stdout
 
-    def footprint(self, pid: int) -> Footprint | None:
-        """Return what the kernel charges a process with; None when it has ended. About 10 us.
+    def footprint(self, pid: int) -> int | None:
+        """Return the bytes that a process is charged with; None when it has ended. About 10 us.
 
         Raises
         ------
@@ -159,7 +158,7 @@ class Mac:
                 text = self.run(BOOT_SESSION).decode("ascii", "replace").strip()
             except (SourceError, SourceUnavailable):
                 text = ""
-            self._boot_id = text if is_uuid(text) else f"boot-{int(psutil.boot_time())}"
+            self._boot_id = text if _UUID.fullmatch(text) else f"boot-{int(psutil.boot_time())}"
         return self._boot_id
 
     def recommended_bytes(self) -> int | None:

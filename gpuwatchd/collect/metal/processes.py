@@ -9,7 +9,7 @@ hardware**.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.analysis import frameworks
 from gpuwatchd.collect.metal.calls import (
@@ -25,32 +25,18 @@ from gpuwatchd.core.model import ProcessKey, ProcessUse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gpuwatchd.collect.metal.system import Footprint
+    from gpuwatchd.collect.metal.calls import Mac
 
 LEAST_BYTES: Final = 64 * 1024**2
 """Launchers and idle helpers hold 14 to 30 MB: less than this is not listed."""
 BUSY_SHARE: Final = 0.1
 """Whoever had the GPU for this share of the time between two looks is listed from then on."""
+RESCAN_S: Final = 30.0
+"""Time between two looks at who has the GPU open; footprints are read every time."""
 WHOLE: Final = (
     "footprints of whole programs, host memory included; programs that only draw are left out"
 )
 _NEVER: Final = frozenset({"WindowServer", "loginwindow", "runningboardd"})
-
-
-class System(Protocol):
-    """What is asked of the system here; see :mod:`calls`."""
-
-    def run(self, argv: tuple[str, ...]) -> bytes:
-        """Return what a program prints."""
-
-    def footprint(self, pid: int) -> Footprint | None:
-        """Return a process's footprint."""
-
-    def resident_bytes(self, pid: int) -> int | None:
-        """Return a process's resident memory."""
-
-    def processes(self) -> list[ListedProcess]:
-        """Return every process."""
 
 
 class Holders(NamedTuple):
@@ -67,13 +53,10 @@ class Processes:
     ----------
     system
         The system calls.
-    rescan_s
-        Time between two looks at who has the GPU open; footprints are read every time.
     """
 
-    def __init__(self, system: System, *, rescan_s: float = 30.0) -> None:
+    def __init__(self, system: Mac) -> None:
         self._system = system
-        self._rescan_s = rescan_s
         self._scan_at_mono_s = float("-inf")
         self._scanned_mono_s: float | None = None
         self._families: dict[int, tuple[int, ...]] = {}
@@ -94,7 +77,7 @@ class Processes:
         """
         if mono_s >= self._scan_at_mono_s:
             self._scan(mono_s)
-            self._scan_at_mono_s = mono_s + self._rescan_s
+            self._scan_at_mono_s = mono_s + RESCAN_S
         uses, bounds = [], 0
         for pid, family in self._families.items():
             held, is_bound = self._held(family)
@@ -114,12 +97,10 @@ class Processes:
         total, known, is_bound = 0, False, False
         for pid in family:
             try:
-                footprint = self._system.footprint(pid)
+                amount = self._system.footprint(pid)
             except Denied:
                 # Resident memory lacks what was compressed or swapped, and most GPU memory.
                 amount, is_bound = self._system.resident_bytes(pid), True
-            else:
-                amount = None if footprint is None else footprint.footprint_bytes
             if amount is not None:
                 total, known = total + amount, True
         return (total if known else None), is_bound

@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -40,28 +41,16 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import DeviceState
 
 NOT_HERE: Final = "not for this system: it reads the GPUs of a Mac"
-NO_PROCESSES: Final = "macOS does not say who holds the memory of a discrete GPU"
+NO_PROCESSES: Final = "macOS does not report who holds the memory of a discrete GPU"
 
 
-class Calls(processes.System, Protocol):
-    """What is asked of the system; see :mod:`calls`."""
-
-    def boot_id(self) -> str:
-        """Return a text that changes with every boot."""
-
-    def recommended_bytes(self) -> int | None:
-        """Return what Metal recommends as the most to use."""
-
-
+@dataclass
 class _Gpu:
     """One GPU, and what is carried from look to look."""
 
-    __slots__ = ("device", "node", "recoveries")
-
-    def __init__(self, device: Device, node: Node) -> None:
-        self.device = device
-        self.node: Node | None = node
-        self.recoveries: int | None = None
+    device: Device
+    node: Node | None
+    recoveries: int | None = None
 
 
 class MetalSource:
@@ -73,8 +62,6 @@ class MetalSource:
         The system calls; None asks this system.
     platform
         As ``sys.platform`` has it.
-    rescan_s
-        Time between two looks at who has the GPU open.
     clock, monotonic
         Wall clock and monotonic clock, seconds.
     """
@@ -84,17 +71,16 @@ class MetalSource:
     def __init__(
         self,
         *,
-        calls: Calls | None = None,
+        calls: Mac | None = None,
         platform: str = sys.platform,
-        rescan_s: float = 30.0,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._calls: Calls = calls or Mac()
+        self._calls = calls or Mac()
         self._is_mac = platform == "darwin"
         self._clock = clock
         self._monotonic = monotonic
-        self._processes = processes.Processes(self._calls, rescan_s=rescan_s)
+        self._processes = processes.Processes(self._calls)
         self._gpus: dict[str, _Gpu] = {}
         self._machine: str | None = None
         self._asked_metal = False
@@ -153,7 +139,7 @@ class MetalSource:
         for gpu in self._gpus.values():
             if gpu.node is None:
                 if not silent:
-                    faults.append(_fault(gpu, "", "macOS does not list it any more"))
+                    faults.append(_fault(gpu, "", "macOS no longer lists it"))
                 readings.append(_blank(gpu, "hung" if silent else "lost"))
             else:
                 readings.append(self._read(gpu, gpu.node, system, mono_s, faults))
@@ -261,7 +247,7 @@ class MetalSource:
         allocated = node.stats.get(calls.ALLOCATED)
         in_use = node.stats.get(calls.IN_USE)
         if allocated is None:
-            faults.append(_fault(gpu, "memory", "ioreg tells no allocated memory"))
+            faults.append(_fault(gpu, "memory", "ioreg reports no allocated memory"))
         total = None if self._ceiling is None else self._ceiling.total_bytes
         self._note_total(gpu, total)
         uses = None

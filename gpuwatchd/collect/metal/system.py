@@ -30,14 +30,12 @@ CRITICAL: Final = 4
 _SMALL_MACHINE: Final = 36 * GIB
 _UNITS: Final = {"K": 1024, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _SWAP_USED: Final = re.compile(r"used = ([\d.]+)([KMGT])")
-_UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _PAGE_SIZE: Final = re.compile(r"page size of (\d+) bytes")
 _RECLAIMABLE: Final = ("Pages free", "Pages inactive", "Pages speculative")
 
 RUSAGE_V0_BYTES: Final = 96
-"""Size of rusage_info_v0; resident and footprint lie in it at the same place in every version."""
-_RESIDENT_AND_FOOTPRINT: Final = struct.Struct("=QQ")
-_RESIDENT_AT: Final = 64
+"""Size of rusage_info_v0; the footprint lies in it at the same place in every version."""
+_FOOTPRINT_AT: Final = 72
 
 
 class System(NamedTuple):
@@ -59,13 +57,6 @@ class Ceiling(NamedTuple):
     total_bytes: int
     how: str
     """"set" by an administrator, "Metal" (what Metal recommends), or "estimate"."""
-
-
-class Footprint(NamedTuple):
-    """What the kernel charges a process with, and what of it is resident, bytes."""
-
-    footprint_bytes: int
-    resident_bytes: int
 
 
 def parse_sysctl(text: str) -> dict[str, str]:
@@ -157,26 +148,15 @@ def headroom(
     return left if system.available_bytes is None else min(left, system.available_bytes)
 
 
-def parse_rusage(raw: bytes) -> Footprint | None:
-    """Return what proc_pid_rusage filled in (any version); None when it is too short.
+def parse_rusage(raw: bytes) -> int | None:
+    """Return ``ri_phys_footprint`` of what proc_pid_rusage filled in (any version), bytes.
 
-    ``ri_resident_size`` lies at byte 64, ``ri_phys_footprint`` at 72.
+    None when it is too short.
     """
     if len(raw) < RUSAGE_V0_BYTES:
         return None
-    resident, footprint = _RESIDENT_AND_FOOTPRINT.unpack_from(raw, _RESIDENT_AT)
-    return Footprint(footprint_bytes=footprint, resident_bytes=resident)
-
-
-def is_uuid(text: str) -> bool:
-    """Say whether a text is a UUID, as macOS names a boot by one.
-
-    Examples
-    --------
-    >>> is_uuid("0A1B2C3D-0000-1111-2222-333344445555"), is_uuid("unknown oid")
-    (True, False)
-    """
-    return _UUID.fullmatch(text) is not None
+    footprint: int = struct.unpack_from("=Q", raw, _FOOTPRINT_AT)[0]
+    return footprint
 
 
 def _number(text: str | None) -> int | None:

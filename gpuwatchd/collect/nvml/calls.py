@@ -9,12 +9,174 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.collect.nvml.card import FUNCTION_NOT_FOUND, PROCESS_ENTRY_BYTES
+import msgspec
+
+from gpuwatchd.core.model import Device, DeviceReading, DeviceState, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuwatchd.core.model import ProcessUse
+    from gpuwatchd.core.state_log import StateLog
+
+# One card or MIG instance: its handle, and what was learnt about it. Nothing here imports
+# pynvml.
+
+OK, NOT_SUPPORTED, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND = 0, 3, 7, 13
+GPU_IS_LOST: Final = 15
+UNKNOWN_ERROR: Final = 999
+
+GLOBAL_CODES: Final = frozenset({1, 9, 18})
+"""UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH: NVML itself has to start again."""
+GONE_CODES: Final = frozenset({GPU_IS_LOST, 16})
+"""GPU_IS_LOST, RESET_REQUIRED: this card's handle must not be used again."""
+ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, 25})
+"""NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH: asking again is of no use."""
+
+EMPTY_SLOT_CODES: Final = frozenset({2, 6})
+"""INVALID_ARGUMENT, NOT_FOUND: there is no MIG instance at this place."""
+
+PROCESS_ENTRY_BYTES: Final = 24
+"""Size of the largest structure that a process list consists of."""
+
+_STATES: Final[dict[int, DeviceState]] = {
+    3: "unsupported",
+    4: "no-permission",
+    10: "hung",
+    16: "reset-required",
+}
+_WORDS: Final[dict[DeviceState, str]] = {
+    "ok": "the GPU does not answer",
+    "asleep": "the GPU is asleep",
+    "lost": "the GPU is lost",
+    "no-permission": "no permission to read the GPU",
+    "unsupported": "the driver does not support reading the GPU",
+    "hung": "the GPU hangs",
+    "reset-required": "the GPU has to be reset",
+    "released": "the GPU was released",
+}
+
+
+def code_of(error: BaseException) -> int:
+    """Return NVML's code of an error."""
+    return int(getattr(error, "value", UNKNOWN_ERROR))
+
+
+def state_of(code: int) -> DeviceState:
+    """Return what an NVML code says about a card.
+
+    Examples
+    --------
+    >>> state_of(4), state_of(15), state_of(16)
+    ('no-permission', 'lost', 'reset-required')
+    """
+    return _STATES.get(code, "lost")
+
+
+class Card:
+    """One card or MIG instance: its handle and what was learnt about it."""
+
+    def __init__(self, uid: str, device: Device) -> None:
+        self.uid = uid
+        self.device = device
+        self.handle: Any = None
+        self.state: DeviceState = "ok"
+        self.code: int | None = None
+        """NVML's code of what ended the last read."""
+        self.said = ""
+        """The driver's words for it."""
+        self.is_parent = False
+        self.is_placeholder = False
+        self.memory_api: str | None = None
+        self.refused: set[str] = set()
+        self.carried: dict[str, tuple[float, float | None]] = {}
+        self.versions: dict[str, int] = {}
+        self.unanswered = 0
+        """Looks in a row at which the driver did not know the memory of a chip in no list."""
+        self.unlisted: dict[str, tuple[float, float]] = {}
+        """Process lists that do not exist here, by kind: when (monotonic) to ask again, seconds of
+        the pause before."""
+        self.faulty: dict[str, float] = {}
+        """When (monotonic) a fault was met last, by where it is; without those that are over."""
+        self.fault_log: StateLog | None = None
+        self.desk: HandleBuffers | None = None
+        """What the reader keeps of its handle."""
+
+    def forget_refusals(self) -> None:
+        """Ask for everything again, as a driver that starts anew may answer differently."""
+        self.refused.clear()
+        self.versions.clear()
+        self.unlisted.clear()
+        self.desk = None
+
+    def learn_total(self, total_bytes: int) -> None:
+        """Note the size of the memory in the device's description."""
+        self.device = msgspec.structs.replace(self.device, memory_total_bytes=total_bytes)
+
+    def fault(self, why: str, field: str = "") -> Fault:
+        """Return a fault of this card, or of one field of it."""
+        where = f"nvml/{self.device.index}" + (f"/{field}" if field else "")
+        return Fault(where=where, why=why, device_uid=self.uid)
+
+    def blank(self, state: DeviceState = "lost", why: str | None = None) -> DeviceReading:
+        """Return the reading of a card that did not answer.
+
+        Parameters
+        ----------
+        state
+            That of a card which is well by itself.
+        why
+            What keeps it from being read, where that is more than its state says.
+        """
+        return DeviceReading(
+            device_uid=self.uid,
+            used_bytes=None,
+            free_bytes=None,
+            total_bytes=self.device.memory_total_bytes,
+            uses=None,
+            uses_reason=self.why() if why is None else why,
+            state=self.state if self.state != "ok" else state,
+        )
+
+    def why(self) -> str:
+        """Say in words what keeps this card from being read."""
+        return _WORDS[self.state]
+
+
+UNKNOWN_INDEX: Final = 1 << 16
+
+
+def order(card: Card, cards: dict[str, Card]) -> tuple[int, int, int]:
+    """Return the key that sorts cards by index, each followed by its MIG instances."""
+    parent = cards.get(card.device.parent_uid or "")
+    index = UNKNOWN_INDEX if card.device.index is None else card.device.index
+    return (parent.device.index or 0, 1, index) if parent else (index, 0, 0)
+
+
+def placeholder(place: int | str, state: DeviceState) -> Card:
+    """Return what stands for a card whose UUID could not be asked for.
+
+    Parameters
+    ----------
+    place
+        Its index, or its PCI address where that is all we know.
+    state
+        Why it could not be asked.
+    """
+    known = isinstance(place, int)
+    device = Device(
+        uid=f"nvml-index-{place}" if known else f"nvml-{place}",
+        vendor="nvidia",
+        index=place if isinstance(place, int) else None,
+        name=f"NVIDIA GPU {place} (not accessible)" if known else f"NVIDIA GPU {place}",
+        memory_total_bytes=None,
+        source="nvml",
+        pci_bus=None if isinstance(place, int) else place,
+    )
+    card = Card(device.uid, device)
+    card.is_placeholder, card.state = True, state
+    return card
+
 
 Answer = tuple[int, int]
 """NVML's code and the number that came with it."""
@@ -67,7 +229,7 @@ class Addressing(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint), ("value", ctypes.c_uint))
 
 
-class Desk:
+class HandleBuffers:
     """What is kept of one card's handle: structures, buffers and the last answers.
 
     Parameters
@@ -75,43 +237,6 @@ class Desk:
     handle
         NVML's.
     """
-
-    __slots__ = (
-        "address",
-        "ahead_bytes",
-        "buffer",
-        "busy",
-        "by_pid",
-        "capability",
-        "clock_mhz",
-        "doubts",
-        "errors",
-        "errors_at_s",
-        "handle",
-        "largest_bytes",
-        "list_version",
-        "memory1",
-        "memory2",
-        "memory_ref",
-        "number",
-        "number_ref",
-        "power_w",
-        "rates",
-        "rates_ref",
-        "raw",
-        "room",
-        "seen_us",
-        "slow_at_s",
-        "slow_since_s",
-        "slow_told",
-        "smooth_since_s",
-        "temp_c",
-        "throttle",
-        "untold",
-        "uses",
-        "wide",
-        "wide_ref",
-    )
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -215,19 +340,19 @@ class Calls:
         """Say whether the library has an entry point."""
         return hasattr(self._library, name)
 
-    def memory2(self, desk: Desk) -> int:
+    def memory2(self, desk: HandleBuffers) -> int:
         """Fill the desk's version 2 of the memory; return NVML's code."""
         return self._memory2(desk.handle, desk.memory_ref)
 
-    def memory1(self, desk: Desk) -> int:
+    def memory1(self, desk: HandleBuffers) -> int:
         """Fill the desk's version 1 of the memory; return NVML's code."""
         return self._memory1(desk.handle, ctypes.byref(desk.memory1))
 
-    def rates(self, desk: Desk) -> int:
+    def rates(self, desk: HandleBuffers) -> int:
         """Fill the desk's utilisation; return NVML's code."""
         return self._rates(desk.handle, desk.rates_ref)
 
-    def temperature(self, desk: Desk) -> Answer:
+    def temperature(self, desk: HandleBuffers) -> Answer:
         """Return degrees Celsius."""
         code = self._temperature(desk.handle, _TEMPERATURE_GPU, desk.number_ref)
         if code != FUNCTION_NOT_FOUND:
@@ -236,26 +361,26 @@ class Calls:
         found = Temperature(version=_TEMPERATURE_V1, sensor=_TEMPERATURE_GPU)
         return self._temperature_next(desk.handle, ctypes.byref(found)), found.value
 
-    def power(self, desk: Desk) -> Answer:
+    def power(self, desk: HandleBuffers) -> Answer:
         """Return milliwatts."""
         return self._power(desk.handle, desk.number_ref), desk.number.value
 
-    def clock(self, desk: Desk) -> Answer:
+    def clock(self, desk: HandleBuffers) -> Answer:
         """Return the compute units' MHz."""
         return self._clock(desk.handle, _CLOCK_SM, desk.number_ref), desk.number.value
 
-    def reasons(self, desk: Desk) -> Answer:
+    def reasons(self, desk: HandleBuffers) -> Answer:
         """Return the bits that say why clocks are held down."""
         code = self._reasons(desk.handle, desk.wide_ref)
         if code == FUNCTION_NOT_FOUND:  # It is under its older name then.
             code = self._reasons_before(desk.handle, desk.wide_ref)
         return code, desk.wide.value
 
-    def ecc(self, desk: Desk) -> Answer:
+    def ecc(self, desk: HandleBuffers) -> Answer:
         """Return the uncorrected memory errors since the driver was loaded."""
         return self._ecc(desk.handle, _UNCORRECTED, _VOLATILE, desk.wide_ref), desk.wide.value
 
-    def retired(self, desk: Desk) -> Answer:
+    def retired(self, desk: HandleBuffers) -> Answer:
         """Return the pages that were retired, for either cause."""
         pages = 0
         for cause in (0, 1):
@@ -266,25 +391,25 @@ class Calls:
             pages += desk.number.value
         return 0, pages
 
-    def remapped(self, desk: Desk) -> tuple[int, int, bool, bool]:
+    def remapped(self, desk: HandleBuffers) -> tuple[int, int, bool, bool]:
         """Return NVML's code, remapped rows, whether a reset is due, whether remapping failed."""
         rows = [ctypes.c_uint() for _ in range(4)]
         code = self._remapped(desk.handle, *(ctypes.byref(row) for row in rows))
         corrected, uncorrected, pending, failed = (row.value for row in rows)
         return code, corrected + uncorrected, bool(pending), bool(failed)
 
-    def capability(self, desk: Desk) -> tuple[int, tuple[int, int]]:
+    def capability(self, desk: HandleBuffers) -> tuple[int, tuple[int, int]]:
         """Return NVML's code and the chip's compute capability, as (major, minor)."""
         major, minor = ctypes.c_int(), ctypes.c_int()
         code = self._capability(desk.handle, ctypes.byref(major), ctypes.byref(minor))
         return code, (major.value, minor.value)
 
-    def numa(self, desk: Desk) -> Answer:
+    def numa(self, desk: HandleBuffers) -> Answer:
         """Return a NUMA node of this card: of its memory, or of the CPUs that are nearest."""
         node = ctypes.c_int(-1)
         return self._numa(desk.handle, ctypes.byref(node)), node.value
 
-    def addressing(self, desk: Desk) -> Answer:
+    def addressing(self, desk: HandleBuffers) -> Answer:
         """Return how addresses are shared with the host."""
         mode = Addressing(version=_ADDRESSING_V1)
         return self._addressing(desk.handle, ctypes.byref(mode)), mode.value

@@ -6,21 +6,23 @@ Nothing here imports pynvml. Not verified on hardware.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.collect.nvml.card import OK
+from gpuwatchd.collect.nvml.calls import OK
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gpuwatchd.collect.nvml.calls import Answer, Calls, Desk
-    from gpuwatchd.collect.nvml.card import Card
+    from gpuwatchd.collect.nvml.calls import Answer, Calls, Card, HandleBuffers
     from gpuwatchd.core.model import DeviceState, EventKind, Fault
 
     Refused = Callable[[Card, str, int, list[Fault]], None]
-    Gauge = Callable[[Card, Desk, str, Callable[[Desk], Answer], list[Fault]], float | None]
+    Gauge = Callable[
+        [Card, HandleBuffers, str, Callable[[HandleBuffers], Answer], list[Fault]], float | None
+    ]
 
 _WORDS: Final = (
     (0x2, "application clocks"),
@@ -76,7 +78,7 @@ class DeviceHealth:
     # ---- clocks ---------------------------------------------------------------------------------
 
     def throttle(
-        self, card: Card, desk: Desk, mono_s: float, faults: list[Fault]
+        self, card: Card, desk: HandleBuffers, mono_s: float, faults: list[Fault]
     ) -> tuple[str, ...] | None:
         """Return why the clocks are held down now, in words."""
         if "throttle" in card.refused:
@@ -91,7 +93,7 @@ class DeviceHealth:
         self._follow(card, desk, mono_s, bits & _HARDWARE)
         return words
 
-    def _follow(self, card: Card, desk: Desk, mono_s: float, bits: int) -> None:
+    def _follow(self, card: Card, desk: HandleBuffers, mono_s: float, bits: int) -> None:
         """Tell of a slowdown by the hardware once, when it lasts."""
         if not bits:
             if desk.smooth_since_s is None:
@@ -111,7 +113,7 @@ class DeviceHealth:
     # ---- errors of the memory -------------------------------------------------------------------
 
     def errors(
-        self, card: Card, desk: Desk, mono_s: float, faults: list[Fault]
+        self, card: Card, desk: HandleBuffers, mono_s: float, faults: list[Fault]
     ) -> tuple[int | None, int | None]:
         """Return (uncorrected errors since the driver was loaded, pages or rows out of use)."""
         asked_at_s, ecc = card.carried.get("ecc", (float("-inf"), None))
@@ -127,7 +129,7 @@ class DeviceHealth:
         return _whole(fresh), _whole(lost)
 
     def _out_of_use(
-        self, card: Card, desk: Desk, before: float | None, faults: list[Fault]
+        self, card: Card, desk: HandleBuffers, before: float | None, faults: list[Fault]
     ) -> float | None:
         """Return how many pages or rows are out of use, whichever this card counts."""
         what, due, rows = "row", 0, None
@@ -150,16 +152,9 @@ class DeviceHealth:
             self._tell(card, "ecc", f"{_many(int(rows), 'row of memory')} out of use{after}")
         return rows
 
-    def _tell(self, card: Card, kind: str, text: str) -> None:
-        self.happened.append(
-            Event(
-                at_s=self._clock(),
-                kind="throttle" if kind == "throttle" else "ecc",
-                device_uid=card.uid,
-                text=text,
-                hardware=True,
-            )
-        )
+    def _tell(self, card: Card, kind: EventKind, text: str) -> None:
+        event = Event(at_s=self._clock(), kind=kind, device_uid=card.uid, text=text, hardware=True)
+        self.happened.append(event)
 
 
 def _whole(value: float | None) -> int | None:
@@ -193,23 +188,21 @@ _KINDS: Final[Mapping[DeviceState, EventKind]] = {
     "reset-required": "reset-required",
 }
 _TEXTS: Final[Mapping[DeviceState, str]] = {
-    "lost": "the GPU answered before and does not any more",
-    "no-permission": "the GPU answered before and may not be read any more",
+    "lost": "the GPU answered before and no longer does",
+    "no-permission": "the GPU answered before and can no longer be read",
     "hung": "a call to the driver does not return; the other GPUs are read on",
-    "reset-required": "the driver says that the GPU has to be reset",
+    "reset-required": "the driver reports that the GPU must be reset",
 }
 
 
+@dataclass
 class _LoggedState:
     """What is known and told of one card."""
 
-    __slots__ = ("answered", "back_since_s", "since_s", "state")
-
-    def __init__(self) -> None:
-        self.answered = False
-        self.state: DeviceState = "ok"
-        self.since_s = 0.0
-        self.back_since_s: float | None = None
+    answered: bool = False
+    state: DeviceState = "ok"
+    since_s: float = 0.0
+    back_since_s: float | None = None
 
 
 class StateChanges:

@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gpuwatchd.collect.nvml.card import code_of
+from gpuwatchd.collect.nvml.calls import code_of
 from gpuwatchd.collect.nvml.system import Library, in_container, kernel_module_version
 from gpuwatchd.core.model import Availability
 from gpuwatchd.core.text import clean
@@ -39,7 +39,9 @@ class Opened(NamedTuple):
     """NVML's code of what it refused; 0 when it refused nothing."""
 
 
-def silence(gone: Availability | None, stuck_s: float, *, started_before: bool) -> Availability:
+def pending_call_message(
+    gone: Availability | None, stuck_s: float, *, started_before: bool
+) -> Availability:
     """Return what to say while NVML is not open and a call to the driver has not returned.
 
     Parameters
@@ -55,10 +57,10 @@ def silence(gone: Availability | None, stuck_s: float, *, started_before: bool) 
     if gone is not None:
         reason = f"{gone.reason}; a call to the driver {silent}"
     elif started_before:
-        reason = f"the NVIDIA driver is being started anew or let go, and {silent}"
+        reason = f"the NVIDIA driver is being restarted or released, and {silent}"
     else:
         reason = f"the NVIDIA driver {silent}"
-    return Availability(ok=False, reason=reason, hint="dmesg says more")
+    return Availability(ok=False, reason=reason, hint="see dmesg")
 
 
 class Driver:
@@ -82,14 +84,14 @@ class Driver:
         self._sys = sys
         self._library = Library(proc)
         self._version: str | None = None
-        self._flaw: Flaw | None = None
+        self._flaw: LibraryDefect | None = None
         """Why a library that is there could not be loaded."""
         self.needs_restart = False
         """True when the library file was replaced: only a new process can load the new one."""
 
     def open(self, *, attach: bool) -> Opened:
         """Start NVML; ``attach`` as a rule, not where a card must not be woken. Never raises."""
-        if self._version is None and (flaw := danger()) is not None:
+        if self._version is None and (flaw := load_crash_risk()) is not None:
             self._flaw = flaw
             return Opened(is_open=False, code=LIBRARY_NOT_FOUND)
         try:
@@ -99,7 +101,7 @@ class Driver:
                 self._api.nvmlInitWithFlags(NO_ATTACH)
         except self._error as error:
             if code_of(error) == LIBRARY_NOT_FOUND:
-                self._flaw = refusal()
+                self._flaw = load_error()
             return Opened(is_open=False, code=code_of(error))
         finally:
             self._library.note()
@@ -166,7 +168,7 @@ class Driver:
                 hint = "reboot, or reload the module"
         else:
             reason = f"NVML did not answer: {self._reader.text(code)}"
-            hint = "nvidia-smi says more"
+            hint = "see nvidia-smi"
             if in_container(self._proc):
                 # A reload of systemd on the host takes the GPUs away from a running container.
                 hint = "restart the container: the host may have taken its GPUs away"
@@ -191,7 +193,7 @@ _PROCESSORS: Final = {3: "x86", 21: "ppc64", 40: "arm", 62: "x86_64", 183: "aarc
 """ELF's numbers, with the names that the kernel uses."""
 
 
-class Flaw(NamedTuple):
+class LibraryDefect(NamedTuple):
     """Why a library cannot be loaded."""
 
     words: str
@@ -207,27 +209,29 @@ def find(root: Path, environ: Mapping[str, str]) -> Path | None:
     return next((folder / NAME for folder in folders if os.path.exists(folder / NAME)), None)  # noqa: PTH110
 
 
-def flaw(library: Path) -> Flaw | None:
+def library_defect(library: Path) -> LibraryDefect | None:
     """Return what its file shows to be wrong with a library; None where nothing is."""
     again = "install the library of the driver's version again"
     try:
         theirs = _processor(library)
     except OSError as error:
-        return Flaw(f"{library}: {error.strerror}", f"ls -lL {library}: it must be readable")
+        return LibraryDefect(
+            f"{library}: {error.strerror}", f"ls -lL {library}: it must be readable"
+        )
     ours = _processor(Path("/proc/self/exe")) if Path("/proc/self/exe").exists() else theirs
     if theirs is None:
-        return Flaw(f"{library}: it is no library, or only its beginning", again)
+        return LibraryDefect(f"{library}: it is no library, or only its beginning", again)
     if _is_cut_off(library):
-        return Flaw(f"{library}: its end is missing", again)
+        return LibraryDefect(f"{library}: its end is missing", again)
     if ours is not None and theirs != ours:
-        return Flaw(
+        return LibraryDefect(
             f"{library}: it is built for {theirs}, and this Python for {ours}",
-            f"install the driver's library for {ours}, and look at LD_LIBRARY_PATH",
+            f"install the driver's library for {ours}, and check LD_LIBRARY_PATH",
         )
     return None
 
 
-def danger() -> Flaw | None:
+def load_crash_risk() -> LibraryDefect | None:
     """Return why loading the library would end this process; None where it would not.
 
     The loader maps a file that is cut off as if it were whole, and dies of what is not there.
@@ -235,10 +239,10 @@ def danger() -> Flaw | None:
     library = find(Path("/"), os.environ)
     if library is None or not _is_cut_off(library):
         return None
-    return flaw(library)
+    return library_defect(library)
 
 
-def refusal() -> Flaw | None:
+def load_error() -> LibraryDefect | None:
     """Load the library as nvidia-ml-py does; return why that fails although there is one.
 
     None where there is none, or it can be loaded. May hang as long as the file system does.
@@ -252,14 +256,16 @@ def refusal() -> Flaw | None:
     library = find(Path("/"), os.environ)
     not_found = NAME in text and "No such file" in text
     if library is None:
-        return None if not_found else Flaw(text, "reinstall the NVIDIA driver's library")
-    found = flaw(library)
+        return None if not_found else LibraryDefect(text, "reinstall the NVIDIA driver's library")
+    found = library_defect(library)
     if found is not None:
-        return Flaw(f"{found.words} (the loader: {text})", found.hint)
+        return LibraryDefect(f"{found.words} (the loader: {text})", found.hint)
     if not_found:
         hint = f"export LD_LIBRARY_PATH={library.parent}, or add it to /etc/ld.so.conf.d"
-        return Flaw(f"{library}: the loader does not look there ({text})", hint)
-    return Flaw(text, f"ldd {library} names what is missing; or reinstall the driver's library")
+        return LibraryDefect(f"{library}: the loader does not search there ({text})", hint)
+    return LibraryDefect(
+        text, f"ldd {library} names what is missing; or reinstall the driver's library"
+    )
 
 
 def _processor(file: Path) -> str | None:

@@ -14,18 +14,18 @@ import ctypes
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.analysis.hardware import application_xid, xid_words
-from gpuwatchd.collect.nvml.calls import address_of
-from gpuwatchd.collect.nvml.card import FUNCTION_NOT_FOUND, OK
+from gpuwatchd.collect.nvml.calls import FUNCTION_NOT_FOUND, OK, address_of
 from gpuwatchd.collect.nvml.driver import NO_ATTACH
 from gpuwatchd.core.model import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.collect.nvml.card import Card
+    from gpuwatchd.collect.nvml.calls import Card
 
 XID: Final = 0x8
 DOUBLE_BIT: Final = 0x2
@@ -156,13 +156,13 @@ class EventWatch:
             )
 
 
+@dataclass
 class _Place:
     """A card that is waited for, and its MIG instances."""
 
-    def __init__(self, handle: Any, uid: str) -> None:
-        self.handle = handle
-        self.uid = uid
-        self.slices: list[tuple[Any, str]] = []
+    handle: Any
+    uid: str
+    slices: list[tuple[Any, str]] = field(default_factory=list)
 
 
 class _Waiter(threading.Thread):

@@ -11,12 +11,12 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.collect.device_threads import Lanes, Round
-from gpuwatchd.collect.nvml.card import code_of
+from gpuwatchd.collect.device_threads import DeviceThreads, ReadRound
+from gpuwatchd.collect.nvml.calls import code_of
 from gpuwatchd.collect.nvml.device_health import StateChanges
-from gpuwatchd.collect.nvml.driver import VERSION_MISMATCH, Driver, Opened, silence
+from gpuwatchd.collect.nvml.driver import VERSION_MISMATCH, Driver, Opened, pending_call_message
 from gpuwatchd.collect.nvml.scan import Scanner, beside, merge
-from gpuwatchd.collect.nvml.sleep import Sleepers
+from gpuwatchd.collect.nvml.sleep import PowerManagedCards
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Availability, Event
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from gpuwatchd.collect.nvml.card import Card
+    from gpuwatchd.collect.nvml.calls import Card
     from gpuwatchd.collect.nvml.events import EventWatch
     from gpuwatchd.collect.nvml.reader import Reader
     from gpuwatchd.core.model import DeviceReading, DeviceState, EventKind
@@ -52,7 +52,7 @@ STUCK_S: Final = 5.0
 _LANE: Final = "driver"
 
 
-class Life:
+class NvmlSession:
     """Whether NVML is open, and the cards that it shows.
 
     Parameters
@@ -93,7 +93,7 @@ class Life:
         self.is_open = False
         self.why = Availability(ok=False, reason="NVML has not been asked yet")
         self.driver = Driver(api, reader, proc, sys)
-        self.lanes = Lanes()
+        self.lanes = DeviceThreads()
         self._scanner = Scanner(api, self.lanes)
         self.news = StateChanges()
         self.again = RetryTimer()
@@ -107,11 +107,11 @@ class Life:
         self._watched: frozenset[str] = frozenset()
         self._rescan_s = rescan_s
         self._clock = clock
-        self._sleepers = Sleepers(proc, sys)
+        self._sleepers = PowerManagedCards(proc, sys)
         self._left: frozenset[str] = frozenset()
         """PCI addresses of the cards that are left alone because they sleep, or should."""
         self._slept: frozenset[str] = frozenset()
-        self._task: Round | None = None
+        self._task: ReadRound | None = None
         self._then: Callable[[Any, float], None] | None = None
         self._released = False
         self._retry_at_mono_s = 0.0
@@ -138,7 +138,9 @@ class Life:
         if self._task is None:
             self._do_what_is_due(mono_s, wait_s)
         if self.is_between:
-            self.why = silence(self._gone, self.stuck_s, started_before=bool(self.cards))
+            self.why = pending_call_message(
+                self._gone, self.stuck_s, started_before=bool(self.cards)
+            )
 
     def _do_what_is_due(self, mono_s: float, wait_s: float) -> None:
         if mono_s < self.release_until_mono_s:
@@ -296,7 +298,7 @@ class Life:
         self._watched = frozenset()  # it is to begin anew with the next look for cards
         return self._events is None or self._events.let_go(wait_s)
 
-    def _end(self, lanes: Lanes) -> None:
+    def _end(self, lanes: DeviceThreads) -> None:
         # Ending NVML under a call that has not returned may end this process.
         lanes.wait_for_others(_LANE)
         if self._events is not None:
@@ -374,10 +376,10 @@ class Life:
             self._released = True
             self._find(mono_s)
             self.cards = beside(self.cards, self._sleepers.buses, "released")
-            self._report("released", "the driver was let go on request")
+            self._report("released", "the driver was released on request")
         self._mark("released")
         left = units.duration(self.release_until_mono_s - mono_s)
-        reason = f"the NVIDIA driver is let go on request for another {left}"
+        reason = f"the NVIDIA driver is released on request for another {left}"
         self.why = Availability(ok=False, reason=reason, hint="gpuwatchctl release --end")
 
     def _mark(self, state: DeviceState) -> None:

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from gpuwatchd.collect.nvml.card import ABSENT_CODES, FUNCTION_NOT_FOUND, OK
+from gpuwatchd.collect.nvml.calls import ABSENT_CODES, FUNCTION_NOT_FOUND, OK
 from gpuwatchd.collect.nvml.system import Memory, host_memory, kilobytes, read_text
 from gpuwatchd.core import units
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.collect.nvml.calls import Calls, Desk, Memory1, Memory2
-    from gpuwatchd.collect.nvml.card import Card
+    from gpuwatchd.collect.nvml.calls import Calls, Card, HandleBuffers, Memory1, Memory2
     from gpuwatchd.core.model import ProcessUse
 
 _SHARED: Final = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra|Jetson)\b")
@@ -113,7 +112,7 @@ class MemoryReader:
         self._proc = proc
         self._sys = sys
 
-    def read(self, card: Card, desk: Desk) -> Figures:
+    def read(self, card: Card, desk: HandleBuffers) -> Figures:
         """Return one look at the memory."""
         api = card.memory_api
         if api is None:
@@ -122,7 +121,7 @@ class MemoryReader:
             return self._by(desk, api)
         return self._again(card, desk) if card.unanswered else Figures()
 
-    def _choose(self, card: Card, desk: Desk) -> Figures:
+    def _choose(self, card: Card, desk: HandleBuffers) -> Figures:
         """Decide once: version 2, else version 1, else this card shares the host's memory.
 
         Mixing the two versions in one series would look like a step of the driver's reserve. Only
@@ -154,7 +153,7 @@ class MemoryReader:
         self._share(card)
         return Figures()
 
-    def _again(self, card: Card, desk: Desk) -> Figures:
+    def _again(self, card: Card, desk: HandleBuffers) -> Figures:
         """Ask once more for the memory of a chip in no list, and take back that it has none."""
         for api in ("v2", "v1"):
             figures = self._by(desk, api)
@@ -164,7 +163,7 @@ class MemoryReader:
                 return figures
         return Figures()
 
-    def _has_own(self, card: Card, desk: Desk) -> bool | None:
+    def _has_own(self, card: Card, desk: HandleBuffers) -> bool | None:
         """Say whether the chip has memory of its own; None where it is none of those known."""
         if _SHARED.search(card.device.name):
             return False
@@ -181,7 +180,7 @@ class MemoryReader:
         card.memory_api = "unified"
         card.device = msgspec.structs.replace(card.device, memory_kind="unified")
 
-    def _by(self, desk: Desk, api: str) -> Figures:
+    def _by(self, desk: HandleBuffers, api: str) -> Figures:
         """Return what one version says."""
         found: Memory1 | Memory2
         reserved: int | None
@@ -198,7 +197,7 @@ class MemoryReader:
             desk.ahead_bytes = max(0, found.used - (figures.memory.used_bytes or 0))
         return figures
 
-    def _is_coherent(self, card: Card, desk: Desk, total_bytes: int) -> bool:
+    def _is_coherent(self, card: Card, desk: HandleBuffers, total_bytes: int) -> bool:
         """Say whether the kernel manages this card's memory (Grace Hopper and its kind).
 
         The driver's file says it to older libraries. Not verified on hardware.
@@ -237,7 +236,7 @@ class MemoryReader:
         return host_memory(self._proc, uses)
 
     @staticmethod
-    def doubt(card: Card, desk: Desk, memory: Memory) -> bool:
+    def doubt(card: Card, desk: HandleBuffers, memory: Memory) -> bool:
         """Say whether the driver's figures cannot be true beside its process list.
 
         Seen are drivers that report that nothing is in use, or a total smaller than what one

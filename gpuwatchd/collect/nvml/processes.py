@@ -11,7 +11,7 @@ from ctypes import string_at
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.collect.nvml.card import (
+from gpuwatchd.collect.nvml.calls import (
     ABSENT_CODES,
     FUNCTION_NOT_FOUND,
     GLOBAL_CODES,
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.collect.nvml.calls import Calls, Desk
-    from gpuwatchd.collect.nvml.card import Card
+    from gpuwatchd.collect.nvml.calls import Calls, Card, HandleBuffers
 
 UNKNOWN_MEMORY: Final = 0xFFFF_FFFF_FFFF_FFFF
 MAX_PIDS: Final = 4_194_304
@@ -98,7 +97,7 @@ class ProcessLists:
         self._keys: dict[int, ProcessKey] = {}
 
     def read(
-        self, card: Card, desk: Desk, mono_s: float, *, turn: bool, busy_pct: float | None
+        self, card: Card, desk: HandleBuffers, mono_s: float, *, turn: bool, busy_pct: float | None
     ) -> tuple[Uses | None, str | None]:
         """Return (uses, None), or (None, why they are unknown); with both, their memory is.
 
@@ -141,7 +140,7 @@ class ProcessLists:
         return desk.uses, UNTOLD if desk.untold else None
 
     def _fetch(
-        self, card: Card, desk: Desk, mono_s: float, *, turn: bool
+        self, card: Card, desk: HandleBuffers, mono_s: float, *, turn: bool
     ) -> tuple[bool, str | None]:
         """Read the lists that are due; return whether one changed, and why that is unknown."""
         changed = False
@@ -163,7 +162,7 @@ class ProcessLists:
                 return True, _NO_MORE if desk.raw.get(kind) else _NONE
         return changed, None
 
-    def _by_older(self, card: Card, desk: Desk, mono_s: float) -> bool:
+    def _by_older(self, card: Card, desk: HandleBuffers, mono_s: float) -> bool:
         """Read the lists by the older structure: the newest one's entries may be wider than known.
 
         Returns whether that is credible, and then stays with it. If it is not, the driver's list
@@ -197,7 +196,7 @@ class ProcessLists:
         card.unlisted[kind] = (mono_s + pause_s, pause_s)
         return before if before and pause_s < BELIEVED_S else b""
 
-    def _merge(self, desk: Desk) -> str | None:
+    def _merge(self, desk: HandleBuffers) -> str | None:
         """Make the uses of the lists as they came; return why that is impossible."""
         desk.uses = None
         held: dict[int, tuple[int | None, str]] = {}
@@ -247,7 +246,7 @@ class ProcessLists:
     # ---- one list -------------------------------------------------------------------------------
 
     def _list(
-        self, card: Card, desk: Desk, kind: str, functions: tuple[Callable[..., int], ...]
+        self, card: Card, desk: HandleBuffers, kind: str, functions: tuple[Callable[..., int], ...]
     ) -> tuple[int, bytes]:
         """Return NVML's code and the list as it came, in the newest structure that works."""
         code, raw = FUNCTION_NOT_FOUND, b""
@@ -263,7 +262,7 @@ class ProcessLists:
         return code, raw
 
     @staticmethod
-    def _call(desk: Desk, call: Callable[..., int]) -> tuple[int, int]:
+    def _call(desk: HandleBuffers, call: Callable[..., int]) -> tuple[int, int]:
         """Read one list into the desk's buffer; a list that grew gets a larger one."""
         code = INSUFFICIENT_SIZE
         count = desk.number
@@ -277,7 +276,7 @@ class ProcessLists:
 
     # ---- how busy each of them is ---------------------------------------------------------------
 
-    def _look_busy(self, card: Card, desk: Desk, busy_pct: float | None) -> bool:
+    def _look_busy(self, card: Card, desk: HandleBuffers, busy_pct: float | None) -> bool:
         """Ask how much each process uses the compute units; say whether anything is new.
 
         A process that did nothing has no sample. That it did nothing is believed where others
@@ -302,7 +301,7 @@ class ProcessLists:
         had_any, desk.busy = bool(desk.busy), {}
         return had_any
 
-    def _samples(self, desk: Desk) -> tuple[int, dict[int, float]]:
+    def _samples(self, desk: HandleBuffers) -> tuple[int, dict[int, float]]:
         """Return NVML's code and, by pid, the share of the newest sample."""
         room = max(_SAMPLES, desk.room)
         code, raw = self._ask_samples(desk, room)
@@ -315,7 +314,7 @@ class ProcessLists:
         desk.seen_us = max(desk.seen_us, latest_us)
         return code, newest
 
-    def _ask_samples(self, desk: Desk, room: int) -> tuple[int, bytes]:
+    def _ask_samples(self, desk: HandleBuffers, room: int) -> tuple[int, bytes]:
         count, since = desk.number, ctypes.c_ulonglong(desk.seen_us)
         count.value = room
         buffer = ctypes.create_string_buffer(room * _SAMPLE.size)

@@ -11,8 +11,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.collect.nvml.calls import Calls, Desk
-from gpuwatchd.collect.nvml.card import ABSENT_CODES, GLOBAL_CODES, GONE_CODES, OK, state_of
+from gpuwatchd.collect.nvml.calls import (
+    ABSENT_CODES,
+    GLOBAL_CODES,
+    GONE_CODES,
+    OK,
+    Calls,
+    HandleBuffers,
+    state_of,
+)
 from gpuwatchd.collect.nvml.device_health import ERRORS_EVERY_S, DeviceHealth
 from gpuwatchd.collect.nvml.memory import NOT_CREDIBLE, MemoryReader
 from gpuwatchd.collect.nvml.processes import ProcessLists
@@ -25,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.collect.nvml.calls import Answer
-    from gpuwatchd.collect.nvml.card import Card
+    from gpuwatchd.collect.nvml.calls import Answer, Card
     from gpuwatchd.collect.nvml.processes import Uses
     from gpuwatchd.collect.nvml.system import Memory
     from gpuwatchd.core.model import Fault, ProcessUse
@@ -34,8 +40,8 @@ if TYPE_CHECKING:
 NO_PERMISSION, TIMEOUT = 4, 10
 _TOO_LARGE: Final = "the driver's process list is not credible (more than the GPU has)"
 BLIND: Final = (
-    "the driver does not list processes, so the GPU is judged as a whole: the kernel manages its "
-    "memory, and pages of processes that have ended count as used"
+    "the driver does not list processes, so the GPU is monitored as a whole: the kernel manages "
+    "its memory, and pages of processes that have ended count as used"
 )
 OVER_S: Final = 2 * ERRORS_EVERY_S
 """A fault that was not met for so long is over: what is asked for now and then is asked again."""
@@ -120,7 +126,7 @@ class Reader:
         """
         desk = card.desk
         if desk is None or not desk.belongs_to(card.handle):
-            desk = card.desk = Desk(card.handle)
+            desk = card.desk = HandleBuffers(card.handle)
         turn = (self.tick + (card.device.index or 0)) % self._slow_every == 0
         memory = self._read_memory(card, desk, faults)
         busy, memory_busy = self._rates(card, desk, faults)
@@ -161,7 +167,7 @@ class Reader:
     def _processes(
         self,
         card: Card,
-        desk: Desk,
+        desk: HandleBuffers,
         memory: Memory | None,
         *,
         mono_s: float,
@@ -215,7 +221,7 @@ class Reader:
             faults.append(card.fault(self.text(code), field))
 
     def _rates(
-        self, card: Card, desk: Desk, faults: list[Fault]
+        self, card: Card, desk: HandleBuffers, faults: list[Fault]
     ) -> tuple[float | None, float | None]:
         """Return how busy compute units and memory are, per cent."""
         if "util" in card.refused:
@@ -226,7 +232,9 @@ class Reader:
         self._refused(card, "util", code, faults)
         return None, None
 
-    def _look_slowly(self, card: Card, desk: Desk, mono_s: float, faults: list[Fault]) -> None:
+    def _look_slowly(
+        self, card: Card, desk: HandleBuffers, mono_s: float, faults: list[Fault]
+    ) -> None:
         """Ask for what changes slowly: now and then; until the next time it is carried."""
         calls = self._calls
         desk.temp_c = self._gauge(card, desk, "temp", calls.temperature, faults)
@@ -240,9 +248,9 @@ class Reader:
     def _gauge(
         self,
         card: Card,
-        desk: Desk,
+        desk: HandleBuffers,
         field: str,
-        call: Callable[[Desk], Answer],
+        call: Callable[[HandleBuffers], Answer],
         faults: list[Fault],
     ) -> float | None:
         """Return one gauge; None when refused, and no second question when it does not exist."""
@@ -254,7 +262,7 @@ class Reader:
         self._refused(card, field, code, faults)
         return None
 
-    def _read_memory(self, card: Card, desk: Desk, faults: list[Fault]) -> Memory | None:
+    def _read_memory(self, card: Card, desk: HandleBuffers, faults: list[Fault]) -> Memory | None:
         """Return the card's memory, always by the same call for one device."""
         code, memory, fault = self._memory.read(card, desk)
         if code == OK:
@@ -341,7 +349,7 @@ class Accounting:
         self.happened: deque[Event] = deque(maxlen=MOST_EVENTS)
         """What was found and not fetched yet."""
 
-    def follow(self, card: Card, desk: Desk) -> None:
+    def follow(self, card: Card, desk: HandleBuffers) -> None:
         """Look who has left the list that was just read; runs in the card's lane.
 
         Raises
@@ -374,7 +382,7 @@ class Accounting:
             listed.since_s[pid] = now_s
             listed.asking.pop(pid, None)  # It is back, or another one has its number.
 
-    def _ask(self, card: Card, desk: Desk, listed: Listed) -> None:
+    def _ask(self, card: Card, desk: HandleBuffers, listed: Listed) -> None:
         account = Account()
         for pid, (tries, held, since_s) in tuple(listed.asking.items()):
             code = self._stats(desk.handle, ctypes.c_uint(pid), ctypes.byref(account))
@@ -394,7 +402,7 @@ class Accounting:
             else:
                 del listed.asking[pid]
 
-    def _is_on(self, card: Card, desk: Desk) -> bool:
+    def _is_on(self, card: Card, desk: HandleBuffers) -> bool:
         """Return whether the driver keeps accounts; where it does not, it is asked no more."""
         mode = ctypes.c_uint()
         code = self._mode(desk.handle, ctypes.byref(mode))
@@ -422,15 +430,7 @@ def _is_of(account: Account, held_bytes: int, since_s: float) -> bool:
     """Say whether an account is that of the process that left, and tells its memory.
 
     The driver keeps one account per number: that of whoever ended last under it.
-
-    Parameters
-    ----------
-    account
-        As the driver gave it.
-    held_bytes
-        What the process was last seen to hold, 0 where that is unknown.
-    since_s
-        When it was first listed, epoch seconds.
+    ``held_bytes`` is 0 where that is unknown; ``since_s`` is when it was first listed (epoch).
     """
     peak: int = account.peak_bytes
     if peak in {0, _UNKNOWN} or peak < _LEAST_SHARE * held_bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from gpuwatchd.collect.nvml.card import (
+from gpuwatchd.collect.nvml.calls import (
     ABSENT_CODES,
     EMPTY_SLOT_CODES,
     GLOBAL_CODES,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from gpuwatchd.collect.device_threads import Lanes
+    from gpuwatchd.collect.device_threads import DeviceThreads
     from gpuwatchd.core.model import DeviceState
 
 _LATE = object()
@@ -83,7 +83,7 @@ class Scanner:
         Where the calls are made.
     """
 
-    def __init__(self, api: Any, lanes: Lanes) -> None:
+    def __init__(self, api: Any, lanes: DeviceThreads) -> None:
         self._api = api
         self._error: type[Exception] = api.NVMLError
         self._lanes = lanes
@@ -108,7 +108,11 @@ class Scanner:
         deadline_s
             A card that has not answered by then is late; the others do not wait for it.
         """
-        known = {uid: card for uid, card in cards.items() if _is_whole(card)}
+        known = {
+            uid: card
+            for uid, card in cards.items()
+            if card.device.parent_uid is None and not card.is_placeholder
+        }
         skipped = {uid for uid, card in known.items() if card.device.pci_bus in left}
         owners: dict[int | str, str] = {}
         for uid, card in known.items():
@@ -137,7 +141,8 @@ class Scanner:
             else:
                 blocked.append((place, code))
         missing = known.keys() - devices.keys() - skipped
-        again = self._ask({uid: partial(self._again, uid) for uid in missing}, deadline_s)
+        find = self._api.nvmlDeviceGetHandleByUUID
+        again = self._ask({uid: partial(find, uid) for uid in missing}, deadline_s)
         return ScanResult(
             tuple(devices.values()),
             tuple(blocked),
@@ -150,9 +155,6 @@ class Scanner:
     def _ask(self, jobs: Mapping[str, Callable[[], Any]], deadline_s: float) -> dict[str, Any]:
         free = {lane: work for lane, work in jobs.items() if lane not in self._lanes.busy}
         return self._lanes.run(free, deadline_s)
-
-    def _again(self, uid: str) -> Any:
-        return self._api.nvmlDeviceGetHandleByUUID(uid)
 
     def _place(self, place: int | str, names: AbstractSet[str]) -> FoundDevice:
         handle, index = self._at(place)
@@ -209,10 +211,6 @@ def beside(cards: Mapping[str, Card], buses: Iterable[str], state: DeviceState) 
             card = placeholder(bus, state)
             found[card.uid] = card
     return dict(sorted(found.items(), key=lambda item: order(item[1], found)))
-
-
-def _is_whole(card: Card) -> bool:
-    return card.device.parent_uid is None and not card.is_placeholder
 
 
 def merge(cards: Mapping[str, Card], look: ScanResult) -> dict[str, Card]:

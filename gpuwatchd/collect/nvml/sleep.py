@@ -32,7 +32,7 @@ LOOK_AGAIN_S: Final = 10.0
 _NODE: Final = re.compile(r"/dev/nvidia\d+\b")
 
 
-class Sleeper:
+class PowerManagedCard:
     """One card that may fall asleep.
 
     Attributes
@@ -42,20 +42,6 @@ class Sleeper:
     asleep
         Whether it slept at the last look.
     """
-
-    __slots__ = (
-        "_idle_since_s",
-        "_looked_at_s",
-        "_rest_until_s",
-        "_seen",
-        "_used_bytes",
-        "alone_s",
-        "asleep",
-        "awake_since_s",
-        "bus",
-        "folder",
-        "idle_s",
-    )
 
     def __init__(self, folder: Path) -> None:
         self.bus = folder.name
@@ -132,7 +118,7 @@ class Sleeper:
         return mono_s < self._rest_until_s
 
 
-class Sleepers:
+class PowerManagedCards:
     """Every card of the machine that may fall asleep.
 
     Parameters
@@ -146,7 +132,7 @@ class Sleepers:
         self._sys = sys
         self.buses: tuple[str, ...] = ()
         """PCI addresses of all NVIDIA cards, sleeping or not."""
-        self.known: dict[str, Sleeper] = {}
+        self.known: dict[str, PowerManagedCard] = {}
         self._first = True
         self.woken = False
         """A read of another card has woken one of these: from now on it is all or nothing."""
@@ -156,7 +142,7 @@ class Sleepers:
         folders = nvidia_cards(self._sys)
         self.buses = tuple(folder.name for folder in folders)
         self.known = {
-            folder.name: self.known.get(folder.name) or Sleeper(folder)
+            folder.name: self.known.get(folder.name) or PowerManagedCard(folder)
             for folder in folders
             if self._may_sleep(folder)
         }

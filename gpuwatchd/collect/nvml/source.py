@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pynvml
 
-from gpuwatchd.collect.nvml.card import GLOBAL_CODES, Card, code_of, state_of
+from gpuwatchd.collect.nvml.calls import GLOBAL_CODES, Card, code_of, state_of
 from gpuwatchd.collect.nvml.events import EventWatch
-from gpuwatchd.collect.nvml.lifecycle import LOOK_S, Life
+from gpuwatchd.collect.nvml.lifecycle import LOOK_S, NvmlSession
 from gpuwatchd.collect.nvml.reader import Reader
 from gpuwatchd.collect.nvml.system import read_text
 from gpuwatchd.core.errors import SourceUnavailable
@@ -105,7 +105,7 @@ class NvmlSource:
         self._events = None
         if events:
             self._events = EventWatch(pynvml, clock, wait_ms=EVENT_WAIT_MS, monotonic=monotonic)
-        self._life = Life(
+        self._life = NvmlSession(
             pynvml, self._reader, proc, sys, rescan_s=rescan_s, clock=clock, events=self._events
         )
         self._lanes = self._life.lanes
@@ -139,7 +139,7 @@ class NvmlSource:
         if not life.is_open and not life.why.ok:
             faults.append(Fault(where="nvml", why=life.why.reason))
         elif life.is_open and (stuck_s := life.stuck_s) > self._deadline_s:
-            why = f"the look for new GPUs has not ended for {stuck_s:.0f} s"
+            why = f"the search for new GPUs has not ended for {stuck_s:.0f} s"
             faults.append(Fault(where="nvml", why=why))
         if life.is_between:
             # Never absent: who is not in a sample might as well be idle, or gone.

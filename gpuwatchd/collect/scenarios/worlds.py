@@ -96,44 +96,25 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     cards: tuple[Card, ...]
 
 
-def _rtx_4090(*actors: Actor) -> Card:
-    return Card(
-        name="NVIDIA GeForce RTX 4090",
-        total_bytes=24564 * MIB,
-        reserved_bytes=418 * MIB,
-        max_power_w=450.0,
-        actors=actors,
-    )
+def _model(name: str, total_mib: int, reserved_mib: int, max_power_w: float) -> Callable[..., Card]:
+    """Return what makes a card of one model, for the actors on it."""
+
+    def card(*actors: Actor) -> Card:
+        return Card(
+            name=name,
+            total_bytes=total_mib * MIB,
+            reserved_bytes=reserved_mib * MIB,
+            max_power_w=max_power_w,
+            actors=actors,
+        )
+
+    return card
 
 
-def _a10(*actors: Actor) -> Card:
-    return Card(
-        name="NVIDIA A10",
-        total_bytes=23028 * MIB,
-        reserved_bytes=502 * MIB,
-        max_power_w=150.0,
-        actors=actors,
-    )
-
-
-def _a100(*actors: Actor) -> Card:
-    return Card(
-        name="NVIDIA A100-SXM4-80GB",
-        total_bytes=81920 * MIB,
-        reserved_bytes=634 * MIB,
-        max_power_w=400.0,
-        actors=actors,
-    )
-
-
-def _h100(*actors: Actor) -> Card:
-    return Card(
-        name="NVIDIA H100 80GB HBM3",
-        total_bytes=81559 * MIB,
-        reserved_bytes=551 * MIB,
-        max_power_w=700.0,
-        actors=actors,
-    )
+_rtx_4090 = _model("NVIDIA GeForce RTX 4090", 24564, 418, 450.0)
+_a10 = _model("NVIDIA A10", 23028, 502, 150.0)
+_a100 = _model("NVIDIA A100-SXM4-80GB", 81920, 634, 400.0)
+_h100 = _model("NVIDIA H100 80GB HBM3", 81559, 551, 700.0)
 
 
 def _python(script: str, user: str, *flags: str) -> Actor:
@@ -199,24 +180,24 @@ def _sampler(seed: int) -> Actor:
     )
 
 
-def _vllm_pool(total_bytes: int, share: float = 0.86) -> Actor:
+def _vllm_pool() -> Actor:
     return Actor(
         name="VLLM::EngineCore",
         user="svc-llm",
         argv=("VLLM::EngineCore",),
         framework="vLLM",
         container="llm-gateway",
-        shape=Flat(total_bytes * share),
+        shape=Flat(81559 * MIB * 0.86),
         pattern="preallocated",
         starts_s=-5 * HOUR_S,
         busy_pct=55.0,
     )
 
 
-def _visitor(seed: int, *, size_gib: float = 3.0) -> Actor:
+def _visitor(seed: int) -> Actor:
     return replace(
         _python("eval_suite.py", "dave", "--suite", "short"),
-        shape=Noisy(Flat(size_gib * GIB), 24 * MIB, 20.0, seed),
+        shape=Noisy(Flat(3 * GIB), 24 * MIB, 20.0, seed),
         pattern="stable",
         starts_s=7 * MINUTE_S,
         stays_s=9 * MINUTE_S,
@@ -246,7 +227,7 @@ def _demo(seed: int) -> World:
             _rtx_4090(_lora_leak(50.0, start_gib=12.0, onset_s=4 * MINUTE_S), _desktop()),
             _a10(_serving_leak(seed)),
             _a100(_warm_training(seed + 1), _sampler(seed + 2)),
-            _h100(_vllm_pool(81559 * MIB), _visitor(seed + 3)),
+            _h100(_vllm_pool(), _visitor(seed + 3)),
         ),
     )
 
@@ -279,7 +260,7 @@ def _quiet(seed: int) -> World:
             _rtx_4090(swapping, _desktop()),
             _a10(evaluating),
             _a100(_warm_training(seed + 1), _sampler(seed + 2), caching),
-            _h100(_vllm_pool(81559 * MIB), _visitor(seed + 3)),
+            _h100(_vllm_pool(), _visitor(seed + 3)),
         ),
     )
 

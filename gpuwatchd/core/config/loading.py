@@ -408,7 +408,7 @@ def read_file(path: Path, *, must_exist: bool) -> tuple[str | None, str]:
             return None, ""
         if not must_exist and isinstance(error, PermissionError):
             # Left out in silence, its channels would be missed only when an alert comes.
-            return None, f"{path}: not readable by this user, so what it says is left out"
+            return None, f"{path}: not readable by this user, so it is ignored"
         raise ConfigError(str(path), "", error.strerror or "cannot be read", page=PAGE) from None
 
 
@@ -436,15 +436,13 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
         "group-interval": "15m",
         "max-per-hour": 10,
         "tell-held": [
-            *(
-                "gone",
-                "defunct",
-                "driver-wait",
-                "ghost",
-                "orphaned-runner",
-                "leaked-kv",
-                "hung-rank",
-            )
+            "gone",
+            "defunct",
+            "driver-wait",
+            "ghost",
+            "orphaned-runner",
+            "leaked-kv",
+            "hung-rank",
         ],
     },
     # A run without people: a job reads the verdict from check, or from analyze --fail-on. What is

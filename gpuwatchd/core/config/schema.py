@@ -162,7 +162,7 @@ class PolicySection(Section, frozen=True, kw_only=True):
         ],
         ...,
     ] = ()
-    """Kinds of memory held without work (see zombies) that raise an alert: gone, defunct,
+    """Kinds of idle memory (see zombies) that raise an alert: gone, defunct,
     driver-wait, ghost, orphaned-runner, no-model, leaked-kv, hung-rank, idle."""
 
 
@@ -287,7 +287,7 @@ class EndpointsSection(Section, frozen=True, kw_only=True):
 
 
 class ZombiesSection(Section, frozen=True, kw_only=True):
-    """``[zombies]``: memory that is held without work."""
+    """``[zombies]``: idle memory."""
 
     idle_after: Seconds = Seconds(2 * 3600)
     """A process that computes nothing and holds memory is listed after this."""

@@ -183,7 +183,7 @@ def parse(text: str) -> Hours:
     if begin == end:
         raise ValueError(f"{text!r} is empty; the whole day is 00:00-24:00")
     if begin == DAY_MINUTES:
-        raise ValueError(f"{text!r} begins when the day is over; the next one begins at 00:00")
+        raise ValueError(f"{text!r} starts when the day is over; the next one starts at 00:00")
     return Hours(_days(match["days"]), begin, end)
 
 

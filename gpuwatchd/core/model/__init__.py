@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core.model.alerts import (
-    About,
     Alert,
+    AlertSubject,
     Availability,
     Button,
     ChannelHealth,
@@ -65,53 +65,4 @@ from gpuwatchd.core.model.readings import (
 )
 
 if TYPE_CHECKING:
-    from gpuwatchd.core.model.findings import FloatArray as FloatArray
-
-__all__ = [
-    "LEAK_PATTERNS",
-    "About",
-    "Alert",
-    "AlertState",
-    "Availability",
-    "Blame",
-    "Button",
-    "ButtonName",
-    "ChannelHealth",
-    "Chart",
-    "Cost",
-    "Decision",
-    "DecisionKind",
-    "Delivery",
-    "Device",
-    "DeviceReading",
-    "DeviceState",
-    "EtaRange",
-    "Event",
-    "EventKind",
-    "Fault",
-    "Finding",
-    "Holding",
-    "HoldingKind",
-    "Ledger",
-    "LedgerState",
-    "Matcher",
-    "MemoryKind",
-    "Message",
-    "NoticeKind",
-    "Pattern",
-    "ProcessInfo",
-    "ProcessKey",
-    "ProcessUse",
-    "Profile",
-    "Sample",
-    "Series",
-    "ServedModel",
-    "ServerReading",
-    "ServiceState",
-    "Severity",
-    "Signal",
-    "Silence",
-    "Subject",
-    "Tier",
-    "Value",
-]
+    from gpuwatchd.core.model.findings import FloatArray

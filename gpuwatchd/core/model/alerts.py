@@ -20,7 +20,7 @@ from gpuwatchd.core.model.base import (
 from gpuwatchd.core.model.findings import Finding, Subject
 
 
-class About(Value, frozen=True, kw_only=True):
+class AlertSubject(Value, frozen=True, kw_only=True):
     """Who an alert is about, in the words that rules and silences are written in.
 
     Kept with the alert, so that a rule can be tried on one whose process has long ended.
@@ -185,7 +185,7 @@ class Alert(Value, frozen=True, kw_only=True):
     held_code: Hold | None = None
     """The same to decide by."""
     held_facts: Facts = msgspec.field(default_factory=dict)
-    about: About | None = None
+    about: AlertSubject | None = None
     group: str = ""
     """What it shares its notices with: alerts of one cause."""
     cost: Cost | None = None

@@ -1,4 +1,4 @@
-"""What is judged: series, signals, findings, whose memory it is, what is held without work."""
+"""What is judged: series, signals, findings, whose memory it is, idle memory."""
 
 from __future__ import annotations
 
@@ -224,7 +224,9 @@ class Finding(Value, frozen=True, kw_only=True):
         return replace(self, blame=blame, grounds=UNSET, commands=UNSET, hardware_at_s=UNSET)
 
 
-def reasoned(*parts: Clause | str, code: Reason = Reason.OTHER, lead: str = "") -> dict[str, Any]:
+def reason_fields(
+    *parts: Clause | str, code: Reason = Reason.OTHER, lead: str = ""
+) -> dict[str, Any]:
     """Return the fields of a finding that hold its reason; empty parts are left out."""
     clauses = tuple(
         [Clause(text=part) if isinstance(part, str) else part for part in parts if part]
@@ -233,20 +235,20 @@ def reasoned(*parts: Clause | str, code: Reason = Reason.OTHER, lead: str = "") 
     return {"reason": reason, "grounds": Grounds(code=code, clauses=clauses, lead=lead)}
 
 
-def more_reasoned(
+def with_reason(
     finding: Finding, part: str, code: Reason = Reason.OTHER, lead: str = ""
 ) -> Finding:
     """Return a finding with one more part of its reason."""
     code, lead = code or finding.code, lead or finding.lead
-    return replace(finding, **reasoned(*finding.parts, part, code=code, lead=lead))
+    return replace(finding, **reason_fields(*finding.parts, part, code=code, lead=lead))
 
 
-def waved_off(finding: Finding, why: str, code: Reason = Reason.OTHER) -> Finding:
+def dismissed_finding(finding: Finding, why: str, code: Reason = Reason.OTHER) -> Finding:
     """Return a judgement that is none: why that is so, with its own reason behind it."""
     first, *others = finding.parts or (Clause(text=""),)
     clauses = [replace(first, about=f"{why} ({first.about}", verb=False), *others]
     clauses[-1] = replace(clauses[-1], text=f"{clauses[-1].text})")
-    return replace(finding, tier="none", severity="info", **reasoned(*clauses, code=code))
+    return replace(finding, tier="none", severity="info", **reason_fields(*clauses, code=code))
 
 
 class Ledger(Value, frozen=True, kw_only=True):
@@ -268,7 +270,7 @@ class Ledger(Value, frozen=True, kw_only=True):
 
 
 class Holding(Value, frozen=True, kw_only=True):
-    """Memory that is held without work."""
+    """Idle memory."""
 
     kind: HoldingKind
     device_uid: str

@@ -11,9 +11,7 @@ import hashlib
 import importlib.util
 import ipaddress
 import logging
-import os
 import re
-import stat
 import threading
 import time
 from collections import OrderedDict
@@ -270,7 +268,7 @@ def _try_one(apprise: Any, address: Address, message: Message, timeout_s: float)
 
 def _refusal(address: Address, status: int | None) -> _Result:
     if status is None:
-        return _Result(address, "failed", "cannot be reached, or answered nothing useful")
+        return _Result(address, "failed", "cannot be reached, or gave no useful answer")
     state: State = "refused" if status in _FOR_GOOD else "failed"
     return _Result(address, state, f"answered {status}")
 
@@ -485,34 +483,12 @@ def load(urls_file: str, environ: Mapping[str, str] | None = None) -> tuple[Addr
 
 
 def _content(path: Path, *, guarded: bool) -> str:
-    """Return a file's text; the checks are made on the opened file itself."""
-    value = text.clean(str(path))
-    try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            status = os.fstat(file.fileno())
-            data = file.read(_MAX_BYTES) if stat.S_ISREG(status.st_mode) else b""
-    except OSError as error:
-        raise NotifyError(
-            f"file of addresses {value}: {error.strerror}",
-            permanent=True,
-            hint="write one address per line into it and chmod 600",
-            page="errors#secret-file",
-        ) from None
-    if not guarded and status.st_mode & 0o077:
-        raise NotifyError(
-            f"file of addresses {value}: others can read it (mode {status.st_mode & 0o777:04o})",
-            permanent=True,
-            hint=f"chmod 600 {value}",
-            page="errors#secret-file",
-        )
+    name = f"file of addresses {text.clean(str(path))}"
+    hint = "write one address per line into it and chmod 600"
+    data = credentials.read_private(path, _MAX_BYTES, guarded=guarded, name=name, hint=hint)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise NotifyError(
-            f"file of addresses {value}: not UTF-8 text", permanent=True, page="errors#secret-file"
+            f"{name}: not UTF-8 text", permanent=True, page="errors#secret-file"
         ) from None
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    # A FIFO planted in the file's place must not hang us.
-    return os.open(path, flags | os.O_NONBLOCK)

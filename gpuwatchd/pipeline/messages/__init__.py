@@ -1,4 +1,4 @@
-"""What people are told: every wording of an alert, in one place.
+"""The messages of alerts, in one place.
 
 Facts first, then the judgement with its strength, then what to do, then the command. Plain text;
 each channel escapes for its own sink. The subject is enough on a lock screen, the body on a
@@ -14,8 +14,8 @@ import msgspec
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Message
-from gpuwatchd.pipeline.messages import facts, machine_name, sentences
-from gpuwatchd.pipeline.messages.digest import digest
+from gpuwatchd.pipeline.messages import facts, sentences
+from gpuwatchd.pipeline.messages.facts import digest
 from gpuwatchd.pipeline.messages.sentences import SUBJECT_CHARS
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def eta_words(eta: EtaRange | None) -> str:
     --------
     >>> from gpuwatchd.core.model import EtaRange
     >>> eta_words(EtaRange(low_s=2340, mid_s=2820, high_s=3720))
-    '0h 47m (0h 39m - 1h 02m)'
+    '47 min (39 to 62 min)'
     """
     if eta is None:
         return "unknown"
@@ -41,7 +41,7 @@ def eta_words(eta: EtaRange | None) -> str:
 
 
 def growth_line(finding: Finding) -> str:
-    """Return "grows 12.4 MB/min (gradual, likely, 91%)"."""
+    """Return "grows 12.4 MB/min (gradual, likely, 91 %)"."""
     rate = units.rate(finding.rate_bytes_per_s)
     sure = f"{units.strength(finding.confidence)}, {units.percent(finding.confidence)}"
     return f"grows {rate} ({finding.pattern}, {sure})"
@@ -83,7 +83,7 @@ def compose(
     first = alert.first_message or message_id(alert, "firing", 1)
     own = message_id(alert, notice, alert.notices)
     crashed = sentences.crashed(alert)
-    name = machine_name.name(host)
+    name = facts.machine_name(host)
     return Message(
         id=own,
         notice=notice,

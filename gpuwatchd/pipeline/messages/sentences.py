@@ -1,7 +1,7 @@
-"""The sentences of alerts: every wording that people are told is here. Pure.
+"""The sentences of alerts: the texts of messages. Pure.
 
 Facts first, then the judgement with its strength. Times are local and say their zone once; an
-interval holds nine of ten (5 to 95 %); what is not known is said as not known.
+interval holds nine of ten (5 to 95 %); what is unknown is named as unknown.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _LEADS: dict[NoticeKind, str] = {
     "firing": "",
     "escalated": "Now",
     "repeat": "Still",
-    "resolved": "Over",
+    "resolved": "Resolved",
     "test": "Test",
     "digest": "",
 }
-"""Why it is over, on a lock screen."""
+"""How a subject begins, on a lock screen."""
 _KINDS = {
     "gradual": "a gradual leak",
     "step": "a leak in steps",
@@ -101,7 +101,7 @@ def left(finding: Finding, now_s: float) -> EtaRange | None:
     )
 
 
-def sure(finding: Finding) -> str:
+def confidence_text(finding: Finding) -> str:
     """Return how sure a leak is, as an adverb; "" of one that is as good as certain."""
     strength = units.strength(finding.confidence)
     return {"confirmed": "", "likely": "probably "}.get(strength, "possibly ")
@@ -161,15 +161,7 @@ def tail(
     also: Sequence[Alert] = (),
     room: int = _WHY_CHARS,
 ) -> str:
-    """Return what a line says of its subject, and how soon it matters.
-
-    Parameters
-    ----------
-    also
-        Others that the line stands for.
-    room
-        Characters for a reason.
-    """
+    """Return what a line says of its subject, and how soon it matters."""
     more = f" and {len(also)} more" if also else ""
     if crashed(alert):
         return more
@@ -177,7 +169,7 @@ def tail(
         over = alert.state == "resolved" or notice == "resolved"
         stopped = alert.ended_code is Ending.STOPPED_GROWING
         why = (
-            ("no longer grows" if stopped else alert.ended or "it is over")
+            ("no longer grows" if stopped else alert.ended or "it is resolved")
             if over
             else _first(alert)
         )
@@ -186,9 +178,9 @@ def tail(
     if since_s is not None:
         return f"{more} has not grown since {units.moment(since_s, now_s=now_s)}"
     if is_stale(alert, now_s):
-        return f"{more}: no news for {units.duration(now_s - alert.finding.judged_at_s)}"
+        return f"{more}: no new data for {units.duration(now_s - alert.finding.judged_at_s)}"
     many = bool(also) or any(part.role is TitleRole.RANKS for part in alert.title_parts or ())
-    value = f"{more} {sure(alert.finding)}leak{'' if many else 's'}"
+    value = f"{more} {confidence_text(alert.finding)}leak{'' if many else 's'}"
     return f"{value}{_soon((alert, *also), now_s)}"
 
 
@@ -238,7 +230,7 @@ def growth(alert: Alert, *, now_s: float) -> str:
             return f"{value}."
         span = units.duration(max(0.0, end_s - onset_s))
         return f"{value} in {span} from {units.moment(onset_s, now_s=now_s, zone=True)} on."
-    value = f"Grows {units.rate(rate)}" if rate else "Grows" if rate is None else "Stands still"
+    value = f"Grows {units.rate(rate)}" if rate else "Grows" if rate is None else "Not growing"
     if onset_s is not None:
         lasted = units.duration(max(0.0, now_s - onset_s))
         value += f" since {units.moment(onset_s, now_s=now_s, zone=True)} ({lasted})"
@@ -250,19 +242,19 @@ def crash(finding: Finding, *, now_s: float, zone: bool) -> str:
     full = "Out of memory" if finding.subject.host else "Full"
     eta = left(finding, now_s)
     if eta is None:
-        why = " its limit is not known" if finding.limit_bytes is None else " no time is foreseen"
-        return f"When it is full is not known:{why}."
+        why = " its limit is not known" if finding.limit_bytes is None else " there is no forecast"
+        return f"Time to full unknown:{why}."
     if eta.mid_s <= 0.0:
-        return f"{full} at any moment: {_due(finding, now_s)} was the middle of what was expected."
+        return f"{full} at any moment: it was expected for {_due(finding, now_s)}."
     mid_at_s = now_s + eta.mid_s
     clock = units.moment(mid_at_s, now_s=now_s, zone=zone)
     # The day is said once: again only where an end of the interval is on another one.
     low = units.moment(now_s + eta.low_s, now_s=mid_at_s)
     band = f"{full} in {units.band(eta.low_s, eta.mid_s, eta.high_s)}, at {clock}"
     if eta.high_s is None:
-        return f"{band} ({low} - open): it may level off before."
+        return f"{band} ({low} or later): it may level off before."
     high = units.moment(now_s + eta.high_s, now_s=mid_at_s)
-    return f"{band} ({low} - {high}), 90% sure."
+    return f"{band} ({low} to {high}), 90 % sure."
 
 
 def _due(finding: Finding, now_s: float) -> str:
@@ -272,11 +264,12 @@ def _due(finding: Finding, now_s: float) -> str:
 
 def judgement(finding: Finding) -> str:
     """Return the judgement with its strength, then what it rests on."""
-    kind, word = _KINDS.get(finding.pattern, "a leak"), sure(finding).strip().capitalize()
+    kind = _KINDS.get(finding.pattern, "a leak")
+    word = confidence_text(finding).strip().capitalize()
     percent = units.percent(finding.confidence)
     value = f"{word} {kind} ({percent})"
     if not word:
-        value = f"{kind.capitalize()}, as good as certain ({percent})"
+        value = f"{kind.capitalize()}, almost certain ({percent})"
     because = evidence(finding)
     return f"{value}: {because}." if because else f"{value}."
 
@@ -296,11 +289,11 @@ def evidence(finding: Finding) -> str:
 def body(alert: Alert, *, now_s: float, others: bool = False) -> list[str]:
     """Return the two to five lines that a pop-up shows below the subject.
 
-    With ``others`` it is said that the figures are those of the first.
+    With ``others`` the text says that the figures are those of the first.
     """
     lines = _body(alert, now_s)
     if others:
-        lines[0] = f"The first: {lines[0][:1].lower()}{lines[0][1:]}"
+        lines[0] = f"First alert: {lines[0][:1].lower()}{lines[0][1:]}"
     return lines
 
 
@@ -312,7 +305,7 @@ def _body(alert: Alert, now_s: float) -> list[str]:
     if is_stale(alert, now_s):
         judged_s = alert.finding.judged_at_s
         age, at = units.duration(now_s - judged_s), units.moment(judged_s, now_s=now_s)
-        lines.append(f"No news for {age}: the figures are of {at}.")
+        lines.append(f"No new data for {age}: the figures are from {at}.")
     if alert.kind != "leak":
         value = sentence(text.cut(alert.finding.reason, _REASON_CHARS))
         return [*lines, value, *_since(alert, now_s)]
@@ -321,7 +314,7 @@ def _body(alert: Alert, now_s: float) -> list[str]:
         lines.append(crash(alert.finding, now_s=now_s, zone=alert.finding.onset_at_s is None))
         lines.append(judgement(alert.finding))
     else:
-        lines.append("Not over yet: a leak in steps stands still in between.")
+        lines.append("Not resolved yet: a leak in steps pauses between its steps.")
     if alert.flaps >= LEAST_FLAPS or (alert.flaps and alert.told_flapping):
         times = "once" if alert.flaps == 1 else f"{alert.flaps} times"
         lines.append(f"It came and went {times} within the hour before.")
@@ -340,7 +333,7 @@ def _since(alert: Alert, now_s: float) -> list[str]:
 
 
 def _ending(alert: Alert, now_s: float) -> str:
-    why = text.clean(alert.ended).strip().rstrip(".") or "it is over"
+    why = text.clean(alert.ended).strip().rstrip(".") or "it is resolved"
     if alert.ended_code is Ending.STOPPED_GROWING and alert.clear_since_s is not None:
         why += f" at {units.moment(alert.clear_since_s, now_s=now_s)}"
     return sentence(why)

@@ -10,33 +10,31 @@ from textual.binding import Binding, BindingType
 
 from gpuwatchd.cli import (
     alert_details,
+    alert_order,
     delivery_text,
     incidents,
-    output,
-    ranking,
     silence_changes,
     user_filter,
 )
 from gpuwatchd.cli.verbs import alerts
 from gpuwatchd.core import design
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.tui.base_screens import PagedScreen, ViewScreen
 from gpuwatchd.tui.screens import snooze
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
-from gpuwatchd.tui.views import PagedScreen, ViewScreen
-from gpuwatchd.tui.widgets.sheet import Pages, Paragraph, blank
+from gpuwatchd.tui.widgets.command_output import Paragraph, blank, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from textual import events
-    from textual.widget import Widget
 
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.cli.incidents import Incidents
     from gpuwatchd.cli.output import Out
     from gpuwatchd.core.model import Alert, Silence
 
-__all__ = ["AlertsScreen", "SnoozeScreen", "StoryScreen"]
+__all__ = ["AlertDetailScreen", "AlertsScreen", "SnoozeScreen"]
 
 _PAST_S: Final = 7 * 86_400.0
 """As ``alerts --all`` without ``--since``."""
@@ -77,6 +75,7 @@ class AlertsScreen(ViewScreen):
     """The list: Enter tells the whole story of one, s snoozes it, u takes that back."""
 
     name_shown = "Alerts"
+    is_changed_above = True
     own_keys: ClassVar[tuple[tuple[str, str], ...]] = (
         ("↑↓", "choose"), ("Enter", "story"), ("s", "snooze"), ("u", "un-snooze"),
     )  # fmt: skip
@@ -100,18 +99,9 @@ class AlertsScreen(ViewScreen):
         self._soon: Callable[[], None] | None = None
         """What was asked for before there was anything to choose from."""
 
-    def parts(self) -> Iterable[Widget]:
-        """Return the list."""
-        yield Pages(self.flags, self.painter, id="alerts")
-
     def job(self) -> Callable[[], Listed]:
         """Return what reads the list."""
         return partial(read, self.flags)
-
-    def on_screen_resume(self) -> None:
-        """Read again: what lay above may have snoozed one."""
-        if self.view is not None:
-            self.request(anew=True)
 
     def retitled(self) -> None:
         """Say how many there are."""
@@ -124,9 +114,11 @@ class AlertsScreen(ViewScreen):
         silent = sum(
             listed.found.silence(alert, listed.now_s) is not None for alert in listed.alerts
         )
-        pieces = [(f"{ranking.counted(opened) or 'nothing'} open", "bold" if opened else "calm")]
+        pieces = [
+            (f"{alert_order.counted(opened) or 'nothing'} open", "bold" if opened else "calm")
+        ]
         pieces += [(f"{silent} snoozed", "held")] if silent else []
-        self.headline(*pieces, (f"{over} over in 7 days", "faint"))
+        self.headline(*pieces, (f"{over} resolved in 7 days", "faint"))
 
     def answered(self, listed: Listed) -> None:
         """Show the list; what was chosen stays chosen."""
@@ -134,9 +126,8 @@ class AlertsScreen(ViewScreen):
         keys = [which(alert) for alert in listed.alerts]
         if self._chosen not in keys:
             self._chosen = self._first(listed)
-        page = self.query_one("#alerts", Pages)
-        page.put(list(_paragraphs(listed)))
-        page.choose(keys.index(self._chosen) if self._chosen in keys else None)
+        self.page.put(list(_paragraphs(listed)))
+        self.page.choose(keys.index(self._chosen) if self._chosen in keys else None)
         soon, self._soon = self._soon, None
         if soon is not None:
             soon()
@@ -165,15 +156,12 @@ class AlertsScreen(ViewScreen):
         assert self._listed is not None  # noqa: S101 - asked before
         self._chosen = which(self._listed.alerts[at])
         self._asked_twice = False
-        self.query_one("#alerts", Pages).choose(at)
+        self.page.choose(at)
 
     def on_click(self, event: events.Click) -> None:
         """Choose the one that was clicked; a second click tells its story."""
-        page = self.query_one("#alerts", Pages)
-        if self._listed is None or event.widget is not page:
-            return
-        at = page.choice_at(event.screen_y - page.region.y)
-        if at is None:
+        at = self.page.clicked(event)
+        if self._listed is None or at is None:
             return
         again = which(self._listed.alerts[at]) == self._chosen
         self._take(at)
@@ -185,7 +173,7 @@ class AlertsScreen(ViewScreen):
         if self._listed is None:
             self._soon = self.action_story
         elif self.alert is not None:
-            self.app.push_screen(StoryScreen(self.alert))
+            self.app.push_screen(AlertDetailScreen(self.alert))
 
     def action_snooze(self) -> None:
         """Ask for how long, and why."""
@@ -227,44 +215,41 @@ class AlertsScreen(ViewScreen):
         view = self.top.view
         if view is not None:
             view.silences = tuple(one for one in view.silences if one.row != silence.row)
-        self.top.show_message("taken back: people are told of it again", "calm")
+        self.top.show_message("removed: messages about it are sent again", "calm")
         self.request(anew=True)
 
 
 def _paragraphs(listed: Listed) -> Iterable[Paragraph]:
     found = listed.found
     for _, text in found.warnings:
-        yield Paragraph(partial(_sentence, f"! {text}", "yellow"))
+        yield Paragraph(sentence(f"! {text}", "yellow"))
     opened = [alert for alert in listed.alerts if alert.state in incidents.OPEN]
     if not opened:
-        yield Paragraph(partial(_sentence, "no open alert", "green"))
+        yield Paragraph(sentence("no open alert", "green"))
     for at, alert in enumerate(listed.alerts):
         if at == len(opened):
             yield Paragraph(blank)
-            yield Paragraph(partial(_sentence, "over, in the last 7 days", "bold"))
+            yield Paragraph(sentence("resolved in the last 7 days", "bold"))
         yield Paragraph(partial(_entry, alert, found, listed.now_s), at)
     if listed.left_out:
         text = f"and {listed.left_out} more: gpuwatchctl alerts --all"
-        yield Paragraph(partial(_sentence, text, "dim"))
+        yield Paragraph(sentence(text, "dim"))
     if found.silences:
         yield Paragraph(blank)
     for silence in found.silences:
         text = delivery_text.silence(silence, now_s=listed.now_s, alerts=found.alerts)
-        yield Paragraph(partial(_sentence, f"silent: {text}", "dim"))
+        yield Paragraph(sentence(f"silent: {text}", "dim"))
 
 
 def _entry(alert: Alert, found: Incidents, now_s: float, out: Out) -> None:
     out.flow(alerts.line(alert, found, now_s), rest=" " * 4)
 
 
-def _sentence(words: str, style: str, out: Out) -> None:
-    out.flow(output.sentence(words, style), rest="  ", gap=" ")
-
-
-class StoryScreen(PagedScreen):
+class AlertDetailScreen(PagedScreen):
     """Everything about one alert, as ``alerts show`` tells it."""
 
     name_shown = "Alert"
+    is_changed_above = True
     own_keys: ClassVar[tuple[tuple[str, str], ...]] = (("↑↓", "scroll"), ("s", "snooze"))
     BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "snooze", show=False)]
 
@@ -272,14 +257,9 @@ class StoryScreen(PagedScreen):
         super().__init__()
         self._alert = alert
 
-    def job(self) -> Callable[[], alert_details.Story]:
+    def job(self) -> Callable[[], alert_details.AlertRecord]:
         """Return what reads the story."""
-        return partial(_story, self._alert)
-
-    def on_screen_resume(self) -> None:
-        """Read again: it may have been snoozed."""
-        if self.view is not None:
-            self.request(anew=True)
+        return partial(_story, self.flags, self._alert)
 
     def retitled(self) -> None:
         """Say which it is."""
@@ -291,7 +271,7 @@ class StoryScreen(PagedScreen):
             (alert.title or alert.key, "bold"),
         )
 
-    def answered(self, story: alert_details.Story) -> None:
+    def answered(self, story: alert_details.AlertRecord) -> None:
         """Tell it."""
         self._alert = story.alert
         self.page.write(partial(alert_details.show, story=story))
@@ -301,9 +281,9 @@ class StoryScreen(PagedScreen):
         self.app.push_screen(SnoozeScreen(self._alert))
 
 
-def _story(alert: Alert) -> alert_details.Story:
+def _story(flags: Globals, alert: Alert) -> alert_details.AlertRecord:
     """Return the newest that is known of this opening. Runs in a thread."""
     found = incidents.gather(0.0, only_open=False)
     again = (one for one in found.alerts if one.key == alert.key
              and abs(one.opened_at_s - alert.opened_at_s) < 1.0)  # fmt: skip
-    return alert_details.load(next(again, alert), found)
+    return alert_details.load(flags, next(again, alert), found)

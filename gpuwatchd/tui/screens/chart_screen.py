@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from textual.binding import Binding, BindingType
+from textual.containers import Container
 
-from gpuwatchd.cli import charts, history_query, locations
+from gpuwatchd.cli import charts, history_query, state_location
 from gpuwatchd.cli.envelope import is_leak
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import StoreError
-from gpuwatchd.tui.views import Bar, ViewScreen
+from gpuwatchd.tui.base_screens import Bar, ViewScreen
 from gpuwatchd.tui.widgets.chart import Chart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from gpuwatchd.charts.drawing import Picture
+    from textual import events
+    from textual.widget import Widget
+
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.cli.charts import Asked
+    from gpuwatchd.cli.current_state import View
     from gpuwatchd.core.model import Finding
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.tui.widgets.chart import Piece, Window
 
@@ -41,14 +47,11 @@ _PER_COLUMN: Final = 2
 _FEWEST: Final = 120
 
 
-class ReadPicture:
+class ReadPicture(NamedTuple):
     """A picture that was read, with what is wrong with the history."""
 
-    __slots__ = ("note", "picture")
-
-    def __init__(self, picture: Picture, note: str) -> None:
-        self.picture = picture
-        self.note = note
+    picture: Picture
+    note: str
 
 
 def read_picture(
@@ -84,7 +87,7 @@ def _made(make: Callable[[Asked], Picture], asked: Asked, *, tight: bool) -> Pic
 
 def _brief(message: str) -> str:
     """Return what is wrong with the history, without the path that it begins with."""
-    path = str(locations.state_dir() / history_query.FILE_NAME)
+    path = str(state_location.state_dir() / history_query.FILE_NAME)
     return message.replace(f"{path}: ", "").replace(path, "the history")
 
 
@@ -96,9 +99,33 @@ def _clamped(asked: Asked, oldest_s: float | None) -> Asked:
     return charts.Asked(begin_s, asked.end_s, asked.points)
 
 
+def picture_of(
+    history: Reader | None,
+    asked: Asked,
+    *,
+    view: View,
+    item: LiveDevice,
+    process: LiveProcess | None = None,
+    gone: bool = False,
+) -> Picture:
+    """Return the picture of a device, or of a process on it, which may have ended."""
+    if process is None:
+        return charts.of_device(history, view, item, asked)
+    if gone and history is not None:
+        return charts.past_process(history, item.device, process.info, asked)
+    return charts.of_process(history, view, item, process, asked)
+
+
 class ChartScreen(ViewScreen):
     """A view whose chart has the id "chart", and whose read-out has the id "told"."""
 
+    beside_columns: ClassVar[int]
+    """Columns from which on the text stands beside the chart."""
+    DEFAULT_CSS = """
+    ChartScreen #halves { layout: vertical; height: 1fr; }
+    ChartScreen.beside #halves { layout: horizontal; }
+    ChartScreen #left { height: 1fr; width: 1fr; }
+    """
     chart_keys: ClassVar[tuple[tuple[str, str], ...]] = (
         ("←→", "pan"), ("+-", "zoom"), ("0", "reset"), ("1-6", "span"),
     )  # fmt: skip
@@ -121,6 +148,18 @@ class ChartScreen(ViewScreen):
         """Whether nobody chose a span: then it begins no earlier than the record does."""
         self._follows = True
         self._shown_at_s = 0.0
+
+    def parts(self) -> Iterable[Widget]:
+        """Return the chart and the text."""
+        yield Container(
+            Container(Chart(self.painter, id="chart"), Bar(self.painter, id="told"), id="left"),
+            *super().parts(),
+            id="halves",
+        )
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Put the text where there is room for it."""
+        self.set_class(event.size.width >= self.beside_columns, "beside")
 
     @property
     def chart(self) -> Chart:
@@ -237,7 +276,7 @@ class ChartScreen(ViewScreen):
         span = self.span_name
         seen_s = picture.end_s - picture.begin_s
         if self._usual and not zoomed and self.span_s is not None and seen_s < self.span_s - 1.0:
-            span = f"{units.duration(seen_s)}, since the record begins"
+            span = f"{units.duration(seen_s)}, since recording started"
         pieces: list[Piece] = [(f"span {span}{zoomed}", "faint")]
         pieces += [(note, "faint") for note in picture.notes]
         return pieces

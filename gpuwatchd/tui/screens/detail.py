@@ -8,35 +8,28 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from textual.binding import Binding, BindingType
-from textual.containers import Container
 from textual.message import Message
 
 from gpuwatchd.cli import (
     badges,
-    charts,
     cost_entries,
+    explanation,
     incidents,
     output,
     process_facts,
-    reasoning,
     subjects,
     verdict_text,
 )
 from gpuwatchd.cli.verbs import alerts, cost, explain
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Subject
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture
-from gpuwatchd.tui.views import SCROLLING, Bar, background
-from gpuwatchd.tui.widgets.chart import Chart
-from gpuwatchd.tui.widgets.sheet import Pages, Settled
+from gpuwatchd.tui.base_screens import SCROLLING, background
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
+from gpuwatchd.tui.widgets.command_output import Settled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from textual import events
-    from textual.widget import Widget
-
-    from gpuwatchd.charts.drawing import Picture
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.cli.incidents import Incidents
@@ -44,13 +37,9 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.subjects import NamedSubject
     from gpuwatchd.core.model import Alert, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.store.reader import Reader
-    from gpuwatchd.tui.widgets.sheet import Written
+    from gpuwatchd.tui.widgets.command_output import Written
 
 _LOG = logging.getLogger(__name__)
-_BESIDE: Final = 130
-_COST_S: Final = 30 * 86_400.0
-"""How far back costs are counted, as ``cost`` does."""
 _MOST_ALERTS: Final = 12
 _TEXT_S: Final = 2.0
 _COST_AGAIN_S: Final = 30.0
@@ -86,9 +75,8 @@ class DetailScreen(ChartScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         *(one for one in SCROLLING if isinstance(one, Binding) and one.key != "home")
     ]
+    beside_columns = 130
     DEFAULT_CSS = """
-    DetailScreen #halves { layout: vertical; height: 1fr; }
-    DetailScreen.beside #halves { layout: horizontal; }
     DetailScreen #left { height: 2fr; min-height: 7; width: 1fr; }
     DetailScreen #text { height: 3fr; width: 1fr; }
     DetailScreen.beside #text { height: 1fr; width: 64; margin-left: 1; }
@@ -113,24 +101,13 @@ class DetailScreen(ChartScreen):
         self._text: tuple[Written, ...] = ()
         self._cost: tuple[Written, ...] = ()
 
-    def parts(self) -> Iterable[Widget]:
-        """Return the chart and the text."""
-        yield Container(
-            Container(Chart(self.painter, id="chart"), Bar(self.painter, id="told"), id="left"),
-            Pages(self.flags, self.painter, id="text"),
-            id="halves",
-        )
-
-    def on_resize(self, event: events.Resize) -> None:
-        """Put the text where there is room for it."""
-        self.set_class(event.size.width >= _BESIDE, "beside")
-
     def redrawn(self) -> None:
         """Follow the process in what is seen now."""
         super().redrawn()
         assert self.view is not None  # noqa: S101
         if self._key is None:
-            chosen = self.top.process() or _worst(self.view, self.top.selected_device_uid)
+            uid = self.top.selected_device_uid
+            chosen = _find(self.view, uid, self.top.selected_process) or _worst(self.view, uid)
             if chosen is not None:
                 self._uid, self._key = chosen[0].device.uid, chosen[1].info.key
         pair = _find(self.view, self._uid, self._key)
@@ -164,7 +141,10 @@ class DetailScreen(ChartScreen):
         view, about = self.view, self._about
         if view is None or about is None:
             return None
-        picture = self.picture_job(about.item.device.uid, partial(_picture, view, about))
+        make = partial(
+            picture_of, view=view, item=about.item, process=about.process, gone=about.ended
+        )
+        picture = self.picture_job(about.item.device.uid, make)
         # At first the chart alone, so that it is there soon. Zoom and pan, too, read nothing else:
         # who explains a verdict asks much.
         whole, flags = self._drawn and time.monotonic() >= self._due_text_s, self.flags
@@ -192,7 +172,7 @@ class DetailScreen(ChartScreen):
         return self.asking or self._counting
 
     def _write(self) -> None:
-        self.query_one("#text", Pages).write(*self._text[:1], *self._cost, *self._text[1:])
+        self.page.write(*self._text[:1], *self._cost, *self._text[1:])
 
     def _count(self) -> None:
         """Count the cost, in a thread of its own: hours of many devices may go into it."""
@@ -217,21 +197,6 @@ class DetailScreen(ChartScreen):
         self._due_cost_s = time.monotonic() + _COST_AGAIN_S
         self._cost = message.cost
         self._write()
-
-    # ---- keys
-
-    def action_scroll(self, rows: int) -> None:
-        """Scroll the text."""
-        self.query_one("#text", Pages).scroll_relative(y=rows, animate=False)
-
-    def action_scroll_page(self, pages: int) -> None:
-        """Scroll the text by what is seen of it."""
-        page = self.query_one("#text", Pages)
-        page.scroll_relative(y=pages * max(1, page.size.height - 1), animate=False)
-
-    def action_scroll_to(self, _: int) -> None:
-        """Scroll to the end of the text."""
-        self.query_one("#text", Pages).scroll_end(animate=False)
 
 
 def _find(
@@ -262,25 +227,19 @@ def _worst(view: View, uid: str | None) -> tuple[LiveDevice, LiveProcess] | None
 # ---- what is read, in a thread
 
 
-def _picture(view: View, about: About, history: Reader | None, asked: charts.Asked) -> Picture:
-    if about.ended and history is not None:
-        return charts.past_process(history, about.item.device, about.process.info, asked)
-    return charts.of_process(history, view, about.item, about.process, asked)
-
-
 def _text(flags: Globals, view: View, about: About) -> tuple[Written, ...]:
     """Return what is told of a process, part by part."""
     settled = Settled(flags)
     found = _incidents()
     meant = _named_subject(view, about, found)
-    case, _ = reasoning.case_about(settled, view, meant)
+    case, _ = explanation.case_about(settled, view, meant)
     who = partial(_who, about=about, now_s=view.taken_at_s)
     mine = [] if found is None else _alerts_of(found, about.process.info.key)
     explained = partial(
         explain.write_explanation,
         case=case,
-        sections=reasoning.sections(case),
-        steps=reasoning.steps(case),
+        sections=explanation.sections(case),
+        steps=explanation.steps(case),
     )
     return (who, *_listed(mine, found), explained)
 
@@ -329,7 +288,7 @@ def _cost(flags: Globals, about: About) -> tuple[Written, ...]:
         return ()
     keys = {alert.key for alert in mine}
     try:
-        bill = cost_entries.gather(Settled(flags), time.time() - _COST_S)
+        bill = cost_entries.gather(Settled(flags), time.time() - cost_entries.PERIOD_S)
     except GpuwatchdError:
         return ()
     bill.entries = [entry for entry in bill.entries if entry.key in keys]

@@ -6,22 +6,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import design
-from gpuwatchd.tui.views import PagedScreen
-from gpuwatchd.tui.widgets.sheet import blank, sentence
+from gpuwatchd.tui.base_screens import PagedScreen
+from gpuwatchd.tui.widgets.command_output import blank, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.cli.output import Out, Part
-    from gpuwatchd.tui.widgets.sheet import Written
+    from gpuwatchd.tui.widgets.command_output import Written
 
 Keys = tuple[tuple[str, str], ...]
 EVERYWHERE: Final[Keys] = (
-    ("P", "Predict: what is foreseen of every GPU, with its chart"),
+    ("P", "Predict: the forecast of every GPU, with its chart"),
     ("d, Enter", "Detail: everything about the process under the cursor"),
-    ("z", "Held: memory that is held without work, and what would free it"),
-    ("a", "Alerts: open and past; Enter tells the whole story of one"),
-    ("s", "Snooze: for how long nobody is to be told of an alert"),
+    ("z", "Held: idle memory, and what would free it"),
+    ("a", "Alerts: open and past; Enter shows one in full"),
+    ("s", "Snooze: how long an alert is silenced"),
     ("h", "History: memory over time of the GPU or process under the cursor"),
     ("?", "Help"),
     ("Esc", "back"),
@@ -33,13 +33,16 @@ OVERVIEW: Final[Keys] = (
     ("Tab", "to the GPUs and back"),
     ("/", "filter while you type: name, user, pid, framework, model, job, gpu0; Esc clears it"),
     ("0 ... 9", "the processes of one GPU alone; again for all"),
-    ("< >", "sort by the column beside; so do Left and Right, and a click on its name"),
+    ("< >", "sort by the next column; so do Left and Right, and a click on its name"),
     ("M, N, r", "sort by memory, by growth; the other way round"),
 )
 CHARTS: Final[Keys] = (
     ("Left, Right", "earlier, later; dragging does the same"),
     ("+, -", "zoom in, zoom out; so does the wheel of the mouse"),
-    ("< >", "move the cursor: it says what was there; so do Shift-Left and -Right, and the mouse"),
+    (
+        "< >",
+        "move the cursor: it shows the values there; so do Shift-Left and -Right, and the mouse",
+    ),
     ("0, Home", "the whole span again"),
     ("1 ... 6", "span: 1 h, 6 h, 24 h, 7 d, 30 d, everything there is"),
 )
@@ -58,12 +61,9 @@ class HelpScreen(PagedScreen):
 
     name_shown = "Help"
 
-    def redrawn(self) -> None:
-        """Write it; it says the same whatever there is to be seen."""
-        self.page.write(*written())
-
     def _begin(self) -> None:
         super()._begin()
+        # It says the same whatever there is to be seen.
         self.page.write(*written())
 
 
@@ -99,11 +99,11 @@ def written() -> Iterator[Written]:
 _MEANS: Final[dict[design.Kind, str]] = {
     "critical": "it leaks, and memory is full soon",
     "leak": "it leaks",
-    "watch": "it may leak: watched, nobody is told yet",
-    "calm": "no leak: stable, levelled off, a pool, a sawtooth, or said to be normal",
-    "unknown": "nothing can be said: too few samples, asleep, or not judged",
+    "watch": "it may leak: watched, no message yet",
+    "calm": "no leak: stable, levelled off, a pool, a sawtooth, or marked as normal",
+    "unknown": "no verdict: too few samples, asleep, or not monitored",
     "trouble": "the GPU cannot be read, or is broken",
-    "held": "memory is held without work",
+    "held": "there is idle memory",
 }
 
 

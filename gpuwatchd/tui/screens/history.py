@@ -6,29 +6,24 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from textual.binding import Binding, BindingType
-from textual.containers import Container
 
-from gpuwatchd.cli import badges, charts, verdict_text
-from gpuwatchd.core import design, units
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture
-from gpuwatchd.tui.views import Bar
-from gpuwatchd.tui.widgets.chart import Chart
-from gpuwatchd.tui.widgets.sheet import Pages, Paragraph, sentence
+from gpuwatchd.charts import scales
+from gpuwatchd.cli import badges, verdict_text
+from gpuwatchd.core import units
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
+from gpuwatchd.tui.widgets.command_output import Paragraph, sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from textual import events
-    from textual.widget import Widget
 
-    from gpuwatchd.charts.drawing import Mark, Picture
+    from gpuwatchd.charts.chart_model import Mark
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.output import Out
     from gpuwatchd.core.model import ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.store.reader import Reader
 
-_BESIDE: Final = 100
 _MOST: Final = 500
 
 
@@ -54,10 +49,9 @@ class PastScreen(ChartScreen):
         Binding("tab", "next(1)", show=False),
         Binding("shift+tab", "next(-1)", show=False),
     ]
+    page_id = "marks"
+    beside_columns = 100
     DEFAULT_CSS = """
-    PastScreen #halves { layout: vertical; height: 1fr; }
-    PastScreen.beside #halves { layout: horizontal; }
-    PastScreen #left { height: 1fr; width: 1fr; }
     PastScreen #marks { height: 6; width: 1fr; }
     PastScreen.beside #marks { height: 1fr; width: 44; margin-left: 1; }
     """
@@ -67,18 +61,6 @@ class PastScreen(ChartScreen):
         self._whose: ChartSubject | None = None
         self._last: tuple[LiveDevice, LiveProcess | None] | None = None
         self._mark: Mark | None = None
-
-    def parts(self) -> Iterable[Widget]:
-        """Return the chart and the list."""
-        yield Container(
-            Container(Chart(self.painter, id="chart"), Bar(self.painter, id="told"), id="left"),
-            Pages(self.flags, self.painter, id="marks"),
-            id="halves",
-        )
-
-    def on_resize(self, event: events.Resize) -> None:
-        """Put the list where there is room for it."""
-        self.set_class(event.size.width >= _BESIDE, "beside")
 
     def usual_span(self) -> tuple[str, float | None]:
         """Return a day: the past is what this is for."""
@@ -125,7 +107,7 @@ class PastScreen(ChartScreen):
             return None
         item, process = self._last
         gone = process is not None and _find(self.view, self._whose) is None
-        make = partial(_picture, self.view, item, process, gone)
+        make = partial(picture_of, view=self.view, item=item, process=process, gone=gone)
         return self.picture_job(item.device.uid, make)
 
     def answered(self, picture: ReadPicture) -> None:
@@ -143,7 +125,6 @@ class PastScreen(ChartScreen):
 
     def _list(self) -> None:
         picture, marks = self.chart.picture, self._marks
-        page = self.query_one("#marks", Pages)
         if picture is None:
             return
         paragraphs = [
@@ -151,16 +132,14 @@ class PastScreen(ChartScreen):
             for at, mark in enumerate(marks)
         ]
         if not paragraphs:
-            paragraphs = [Paragraph(sentence("nothing happened in this time", "dim"))]
+            paragraphs = [Paragraph(sentence("no events in this time", "dim"))]
         for gap in picture.gaps[::-1][:_MOST]:
             since = units.moment(gap.begin_s, now_s=picture.now_s)
             why = f": {gap.why}" if gap.why else ""
             lasted = units.duration(gap.end_s - gap.begin_s)
-            paragraphs.append(
-                Paragraph(sentence(f"nothing recorded for {lasted} from {since}{why}", "dim"))
-            )
-        page.put(paragraphs)
-        page.choose(marks.index(self._mark) if self._mark in marks else None)
+            paragraphs.append(Paragraph(sentence(f"no data for {lasted} from {since}{why}", "dim")))
+        self.page.put(paragraphs)
+        self.page.choose(marks.index(self._mark) if self._mark in marks else None)
 
     def action_mark(self, by: int) -> None:
         """Choose something that happened: the cursor goes there."""
@@ -172,7 +151,7 @@ class PastScreen(ChartScreen):
 
     def _take(self, at: int) -> None:
         self._mark = self._marks[at]
-        self.query_one("#marks", Pages).choose(at)
+        self.page.choose(at)
         begin_s, end_s = self.chart.span
         at_s = self._mark.at_s
         if not begin_s <= at_s <= end_s:
@@ -182,11 +161,9 @@ class PastScreen(ChartScreen):
 
     def on_click(self, event: events.Click) -> None:
         """Choose what was clicked."""
-        page = self.query_one("#marks", Pages)
-        if event.widget is page:
-            at = page.choice_at(event.screen_y - page.region.y)
-            if at is not None and at < len(self._marks):
-                self._take(at)
+        at = self.page.clicked(event)
+        if at is not None and at < len(self._marks):
+            self._take(at)
 
     # ---- whose
 
@@ -202,7 +179,7 @@ class PastScreen(ChartScreen):
         self._last, self._mark, self.trouble = None, None, ""
         self.chart.put(None)
         self.chart.point_at(None)
-        self.query_one("#marks", Pages).put(())
+        self.page.put(())
         self.redrawn()
         self.request(anew=True)
 
@@ -229,27 +206,8 @@ def _find(view: View, whose: ChartSubject | None) -> tuple[LiveDevice, LiveProce
     return None if own is None else (item, own)
 
 
-def _picture(  # noqa: PLR0917 - what a thread needs
-    view: View,
-    item: LiveDevice,
-    process: LiveProcess | None,
-    gone: bool,  # noqa: FBT001
-    history: Reader | None,
-    asked: charts.Asked,
-) -> Picture:
-    if process is None:
-        return charts.of_device(history, view, item, asked)
-    if gone and history is not None:
-        return charts.past_process(history, item.device, process.info, asked)
-    return charts.of_process(history, view, item, process, asked)
-
-
 def _mark_line(mark: Mark, now_s: float, ascii_only: bool, out: Out) -> None:  # noqa: FBT001
-    flag = design.FLAGS[mark.kind]
-    kind = flag.colour
-    if mark.kind == "alert" and mark.severity is not None:
-        kind = design.SEVERITY_KINDS[mark.severity]
-    sign = flag.ascii_mark if ascii_only else flag.mark
+    sign, kind = scales.sign((mark,), ascii_only=ascii_only)
     at = units.moment(mark.at_s, now_s=now_s)
     parts = [(f"{sign} {at}", kind), *((word, "") for word in mark.text.split(" "))]
     out.flow(parts, rest="  ", gap=" ")

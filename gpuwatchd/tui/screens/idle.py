@@ -1,4 +1,4 @@
-"""``z``: memory that is held without work, and what would free it, as ``zombies`` tells."""
+"""``z``: idle memory, and what would free it, as ``zombies`` tells."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.cli.verbs import zombies
 from gpuwatchd.core import units
-from gpuwatchd.tui.views import PagedScreen
-from gpuwatchd.tui.widgets.sheet import Settled
+from gpuwatchd.tui.base_screens import PagedScreen
+from gpuwatchd.tui.widgets.command_output import Settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.direct_holdings import Loose
+    from gpuwatchd.cli.direct_holdings import UnlistedOpeners
     from gpuwatchd.cli.flags import Globals
 
 
-class Held(NamedTuple):
+class IdleMemoryView(NamedTuple):
     """What one look found."""
 
     view: View
-    loose: Loose
+    loose: UnlistedOpeners
     flags: Settled
 
 
-def read(flags: Globals) -> Held:
+def read(flags: Globals) -> IdleMemoryView:
     """Look once. Runs in a thread."""
     settled = Settled(flags, verbose=True)
     view = zombies.idle_view(settled)
-    return Held(view, zombies.openers(settled, view), settled)
+    return IdleMemoryView(view, zombies.openers(settled, view), settled)
 
 
 class HeldScreen(PagedScreen):
     """Dead owners, ghosts, idle holders, hung ranks: who, since when, what it costs, what to do."""
 
-    name_shown = "Held without work"
+    name_shown = "Idle memory"
 
-    def job(self) -> Callable[[], Held]:
+    def job(self) -> Callable[[], IdleMemoryView]:
         """Return what looks."""
         return partial(read, self.flags)
 
@@ -52,12 +52,12 @@ class HeldScreen(PagedScreen):
         known = [holding.held_bytes for holding in holdings if holding.held_bytes is not None]
         count = len(holdings)
         if not count:
-            self.headline(("nothing is held without work, as far as is known", "calm"))
+            self.headline(("no idle memory, as far as is known", "calm"))
             return
         least = "at least " if len(known) < count else ""
         text = f"{count} holding{'s' if count > 1 else ''}, {least}{units.size(sum(known))}"
-        self.headline((text, "held bold"), ("nothing is ever signalled", "faint"))
+        self.headline((text, "held bold"), ("no process is ever signalled", "faint"))
 
-    def answered(self, held: Held) -> None:
+    def answered(self, held: IdleMemoryView) -> None:
         """Show what was found."""
         self.page.write(partial(zombies.show, flags=held.flags, view=held.view, loose=held.loose))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
-from gpuwatchd.cli import device_facts, ranking
+from gpuwatchd.cli import alert_order, device_facts
 from gpuwatchd.core import text
-from gpuwatchd.tui.page import Page
-from gpuwatchd.tui.widgets import bars, frame, gpus, table
+from gpuwatchd.tui.page import Lines, Page
+from gpuwatchd.tui.widgets import bars, frame, gpus, process_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from textual import events
+    from textual.app import ComposeResult
 
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.store.live import LiveDevice
-    from gpuwatchd.tui.paint import Row
+    from gpuwatchd.tui.strips import Row
 
 _KEYS: Final = (
     ("q", "quit"), ("?", "help"), ("Enter", "detail"), ("P", "predict"), ("/", "filter"),
@@ -64,7 +65,7 @@ def share_rows(height: int, view: View, *, wide: bool, processes: int) -> RowBud
     count = len(view.devices)
     warned = len(view.warnings)
     health = min(max(1, warned), 1 if height < 26 else 3)
-    told = len(ranking.shown(view.alerts)) + bool(view.holdings) + len(view.daemon.problems)
+    told = len(alert_order.shown(view.alerts)) + bool(view.holdings) + len(view.daemon.problems)
     told += len(view.untold) + len(view.lost)
     most = 1 if height < 16 else 3 if height < 30 else max(4, height // 6)
     alerts = min(most, 1 + told)
@@ -88,10 +89,14 @@ class OverviewScreen(Page):
         self.chosen = Selection()
         self.hits: list[Hit | None] = []
         self._typing = False
-        self._columns: tuple[table.Column, ...] = ()
+        self._columns: tuple[process_table.Column, ...] = ()
         self._page = 1
 
     # ---- what is drawn
+
+    def compose(self) -> ComposeResult:
+        """Build the one widget."""
+        yield Lines(self.painter)
 
     def show(self, view: View) -> None:
         """Take a new view."""
@@ -102,14 +107,23 @@ class OverviewScreen(Page):
         """Show what is known."""
         if self.top.view is not None:
             self.chosen.see(self.top.view)
-        super().on_mount()
 
     def on_screen_resume(self) -> None:
         """Take what came in meanwhile, and the device that another screen has gone to."""
         if self.top.view is not None:
             self.chosen.see(self.top.view)
             self.chosen.come_back(self.top.selected_device_uid)
-        super().on_screen_resume()
+
+    def draw(self) -> None:
+        """Paint what has changed."""
+        width, height = self.size
+        if not self.is_mounted or not self.is_current or width < 1 or height < 1:
+            return
+        body = self.body(width, max(0, height - 2))[: max(0, height - 2)]
+        blank: Row = []
+        body += [blank] * (height - 2 - len(body))
+        rows = [self.head(width), *body, self.foot(width)]
+        self.query_one(Lines).put(rows[:height])
 
     def body(self, width: int, height: int) -> list[Row]:
         """Return health, GPUs, processes, alerts."""
@@ -144,14 +158,14 @@ class OverviewScreen(Page):
         self, rows: list[Row], hits: list[Hit | None], view: View, width: int, count: int
     ) -> None:
         painter, chosen = self.painter, self.chosen
-        self._columns = table.columns(view, width)
-        rows.append(table.heads(painter, self._columns, chosen.by, turned=chosen.turned))
+        self._columns = process_table.columns(view, width)
+        rows.append(process_table.heads(painter, self._columns, chosen.by, turned=chosen.turned))
         hits.append(Hit("heads"))
         self._page = max(1, count - 1)
         first = chosen.first_row(count)
         entries = chosen.rows[first : first + count]
         lines: list[Row] = [
-            table.row(painter, self._columns, entry,
+            process_table.row(painter, self._columns, entry,
                       chosen=entry.who == chosen.under_cursor and not chosen.on_gpus,
                       now_s=view.taken_at_s)
             for entry in entries
@@ -190,7 +204,7 @@ class OverviewScreen(Page):
     def foot(self, width: int) -> Row:
         """Return the filter while it is typed."""
         if not self._typing:
-            return super().foot(width)
+            return frame.foot(self.top, self.keys, width)
         cursor = "_" if self.painter.ascii else "▏"
         value = f" filter: {self.chosen.wish}{cursor}"
         hint = [("  name, user, pid, framework, GPU   Enter keeps, Esc clears ", "bar faint")]
@@ -263,9 +277,9 @@ class OverviewScreen(Page):
         elif key in {"M", "m"}:
             self.chosen.sort("memory")
         elif key == "N":
-            self.chosen.sort(table.NATURAL)
+            self.chosen.sort(process_table.NATURAL)
         elif key.isdecimal() and len(key) == 1:
-            if not self.chosen.digit(key, self.app_clock_s()):
+            if not self.chosen.digit(key, self.top.now_s()):
                 self.top.show_message(f"there is no GPU {key}")
         elif key == "slash":
             self._typing = True
@@ -274,10 +288,6 @@ class OverviewScreen(Page):
         else:
             return False
         return True
-
-    def app_clock_s(self) -> float:
-        """Return the program's clock: two digits soon after each other are one number."""
-        return self.top.now_s()
 
     def _open(self, key: str) -> bool:
         if key != "enter":
@@ -298,7 +308,7 @@ class OverviewScreen(Page):
                 frame.clicked(self.top, self.keys, event.screen_x, self.size.width)
             return
         if hit.kind == "heads":
-            name = table.column_at(self._columns, event.screen_x)
+            name = process_table.column_at(self._columns, event.screen_x)
             if name is not None:
                 self.chosen.sort(name)
         elif hit.kind == "alert":
@@ -371,15 +381,15 @@ class Selection:
     """
 
     def __init__(self) -> None:
-        self.rows: list[table.Entry] = []
-        self.all_rows: list[table.Entry] = []
-        self.by = table.NATURAL
+        self.rows: list[process_table.Entry] = []
+        self.all_rows: list[process_table.Entry] = []
+        self.by = process_table.NATURAL
         self.turned = False
         self.gpu: str | None = None
         self.wish = ""
         self.on_gpus = False
         self._view: View | None = None
-        self._who: table.Who | None = None
+        self._who: process_table.Who | None = None
         self._device: str | None = None
         self._at = 0
         self._first = 0
@@ -399,9 +409,9 @@ class Selection:
     def _arrange(self) -> None:
         if self._view is None:
             return
-        self.all_rows = table.entries(self._view, self.gpu)
-        entries = table.matching(self.all_rows, self.wish) if self.wish else self.all_rows
-        self.rows = table.ordered(entries, self.by, turned=self.turned)
+        self.all_rows = process_table.entries(self._view, self.gpu)
+        entries = process_table.matching(self.all_rows, self.wish) if self.wish else self.all_rows
+        self.rows = process_table.ordered(entries, self.by, turned=self.turned)
         if self._who is None:
             self._at = 0
             return
@@ -416,7 +426,7 @@ class Selection:
         return () if self._view is None else self._view.devices
 
     @property
-    def under_cursor(self) -> table.Who | None:
+    def under_cursor(self) -> process_table.Who | None:
         """The process under the cursor: the first until somebody moves it."""
         return self.rows[self._at].who if self._at < len(self.rows) else None
 
@@ -468,7 +478,7 @@ class Selection:
         if kind == "gpu":
             self._device = cast("str", what)
         else:
-            self._who = cast("table.Who", what)
+            self._who = cast("process_table.Who", what)
             self._arrange()
 
     def come_back(self, device_uid: str | None) -> None:

@@ -6,17 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.containers import Container
 
-from gpuwatchd.cli import badges, cards, charts, output, verdict_text
+from gpuwatchd.cli import badges, cards, output, verdict_text
 from gpuwatchd.cli.envelope import is_leak
 from gpuwatchd.cli.verbs import predict
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture
-from gpuwatchd.tui.views import Bar
-from gpuwatchd.tui.widgets.chart import Chart
-from gpuwatchd.tui.widgets.sheet import Pages, Paragraph
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
+from gpuwatchd.tui.widgets.command_output import Pages, Paragraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,15 +21,11 @@ if TYPE_CHECKING:
     from textual import events
     from textual.widget import Widget
 
-    from gpuwatchd.charts.drawing import Picture
     from gpuwatchd.cli.output import Out, Part
     from gpuwatchd.core.model import Finding
     from gpuwatchd.store.live import LiveDevice
-    from gpuwatchd.store.reader import Reader
 
 _MOST_GPUS = 8
-_BESIDE = 110
-"""Columns from which on the facts stand beside the chart."""
 _WIDE = 136
 """Columns from which on a row of the list has R² and confidence, too."""
 
@@ -45,14 +38,13 @@ class PredictScreen(ChartScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "choose(-1)", show=False),
         Binding("down,j", "choose(1)", show=False),
-        Binding("pageup", "scroll(-1)", show=False),
-        Binding("pagedown,space", "scroll(1)", show=False),
+        Binding("pageup", "scroll_page(-1)", show=False),
+        Binding("pagedown,space", "scroll_page(1)", show=False),
     ]
+    page_id = "facts"
+    beside_columns = 110
     DEFAULT_CSS = """
     PredictScreen #gpus { height: auto; max-height: 8; }
-    PredictScreen #halves { layout: vertical; height: 1fr; }
-    PredictScreen.beside #halves { layout: horizontal; }
-    PredictScreen #left { height: 1fr; width: 1fr; }
     PredictScreen #facts { height: 35%; min-height: 4; width: 1fr; }
     PredictScreen.beside #facts { height: 1fr; width: 56; margin-left: 1; }
     """
@@ -64,21 +56,13 @@ class PredictScreen(ChartScreen):
     def parts(self) -> Iterable[Widget]:
         """Return the list, the chart and the facts."""
         yield Pages(self.flags, self.painter, id="gpus")
-        yield Container(
-            Container(Chart(self.painter, id="chart"), Bar(self.painter, id="told"), id="left"),
-            Pages(self.flags, self.painter, id="facts"),
-            id="halves",
-        )
+        yield from super().parts()
 
     @property
     def item(self) -> LiveDevice | None:
         """The chosen device."""
         devices = () if self.view is None else self.view.devices
         return next((device for device in devices if device.device.uid == self._uid), None)
-
-    def on_resize(self, event: events.Resize) -> None:
-        """Put the facts where there is room for them."""
-        self.set_class(event.size.width >= _BESIDE, "beside")
 
     def redrawn(self) -> None:
         """Show the list and the facts as they are now."""
@@ -98,7 +82,7 @@ class PredictScreen(ChartScreen):
         if item is not None:
             tell = partial(predict.write_device, view=view, item=item, flags=self.flags, whole=True)
             beside = self.has_class("beside")
-            self.query_one("#facts", Pages).write(tell if beside else partial(_short, item))
+            self.page.write(tell if beside else partial(_short, item))
         self.retitled()
 
     def retitled(self) -> None:
@@ -119,11 +103,7 @@ class PredictScreen(ChartScreen):
         view, item = self.view, self.item
         if view is None or item is None:
             return None
-
-        def make(history: Reader | None, asked: charts.Asked) -> Picture:
-            return charts.of_device(history, view, item, asked)
-
-        return self.picture_job(item.device.uid, make)
+        return self.picture_job(item.device.uid, partial(picture_of, view=view, item=item))
 
     def answered(self, picture: ReadPicture) -> None:
         """Show the chart."""
@@ -139,11 +119,8 @@ class PredictScreen(ChartScreen):
 
     def on_click(self, event: events.Click) -> None:
         """Choose the GPU that was clicked."""
-        gpus = self.query_one("#gpus", Pages)
-        if self.view is None or event.widget is not gpus:
-            return
-        at = gpus.choice_at(event.screen_y - gpus.region.y)
-        if at is not None and at < len(self.view.devices):
+        at = self.query_one("#gpus", Pages).clicked(event)
+        if self.view is not None and at is not None and at < len(self.view.devices):
             self._take(self.view.devices[at].device.uid)
 
     def _take(self, uid: str) -> None:
@@ -157,11 +134,6 @@ class PredictScreen(ChartScreen):
         self.chart.point_at(None)
         self.redrawn()
         self.request(anew=True)
-
-    def action_scroll(self, pages: int) -> None:
-        """Scroll the facts."""
-        facts = self.query_one("#facts", Pages)
-        facts.scroll_relative(y=pages * max(1, facts.size.height - 1), animate=False)
 
 
 def _worst(devices: Iterable[LiveDevice]) -> str | None:

@@ -6,19 +6,16 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from textual.binding import Binding, BindingType
-
 from gpuwatchd.cli import delivery_text, incidents, output, silence_changes
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.tui.views import ViewScreen
-from gpuwatchd.tui.widgets.sheet import Pages, Paragraph, blank
+from gpuwatchd.tui.base_screens import ViewScreen
+from gpuwatchd.tui.widgets.command_output import Paragraph, blank, sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from textual import events
-    from textual.widget import Widget
 
     from gpuwatchd.cli.output import Out
     from gpuwatchd.core.model import Alert, Silence
@@ -28,7 +25,7 @@ _SAID: Final = {
     "1h": "an hour",
     "8h": "8 hours",
     "2d": "2 days",
-    silence_changes.UNTIL_RESOLVED: "until it is over",
+    silence_changes.UNTIL_RESOLVED: "until it is resolved",
 }
 
 
@@ -57,7 +54,6 @@ class SnoozeScreen(ViewScreen):
         ("Tab", "why"),
     )
     keys: ClassVar[tuple[tuple[str, str], ...]] = (("Esc", "back"),)
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", show=False)]
 
     def __init__(self, alert: Alert | None = None) -> None:
         super().__init__()
@@ -67,10 +63,6 @@ class SnoozeScreen(ViewScreen):
         self._typing = False
         self._silence: Silence | None = None
         self._answered = self._writing = False
-
-    def parts(self) -> Iterable[Widget]:
-        """Return the form."""
-        yield Pages(self.flags, self.painter, id="form")
 
     def job(self) -> Callable[[], tuple[Alert | None, Silence | None]]:
         """Return what looks the alert up, and whether it is silent already."""
@@ -104,14 +96,14 @@ class SnoozeScreen(ViewScreen):
             self.headline((alert.code, "held"), (alert.title or alert.key, "bold"))
 
     def _form(self) -> None:
-        page, alert = self.query_one("#form", Pages), self._alert
+        alert = self._alert
         if alert is None and not self._answered:
             return
         if alert is None:
-            page.write(partial(_write, "there is no open alert that could be snoozed", "green"))
+            self.page.write(sentence("there is no open alert that could be snoozed", "green"))
             return
         now_s = time.time()
-        form = [Paragraph(partial(_write, "For how long is nobody to be told of it?", "bold"))]
+        form = [Paragraph(sentence("How long shall it be silenced?", "bold"))]
         form += [
             Paragraph(partial(_term, term, now_s, at + 1), at)
             for at, term in enumerate(silence_changes.TERMS)
@@ -120,17 +112,17 @@ class SnoozeScreen(ViewScreen):
         form.append(Paragraph(blank))
         if self._silence is not None:
             value = delivery_text.silence_end(self._silence, now_s=now_s)
-            form.append(Paragraph(partial(_write, f"silent already {value}", "yellow")))
+            form.append(Paragraph(sentence(f"silent already {value}", "yellow")))
         critical = alert.severity == "critical"
         told = (
-            "it is critical as it is: nothing of it is told until then"
+            "it is critical now: no message about it is sent until then"
             if critical
-            else "it is told all the same when it becomes critical"
+            else "a message is still sent when it becomes critical"
         )
         for words in (told, "it is still watched, and shown here, by status and by alerts"):
-            form.append(Paragraph(partial(_write, words, "dim")))
-        page.put(form)
-        page.choose(self._chosen)
+            form.append(Paragraph(sentence(words, "dim")))
+        self.page.put(form)
+        self.page.choose(self._chosen)
 
     # ---- keys
 
@@ -184,10 +176,7 @@ class SnoozeScreen(ViewScreen):
 
     def on_click(self, event: events.Click) -> None:
         """Choose the term that was clicked; a double click sets it."""
-        page = self.query_one("#form", Pages)
-        if event.widget is not page:
-            return
-        at = page.choice_at(event.screen_y - page.region.y)
+        at = self.page.clicked(event)
         if at is not None:
             self._chosen = at
             self._form()
@@ -249,10 +238,6 @@ def _reason(why: str, typing: bool, out: Out) -> None:  # noqa: FBT001
     room = out.width - 8
     value = why if output.width_of(why) <= room else why[-room:]
     out.line(("Why? ", "bold"), (value, ""), cursor)
-
-
-def _write(words: str, style: str, out: Out) -> None:
-    out.flow(output.sentence(words, style), rest="  ", gap=" ")
 
 
 _DOES: Final[dict[str, Callable[[SnoozeScreen], None]]] = {

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.scrollbar import ScrollBarRender
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import cards, locations, panel, ranking
+from gpuwatchd.cli import alert_order, cards, state_location, status_output
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import units
-from gpuwatchd.tui.feed import FAILED
-from gpuwatchd.tui.widgets.sheet import Sheet
+from gpuwatchd.tui.polling import FAILED
+from gpuwatchd.tui.widgets.command_output import Sheet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.cli.output import Part
-    from gpuwatchd.tui.paint import Cell, Painter, Row
+    from gpuwatchd.tui.strips import Cell, Painter, Row
 
 
 class PlainScrollBar(ScrollBarRender):
@@ -88,18 +88,15 @@ def spark(
     return units.spark(shown, low=low, high=high, ascii_only=ascii_only).rjust(points)
 
 
-# Above and below the processes: how the daemon is, what is open, what is held without work.
+# Above and below the processes: how the daemon is, what is open, idle memory.
 
 
 def daemon_rows(painter: Painter, view: View, width: int, most: int) -> list[Row]:
     """Return how the daemon is: a row on it, or a row for each thing that is wrong with it."""
     rows: list[Row] = []
     for code, sentence in view.warnings:
-        age = ""
-        if code in {"daemon-dead", "daemon-late"}:
-            at = units.clock(view.taken_at_s, now_s=view.taken_at_s + view.stale_s)
-            age = f" {units.duration(view.stale_s)} ago ({at})"
-        quiet = code == locations.NOTE[0]
+        age = status_output.age(view, code, now_s=view.taken_at_s + view.stale_s)
+        quiet = code == state_location.NOTE[0]
         text = f"{'' if quiet else '! '}{sentence}{age}"
         loud = "critical" if code.startswith(("daemon", FAILED)) else "leak"
         rows.append([(painter.fit(f" {text}", width), "faint" if quiet else loud)])
@@ -126,7 +123,8 @@ def alerts(painter: Painter, flags: Globals, view: View, width: int, most: int) 
     if most < 1:
         return []
     lines: list[Row] = [
-        _line(painter, panel.alert_line(alert, view), width) for alert in ranking.shown(view.alerts)
+        _line(painter, status_output.alert_line(alert, view), width)
+        for alert in alert_order.shown(view.alerts)
     ]
     lines += _others(painter, flags, view, width)
     if not lines:
@@ -137,7 +135,7 @@ def alerts(painter: Painter, flags: Globals, view: View, width: int, most: int) 
 
 
 def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
-    counted = ranking.counted(ranking.shown(view.alerts))
+    counted = alert_order.counted(alert_order.shown(view.alerts))
     text = f" {counted} open" if counted else " no open alerts"
     if view.silences:
         text += f", {len(view.silences)} silence{'s' if len(view.silences) != 1 else ''}"
@@ -151,7 +149,7 @@ def _others(painter: Painter, flags: Globals, view: View, width: int) -> list[Ro
         from gpuwatchd.cli import undelivered  # noqa: PLC0415 - only where nobody was told
 
         undelivered.banner(sheet, view)
-    panel.holdings(sheet, view)
+    status_output.holdings(sheet, view)
     for problem in view.daemon.problems:
         sheet.flow([("problem: " + problem, "yellow")])
     return [_line(painter, [*row], width, apart="") for row in sheet.rows()]

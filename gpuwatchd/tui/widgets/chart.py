@@ -11,14 +11,14 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpuwatchd.charts import terminal
+from gpuwatchd.charts import scales, terminal
 from gpuwatchd.core import units
 
 if TYPE_CHECKING:
     from textual import events
 
-    from gpuwatchd.charts.drawing import Curve, Picture
-    from gpuwatchd.tui.paint import Painter
+    from gpuwatchd.charts.chart_model import Curve, Picture
+    from gpuwatchd.tui.strips import Painter
 
 Window = tuple[float, float]
 """From and to, epoch seconds."""
@@ -117,7 +117,7 @@ def point_text(picture: Picture, found: Point) -> list[Piece]:
         if found.floor_bytes is not None:
             pieces.append((f"floor {units.size(found.floor_bytes)}", "floor"))
     elif found.gap is not None:
-        pieces.append((found.gap or "nothing recorded", "faint"))
+        pieces.append((found.gap or "no data", "faint"))
     elif found.foreseen_bytes is not None:
         pieces.append((f"fit {units.size(found.foreseen_bytes)}", "band"))
         pieces.append(("a forecast", "faint"))
@@ -239,7 +239,7 @@ class Chart(Widget):
         assert self.picture is not None  # noqa: S101 - asked before
         begin_s, end_s = window
         # Something of what is recorded, or of the forecast, stays in sight.
-        latest_s = max(self.picture.now_s, self._natural_end_s())
+        latest_s = max(self.picture.now_s, scales.span(self.picture)[1])
         over_s = end_s - latest_s - 0.1 * (end_s - begin_s)
         if over_s > 0:
             begin_s, end_s = begin_s - over_s, end_s - over_s
@@ -247,10 +247,6 @@ class Chart(Widget):
         self.post_message(self.Moved())
         if self.cursor_s is not None:
             self.post_message(self.Pointed())
-
-    def _natural_end_s(self) -> float:
-        assert self.picture is not None  # noqa: S101
-        return terminal.span(self.picture)[1]
 
     # ---- the mouse
 
@@ -314,9 +310,7 @@ class Chart(Widget):
             rows = terminal.draw(
                 self.picture, width, height, ascii_only=self._ascii, window=self.window
             )
-            self._plot = terminal.plot(
-                self.picture, width, height, ascii_only=self._ascii, window=self.window
-            )
+            self._plot = terminal.plot(self.picture, width, height, window=self.window)
             strips = [self._painter.strip(row, width) for row in rows]
         if strips != self._drawn:
             self._drawn = strips

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.cli import ranking
+from gpuwatchd.cli import alert_order
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import units
-from gpuwatchd.tui.feed import FAILED
+from gpuwatchd.tui.polling import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.tui.app import TopApp
-    from gpuwatchd.tui.paint import Cell, Row
+    from gpuwatchd.tui.strips import Cell, Row
 
 
 def head(top: TopApp, name: str, width: int) -> Row:
@@ -28,11 +28,11 @@ def head(top: TopApp, name: str, width: int) -> Row:
         right.append((f" {at} ", "bar"))
         words, fine = _daemon(view)
         right.append((f" {words} ", "bar" if fine else "trouble bar bold"))
-        loud = ranking.shown(view.alerts)
+        loud = alert_order.shown(view.alerts)
         if loud:
             kind = "leak" if loud[0].state == "firing" else "watch"
             kind = "critical" if any(a.severity == "critical" for a in loud) else kind
-            right.append((f" {ranking.counted(loud)} ", f"{kind} bar bold"))
+            right.append((f" {alert_order.counted(loud)} ", f"{kind} bar bold"))
     return spread(left, right, width, "bar")
 
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.badges import Badge
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.store.live import LiveDevice
-    from gpuwatchd.tui.paint import Painter, Row
+    from gpuwatchd.tui.strips import Painter, Row
 
 BADGE: Final = badges.WORD_CELLS + 2
 """Columns of a badge: mark, blank, word."""
-_ETA_SHORT, _ETA_BAND, _RATE, _LOAD, _HEAT = 7, 24, 13, 4, 11
+_ETA_SHORT, _ETA_BAND, _ETA_LONG, _RATE, _LOAD, _HEAT = 7, 22, 37, 13, 5, 11
 _BAR_MIN, _BAR_MOST, _SPARK_MOST, _SUSPECT = 14, 32, 32, 24
 _NARROW, _BAR_NARROW = 60, 12
 
@@ -44,7 +44,9 @@ def plan(view: View, width: int) -> Plan:
     least = _BAR_NARROW if width < _NARROW else _BAR_MIN
     room = width - 1 - label - 1 - BADGE - 1 - least
     given: list[int] = []
-    for wish, instead in ((_ETA_BAND, _ETA_SHORT), (_LOAD, 0), (_HEAT, 0), (_RATE, 0)):
+    # "2 h 19 min (2 h 5 min to 2 h 34 min)" is worth its columns where nothing else is lost by it.
+    band = _ETA_LONG if room >= _ETA_LONG + _LOAD + _HEAT + _RATE + 4 else _ETA_BAND
+    for wish, instead in ((band, _ETA_SHORT), (_LOAD, 0), (_HEAT, 0), (_RATE, 0)):
         taken = next((w for w in (wish, instead) if w and w + 1 <= room), 0)
         room -= taken + 1 if taken else 0
         given.append(taken)
@@ -68,7 +70,7 @@ def head(painter: Painter, columns: Plan, view: View, shown: int) -> Row:
         ("GPU", columns.label, False), ("VERDICT", BADGE, False), (memory, columns.bar, False),
         ("FULL IN" if columns.eta < _ETA_BAND else "FULL IN (90 %)", columns.eta, False),
         ("UTIL", columns.load, True), ("TEMP POWER", columns.heat, True),
-        ("GROWTH", columns.rate, True), ("LATELY", columns.spark, False),
+        ("GROWTH", columns.rate, True), ("RECENT", columns.spark, False),
         (f"SUSPECT, NAME ({count} GPU{'s' if count != 1 else ''})", columns.rest, False),
     ]  # fmt: skip
     text = " ".join(painter.cell(name, wide, right=right) for name, wide, right in named if wide)
@@ -103,7 +105,7 @@ def row(painter: Painter, columns: Plan, item: LiveDevice, *, chosen: bool) -> R
         else (reading.util_pct, reading.temp_c, reading.power_w)
     )
     if columns.load:
-        load = "?" if util is None else f"{util:.0f}%"
+        load = "?" if util is None else f"{util:.0f} %"
         cells += [(" ", here), (painter.cell(load, columns.load, right=True), here)]
     if columns.heat:
         degrees = "C" if painter.ascii else "°C"
@@ -187,7 +189,10 @@ def _eta(item: LiveDevice, width: int) -> str:
     if finding.eta is None:
         return "?"
     band = verdict_text.eta(finding.eta)
-    return band if width_of(band) <= width else units.duration(finding.eta.mid_s)
+    if width_of(band) <= width:
+        return band
+    middle = units.duration(finding.eta.mid_s)
+    return middle if width_of(middle) <= width else f"{finding.eta.mid_s / 3600:.1f} h"
 
 
 def _rate(item: LiveDevice) -> str:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 ANSWERS: Final = {
     "overview": "gpuwatchd.web.pages.overview:overview",
-    "predict": "gpuwatchd.web.pages.foreseen:foreseen",
-    "gpu": "gpuwatchd.web.pages.gpu:gpu",
+    "predict": "gpuwatchd.web.pages.predict:predictions",
+    "gpu": "gpuwatchd.web.pages.process:gpu",
     "process": "gpuwatchd.web.pages.process:process",
     "evidence": "gpuwatchd.web.pages.process:evidence",
     "picture": "gpuwatchd.web.pages.picture:picture",
     "alerts": "gpuwatchd.web.pages.alerts:alerts",
     "alert": "gpuwatchd.web.pages.alerts:alert",
-    "held": "gpuwatchd.web.pages.held:held",
+    "held": "gpuwatchd.web.pages.idle_memory:idle_memory",
     "help": "gpuwatchd.web.pages.legend:legend",
 }
 """Name in the address -> what answers it, imported when it is first asked for."""

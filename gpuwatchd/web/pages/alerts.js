@@ -26,13 +26,13 @@ function list(answer, page) {
   return [
     answer.missing.map((words) => h("p", { class: "note", key: words }, words)),
     h("section", { key: "open" }, h("h2", {}, "Open"),
-      answer.open.length ? rows(answer.open, answer, page) : h("p", { class: "fine" }, "Nothing is open.")),
+      answer.open.length ? rows(answer.open, answer, page) : h("p", { class: "fine" }, "No open alerts.")),
     h("section", { key: "silences" }, h("h2", {}, "Snoozed"), silences(answer.silences, page)),
     h("section", { key: "past" },
-      h("div", { class: "over" }, h("h2", {}, "Over"),
+      h("div", { class: "over" }, h("h2", {}, "Resolved"),
         h("nav", { class: "spans", "aria-label": "How far back" }, BACK.map(([value, words]) =>
           h("a", { key: value, href: `#/alerts?since=${value}`, "aria-current": value === answer.since ? "true" : null }, words)))),
-      answer.past.length ? rows(answer.past, answer, page) : h("p", { class: "faint" }, "Nothing was over in that time."),
+      answer.past.length ? rows(answer.past, answer, page) : h("p", { class: "faint" }, "No alert was resolved in that time."),
       answer.more ? h("p", { class: "faint" }, `and ${answer.more} more: gpuwatchctl alerts --all`) : null),
   ];
 }
@@ -68,7 +68,7 @@ function doing(one, answer, page) {
   return h("details", { class: "doing", key: "doing" },
     h("summary", { "aria-label": `Snooze ${one.title}` }, "Snooze"),
     h("form", { onsubmit: (event) => snooze(event, one, page) },
-      h("label", {}, h("span", {}, "Tell nobody"), " ",
+      h("label", {}, h("span", {}, "Silence"), " ",
         h("select", { name: "term" }, answer.terms.map(([value, words]) => h("option", { key: value, value }, words)))),
       h("label", {}, h("span", {}, "Why"), " ",
         h("input", { name: "why", maxlength: "200", placeholder: "for those who ask later", autocomplete: "off" })),
@@ -107,7 +107,7 @@ function said(page, key, error, words, id) {
 }
 
 function silences(found, page) {
-  if (!found.length) return h("p", { class: "faint" }, "Nothing is snoozed.");
+  if (!found.length) return h("p", { class: "faint" }, "No silences.");
   return h("ul", { class: "alerts" }, found.map((one) => h("li", { key: one.id },
     h("div", { class: "what" }, one.about, h("p", { class: "line" }, one.line)),
     h("div", { class: "doing" }, back(one, one.about, "", page)),

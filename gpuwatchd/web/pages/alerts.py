@@ -15,8 +15,8 @@ from gpuwatchd.cli import (
 )
 from gpuwatchd.cli.verbs import alerts as listed
 from gpuwatchd.core import text
-from gpuwatchd.web.pages import lines, overview
-from gpuwatchd.web.pages.head import head
+from gpuwatchd.web.pages import overview, page_parts
+from gpuwatchd.web.pages.page_parts import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,15 +29,15 @@ _DAYS: Final = {"1d": 1, "7d": 7, "30d": 30}
 _DAY_S: Final = 86400.0
 _MOST: Final = 200
 _AFTER: Final = {
-    False: "It is still watched and shown. What becomes critical is told all the same.",
-    True: "It is still watched and shown. It is critical already: nobody is told of that either.",
+    False: "It is still monitored and shown. A message is still sent when it becomes critical.",
+    True: "It is still monitored and shown. It is critical already: no message is sent.",
 }
 """What a snooze of an alert means, by whether it is critical now; as `snooze` has it."""
 
 
 def alerts(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the open alerts, those of the last days, and what is snoozed."""
-    view = current_state.see(flags)
+    view = current_state.load_view(flags)
     now_s = time.time()
     since = query.get("since", "7d")
     found = incidents.gather(now_s - _DAYS.get(since, 7) * _DAY_S, only_open=False)
@@ -58,15 +58,17 @@ def alerts(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
 
 def alert(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     """Return everything about one alert; ``id`` names it."""
-    view = current_state.see(flags)
+    view = current_state.load_view(flags)
     now_s = time.time()
     found = incidents.gather(0.0, only_open=False)
     meant = incidents.pick(found.alerts, query.get("id", ""))
-    story = alert_details.load(meant, found)
+    story = alert_details.load(flags, meant, found)
     return {
         "page": head(flags, view),
         "alert": row(meant, found, now_s),
-        "lines": [[label, lines.joined([value])] for label, value, _ in alert_details.lines(story)],
+        "lines": [
+            [label, page_parts.joined([value])] for label, value, _ in alert_details.lines(story)
+        ],
         "about": _about(view, meant),
         "terms": _terms(),
         "can": found.trouble is None,
@@ -74,7 +76,7 @@ def alert(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _terms() -> list[list[str]]:
-    named = {silence_changes.UNTIL_RESOLVED: "until it is over"}
+    named = {silence_changes.UNTIL_RESOLVED: "until it is resolved"}
     return [[term, named.get(term, f"for {term}")] for term in silence_changes.TERMS]
 
 
@@ -88,11 +90,11 @@ def row(one: Alert, found: Incidents, now_s: float) -> dict[str, Any]:
         "opened": str(round(one.opened_at_s * 1000)),
         "open": one.state in incidents.OPEN,
         "badge": overview.badge(badges.alert(one)),
-        "state": lines.joined([state]),
-        "when": lines.joined([when]),
-        "title": lines.joined([title]),
-        "line": lines.joined(rest),
-        "code": lines.joined([code]),
+        "state": page_parts.joined([state]),
+        "when": page_parts.joined([when]),
+        "title": page_parts.joined([title]),
+        "line": page_parts.joined(rest),
+        "code": page_parts.joined([code]),
         "silence": None if silence is None else _silence(silence, found.alerts, now_s),
         "after": _AFTER[one.severity == "critical"],
     }
@@ -112,7 +114,7 @@ def _silence(silence: Silence, known: list[Alert], now_s: float) -> dict[str, An
         "id": silence.row,
         "about": text.clean(silence_changes.called(silence.matcher, known), limit=400),
         "of_alert": bool(silence.matcher.key),
-        "line": lines.joined(parts),
+        "line": page_parts.joined(parts),
     }
 
 

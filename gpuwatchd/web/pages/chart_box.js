@@ -122,7 +122,7 @@ function draw(own, answer, span) {
   if (own.drawn) own.drawn.update(answer.picture);
   else own.drawn = gpuwatchdChart(own.place, answer.picture, { height: own.given.height, zones: answer.zones });
   show(own.below,
-    answer.empty ? h("p", { class: "notice" }, "Nothing is recorded in this span.") : null,
+    answer.empty ? h("p", { class: "notice" }, "No data in this span.") : null,
     answer.notes.map((words) => h("p", { class: "faint small", key: words }, words)),
     marks(answer.marks));
 }

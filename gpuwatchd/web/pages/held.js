@@ -1,4 +1,4 @@
-// Memory that is held without work, and what would free it.
+// idle memory, and what would free it.
 
 import { h } from "./dom.js";
 import { badge } from "./frame.js";
@@ -20,7 +20,7 @@ export function tree(answer) {
     answer.unknown ? h("p", { class: "note", key: "unknown" }, answer.unknown) : null,
     answer.holdings.length
       ? h("section", { class: "cards", key: "held", "aria-label": "Held without work" }, answer.holdings.map(card))
-      : h("p", { class: "fine", key: "none" }, `Nothing is held without work: ${answer.checked}.`),
+      : h("p", { class: "fine", key: "none" }, `No idle memory: ${answer.checked}.`),
     answer.holdings.length ? h("p", { class: "faint", key: "checked" }, answer.checked) : null,
     answer.prices.map((words) => h("p", { class: "faint small", key: words }, words)),
     answer.openers.length ? h("section", { key: "openers" }, h("h2", {}, "Open device files"),

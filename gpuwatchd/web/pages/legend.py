@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.cli import current_state
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, Kind
-from gpuwatchd.web.pages.head import head
+from gpuwatchd.web.pages.page_parts import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.flags import Globals
 
 _MEANS: Final[dict[Kind, str]] = {
-    "critical": "leaks, and it will soon be full; somebody was told",
+    "critical": "leaks, and it will soon be full; a message was sent",
     "leak": "leaks, with evidence enough for an alert",
     "watch": "grows, not yet proven: shown, not sent",
     "calm": "stable, or it rises and falls as it should",
     "unknown": "no verdict: too little is known, or it rests",
     "trouble": "the GPU cannot be read, or is broken",
-    "held": "memory that is held without work",
+    "held": "idle memory",
 }
 _PARTS: Final = {
     "curve": "each point is a sample, or the mean of many",
     "range": "where one point stands for many: from the least to the most of them",
     "floor": "the level that memory always came back to; a leak raises it",
-    "fit": "the growth as it was judged, from where it began",
-    "band": "the memory will be full within this time, nine times in ten, if it goes on so",
+    "fit": "the fitted growth, from where it started",
+    "band": "the memory will be full within this time, nine times in ten, if it continues",
     "limit": "where memory ends",
-    "gap": "nothing is known of this time, and nothing is drawn over it",
+    "gap": "there is no data for this time, and nothing is drawn over it",
     "now": "the newest sample",
 }
 
@@ -37,7 +37,7 @@ _PARTS: Final = {
 def legend(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all alike
     """Return every mark with its meaning, and every part of a chart with its name."""
     return {
-        "page": head(flags, current_state.see(flags)),
+        "page": head(flags, current_state.load_view(flags)),
         "kinds": [
             {
                 "badge": {"kind": kind, "mark": of.mark, "word": of.word, "words": ""},

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.cli import (
+    alert_order,
     badges,
     cards,
     current_state,
     device_facts,
-    panel,
     process_facts,
-    ranking,
+    status_output,
     verdict_text,
 )
 from gpuwatchd.cli.envelope import is_leak
 from gpuwatchd.core import text, units
 from gpuwatchd.core.design import LOOKS
 from gpuwatchd.core.model import LEAK_PATTERNS
-from gpuwatchd.web.pages import lines
-from gpuwatchd.web.pages.head import head, silent_until
+from gpuwatchd.web.pages import page_parts
+from gpuwatchd.web.pages.page_parts import head, silent_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,20 +38,24 @@ ROWS: Final = 200
 
 def overview(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     """Return everything at a glance; ``filter`` narrows the processes, ``all`` sends each."""
-    view = current_state.see(flags)
+    view = current_state.load_view(flags)
     return {
         "page": head(flags, view),
         "devices": [device(view, item) for item in view.devices],
         "alerts": alerts(view),
-        "held": panel.held(view),
+        "held": status_output.held(view),
         **table(ordered(view.devices), query),
     }
 
 
 def table(pairs: Sequence[Entry], query: Mapping[str, str]) -> dict[str, Any]:
     """Return the rows of processes that are wanted, and how many there are."""
-    wish = query.get("filter", "").lower().split()
-    fitting = [pair for pair in pairs if all(_has(*pair, word) for word in wish)]
+    wish = query.get("filter", "")
+    fitting = [
+        (item, process)
+        for item, process in pairs
+        if process_facts.matches(item, process, wish, badge=badges.process(process).word)
+    ]
     shown = fitting if query.get("all") else fitting[:ROWS]
     rows = [_row(*pair) for pair in shown]
     return {"processes": rows, "fitting": len(fitting), "count": len(pairs)}
@@ -70,8 +74,8 @@ def device(view: View, item: LiveDevice) -> dict[str, Any]:
     broken = [] if state else device_facts.broken(item, now_s=view.taken_at_s)
     others = view.others.get(item.device.uid)
     said = (
-        lines.joined(state),
-        lines.joined(broken),
+        page_parts.joined(state),
+        page_parts.joined(broken),
         device_facts.processes(item),
         device_facts.unowned(item),
         "" if others is None else others.line(none=not item.processes),
@@ -87,7 +91,7 @@ def device(view: View, item: LiveDevice) -> dict[str, Any]:
         "share": None if used is None or not total else min(1.0, used / total),
         "spark": spark(item, total),
         "verdict": verdict(view, item),
-        "facts": [lines.joined([part]) for part in cards.extras(item)],
+        "facts": [page_parts.joined([part]) for part in cards.extras(item)],
         "notes": [text.clean(value, limit=1024) for value in said if value],
         "processes": None if item.processes is None else len(item.processes),
     }
@@ -100,7 +104,7 @@ def verdict(view: View, item: LiveDevice) -> list[str]:
     instead = device_facts.judged_instead(item, view.devices)
     if item.finding is None and instead:
         return [instead]
-    first, *others = (lines.joined([part]) for part in cards.judgement(item, item.finding))
+    first, *others = (page_parts.joined([part]) for part in cards.judgement(item, item.finding))
     beside = badges.device(item)
     texts = [beside.rest if beside.judged else first, *others]
     return [text.clean(value, limit=1024) for value in texts if value]
@@ -140,29 +144,7 @@ def address(item: LiveDevice, one: LiveProcess) -> str:
 def ordered(items: Iterable[LiveDevice]) -> list[Entry]:
     """Return processes, those that grow fastest first, then by what they hold: as `top` has it."""
     pairs = [(item, process) for item in items for process in item.processes or ()]
-    return sorted(pairs, key=_order)
-
-
-def _order(of: Entry) -> tuple[float, float, int, str]:
-    item, one = of
-    finding = one.finding
-    grows = finding is not None and finding.pattern in LEAK_PATTERNS
-    rate = (finding.rate_bytes_per_s or 0.0) if grows and finding is not None else 0.0
-    return -rate, -float(one.used_bytes or 0), one.info.key.pid, item.device.uid
-
-
-def _has(item: LiveDevice, one: LiveProcess, word: str) -> bool:
-    """Say whether a process fits a word of the filter, as in `top`; digits alone begin its pid."""
-    info, device = one.info, item.device
-    if word.isdecimal():
-        return str(info.key.pid).startswith(word)
-    fields = (
-        info.label, info.name, info.user, info.framework, info.model, info.job, info.group,
-        info.container, info.unit, badges.process(one).word, device.name,
-    )  # fmt: skip
-    if any(field and word in field.lower() for field in fields):
-        return True
-    return word in {device.label.lower().replace(" ", ""), device.uid.lower()}
+    return sorted(pairs, key=lambda pair: process_facts.place(*pair))
 
 
 def _row(item: LiveDevice, one: LiveProcess) -> dict[str, Any]:
@@ -199,17 +181,17 @@ def pace(item: LiveProcess) -> tuple[str, str]:
 def alerts(view: View) -> list[dict[str, Any]]:
     """Return the strip of what is open, the worst first."""
     silent = silent_until(view)
-    return [_alert(alert, view, silent) for alert in ranking.shown(view.alerts)]
+    return [_alert(alert, view, silent) for alert in alert_order.shown(view.alerts)]
 
 
 def _alert(alert: Alert, view: View, silent: Mapping[str, str]) -> dict[str, Any]:
-    begin, title, *rest = panel.alert_line(alert, view)
+    begin, title, *rest = status_output.alert_line(alert, view)
     return {
         "id": alert.code,
         "key": text.clean(alert.key),
         "badge": badge(badges.alert(alert)),
-        "when": lines.joined([begin]).rstrip(":"),
-        "title": lines.joined([title]),
-        "line": lines.joined(rest),
+        "when": page_parts.joined([begin]).rstrip(":"),
+        "title": page_parts.joined([title]),
+        "line": page_parts.joined(rest),
         "silent": silent.get(alert.key, ""),
     }

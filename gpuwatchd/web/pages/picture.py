@@ -5,17 +5,17 @@ from __future__ import annotations
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.charts import drawing, scales, text_description
+from gpuwatchd.charts import chart_model, scales, text_description
 from gpuwatchd.cli import charts, current_state
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.web.pages import find
-from gpuwatchd.web.pages.head import head
+from gpuwatchd.web.pages import lookup
+from gpuwatchd.web.pages.page_parts import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.charts.drawing import Mark, Picture
+    from gpuwatchd.charts.chart_model import Mark, Picture
     from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.store.reader import Reader
@@ -30,12 +30,12 @@ def picture(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
 
     ``tight`` leaves out the time before the record of the subject begins.
     """
-    view = current_state.see(flags)
+    view = current_state.load_view(flags)
     span = query.get("span", "")
     span_s = units.parse_duration(span if span in SPANS else SPANS[0])
-    end_s = find.now_s(view)
+    end_s = lookup.now_s(view)
     asked = charts.Asked(end_s - span_s, end_s, POINTS)
-    history = find.history()
+    history = lookup.history()
     with nullcontext() if history is None else closing(history):
         drawn = _picture(view, history, query, asked)
         shorter = charts.since_record([drawn], asked) if query.get("tight") else asked
@@ -45,7 +45,7 @@ def picture(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     least_s, most_s = _NEXT_S
     return {
         "page": head(flags, view),
-        "picture": drawing.to_json(drawn) | {"sentence": text_description.sentence(drawn)},
+        "picture": chart_model.to_json(drawn) | {"sentence": text_description.sentence(drawn)},
         # A forecast reaches further, at most twice the span again.
         "zones": scales.zone_rows(asked.begin_s, end_s + 2 * span_s),
         "marks": [_mark(mark, end_s) for mark in drawn.marks][::-1],
@@ -59,17 +59,17 @@ def _picture(
     view: View, history: Reader | None, query: Mapping[str, str], asked: charts.Asked
 ) -> Picture:
     if "pid" not in query:
-        return charts.of_device(history, view, find.device(view, query), asked)
+        return charts.of_device(history, view, lookup.device(view, query), asked)
     here = any(text.clean(one.device.uid) == query.get("gpu") for one in view.devices)
     if here:
-        item = find.device(view, query)
-        process = find.process(item, query)
+        item = lookup.device(view, query)
+        process = lookup.process(item, query)
         if process is not None:
             return charts.of_process(history, view, item, process, asked)
-    info, device = find.ended(history, query), find.on(history, query)
+    info, device = lookup.ended(history, query), lookup.on(history, query)
     if history is None or device is None:
         raise GpuwatchdError(
-            "nothing is recorded of it", hint="gpuwatchctl history", page="errors#nothing-recorded"
+            "there is no data of it", hint="gpuwatchctl history", page="errors#nothing-recorded"
         )
     return charts.past_process(history, device, info, asked)
 

@@ -47,7 +47,7 @@ export function tree(answer, route) {
 }
 
 function who(found) {
-  if (!found.length) return h("p", { class: "faint" }, "Nothing more is known.");
+  if (!found.length) return h("p", { class: "faint" }, "No further data.");
   return plain(found);
 }
 

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 from gpuwatchd.analysis import program_key
 from gpuwatchd.cli import (
     badges,
+    cards,
     cost_entries,
     current_state,
+    device_facts,
+    explanation,
     incidents,
     process_facts,
-    reasoning,
     subjects,
     verdict_text,
 )
 from gpuwatchd.cli.verbs import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.web.pages import alerts, find, foreseen, lines, overview
-from gpuwatchd.web.pages.head import head
+from gpuwatchd.web.pages import alerts, lookup, overview, page_parts, predict
+from gpuwatchd.web.pages.page_parts import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,18 +35,55 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.profiles import Run
 
+# One GPU: its numbers, what happened to it, who is on it.
+
+
+def gpu(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything about one GPU but its chart."""
+    view = current_state.load_view(flags)
+    item = lookup.device(view, query)
+    uid = item.device.uid
+    alerts = [alert for alert in view.alerts if alert.subject.device_uid == uid]
+    mine = {text.clean(alert.key) for alert in alerts}
+    return {
+        "page": head(flags, view),
+        "device": overview.device(view, item),
+        "foreseen": predict.subjects(item, whole=True),
+        "facts": _device_rows(item),
+        "events": [
+            page_parts.joined(device_facts.happened(event, now_s=view.taken_at_s))
+            for event in item.events[::-1]
+        ],
+        "alerts": [alert for alert in overview.alerts(view) if alert["key"] in mine],
+        **overview.table(overview.ordered([item]), query),
+    }
+
+
+def _device_rows(item: LiveDevice) -> list[list[str]]:
+    """Return label and words of what is known beside the curve."""
+    device, reading = item.device, item.reading
+    pairs = [
+        ("UUID", device.uid),
+        ("read by", f"{device.source} {device.pci_bus or ''}".strip()),
+        ("on card", device.parent_uid or ""),
+        ("memory", device_facts.memory_means(device)),
+        ("hardware", "" if reading is None else ", ".join(cards.hardware_state(reading))),
+        ("account", "" if item.ledger is None else device_facts.balance(item.ledger)),
+        *(("fault", fault) for fault in item.faults),
+    ]
+    return [[label, text.clean(words, limit=1024)] for label, words in pairs if words]
+
+
 _LINE = 1024
 _MOST_RUNS = 20
 _MOST_ALERTS = 20
-_COST_S = 30 * 86_400.0
-"""How far back costs are counted, as `cost` does."""
 
 
 def process(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what is known of one process now; of one that has ended, what is recorded."""
-    view = current_state.see(flags)
+    view = current_state.load_view(flags)
     items = [device for device in view.devices if text.clean(device.device.uid) == query.get("gpu")]
-    found = find.process(items[0], query) if items else None
+    found = lookup.process(items[0], query) if items else None
     if found is None:
         return _over(flags, view, query)
     item = items[0]
@@ -65,20 +104,20 @@ def process(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
         "pace": [value for value in overview.pace(found) if value],
         "runs": text.clean(process_facts.runs(found.info)),
         "facts": _facts(found, view),
-        "foreseen": [] if subject is None else foreseen.subjects(item, whole=False, only=found),
+        "foreseen": [] if subject is None else predict.subjects(item, whole=False, only=found),
         "alerts": [alert for alert in overview.alerts(view) if alert["key"] in mine],
     }
 
 
 def _over(flags: Globals, view: View, query: Mapping[str, str]) -> dict[str, Any]:
-    history = find.history()
+    history = lookup.history()
     with nullcontext() if history is None else closing(history):
-        info, device = find.ended(history, query), find.on(history, query)
+        info, device = lookup.ended(history, query), lookup.on(history, query)
     label = "a GPU that is not here" if device is None else device.label
     return {
         "page": head(flags, view),
         "device": {"uid": query.get("gpu", ""), "label": text.clean(label)},
-        "over": "It is not on this GPU any more; this is what is recorded of it.",
+        "over": "It is no longer on this GPU; this is its recorded data.",
         "who": text.clean(verdict_text.who(info)),
         "badge": None,
         "held": "",
@@ -109,14 +148,14 @@ def _identity(info: ProcessInfo, now_s: float) -> list[str]:
 def evidence(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the whole reasoning on a process, and its earlier runs; as `explain` tells it."""
     view = subjects.judged_view(flags)
-    item = find.device(view, query)
-    found = find.process(item, query)
+    item = lookup.device(view, query)
+    found = lookup.process(item, query)
     if found is None:
         raise GpuwatchdError(
             "it has ended", hint="gpuwatchctl history --pid PID", page="errors#no-such-process"
         )
-    case, warnings = reasoning.case_about(flags, view, subjects.of_process(view, item, found))
-    told = reasoning.as_json(case, reasoning.sections(case), reasoning.steps(case))
+    case, warnings = explanation.case_about(flags, view, subjects.of_process(view, item, found))
+    told = explanation.as_json(case, explanation.sections(case), explanation.steps(case))
     mine = _alerts(found)
     now_s = time.time()
     return {
@@ -149,11 +188,11 @@ def _cost(flags: Globals, keys: set[str], now_s: float) -> list[str]:
     if not keys:
         return []
     try:
-        bill = cost_entries.gather(flags, now_s - _COST_S)
+        bill = cost_entries.gather(flags, now_s - cost_entries.PERIOD_S)
     except GpuwatchdError:
         return []
     bill.entries = [entry for entry in bill.entries if entry.key in keys]
-    out = lines.Lines(flags)
+    out = page_parts.Lines(flags)
     cost.incidents(out, bill)
     return out.texts()
 
@@ -161,7 +200,7 @@ def _cost(flags: Globals, keys: set[str], now_s: float) -> list[str]:
 def _runs(found: LiveProcess, item: LiveDevice, now_s: float) -> list[list[str]]:
     """Return the earlier runs of the same program, newest first."""
     key = program_key.key_on(found.info.program, item.device)
-    history = find.history()
+    history = lookup.history()
     if key is None or history is None:
         return []
     with closing(history):
@@ -172,13 +211,13 @@ def _runs(found: LiveProcess, item: LiveDevice, now_s: float) -> list[list[str]]
 def _run(run: Run, device: Device, now_s: float) -> list[str]:
     did = run.profile
     end = "ended near the limit" if did.near_limit else ""
-    value = f"said to be {'normal' if did.word == 'normal' else 'a leak'}" if did.word else ""
-    alerted = "was told of" if did.alerted else ""
+    value = f"marked as {'normal' if did.word == 'normal' else 'a leak'}" if did.word else ""
+    alerted = "had an alert" if did.alerted else ""
     elsewhere = "" if run.device_uid == device.uid else "on another GPU"
     return [
         units.clock(run.begun_at_s, now_s=now_s),
         units.duration(did.run_s),
         units.size(did.base_bytes),
         units.size(did.top_bytes),
-        lines.joined([end, value, alerted, elsewhere]) or "-",
+        page_parts.joined([end, value, alerted, elsewhere]) or "-",
     ]

@@ -25,26 +25,6 @@ def _bootable() -> None:
     need(not why_not(), why_not())
 
 
-def test_users_have_a_manager_and_a_bus_and_nothing_is_kept() -> None:
-    outside = Path("/proc/1/cgroup").read_text()
-    with root("bookworm") as tree:
-        with booted(tree) as machine:
-            machine.run("loginctl", "enable-linger", "mleng", ok=True)
-            until((machine.files / f"run/user/{machine.uid('mleng')}/bus").exists, "a bus")
-            seen = machine.run("systemctl", "--user", "is-system-running", "--wait", user="mleng")
-            assert seen.stdout == "running\n"
-            machine.write("/home/mleng/note", "kept within", owner="mleng")
-            assert machine.run("cat", "note", user="mleng", ok=True).stdout == "kept within"
-            assert machine.run("touch", "/etc/note", user="mleng").returncode == 1
-        with booted(tree) as machine:
-            assert machine.read("/home/mleng/note") == "kept within"
-        assert "/home/mleng/note" in tree.files()
-    with root("bookworm") as tree:
-        assert "/home/mleng/note" not in tree.files()
-    assert Path("/proc/1/cgroup").read_text() == outside
-    assert mounted() == []
-
-
 @pytest.mark.parametrize("unplugged", [False, True])
 def test_after_a_crash_of_the_tests_nothing_runs_on(*, unplugged: bool) -> None:
     """Also where systemd-nspawn is killed with them: then the next run ends what is left."""

@@ -216,14 +216,15 @@ def calibration(hits: Sequence[Outcome]) -> Figures:
         rows = [row for row in one.forecasts if row.real_s > 0.0]
         if not rows:
             continue
-        highs = [math.inf if row.high_s is None else row.high_s for row in rows]
         real = np.array([row.real_s for row in rows])
-        low, mid = np.array([row.low_s for row in rows]), np.array([row.mid_s for row in rows])
-        below.append([float(np.mean(real < edge)) for edge in (low, mid, np.array(highs))])
-        errors.append(float(np.median(np.abs(np.log(np.maximum(mid, 1.0) / real)))))
-        within = (real >= low) & (real <= np.array(highs))
-        inside.append(float(within.mean()))
-        at_first.append(bool(within[0]))
+        edges = np.array(
+            [(r.low_s, r.mid_s, np.inf if r.high_s is None else r.high_s) for r in rows]
+        )
+        below.append(np.mean(real[:, None] < edges, axis=0).tolist())
+        errors.append(float(np.median([_error(row) for row in rows])))
+        within = [_covers(row) for row in rows]
+        inside.append(sum(within) / len(rows))
+        at_first.append(within[0])
     return {
         "items": len(inside),
         "covered": float(np.mean(inside)) if inside else None,
@@ -303,21 +304,20 @@ def _family(name: str, mine: Sequence[Outcome]) -> Figures:
 
 def by_process(outcomes: Sequence[Outcome]) -> Figures | None:
     """Return the figures of the same runs judged process by process."""
-    seen = [one for one in evened(outcomes) if one.processes is not None]
+    seen = [(one, one.processes) for one in evened(outcomes) if one.processes is not None]
     if not seen:
         return None
-    leaks = [one for one in seen if one.leak]
-    views = [one.processes for one in seen if one.processes is not None]
-    hits = [one for one in leaks if one.processes is not None and one.processes.alert_s is not None]
-    false = [view for view in views if view.false_s is not None]
-    precision, recall, both = f1(len(hits), len(false), len(leaks))
-    every = [one for one in outcomes if one.processes is not None]
-    days = sum(one.quiet_s for one in every) / DAY_S
-    alerts = sum(one.processes.false_alerts for one in every if one.processes is not None)
-    lefts = [left(one, one.processes.alert_s) for one in hits if one.processes is not None]
-    right = [one.processes.pattern in one.patterns for one in hits if one.processes is not None]
+    leaks = sum(one.leak for one, _ in seen)
+    hits = [(one, view) for one, view in seen if one.leak and view.alert_s is not None]
+    false = sum(view.false_s is not None for _, view in seen)
+    precision, recall, both = f1(len(hits), false, leaks)
+    every = [(one, one.processes) for one in outcomes if one.processes is not None]
+    days = sum(one.quiet_s for one, _ in every) / DAY_S
+    alerts = sum(view.false_alerts for _, view in every)
+    lefts = [left(one, view.alert_s) for one, view in hits]
+    right = [view.pattern in one.patterns for one, view in hits]
     return {
-        "leaks": len(leaks), "benign": len(seen) - len(leaks),
+        "leaks": leaks, "benign": len(seen) - leaks,
         "precision": precision, "recall": recall, "f1": both,
         "per_day": alerts / max(days, 1e-9),
         "per_day_bound": poisson_bound(alerts) / max(days, 1e-9),

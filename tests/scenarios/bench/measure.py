@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -53,17 +53,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     rivals: bool = True
     processes: bool = True
 
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """What makes it unique."""
-        return self.group, self.family, self.seed
-
 
 def corpus_of(name: str) -> Corpus:
     """Return the corpus in a module."""
-    module: Any = importlib.import_module(name)
-    found: Corpus = module
-    return found
+    return cast("Corpus", importlib.import_module(name))
 
 
 @contextmanager

@@ -46,11 +46,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Name -> first alarms under each of its pairs of thresholds."""
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        """What makes it unique."""
-        return self.group, self.family, self.seed
-
-    @property
     def quiet_s(self) -> float:
         """Seconds observed while harmless: all of it, or until the onset of a leak."""
         return min(self.onset_s, self.length_s) if self.leak else self.length_s

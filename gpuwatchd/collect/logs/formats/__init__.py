@@ -13,7 +13,7 @@ FORMATS: dict[str, str] = {
     "nvidia-smi-xml": "gpuwatchd.collect.logs.formats.nvidia_xml:Reader",
     "nvidia-smi-dmon": "gpuwatchd.collect.logs.formats.dmon:Reader",
     "nvidia-smi-pmon": "gpuwatchd.collect.logs.formats.pmon:Reader",
-    "nvidia-smi-accounted": "gpuwatchd.collect.logs.formats.accounted:Reader",
+    "nvidia-smi-accounted": "gpuwatchd.collect.logs.formats.accounting:Reader",
     "gpustat-json": "gpuwatchd.collect.logs.formats.gpustat_json:Reader",
     "gpustat-text": "gpuwatchd.collect.logs.formats.gpustat_text:Reader",
     "rocm-smi-json": "gpuwatchd.collect.logs.formats.rocm_json:Reader",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from gpuwatchd.collect.logs.collector import FormatReader
 from gpuwatchd.collect.logs.columns import guess, layout_from
 from gpuwatchd.collect.logs.rowwise import ProcessTable, between
 from gpuwatchd.collect.logs.tables import Table
@@ -23,26 +24,23 @@ _ROW = re.compile(
 _CELL = re.compile(r"\s*(?:\d+(?:\.\d+)?(?: (?:MiB|%|W|C|MHz))?|\[[A-Z][^\]]*\])\s*")
 
 
-class Reader:
+class Reader(FormatReader):
     """Holds the first rows back until they tell what their columns are."""
 
     name = "csv-without-header"
 
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._held: list[str] = []
         self._first_line = 0
         self._table: RowTable | None = None
         self._refused = 0
         if sink.options.columns:
-            self._note_columns(sink.options.columns)
-
-    def _note_columns(self, names: Sequence[str]) -> None:
-        layout = layout_from(names)
-        kind = ProcessTable if "pid" in layout.roles else Table
-        self._table = kind(layout, self._sink)
-        if not self._table.has_memory:
-            self._sink.no_memory = f"no memory column; columns named: {layout.column_names()}"
+            layout = layout_from(sink.options.columns)
+            kind = ProcessTable if "pid" in layout.roles else Table
+            self._table = kind(layout, sink)
+            if not self._table.has_memory:
+                sink.no_memory = f"no memory column; columns named: {layout.column_names()}"
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
@@ -84,7 +82,8 @@ class Reader:
             self._refused += len(held)
             self._sink.bad("no header", self._first_line, len(held))
             self._sink.no_memory = (
-                f"line {self._first_line}: a table without a header, and its columns cannot be told"
+                f"line {self._first_line}: a table without a header, and its columns cannot be "
+                "identified"
             )
             self._sink.no_memory_hint = (
                 "pass --columns, for example --columns timestamp,index,memory.used,memory.total"

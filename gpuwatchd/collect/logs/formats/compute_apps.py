@@ -72,10 +72,6 @@ class Reader(HeadedReader):
             return "pid" in layout.roles and "max_memory_usage" not in line
         return _bare(line) is not None
 
-    def make(self, layout: Layout, header: str) -> ProcessTable:
-        """Return the table under a header."""
-        return ProcessTable(layout, self._sink, header)
-
     def feed(self, lines: Sequence[str], first_line: int) -> int:
         """Take a header and rows; without a header the first row tells the columns."""
         if layout_of(lines[0]) is not None:

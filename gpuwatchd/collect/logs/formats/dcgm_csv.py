@@ -7,13 +7,13 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import BadRow, FormatReader
 from gpuwatchd.collect.logs.fields import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.collect.logs.collector import Collector
-    from gpuwatchd.collect.logs.device_identity import Place
+    from gpuwatchd.collect.logs.collector import Collector, Place
 
 _ROLES = {
     "DCGM_FI_DEV_FB_USED": "used",
@@ -24,13 +24,13 @@ _ROLES = {
 _NEEDED = frozenset({"timestamp", "metric_name", "value"})
 
 
-class Reader:
+class Reader(FormatReader):
     """Keeps the used memory at once; the others only give the total of each device."""
 
     name = "dcgm-csv"
 
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._at: dict[str, int] = {}
         self._width = 0
         self._header = ""
@@ -53,7 +53,8 @@ class Reader:
                 continue
             if "," not in line:
                 return number
-            self._row(line, first_line + number)
+            with self._sink.row(first_line + number):
+                self._row(line)
         return len(lines)
 
     def close(self) -> None:
@@ -71,31 +72,24 @@ class Reader:
             if "free" in same:
                 track.usable = used + same["free"]
 
-    def _row(self, line: str, number: int) -> None:
+    def _row(self, line: str) -> None:
         sink = self._sink
         try:
             cells = next(csv.reader([line], strict=True), [])
         except csv.Error:
             cells = []
         if len(cells) != self._width:
-            sink.bad("torn", number)
-            return
+            raise BadRow("torn")
         role = _ROLES.get(self._cell(cells, "metric_name"))
         if role is None:
             sink.good()
             return
         t = sink.clock.both(self._cell(cells, "timestamp"))
         if math.isnan(t[0]):
-            sink.bad("bad time", number)
-            return
-        try:
-            value = fields.amount(self._cell(cells, "value"), MIB)
-        except ValueError:
-            sink.bad("bad number", number)
-            return
+            raise BadRow("bad time")
+        value = fields.amount(self._cell(cells, "value"), MIB)
         if math.isnan(value):
-            sink.bad("not available", number)
-            return
+            raise BadRow("not available")
         place = self._place(cells)
         self._last.setdefault(place, {})[role] = (t[0], value)
         if role == "used":

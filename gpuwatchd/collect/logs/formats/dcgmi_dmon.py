@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import BadRow, FormatReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,13 +20,13 @@ _ROLES = {"FBUSD": "used", "FBTTL": "total", "FBFRE": "free", "FBFREE": "free", 
           "FBTOTAL": "total"}  # fmt: skip
 
 
-class Reader:
+class Reader(FormatReader):
     """Reads rows of GPUs; other entities are passed over."""
 
     name = "dcgmi-dmon"
 
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._names: list[str] = []
 
     @staticmethod
@@ -46,35 +47,26 @@ class Reader:
             if match is None:
                 return number
             if match.group(1) == "GPU":
-                self._row(int(match.group(2)), match.group(3).split(), first_line + number)
+                with self._sink.row(first_line + number):
+                    self._row(int(match.group(2)), match.group(3).split())
         return len(lines)
 
-    def close(self) -> None:
-        """Nothing is held back."""
-
-    def _row(self, index: int, cells: list[str], number: int) -> None:
+    def _row(self, index: int, cells: list[str]) -> None:
         sink = self._sink
         if len(cells) != len(self._names):
-            sink.bad("torn", number)
-            return
+            raise BadRow("torn")
         values = {_ROLES[name.upper()]: cell for name, cell in zip(self._names, cells, strict=True)
                  if name.upper() in _ROLES}  # fmt: skip
         if "used" not in values:
             sink.no_memory = f"no memory column; columns found: {', '.join(self._names)}"
             sink.no_memory_hint = "log with dcgmi dmon -e 250,252"
-            sink.bad("no memory column", number)
-            return
-        try:
-            amounts = {role: fields.amount(cell) for role, cell in values.items()}
-        except ValueError:
-            sink.bad("bad number", number)
-            return
+            raise BadRow("no memory column")
+        amounts = {role: fields.amount(cell) for role, cell in values.items()}
         used, total = amounts["used"], amounts.get("total", math.nan)
         if math.isnan(total):
             total = used + amounts.get("free", math.nan)
         if math.isnan(used) or used > total:
-            sink.bad("not available" if math.isnan(used) else "torn", number)
-            return
+            raise BadRow("not available" if math.isnan(used) else "torn")
         place = sink.places.find(index=index)
         sink.ticks.of(("dcgmi", place.order))
         sink.point(place, None, used, total=None if math.isnan(total) else total)

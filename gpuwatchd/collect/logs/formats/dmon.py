@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import BadRow
 from gpuwatchd.collect.logs.tables import HashedReader, names_of
 
 if TYPE_CHECKING:
@@ -23,36 +24,27 @@ class Reader(HashedReader):
         names = names_of(lines[at])
         return bool(names) and "pid" not in names
 
-    def row(self, line: str, number: int) -> None:
+    def row(self, line: str) -> None:
         """Read one row."""
         cells, sink = line.split(), self._sink
         if len(cells) != len(self._names):
-            sink.bad("torn", number)
-            return
+            raise BadRow("torn")
         row = dict(zip(self._names, cells, strict=True))
         index, t = fields.whole(row["gpu"]), self.time(row)
         if index is None:
-            sink.bad("torn", number)
-            return
+            raise BadRow("torn")
         if t is not None and math.isnan(t[0]):
-            sink.bad("bad time", number)
-            return
+            raise BadRow("bad time")
         if "fb" not in row:
             sink.no_memory = (
                 "no memory column (mem is use of the bandwidth); columns found: "
                 f"{', '.join(self._names)}"
             )
             sink.no_memory_hint = "log with nvidia-smi dmon -s mu -o DT"
-            sink.bad("no memory column", number)
-            return
-        try:
-            used = self.memory(row)
-        except ValueError:
-            sink.bad("bad number", number)
-            return
+            raise BadRow("no memory column")
+        used = self.memory(row)
         if used is None:
-            sink.bad("not available", number)
-            return
+            raise BadRow("not available")
         place = sink.places.find(index=index)
         if t is None:
             sink.ticks.of(("gpu", place.order))

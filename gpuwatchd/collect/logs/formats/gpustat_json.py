@@ -7,12 +7,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import BadRow
 from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.collect.logs.device_identity import Place
+    from gpuwatchd.collect.logs.collector import Place
 
 _OWN = re.compile(r'"gpus"\s*:\s*\[')
 
@@ -39,7 +40,8 @@ class Reader(JsonReader):
         for position, gpu in enumerate(gpus):
             self._sink.ticks.of(("gpustat", position))
             if isinstance(gpu, dict):
-                self._gpu(gpu, text_of(value.get("hostname")), t, line)
+                with self._sink.row(line):
+                    self._gpu(gpu, text_of(value.get("hostname")), t, line)
             else:
                 self._sink.bad("torn", line)
 
@@ -47,17 +49,11 @@ class Reader(JsonReader):
         self, gpu: dict[str, Any], host: str, t: tuple[float, float] | None, line: int
     ) -> None:
         if t is not None and math.isnan(t[0]):
-            self._sink.bad("bad time", line)
-            return
-        try:
-            used = fields.amount(text_of(gpu.get("memory.used")))
-            total = fields.amount(text_of(gpu.get("memory.total")))
-        except ValueError:
-            self._sink.bad("bad number", line)
-            return
+            raise BadRow("bad time")
+        used = fields.amount(text_of(gpu.get("memory.used")))
+        total = fields.amount(text_of(gpu.get("memory.total")))
         if used > total:
-            self._sink.bad("torn", line)
-            return
+            raise BadRow("torn")
         known = None if math.isnan(total) or total <= 0 else total
         place = self._sink.places.find(
             uuid=fields.uuid(text_of(gpu.get("uuid"))),
@@ -74,11 +70,10 @@ class Reader(JsonReader):
         processes = gpu.get("processes")
         for each in processes if isinstance(processes, list) else ():
             if isinstance(each, dict):
-                self._process(each, place, t, line)
+                with self._sink.row(line):
+                    self._process(each, place, t)
 
-    def _process(
-        self, each: dict[str, Any], place: Place, t: tuple[float, float] | None, line: int
-    ) -> None:
+    def _process(self, each: dict[str, Any], place: Place, t: tuple[float, float] | None) -> None:
         pid = fields.whole(text_of(each.get("pid")))
         argv = each.get("full_command")
         who = None if pid is None else self._sink.process(
@@ -87,14 +82,9 @@ class Reader(JsonReader):
             user=fields.value_or_none(text_of(each.get("username"))),
             argv=[text_of(word) for word in argv] if isinstance(argv, list) else (),
         )  # fmt: skip
-        try:
-            used = fields.amount(text_of(each.get("gpu_memory_usage")))
-        except ValueError:
-            self._sink.bad("bad number", line)
-            return
+        used = fields.amount(text_of(each.get("gpu_memory_usage")))
         if who is None or math.isnan(used):
-            self._sink.bad("not available", line)
-        elif place.total is not None and used > place.total:
-            self._sink.bad("torn", line)
-        else:
-            self._sink.point(place, t, used, process=who)
+            raise BadRow("not available")
+        if place.total is not None and used > place.total:
+            raise BadRow("torn")
+        self._sink.point(place, t, used, process=who)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from gpuwatchd.collect.logs.collector import BadRow, FormatReader
 from gpuwatchd.collect.logs.fields import MIB
 
 if TYPE_CHECKING:
@@ -20,13 +21,13 @@ _HEAD = re.compile(r"(\S+)\s+(\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})(?:\s|$)")
 _PROCESS = re.compile(r"([\w.-]+):([^\s()]+?)(?:/(\d{1,10}))?\((\d{1,9}|\?+)M\)")
 
 
-class Reader:
+class Reader(FormatReader):
     """Reads one look at a time: a line of host and date, then a line per GPU."""
 
     name = "gpustat-text"
 
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._t: Time = None
         self._host: str | None = None
 
@@ -52,22 +53,18 @@ class Reader:
             row = _ROW.match(stripped)
             if row is None:
                 return number
-            self._row(row, first_line + number)
+            with self._sink.row(first_line + number):
+                self._row(row)
         return len(lines)
 
-    def close(self) -> None:
-        """Nothing is held back."""
-
-    def _row(self, row: re.Match[str], number: int) -> None:
+    def _row(self, row: re.Match[str]) -> None:
         index, name, used, total, rest = row.groups()
         sink = self._sink
         if "?" in used or "?" in total:
-            sink.bad("not available", number)
-            return
+            raise BadRow("not available")
         used_bytes, total_bytes = int(used) * MIB, int(total) * MIB
         if used_bytes > total_bytes:
-            sink.bad("torn", number)
-            return
+            raise BadRow("torn")
         place = sink.places.find(index=int(index), host=self._host, name=name, total=total_bytes)
         if self._t is None:
             sink.ticks.of(("gpustat", place.order))

@@ -8,15 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.collect.logs.columns import layout_of
-from gpuwatchd.collect.logs.rowwise import ProcessTable
-from gpuwatchd.collect.logs.tables import HeadedReader, Table
+from gpuwatchd.collect.logs.tables import HeadedReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.collect.logs.columns import Layout
-    from gpuwatchd.collect.logs.rowwise import RowTable
-
 
 OF_HISTORY: Final = {
     "at": "taken_at",
@@ -47,11 +44,6 @@ class Reader(HeadedReader):
             names = header.strip().split(",")
             return layout_of(",".join(OF_HISTORY.get(name, name) for name in names))
         return layout_of(header)
-
-    def make(self, layout: Layout, header: str) -> RowTable:
-        """Return the table under a header."""
-        kind = ProcessTable if "pid" in layout.roles else Table
-        return kind(layout, self._sink, header)
 
 
 def _is_history(line: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from gpuwatchd.collect.logs.collector import FormatReader
 from gpuwatchd.collect.logs.documents import Card, Instance, Memory, Process, keep
 
 if TYPE_CHECKING:
@@ -20,13 +21,13 @@ _TOP_KEYS = ("Timestamp", "Driver Version", "CUDA", "KMD", "Attached GPUs", "NVM
 _AMOUNTS = {"Total": "total", "Used": "used", "Free": "free"}
 
 
-class Reader:
+class Reader(FormatReader):
     """Keeps one card at a time."""
 
     name = "nvidia-smi-q"
 
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._card: Card | None = None
         self._line = 0
         self._count = 0

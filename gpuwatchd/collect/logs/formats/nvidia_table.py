@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from gpuwatchd.collect.logs.collector import FormatReader
 from gpuwatchd.collect.logs.documents import Card, Instance, Memory, Process, keep
 from gpuwatchd.collect.logs.times import Clock
 
@@ -41,13 +42,13 @@ def _date_in(line: str) -> str | None:
     return None if math.isnan(_CLOCK.parse(text)) else text
 
 
-class Reader:
+class Reader(FormatReader):
     """Reads the first box, the box of MIG devices and the box of processes."""
 
     name = "nvidia-smi-table"
 
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._t: Time = None
         self._cards: dict[int, Card] = {}
         self._box = ""
@@ -78,18 +79,14 @@ class Reader:
             date = _date_in(stripped)
             if date is None:
                 return number
-            self._flush()
+            self.close()
             self._t = self._sink.clock.both(date)
         return len(lines)
-
-    def close(self) -> None:
-        """End the last table."""
-        self._flush()
 
     def _inside(self, line: str, number: int) -> None:
         if _BANNER.match(line):
             if self._box:
-                self._flush()
+                self.close()
             self._box, self._line = "cards", number
         elif line.startswith("| MIG devices:"):
             self._box = "parts"
@@ -130,7 +127,8 @@ class Reader:
         if card is not None:
             card.processes.append(Process(pid, name, used, gi, ci))
 
-    def _flush(self) -> None:
+    def close(self) -> None:
+        """End the last table."""
         cards, self._cards = self._cards, {}
         self._box, self._open = "", None
         if not cards:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from gpuwatchd.collect.logs.collector import FormatReader
 from gpuwatchd.collect.logs.documents import Card, Instance, Memory, Process, keep
 
 if TYPE_CHECKING:
@@ -20,13 +21,13 @@ _END = "</nvidia_smi_log>"
 _PROLOGUE = re.compile(r"<\?xml[^>]*\?>|<!DOCTYPE[^>\[]*>")
 
 
-class Reader:
+class Reader(FormatReader):
     """Parses one document at a time, without its DTD and without entities."""
 
     name = "nvidia-smi-xml"
 
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._lines: list[str] = []
         self._chars = 0
         self._line = 0

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import BadRow
 from gpuwatchd.collect.logs.rowwise import NO_AMOUNT
 from gpuwatchd.collect.logs.tables import HashedReader, names_of
 
@@ -23,13 +24,12 @@ class Reader(HashedReader):
         """Say whether a header of the process monitor stands here."""
         return "pid" in names_of(lines[at])
 
-    def row(self, line: str, number: int) -> None:
+    def row(self, line: str) -> None:
         """Read one row."""
         sink = self._sink
         cells = line.split(None, len(self._names) - 1)
         if len(cells) != len(self._names):
-            sink.bad("torn", number)
-            return
+            raise BadRow("torn")
         row = dict(zip(self._names, cells, strict=True))
         index, pid, t = fields.whole(row["gpu"]), fields.whole(row["pid"]), self.time(row)
         place = sink.places.find(index=index) if index is not None else None
@@ -38,17 +38,11 @@ class Reader(HashedReader):
                 sink.ticks.of(("pid", place.order, None))
             return
         if pid is None or place is None:
-            sink.bad("torn", number)
-            return
+            raise BadRow("torn")
         if t is not None and math.isnan(t[0]):
-            sink.bad("bad time", number)
-            return
+            raise BadRow("bad time")
         process = sink.process(pid, row.get("command") or row.get("name"))
-        try:
-            used = self.memory(row)
-        except ValueError:
-            sink.bad("bad number", number)
-            return
+        used = self.memory(row)
         if t is None:
             sink.ticks.of(("pid", place.order, pid))
         if used is None or process is None:
@@ -57,6 +51,5 @@ class Reader(HashedReader):
                     f"{NO_AMOUNT}; columns found: {', '.join(self._names)}"
                 )
                 sink.no_memory_hint = sink.no_memory_hint or "log with nvidia-smi pmon -s um -o DT"
-            sink.bad("not available" if "fb" in row else "no memory column", number)
-            return
+            raise BadRow("not available" if "fb" in row else "no memory column")
         sink.point(place, t, used, process=process)

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import BadRow, FormatReader
 from gpuwatchd.collect.logs.fields import MIB
 
 if TYPE_CHECKING:
@@ -41,13 +42,13 @@ _KEYS = ("uuid", "gpu_uuid", "device_uid", "gpu", "index", "minor_number", "gpu_
 _Key = tuple[str | None, ...]
 
 
-class Reader:
+class Reader(FormatReader):
     """Gathers one scrape at a time: a series that comes again starts the next one."""
 
     name = "prometheus"
 
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._seen: set[str] = set()
         self._rows: dict[_Key, dict[str, float]] = {}
         self._labels: dict[_Key, dict[str, str]] = {}
@@ -74,37 +75,32 @@ class Reader:
             self._metric(match, first_line + number)
         return len(lines)
 
-    def close(self) -> None:
-        """End the last scrape."""
-        self._flush()
-
     def _metric(self, match: re.Match[str], number: int) -> None:
         name, labels, value, stamp = match.groups()
         if name not in METRICS:
             return
         series = f"{name}{{{labels}}}"
         if series in self._seen or (stamp and self._stamp and int(stamp) / 1e3 != self._stamp):
-            self._flush()
+            self.close()
         self._seen.add(series)
         self._line = number
         self._stamp = int(stamp) / 1e3 if stamp else None
         values = {key.lower(): _unescaped(text) for key, text in _LABEL.findall(labels or "")}
         key = tuple(values.get(each) for each in _KEYS)
         role, unit = METRICS[name]
-        try:
+        with self._sink.row(number):
             self._rows.setdefault(key, {})[role] = fields.amount(value, unit)
-        except ValueError:
-            self._sink.bad("bad number", number)
-            return
-        self._labels[key] = values
+            self._labels[key] = values
 
-    def _flush(self) -> None:
+    def close(self) -> None:
+        """End the last scrape."""
         rows, self._rows = self._rows, {}
         stamp, self._stamp = self._stamp, None
         self._seen.clear()
         self._sink.ticks.advance()
         for key, amounts in rows.items():
-            self._device(self._labels[key], amounts, stamp)
+            with self._sink.row(self._line):
+                self._device(self._labels[key], amounts, stamp)
 
     def _device(
         self, labels: dict[str, str], amounts: dict[str, float], stamp: float | None
@@ -115,8 +111,7 @@ class Reader:
         if math.isnan(total):
             total = used + free + amounts.get("reserved", 0.0)
         if math.isnan(used) or used > total:
-            sink.bad("not available" if math.isnan(used) else "torn", self._line)
-            return
+            raise BadRow("not available" if math.isnan(used) else "torn")
         index = labels.get("gpu") or labels.get("index") or labels.get("minor_number")
         place = sink.places.find(
             uuid=fields.uuid(

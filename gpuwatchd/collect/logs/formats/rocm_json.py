@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import BadRow
 from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
 
 if TYPE_CHECKING:
@@ -35,22 +36,17 @@ class Reader(JsonReader):
             match = _CARD.fullmatch(key)
             if match and isinstance(card, dict):
                 self._sink.ticks.of(key)
-                self._card(int(match.group(1)), card, line)
+                with self._sink.row(line):
+                    self._card(int(match.group(1)), card)
 
-    def _card(self, index: int, card: dict[str, Any], line: int) -> None:
+    def _card(self, index: int, card: dict[str, Any]) -> None:
         if _USED not in card:
             self._sink.no_memory = "no VRAM figure; log with rocm-smi --showmeminfo vram --json"
-            self._sink.bad("no memory column", line)
-            return
-        try:
-            used = fields.amount(text_of(card[_USED]), 1.0)
-            total = fields.amount(text_of(card.get(_TOTAL)), 1.0)
-        except ValueError:
-            self._sink.bad("bad number", line)
-            return
+            raise BadRow("no memory column")
+        used = fields.amount(text_of(card[_USED]), 1.0)
+        total = fields.amount(text_of(card.get(_TOTAL)), 1.0)
         if math.isnan(used) or used > total:
-            self._sink.bad("not available" if math.isnan(used) else "torn", line)
-            return
+            raise BadRow("not available" if math.isnan(used) else "torn")
         names = (text_of(card.get(name)) for name in _NAMES)
         name = next((name for name in names if name and not name.startswith("0x")), "AMD GPU")
         known = None if math.isnan(total) or total <= 0 else total

@@ -123,7 +123,7 @@ def read(raw: IO[bytes], sink: Collector) -> None:
         _device(sink, device, mine, events)
     if crashes:
         times = "once" if crashes == 1 else f"{crashes} times"
-        sink.note(f"the trace says that memory ran out {times}")
+        sink.note(f"the trace shows that memory ran out {times}")
     if not any(traces):
         sink.note(
             "no history in this snapshot: call torch.cuda.memory._record_memory_history() first"

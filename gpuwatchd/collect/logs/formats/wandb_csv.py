@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.logs.wandb import COLUMN, Wide
+from gpuwatchd.collect.logs.collector import FormatReader
+from gpuwatchd.collect.logs.wandb import COLUMN, take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,14 +14,13 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.logs.collector import Collector
 
 
-class Reader:
+class Reader(FormatReader):
     """One wide table."""
 
     name = "wandb-csv"
 
     def __init__(self, sink: Collector) -> None:
-        self._sink = sink
-        self._wide = Wide(sink)
+        super().__init__(sink)
         self._names: list[str] = []
 
     @staticmethod
@@ -45,11 +45,9 @@ class Reader:
             if len(cells) != len(self._names):
                 self._sink.bad("torn", first_line + number)
             else:
-                self._wide.take(dict(zip(self._names, cells, strict=True)), first_line + number)
+                row = dict(zip(self._names, cells, strict=True))
+                take(row, first_line + number, self._sink)
         return len(lines)
-
-    def close(self) -> None:
-        """Nothing is held back."""
 
 
 def _cells(line: str) -> list[str]:

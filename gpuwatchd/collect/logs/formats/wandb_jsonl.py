@@ -6,12 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
-from gpuwatchd.collect.logs.wandb import Wide
+from gpuwatchd.collect.logs.wandb import take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from gpuwatchd.collect.logs.collector import Collector
 
 _OWN = re.compile(r'"[^"]*gpu\.(?:process\.)?\d{1,3}\.memoryAllocated')
 
@@ -21,10 +19,6 @@ class Reader(JsonReader):
 
     name = "wandb-jsonl"
 
-    def __init__(self, sink: Collector) -> None:
-        super().__init__(sink)
-        self._wide = Wide(sink)
-
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
         """Say whether an object with such keys begins here."""
@@ -32,4 +26,4 @@ class Reader(JsonReader):
 
     def value(self, value: dict[str, Any], line: int) -> None:
         """Read one object."""
-        self._wide.take({key: text_of(each) for key, each in value.items()}, line)
+        take({key: text_of(each) for key, each in value.items()}, line, self._sink)

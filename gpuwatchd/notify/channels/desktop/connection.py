@@ -189,7 +189,7 @@ class Link:
         interface.call_notify = self._call_notify
         for signal, hear in (
             ("on_action_invoked", self._on_action),
-            ("on_notification_closed", self._on_closed),
+            ("on_notification_closed", lambda number, _: self._shown.closed(number)),
         ):
             if hasattr(interface, signal):
                 getattr(interface, signal)(hear)
@@ -208,9 +208,6 @@ class Link:
         name = "show" if key == "default" else key
         if name == "show" or any(button.name == name for button in message.buttons):
             self._pressed(name, message)
-
-    def _on_closed(self, number: int, _: int) -> None:
-        self._shown.closed(number)
 
     async def same(self) -> bool:
         """Say whether the server is still the one that was asked what it can do."""

@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import errno
 import ipaddress
+import os
 import re
 import smtplib
 import socket
 import ssl
+import threading
 import time
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gpuwatchd.charts import child_process
 from gpuwatchd.core import text
@@ -24,13 +27,111 @@ from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability
 from gpuwatchd.notify import credentials
 from gpuwatchd.notify.channels.email import message as mail
-from gpuwatchd.notify.channels.email import smtp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from email.message import EmailMessage
 
     from gpuwatchd.core.model import Message
+
+# SMTP clients whose whole conversation has one time limit, not each line of an answer its own.
+
+MOST_BYTES: Final = 1 << 20
+"""No answer of a mail server is as long."""
+
+
+class Client(smtplib.SMTP):
+    """A client whose ``timeout`` bounds the conversation with the server.
+
+    The time limit of a socket begins anew with every byte: a server that says a line now and then
+    and never comes to an end would hold us for ever.
+
+    Parameters
+    ----------
+    host, port
+        The server.
+    timeout
+        Seconds.
+    options
+        As of the standard library.
+    """
+
+    def __init__(self, host: str, port: int, *, timeout: float, **options: Any) -> None:
+        self._ends_s = time.monotonic() + timeout
+        super().__init__(host, port, timeout=timeout, **options)
+
+    def getreply(self) -> tuple[int, bytes]:
+        """Return one answer, code and text.
+
+        Raises
+        ------
+        TimeoutError
+            When it has not ended in time.
+        smtplib.SMTPException
+            As the standard library does.
+        """
+        if self.sock is None:
+            return super().getreply()
+        over = threading.Event()
+        # Of our own: it stays the same while TLS is wrapped around the connection.
+        line = socket.socket(fileno=os.dup(self.sock.fileno()))
+
+        def cut() -> None:
+            over.set()
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(max(0.0, self._ends_s - time.monotonic()), cut)
+        timer.daemon = True
+        timer.start()
+        if self.file is None:
+            self.file = self.sock.makefile("rb")
+        whole, bounded = self.file, _Bounded(self.file)
+        self.file = bounded
+        try:
+            return super().getreply()
+        except (smtplib.SMTPServerDisconnected, OSError):
+            if over.is_set():
+                raise TimeoutError from None
+            if bounded.left <= 0:
+                raise OSError(errno.EMSGSIZE, "its answer has no end") from None
+            raise
+        finally:
+            if self.file is bounded:
+                self.file = whole
+            timer.cancel()
+            line.close()
+
+
+class _Bounded:
+    """What a server says, up to a bound for one answer: the library keeps every line of it."""
+
+    def __init__(self, whole: Any) -> None:
+        self._whole = whole
+        self.left = MOST_BYTES
+
+    def readline(self, most: int = -1) -> bytes:
+        """Return the next line.
+
+        Raises
+        ------
+        OSError
+            The answer is longer than any that is meant.
+        """
+        said: bytes = self._whole.readline(most)
+        self.left -= len(said)
+        if self.left <= 0:
+            raise OSError(errno.EMSGSIZE, "its answer has no end")
+        return said
+
+    def close(self) -> None:
+        """Close what is read from."""
+        self._whole.close()
+
+
+class TlsClient(Client, smtplib.SMTP_SSL):
+    """The same over TLS from the first byte."""
+
 
 CREDENTIAL = "smtp-password"
 VARIABLE = "GPUWATCHD_SMTP_PASSWORD"
@@ -169,9 +270,9 @@ class EmailNotifier:
         left_s = max(0.1, ends_s - time.monotonic())
         client: smtplib.SMTP
         if self._security == "tls" and context is not None:
-            client = smtp.TlsClient(self._host, self._port, timeout=left_s, context=context)
+            client = TlsClient(self._host, self._port, timeout=left_s, context=context)
         else:
-            client = smtp.Client(self._host, self._port, timeout=left_s)
+            client = Client(self._host, self._port, timeout=left_s)
         try:
             if self._security == "starttls":
                 client.starttls(context=context)
@@ -199,14 +300,14 @@ class EmailNotifier:
         if not self._host:
             wrong = "host is not set", 'set [notify.email] host = "smtp.example.org"'
         elif not self._to:
-            wrong = "nobody to send to", 'set [notify.email] to = ["you@example.org"]'
+            wrong = "no recipient", 'set [notify.email] to = ["you@example.org"]'
         elif not _ADDRESS.fullmatch(self._sender):
             wrong = "sender is not an address", 'set [notify.email] sender = "gpu@example.org"'
         elif bad := [value for value in self._to if not _ADDRESS.fullmatch(value)]:
             wrong = f"{text.clean(bad[0])!r} is not an address", "one plain address per entry of to"
         elif self._security == "none" and not _is_loopback(self._host):
             wrong = (
-                f"security = none is refused for {text.clean(self._host)}: anybody could read it",
+                f"security = none is refused for {text.clean(self._host)}: anyone could read it",
                 'set security = "starttls" or "tls"',
             )
         if wrong is not None:
@@ -345,7 +446,7 @@ def _tls_reason(error: ssl.SSLError) -> tuple[bool, str, str]:
     hint = 'check port and security ("tls" is 465, "starttls" 587)'
     reason = getattr(error, "reason", None) or "unknown"
     if reason == "WRONG_VERSION_NUMBER":
-        return True, "it does not speak TLS here", hint
+        return True, "it does not offer TLS here", hint
     return False, f"TLS failed: {text.clean(reason)}", hint
 
 
@@ -455,9 +556,9 @@ class Reach(EmailNotifier):
         context = self._context()
         client: smtplib.SMTP
         if self._security == "tls" and context is not None:
-            client = smtp.TlsClient(self._host, self._port, timeout=self.timeout_s, context=context)
+            client = TlsClient(self._host, self._port, timeout=self.timeout_s, context=context)
         else:
-            client = smtp.Client(self._host, self._port, timeout=self.timeout_s)
+            client = Client(self._host, self._port, timeout=self.timeout_s)
         try:
             client.ehlo_or_helo_if_needed()
             if self._security == "starttls":

@@ -1,0 +1,173 @@
+"""What a chart of memory over time consists of; terminal, Matplotlib and browser draw the same.
+
+A picture says nothing that is not known: time without samples is a gap and never bridged, a point
+that stands for many has its lowest and highest value, a forecast has its interval, and one that is
+open-ended has no end.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any, Literal
+
+import msgspec
+
+from gpuwatchd.core import units
+from gpuwatchd.core.design import Kind
+from gpuwatchd.core.model.base import Severity, Value
+
+MarkKind = Literal["alert", "resolved", "event", "restart", "began", "ended", "saved", "asked"]
+"""alert, resolved: of an alert; event: of the hardware or the driver; restart: machine or recording
+began anew, or the clock was set; began, ended: of a process; saved, asked: checkpoints."""
+
+
+Form = Literal["png", "svg"]
+
+
+class Curve(Value, frozen=True, kw_only=True):
+    """Memory over time, oldest first. All tuples have the same length (n,)."""
+
+    at_s: tuple[float, ...] = ()
+    """Epoch seconds, strictly ascending: a sample, or the middle of a bucket."""
+    used_bytes: tuple[float | None, ...] = ()
+    """The sample, or the mean of the bucket. None: a gap, one point with None wherever no samples
+    are known between its neighbours; never first or last."""
+    low_bytes: tuple[float | None, ...] = ()
+    """Lowest of each bucket; the same as ``used_bytes`` for single samples."""
+    high_bytes: tuple[float | None, ...] = ()
+    width_s: float = 0.0
+    """Of a bucket; 0 for single samples."""
+
+    def runs(self) -> list[list[int]]:
+        """Return the places of the points between gaps, run by run."""
+        known = groupby(range(len(self.used_bytes)), lambda n: self.used_bytes[n] is not None)
+        return [list(run) for there, run in known if there]
+
+
+class Forecast(Value, frozen=True, kw_only=True):
+    """Where a growth leads, as it was judged; only of what leaks now."""
+
+    judged_at_s: float
+    level_bytes: float
+    """Where the fit stands at the judgement."""
+    rate_bytes_per_s: float
+    onset_at_s: float | None
+    """From where the fit is drawn."""
+    limit_bytes: float | None
+    """Where this subject runs out."""
+    low_s: float | None
+    """Seconds from the judgement to out of memory, 5 %; None: no time is foreseen."""
+    mid_s: float | None
+    high_s: float | None
+    """95 %; None beside a known ``mid_s``: open-ended, it may level off before it gets there."""
+
+
+class Mark(Value, frozen=True, kw_only=True):
+    """Something that happened."""
+
+    at_s: float
+    kind: MarkKind
+    text: str
+    """Clean, one line, as `history --events` and `alerts` say it."""
+    severity: Severity | None = None
+    """Of an alert."""
+
+
+class Gap(Value, frozen=True, kw_only=True):
+    """Time of which nothing is known."""
+
+    begin_s: float
+    end_s: float
+    why: str
+    """Such as "the daemon was not running"; "" where it is not known."""
+
+
+class Picture(Value, frozen=True, kw_only=True):
+    """Everything on one chart of one subject: a device, or a process on a device."""
+
+    key: str
+    """Stable: ``Subject.id``."""
+    title: str
+    """Such as "GPU 0  NVIDIA H100" or "python train.py[4711] of alice on GPU 0"."""
+    kind: Kind
+    verdict: str
+    """In words, as ``status`` has it."""
+    begin_s: float
+    end_s: float
+    """Span of the past that was asked for; a forecast may reach beyond its end."""
+    now_s: float
+    curve: Curve
+    floor: Curve | None = None
+    """The level that memory always came back to; None where the curve is too short for one."""
+    limit_bytes: float | None = None
+    """Of the device; of a process, what it could have at most: what it has and what is free."""
+    forecast: Forecast | None = None
+    marks: tuple[Mark, ...] = ()
+    """Oldest first."""
+    gaps: tuple[Gap, ...] = ()
+    """Oldest first."""
+    notes: tuple[str, ...] = ()
+    """What has to be known to read it rightly, such as "one point is 12 minutes"."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is known of the whole span."""
+        return not self.curve.at_s
+
+
+class Order(Value, frozen=True, kw_only=True):
+    """What a file shows."""
+
+    pictures: tuple[Picture, ...]
+    form: Form
+    dark: bool = False
+    width_px: int | None = None
+    height_px: int | None = None
+    """None: as much as the panels need."""
+    dpi: float | None = None
+    """Dots of an inch; None: as the form and the size have it."""
+    bare: bool = False
+    """Without title, verdict and legend: who shows it says all three."""
+    window: tuple[float, float] | None = None
+    """The span that is shown, epoch seconds; None: all, with the forecast."""
+
+
+# A picture as JSON, for ``plot --json``, the report and the live page.
+
+
+def to_json(picture: Picture) -> dict[str, Any]:
+    """Return a picture with RFC 3339 instants; curves are arrays of epoch seconds and bytes."""
+    forecast = picture.forecast
+    return {
+        "key": picture.key,
+        "title": picture.title,
+        "kind": picture.kind,
+        "verdict": picture.verdict,
+        "begin_at": units.instant(picture.begin_s),
+        "end_at": units.instant(picture.end_s),
+        "now_at": units.instant(picture.now_s),
+        "curve": msgspec.to_builtins(picture.curve),
+        "floor": msgspec.to_builtins(picture.floor),
+        "limit_bytes": picture.limit_bytes,
+        "forecast": None
+        if forecast is None
+        else {
+            "judged_at": units.instant(forecast.judged_at_s),
+            "level_bytes": forecast.level_bytes,
+            "rate_bytes_per_s": forecast.rate_bytes_per_s,
+            "onset_at": units.instant(forecast.onset_at_s),
+            "limit_bytes": forecast.limit_bytes,
+            "low_s": forecast.low_s,
+            "mid_s": forecast.mid_s,
+            "high_s": forecast.high_s,
+        },
+        "marks": [
+            {"at": units.instant(m.at_s), "kind": m.kind, "text": m.text, "severity": m.severity}
+            for m in picture.marks
+        ],
+        "gaps": [
+            {"begin_at": units.instant(g.begin_s), "end_at": units.instant(g.end_s), "why": g.why}
+            for g in picture.gaps
+        ],
+        "notes": list(picture.notes),
+    }

@@ -1,0 +1,448 @@
+"""Reading who one process is: user, program, job and rank, from its files under /proc."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import threading
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from gpuwatchd.analysis import frameworks
+from gpuwatchd.collect.host import cgroup, program
+from gpuwatchd.collect.host.procfs import (
+    NoDescriptor,
+    full_name,
+    libraries_in,
+    parse_stat,
+    parse_status,
+    read_bytes,
+    read_some,
+    read_stat,
+    words_of,
+)
+from gpuwatchd.collect.host.program import ancestors
+from gpuwatchd.core.codes import NameKind
+from gpuwatchd.core.model import ProcessInfo, ProcessKey
+from gpuwatchd.core.text import clean, mask_argv, mask_title
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from gpuwatchd.collect.host.cgroup import Place
+    from gpuwatchd.collect.host.procfs import Stat
+    from gpuwatchd.collect.host.program import Ancestor
+
+MAX_THREADS: Final = 64
+_ARGV_BYTES: Final = 16 * 1024
+_NEAR: Final = 3
+"""A program that renames itself often has a parent that did."""
+_ENVIRON_BYTES: Final = 256 * 1024
+_MAPS_BYTES: Final = 4 * 1024 * 1024
+
+
+class Reading(NamedTuple):
+    """What one reading of a process's files gave."""
+
+    info: ProcessInfo
+    anonymous_bytes: int | None
+    """Memory of its own on the host, swapped or not."""
+
+
+class Registry:
+    """Reads who processes are; keeps nothing of them but names of users.
+
+    Parameters
+    ----------
+    proc
+        Where /proc is.
+    booted_at_s
+        When the system was booted, epoch seconds; None where that is unknown.
+    """
+
+    def __init__(self, proc: Path, booted_at_s: float | None) -> None:
+        self.booted_at_s = booted_at_s
+        self._proc = proc
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self._users = Users()
+
+    def stat(self, pid: int) -> Stat | None:
+        """Return what /proc/PID/stat says; None when there is no such process.
+
+        Raises
+        ------
+        NoDescriptor
+            When there is no descriptor to spare to look with.
+        """
+        return parse_stat(read_stat(f"{self._proc}/{pid}/stat"))
+
+    def stat_if_any(self, pid: int) -> Stat | None:
+        """Return the same; None also where there is no descriptor to spare."""
+        try:
+            return self.stat(pid)
+        except NoDescriptor:
+            return None
+
+    def read(self, pid: int, stat: Stat, *, closer: bool) -> Reading:
+        """Build the record of a process; ``closer`` reads its memory map too."""
+        folder = f"{self._proc}/{pid}"
+        argv = words_of(read_some(f"{folder}/cmdline", _ARGV_BYTES))
+        status = parse_status(read_bytes(f"{folder}/status"))
+        place = cgroup.parse(read_bytes(f"{folder}/cgroup"))
+        maps = read_some(f"{folder}/maps", _MAPS_BYTES) if closer else b""
+        threads = self._threads(folder) if closer and not maps else ()
+        libraries = libraries_in(maps)
+        title = stat.name.decode("utf-8", "replace")
+        family = ancestors(self._proc, pid, stat)
+        own = facts(self._environ(pid))
+        parent = self._inherited(family) if own is None else None
+        member = membership(own, parent, family, place, argv[0] if argv else title)
+        framework, sure = frameworks.recognise(argv, libraries, title, threads)
+        info = ProcessInfo(
+            key=ProcessKey(pid=pid, started_at_s=self._started_at_s(stat)),
+            name=mask_title(full_name(stat.name, argv)),
+            user=None if status.uid is None else self._users.name(status.uid),
+            uid=status.uid,
+            argv=mask_argv(argv),
+            parent_pid=stat.parent_pid,
+            state=stat.state,
+            container=place.container,
+            pod=place.pod,
+            job=place.job,
+            unit=place.unit,
+            group=member.group,
+            rank=member.rank,
+            world=member.world,
+            parents=tuple(ancestor.label for ancestor in family),
+            framework=framework,
+            framework_sure=sure,
+            frameworks=frameworks.loaded(libraries),
+            role=frameworks.role(argv, title),
+        )
+        process = program.keyed(info, folder, argv, libraries)
+        return Reading(process, status.anonymous_bytes)
+
+    def moved(self, info: ProcessInfo, stat: Stat) -> ProcessInfo:
+        """Return a process in its present state, with its present parents."""
+        parents = info.parents
+        if stat.parent_pid != info.parent_pid:
+            parents = tuple(each.label for each in ancestors(self._proc, info.key.pid, stat))
+        return msgspec.structs.replace(
+            info, state=stat.state, parent_pid=stat.parent_pid, parents=parents
+        )
+
+    def _inherited(self, family: Sequence[Ancestor]) -> dict[str, str] | None:
+        """Return the facts of the nearest ancestor that has not lost its environment."""
+        near = (facts(self._environ(ancestor.pid)) for ancestor in family[:_NEAR])
+        return next((values for values in near if values is not None), None)
+
+    def _environ(self, pid: int) -> bytes:
+        """Return a process's environment, for :func:`facts` only: it may hold secrets."""
+        return read_some(f"{self._proc}/{pid}/environ", _ENVIRON_BYTES)
+
+    def _started_at_s(self, stat: Stat) -> float | None:
+        if self.booted_at_s is None:
+            return None
+        return self.booted_at_s + stat.starttime / self._ticks_per_s
+
+    @staticmethod
+    def _threads(folder: str) -> list[str]:
+        names: list[str] = []
+        try:
+            with os.scandir(f"{folder}/task") as tasks:
+                for task, _ in zip(tasks, range(MAX_THREADS), strict=False):
+                    names.append(read_bytes(f"{task.path}/comm").decode("utf-8", "replace"))
+        except OSError:
+            return names
+        return names
+
+
+def still(before: ProcessInfo, now: ProcessInfo) -> ProcessInfo:
+    """Return who a process is now, with the job that it was a rank of: its agent may have died."""
+    if before.group is None or now.group is not None:
+        return now
+    return msgspec.structs.replace(now, group=before.group, rank=before.rank, world=before.world)
+
+
+def nameless(pid: int, why: str, *, foreign: bool = False) -> ProcessInfo:
+    """Return the record of a process that has a number and nothing else."""
+    key = ProcessKey(pid=pid, started_at_s=None)
+    name = f"pid {pid} ({why})"
+    return ProcessInfo(key=key, name=name, name_kind=NameKind.STAND_IN, foreign=foreign)
+
+
+# Names of users; a directory service (LDAP) that does not answer keeps nobody waiting.
+
+PATIENCE_S: Final = 0.3
+"""So long a name is waited for, once per user; until it comes the number stands for it."""
+
+
+class Users:
+    """User id -> name, each asked for once, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._asked: set[int] = set()
+
+    def name(self, uid: int) -> str:
+        """Return a user's name; the number where there is none, or none has come yet."""
+        text = self._names.get(uid)
+        if text is None and uid not in self._asked:
+            self._asked.add(uid)
+            asks = threading.Thread(target=self._ask, args=(uid,), name="user", daemon=True)
+            asks.start()
+            asks.join(PATIENCE_S)
+            text = self._names.get(uid)
+        return str(uid) if text is None else text
+
+    def _ask(self, uid: int) -> None:
+        try:
+            self._names[uid] = clean(pwd.getpwuid(uid).pw_name)
+        except (KeyError, OSError):
+            self._names[uid] = str(uid)
+
+
+MAX_GONE: Final = 1024
+WAS: Final = "gone, was "
+"""Begins the name that one is shown with whom only this place still knew."""
+_NAMELESS: Final = frozenset({"", "?"})
+
+
+class Gone:
+    """The last known identity of up to :data:`MAX_GONE` pids whose process has ended."""
+
+    def __init__(self) -> None:
+        self._who: dict[int, ProcessInfo] = {}
+
+    def of(self, pid: int) -> ProcessInfo | None:
+        """Return who had a pid, or None."""
+        return self._who.get(pid)
+
+    def note(self, info: ProcessInfo) -> None:
+        """Remember a process that has ended; the oldest is forgotten when there are too many."""
+        pid = info.key.pid
+        self._who.pop(pid, None)
+        self._who[pid] = info
+        if len(self._who) > MAX_GONE:
+            del self._who[next(iter(self._who))]
+
+    def forget(self, pid: int) -> None:
+        """Take note that somebody has the pid again."""
+        self._who.pop(pid, None)
+
+    def recall(self, infos: Iterable[ProcessInfo]) -> None:
+        """Take over whom an earlier run of the daemon knew; whoever lives is forgotten later."""
+        for info in infos:
+            if info.name_kind is NameKind.GONE:
+                info = msgspec.structs.replace(  # noqa: PLW2901
+                    info, name=info.was, name_kind=NameKind.OWN, was=""
+                )
+            if info.name not in _NAMELESS and not info.foreign:
+                self.note(info)
+
+
+# Which processes are ranks of one job: torchrun, DeepSpeed, accelerate, MPI, Slurm, Ray,
+# serving.
+# What the launcher put into the environment says it best. A program that writes a title over its
+# command line destroys its environment too (setproctitle: vLLM, SGLang, Ray), and another user's
+# is not readable: then the control group, the parent's environment and the ancestors must do.
+# Only the few variables named here are ever looked at, and only what follows from them is kept.
+
+_NAMES: Final = (
+    *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+    *("CROSS_SIZE", "ACCELERATE_MIXED_PRECISION"),
+    *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", "PMIX_RANK"),
+    *("PMI_RANK", "PMI_SIZE", "PMI_JOBID", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    *("RAY_JOB_ID", "RAY_RAYLET_PID"),
+)
+_FACT: Final = re.compile(
+    rb"(?:^|(?<=\0))(" + "|".join(_NAMES).encode() + rb")=([^\0]{0,256})(?:\0|$)"
+)
+_VARIABLE: Final = re.compile(rb"(?:^|(?<=\0))[A-Za-z_]\w*=")
+_UUID: Final = re.compile(r"([0-9a-f]{8})-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+_NO_STEP: Final = 0xFFFF_FFF0
+"""Numbers from here on stand for Slurm's batch, extern and interactive steps."""
+_LOOPBACK: Final = re.compile(r"localhost|127\.[\d.]+|::1|0\.0\.0\.0|::")
+
+_AGENTS: Final = {
+    "torchrun": "torchrun",
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate": "accelerate",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed": "deepspeed",
+    "deepspeed.launcher.launch": "deepspeed",
+    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy"), "mpi"),
+    **dict.fromkeys(("orterun", "orted", "prterun", "prted"), "mpi"),
+}
+"""Programs and modules whose children are ranks."""
+_STEPD: Final = re.compile(r"slurmstepd: \[(\d+)\.(\d+)\]")
+_SERVING: Final = re.compile(
+    r"(VLLM|sglang)::(?:Worker|scheduler|EngineCore)((?:_(?:DP|PP|TP|EP|CP)\d+)+)\b", re.IGNORECASE
+)
+_DIMENSION: Final = re.compile(r"_(?:DP|PP|TP)(\d+)")
+"""Of expert and context parallelism the ranks are those of the tensors."""
+_NAMED: Final = {"vllm": "vLLM", "sglang": "SGLang"}
+_RAY: Final = re.compile(r"ray::([A-Za-z_][\w.<>]*)")
+
+
+class Membership(NamedTuple):
+    """To which job a process belongs, as one of its ranks."""
+
+    group: str | None = None
+    """The same text for every rank: "torchrun 7f3a1b2c", "slurm 42.0"."""
+    rank: int | None = None
+    world: int | None = None
+    """Ranks of the job, on all machines."""
+
+
+NOBODY: Final = Membership()
+
+
+def facts(environ: bytes) -> dict[str, str] | None:
+    r"""Return what an environment says of ranks; None when it says nothing of anything.
+
+    Parameters
+    ----------
+    environ
+        Content of /proc/PID/environ; empty where it may not be read. A program's title that was
+        written over it is no environment.
+
+    Examples
+    --------
+    >>> facts(b"PATH=/bin\0RANK=3\0HF_TOKEN=x\0")
+    {'RANK': '3'}
+    >>> facts(b"ore_DP0" + bytes(99)), facts(b"")
+    (None, None)
+    """
+    if len(_VARIABLE.findall(environ)) < 2:
+        return None
+    values = {name.decode(): clean(value, limit=96) for name, value in _FACT.findall(environ)}
+    return {name: value for name, value in values.items() if value}
+
+
+def membership(
+    own: Mapping[str, str] | None,
+    parent: Mapping[str, str] | None,
+    family: Sequence[Ancestor],
+    place: Place,
+    title: str,
+) -> Membership:
+    """Return the job of which a process is a rank.
+
+    Parameters
+    ----------
+    own
+        The :func:`facts` of its environment; None where that is unreadable or destroyed.
+    parent
+        The same of its parent, for then.
+    family
+        Its ancestors, nearest first.
+    place
+        Where it belongs.
+    title
+        The first word of its command line, or all of a title that was written over it.
+    """
+    serving = _SERVING.match(title)
+    if serving is not None and family:
+        group = f"{_NAMED[serving[1].lower()]} {_once(family[0])}"
+        numbers = _DIMENSION.findall(serving[2])
+        return Membership(group, int(numbers[0]) if len(numbers) == 1 else None)
+    if own is not None:
+        return _by_environment(own, family, place)
+    ray = _RAY.match(title)
+    if place.slurm_step is not None and place.slurm_step.isdigit():
+        return Membership(place.job)
+    if parent:
+        inherited = _by_environment(parent, family[1:], place)
+        if inherited.group is not None:
+            # The job is the parent's too, its rank is not.
+            return inherited._replace(rank=None)
+    if ray is not None and family and ray[1] != "IDLE":
+        return Membership(f"ray {ray[1].partition('.')[0]} {_once(family[0])}")
+    return Membership(_agent(family))
+
+
+def _by_environment(env: Mapping[str, str], family: Sequence[Ancestor], place: Place) -> Membership:
+    run = env.get("TORCHELASTIC_RUN_ID", "none")
+    if "RANK" in env and run != "none":
+        group = f"torchrun {_short(run)}"
+        return Membership(group, _number(env, "RANK"), _number(env, "WORLD_SIZE"))
+    if "RANK" in env and "MASTER_ADDR" in env and "MASTER_PORT" in env:
+        group = f"{_launcher(env)} {env['MASTER_ADDR']}:{env['MASTER_PORT']}"
+        if _LOOPBACK.fullmatch(env["MASTER_ADDR"]) and (inside := place.container or place.pod):
+            group += f" in {inside}"  # each container has a loopback of its own
+        return Membership(group, _number(env, "RANK"), _number(env, "WORLD_SIZE"))
+    step = _number(env, "SLURM_STEP_ID")
+    if step is not None and step < _NO_STEP and "SLURM_JOB_ID" in env and "SLURM_PROCID" in env:
+        world = _number(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        if world != 1:  # what somebody starts in a shell of one task belongs not together
+            group = f"slurm {env['SLURM_JOB_ID']}.{step}"
+            return Membership(group, _number(env, "SLURM_PROCID"), world)
+    return _by_mpi(env, family)
+
+
+def _by_mpi(env: Mapping[str, str], family: Sequence[Ancestor]) -> Membership:
+    rank = _number(env, "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK")
+    if rank is not None:
+        name = env.get("PMIX_NAMESPACE") or env.get("PMI_JOBID")
+        group = f"mpi {_short(name)}" if name else _agent(family)
+        world = _number(env, "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")
+        return Membership(group, rank, world)
+    return Membership(f"ray {env['RAY_JOB_ID']}") if "RAY_JOB_ID" in env else NOBODY
+
+
+def _launcher(env: Mapping[str, str]) -> str:
+    if "CROSS_SIZE" in env:
+        return "deepspeed"
+    if "ACCELERATE_MIXED_PRECISION" in env:
+        return "accelerate"
+    return "torchrun" if "TORCHELASTIC_RESTART_COUNT" in env else "job"
+
+
+def _agent(family: Sequence[Ancestor]) -> str | None:
+    """Return the group of an agent among the ancestors, which started the ranks."""
+    for ancestor in family:
+        stepd = _STEPD.match(ancestor.name) or _STEPD.match(" ".join(ancestor.argv))
+        if stepd is not None:
+            return f"slurm {stepd[1]}.{stepd[2]}"
+        kind = next((_AGENTS[word] for word in _started(ancestor) if word in _AGENTS), None)
+        if kind is not None:
+            return f"{kind} {_once(ancestor)}"
+    return None
+
+
+def _started(ancestor: Ancestor) -> Iterator[str]:
+    """Yield the names of what may be running: the program, an interpreter's script or module."""
+    yield ancestor.name
+    if ancestor.name.startswith("python"):
+        for word, following in pairwise((*ancestor.argv[1:6], "")):
+            if word == "-m":
+                yield following
+            elif not word.startswith("-"):
+                yield word.rpartition("/")[2]
+                return
+
+
+def _once(agent: Ancestor) -> str:
+    """Return what no other process of this boot has: pid and start."""
+    return f"{agent.pid}-{agent.starttime:x}"
+
+
+def _short(name: str) -> str:
+    match = _UUID.fullmatch(name)
+    return match[1] if match else name
+
+
+def _number(env: Mapping[str, str], *names: str) -> int | None:
+    for name in names:
+        value = env.get(name, "")
+        if value.isascii() and value.isdigit() and len(value) < 12:
+            return int(value)
+    return None

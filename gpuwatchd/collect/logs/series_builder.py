@@ -1,0 +1,476 @@
+"""From what was collected to the series of a log, and to the sentence when there is none."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from gpuwatchd.collect.logs.collector import Track, as_array
+from gpuwatchd.collect.logs.fields import BYTES_FROM, MIB
+from gpuwatchd.collect.logs.log_types import LogSeries
+from gpuwatchd.collect.logs.runs import Repairs, Run, interleaved, last_of_each_time, split
+from gpuwatchd.collect.logs.times import EPOCH_FROM
+from gpuwatchd.core.model import ProcessKey, Subject
+
+if TYPE_CHECKING:
+    from gpuwatchd.collect.logs.collector import Collector, Place
+    from gpuwatchd.collect.logs.log_types import LogFile
+    from gpuwatchd.core.model import Device, FloatArray, ProcessInfo
+
+FEW_ROWS = 2
+"""Rows with another total or name under one key: this many are torn, more are another device."""
+NO_TIME = "no time in this log: pass --interval SECONDS"
+MIXED = "rows of more than one GPU or host seem mixed"
+ONE_POINT = "one point per series: no trend possible"
+
+
+def finish(sink: Collector, log: LogFile) -> None:
+    """Fill the series, devices, warnings and the error of a log."""
+    tracks = split_devices(merge_tracks(sink), sink)
+    tracks = _of_one_time_axis(tracks, sink, log)
+    _scale_unitless(tracks, sink)
+    tracks = _without_torn_devices(tracks, sink)
+    _choose_dates(tracks, sink, log)
+    tracks += _sums_of_processes(tracks, sink)
+    _name_variants(tracks, sink)
+    built = build(tracks, sink)
+    log.series, log.devices = built.series, built.devices
+    _say_repairs(built.repairs, built.mixed, sink, log)
+    log.processes = sink.processes
+    log.rows = sink.rows
+    log.skipped = {why: count for why, count in sink.skipped.most_common() if count}
+    log.bad_rows = sum(log.skipped.values())
+    log.warnings += [note for note in sink.notes if note not in log.warnings]
+    _say_times(sink, log)
+    _say_error(sink, log)
+
+
+def _of_one_time_axis(tracks: list[Track], sink: Collector, log: LogFile) -> list[Track]:
+    timed = sum(len(track.t) for track in tracks if track.timed)
+    untimed = sum(len(track.t) for track in tracks if not track.timed)
+    log.timed = timed > 0 and timed >= untimed
+    if timed and untimed:
+        text, left = ("with", untimed) if log.timed else ("without", timed)
+        sink.note(
+            f"rows with and without a time in one log: only those {text} one count, "
+            f"{left:,} left out"
+        )
+    chosen = [track for track in tracks if track.timed == log.timed]
+    if not log.timed and sink.options.interval_s:
+        for track in chosen:
+            track.t = as_array(np.asarray(track.t) * sink.options.interval_s)
+    return chosen
+
+
+def _scale_unitless(tracks: list[Track], sink: Collector) -> None:
+    """Read a column without a unit as bytes when no card could hold so many MiB."""
+    plain = [track for track in tracks if track.unitless]
+    top = max((float(np.max(np.asarray(track.used))) for track in plain), default=0.0)
+    if top / MIB <= BYTES_FROM:
+        return
+    sink.note("memory without a unit and too large for MiB: read as bytes")
+    for track in plain:
+        track.used = as_array(np.asarray(track.used) / MIB)
+        track.total = None if track.total is None else track.total / MIB
+        track.usable = None if track.usable is None else track.usable / MIB
+    for place in {id(track.place): track.place for track in plain}.values():
+        place.total = None if place.total is None else place.total / MIB
+
+
+def _without_torn_devices(tracks: list[Track], sink: Collector) -> list[Track]:
+    """Drop a device of one or two rows beside a long one of the same key: halves of two rows."""
+    sizes: dict[int, int] = {}
+    for track in tracks:
+        sizes[track.place.order] = sizes.get(track.place.order, 0) + len(track.t)
+    torn: set[int] = set()
+    for group in sink.places.groups():
+        largest = max((sizes.get(place.order, 0) for place in group), default=0)
+        if len(group) > 1 and largest > 10 * FEW_ROWS:
+            torn |= {place.order for place in group if sizes.get(place.order, 0) <= FEW_ROWS}
+    for order in torn:
+        if count := sizes.get(order, 0):
+            sink.skipped["torn"] += count
+    return [track for track in tracks if track.place.order not in torn]
+
+
+def _choose_dates(tracks: list[Track], sink: Collector, log: LogFile) -> None:
+    both = [track for track in tracks if track.other is not None]
+    if not both:
+        return
+    month_first = [np.asarray(track.t) for track in both]
+    day_first = [np.asarray(track.other) for track in both]
+    choice = _better(month_first, day_first)
+    if choice is None:
+        log.error = "day and month of the dates are ambiguous in this log"
+        log.hint = "pass --date-order mdy or --date-order dmy"
+        choice = "mdy"
+    chosen = month_first if choice == "mdy" else day_first
+    for track, values in zip(both, chosen, strict=True):
+        kept = np.isfinite(values)
+        if not kept.all():
+            sink.skipped["bad time"] += int((~kept).sum())
+            track.used = as_array(np.asarray(track.used)[kept])
+        track.t, track.other = as_array(values[kept]), None
+    sink.note(f"dates read {'month' if choice == 'mdy' else 'day'} first")
+
+
+def _better(month_first: list[FloatArray], day_first: list[FloatArray]) -> str | None:
+    """Return the date order that the whole file tells, or None."""
+    impossible = [sum(int(np.isnan(t).sum()) for t in way) for way in (month_first, day_first)]
+    if impossible[0] != impossible[1]:
+        return "mdy" if impossible[0] < impossible[1] else "dmy"
+    unsteady = [sum(_unsteadiness(t) for t in way) for way in (month_first, day_first)]
+    if unsteady[0] == unsteady[1]:
+        return None
+    return "mdy" if unsteady[0] < unsteady[1] else "dmy"
+
+
+def _unsteadiness(t: FloatArray) -> float:
+    steps = np.diff(t[np.isfinite(t)])
+    usual = float(np.median(np.abs(steps))) if steps.size else 0.0
+    return float((steps < 0).sum() * 1000 + (steps > max(86_000.0, 10 * usual)).sum())
+
+
+def _sums_of_processes(tracks: list[Track], sink: Collector) -> list[Track]:
+    """Return a lower bound per device where the log holds processes only."""
+    covered = {track.place.order for track in tracks if track.process is None}
+    groups: dict[int, list[Track]] = {}
+    for track in tracks:
+        if track.process is not None and track.place.order not in covered:
+            groups.setdefault(track.place.order, []).append(track)
+    sums = []
+    for parts in groups.values():
+        once = [last_of_each_time(np.asarray(part.t), np.asarray(part.used)) for part in parts]
+        t, used = (np.concatenate(column) for column in zip(*once, strict=True))
+        times, where = np.unique(t, return_inverse=True)
+        total = Track(parts[0].place, None, parts[0].timed, derived=True)
+        total.t = as_array(times)
+        total.used = as_array(np.bincount(where.reshape(-1), used, times.size).astype(np.float64))
+        sums.append(total)
+    if sums:
+        sink.note("device figures are sums of processes: a lower bound")
+    return sums
+
+
+def _name_variants(tracks: list[Track], sink: Collector) -> None:
+    """Give devices that would have one identity a letter each."""
+    places = {track.place.order: track.place for track in tracks}
+    groups: dict[str, list[Place]] = {}
+    for _, place in sorted(places.items(), key=lambda item: (item[1].parent is not None, item[0])):
+        group = groups.setdefault(place.uid, [])
+        group.append(place)
+        if len(group) > 1:
+            number = len(group)
+            letter = chr(ord("a") + number - 1) if number <= 26 else str(number)
+            group[0].letter, place.letter = "(a)", f"({letter})"
+    for group in groups.values():
+        if len(group) > 1:
+            where = "-" if group[0].index is None else group[0].index
+            sink.note(f"{len(group)} devices share index {where}; kept apart by name or total")
+
+
+def _say_repairs(repairs: Repairs, mixed: int, sink: Collector, log: LogFile) -> None:
+    if repairs.doubles:
+        log.warnings.append(f"{repairs.doubles:,} readings with a time met before: the last counts")
+    if repairs.strays:
+        sink.skipped["bad time"] += repairs.strays
+    if repairs.resorted:
+        log.warnings.append("the rows are not in time order: sorted")
+    elif repairs.jumps_back:
+        log.warnings.append(f"time jumps back {repairs.jumps_back} times: a new run starts there")
+    if mixed:
+        log.warnings.append(f"{MIXED}: no series for {mixed} of the devices")
+        if not log.series:
+            log.error = log.error or f"{MIXED} and nothing in them distinguishes them"
+            log.hint = log.hint or "log the uuid or the host in every row"
+
+
+def _say_times(sink: Collector, log: LogFile) -> None:
+    interval = sink.options.interval_s
+    if not log.series:
+        return
+    log.epoch = log.timed and min(float(series.t_s[0]) for series in log.series) >= EPOCH_FROM
+    if max(series.t_s.size for series in log.series) == 1:
+        log.warnings.append(ONE_POINT)
+    if log.timed:
+        if not log.epoch:
+            log.warnings.append("times count from an unknown start")
+        return
+    if interval:
+        log.warnings.append(f"no time in this log: {interval:g} s per tick as given")
+        log.timed = True
+    elif max(series.t_s.size for series in log.series) > 1:
+        log.error, log.hint = log.error or NO_TIME, log.hint or "for example --interval 5"
+    else:
+        log.warnings.append("no time in this log")
+
+
+def _say_error(sink: Collector, log: LogFile) -> None:
+    if sink.failure is not None:
+        line, text = sink.failure
+        if log.series:
+            log.warnings.append(f"line {line}: the log holds a failure: {text}")
+        else:
+            log.error = log.error or f"line {line}: no data, the tool failed: {text}"
+    if log.series or log.error:
+        return
+    if sink.no_memory is not None:
+        log.error, log.hint = sink.no_memory, sink.no_memory_hint
+    elif sink.rows:
+        line, reason = sink.first_bad or (1, "not understood")
+        counts = ", ".join(f"{count:,} {why}" for why, count in log.skipped.items())
+        log.error = f"line {line}: {reason}; no usable row ({counts or 'no memory figure'})"
+
+
+# Places that turned out to be one device: the bus id in one block, the UUID in another.
+
+
+def merge_tracks(sink: Collector) -> list[Track]:
+    """Return the tracks of the log with readings, one for each subject and time axis."""
+    same = sink.places.united()
+    groups: dict[tuple[int, ProcessKey | None, str, bool], list[Track]] = {}
+    for (order, key, name, timed), track in sink.tracks.items():
+        if len(track.t):
+            track.place = same.get(order, track.place)
+            groups.setdefault((track.place.order, key, name, timed), []).append(track)
+    return [group[0] if len(group) == 1 else _joined(group) for group in groups.values()]
+
+
+def _joined(group: list[Track]) -> Track:
+    """Return one track of several, in order of time: their order in the file is not known."""
+    first = group[0]
+    joined = Track(first.place, first.process, first.timed, any(each.unitless for each in group))
+    t = np.concatenate([np.asarray(each.t) for each in group])
+    used = np.concatenate([np.asarray(each.used) for each in group])
+    other = np.concatenate(
+        [np.asarray(each.t if each.other is None else each.other) for each in group]
+    )
+    order = np.argsort(t, kind="stable")
+    joined.t, joined.used = as_array(t[order]), as_array(used[order])
+    if any(each.other is not None for each in group):
+        joined.other = as_array(other[order])
+    joined.total = max((each.total for each in group if each.total is not None), default=None)
+    joined.usable = next((each.usable for each in group if each.usable is not None), None)
+    return joined
+
+
+# Tables without any device column, whose ticks hold one row per device a few ms apart.
+
+_WITHIN_TICK_S = 0.1
+_MOST_DEVICES = 64
+_REGULAR_SHARE = 0.95
+
+
+def split_devices(tracks: list[Track], sink: Collector) -> list[Track]:
+    """Return the tracks, those of several devices taken apart: the n-th row of a tick is GPU n."""
+    found: list[Track] = []
+    alone = sum(track.counted for track in tracks) == 1
+    for track in tracks:
+        rows = _rows_of_ticks(np.asarray(track.t)) if track.counted and alone else None
+        if rows is None or track.other is not None or not track.timed:
+            found.append(track)
+            continue
+        sink.note(f"no device column: the n-th of {rows.shape[1]} rows in a tick is read as GPU n")
+        found += [
+            _counted_device(track, rows[:, number], number, sink) for number in range(rows.shape[1])
+        ]
+        sink.skipped["torn"] += len(track.t) - rows.size
+    return found
+
+
+def _rows_of_ticks(t: FloatArray) -> np.ndarray | None:
+    """Return (ticks, devices) row numbers, or None when rows do not come in equal groups."""
+    if t.size < 6:
+        return None
+    steps = np.diff(t)
+    first = np.concatenate(([0], np.flatnonzero(steps > _WITHIN_TICK_S) + 1))
+    sizes = np.diff(np.concatenate((first, [t.size])))
+    count = int(np.median(sizes))
+    regular = sizes == count
+    if not 2 <= count <= _MOST_DEVICES or first.size < 3:
+        return None
+    between = np.diff(t[first])
+    if regular.mean() < _REGULAR_SHARE or (steps < 0).any():
+        return None
+    if float(np.median(between)) < 5 * _WITHIN_TICK_S:
+        return None  # sampled too fast to tell a tick from a device
+    rows: np.ndarray = first[regular][:, None] + np.arange(count)
+    return rows
+
+
+def _counted_device(track: Track, rows: np.ndarray, number: int, sink: Collector) -> Track:
+    place = track.place
+    if number:
+        place = sink.places.find(index=number, host=place.host, name=place.name, total=place.total)
+    part = Track(place, None, timed=True, unitless=track.unitless, counted=True)
+    part.t = as_array(np.asarray(track.t)[rows])
+    part.used = as_array(np.asarray(track.used)[rows])
+    part.total = track.total
+    return part
+
+
+# From the readings of each subject to its series: runs, limits, identities.
+
+
+@dataclass(slots=True, eq=False)
+class BuildResult:
+    """The series of a log, its devices, and what had to be repaired."""
+
+    series: list[LogSeries] = field(default_factory=list)
+    devices: list[Device] = field(default_factory=list)
+    repairs: Repairs = field(default_factory=Repairs)
+    mixed: int = 0
+    """Devices left out since rows of several seem mixed in them."""
+
+
+@dataclass(slots=True, eq=False)
+class _Level:
+    """A device's own course, for the room that its processes have."""
+
+    limit: float | None
+    t: FloatArray
+    used: FloatArray
+
+
+def build(tracks: list[Track], sink: Collector) -> BuildResult:
+    """Return the series of all tracks, devices before their processes."""
+    built = BuildResult()
+    levels: dict[int, _Level] = {}
+    tracks.sort(key=lambda track: (track.place.order, track.process is not None))
+    totals = _totals(tracks, sink)
+    counter: Counter[tuple[int, ProcessKey]] = Counter()
+    for track in tracks:
+        order = track.place.order
+        total = totals.get(order)
+        t, used = _possible(track, total, sink)
+        anonymous = track.place.uuid is None and track.place.bus is None
+        device = track.process is None and not track.derived
+        if device and anonymous and interleaved(t, used, timed=track.timed):
+            built.mixed += 1
+        elif t.size:
+            runs = split(t, used, built.repairs)
+            limit = _limit(track, total, runs, levels.get(order))
+            if track.process is None:
+                levels[order] = _Level(limit, runs[-1].t, runs[-1].used)
+            built.series += _series_of(track, runs, total, limit, counter)
+    built.devices = _devices(tracks, totals, sink)
+    return built
+
+
+def _devices(tracks: list[Track], totals: dict[int, float | None], sink: Collector) -> list[Device]:
+    """Return the devices of the tracks; without any, those that rows named."""
+    places = {track.place.order: track.place for track in tracks}
+    if not tracks:
+        places = {place.order: place for place in sink.places.all}
+    devices = [place.device(totals.get(order, place.total)) for order, place in places.items()]
+    return list({device.uid: device for device in devices}.values())
+
+
+def _totals(tracks: list[Track], sink: Collector) -> dict[int, float | None]:
+    """Return the memory of each device: from the rows, else used + free, else as given."""
+    totals: dict[int, float | None] = {}
+    for track in tracks:
+        order = track.place.order
+        found = track.place.total
+        if found is None and track.process is None:
+            found = track.total
+        totals[order] = totals.get(order) or found
+    given = sink.options.total_bytes
+    for track in tracks:
+        order = track.place.order
+        if totals[order] is not None or given is None or track.process is not None:
+            continue
+        if float(np.max(np.asarray(track.used))) > given:
+            sink.note("more memory is used than the total given: it is left out")
+        else:
+            totals[order] = given
+    return totals
+
+
+def _possible(track: Track, total: float | None, sink: Collector) -> tuple[FloatArray, FloatArray]:
+    """Return the readings that fit into the device; others are halves of two rows."""
+    t, used = np.asarray(track.t), np.asarray(track.used)
+    if total is None:
+        return t, used
+    fits = used <= total
+    if not track.derived:
+        sink.skipped["torn"] += int((~fits).sum())
+    return t[fits], used[fits]
+
+
+def _limit(
+    track: Track, total: float | None, runs: list[Run], level: _Level | None
+) -> float | None:
+    """Return where the subject runs out: what it uses at its end plus what was free then."""
+    if track.process is None:
+        if track.usable is not None and (total is None or track.usable < total):
+            return track.usable
+        return total
+    if level is None or level.limit is None:
+        return total
+    end, own = float(runs[-1].t[-1]), float(runs[-1].used[-1])
+    at = max(0, int(np.searchsorted(level.t, end, side="right")) - 1)
+    return own + max(0.0, level.limit - max(own, float(level.used[at])))
+
+
+def _series_of(
+    track: Track,
+    runs: list[Run],
+    total: float | None,
+    limit: float | None,
+    counter: Counter[tuple[int, ProcessKey]],
+) -> list[LogSeries]:
+    if track.process is None:
+        return [
+            _series(track, run, None, number=number, total=total, limit=limit)
+            for number, run in enumerate(runs)
+        ]
+    parts: list[LogSeries] = []
+    for run in runs:
+        # A pid that was away for more than ten intervals is another process.
+        for start, end in itertools.pairwise([0, *run.breaks, run.t.size]):
+            part = Run(run.t[start:end], run.used[start:end], ())
+            process = track.process
+            if (track.place.order, process.key) in counter:
+                process = _renewed(process, float(part.t[0]))
+            who = (track.place.order, process.key)
+            parts.append(
+                _series(track, part, process, number=counter[who], total=total, limit=limit)
+            )
+            counter[who] += 1
+    return parts
+
+
+def _renewed(process: ProcessInfo, first_seen_s: float) -> ProcessInfo:
+    """Return the identity of a later process of the same pid: its first sighting tells it apart."""
+    key = ProcessKey(pid=process.key.pid, started_at_s=first_seen_s)
+    return msgspec.structs.replace(process, key=key)
+
+
+def _series(
+    track: Track,
+    run: Run,
+    process: ProcessInfo | None,
+    *,
+    number: int,
+    total: float | None,
+    limit: float | None,
+) -> LogSeries:
+    device = track.place.device(total)
+    return LogSeries(
+        subject=Subject(device_uid=device.uid, process=process.key if process else None),
+        device=device,
+        process=process,
+        t_s=run.t,
+        used_bytes=run.used,
+        limit_bytes=limit,
+        total_bytes=total,
+        breaks=run.breaks,
+        lower_bound=track.derived,
+        run=number,
+    )

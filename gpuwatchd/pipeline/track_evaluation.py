@@ -1,0 +1,362 @@
+"""What is watched, subject by subject: the window, the last judgement, the open alert.
+
+The same :class:`Watcher` judges live samples and recorded logs; only where the window comes from
+differs. It does no I/O and has no clock: time is that of the samples.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd import alerts
+from gpuwatchd.alerts import wording
+from gpuwatchd.analysis import attribution, frameworks
+from gpuwatchd.core.codes import Ending, Hold
+from gpuwatchd.core.model import Alert, AlertSubject, Finding, Pattern, Series, Severity
+from gpuwatchd.core.model.alerts import Title
+from gpuwatchd.core.model.findings import Clause, reason_fields, with_reason
+from gpuwatchd.pipeline import titles
+from gpuwatchd.pipeline.job_ranks import Ranks, suppress_for_lead, unsuppress
+from gpuwatchd.pipeline.rule_settings import rules_of
+from gpuwatchd.pipeline.track import Headroom, Track, Window, calm_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.core.codes import Facts
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Device, ProcessInfo
+
+# Whom a judgement is about, and what the rules of its user say of it before anything opens.
+
+
+def subject_facts(
+    device: Device | None, info: ProcessInfo | None, finding: Finding
+) -> AlertSubject:
+    """Return whom a judgement is about, in the words that rules are written in."""
+    gpu = ""
+    if device is not None and device.index is not None:
+        parent = device.parent_index
+        gpu = f"{parent}:{device.index}" if device.parent_uid and parent is not None else ""
+        gpu = gpu or str(device.index)
+    process = finding.subject.process
+    known = AlertSubject(
+        gpu=gpu,
+        card_uid="" if device is None else device.parent_uid or "",
+        gpu_name="" if device is None else device.name,
+        pid=None if process is None else process.pid,
+        framework=finding.framework or "",
+    )
+    if info is None:
+        return known
+    return msgspec.structs.replace(
+        known,
+        user=info.user or "",
+        process=info.name,
+        framework=info.framework or known.framework,
+        command=" ".join(info.argv),
+        job=info.group or info.job or "",
+        container=info.short_container or "",
+        program=info.program or "",
+        unit=info.unit or "",
+        model=info.model or "",
+    )
+
+
+def expected(
+    finding: Finding,
+    rules: alerts.Rules,
+    device: Device,
+    info: ProcessInfo | None,
+    level_bytes: float,
+) -> Finding:
+    """Return a judgement that is a watch at most where a rule says that it may grow."""
+    if finding.tier != "alert" or not any(
+        override.grows or override.grows_to_bytes for override in rules.overrides
+    ):
+        return finding
+    as_alert = Alert(
+        key=f"leak:{finding.subject.id}",
+        kind="leak",
+        subject=finding.subject,
+        state="pending",
+        severity=alerts.grade(finding),
+        finding=finding,
+        opened_at_s=finding.judged_at_s,
+        changed_at_s=finding.judged_at_s,
+        about=subject_facts(device, info, finding),
+    )
+    rule = alerts.may_grow(as_alert, alerts.rules_for(as_alert, rules), level_bytes)
+    if rule is None:
+        return finding
+    why = wording.hold(Hold.MAY_GROW, rule)
+    return msgspec.structs.replace(with_reason(finding, why), tier="watch")
+
+
+__all__ = ["Headroom", "Track", "Watcher", "Window", "flat_finding", "rules_of"]
+
+log = logging.getLogger("gpuwatchd")
+
+_BATCH = 8
+_STIR_BYTES = 8 * 1024**2
+_CALM: frozenset[Pattern] = frozenset({"stable", "plateau", "preallocated", "sawtooth"})
+_FLAT_REASON: dict[Pattern, Clause | str] = {
+    "stable": Clause(about="memory ", text="is flat", verb=True),
+    "unknown": "too little data for a verdict",
+}
+
+
+def flat_finding(series: Series, pattern: Pattern) -> Finding:
+    """Return the finding of a series that the screen has settled without the detectors."""
+    samples = int(series.t_s.size)
+    return Finding(
+        id=series.subject.id,
+        subject=series.subject,
+        judged_at_s=float(series.t_s[-1]) if samples else 0.0,
+        pattern=pattern,
+        tier="none",
+        severity="info",
+        confidence=0.0,
+        rate_bytes_per_s=None if pattern == "unknown" else 0.0,
+        eta=None,
+        **reason_fields(_FLAT_REASON.get(pattern, f"{pattern}, no growth")),
+        framework=series.framework,
+        limit_bytes=series.limit_bytes,
+        samples=samples,
+    )
+
+
+def _unless_it_draws(finding: Finding) -> Finding:
+    """Return a judgement that is a watch at most where a display server or a browser grows.
+
+    What draws grows with the windows that people open, and they need no alert to close them.
+    """
+    if finding.tier != "alert" or finding.framework not in frameworks.GRAPHICS:
+        return finding
+    severity: Severity = "info" if finding.severity == "info" else "warning"
+    return msgspec.structs.replace(finding, tier="watch", severity=severity)
+
+
+class Watcher:
+    """Judges tracks when they are due and keeps their alerts."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.rules = rules_of(config)
+        self.tracks: dict[str, Track] = {}
+        self.ranks = Ranks()
+        self.passed_on: list[Alert] = []
+        """Alerts that went on with another rank of their job, until somebody takes them."""
+        self.looks = 0
+        """Judgements ever made, and subjects forgotten."""
+        self.unjudged: dict[str, str] = {}
+        """Subject id -> why its last judgement failed."""
+
+    def due(self, track: Track, now_s: float) -> bool:
+        """Say whether a track deserves a look now; must cost next to nothing."""
+        if now_s < track.due_s - track.pause_s + alerts.FAST_S and now_s < track.due_s:
+            return False
+        newest = track.window.last
+        if newest is None or newest[0] <= track.judged_s:
+            # The same data once more would confirm nothing.
+            return False
+        if now_s >= track.due_s:
+            return True
+        # What was quiet passes everything seen so far: look sooner than the usual pace says.
+        quiet = track.finding is not None and track.finding.tier == "none"
+        return quiet and newest[1] > track.peak + _STIR_BYTES
+
+    def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
+        """Judge these tracks; return the alerts whose state changed."""
+        changed: list[Alert] = []
+        moved: list[Track] = []
+        for track in tracks:
+            if self._unmoved(track):
+                track.due_s = now_s + alerts.SLOW_S
+            elif track.window.last is not None:
+                moved.append(track)
+        # In small batches: windows are copied for the detectors, and eight hours of eighty
+        # subjects at once would be the largest thing in this process.
+        for start in range(0, len(moved), _BATCH):
+            changed += self._judge_batch(moved[start : start + _BATCH], now_s)
+        return changed
+
+    @staticmethod
+    def _unmoved(track: Track) -> bool:
+        """Say whether a track was stable at its last judgement and has not moved since."""
+        finding = track.finding
+        return (
+            finding is not None
+            and finding.pattern == "stable"
+            and track.alert is None
+            and track.moves == track.window.moves
+        )
+
+    def _judge_batch(self, chosen: list[Track], now_s: float) -> list[Alert]:
+        batch = [track.series() for track in chosen]
+        changed: list[Alert] = []
+        for track, series, judged in zip(chosen, batch, self._judgements(batch), strict=True):
+            track.judged_s = track.window.last[0] if track.window.last is not None else now_s
+            if judged is None:
+                track.due_s = now_s + alerts.SLOW_S
+                continue
+            track.peak = float(series.used_bytes.max())
+            track.moves = track.window.moves
+            level = float(series.used_bytes[-1])
+            finding = judged
+            if track.subject.unattributed:
+                finding = attribution.above_baseline(finding, level, track.baseline_bytes)
+            elif track.subject.host:
+                finding = titles.of_host(finding)
+            finding = track.hushed(finding)
+            finding = expected(finding, self.rules, track.device, track.info, level)
+            change = self._apply(track, finding, now_s)
+            changed += self.passed_on
+            self.passed_on.clear()
+            self._schedule(track, finding, now_s)
+            if change is not None:
+                changed.append(change)
+        return changed
+
+    def _judgements(self, batch: list[Series]) -> list[Finding | None]:
+        """Return the judgements; None for a series that cannot be judged, which costs no other."""
+        try:
+            findings = self._findings(batch)
+        except Exception as error:
+            if len(batch) > 1:
+                return [finding for series in batch for finding in self._judgements([series])]
+            subject = batch[0].subject.id
+            if subject not in self.unjudged:
+                log.exception("failed part=detectors subject=%s", subject)
+            self.unjudged[subject] = f"{subject} could not be evaluated: {error!r}"
+            return [None]
+        if self.unjudged:
+            for series in batch:
+                self.unjudged.pop(series.subject.id, None)
+        return findings
+
+    def _findings(self, batch: list[Series]) -> list[Finding | None]:
+        # numpy and the detectors are loaded when something is judged for the first time.
+        from gpuwatchd.analysis import screen, verdict  # noqa: PLC0415
+
+        settings = self.config.detection
+        return [
+            flat_finding(series, pattern)
+            if pattern is not None
+            else _unless_it_draws(verdict.judge(series, settings))
+            for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
+        ]
+
+    def forget(self, track: Track) -> None:
+        """Judge a track no more: its subject has gone."""
+        self.tracks.pop(track.subject.id, None)
+        self.looks += 1
+        self.unjudged.pop(track.subject.id, None)
+        self.ranks.leave(track)
+
+    def retire(
+        self, tracks: Iterable[Track], why: Ending, now_s: float, *, quietly: bool = False
+    ) -> list[Alert]:
+        """Judge these tracks no more; return the alerts that this ended."""
+        ended = []
+        for track in tracks:
+            alert = self.end(track, why, now_s, quietly=quietly)
+            self.forget(track)
+            if alert is not None:
+                ended.append(alert)
+        return ended
+
+    def _schedule(self, track: Track, finding: Finding, now_s: float) -> None:
+        alert = track.alert if track.lead is None else track.lead.alert
+        calm = finding.pattern in _CALM and finding.tier == "none" and alert is None
+        track.calm_looks = track.calm_looks + 1 if calm else 0
+        young = finding.samples < 2 * self.config.detection.minimum_samples
+        track.pause_s = alerts.pause_s(finding, alert, young=young, calm_looks=track.calm_looks)
+        track.due_s = now_s + track.pause_s
+
+    def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
+        was, led = track.lead, track.leads
+        finding = self.ranks.judged(track, finding)
+        if was is not None and self.ranks.goes_on(track, finding, was):
+            self._follow(track, was, now_s)
+        before = track.alert
+        if before is not None and finding.tier != "none" and not finding.blame and not led:
+            # Asked for when the alert opened; it stays until its state changes.
+            finding = msgspec.structs.replace(finding, blame=before.finding.blame)
+        outcome = alerts.evaluate(
+            finding,
+            before,
+            self.rules,
+            now_s=now_s,
+            title=str(track.named),
+        )
+        if before is None and outcome.alert is not None:
+            opened = msgspec.structs.replace(outcome.alert, title_parts=track.named.parts)
+            outcome = msgspec.structs.replace(outcome, alert=opened)
+        track.finding = finding
+        self.looks += 1
+        track.room.note(finding)
+        if track.lead is not None:
+            if before is None or before.state == "pending":
+                track.alert = suppress_for_lead(outcome.alert, track.lead)
+                return None
+            if track.lead.alert is not None:
+                track.lead.alert = alerts.inherited(track.lead.alert, before)
+            job: Facts = {"job": str(track.lead.leads)}
+            return self.end(track, Ending.PART_OF_JOB, now_s, quietly=True, facts=job)
+        if outcome.alert is not None and track.job is not None:
+            alert = unsuppress(outcome.alert)
+            if led != track.leads:
+                alert = msgspec.structs.replace(alert, **track.named.fields)
+            outcome = msgspec.structs.replace(outcome, alert=alert)
+        return self._settle(track, outcome)
+
+    def _follow(self, track: Track, was: Track, now_s: float) -> None:
+        """Have a rank that still leaks go on with the alert of its lead that leaks no more."""
+        leads = track.leads
+        alert = self.ranks.pass_on(was, track, Ending.OTHER_RANK)
+        ended = self.end(was, Ending.OTHER_RANK, now_s, quietly=True)
+        track.leads = leads
+        track.alert = msgspec.structs.replace(alert, **track.named.fields)
+        self.passed_on += [track.alert] if ended is None else [ended, track.alert]
+
+    def end(
+        self,
+        track: Track,
+        why: Ending,
+        now_s: float,
+        *,
+        quietly: bool = False,
+        facts: Facts | None = None,
+    ) -> Alert | None:
+        """Resolve a track's alert because its subject has gone; return it if it was open.
+
+        ``quietly`` tells nobody: another alert goes on in its place.
+        """
+        track.room.growing.pop(track.subject.id, None)
+        if track.alert is None:
+            return None
+        heir = None if quietly else self.ranks.heir(track)
+        if heir is not None:
+            self.passed_on.append(self.ranks.pass_on(track, heir, why))
+            why, quietly = Ending.OTHER_RANK, True
+        elif track.fate is not None:
+            why = track.fate
+        outcome = alerts.ended(
+            track.alert, why, self.rules, now_s=now_s, quietly=quietly, facts=facts
+        )
+        return self._settle(track, outcome)
+
+    @staticmethod
+    def _settle(track: Track, outcome: alerts.Outcome) -> Alert | None:
+        alert = outcome.alert
+        track.alert = alert
+        if alert is not None and alert.state == "resolved":
+            track.alert, track.leads = None, Title()
+            if alert.ended_code is Ending.STOPPED_GROWING:
+                why = calm_reason(track, alert)
+                alert = msgspec.structs.replace(alert, **wording.ending(why))
+        return alert if outcome.changed else None

@@ -1,0 +1,60 @@
+"""An optional attribute is asked for by a string: a rename must not leave that string behind."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "gpuwatchd"
+OF_LIBRARIES = {
+    "NoArgsIsHelpError",
+    "O_TMPFILE",
+    "SO_PEERCRED",
+    "_backend",
+    "_notification_cache",
+    "body_maxlen",
+    "call_get_capabilities",
+    "call_get_server_information",
+    "connected",
+    "errno",
+    "ipv4_mapped",
+    "malloc_trim",
+    "mallopt",
+    "memfd_create",
+    "nvmlEventSetWait",
+    "nvmlEventSetWait_v2",
+    "pidfd_open",
+    "pidfd_send_signal",
+    "sched_getaffinity",
+    "strerror",
+    "type",
+}
+"""Attributes of the standard library, pynvml, apprise, click, desktop-notifier and its D-Bus."""
+
+
+def test_every_optional_attribute_is_defined_somewhere() -> None:
+    asked: set[str] = set()
+    defined: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    defined.add(name)
+                case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                    defined.add(name)
+                case ast.Call(
+                    func=ast.Name(id="getattr" | "hasattr"),
+                    args=[_, ast.Constant(value=str(name)), *_],
+                ):
+                    asked.add(name)
+                case ast.Call(
+                    func=ast.Name(id="fields") | ast.Attribute(attr="fields"),
+                    args=[_, ast.Constant(value=str(names))],
+                ):
+                    # What JSON has under the same name; an instant is kept in epoch seconds.
+                    keys = names.split()
+                    asked |= {f"{key}_s" if key.rpartition("_")[2] == "at" else key for key in keys}
+                case _:
+                    pass
+    assert {"on_action", "release_driver"} <= asked
+    assert asked - defined == OF_LIBRARIES

@@ -1,0 +1,28 @@
+"""An open history on a clock that is moved by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.store.world import Time, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gpuwatchd.store.writer import History
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def history(tmp_path: Path, time: Time) -> Iterator[History]:
+    """Return a history in a folder of the test's own; closed at its end, if it is not before."""
+    found = opened(tmp_path, time)
+    yield found
+    found.close()
