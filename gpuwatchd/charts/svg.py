@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from gpuwatchd.charts.scales import frame, instants, level, levels, sign
 from gpuwatchd.charts.text_description import NOTHING, sentence
 from gpuwatchd.core import text, units
-from gpuwatchd.core.design import (
-    BAND_OPACITY,
-    FIT_DASH,
-    FLOOR_DASH,
-    LEGEND,
-    LOOKS,
-    PARTS,
-)
+from gpuwatchd.core.design import BAND_OPACITY, FIT_DASH, FLOOR_DASH, LEGEND, LOOKS, PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

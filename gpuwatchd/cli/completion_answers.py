@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 
-from gpuwatchd.cli import state_location
 from gpuwatchd.core import config, text
 from gpuwatchd.store import live
+from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

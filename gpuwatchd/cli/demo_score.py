@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.cli import envelope
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Finding, Subject, Value
+from gpuwatchd.view.answers import envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from gpuwatchd.cli import demo_score, envelope, output
+from gpuwatchd.cli import demo_score, output
 from gpuwatchd.core import units
 from gpuwatchd.pipeline import messages
+from gpuwatchd.view.answers import envelope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.output import Out
     from gpuwatchd.core.model import Alert, Finding
     from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
+    from gpuwatchd.view import blocks
 
 # Three ways to show the demo: plain lines, a live table, NDJSON.
 
@@ -53,7 +55,7 @@ class Event(NamedTuple):
     alert: Alert | None = None
     """The alert that it is about, if any."""
 
-    def parts(self) -> tuple[output.Part, ...]:
+    def parts(self) -> tuple[blocks.Part, ...]:
         """Return the line, in pieces with their styles."""
         label = self.kind.upper() if self.kind == "alert" else self.kind
         return (
@@ -108,7 +110,7 @@ class Lines:
         for line in self.lines_of(event):
             self.out.line(*line)
 
-    def lines_of(self, event: Event) -> list[list[output.Part]]:
+    def lines_of(self, event: Event) -> list[list[blocks.Part]]:
         """Return one event; on a terminal it wraps between words, under its own beginning."""
         *head, last = event.parts()
         words = str(last)
@@ -117,7 +119,7 @@ class Lines:
         if not self.out.terminal or room < _LEAST_ROOM or not words:
             return [[*head, words]]
         first, *rest = textwrap.wrap(words, room)
-        lines: list[list[output.Part]] = [[*head, first]]
+        lines: list[list[blocks.Part]] = [[*head, first]]
         lines += [[" " * margin + line] for line in rest]
         return lines
 
@@ -195,7 +197,7 @@ class Json:
 
     @staticmethod
     def _write(data: dict[str, Any]) -> None:
-        envelope.emit("demo", data, source="simulate")
+        output.emit("demo", data, source="simulate")
 
 
 Show = Lines | Json
@@ -384,5 +386,5 @@ def _thinned(values: Sequence[int | None], count: int) -> list[float | None]:
     return [values[total - 1 - (count - 1 - place) * total // count] for place in range(count)]
 
 
-def _pair(part: output.Part) -> tuple[str, str]:
+def _pair(part: blocks.Part) -> tuple[str, str]:
     return (part, "") if isinstance(part, str) else part

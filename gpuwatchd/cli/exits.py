@@ -8,16 +8,25 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.errors import (
+    BAD_INPUT,
+    FAILED,
+    FINDINGS,
+    INTERRUPTED,
+    OK,
+    PIPE_CLOSED,
+    USAGE,
+    GpuwatchdError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+__all__ = ["BAD_INPUT", "FAILED", "FINDINGS", "INTERRUPTED", "OK", "PIPE_CLOSED", "USAGE"]
+
 NAME = "gpuwatchctl"
-OK, FAILED, USAGE, FINDINGS, BAD_INPUT = 0, 1, 2, 3, 5
 PLUGIN, PLUGIN_UNKNOWN = "check", 3
 """The verb with exit codes of its own: whatever fails, a monitoring system is told UNKNOWN."""
-INTERRUPTED, PIPE_CLOSED = 130, 141
 
 
 def _verb_of(arguments: list[str]) -> str:
@@ -59,7 +68,8 @@ def fail(
 
         traceback.print_exception(error)
     if "--json" in arguments:
-        from gpuwatchd.cli import envelope, output  # noqa: PLC0415
+        from gpuwatchd.cli import output  # noqa: PLC0415
+        from gpuwatchd.view.answers import envelope  # noqa: PLC0415
 
         kind = type(error).__name__
         output.emit_json(

@@ -6,14 +6,16 @@ import csv
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuwatchd.cli import device_facts, output, process_facts, verdict_text
+from gpuwatchd.cli import output
 from gpuwatchd.core import text, units
+from gpuwatchd.view import blocks
+from gpuwatchd.view.text import device_facts, process_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.cli.output import Part
     from gpuwatchd.core.model import Device, ProcessInfo
+    from gpuwatchd.view.blocks import Part
 
 MOST_ROWS = 48
 _DEVICE_COLUMNS = (
@@ -62,7 +64,7 @@ def stream(
         writer.writerow([text.for_csv(c) if isinstance(c, str) else c for c in cells])
 
 
-def events(out: output.Out, devices: Sequence[RecordedDevice]) -> None:
+def events(out: blocks.Page, devices: Sequence[RecordedDevice]) -> None:
     """List what happened: once what happened to every device, then device by device."""
     first, *others = devices
     common = [e for e in first.events if others and all(e in other.events for other in others)]
@@ -72,18 +74,18 @@ def events(out: output.Out, devices: Sequence[RecordedDevice]) -> None:
         _list(out, f"{device.device.label}  {device.device.name}", own)
 
 
-def _list(out: output.Out, title: str, happened: Sequence[Record]) -> None:
+def _list(out: blocks.Page, title: str, happened: Sequence[Record]) -> None:
     if happened:
         out.line((title, "bold"))
     for event in happened:
         at = units.clock(_at_s(event), seconds=True)
         sort = device_facts.sort_of(event["kind"], event["text"])
-        parts: list[Part] = [(sort, "yellow"), *output.sentence(event["text"])]
+        parts: list[Part] = [(sort, "yellow"), *blocks.sentence(event["text"])]
         out.flow(parts, first=f"  {at}  ", rest=" " * 23, gap=" ")
 
 
 def show(
-    out: output.Out, devices: Sequence[RecordedDevice], *, of_processes: bool, wide: bool
+    out: blocks.Page, devices: Sequence[RecordedDevice], *, of_processes: bool, wide: bool
 ) -> None:
     """Write a table per device; what happened stands beside the time at which it did."""
     for device in devices:
@@ -91,7 +93,7 @@ def show(
             _table(out, device, of_processes=of_processes, wide=wide)
 
 
-def _table(out: output.Out, device: RecordedDevice, *, of_processes: bool, wide: bool) -> None:
+def _table(out: blocks.Page, device: RecordedDevice, *, of_processes: bool, wide: bool) -> None:
     values = [record["used_last_bytes"] for record in device.records]
     known = [value for value in values if value is not None]
     marks = ""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd.cli import ruleset
-from gpuwatchd.cli.answers.schema import notes
 from gpuwatchd.core import text, units
 from gpuwatchd.core.config import Config, OverrideSection, Seconds, Section, Size, expanded
 from gpuwatchd.core.config import schema as config_sections
 from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.view.answers.schema import notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

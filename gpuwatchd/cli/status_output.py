@@ -1,87 +1,19 @@
-"""The screen of ``status``: a few lines per GPU, then what is open and what is wrong."""
+"""``status`` and ``watch``: the state once, or again every interval; as JSON one line per look."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
-from gpuwatchd.cli import (
-    alert_order,
-    cards,
-    current_state,
-    envelope,
-    exits,
-    output,
-    state_location,
-    verdict_text,
-)
-from gpuwatchd.cli.envelope import is_leak
-from gpuwatchd.core import units
+from gpuwatchd.cli import exits, output
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.queries import current_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
-    from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.output import Out, Part
-    from gpuwatchd.core.model import Alert, ServedModel, ServerReading
-
-_SEVERITY_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
-
-
-def narrow(view: View, pids: Sequence[int]) -> None:
-    """Keep only the GPUs and processes that ``--pid`` names.
-
-    Raises
-    ------
-    GpuwatchdError
-        When none of them is on a GPU here.
-    """
-    if not pids:
-        return
-    items = []
-    for item in view.devices:
-        processes = tuple(p for p in item.processes or () if p.info.key.pid in pids)
-        if processes:
-            items.append(structs.replace(item, processes=processes))
-    if not items:
-        named = ", ".join(map(str, pids))
-        unknown = all(item.processes is None for item in view.devices)
-        why = "the processes are unknown here" if unknown else f"pid {named} is on no GPU here"
-        raise GpuwatchdError(why, hint="gpuwatchctl status -v", page="errors#no-such-process")
-    view.devices = tuple(items)
-    view.alerts = tuple(
-        a for a in view.alerts if a.subject.process is not None and a.subject.process.pid in pids
-    )
-
-
-def answer(verb: str, view: View) -> dict[str, Any]:
-    """Return the devices, and what belongs to them, as JSON."""
-    from gpuwatchd.cli import payload  # noqa: PLC0415 - only for those who want JSON
-
-    data = [
-        payload.live_device_json(item) | {"others": others.json() if others is not None else None}
-        for item in view.devices
-        for others in (view.others.get(item.device.uid),)
-    ]
-    return envelope.answer(verb, data, view=view, beside=payload.beside(view))
-
-
-def leaks(view: View, *, whole: bool) -> bool:
-    """Return whether anything that is shown leaks; without ``whole``, any of the processes."""
-    return any(
-        is_leak(finding)
-        for item in view.devices
-        for finding in (
-            item.finding if whole else None,
-            *(process.finding for process in item.processes or ()),
-            *(process.host_finding for process in item.processes or ()),
-        )
-    )
+from gpuwatchd.view.text import status
 
 
 def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
@@ -90,167 +22,16 @@ def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
     1 when no GPU could be read; 3 for a leak where ``exit_code`` asks for it.
     """
     view = current_state.load_view(flags)
-    narrow(view, pids)
+    status.narrow(view, pids)
     whole = not pids and not flags.user
     if flags.json:
-        output.emit_json(answer("status", view))
+        output.emit_json(status.answer("status", view))
     else:
-        show(output.Out(flags), view, whole=whole, verbose=flags.verbose, wide=flags.wide)
+        status.show(output.Out(flags), view, whole=whole, verbose=flags.verbose, wide=flags.wide)
     if all(item.reading is None for item in view.devices):
         return exits.FAILED
-    return exits.FINDINGS if exit_code and leaks(view, whole=whole) else exits.OK
+    return exits.FINDINGS if exit_code and status.leaks(view, whole=whole) else exits.OK
 
-
-def show(
-    out: Out, view: View, *, whole: bool = True, verbose: bool = False, wide: bool = False
-) -> None:
-    """Write the screen; without ``whole`` it is about the processes that are left, all of them."""
-    _banner(out, view)
-    if view.untold or view.lost:
-        from gpuwatchd.cli import undelivered  # noqa: PLC0415 - only where nobody was told
-
-        undelivered.banner(out, view)
-    for item in view.devices:
-        cards.show(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
-    if wide and view.servers:
-        show_servers(out, view.servers, now_s=view.taken_at_s)
-    _alerts(out, view)
-    if view.silences:
-        from gpuwatchd.cli import undelivered  # noqa: PLC0415
-
-        undelivered.silent(out, view)
-    holdings(out, view)
-    for problem in _problems(view):
-        out.flow([("problem: " + problem, "yellow")], rest="  ")
-
-
-def _problems(view: View) -> Sequence[str]:
-    """Return what is missing or broken, without what the banner has said."""
-    if not (view.untold or view.lost):
-        return view.daemon.problems
-    from gpuwatchd.cli import undelivered  # noqa: PLC0415
-
-    return undelivered.other_problems(view)
-
-
-def holdings(out: Out, view: View) -> None:
-    """Write one line on idle memory."""
-    words = held(view)
-    if words:
-        out.flow([(f"{words}:", "yellow"), ("gpuwatchctl zombies", "cyan")], gap=" ")
-
-
-def held(view: View) -> str:
-    """Return how much memory is idle; "" where there is none."""
-    count = len(view.holdings)
-    if not count:
-        return ""
-    amounts = [holding.held_bytes for holding in view.holdings]
-    known = [amount for amount in amounts if amount is not None]
-    least = ">= " if len(known) < count else ""
-    amount = f", {least}{units.size(sum(known))}" if known else ""
-    plural = "holding" if count == 1 else "holdings"
-    return f"{count} {plural} of idle memory{amount}"
-
-
-def _banner(out: Out, view: View) -> None:
-    for code, sentence in view.warnings:
-        if code == state_location.NOTE[0]:
-            out.line((sentence, "dim"))
-            continue
-        style = "red-bold" if code.startswith("daemon") else "yellow"
-        out.flow([(f"! {sentence}{age(view, code, now_s=time.time())}", style)])
-
-
-def age(view: View, code: str, *, now_s: float) -> str:
-    """Return how old what a daemon saw last is, behind a warning about it; "" behind another."""
-    if code not in {"daemon-dead", "daemon-late"}:
-        return ""
-    at = units.clock(view.taken_at_s, now_s=now_s)
-    return f" {units.duration(view.stale_s)} ago ({at})"
-
-
-def alert_line(alert: Alert, view: View) -> list[Part]:
-    """Return one open alert in a line, with why nobody hears of it."""
-    state = alert.state if alert.state != "firing" else alert.severity
-    finding = alert.finding
-    now_s = time.time()
-    calm = verdict_text.calmed(alert, now_s=now_s)
-    band = "" if calm else verdict_text.eta(finding.eta)
-    rate = "" if calm else verdict_text.growth(finding.rate_bytes_per_s)
-    marks: list[Part] = []
-    if alert.inhibited_by or view.untold or view.silences:
-        from gpuwatchd.cli import undelivered  # noqa: PLC0415 - only where somebody was not told
-
-        marks = undelivered.delivery_marks(alert, view)
-    return [
-        (
-            f"{state} since {verdict_text.since(alert, now_s=now_s)}:",
-            _SEVERITY_STYLE[alert.severity],
-        ),
-        alert.title or alert.key,
-        f"{rate} {finding.pattern}".strip() if alert.kind == "leak" else finding.reason,
-        calm,
-        f"full in {band}" if band else "",
-        (f"held: {alert.held_back}", "dim") if alert.held_back else "",
-        *marks,
-    ]
-
-
-def _alerts(out: Out, view: View) -> None:
-    alerts = alert_order.shown(view.alerts)
-    for alert in alerts:
-        out.flow(alert_line(alert, view), rest="  ")
-    if alerts:
-        out.flow([("gpuwatchctl explain shows why, and what to do", "dim")])
-
-
-# What serving engines say of themselves, for ``--wide``: models, KV cache, requests.
-
-_FOR_GOOD_S = 10 * 365 * 86400.0
-"""Ollama gives a day centuries ahead for a model that stays until somebody unloads it."""
-
-
-def show_servers(out: Out, servers: Iterable[ServerReading], *, now_s: float) -> None:
-    """Write one line for each server."""
-    for server in servers:
-        out.flow(server_line(server, now_s=now_s), rest="  ")
-
-
-def server_line(server: ServerReading, *, now_s: float) -> list[Part]:
-    """Return one server: what it has loaded and how full its cache is."""
-    named = f"{server.kind} {server.url}"
-    parts: list[Part] = [(named, "bold")]
-    if server.pid is not None:
-        parts.append(f"pid {server.pid}")
-    if not server.ok:
-        return [*parts, (f"does not answer: {server.why or 'no reason is known'}", "yellow")]
-    if server.models is not None:
-        parts += [_served_model(model, now_s=now_s) for model in server.models] or [
-            "no model loaded"
-        ]
-    if server.kv_share is not None:
-        parts.append(f"KV cache {units.percent(server.kv_share)}")
-    if server.running is not None:
-        waiting = f", {server.waiting} waiting" if server.waiting else ""
-        parts.append(f"{server.running} running{waiting}")
-    if server.pool_share is not None:
-        parts.append((f"pool {units.percent(server.pool_share)} of the device", "dim"))
-    return parts
-
-
-def _served_model(model: ServedModel, *, now_s: float) -> str:
-    facts = []
-    if model.vram_bytes is not None:
-        facts.append(units.size(model.vram_bytes) if model.vram_bytes else "on the CPU")
-    if model.expires_at_s is not None and model.expires_at_s > now_s:
-        kept = model.expires_at_s - now_s > _FOR_GOOD_S
-        until = "unloaded" if kept else units.clock(model.expires_at_s, now_s=now_s)
-        facts.append(f"until {until}")
-    return f"{model.name} ({', '.join(facts)})" if facts else model.name
-
-
-# The screen again every interval; as JSON one line per look.
 
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 
@@ -265,7 +46,7 @@ def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: 
     while True:
         try:
             view = current_state.load_view(flags)
-            narrow(view, pids)
+            status.narrow(view, pids)
             _show(flags, view, whole=not pids and not flags.user)
         except GpuwatchdError as error:
             if done == 0:
@@ -280,11 +61,11 @@ def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: 
 
 def _show(flags: Globals, view: current_state.View, *, whole: bool) -> None:
     if flags.json:
-        output.emit_json(answer("watch", view))
+        output.emit_json(status.answer("watch", view))
         return
     out = output.Out(flags)
     if out.terminal and out.colour:
         out.raw(_HOME_AND_CLEAR)
     out.line(time.strftime("%H:%M:%S"))
-    show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide)
+    status.show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide)
     out.flush()

@@ -26,6 +26,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+OK, FAILED, USAGE, FINDINGS, BAD_INPUT = 0, 1, 2, 3, 5
+"""Exit codes of ``gpuwatchctl``."""
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
 
 class GpuwatchdError(Exception):
     """Root of the tree.

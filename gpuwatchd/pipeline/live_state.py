@@ -13,13 +13,7 @@ from gpuwatchd.store.ring import CELL_S, Ring
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gpuwatchd.core.model import (
-        Event,
-        Finding,
-        ProcessInfo,
-        ProcessKey,
-        ProcessUse,
-    )
+    from gpuwatchd.core.model import Event, Finding, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.track import TrackedDevice
 
 SPARK_POINTS = 32

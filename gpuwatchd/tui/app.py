@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from textual.driver import Driver
     from textual.filter import LineFilter
 
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.design import Kind
     from gpuwatchd.core.model import ProcessKey
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.query import Query
 
 VIEWS: Final[dict[str, str]] = {
     "P": "gpuwatchd.tui.screens.predict:PredictScreen",
@@ -56,8 +56,10 @@ class TopApp(App[int]):
 
     Parameters
     ----------
-    flags
-        Global flags of the call.
+    query
+        Which GPUs, whose processes.
+    color, ascii_only
+        "auto", "always" or "never"; whether the terminal shows nothing but ASCII.
     every_s
         Seconds between two looks.
     first
@@ -86,17 +88,18 @@ class TopApp(App[int]):
 
     def __init__(
         self,
-        flags: Globals,
+        query: Query,
         *,
+        color: str = "auto",
+        ascii_only: bool = False,
         every_s: float = 1.0,
         first: View | None = None,
         now: Callable[[], float] = frame.clock,
     ) -> None:
         super().__init__(ansi_color=True)
         self.animation_level = "none"
-        self.flags = flags
-        self.painter = Painter(flags)
-        flags.ascii = self.painter.ascii
+        self.query_asked = query
+        self.painter = Painter(color, ascii_only=ascii_only)
         if self.painter.ascii:
             from textual.scrollbar import ScrollBar  # noqa: PLC0415 - where there is no Unicode
 
@@ -109,7 +112,7 @@ class TopApp(App[int]):
         self.selected_process: ProcessKey | None = None
         self.notice: tuple[str, Kind] | None = None
         self.broken: Exception | None = None
-        self._feed = polling.Feed(flags, self.post_message, every_s=every_s)
+        self._feed = polling.Feed(query, self.post_message, every_s=every_s)
         self._signals: list[signal.Signals] = []
         self._calm: Any = None
         self._held = False

@@ -17,11 +17,11 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widget import Widget
 
-from gpuwatchd.cli import output
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.tui.page import Page
 from gpuwatchd.tui.widgets import frame
 from gpuwatchd.tui.widgets.command_output import Pages
+from gpuwatchd.view import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.strip import Strip
 
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.tui.strips import Cell, Painter, Row
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.query import Query
 
     Job = Callable[[], Any]
     """What is done in the thread; it touches nothing of the screen."""
@@ -95,7 +95,7 @@ def _fitted(pieces: Iterable[Cell], right: Cell, width: int, painter: Painter) -
 
     The first is shown however little room there is.
     """
-    room = width - (output.width_of(right[0]) + 2 if right[0] else 0)
+    room = width - (blocks.width_of(right[0]) + 2 if right[0] else 0)
     pairs: Row = []
     used = 0
     for words, parts in pieces:
@@ -104,15 +104,15 @@ def _fitted(pieces: Iterable[Cell], right: Cell, width: int, painter: Painter) -
         if not safe:
             continue
         left = room - used - gap
-        if output.width_of(safe) > left and pairs and left < _WORTH_CUTTING:
+        if blocks.width_of(safe) > left and pairs and left < _WORTH_CUTTING:
             break
         text = painter.fit(safe, max(1, left))
         pairs += [(" " * gap, ""), (text, parts)] if gap else [(text, parts)]
-        used += output.width_of(text) + gap
+        used += blocks.width_of(text) + gap
         if text != safe:
             break
-    if right[0] and used + 2 + output.width_of(right[0]) <= width:
-        pairs += [(" " * (width - used - output.width_of(right[0])), ""), right]
+    if right[0] and used + 2 + blocks.width_of(right[0]) <= width:
+        pairs += [(" " * (width - used - blocks.width_of(right[0])), ""), right]
     return pairs
 
 
@@ -190,7 +190,7 @@ class ViewScreen(Page):
 
     def parts(self) -> Iterable[Widget]:
         """Return what is between the first and the last line: by default rows of text alone."""
-        yield Pages(self.flags, self.painter, id=self.page_id)
+        yield Pages(self.painter, id=self.page_id)
 
     def job(self) -> Job | None:
         """Return what is to be read now; None for nothing."""
@@ -205,9 +205,9 @@ class ViewScreen(Page):
     # ---- what all of them do
 
     @property
-    def flags(self) -> Globals:
-        """The global flags of the call."""
-        return self.top.flags
+    def query_asked(self) -> Query:
+        """Which GPUs, whose processes."""
+        return self.top.query_asked
 
     @property
     def page(self) -> Pages:
@@ -245,7 +245,7 @@ class ViewScreen(Page):
         if self.trouble:
             # Who it is about stays; how that one does gives way to what is wrong.
             pieces = pieces[:1]
-            taken = sum(output.width_of(words) + 3 for words, _ in pieces)
+            taken = sum(blocks.width_of(words) + 3 for words, _ in pieces)
             state = (self.painter.fit(self.trouble, max(20, self.size.width - taken)), "watch")
         elif self.asking and self._slow:
             state = ("reading...", "faint")

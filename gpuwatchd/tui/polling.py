@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from gpuwatchd.cli import current_state as look
-from gpuwatchd.cli import state_location
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import live
+from gpuwatchd.view.queries import current_state as look
+from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.query import Query
 
 UNCHANGED_S = 2.0
 """How long the same state file is believed without asking whether its daemon still lives."""
@@ -52,18 +52,16 @@ class Feed:
 
     Parameters
     ----------
-    flags
-        Global flags: which GPUs, whose processes.
+    query
+        Which GPUs, whose processes.
     post
         Called in the feed's thread with what was found.
     every_s
         Seconds between two looks.
     """
 
-    def __init__(
-        self, flags: Globals, post: Callable[[Message], object], *, every_s: float
-    ) -> None:
-        self._flags = flags
+    def __init__(self, query: Query, post: Callable[[Message], object], *, every_s: float) -> None:
+        self._query = query
         self._post = post
         self._every_s = every_s
         self._over = threading.Event()
@@ -108,7 +106,7 @@ class Feed:
 
     def _read(self) -> Message:
         try:
-            view = look.load_view(self._flags)
+            view = look.load_view(self._query)
         except GpuwatchdError as error:
             return Failed(error)
         except Exception as error:  # noqa: BLE001 - said on the screen, which goes on

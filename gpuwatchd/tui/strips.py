@@ -19,13 +19,12 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from gpuwatchd.cli import output
 from gpuwatchd.core import design
+from gpuwatchd.view import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpuwatchd.cli.flags import Globals
 
 Cell = tuple[str, str]
 """Text, and its parts."""
@@ -71,7 +70,7 @@ def depth(flag: str, environ: Mapping[str, str]) -> Depth:
     '16'
     """
     term = environ.get("TERM", "")
-    if not output.use_colour(flag, environ, terminal=True):
+    if not blocks.use_colour(flag, environ, terminal=True):
         return "none"
     if flag == "auto" and (term.startswith(_NO_COLOURS) or term.endswith("-m")):
         return "none"
@@ -85,16 +84,24 @@ class Painter:
 
     Parameters
     ----------
-    flags
-        The global flags of the call: ``--color`` and ``--ascii``.
+    color
+        "auto", "always" or "never".
+    ascii_only
+        Whether nothing but ASCII can be shown.
     environ
         By default the environment of the process.
     """
 
-    def __init__(self, flags: Globals, environ: Mapping[str, str] | None = None) -> None:
-        self.depth: Depth = depth(flags.color, os.environ if environ is None else environ)
-        self._out = output.Out(flags)
-        self.ascii: bool = self._out.ascii
+    def __init__(
+        self,
+        color: str = "auto",
+        *,
+        ascii_only: bool = False,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.depth: Depth = depth(color, os.environ if environ is None else environ)
+        self._page = blocks.Page(ascii_only=ascii_only)
+        self.ascii = ascii_only
         self._styles: dict[str, Style] = {}
         self._grounded: dict[str, Style] = {}
 
@@ -102,7 +109,7 @@ class Painter:
         """Return text as this terminal may show it: nothing that moves the cursor, ASCII if so."""
         if words.isascii() and words.isprintable():
             return words
-        return self._out.safe(words)
+        return self._page.safe(words)
 
     def fit(self, words: str, width: int) -> str:
         """Return text of at most ``width`` columns, marked where it was cut."""
@@ -110,12 +117,12 @@ class Painter:
         if width < 1:
             return ""
         mark = "…" if not self.ascii else "..." if width > 8 else ""
-        return output.fit(words, width, mark)
+        return blocks.fit(words, width, mark)
 
     def cell(self, words: str, width: int, *, right: bool = False) -> str:
         """Return text of exactly ``width`` columns."""
         words = self.fit(words, width)
-        blank = " " * max(0, width - output.width_of(words))
+        blank = " " * max(0, width - blocks.width_of(words))
         return blank + words if right else words + blank
 
     def mark(self, kind: design.Kind) -> str:

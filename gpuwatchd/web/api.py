@@ -15,10 +15,13 @@ import click
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from gpuwatchd.cli import envelope, exits, output, program, state_location
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli import exits, output, program
+from gpuwatchd.core import errors
 from gpuwatchd.core.errors import GpuwatchdError, NotAllowed, StoreBusy
 from gpuwatchd.store import live
+from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.queries import state_location
+from gpuwatchd.view.query import Query
 from gpuwatchd.web import openapi, responses
 from gpuwatchd.web import pages as views
 from gpuwatchd.web.openapi import ENDPOINTS, PREFIX, BadQuery, Endpoint, words
@@ -141,7 +144,7 @@ class Api:
         name, query = request.path_params["name"], dict(request.query_params)
         if name not in views.ANSWERS:
             return responses.refused_response(404)
-        flags = Globals()
+        flags = Query()
         flags.config, flags.gpu = self._config, list(self._gpu)
         try:
             found = await self._workers.do(lambda: views.answer(name, flags, query))
@@ -284,7 +287,7 @@ def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> VerbRe
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else exits.NAME
         message = error.format_message().replace("\n", " ")
-        return _refused(verb, error, message, f"{path} --help", exits.USAGE, BAD_REQUEST)
+        return _refused(verb, error, message, f"{path} --help", errors.USAGE, BAD_REQUEST)
     except GpuwatchdError as error:
         response = _refused(
             verb, error, error.message, error.hint, error.exit_code, status(error), error.page
@@ -296,7 +299,7 @@ def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> VerbRe
             error,
             f"internal error: {type(error).__name__}",
             "gpuwatchctl web --debug shows more",
-            exits.FAILED,
+            errors.FAILED,
             BROKEN,
             "errors#internal",
         )
@@ -304,9 +307,9 @@ def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> VerbRe
 
 
 def _call(words: list[str]) -> int:
-    with program.program.make_context(exits.NAME, words, obj=Globals()) as context:
+    with program.program.make_context(exits.NAME, words, obj=Query()) as context:
         result = program.program.invoke(context)
-    return result if isinstance(result, int) else exits.OK
+    return result if isinstance(result, int) else errors.OK
 
 
 def status(error: GpuwatchdError) -> int:

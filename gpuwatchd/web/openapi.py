@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Meta
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import answers
-from gpuwatchd.cli.answers.base import Failure
 from gpuwatchd.core import typed
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view import answers
+from gpuwatchd.view.answers.base import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

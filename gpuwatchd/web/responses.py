@@ -10,7 +10,8 @@ import msgspec
 from starlette.responses import Response
 
 from gpuwatchd.charts import page
-from gpuwatchd.cli import envelope, exits
+from gpuwatchd.core import errors
+from gpuwatchd.view.answers import envelope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +54,7 @@ def json_response(
 def refused_response(status: int, why: str = "") -> Response:
     """Return a refusal; nothing of the request is repeated in it."""
     kind, words, page = _WORDS[status]
-    code = exits.USAGE if status in {400, 404, 405, 413, 415} else exits.FAILED
+    code = errors.USAGE if status in {400, 404, 405, 413, 415} else errors.FAILED
     answer = envelope.failure(
         "web", kind, why or words, hint=_HINTS.get(status, ""),
         exit_code=code, page=page,

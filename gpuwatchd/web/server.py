@@ -13,7 +13,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gpuwatchd.cli import exits
+from gpuwatchd.core import errors
 from gpuwatchd.web import auth, listening, responses
 from gpuwatchd.web.api import Api
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.view.query import Query
     from gpuwatchd.web.auth import Tokens
 
 _GRACE_S: Final = 1
@@ -42,8 +42,18 @@ class Page:
         Names that it has besides those of loopback.
     """
 
-    def __init__(self, flags: Globals, tokens: Tokens, hosts: Sequence[str]) -> None:
-        self._flags = flags
+    def __init__(
+        self,
+        query: Query,
+        tokens: Tokens,
+        hosts: Sequence[str],
+        *,
+        verbose: bool = False,
+        debug: bool = False,
+    ) -> None:
+        self._query = query
+        self._verbose = verbose
+        self._debug = debug
         self._tokens = tokens
         self._hosts = tuple(hosts)
 
@@ -57,10 +67,10 @@ class Page:
         begun
             Called once answers are given.
         """
-        config = self._flags.config
+        config = self._query.config
         api = Api(
             config=None if config is None else config.absolute(),
-            gpu=self._flags.gpu,
+            gpu=self._query.gpu,
             unexpected=self._unexpected,
         )
         guard = auth.Guard(
@@ -74,7 +84,7 @@ class Page:
             api.close()
             for path in left:
                 listening.leave(path)
-        return exits.INTERRUPTED if server.ended_by == signal.SIGINT else exits.OK
+        return errors.INTERRUPTED if server.ended_by == signal.SIGINT else errors.OK
 
     def _names(self, made: Sequence[socket.socket]) -> auth.Names:
         where = made[0].getsockname()
@@ -84,11 +94,11 @@ class Page:
         return auth.names(self._hosts, where[1], own)
 
     def _log(self, words: str) -> None:
-        if self._flags.verbose:
+        if self._verbose:
             sys.stderr.write(f"{words}\n")
 
     def _unexpected(self, error: Exception) -> None:
-        if self._flags.debug:
+        if self._debug:
             traceback.print_exception(error)
         else:
             words = f"gpuwatchctl web: internal error: {type(error).__name__} (--debug shows more)"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from gpuwatchd.cli import history_query
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Holding
+from gpuwatchd.view.queries import history_query
 from gpuwatchd.web import auth
 from tests import histories, making
 from tests.children import Child

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.cli import answers
+from gpuwatchd.view import answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

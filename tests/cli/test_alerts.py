@@ -12,13 +12,7 @@ import pytest
 
 from gpuwatchd.cli import completion_answers
 from gpuwatchd.core.codes import Failure
-from gpuwatchd.core.model import (
-    AlertSubject,
-    ChannelHealth,
-    Cost,
-    Decision,
-    Matcher,
-)
+from gpuwatchd.core.model import AlertSubject, ChannelHealth, Cost, Decision, Matcher
 from gpuwatchd.store.live import UndeliveredAlert
 from tests.cli import world
 from tests.cli.world import delivery

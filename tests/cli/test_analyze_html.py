@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gpuwatchd.cli import main
-from gpuwatchd.cli.report import document, log_chart
 from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.model import Device, Subject
 from gpuwatchd.pipeline.replay import SubjectResult
+from gpuwatchd.view.report import document, log_chart
 from tests.cli import logs_of
 from tests.making import GIB
 

@@ -11,12 +11,13 @@ import pytest
 from gpuwatchd.analysis import verdict
 from gpuwatchd.charts import chart_model
 from gpuwatchd.charts.chart_model import Curve
-from gpuwatchd.cli import badges, charts, current_state, history_query
-from gpuwatchd.cli.answers.charts import PictureShape
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core import config
 from gpuwatchd.store import curves
-from gpuwatchd.view import recorded_chart as parts
+from gpuwatchd.view.answers.charts import PictureShape
+from gpuwatchd.view.queries import charts, current_state, history_query
+from gpuwatchd.view.queries import recorded_chart as parts
+from gpuwatchd.view.text import badges
 from tests import histories
 from tests.making import alert, calm, finding
 

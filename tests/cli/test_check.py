@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.cli import monitoring_plugin, program
 from gpuwatchd.core import config
-from gpuwatchd.core.model import (
-    ChannelHealth,
-    EtaRange,
-    Holding,
-    Matcher,
-    ProcessInfo,
-    Subject,
-)
+from gpuwatchd.core.model import ChannelHealth, EtaRange, Holding, Matcher, ProcessInfo, Subject
 from gpuwatchd.store import live
 from tests import making
 from tests.cli import world

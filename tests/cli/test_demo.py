@@ -16,14 +16,7 @@ from gpuwatchd.cli.demo_screen import event_of
 from gpuwatchd.cli.verbs import demo
 from gpuwatchd.collect.scenarios.worlds import SCENARIOS
 from gpuwatchd.collect.simulate import Planted
-from gpuwatchd.core.model import (
-    Alert,
-    AlertState,
-    Delivery,
-    EtaRange,
-    ProcessKey,
-    Subject,
-)
+from gpuwatchd.core.model import Alert, AlertState, Delivery, EtaRange, ProcessKey, Subject
 from tests import making
 from tests.children import Child
 from tests.cli import world

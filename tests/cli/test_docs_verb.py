@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from click import Argument, Context
 
-from gpuwatchd.cli import COMMANDS, manual, options, program
+from gpuwatchd.cli import COMMANDS, options, program
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.cli.verbs import docs
+from gpuwatchd.view import manual
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +95,7 @@ def test_tab_offers_pages_and_sections() -> None:
 def test_a_program_without_its_pages_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ctl: Ctl
 ) -> None:
-    monkeypatch.setattr("gpuwatchd.cli.manual.resources.files", lambda _: tmp_path)
+    monkeypatch.setattr("gpuwatchd.view.manual.resources.files", lambda _: tmp_path)
     said = ctl.err("docs")
     assert "the pages were not installed with the program" in said
     assert "reinstall" in said

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.cli import current_state, doctor
+from gpuwatchd.cli import doctor
 from gpuwatchd.cli.doctor import answer, channels, gpus, places, running
 from gpuwatchd.cli.doctor import program as program_check
 from gpuwatchd.cli.flags import Globals
@@ -24,6 +24,7 @@ from gpuwatchd.core import config
 from gpuwatchd.core.config import directories as where
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Availability
+from gpuwatchd.view.queries import current_state
 from tests.cli import sick, world
 from tests.conftest import ROOT
 

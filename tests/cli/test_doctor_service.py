@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import doctor, state_location
+from gpuwatchd.cli import doctor
 from gpuwatchd.cli.doctor import answer, running
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Availability
 from gpuwatchd.service.runner import TIMED_OUT, Done
+from gpuwatchd.view.queries import state_location
 from tests.cli import sick, world
 from tests.cli.sick import Machine, Well
 
@@ -166,7 +167,9 @@ def test_who_may_not_read_the_machines_service_is_not_told_that_nothing_runs(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, well: type[Well]
 ) -> None:
     refused = ("system-denied", "a service watches; only its group may read")
-    monkeypatch.setattr("gpuwatchd.cli.current_state.read_state", lambda: (None, [refused]))
+    monkeypatch.setattr(
+        "gpuwatchd.view.queries.current_state.read_state", lambda: (None, [refused])
+    )
     silent = Availability(ok=False, reason="no user manager", hint="log in")
     monkeypatch.setattr(well, "probe", lambda _: silent)
     found = machine.faults("daemon", "service")
@@ -201,5 +204,5 @@ def test_a_state_of_a_later_version_wants_a_later_program(
 ) -> None:
     """Restarting the daemon would leave it as new as it is."""
     told = [("state-newer", "written by a later version")]
-    monkeypatch.setattr("gpuwatchd.cli.current_state.read_state", lambda: (None, told))
+    monkeypatch.setattr("gpuwatchd.view.queries.current_state.read_state", lambda: (None, told))
     assert "restart" not in machine.faults("daemon")["daemon-newer"].hint

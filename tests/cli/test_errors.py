@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import envelope, main
+from gpuwatchd.cli import main
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.core.model import EtaRange, Pattern, Tier
 from gpuwatchd.daemon import main as daemon
+from gpuwatchd.view.answers import envelope
 from tests import making
 from tests.cli import world
 
@@ -119,7 +120,7 @@ def test_an_internal_error_is_one_line_and_json(ctl: Ctl, monkeypatch: pytest.Mo
     def broken(*_: object) -> None:
         raise RuntimeError("wires\x1b[2J crossed")
 
-    monkeypatch.setattr("gpuwatchd.cli.current_state.load_view", broken)
+    monkeypatch.setattr("gpuwatchd.view.queries.current_state.load_view", broken)
     shown = ctl.both("status --json", code=1)
     error = json.loads(shown.out)["error"]
     assert error["kind"] == "RuntimeError"

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from gpuwatchd.analysis.idle import signs
-from gpuwatchd.cli import device_facts, process_facts, status_output, verdict_text
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import config, units
 from gpuwatchd.core.model import (
@@ -27,6 +26,7 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.store import legacy_text, release_request
 from gpuwatchd.store.live import LiveDevice
+from gpuwatchd.view.text import device_facts, process_facts, status_output, verdict_text
 from tests import making
 from tests.cli import world
 

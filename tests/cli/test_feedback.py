@@ -14,13 +14,7 @@ from gpuwatchd.analysis import verdict
 from gpuwatchd.analysis.program_key import key_on
 from gpuwatchd.cli import main
 from gpuwatchd.core import config
-from gpuwatchd.core.model import (
-    Finding,
-    ProcessInfo,
-    ProcessKey,
-    Profile,
-    Series,
-)
+from gpuwatchd.core.model import Finding, ProcessInfo, ProcessKey, Profile, Series
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.run_baselines import said_to_be
 from gpuwatchd.pipeline.track_baseline import Suppression

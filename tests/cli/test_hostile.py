@@ -15,12 +15,7 @@ import pytest
 from gpuwatchd.cli import exits
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import StoreError
-from gpuwatchd.core.model import (
-    AlertSubject,
-    ChannelHealth,
-    Decision,
-    Matcher,
-)
+from gpuwatchd.core.model import AlertSubject, ChannelHealth, Decision, Matcher
 from gpuwatchd.store import live
 from tests.cli import recorded, shaped, world
 

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.cli import alert_order, current_state, main, program
+from gpuwatchd.cli import main, program
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import SourceUnavailable
-from gpuwatchd.core.model import (
-    EtaRange,
-    ProcessKey,
-)
+from gpuwatchd.core.model import EtaRange, ProcessKey
 from gpuwatchd.store import release_request
 from gpuwatchd.store.directories import private_directory
+from gpuwatchd.view.queries import alert_order, current_state
 from gpuwatchd.web import pages
 from tests import making
 from tests.children import Child
@@ -264,7 +262,7 @@ def test_watch_goes_on_when_the_gpus_go_and_come(
         else:
             world.write()
 
-    monkeypatch.setattr("gpuwatchd.cli.status_output.time.sleep", sleep)
+    monkeypatch.setattr("gpuwatchd.view.text.status.time.sleep", sleep)
     shown = ctl("watch -n 3")
     assert shown.count("NVIDIA A100") == 4
     assert shown.count("! no GPU found") == 1

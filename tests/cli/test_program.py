@@ -20,11 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.cli import COMMANDS, options, program, status_options, status_output, user_filter
+from gpuwatchd.cli import COMMANDS, options, program, status_options
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import registry
 from gpuwatchd.store.live import LiveDevice
+from gpuwatchd.view.queries import user_filter
+from gpuwatchd.view.text import status_output
 from tests import making
 from tests.children import Child
 from tests.cli import world
@@ -307,7 +309,7 @@ CALL = "from gpuwatchd.cli import main; main({})"
         (CALL.format(["status", "--json", "--gpu", "0"]), f"{HEAVY} answers"),
         (CALL.format(["check"]), "numpy rich sqlite3 apprise psutil"),
         (
-            "import gpuwatchd.cli.cost_entries, gpuwatchd.cli.verbs.cost",
+            "import gpuwatchd.view.queries.cost_entries, gpuwatchd.cli.verbs.cost",
             "numpy rich psutil gpuwatchd.pipeline.tick",
         ),
     ],

@@ -17,13 +17,7 @@ import pytest
 from gpuwatchd.cli import main
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import config
-from gpuwatchd.core.model import (
-    DeviceReading,
-    ProcessInfo,
-    ProcessKey,
-    ProcessUse,
-    Subject,
-)
+from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Subject
 from gpuwatchd.store import actions, checkpoints
 from tests import making
 from tests.cli import world

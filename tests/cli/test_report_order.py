@@ -9,11 +9,11 @@ import pytest
 
 from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import cost
-from gpuwatchd.cli.alert_details import AlertRecord
-from gpuwatchd.cli.report import advice, incident
-from gpuwatchd.cli.report.incident import Stake, ranked
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import EtaRange, Subject
+from gpuwatchd.view.report import advice, incident
+from gpuwatchd.view.report.incident import Stake, ranked
+from gpuwatchd.view.text.alert_details import AlertRecord
 from tests import making
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli import main
-from gpuwatchd.cli.report import document, saving
 from gpuwatchd.core.model import AlertSubject, ProcessInfo, ProcessKey, Subject
+from gpuwatchd.view.report import document, saving
 from tests import making
 from tests.cli import reported, world
 

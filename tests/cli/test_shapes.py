@@ -12,14 +12,15 @@ import msgspec
 import pytest
 
 from gpuwatchd.act.checkpoint import Checkpoint
-from gpuwatchd.cli import COMMANDS, answers, main
-from gpuwatchd.cli.answers import alerts, base, charts, current, history, report
-from gpuwatchd.cli.answers import program as own
-from gpuwatchd.cli.answers.schema import schema
+from gpuwatchd.cli import COMMANDS, main
 from gpuwatchd.cli.verbs import service
 from gpuwatchd.core.model import Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
+from gpuwatchd.view import answers
+from gpuwatchd.view.answers import alerts, base, charts, current, history, report
+from gpuwatchd.view.answers import program as own
+from gpuwatchd.view.answers.schema import schema
 from tests import making
 from tests.act.children import booted_at_s, job, key_of
 from tests.cli import logs_of, recorded, shaped, world

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli import user_filter
-from gpuwatchd.cli.user_filter import People
 from gpuwatchd.core.model import (
     AlertSubject,
     Blame,
@@ -24,6 +22,8 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.core.model.alerts import Matcher
 from gpuwatchd.store.live import LiveDevice, LiveProcess
+from gpuwatchd.view.queries import user_filter
+from gpuwatchd.view.queries.user_filter import People
 from tests import making
 from tests.cli import world
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.cli import output, state_location
+from gpuwatchd.cli import output
 from gpuwatchd.cli.doctor import places as checked
 from gpuwatchd.cli.doctor.answer import CheckContext
 from gpuwatchd.cli.flags import Globals
@@ -17,6 +17,7 @@ from gpuwatchd.core.config import directories
 from gpuwatchd.core.errors import NotAllowed, StoreError
 from gpuwatchd.store import live
 from gpuwatchd.store.directories import private_directory
+from gpuwatchd.view.queries import state_location
 from tests.cli import world
 from tests.conftest import need
 from tests.others import SERVICE, STRANGER

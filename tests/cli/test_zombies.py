@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli import direct_holdings
-from gpuwatchd.cli.current_state import View
 from gpuwatchd.collect.host import procfs
 from gpuwatchd.collect.host.procfs import Holder, Holders
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Holding, ProcessInfo
 from gpuwatchd.store.live import LiveDevice
+from gpuwatchd.view.queries import direct_holdings
+from gpuwatchd.view.queries.current_state import View
 from tests import making
 from tests.cli import world
 from tests.zombies.facts import info

@@ -14,12 +14,12 @@ import msgspec
 from gpuwatchd.act import ACTIONS
 from gpuwatchd.analysis.detectors import DETECTORS
 from gpuwatchd.cli import COMMANDS, program
-from gpuwatchd.cli.answers import schema
 from gpuwatchd.collect import SOURCES
 from gpuwatchd.collect.logs.formats import FORMATS
 from gpuwatchd.core import config, units
 from gpuwatchd.daemon.main import command as daemon_command
 from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.view.answers import schema
 from tests.docs import (
     api_page,
     charts_page,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
 from xml.sax.saxutils import escape
 
-from gpuwatchd.cli import current_state
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import design
 from gpuwatchd.tui.app import TopApp
 from gpuwatchd.tui.base_screens import ViewScreen
+from gpuwatchd.view.queries import current_state
 
 if TYPE_CHECKING:
     from rich.style import Style

@@ -9,9 +9,9 @@ import click
 import msgspec
 
 from gpuwatchd.cli import COMMANDS, options, program
-from gpuwatchd.cli.answers import schema
 from gpuwatchd.core import config
 from gpuwatchd.daemon.main import command as daemon_command
+from gpuwatchd.view.answers import schema
 from tests.docs import facts
 
 if TYPE_CHECKING:

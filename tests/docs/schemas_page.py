@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from gpuwatchd.cli import answers
-from gpuwatchd.cli.answers import base
-from gpuwatchd.cli.answers.schema import (
+from gpuwatchd.view import answers
+from gpuwatchd.view.answers import base
+from gpuwatchd.view.answers.schema import (
     NAMES,
     TITLES,
     note_of,

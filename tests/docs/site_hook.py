@@ -8,7 +8,7 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-from gpuwatchd.cli import manual
+from gpuwatchd.view import manual
 
 _LEAVING = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s]+)\)")
 _LINKED = re.compile(r"\]\(([a-z-]+)/([a-z0-9-]+)\.md[#)]")

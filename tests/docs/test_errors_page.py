@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpuwatchd.cli import manual
+from gpuwatchd.view import manual
 from tests.docs import errors_page, generate
 
 SECTIONS = errors_page.sections()

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from gpuwatchd.cli import manual
+from gpuwatchd.view import manual
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

@@ -8,12 +8,7 @@ import msgspec
 
 from gpuwatchd import alerts as policy
 from gpuwatchd.core.codes import Hold
-from gpuwatchd.core.config import (
-    Config,
-    CostSection,
-    PolicySection,
-    StoreSection,
-)
+from gpuwatchd.core.config import Config, CostSection, PolicySection, StoreSection
 from gpuwatchd.core.model import Matcher, ProcessInfo, ProcessKey, Sample, Silence
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import silences

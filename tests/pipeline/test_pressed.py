@@ -18,12 +18,7 @@ from gpuwatchd.core.errors import NotAllowed, NotifyError
 from gpuwatchd.core.model import Message, ProcessInfo, Subject
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.pipeline import messages
-from gpuwatchd.pipeline.action_handler import (
-    CONFIRM_S,
-    ActionHandler,
-    ActionReply,
-    buttons_for,
-)
+from gpuwatchd.pipeline.action_handler import CONFIRM_S, ActionHandler, ActionReply, buttons_for
 from gpuwatchd.pipeline.active_silences import ActiveSilences
 from gpuwatchd.store import actions
 from gpuwatchd.store.checkpoints import Checkpoint

@@ -27,7 +27,7 @@ STRUCTS = {
     "pop-ups": "gpuwatchd.notify.channels.desktop.connection:_Kept",
     "release": "gpuwatchd.store.release_request:Request",
     "state": "gpuwatchd.store.live:LiveState",
-    "state-head": "gpuwatchd.cli.state_location:_Head",
+    "state-head": "gpuwatchd.view.queries.state_location:_Head",
     # Bodies of requests to the API.
     "feedback-request": "gpuwatchd.web.openapi:FeedbackBody",
     "snooze-request": "gpuwatchd.web.openapi:SnoozeBody",

@@ -12,8 +12,8 @@ from tests.tui import world
 from tests.tui.viewing import view_of
 
 if TYPE_CHECKING:
-    from gpuwatchd.cli.current_state import View
     from gpuwatchd.tui.app import TopApp
+    from gpuwatchd.view.queries.current_state import View
 
 
 def rows_of(app: TopApp) -> list[str]:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.cli import current_state
 from gpuwatchd.core.model import AlertSubject, Blame, Subject
 from gpuwatchd.store.live import KnownRuns, LiveProcess
+from gpuwatchd.view.queries import current_state
 from tests import making
 from tests.cli import recorded, world
 from tests.tui.viewing import flags_of
 
 if TYPE_CHECKING:
-    from gpuwatchd.cli.current_state import View
     from gpuwatchd.core.model import Alert
     from gpuwatchd.store.live import LiveState
+    from gpuwatchd.view.queries.current_state import View
 
 LEAKER = recorded.OWNER
 WHO = "python train.py[4711] of alice"

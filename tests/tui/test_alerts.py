@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import current_state, silence_changes
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import NotAllowed
 from gpuwatchd.core.model import AlertSubject, Matcher, Silence
@@ -15,12 +14,13 @@ from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.tui.screens.alerts import AlertDetailScreen, AlertsScreen
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
+from gpuwatchd.view.queries import current_state, silence_changes
 from tests import making
 from tests.cli import world
 from tests.tui.viewing import flags_of, opened, press, screen, settled, shown, words
 
 if TYPE_CHECKING:
-    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.view.queries.current_state import View
 
 KEY = "leak:GPU-1/4711@1000.0"
 HOUR_S = 3600.0

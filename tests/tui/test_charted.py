@@ -23,7 +23,7 @@ from tests.tui.viewing import flags_of, opened, press, screen, settled, shown, v
 if TYPE_CHECKING:
     from typing import Any
 
-    from gpuwatchd.cli import charts
+    from gpuwatchd.view.queries import charts
 
 HOUR_S = 3600.0
 ALL = {"P": PredictScreen, "d": DetailScreen, "h": PastScreen}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import current_state
 from gpuwatchd.store import live
 from gpuwatchd.tui import polling
+from gpuwatchd.view.queries import current_state
 from tests.tui import world
 from tests.tui.viewing import flags_of
 

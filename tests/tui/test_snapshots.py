@@ -31,8 +31,8 @@ def _then_and_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
     monkeypatch.setattr("time.time", lambda: world.NOW_S)
     # Whoever runs the tests may be younger than that clock, or older.
-    monkeypatch.setattr("gpuwatchd.cli.state_location.alive", lambda _: True)
-    monkeypatch.setattr("gpuwatchd.cli.current_state.alive", lambda _: True)
+    monkeypatch.setattr("gpuwatchd.view.queries.state_location.alive", lambda _: True)
+    monkeypatch.setattr("gpuwatchd.view.queries.current_state.alive", lambda _: True)
     # How a chart is drawn has tests of its own.
     monkeypatch.setattr("gpuwatchd.charts.terminal.draw", _place)
     yield

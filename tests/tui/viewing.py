@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuwatchd.cli.current_state import View
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.tui.app import TopApp
 from gpuwatchd.tui.base_screens import ViewScreen
+from gpuwatchd.view.queries.current_state import View
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

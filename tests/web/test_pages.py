@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli import current_state
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import live
+from gpuwatchd.view.queries import current_state
 from gpuwatchd.web import pages
 from gpuwatchd.web.pages import overview
 from tests import making

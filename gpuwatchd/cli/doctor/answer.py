@@ -87,14 +87,14 @@ class CheckContext:
     @cached_property
     def state(self) -> tuple[LiveState | None, list[tuple[str, str]]]:
         """The live state and what is wrong with it."""
-        from gpuwatchd.cli import current_state  # noqa: PLC0415
+        from gpuwatchd.view.queries import current_state  # noqa: PLC0415
 
         return current_state.read_state()
 
     @cached_property
     def alive(self) -> bool:
         """Whether the daemon that wrote the live state runs."""
-        from gpuwatchd.cli import current_state  # noqa: PLC0415
+        from gpuwatchd.view.queries import current_state  # noqa: PLC0415
 
         state, _ = self.state
         return state is not None and current_state.alive(state)
@@ -107,7 +107,7 @@ class CheckContext:
     @cached_property
     def released_until_s(self) -> float | None:
         """Until when the GPUs are let go on request (epoch seconds); None where they are not."""
-        from gpuwatchd.cli import current_state  # noqa: PLC0415
+        from gpuwatchd.view.queries import current_state  # noqa: PLC0415
 
         return current_state.released_until_s()
 

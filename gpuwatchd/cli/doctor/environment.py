@@ -7,9 +7,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli import device_facts
 from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.core import units
+from gpuwatchd.view.text import device_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.cli import state_location
 from gpuwatchd.cli.doctor.answer import Check, failed, ok, warning
 from gpuwatchd.core import units
 from gpuwatchd.core.config import directories as places
 from gpuwatchd.core.errors import GpuwatchdError, StoreDamaged
 from gpuwatchd.store import file_modes
+from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -241,8 +241,8 @@ def _mount(directory: Path) -> tuple[str, str | None]:
 
 def history(_: CheckContext) -> Iterator[Check]:
     """Yield whether the history can be read, all of it."""
-    from gpuwatchd.cli import history_query  # noqa: PLC0415
     from gpuwatchd.store import client_connection, integrity  # noqa: PLC0415
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415
 
     directory = state_location.state_dir()
     file = directory / history_query.FILE_NAME

@@ -222,7 +222,7 @@ def _ahead(around: CheckContext) -> Iterator[Check]:
 
 def _recorded_s(now_s: float) -> float:
     """Return the latest instant of the history that lies ahead; 0 where none does."""
-    from gpuwatchd.cli import history_query, state_location  # noqa: PLC0415
+    from gpuwatchd.view.queries import history_query, state_location  # noqa: PLC0415
 
     if not state_location.recorded(state_location.state_dir()):
         return 0.0
@@ -305,7 +305,7 @@ def _tells(content: str) -> bool:
 
 def prices(around: CheckContext) -> Iterator[Check]:
     """Yield which price is used, and what is doubtful about it."""
-    from gpuwatchd.cli import cost_text  # noqa: PLC0415
+    from gpuwatchd.view.text import cost_text  # noqa: PLC0415
 
     state, _ = around.state
     devices = [] if state is None else [item.device for item in state.devices]

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import state_location
 from gpuwatchd.cli.doctor.answer import Check, ok, warning
 from gpuwatchd.collect.host.procfs import read_bytes
 from gpuwatchd.core import config, text, units
 from gpuwatchd.core.config import directories
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatchd.cli import (
-    alert_details,
-    delivery_text,
-    envelope,
-    incidents,
-    options,
-    output,
-    user_filter,
-    verdict_text,
-)
-from gpuwatchd.core import units
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.incidents import Incidents
-    from gpuwatchd.core.model import Alert
+from gpuwatchd.cli import options, output
+from gpuwatchd.view.queries import incidents, user_filter
+from gpuwatchd.view.text import alert_details, alert_list
 
 _RANK = {"info": 0, "warning": 1, "critical": 2}
 _DAY_S = 86400.0
-_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
 
 
 @click.group(
@@ -71,54 +54,10 @@ def command(
     ]
     if flags.json:
         data = [alert_details.as_json(alert, found) for alert in chosen]
-        envelope.emit("alerts", data, source=found.source, warnings=found.warnings)
+        output.emit("alerts", data, source=found.source, warnings=found.warnings)
     else:
-        _table(flags, chosen, found, only_open=only_open)
+        alert_list.table(output.Out(flags), chosen, found, only_open=only_open)
     return 3 if exit_code and any(a.state in {"watch", "firing"} for a in chosen) else 0
-
-
-def _table(flags: Globals, alerts: Sequence[Alert], found: Incidents, *, only_open: bool) -> None:
-    out = output.Out(flags)
-    for _, sentence in found.warnings:
-        out.flow([(f"! {sentence}", "yellow")])
-    now_s = time.time()
-    for alert in alerts:
-        out.flow(line(alert, found, now_s), rest=" " * 8)
-        if flags.verbose:
-            out.flow([(alert.key, "dim")], first=" " * 8, rest=" " * 8)
-    for silence in found.silences:
-        text = delivery_text.silence(silence, now_s=now_s, alerts=found.alerts)
-        out.flow(output.sentence(f"silent: {text}", "dim"), rest="  ", gap=" ")
-    if not alerts:
-        out.line(
-            "no open alert; alerts --all lists the resolved ones"
-            if only_open
-            else "no alert in this period"
-        )
-    elif not flags.quiet:
-        out.flow([(f"gpuwatchctl alerts show {alerts[0].code} shows the first in full", "dim")])
-
-
-def line(alert: Alert, found: Incidents, now_s: float) -> list[output.Part]:
-    """Return one alert in a line: what it is, then what became of it."""
-    ended = alert.resolved_at_s
-    until = f" - {units.clock(ended, now_s=now_s)}" if ended is not None else ""
-    rate = verdict_text.growth(alert.finding.rate_bytes_per_s)
-    calm = verdict_text.calmed(alert, now_s=now_s)
-    shape = f"{alert.finding.pattern}, {calm}" if calm else f"{rate} {alert.finding.pattern}"
-    return [
-        (alert.code, "cyan"),
-        (f"{alert.state} {alert.severity}", _STYLE[alert.severity]),
-        f"since {verdict_text.since(alert, now_s=now_s)}{until}",
-        alert.title or alert.subject.id,
-        shape if alert.kind == "leak" else alert.finding.reason,
-        f"{alert.notices} notices" if alert.notices != 1 else "1 notice",
-        ("not delivered yet", "red-bold") if alert.key in found.untold else "",
-        *alert_details.suppression_reasons(alert, found, now_s),
-        f"came and went {verdict_text.times(alert.flaps)}" if alert.flaps else "",
-        (f"resolved: {alert.ended}", "dim") if alert.ended else "",
-        verdict_text.user_label(found.user_label(alert)),
-    ]
 
 
 @command.command("show", epilog=options.examples("alerts show 4711", "alerts show latest --json"))
@@ -135,7 +74,7 @@ def show(key: str) -> int:
     story = alert_details.load(flags, alert, found)
     if flags.json:
         data = alert_details.as_json(story.alert, found, story)
-        envelope.emit("alerts", data, source=found.source, warnings=found.warnings)
+        output.emit("alerts", data, source=found.source, warnings=found.warnings)
         return 0
     out = output.Out(flags)
     for _, sentence in found.warnings:

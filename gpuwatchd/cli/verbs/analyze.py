@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd.cli import envelope, exits, log_text, options, output, parallel
+from gpuwatchd.cli import exits, options, output, parallel
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError, LogFormatError
+from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.text import log_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -138,7 +140,7 @@ def _save(page: Path, answers: list[Answer], *, show_all: bool) -> None:
     """Write what was found as one page; where no log could be read there is none to write."""
     if all(log.error is not None for log, _, _ in answers):
         return
-    from gpuwatchd.cli.report import html, log_report, saving  # noqa: PLC0415 - rare
+    from gpuwatchd.view.report import html, log_report, saving  # noqa: PLC0415 - rare
 
     logs = [log_report.Log(*answer) for answer in answers]
     saving.write(page, html.render(log_report.document(logs, everything=show_all)))
@@ -218,7 +220,7 @@ def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -
 
 def _pictures(log: LogFile, results: list[SubjectResult]) -> Drawn:
     """Return a chart of each subject; of one with several runs the last."""
-    from gpuwatchd.cli.report import log_chart  # noqa: PLC0415 - rare
+    from gpuwatchd.view.report import log_chart  # noqa: PLC0415 - rare
 
     chosen = (series for series in log.series if series.t_s.size)
     return {

@@ -9,10 +9,13 @@ import click
 import msgspec
 
 from gpuwatchd.act import ACTIONS
-from gpuwatchd.cli import envelope, options, output, state_location, user_filter
+from gpuwatchd.cli import options, output
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import ActionError, GpuwatchdError, TargetGone
 from gpuwatchd.core.registry import load
+from gpuwatchd.view import blocks
+from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.queries import state_location, user_filter
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import ProcessKey
@@ -106,7 +109,7 @@ def _answer(
             "asked": done,
             "result": value,
         }
-        envelope.emit("ask-checkpoint", data, source="process", warnings=doubts or ())
+        output.emit("ask-checkpoint", data, source="process", warnings=doubts or ())
         return 0
     out = output.Out(flags)
     if not flags.quiet:
@@ -114,5 +117,5 @@ def _answer(
         if not done:
             out.line("dry run; --yes does it")
     for _, words in doubts or ():
-        out.flow(output.sentence(f"! {words}", "yellow"), rest="  ", gap=" ")
+        out.flow(blocks.sentence(f"! {words}", "yellow"), rest="  ", gap=" ")
     return 0

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd.cli import envelope, options, output, parallel, state_location, verdict_text
+from gpuwatchd.cli import options, output, parallel
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.queries import state_location
+from gpuwatchd.view.text import verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device
     from gpuwatchd.pipeline.backtest import BacktestCase, DeviceReport, Tally, Trial
+    from gpuwatchd.view import blocks
 
 _DAY_S = 86400.0
 _SINCE_S = 30 * _DAY_S
@@ -50,8 +54,8 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
         raise click.UsageError("--since lies in the future")
     settings = flags.load_config().config
     name, changed = _changed(wishes, flags.config)
-    from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite comes with it
     from gpuwatchd.pipeline import backtest  # noqa: PLC0415 - and numpy
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
 
     with history_query.reader() as history:
         seen = history.devices()
@@ -208,7 +212,7 @@ def _many(count: int, what: str) -> str:
 def _show_case(out: output.Out, case: BacktestCase) -> None:
     kind = ("watch", "cyan") if case.alert_at_s is None else ("alert", "yellow")
     at_s = _begun_of(case) if case.alert_at_s is None else case.alert_at_s
-    parts: list[output.Part] = [
+    parts: list[blocks.Part] = [
         units.clock(at_s),
         kind,
         (case.title, "bold"),

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from gpuwatchd import alerts
-from gpuwatchd.cli import current_state, envelope, monitoring_plugin, options, state_location
+from gpuwatchd.cli import monitoring_plugin, options, output
 from gpuwatchd.cli.monitoring_plugin import CRITICAL, OK, WARNING, Answer, Perf, Range
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import live
+from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -416,7 +418,7 @@ def command(warn: str | None, crit: str | None, timeout_s: float, mode: str) -> 
             monitoring_plugin.UNKNOWN, f"no answer within {timeout_s:g} s"
         )
     if flags.json:
-        envelope.emit("check", _payload(answer, mode), source="state-file")
+        output.emit("check", _payload(answer, mode), source="state-file")
     else:
         click.echo(monitoring_plugin.render(answer))
     return answer.state

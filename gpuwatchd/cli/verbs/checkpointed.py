@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatchd.cli import current_state, envelope, options, output, state_location, user_filter
+from gpuwatchd.cli import options, output
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.queries import current_state, state_location, user_filter
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import ProcessInfo
+    from gpuwatchd.view import blocks
 
 _AHEAD_S = 60.0
 
@@ -61,10 +63,10 @@ def command(pid: int, at_s: float | None) -> int:
             "said_by": text.clean(checkpoint.said_by),
             "daemon_running": current_state.running(),
         }
-        envelope.emit("checkpointed", [entry], source="database")
+        output.emit("checkpointed", [entry], source="database")
     else:
         at = units.clock(checkpoint.saved_at_s, now_s=now_s, seconds=True)
-        parts: list[output.Part] = [
+        parts: list[blocks.Part] = [
             (text.clean(info.attribution), "bold"),
             f"saved its work at {at}",
         ]

@@ -6,7 +6,7 @@ from importlib import resources
 
 import click
 
-from gpuwatchd.cli import envelope, options
+from gpuwatchd.cli import options, output
 
 FILES = {"bash": "gpuwatchctl.bash", "zsh": "_gpuwatchctl", "fish": "gpuwatchctl.fish"}
 """The scripts in gpuwatchd/cli/completions: they hand over the line so far, and show the answer.
@@ -46,7 +46,7 @@ def command(shell: str) -> int:
     """Print the completion script of a shell, to be sourced or installed."""
     script = script_of(shell)
     if options.current().json:
-        envelope.emit("completion", {"shell": shell, "script": script})
+        output.emit("completion", {"shell": shell, "script": script})
     else:
         click.echo(script, nl=False)
     return 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gpuwatchd.cli import envelope, options, output, ruleset, settings
+from gpuwatchd.cli import options, output, ruleset, settings
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 
@@ -34,7 +34,7 @@ def path() -> int:
         "runtime_dir": str(config.runtime_dir()),
     }
     if flags.json:
-        envelope.emit("config", data, source="files")
+        output.emit("config", data, source="files")
         return 0
     out = output.Out(flags)
     for file in files:
@@ -74,7 +74,7 @@ def show(origin: bool) -> int:  # noqa: FBT001
                     "origin": loaded.origin["override"],
                 }
             )
-        envelope.emit("config", data, source="files", warnings=warnings)
+        output.emit("config", data, source="files", warnings=warnings)
         return 0
     out = output.Out(flags)
     section = None
@@ -125,7 +125,7 @@ def init(force: bool) -> int:  # noqa: FBT001
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         stream.write(settings.default_file())
     if flags.json:
-        envelope.emit("config", {"written": str(file)}, source="files")
+        output.emit("config", {"written": str(file)}, source="files")
     elif not flags.quiet:
         output.Out(flags).line(f"wrote {file}")
     return 0
@@ -157,7 +157,7 @@ def validate(file: Path | None) -> int:
             "rules": rules,
         }  # fmt: skip
         warnings = [("environment", words) for words in loaded.warnings]
-        envelope.emit("config", data, source="files", warnings=warnings)
+        output.emit("config", data, source="files", warnings=warnings)
         return 5 if problems else 0
     out = output.Out(flags)
     if not flags.quiet:

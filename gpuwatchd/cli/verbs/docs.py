@@ -6,7 +6,8 @@ import sys
 
 import click
 
-from gpuwatchd.cli import envelope, manual, options, output
+from gpuwatchd.cli import options, output
+from gpuwatchd.view import blocks, manual
 
 _WIDEST = 100
 """Columns: longer lines of prose are hard to read."""
@@ -90,7 +91,7 @@ def _show(page: manual.Page, anchor: str) -> int:
             ],
             "text": manual.render(words, _WIDEST),
         }
-        envelope.emit("docs", data, source="files")
+        output.emit("docs", data, source="files")
     elif out.colour and not out.ascii:
         _rich(words, width)
     else:
@@ -125,7 +126,7 @@ def _list(found: list[manual.Page]) -> int:
         data = [
             {"page": page.name, "kind": page.kind or None, "title": page.title} for page in found
         ]
-        envelope.emit("docs", data, source="files")
+        output.emit("docs", data, source="files")
         return 0
     out = output.Out(flags)
     widest = max(len(page.name) for page in found)
@@ -147,13 +148,13 @@ def _search(found: list[manual.Page], words: list[str]) -> int:
             {"page": hit.page, "section": hit.anchor, "title": hit.title, "line": hit.line}
             for hit in hits
         ]
-        envelope.emit("docs", data, source="files")
+        output.emit("docs", data, source="files")
         return 0 if hits else 1
     out = output.Out(flags)
     for hit in hits:
         out.flow([(f"{hit.page}#{hit.anchor}", "bold"), hit.title])
         if hit.line:
-            out.flow(output.sentence(hit.line), first="    ", rest="    ", gap=" ")
+            out.flow(blocks.sentence(hit.line), first="    ", rest="    ", gap=" ")
     if not hits and not flags.quiet:
         out.line(f"no page has all of: {' '.join(words)}")
     return 0 if hits else 1

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from gpuwatchd.cli import doctor, envelope, exits, options, output
+from gpuwatchd.cli import doctor, exits, options, output
 from gpuwatchd.cli.doctor import answer as names_of
+from gpuwatchd.view import blocks
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -46,7 +47,7 @@ def command(names: tuple[str, ...], offline: bool) -> int:  # noqa: FBT001
             _show(out, check)
     if flags.json:
         data = [msgspec.to_builtins(check) for check in answers]
-        envelope.emit("doctor", data, source="checks")
+        output.emit("doctor", data, source="checks")
     levels = {check.level for check in answers}
     if "failed" in levels:
         return 1
@@ -59,12 +60,12 @@ def _show(out: output.Out, check: Check) -> None:
     # A pipe gets whole lines, to be searched; a terminal gets them broken at its width.
     broken = out.terminal
     if broken:
-        first: output.Part = (word.ljust(_WIDTH - 1), style)
-        out.flow([first, *output.sentence(text)], rest=" " * _WIDTH, gap=" ")
+        first: blocks.Part = (word.ljust(_WIDTH - 1), style)
+        out.flow([first, *blocks.sentence(text)], rest=" " * _WIDTH, gap=" ")
     else:
         out.line((word.ljust(_WIDTH), style), text)
     if check.hint:
-        hints = output.sentence(hint, "cyan") if broken else [(hint, "cyan")]
+        hints = blocks.sentence(hint, "cyan") if broken else [(hint, "cyan")]
         out.flow(hints, first=" " * _WIDTH, rest=" " * (_WIDTH + 3), gap=" ")
     if check.page:
         out.line(" " * _WIDTH, (exits.docs_reference(check.page), "dim"))

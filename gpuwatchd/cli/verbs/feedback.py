@@ -11,18 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd.cli import (
-    current_state,
-    envelope,
-    incidents,
-    options,
-    output,
-    state_location,
-    user_filter,
-    verdict_text,
-)
+from gpuwatchd.cli import options, output
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.queries import current_state, incidents, state_location, user_filter
+from gpuwatchd.view.text import verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +24,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.model import Alert
     from gpuwatchd.store.labels import UserLabel
+    from gpuwatchd.view import blocks
 
 _WHY_CHARS = 200
 
@@ -104,7 +99,7 @@ def give(alert: str, word: str, why: str | None) -> int:
     running = current_state.running()
     if flags.json:
         entry = _entry(label) | {"program_known": learned, "daemon_running": running}
-        envelope.emit("feedback", [entry], source="database")
+        output.emit("feedback", [entry], source="database")
         return 0
     out = output.Out(flags)
     out.flow([(label.title, "bold"), verdict_text.user_label(label)], rest="  ")
@@ -159,9 +154,9 @@ def undo(alert: str) -> int:
         raise none
     if flags.json:
         entry = _entry(last) | {"undone_at": units.instant(time.time())}
-        envelope.emit("feedback", [entry], source="database")
+        output.emit("feedback", [entry], source="database")
     else:
-        parts: list[output.Part] = [
+        parts: list[blocks.Part] = [
             (last.title, "bold"),
             f"removed: {verdict_text.user_label(last)}",
         ]
@@ -173,7 +168,7 @@ def undo(alert: str) -> int:
 @click.option("--all", "everything", is_flag=True, help="Also removed labels.")
 def list_(everything: bool) -> int:  # noqa: FBT001
     """List the labels, newest first."""
-    from gpuwatchd.cli import history_query  # noqa: PLC0415
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415
 
     flags = options.current()
     with history_query.reader() as history:
@@ -181,7 +176,7 @@ def list_(everything: bool) -> int:  # noqa: FBT001
     if flags.json:
         data = [_entry(word) for word in labels]
         pairs = state_location.service_warnings()
-        envelope.emit("feedback", data, source="database", warnings=pairs)
+        output.emit("feedback", data, source="database", warnings=pairs)
     else:
         _table(flags, labels)
     return 0
@@ -195,7 +190,7 @@ def _table(flags: Globals, labels: Sequence[UserLabel]) -> None:
     now_s = time.time()
     for word in labels:
         taken = word.undone_at_s
-        parts: list[output.Part] = [
+        parts: list[blocks.Part] = [
             units.clock(word.given_at_s, now_s=now_s),
             verdict_text.user_label(word),
             word.title,

@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gpuwatchd.cli import (
-    device_facts,
-    envelope,
-    history_tables,
-    options,
-    output,
-    state_location,
-    user_filter,
-)
+from gpuwatchd.cli import history_tables, options, output
 from gpuwatchd.cli.history_tables import Record, RecordedDevice
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import legacy_text
+from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.queries import state_location, user_filter
+from gpuwatchd.view.text import device_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +65,7 @@ def command(  # noqa: PLR0917 - one argument per flag
     fits = bucket is None and form == "table" and not flags.json
     if fits:
         bucket = _nice_bucket(until_s - since_s)
-    from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
 
     whom = Whom(pids, user_filter.People(flags.user) if flags.user else None)
     with history_query.reader() as history:
@@ -122,9 +117,7 @@ def command(  # noqa: PLR0917 - one argument per flag
             }
             for recorded_device in recorded_devices
         ]
-        envelope.emit(
-            "history", data, source="database", warnings=state_location.service_warnings()
-        )
+        output.emit("history", data, source="database", warnings=state_location.service_warnings())
     elif form != "table":
         history_tables.stream(form, recorded_devices, events=events, of_processes=bool(whom))
     else:
@@ -314,7 +307,7 @@ def _sql(
             history.device_rows(device.uid, *span)
         queries.append(history.last_query)
     if flags.json:
-        envelope.emit("history", queries, source="database")
+        output.emit("history", queries, source="database")
     else:
         for query in queries:
             click.echo(f"{query};")

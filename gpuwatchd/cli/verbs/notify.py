@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd.cli import envelope, exits, options, output
+from gpuwatchd.cli import exits, options, output
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Chart, Message
 from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.view.answers import envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -104,7 +105,7 @@ def _send(name: str, notifier: Notifier, message: Message) -> dict[str, Any]:
 
 def _write(flags: Globals, rows: list[dict[str, Any]]) -> None:
     if flags.json:
-        envelope.emit("notify", rows, source="channels")
+        output.emit("notify", rows, source="channels")
         return
     out = output.Out(flags)
     for row in rows:
@@ -206,8 +207,8 @@ def _digest(since_s: float) -> Message:
     StoreError
         When there is no usable history.
     """
-    from gpuwatchd.cli import current_state, history_query  # noqa: PLC0415 - SQLite comes with it
     from gpuwatchd.pipeline import digests  # noqa: PLC0415
+    from gpuwatchd.view.queries import current_state, history_query  # noqa: PLC0415 - SQLite comes with it
 
     now_s = time.time()
     from_s = min(since_s, now_s)
@@ -233,7 +234,7 @@ def _show(flags: Globals, message: Message) -> None:
             "severity": message.severity,
             "command": text.clean(message.command),
         }
-        envelope.emit("notify", data, source="database")
+        output.emit("notify", data, source="database")
         return
     out = output.Out(flags)
     out.flow([(message.subject, "bold")], rest="  ")

@@ -9,31 +9,24 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
-from gpuwatchd.cli import (
-    charts,
-    current_state,
-    envelope,
-    history_query,
-    options,
-    output,
-    state_location,
-    user_filter,
-)
-from gpuwatchd.cli.charts import Asked
+from gpuwatchd.cli import options, output
 from gpuwatchd.core import design, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import curves
+from gpuwatchd.view import blocks
+from gpuwatchd.view.queries import charts, current_state, history_query, state_location, user_filter
+from gpuwatchd.view.queries.charts import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from gpuwatchd.charts.braille_canvas import Cell
     from gpuwatchd.charts.chart_model import Picture
-    from gpuwatchd.cli.current_state import View
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.cli.output import Out
     from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
     from gpuwatchd.store.reader import Reader
+    from gpuwatchd.view.queries.current_state import View
 
 _DAY_S = 86400.0
 _MOST_PX = 10_000
@@ -119,7 +112,7 @@ def command(  # noqa: PLR0917 - one argument per flag
         data = [chart_model.to_json(picture) for picture in pictures]
         pair = (("not-all", more), ("no-such-gpu", missing))
         warnings = [one for one in pair if one[1]]
-        envelope.emit("plot", data, source="database", warnings=warnings)
+        output.emit("plot", data, source="database", warnings=warnings)
         return 0
     out = output.Out(flags)
     if file is None:
@@ -128,9 +121,9 @@ def command(  # noqa: PLR0917 - one argument per flag
         what = "1 chart" if len(pictures) == 1 else f"{len(pictures)} charts"
         out.line(f"{file}: {what}")
     if more and not flags.quiet:
-        out.flow(output.sentence(more, "dim"), gap=" ")
+        out.flow(blocks.sentence(more, "dim"), gap=" ")
     if missing and not flags.quiet:
-        out.flow(output.sentence(missing, "yellow"), gap=" ")
+        out.flow(blocks.sentence(missing, "yellow"), gap=" ")
     return 0
 
 
@@ -139,7 +132,7 @@ def _write(
 ) -> None:
     from gpuwatchd.charts import rendering  # noqa: PLC0415
     from gpuwatchd.charts.chart_model import Order  # noqa: PLC0415
-    from gpuwatchd.cli.report import saving  # noqa: PLC0415 - only for files
+    from gpuwatchd.view.report import saving  # noqa: PLC0415 - only for files
 
     form: Literal["png", "svg"] = "svg" if file.suffix.lower() == ".svg" else "png"
     width_px, height_px = size or (None, None)
@@ -164,7 +157,7 @@ def show(out: Out, pictures: Sequence[Picture]) -> None:
         for row in groups:
             _row(out, row)
         for pairs in terminal.legend(picture, width, ascii_only=out.ascii):
-            spoken = [part for cell in pairs for part in output.sentence(*_part(cell))]
+            spoken = [part for cell in pairs for part in blocks.sentence(*_part(cell))]
             out.flow(spoken, rest="    ", gap=" ", whole=True)
         for note in picture.notes:
             out.flow([(note, "dim")])

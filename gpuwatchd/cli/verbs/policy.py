@@ -10,12 +10,15 @@ import msgspec
 
 from gpuwatchd import alerts
 from gpuwatchd.alerts import wording
-from gpuwatchd.cli import envelope, incidents, options, output, ruleset, settings
+from gpuwatchd.cli import options, output, ruleset, settings
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import Alert, AlertSubject, NoticeKind, Pattern, Severity
 from gpuwatchd.core.model.alerts import Title, TitlePart
+from gpuwatchd.view import blocks
+from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.queries import incidents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +52,7 @@ def show() -> int:
     rules, notes = ruleset.explain(config), list(ruleset.notes(config))
     if flags.json:
         data = {"rules": rules, "notes": notes, "problems": settings.problems(config)}
-        envelope.emit("policy", data, source="files")
+        output.emit("policy", data, source="files")
         return 0
     out = output.Out(flags)
     for sentence in rules:
@@ -115,7 +118,7 @@ def test(alert: str | None, notice: NoticeKind, at_s: float | None, changes: dic
     trial.alert = _changed(trial.alert, changes)
     trial.run()
     if flags.json:
-        envelope.emit("policy", trial.payload(), source=trial.source)
+        output.emit("policy", trial.payload(), source=trial.source)
     else:
         _write(flags, trial)
     return 0
@@ -142,7 +145,7 @@ class _Trial:
 
     def find(self, key: str | None) -> None:
         """Take an alert from the history, or the live state."""
-        from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite comes with it
+        from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
 
         try:
             found = incidents.gather(0.0, only_open=False)
@@ -233,7 +236,7 @@ def _write(flags: Globals, trial: _Trial) -> None:
         # What it was judged to be at first is not kept.
         at = units.clock(trial.as_of_s, now_s=now_s)
         value = f"its severity and text are from its last evaluation, at {at}"
-        out.flow(output.sentence(value, "dim"), rest="  ", gap=" ")
+        out.flow(blocks.sentence(value, "dim"), rest="  ", gap=" ")
     never = trial.never()
     if never:
         out.flow([(f"never sent: {never}; were it due:", "yellow")])

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import current_state, envelope, options, output, state_location
+from gpuwatchd.cli import options, output
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.service import interruptible_wait
 from gpuwatchd.store import live
 from gpuwatchd.store import release_request as requests
 from gpuwatchd.store.directories import private_directory
+from gpuwatchd.view import blocks
+from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
     from gpuwatchd.cli.flags import Globals
@@ -114,13 +116,13 @@ def _asked(state: LiveState, until: str, *, heard: bool) -> tuple[str, str]:
 def _answer(flags: Globals, data: dict[str, Any], words: str, doubt: str = "") -> int:
     warnings = [("unconfirmed", doubt)] if doubt else []
     if flags.json:
-        envelope.emit("release", data, source="daemon", warnings=warnings)
+        output.emit("release", data, source="daemon", warnings=warnings)
         return 0
     out = output.Out(flags)
     if not flags.quiet:
         out.line(words)
     if doubt:
-        out.flow(output.sentence(f"! {doubt}", "yellow"), rest="  ", gap=" ")
+        out.flow(blocks.sentence(f"! {doubt}", "yellow"), rest="  ", gap=" ")
     return 0
 
 

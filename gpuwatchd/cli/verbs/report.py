@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpuwatchd.cli import current_state, options, output
+from gpuwatchd.cli import options, output
 from gpuwatchd.core import units
+from gpuwatchd.view.queries import current_state
 
 if TYPE_CHECKING:
     from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.report.period import Period
+    from gpuwatchd.view.report.period import Period
 
 _DAY_S: Final = 86_400.0
 _FORMATS: Final = ("text", "html", "json")
@@ -58,7 +59,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     Without --output, a page is written to a file named after machine and days in the current
     folder, or to the pipe. A file is readable by you alone.
     """
-    from gpuwatchd.cli.report import period, saving  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.view.report import period, saving  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
     until_s = current_state.now_s() if until is None else until
@@ -95,7 +96,7 @@ def _form(flags: Globals, form: str | None, file: Path | None, values: dict[str,
 
 
 def _print(flags: Globals, period: Period, form: str) -> None:
-    from gpuwatchd.cli.report import answer, compose, plain  # noqa: PLC0415
+    from gpuwatchd.view.report import answer, compose, plain  # noqa: PLC0415
 
     if form == "json":
         output.emit_json(answer.report_json(period))
@@ -107,17 +108,17 @@ def _print(flags: Globals, period: Period, form: str) -> None:
 
 def content(flags: Globals, period: Period, form: str) -> str:
     """Return what is written to a file."""
-    from gpuwatchd.cli.report import answer, compose  # noqa: PLC0415
+    from gpuwatchd.view.report import answer, compose  # noqa: PLC0415
 
     if form == "html":
-        from gpuwatchd.cli.report import html  # noqa: PLC0415
+        from gpuwatchd.view.report import html  # noqa: PLC0415
 
         return html.render(compose.document(period))
     if form == "json":
         import msgspec  # noqa: PLC0415
 
         return msgspec.json.encode(answer.report_json(period)).decode() + "\n"
-    from gpuwatchd.cli.report import plain  # noqa: PLC0415
+    from gpuwatchd.view.report import plain  # noqa: PLC0415
 
     stream = io.StringIO()
     plain.show(output.Out(flags, stream), compose.document(period))

@@ -6,8 +6,8 @@ import json
 
 import click
 
-from gpuwatchd.cli import envelope, options, output
-from gpuwatchd.cli.answers import schema
+from gpuwatchd.cli import options, output
+from gpuwatchd.view.answers import schema
 
 
 def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -37,7 +37,7 @@ def _list() -> None:
     rows = [(name, schema.schema_id(name), schema.title(name)) for name in schema.NAMES]
     if flags.json:
         data = [dict(zip(("name", "id", "title"), row, strict=True)) for row in rows]
-        envelope.emit("schema", data, source="files")
+        output.emit("schema", data, source="files")
         return
     out = output.Out(flags)
     widest = max(map(len, schema.NAMES))

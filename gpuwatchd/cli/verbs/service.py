@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd.cli import envelope, options, output
+from gpuwatchd.cli import options, output
 from gpuwatchd.core import registry, units
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service import MANAGERS
 from gpuwatchd.service.unit_files import CREDENTIAL_NAMES
+from gpuwatchd.view.answers import envelope
 
 if TYPE_CHECKING:
     from gpuwatchd.cli.flags import Globals
@@ -50,7 +51,7 @@ def _running_manager(*, system: bool) -> Manager:
 
 def _report(flags: Globals, data: dict[str, Any], lines: list[str]) -> None:
     if flags.json:
-        envelope.emit("service", data, source="service-manager")
+        output.emit("service", data, source="service-manager")
     elif not flags.quiet:
         out = output.Out(flags)
         for line in lines:
@@ -245,7 +246,7 @@ def print_(system: bool, name: str | None, packaged: str) -> int:  # noqa: FBT00
     flags = options.current()
     if flags.json:
         data = {"manager": manager.name, "unit": text}
-        envelope.emit("service", data, source="service-manager")
+        output.emit("service", data, source="service-manager")
     else:
         click.echo(text, nl=not text.endswith("\n"))
     return 0

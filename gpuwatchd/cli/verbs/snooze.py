@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd.cli import (
+from gpuwatchd.cli import options, output
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import GpuwatchdError, StoreError
+from gpuwatchd.core.model import Matcher, Silence
+from gpuwatchd.view.queries import (
     current_state,
-    envelope,
     incidents,
-    options,
-    output,
     silence_changes,
     state_location,
     user_filter,
 )
-from gpuwatchd.cli.silence_changes import UNTIL_RESOLVED
-from gpuwatchd.core import text, units
-from gpuwatchd.core.errors import GpuwatchdError, StoreError
-from gpuwatchd.core.model import Matcher, Silence
+from gpuwatchd.view.queries.silence_changes import UNTIL_RESOLVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -150,7 +148,7 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
     running = current_state.running()
     if flags.json:
         entry = silence_changes.entry(kept, fits, now_s) | {"daemon_running": running}
-        envelope.emit("snooze", [entry], source="database")
+        output.emit("snooze", [entry], source="database")
         return 0
     out = output.Out(flags)
     out.flow(
@@ -216,7 +214,7 @@ def _seconds(term: str, *, named: str | None) -> float:
 @click.option("--all", "everything", is_flag=True, help="Also what has expired or was cleared.")
 def list_(everything: bool) -> int:  # noqa: FBT001
     """List what is snoozed, the newest first."""
-    from gpuwatchd.cli import history_query  # noqa: PLC0415
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415
 
     flags = options.current()
     now_s = time.time()
@@ -234,7 +232,7 @@ def list_(everything: bool) -> int:  # noqa: FBT001
             for silence in shown
         ]
         pairs = state_location.service_warnings()
-        envelope.emit("snooze", data, source="database", warnings=pairs)
+        output.emit("snooze", data, source="database", warnings=pairs)
         return 0
     out = output.Out(flags)
     state_location.head(out)
@@ -252,7 +250,7 @@ def list_(everything: bool) -> int:  # noqa: FBT001
 @click.option("--all", "everything", is_flag=True, help="Everything that is snoozed.")
 def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
     """Remove it: by its number in `snooze list`, by its ALERT, or --all."""
-    from gpuwatchd.cli import history_query  # noqa: PLC0415
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415
 
     if (which is None) != everything:
         raise click.UsageError("which one? its number in `snooze list`, its ALERT, or --all")
@@ -274,7 +272,7 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
             | {"state": "cleared", "cleared_at": units.instant(now_s)}
             for silence in chosen
         ]
-        envelope.emit("snooze", data, source="database")
+        output.emit("snooze", data, source="database")
         return 0
     out = output.Out(flags)
     for silence in chosen:

@@ -7,12 +7,16 @@ import sys
 
 import click
 
-from gpuwatchd.cli import current_state, options
+from gpuwatchd.cli import options, output
+from gpuwatchd.core import registry
+from gpuwatchd.view.queries import current_state
 
 _NO_TERMINAL = "top needs a terminal; gpuwatchctl status shows the same once"
 _DUMB = "TERM is dumb, and top must move the cursor; gpuwatchctl status shows the same once"
 _NO_JSON = "top is a screen for people; gpuwatchctl watch --json gives the same as a stream"
 _LEAST_S = 0.2
+_SCREEN = {"top": "gpuwatchd.tui.app:TopApp"}
+"""Textual comes with it."""
 
 
 @click.command("top", epilog=options.examples("top", "top --gpu 0 --user me"))
@@ -32,10 +36,15 @@ def command(interval: float) -> int:
     if os.environ.get("TERM") == "dumb":
         raise click.UsageError(_DUMB, click.get_current_context())
     first = current_state.load_view(flags)
-    from gpuwatchd.tui.app import TopApp  # noqa: PLC0415 - textual comes with it
-
-    app = TopApp(flags, every_s=max(_LEAST_S, interval), first=first)
+    ascii_only = output.Out(flags).ascii
+    app = registry.load(_SCREEN, "top")(
+        flags,
+        color=flags.color,
+        ascii_only=ascii_only,
+        every_s=max(_LEAST_S, interval),
+        first=first,
+    )
     code = app.run()
     if app.broken is not None:
         raise app.broken
-    return code or 0
+    return int(code or 0)

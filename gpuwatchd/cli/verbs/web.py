@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
-from gpuwatchd.cli import envelope, options
+from gpuwatchd.cli import options, output
 from gpuwatchd.core import text
 from gpuwatchd.core.config import expanded, runtime_dir, state_dir
 from gpuwatchd.core.errors import GpuwatchdError
@@ -108,7 +108,9 @@ def _serve(
             threading.Thread(target=_open, args=(url,), daemon=True).start()
 
     try:
-        return server.Page(flags, tokens, section.hosts).serve(made, begun)
+        return server.Page(
+            flags, tokens, section.hosts, verbose=flags.verbose, debug=flags.debug
+        ).serve(made, begun)
     finally:
         if wish.opens:
             with contextlib.suppress(OSError):
@@ -134,7 +136,7 @@ def _confirm(
 ) -> None:
     if flags.json:
         data = {"url": url, "listens": listens, "token": token, "token_file": text.clean(str(path))}
-        envelope.emit("web", data)
+        output.emit("web", data)
     else:
         print(words, flush=True)
 

@@ -50,6 +50,7 @@ from gpuwatchd.core.model.findings import (
     Series,
     Signal,
     Subject,
+    is_leak,
 )
 from gpuwatchd.core.model.readings import (
     Device,

@@ -9,7 +9,15 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from gpuwatchd.core.codes import Reason
-from gpuwatchd.core.model.base import HoldingKind, LedgerState, Pattern, Severity, Tier, Value
+from gpuwatchd.core.model.base import (
+    LEAK_PATTERNS,
+    HoldingKind,
+    LedgerState,
+    Pattern,
+    Severity,
+    Tier,
+    Value,
+)
 from gpuwatchd.core.model.readings import ProcessInfo, ProcessKey
 
 if TYPE_CHECKING:
@@ -296,3 +304,8 @@ class Holding(Value, frozen=True, kw_only=True):
         """Stable text id."""
         who = "" if self.process is None else f"/{self.process.key.pid}"
         return f"{self.kind}/{self.device_uid}{who}"
+
+
+def is_leak(finding: Finding | None) -> bool:
+    """Return whether a judgement says "leak": a leaking pattern that policy did not wave off."""
+    return finding is not None and finding.pattern in LEAK_PATTERNS and finding.tier != "none"

@@ -8,31 +8,25 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from textual.binding import Binding, BindingType
 
-from gpuwatchd.cli import (
-    alert_details,
-    alert_order,
-    delivery_text,
-    incidents,
-    silence_changes,
-    user_filter,
-)
-from gpuwatchd.cli.verbs import alerts
 from gpuwatchd.core import design
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.tui.base_screens import PagedScreen, ViewScreen
 from gpuwatchd.tui.screens import snooze
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
 from gpuwatchd.tui.widgets.command_output import Paragraph, blank, sentence
+from gpuwatchd.view.queries import alert_order, incidents, silence_changes, user_filter
+from gpuwatchd.view.text import alert_details, delivery_text
+from gpuwatchd.view.text import alert_list as alerts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from textual import events
 
-    from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.incidents import Incidents
-    from gpuwatchd.cli.output import Out
     from gpuwatchd.core.model import Alert, Silence
+    from gpuwatchd.view.blocks import Page
+    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.query import Query
 
 __all__ = ["AlertDetailScreen", "AlertsScreen", "SnoozeScreen"]
 
@@ -53,13 +47,13 @@ class Listed(NamedTuple):
     now_s: float
 
 
-def read(flags: Globals) -> Listed:
+def read(query: Query) -> Listed:
     """Return what is open and what was within a week. Runs in a thread."""
     now_s = time.time()
     found = incidents.gather(now_s - _PAST_S, only_open=False)
-    if flags.user:
-        found.keep_of(user_filter.People(flags.user))
-    wanted = [alert for alert in found.alerts if found.wanted(flags, alert)]
+    if query.user:
+        found.keep_of(user_filter.People(query.user))
+    wanted = [alert for alert in found.alerts if found.wanted(query, alert)]
     is_open = [alert for alert in wanted if alert.state in incidents.OPEN]
     over = [alert for alert in wanted if alert.state not in incidents.OPEN]
     listed = (*is_open, *over[:_MOST])
@@ -101,7 +95,7 @@ class AlertsScreen(ViewScreen):
 
     def job(self) -> Callable[[], Listed]:
         """Return what reads the list."""
-        return partial(read, self.flags)
+        return partial(read, self.query_asked)
 
     def retitled(self) -> None:
         """Say how many there are."""
@@ -241,7 +235,7 @@ def _paragraphs(listed: Listed) -> Iterable[Paragraph]:
         yield Paragraph(sentence(f"silent: {text}", "dim"))
 
 
-def _entry(alert: Alert, found: Incidents, now_s: float, out: Out) -> None:
+def _entry(alert: Alert, found: Incidents, now_s: float, out: Page) -> None:
     out.flow(alerts.line(alert, found, now_s), rest=" " * 4)
 
 
@@ -259,7 +253,7 @@ class AlertDetailScreen(PagedScreen):
 
     def job(self) -> Callable[[], alert_details.AlertRecord]:
         """Return what reads the story."""
-        return partial(_story, self.flags, self._alert)
+        return partial(_story, self.query_asked, self._alert)
 
     def retitled(self) -> None:
         """Say which it is."""
@@ -281,9 +275,9 @@ class AlertDetailScreen(PagedScreen):
         self.app.push_screen(SnoozeScreen(self._alert))
 
 
-def _story(flags: Globals, alert: Alert) -> alert_details.AlertRecord:
+def _story(query: Query, alert: Alert) -> alert_details.AlertRecord:
     """Return the newest that is known of this opening. Runs in a thread."""
     found = incidents.gather(0.0, only_open=False)
     again = (one for one in found.alerts if one.key == alert.key
              and abs(one.opened_at_s - alert.opened_at_s) < 1.0)  # fmt: skip
-    return alert_details.load(flags, next(again, alert), found)
+    return alert_details.load(query, next(again, alert), found)

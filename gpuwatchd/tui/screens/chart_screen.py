@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from gpuwatchd.cli import charts, history_query, state_location
-from gpuwatchd.cli.envelope import is_leak
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import StoreError
+from gpuwatchd.core.model import is_leak
 from gpuwatchd.tui.base_screens import Bar, ViewScreen
 from gpuwatchd.tui.widgets.chart import Chart
+from gpuwatchd.view.queries import charts, history_query, state_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from gpuwatchd.charts.chart_model import Picture
-    from gpuwatchd.cli.charts import Asked
-    from gpuwatchd.cli.current_state import View
     from gpuwatchd.core.model import Finding
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.tui.widgets.chart import Piece, Window
+    from gpuwatchd.view.queries.charts import Asked
+    from gpuwatchd.view.queries.current_state import View
 
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 24 * _HOUR_S

@@ -10,34 +10,29 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from gpuwatchd.cli import (
-    badges,
-    cost_entries,
-    explanation,
-    incidents,
-    output,
-    process_facts,
-    subjects,
-    verdict_text,
-)
-from gpuwatchd.cli.verbs import alerts, cost, explain
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Subject
 from gpuwatchd.tui.base_screens import SCROLLING, background
 from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
 from gpuwatchd.tui.widgets.command_output import Settled
+from gpuwatchd.view import blocks
+from gpuwatchd.view.queries import cost_entries, incidents, subjects
+from gpuwatchd.view.text import alert_list as alerts
+from gpuwatchd.view.text import badges, explanation, process_facts, verdict_text
+from gpuwatchd.view.text import cost_table as cost
+from gpuwatchd.view.text import explanation as explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.incidents import Incidents
-    from gpuwatchd.cli.output import Out
-    from gpuwatchd.cli.subjects import NamedSubject
     from gpuwatchd.core.model import Alert, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.tui.widgets.command_output import Written
+    from gpuwatchd.view.blocks import Page
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.queries.subjects import NamedSubject
+    from gpuwatchd.view.query import Query
 
 _LOG = logging.getLogger(__name__)
 _MOST_ALERTS: Final = 12
@@ -147,10 +142,10 @@ class DetailScreen(ChartScreen):
         picture = self.picture_job(about.item.device.uid, make)
         # At first the chart alone, so that it is there soon. Zoom and pan, too, read nothing else:
         # who explains a verdict asks much.
-        whole, flags = self._drawn and time.monotonic() >= self._due_text_s, self.flags
+        whole, query = self._drawn and time.monotonic() >= self._due_text_s, self.query_asked
 
         def read() -> ReadDetail:
-            return ReadDetail(picture(), _text(flags, view, about) if whole else None)
+            return ReadDetail(picture(), _text(query, view, about) if whole else None)
 
         return read
 
@@ -179,12 +174,12 @@ class DetailScreen(ChartScreen):
         if self._counting or self._about is None or time.monotonic() < self._due_cost_s:
             return
         self._counting = True
-        flags, about = self.flags, self._about
+        query, about = self.query_asked, self._about
 
         def count() -> None:
             found: tuple[Written, ...] = ()
             try:
-                found = _cost(flags, about)
+                found = _cost(query, about)
             except Exception:  # noqa: BLE001 - the view goes on without it
                 _LOG.exception("view=detail part=cost")
             self.post_message(self.Costed(found))
@@ -227,9 +222,9 @@ def _worst(view: View, uid: str | None) -> tuple[LiveDevice, LiveProcess] | None
 # ---- what is read, in a thread
 
 
-def _text(flags: Globals, view: View, about: About) -> tuple[Written, ...]:
+def _text(query: Query, view: View, about: About) -> tuple[Written, ...]:
     """Return what is told of a process, part by part."""
-    settled = Settled(flags)
+    settled = Settled(query)
     found = _incidents()
     meant = _named_subject(view, about, found)
     case, _ = explanation.case_about(settled, view, meant)
@@ -268,19 +263,19 @@ def _alerts_of(found: Incidents, key: ProcessKey) -> list[Alert]:
     return [alert for alert in found.alerts if alert.subject.process == key]
 
 
-def _who(out: Out, about: About, now_s: float) -> None:
+def _who(out: Page, about: About, now_s: float) -> None:
     """Write who it is: all of it, one thing after the other."""
     info = about.process.info
     facts = [text for text in (process_facts.runs(info),) if text]
     facts += [text for text, _ in process_facts.wide(about.process, now_s=now_s)]
     if about.ended:
-        out.flow(output.sentence("it has ended; this is what was known of it last", "yellow"),
+        out.flow(blocks.sentence("it has ended; this is what was known of it last", "yellow"),
                  rest="  ", gap=" ")  # fmt: skip
     if facts:
         out.flow([(fact, "") for fact in facts], rest="  ", whole=True)
 
 
-def _cost(flags: Globals, about: About) -> tuple[Written, ...]:
+def _cost(query: Query, about: About) -> tuple[Written, ...]:
     """Return what it has cost and may cost yet; nothing where nothing was ever told of it."""
     found = _incidents()
     mine = [] if found is None else _alerts_of(found, about.process.info.key)
@@ -288,7 +283,7 @@ def _cost(flags: Globals, about: About) -> tuple[Written, ...]:
         return ()
     keys = {alert.key for alert in mine}
     try:
-        bill = cost_entries.gather(Settled(flags), time.time() - cost_entries.PERIOD_S)
+        bill = cost_entries.gather(Settled(query), time.time() - cost_entries.PERIOD_S)
     except GpuwatchdError:
         return ()
     bill.entries = [entry for entry in bill.entries if entry.key in keys]
@@ -307,5 +302,5 @@ def _listed(mine: list[Alert], found: Incidents | None) -> Iterator[Written]:
         yield partial(_alert, alert, found, now_s)
 
 
-def _alert(alert: Alert, found: Incidents, now_s: float, out: Out) -> None:
+def _alert(alert: Alert, found: Incidents, now_s: float, out: Page) -> None:
     out.flow(alerts.line(alert, found, now_s), first="  ", rest="    ")

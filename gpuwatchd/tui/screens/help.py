@@ -12,8 +12,8 @@ from gpuwatchd.tui.widgets.command_output import blank, sentence
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.output import Out, Part
     from gpuwatchd.tui.widgets.command_output import Written
+    from gpuwatchd.view.blocks import Page, Part
 
 Keys = tuple[tuple[str, str], ...]
 EVERYWHERE: Final[Keys] = (
@@ -107,24 +107,24 @@ _MEANS: Final[dict[design.Kind, str]] = {
 }
 
 
-def _title(words: str, out: Out) -> None:
+def _title(words: str, out: Page) -> None:
     out.line((words, "bold"))
 
 
-def _key(key: str, what: str, out: Out) -> None:
+def _key(key: str, what: str, out: Page) -> None:
     room = 14
     parts: list[Part] = [(f"{key:<{room - 2}}", "bold"), *what.split(" ")]
     out.flow(parts, first="  ", rest=" " * (room + 1), gap=" ")
 
 
-def _verdict(kind: design.Kind, words: str, out: Out) -> None:
+def _verdict(kind: design.Kind, words: str, out: Page) -> None:
     look = design.LOOKS[kind]
     mark = look.ascii_mark if out.ascii else look.mark
     parts: list[Part] = [(f"{mark} {look.word:<12}", kind), *words.split(" ")]
     out.flow(parts, first="  ", rest=" " * 17, gap=" ")
 
 
-def _part(part: str, word: str, out: Out) -> None:
+def _part(part: str, word: str, out: Page) -> None:
     sign = _ASCII_SIGNS.get(part, "#") if out.ascii else _SIGNS.get(part, "█")
     out.line(("  ", ""), (f"{sign * 4}", part), (f"  {word}", ""))
 
@@ -135,7 +135,7 @@ _ASCII_SIGNS: Final = {"floor": ".", "fit": "-", "limit": "=", "now": "|", "band
                        "range": "%"}  # fmt: skip
 
 
-def _flag(name: str, out: Out) -> None:
+def _flag(name: str, out: Page) -> None:
     flag = design.FLAGS[name]
     sign = flag.ascii_mark if out.ascii else flag.mark
     out.line(("  ", ""), (f"{sign}", flag.colour), (f"  {flag.word}", ""))

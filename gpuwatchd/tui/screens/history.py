@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from textual.binding import Binding, BindingType
 
 from gpuwatchd.charts import scales
-from gpuwatchd.cli import badges, verdict_text
 from gpuwatchd.core import units
 from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
 from gpuwatchd.tui.widgets.command_output import Paragraph, sentence
+from gpuwatchd.view.text import badges, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from textual import events
 
     from gpuwatchd.charts.chart_model import Mark
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.output import Out
     from gpuwatchd.core.model import ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.view.blocks import Page
+    from gpuwatchd.view.queries.current_state import View
 
 _MOST: Final = 500
 
@@ -206,7 +206,7 @@ def _find(view: View, whose: ChartSubject | None) -> tuple[LiveDevice, LiveProce
     return None if own is None else (item, own)
 
 
-def _mark_line(mark: Mark, now_s: float, ascii_only: bool, out: Out) -> None:  # noqa: FBT001
+def _mark_line(mark: Mark, now_s: float, ascii_only: bool, out: Page) -> None:  # noqa: FBT001
     sign, kind = scales.sign((mark,), ascii_only=ascii_only)
     at = units.moment(mark.at_s, now_s=now_s)
     parts = [(f"{sign} {at}", kind), *((word, "") for word in mark.text.split(" "))]

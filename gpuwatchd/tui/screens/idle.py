@@ -5,17 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuwatchd.cli.verbs import zombies
 from gpuwatchd.core import units
 from gpuwatchd.tui.base_screens import PagedScreen
 from gpuwatchd.tui.widgets.command_output import Settled
+from gpuwatchd.view.queries import direct_holdings
+from gpuwatchd.view.text import idle_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.direct_holdings import UnlistedOpeners
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.view.blocks import Page
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.direct_holdings import UnlistedOpeners
+    from gpuwatchd.view.query import Query
 
 
 class IdleMemoryView(NamedTuple):
@@ -23,14 +25,14 @@ class IdleMemoryView(NamedTuple):
 
     view: View
     loose: UnlistedOpeners
-    flags: Settled
+    query: Settled
 
 
-def read(flags: Globals) -> IdleMemoryView:
+def read(query: Query) -> IdleMemoryView:
     """Look once. Runs in a thread."""
-    settled = Settled(flags, verbose=True)
-    view = zombies.idle_view(settled)
-    return IdleMemoryView(view, zombies.openers(settled, view), settled)
+    settled = Settled(query)
+    view = direct_holdings.idle_view(settled)
+    return IdleMemoryView(view, direct_holdings.openers(settled, view), settled)
 
 
 class HeldScreen(PagedScreen):
@@ -40,7 +42,7 @@ class HeldScreen(PagedScreen):
 
     def job(self) -> Callable[[], IdleMemoryView]:
         """Return what looks."""
-        return partial(read, self.flags)
+        return partial(read, self.query_asked)
 
     def redrawn(self) -> None:
         """Say what the live state says, until the whole story is read."""
@@ -60,4 +62,9 @@ class HeldScreen(PagedScreen):
 
     def answered(self, held: IdleMemoryView) -> None:
         """Show what was found."""
-        self.page.write(partial(zombies.show, flags=held.flags, view=held.view, loose=held.loose))
+        self.page.write(partial(_show, held))
+
+
+def _show(held: IdleMemoryView, page: Page) -> None:
+    page.verbose = True
+    idle_memory.show(page, held.query, held.view, held.loose)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
-from gpuwatchd.cli import alert_order, device_facts
 from gpuwatchd.core import text
 from gpuwatchd.tui.page import Lines, Page
 from gpuwatchd.tui.widgets import bars, frame, gpus, process_table
+from gpuwatchd.view.queries import alert_order
+from gpuwatchd.view.text import device_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
     from textual import events
     from textual.app import ComposeResult
 
-    from gpuwatchd.cli.current_state import View
     from gpuwatchd.store.live import LiveDevice
     from gpuwatchd.tui.strips import Row
+    from gpuwatchd.view.queries.current_state import View
 
 _KEYS: Final = (
     ("q", "quit"), ("?", "help"), ("Enter", "detail"), ("P", "predict"), ("/", "filter"),
@@ -148,7 +149,7 @@ class OverviewScreen(Page):
                 rows.append(gpus.second(painter, view, item, width))
                 hits.append(Hit("gpu", uid))
         self._processes(rows, hits, view, width, share.rows)
-        rows += bars.alerts(painter, self.top.flags, view, width, share.alerts)
+        rows += bars.alerts(painter, view, width, share.alerts)
         hits += [Hit("alert")] * share.alerts
         self.hits = hits
         self._tell_top()

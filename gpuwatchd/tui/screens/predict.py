@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 
-from gpuwatchd.cli import badges, cards, output, verdict_text
-from gpuwatchd.cli.envelope import is_leak
-from gpuwatchd.cli.verbs import predict
 from gpuwatchd.core import units
-from gpuwatchd.core.model import LEAK_PATTERNS
+from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
 from gpuwatchd.tui.widgets.command_output import Pages, Paragraph
+from gpuwatchd.view import blocks
+from gpuwatchd.view.text import badges, cards, verdict_text
+from gpuwatchd.view.text import prediction as predict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from textual import events
     from textual.widget import Widget
 
-    from gpuwatchd.cli.output import Out, Part
     from gpuwatchd.core.model import Finding
     from gpuwatchd.store.live import LiveDevice
+    from gpuwatchd.view.blocks import Page, Part
 
 _MOST_GPUS = 8
 _WIDE = 136
@@ -55,7 +55,7 @@ class PredictScreen(ChartScreen):
 
     def parts(self) -> Iterable[Widget]:
         """Return the list, the chart and the facts."""
-        yield Pages(self.flags, self.painter, id="gpus")
+        yield Pages(self.painter, id="gpus")
         yield from super().parts()
 
     @property
@@ -80,7 +80,13 @@ class PredictScreen(ChartScreen):
             next((at for at, one in enumerate(view.devices) if one.device.uid == self._uid), None)
         )
         if item is not None:
-            tell = partial(predict.write_device, view=view, item=item, flags=self.flags, whole=True)
+            tell = partial(
+                predict.write_device,
+                view=view,
+                item=item,
+                whole=True,
+                of_users=bool(self.query_asked.user),
+            )
             beside = self.has_class("beside")
             self.page.write(tell if beside else partial(_short, item))
         self.retitled()
@@ -143,7 +149,7 @@ def _worst(devices: Iterable[LiveDevice]) -> str | None:
     return ranked[0].device.uid if ranked else None
 
 
-def _row(item: LiveDevice, out: Out) -> None:
+def _row(item: LiveDevice, out: Page) -> None:
     """Write a device in one line."""
     badge, finding = badges.device(item), item.finding
     cells: list[Part] = [
@@ -155,11 +161,11 @@ def _row(item: LiveDevice, out: Out) -> None:
     room = out.width
     for cell in cells:
         text, style = (cell, "") if isinstance(cell, str) else cell
-        value = output.fit(out.safe(text), max(0, room), out.safe("…"))
+        value = blocks.fit(out.safe(text), max(0, room), out.safe("…"))
         if room <= 1:
             break
         shown += [(value, style), "  "]
-        room -= output.width_of(value) + 2
+        room -= blocks.width_of(value) + 2
     out.line(*shown[:-1])
 
 
@@ -176,7 +182,7 @@ def _figures(item: LiveDevice, finding: Finding | None, *, wide: bool) -> list[P
     return [*cells, by] if by else cells
 
 
-def _short(item: LiveDevice, out: Out) -> None:
+def _short(item: LiveDevice, out: Page) -> None:
     """Write what ``predict`` says of a device in as few lines as it takes: there is a chart too."""
     judged = list(predict.subjects(item, whole=True))
     if not judged:
@@ -196,7 +202,7 @@ def _short(item: LiveDevice, out: Out) -> None:
         for label, value in pairs:
             if label in _LONG:
                 text = value if isinstance(value, str) else value[0]
-                out.flow(output.sentence(f"{label}: {text}"), first="  ", rest="    ", gap=" ")
+                out.flow(blocks.sentence(f"{label}: {text}"), first="  ", rest="    ", gap=" ")
 
 
 _LONG = frozenset({"because", "hardware", "shares", "known", "advice"})

@@ -6,20 +6,22 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from gpuwatchd.cli import delivery_text, incidents, output, silence_changes
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.tui.base_screens import ViewScreen
 from gpuwatchd.tui.widgets.command_output import Paragraph, blank, sentence
+from gpuwatchd.view import blocks
+from gpuwatchd.view.queries import incidents, silence_changes
+from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from textual import events
 
-    from gpuwatchd.cli.output import Out
     from gpuwatchd.core.model import Alert, Silence
     from gpuwatchd.tui.app import TopApp
+    from gpuwatchd.view.blocks import Page
 
 _SAID: Final = {
     "1h": "an hour",
@@ -222,7 +224,7 @@ class SnoozeScreen(ViewScreen):
         self.action_back()
 
 
-def _term(term: str, now_s: float, number: int, out: Out) -> None:
+def _term(term: str, now_s: float, number: int, out: Page) -> None:
     if term == silence_changes.UNTIL_RESOLVED:
         end = "at the latest 30 days"
     else:
@@ -230,13 +232,13 @@ def _term(term: str, now_s: float, number: int, out: Out) -> None:
     out.line((f" {number}  {_SAID[term]:<18}", ""), (end, "dim"))
 
 
-def _reason(why: str, typing: bool, out: Out) -> None:  # noqa: FBT001
+def _reason(why: str, typing: bool, out: Page) -> None:  # noqa: FBT001
     cursor = ("_", "bold") if typing else ("", "")
     if not why and not typing:
         out.line(("Why? ", "bold"), ("(Tab, then type; may be left out)", "dim"))
         return
     room = out.width - 8
-    value = why if output.width_of(why) <= room else why[-room:]
+    value = why if blocks.width_of(why) <= room else why[-room:]
     out.line(("Why? ", "bold"), (value, ""), cursor)
 
 

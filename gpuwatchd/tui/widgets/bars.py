@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.scrollbar import ScrollBarRender
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import alert_order, cards, state_location, status_output
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import units
 from gpuwatchd.tui.polling import FAILED
-from gpuwatchd.tui.widgets.command_output import Sheet
+from gpuwatchd.view.blocks import Page, width_of
+from gpuwatchd.view.queries import alert_order, state_location
+from gpuwatchd.view.text import cards, status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.output import Part
     from gpuwatchd.tui.strips import Cell, Painter, Row
+    from gpuwatchd.view.blocks import Part
+    from gpuwatchd.view.queries.current_state import View
 
 
 class PlainScrollBar(ScrollBarRender):
@@ -95,7 +94,7 @@ def daemon_rows(painter: Painter, view: View, width: int, most: int) -> list[Row
     """Return how the daemon is: a row on it, or a row for each thing that is wrong with it."""
     rows: list[Row] = []
     for code, sentence in view.warnings:
-        age = status_output.age(view, code, now_s=view.taken_at_s + view.stale_s)
+        age = status.age(view, code, now_s=view.taken_at_s + view.stale_s)
         quiet = code == state_location.NOTE[0]
         text = f"{'' if quiet else '! '}{sentence}{age}"
         loud = "critical" if code.startswith(("daemon", FAILED)) else "leak"
@@ -118,15 +117,15 @@ def _summary(view: View) -> str:
     return f"{who}{up}; {many}; last sample {units.duration(view.stale_s)} ago"
 
 
-def alerts(painter: Painter, flags: Globals, view: View, width: int, most: int) -> list[Row]:
+def alerts(painter: Painter, view: View, width: int, most: int) -> list[Row]:
     """Return what is open and what somebody should know, worst first, at most ``most`` rows."""
     if most < 1:
         return []
     lines: list[Row] = [
-        _line(painter, status_output.alert_line(alert, view), width)
+        _line(painter, status.alert_line(alert, view), width)
         for alert in alert_order.shown(view.alerts)
     ]
-    lines += _others(painter, flags, view, width)
+    lines += _others(painter, view, width)
     if not lines:
         return [[(painter.cell(" no open alerts", width), "head faint")]]
     if most == 1:
@@ -143,13 +142,13 @@ def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
     return [(painter.cell(text + more, width), "head faint")]
 
 
-def _others(painter: Painter, flags: Globals, view: View, width: int) -> list[Row]:
-    sheet = Sheet(flags, 10_000)
+def _others(painter: Painter, view: View, width: int) -> list[Row]:
+    sheet = Page(10_000, ascii_only=painter.ascii, terminal=True)
     if view.untold or view.lost:
-        from gpuwatchd.cli import undelivered  # noqa: PLC0415 - only where nobody was told
+        from gpuwatchd.view.text import undelivered  # noqa: PLC0415 - only where nobody was told
 
         undelivered.banner(sheet, view)
-    status_output.holdings(sheet, view)
+    status.holdings(sheet, view)
     for problem in view.daemon.problems:
         sheet.flow([("problem: " + problem, "yellow")])
     return [_line(painter, [*row], width, apart="") for row in sheet.rows()]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gpuwatchd.cli import output
-from gpuwatchd.cli.flags import Globals
-from gpuwatchd.cli.output import Out
+from gpuwatchd.view import blocks
+from gpuwatchd.view.blocks import Page
+from gpuwatchd.view.query import Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,60 +20,8 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Loaded
     from gpuwatchd.tui.strips import Cell, Painter, Row
 
-    Written = Callable[[Out], None]
+    Written = Callable[[Page], None]
     """Something that a verb can print: it writes itself onto an :class:`Out`."""
-
-_BEGIN, _NAMED, _END = "\x01", "\x02", "\x03"
-"""Around a styled text; no text that is shown holds control characters."""
-_STYLED = re.compile(f"{_BEGIN}([a-z -]*){_NAMED}([^{_END}]*){_END}")
-
-
-class _Screen(io.StringIO):
-    """A stream that is as good as a terminal: what is too wide for it is cut and marked."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-class Sheet(Out):
-    """Where a verb writes when it is the live screen that asks.
-
-    Parameters
-    ----------
-    flags
-        The global flags of the call.
-    width
-        Columns.
-    """
-
-    def __init__(self, flags: Globals, width: int) -> None:
-        self._kept = _Screen()
-        super().__init__(flags, self._kept)
-        self.ascii = flags.ascii
-        self.width = max(20, width)
-
-    def paint(self, words: str, style: str = "") -> str:
-        """Return safe text between marks that say how it looks."""
-        words = self.safe(words)
-        return f"{_BEGIN}{style}{_NAMED}{words}{_END}" if words and style else words
-
-    def rows(self) -> list[Row]:
-        """Return what was written so far."""
-        lines = self._kept.getvalue().split("\n")
-        return [_row(line) for line in (lines if lines[-1] else lines[:-1])]
-
-
-def _row(line: str) -> Row:
-    pairs: Row = []
-    end = 0
-    for match in _STYLED.finditer(line):
-        if match.start() > end:
-            pairs.append((line[end : match.start()], ""))
-        pairs.append((match[2], match[1]))
-        end = match.end()
-    if end < len(line):
-        pairs.append((line[end:], ""))
-    return pairs
 
 
 class Paragraph(NamedTuple):
@@ -96,9 +42,8 @@ class Pages(ScrollView, can_focus=False):
     Pages { height: 1fr; scrollbar-size: 0 0; }
     """
 
-    def __init__(self, flags: Globals, painter: Painter, *, id: str | None = None) -> None:  # noqa: A002 - textual's
+    def __init__(self, painter: Painter, *, id: str | None = None) -> None:  # noqa: A002 - textual's
         super().__init__(id=id)
-        self._flags = flags
         self._painter = painter
         self._written: tuple[Paragraph, ...] = ()
         self._rows: list[Row] = []
@@ -177,9 +122,9 @@ class Pages(ScrollView, can_focus=False):
         laid: list[Row] = []
         choices: list[int | None] = []
         for paragraph in self._written:
-            sheet = Sheet(self._flags, width - 1)
-            paragraph.write(sheet)
-            rows = sheet.rows()
+            page = Page(max(20, width - 1), ascii_only=self._painter.ascii, terminal=True)
+            paragraph.write(page)
+            rows = page.rows()
             laid += rows
             choices += [paragraph.choice] * len(rows)
         changed = laid != self._rows
@@ -193,25 +138,22 @@ class Pages(ScrollView, can_focus=False):
 
 def sentence(words: str, style: str = "") -> Written:
     """Return what writes one sentence, broken between its words."""
-    return lambda out: out.flow(output.sentence(words, style), rest="  ", gap=" ")
+    return lambda out: out.flow(blocks.sentence(words, style), rest="  ", gap=" ")
 
 
-def blank(out: Out) -> None:
+def blank(out: Page) -> None:
     """Write an empty line."""
     out.line("")
 
 
-class Settled(Globals):
-    """The global flags of the call, with the configuration that was in force when it was read."""
+class Settled(Query):
+    """A query with the configuration that was in force when it was read."""
 
     __slots__ = ("_loaded",)
 
-    def __init__(self, flags: Globals, *, verbose: bool = False) -> None:
-        super().__init__()
-        for name in Globals.__slots__:
-            setattr(self, name, getattr(flags, name))
-        self.verbose = verbose or flags.verbose
-        self._loaded = flags.load_config()
+    def __init__(self, query: Query) -> None:
+        super().__init__(config=query.config, gpu=query.gpu, user=query.user)
+        self._loaded = query.load_config()
 
     def load_config(self) -> Loaded:
         """Return the configuration without reading it again."""

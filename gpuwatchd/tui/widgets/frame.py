@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.cli import alert_order
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import units
 from gpuwatchd.tui.polling import FAILED
+from gpuwatchd.view.blocks import width_of
+from gpuwatchd.view.queries import alert_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.cli.current_state import View
     from gpuwatchd.tui.app import TopApp
     from gpuwatchd.tui.strips import Cell, Row
+    from gpuwatchd.view.queries.current_state import View
 
 
 def head(top: TopApp, name: str, width: int) -> Row:

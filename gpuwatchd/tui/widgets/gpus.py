@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatchd.cli import badges, cards, device_facts, verdict_text
-from gpuwatchd.cli.envelope import is_leak
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import units
-from gpuwatchd.core.model import LEAK_PATTERNS
+from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.tui.widgets import bars
+from gpuwatchd.view.blocks import width_of
+from gpuwatchd.view.text import badges, cards, device_facts, verdict_text
 
 if TYPE_CHECKING:
-    from gpuwatchd.cli.badges import Badge
-    from gpuwatchd.cli.current_state import View
     from gpuwatchd.store.live import LiveDevice
     from gpuwatchd.tui.strips import Painter, Row
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.text.badges import Badge
 
 BADGE: Final = badges.WORD_CELLS + 2
 """Columns of a badge: mark, blank, word."""

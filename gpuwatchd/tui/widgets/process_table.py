@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from gpuwatchd.cli import badges, process_facts, verdict_text
-from gpuwatchd.cli.envelope import is_leak
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import units
-from gpuwatchd.core.model import LEAK_PATTERNS
+from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.tui.widgets.gpus import badge_cell
+from gpuwatchd.view.blocks import width_of
+from gpuwatchd.view.text import badges, process_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.cli.current_state import View
     from gpuwatchd.core.model import ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.tui.strips import Painter, Row
+    from gpuwatchd.view.queries.current_state import View
 
 Who = tuple[str, "ProcessKey"]
 """Uid of the device, and the process: one that is on two devices has two rows."""

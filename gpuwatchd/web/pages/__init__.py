@@ -13,9 +13,9 @@ from gpuwatchd.core import registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.view.query import Query
 
-    Maker = Callable[[Globals, Mapping[str, str]], dict[str, Any]]
+    Maker = Callable[[Query, Mapping[str, str]], dict[str, Any]]
 
 
 # What the page asks for: one answer for each of its views, in words.
@@ -35,7 +35,7 @@ ANSWERS: Final = {
 """Name in the address -> what answers it, imported when it is first asked for."""
 
 
-def answer(name: str, flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+def answer(name: str, flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what one view shows, as plain JSON; ``query`` comes from a stranger.
 
     Raises

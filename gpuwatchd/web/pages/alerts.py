@@ -5,25 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.cli import (
-    alert_details,
-    badges,
-    current_state,
-    incidents,
-    silence_changes,
-    verdict_text,
-)
-from gpuwatchd.cli.verbs import alerts as listed
 from gpuwatchd.core import text
+from gpuwatchd.view.queries import current_state, incidents, silence_changes
+from gpuwatchd.view.text import alert_details, badges, verdict_text
+from gpuwatchd.view.text import alert_list as listed
 from gpuwatchd.web.pages import overview, page_parts
 from gpuwatchd.web.pages.page_parts import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.incidents import Incidents
     from gpuwatchd.core.model import Alert, Silence
+    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.query import Query
 
 _DAYS: Final = {"1d": 1, "7d": 7, "30d": 30}
 _DAY_S: Final = 86400.0
@@ -35,7 +29,7 @@ _AFTER: Final = {
 """What a snooze of an alert means, by whether it is critical now; as `snooze` has it."""
 
 
-def alerts(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+def alerts(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the open alerts, those of the last days, and what is snoozed."""
     view = current_state.load_view(flags)
     now_s = time.time()
@@ -44,7 +38,7 @@ def alerts(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     rows = [one for one in found.alerts if found.wanted(flags, one)]
     past = [one for one in rows if one.state not in incidents.OPEN]
     return {
-        "page": head(flags, view),
+        "page": head(view),
         "missing": [text.clean(value) for code, value in found.warnings if "daemon" not in code],
         "open": [row(one, found, now_s) for one in rows if one.state in incidents.OPEN],
         "past": [row(one, found, now_s) for one in past[:_MOST]],
@@ -56,7 +50,7 @@ def alerts(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def alert(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+def alert(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
     """Return everything about one alert; ``id`` names it."""
     view = current_state.load_view(flags)
     now_s = time.time()
@@ -64,7 +58,7 @@ def alert(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     meant = incidents.pick(found.alerts, query.get("id", ""))
     story = alert_details.load(flags, meant, found)
     return {
-        "page": head(flags, view),
+        "page": head(view),
         "alert": row(meant, found, now_s),
         "lines": [
             [label, page_parts.joined([value])] for label, value, _ in alert_details.lines(story)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.cli import current_state
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, Kind
+from gpuwatchd.view.queries import current_state
 from gpuwatchd.web.pages.page_parts import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.view.query import Query
 
 _MEANS: Final[dict[Kind, str]] = {
     "critical": "leaks, and it will soon be full; a message was sent",
@@ -34,10 +34,10 @@ _PARTS: Final = {
 }
 
 
-def legend(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all alike
+def legend(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all alike
     """Return every mark with its meaning, and every part of a chart with its name."""
     return {
-        "page": head(flags, current_state.load_view(flags)),
+        "page": head(current_state.load_view(flags)),
         "kinds": [
             {
                 "badge": {"kind": kind, "mark": of.mark, "word": of.word, "words": ""},

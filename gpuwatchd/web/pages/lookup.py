@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli import history_query
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
+from gpuwatchd.view.queries import history_query
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.cli.current_state import View
     from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
+    from gpuwatchd.view.queries.current_state import View
 
 _BEGAN_S = 0.002
 """The page keeps milliseconds."""

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.cli import (
-    alert_order,
-    badges,
-    cards,
-    current_state,
-    device_facts,
-    process_facts,
-    status_output,
-    verdict_text,
-)
-from gpuwatchd.cli.envelope import is_leak
 from gpuwatchd.core import text, units
 from gpuwatchd.core.design import LOOKS
-from gpuwatchd.core.model import LEAK_PATTERNS
+from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
+from gpuwatchd.view.queries import alert_order, current_state
+from gpuwatchd.view.text import (
+    badges,
+    cards,
+    device_facts,
+    process_facts,
+    status,
+    verdict_text,
+)
 from gpuwatchd.web.pages import page_parts
 from gpuwatchd.web.pages.page_parts import head, silent_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpuwatchd.cli.badges import Badge
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.core.model import Alert
     from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.query import Query
+    from gpuwatchd.view.text.badges import Badge
 
     Entry = tuple[LiveDevice, LiveProcess]
 
@@ -36,14 +34,14 @@ ROWS: Final = 200
 """More processes than these are sent only to who asks for all."""
 
 
-def overview(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+def overview(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
     """Return everything at a glance; ``filter`` narrows the processes, ``all`` sends each."""
     view = current_state.load_view(flags)
     return {
-        "page": head(flags, view),
+        "page": head(view),
         "devices": [device(view, item) for item in view.devices],
         "alerts": alerts(view),
-        "held": status_output.held(view),
+        "held": status.held(view),
         **table(ordered(view.devices), query),
     }
 
@@ -185,7 +183,7 @@ def alerts(view: View) -> list[dict[str, Any]]:
 
 
 def _alert(alert: Alert, view: View, silent: Mapping[str, str]) -> dict[str, Any]:
-    begin, title, *rest = status_output.alert_line(alert, view)
+    begin, title, *rest = status.alert_line(alert, view)
     return {
         "id": alert.code,
         "key": text.clean(alert.key),

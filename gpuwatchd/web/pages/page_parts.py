@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import time
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import (
-    alert_order,
-    delivery_text,
-    envelope,
-    status_output,
-    undelivered,
-)
-from gpuwatchd.cli.output import Out
 from gpuwatchd.core import text, units
+from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.blocks import Page
+from gpuwatchd.view.queries import alert_order
+from gpuwatchd.view.text import delivery_text, status, undelivered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.output import Part
     from gpuwatchd.core.model import Alert
+    from gpuwatchd.view.blocks import Part
+    from gpuwatchd.view.queries.current_state import View
 
 # What a verb would write, taken line by line for the page.
 
@@ -31,7 +25,7 @@ _LONGEST = 4096
 _WIDE = 100_000
 
 
-class Lines(Out):
+class Lines(Page):
     """Keeps the lines that are written, each without its indent.
 
     Attributes
@@ -41,11 +35,8 @@ class Lines(Out):
         indented, and the style is that of its first part.
     """
 
-    def __init__(self, flags: Globals) -> None:
-        super().__init__(flags, io.StringIO())
-        self.ascii = False
-        self.colour = False
-        self.width = _WIDE
+    def __init__(self) -> None:
+        super().__init__(_WIDE)
         self.kept: list[tuple[int, str, str]] = []
 
     def line(self, *parts: Part, end: str = "\n") -> None:  # noqa: ARG002 - there is one end only
@@ -84,7 +75,7 @@ def joined(parts: Iterable[Part], between: str = ", ") -> str:
 
 def of_alert(alert: Alert, view: View) -> str:
     """Return an open alert in one line."""
-    begin, *rest = status_output.alert_line(alert, view)
+    begin, *rest = status.alert_line(alert, view)
     return joined([joined([begin]).rstrip(":"), *rest])
 
 
@@ -92,7 +83,7 @@ def _words(part: Part) -> str:
     return text.clean(part if isinstance(part, str) else part[0], limit=_LONGEST)
 
 
-def head(flags: Globals, view: View) -> dict[str, Any]:
+def head(view: View) -> dict[str, Any]:
     """Return the part of an answer that the frame around each view is drawn from."""
     now_s = time.time()
     open_now = alert_order.shown(view.alerts)
@@ -105,7 +96,7 @@ def head(flags: Globals, view: View) -> dict[str, Any]:
         "live": live(view),
         "interval_s": view.interval_s,
         "daemon": _daemon(view, now_s),
-        "warnings": _warnings(flags, view, now_s),
+        "warnings": _warnings(view, now_s),
         "open": [
             {
                 "key": text.clean(alert.key),
@@ -135,22 +126,22 @@ def _daemon(view: View, now_s: float) -> str:
     return f"The daemon {daemon.version or '?'} runs{whom}{since}."
 
 
-def _warnings(flags: Globals, view: View, now_s: float) -> list[dict[str, Any]]:
+def _warnings(view: View, now_s: float) -> list[dict[str, Any]]:
     """Return what ``status`` says above and below the GPUs, one sentence each."""
     said = []
     for code, sentence in view.warnings:
-        words = text.clean(sentence, limit=1024) + status_output.age(view, code, now_s=now_s)
+        words = text.clean(sentence, limit=1024) + status.age(view, code, now_s=now_s)
         bad = code.startswith("daemon")
         said.append({"code": code, "text": words, "bad": bad, "more": []})
-    said += _unheard(flags, view)
+    said += _unheard(view)
     problems = undelivered.other_problems(view)
     said += [{"code": "problem", "text": text.clean(p), "bad": False, "more": []} for p in problems]
     return said
 
 
-def _unheard(flags: Globals, view: View) -> list[dict[str, Any]]:
+def _unheard(view: View) -> list[dict[str, Any]]:
     """Return what nobody has heard of, each with the lines below it, and what is silent."""
-    out = Lines(flags)
+    out = Lines()
     if view.untold or view.lost:
         undelivered.banner(out, view)
     undelivered.silent(out, view)

@@ -6,9 +6,9 @@ from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.charts import chart_model, scales, text_description
-from gpuwatchd.cli import charts, current_state
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.queries import charts, current_state
 from gpuwatchd.web.pages import lookup
 from gpuwatchd.web.pages.page_parts import head
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuwatchd.charts.chart_model import Mark, Picture
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.store.reader import Reader
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.query import Query
 
 SPANS: Final = ("1h", "6h", "24h", "7d", "30d")
 POINTS: Final = 400
 _NEXT_S: Final = (2.0, 3600.0)
 
 
-def picture(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+def picture(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
     """Return one chart, what happened on it, and after how long it is worth asking again.
 
     ``tight`` leaves out the time before the record of the subject begins.
@@ -44,7 +44,7 @@ def picture(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
             drawn = _picture(view, history, query, asked)
     least_s, most_s = _NEXT_S
     return {
-        "page": head(flags, view),
+        "page": head(view),
         "picture": chart_model.to_json(drawn) | {"sentence": text_description.sentence(drawn)},
         # A forecast reaches further, at most twice the span again.
         "zones": scales.zone_rows(asked.begin_s, end_s + 2 * span_s),

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.cli import badges, device_facts, verdict_text
-from gpuwatchd.cli import subjects as judged
-from gpuwatchd.cli.verbs import predict
+from gpuwatchd.view.queries import subjects as judged
+from gpuwatchd.view.text import badges, device_facts, verdict_text
+from gpuwatchd.view.text import prediction as predict
 from gpuwatchd.web.pages import overview, page_parts
 from gpuwatchd.web.pages.page_parts import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.query import Query
 
 
-def predictions(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all alike
+def predictions(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all alike
     """Return, for each GPU, how fast it grows, how sure that is and when it will be full."""
     view = judged.judged_view(flags)
     return {
-        "page": head(flags, view),
+        "page": head(view),
         "devices": [
             {
                 **overview.device(view, item),

@@ -7,38 +7,35 @@ from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.analysis import program_key
-from gpuwatchd.cli import (
-    badges,
-    cards,
-    cost_entries,
-    current_state,
-    device_facts,
-    explanation,
-    incidents,
-    process_facts,
-    subjects,
-    verdict_text,
-)
-from gpuwatchd.cli.verbs import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.queries import cost_entries, current_state, incidents, subjects
+from gpuwatchd.view.text import (
+    badges,
+    cards,
+    device_facts,
+    explanation,
+    process_facts,
+    verdict_text,
+)
+from gpuwatchd.view.text import cost_table as cost
 from gpuwatchd.web.pages import alerts, lookup, overview, page_parts, predict
 from gpuwatchd.web.pages.page_parts import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.cli.current_state import View
-    from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.cli.incidents import Incidents
     from gpuwatchd.core.model import Device, ProcessInfo
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.profiles import Run
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.query import Query
 
 # One GPU: its numbers, what happened to it, who is on it.
 
 
-def gpu(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+def gpu(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
     """Return everything about one GPU but its chart."""
     view = current_state.load_view(flags)
     item = lookup.device(view, query)
@@ -46,7 +43,7 @@ def gpu(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     alerts = [alert for alert in view.alerts if alert.subject.device_uid == uid]
     mine = {text.clean(alert.key) for alert in alerts}
     return {
-        "page": head(flags, view),
+        "page": head(view),
         "device": overview.device(view, item),
         "foreseen": predict.subjects(item, whole=True),
         "facts": _device_rows(item),
@@ -79,7 +76,7 @@ _MOST_RUNS = 20
 _MOST_ALERTS = 20
 
 
-def process(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+def process(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what is known of one process now; of one that has ended, what is recorded."""
     view = current_state.load_view(flags)
     items = [device for device in view.devices if text.clean(device.device.uid) == query.get("gpu")]
@@ -95,7 +92,7 @@ def process(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
         if alert.subject.process == found.info.key and alert.subject.device_uid == item.device.uid
     ]
     return {
-        "page": head(flags, view),
+        "page": head(view),
         "device": {"uid": text.clean(item.device.uid), "label": text.clean(item.device.label)},
         "over": "",
         "who": text.clean(verdict_text.who(found.info)),
@@ -109,13 +106,13 @@ def process(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _over(flags: Globals, view: View, query: Mapping[str, str]) -> dict[str, Any]:
+def _over(flags: Query, view: View, query: Mapping[str, str]) -> dict[str, Any]:
     history = lookup.history()
     with nullcontext() if history is None else closing(history):
         info, device = lookup.ended(history, query), lookup.on(history, query)
     label = "a GPU that is not here" if device is None else device.label
     return {
-        "page": head(flags, view),
+        "page": head(view),
         "device": {"uid": query.get("gpu", ""), "label": text.clean(label)},
         "over": "It is no longer on this GPU; this is its recorded data.",
         "who": text.clean(verdict_text.who(info)),
@@ -145,7 +142,7 @@ def _identity(info: ProcessInfo, now_s: float) -> list[str]:
 # ---- what takes longer --------------------------------------------------------------------------
 
 
-def evidence(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+def evidence(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the whole reasoning on a process, and its earlier runs; as `explain` tells it."""
     view = subjects.judged_view(flags)
     item = lookup.device(view, query)
@@ -159,7 +156,7 @@ def evidence(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     mine = _alerts(found)
     now_s = time.time()
     return {
-        "page": head(flags, view),
+        "page": head(view),
         "sections": told["sections"],
         "next_steps": told["next_steps"],
         "missing": [text.clean(value, limit=_LINE) for _, value in warnings],
@@ -183,7 +180,7 @@ def _alerts(item: LiveProcess) -> Incidents:
     return known
 
 
-def _cost(flags: Globals, keys: set[str], now_s: float) -> list[str]:
+def _cost(flags: Query, keys: set[str], now_s: float) -> list[str]:
     """Return what a process has cost, and may cost yet; [] where nobody was ever told of it."""
     if not keys:
         return []
@@ -192,7 +189,7 @@ def _cost(flags: Globals, keys: set[str], now_s: float) -> list[str]:
     except GpuwatchdError:
         return []
     bill.entries = [entry for entry in bill.entries if entry.key in keys]
-    out = page_parts.Lines(flags)
+    out = page_parts.Lines()
     cost.incidents(out, bill)
     return out.texts()
 

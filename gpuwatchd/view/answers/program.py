@@ -1,0 +1,327 @@
+"""``doctor``, ``check``, ``config``, ``service``, ``release``, ``web``, ``demo``; words of jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from gpuwatchd.view.answers.base import (
+    Bytes,
+    Count,
+    DeviceId,
+    Eta,
+    Instant,
+    Pid,
+    ProcessId,
+    Seconds,
+    Shape,
+    Verdict,
+    of_verb,
+)
+
+Setting = None | bool | int | float | str | list[Any] | dict[str, Any]
+"""A value of the configuration, as TOML has it."""
+
+
+class CheckShape(Shape):
+    """One answer of the doctor."""
+
+    name: str
+    level: Literal["ok", "warning", "failed"]
+    text: str
+    hint: str
+    """The command (or step) that mends it; empty where nothing is wrong."""
+    id: str
+    """What is wrong, the same in every version; where nothing is, the check that says so."""
+    page: str
+    """Page of the documentation; empty where nothing is wrong."""
+
+
+class Performance(Shape):
+    """One value of the performance data."""
+
+    label: str
+    value: float | None
+    """Null: unknown."""
+    unit: Literal["", "s", "%", "B", "c"]
+    warning: str | None
+    """A range of the guidelines for monitoring plug-ins."""
+    critical: str | None
+    min: float | None
+    max: float | None
+
+
+class PluginData(Shape):
+    """What a monitoring system is told."""
+
+    mode: Literal["all", "leak", "eta", "used", "zombies", "daemon"]
+    state: Literal["OK", "WARNING", "CRITICAL", "UNKNOWN"]
+    """In the letters of the guidelines for monitoring plug-ins."""
+    exit_code: Annotated[int, Meta(ge=0, le=3)]
+    text: str
+    details: tuple[str, ...]
+    perfdata: tuple[Performance, ...]
+
+
+class ConfigFile(Shape):
+    """A file that is looked for."""
+
+    path: str
+    exists: bool
+
+
+class ConfigPaths(Shape):
+    """Where things are."""
+
+    files: tuple[ConfigFile, ...]
+    state_dir: str
+    runtime_dir: str
+
+
+class ConfigKey(Shape):
+    """One key."""
+
+    key: str
+    value: Setting
+    """Secrets are `****`."""
+    default: Setting
+    origin: str
+    """default, a file, environment, flag."""
+
+
+class Written(Shape):
+    """What was written."""
+
+    written: str
+
+
+class Validated(Shape):
+    """Whether a configuration can be used, and what follows from it."""
+
+    files: tuple[str, ...]
+    valid: bool
+    problems: tuple[str, ...]
+    consequences: tuple[str, ...]
+    rules: tuple[str, ...]
+
+
+class Done(Shape):
+    """What was done, step by step."""
+
+    done: tuple[str, ...]
+    dry_run: bool | UnsetType = UNSET
+    """Only of ``install`` and ``uninstall``: only said what would be done."""
+
+
+class ServiceNow(Shape):
+    """How the service is, as the service manager says."""
+
+    running: bool
+    state: Literal["running", "starting", "stopping", "stopped", "failed", "not-installed"]
+    text: str
+    enabled: bool | None
+    """It starts by itself at the next login or boot."""
+    since_at: Instant | None
+    """Since when it runs, or does not."""
+    pid: Pid | None
+    restarts: Count | None
+    result: str | None
+    """How it ended last, in the manager's word; null for well."""
+    exit_code: int | None
+    memory_bytes: Bytes | None
+    memory_max_bytes: Bytes | None
+    watchdog_s: Seconds | None
+    file: str | None
+    beside: tuple[str, ...]
+    """Files that change it."""
+    log: tuple[str, ...]
+    hints: tuple[str, ...]
+
+
+class Unit(Shape):
+    """The unit or property list."""
+
+    manager: str
+    unit: str
+
+
+class ReleaseData(Shape):
+    """Whether the daemon has let go of the driver."""
+
+    released: bool | None
+    """Null: asked, not waited for."""
+    until_at: Instant | None
+    """Null with ``--end``."""
+    daemon: ProcessId | UnsetType | None = UNSET
+    """Who was asked; absent with ``--end``."""
+    open_files: tuple[str, ...] | UnsetType | None = UNSET
+    """Device files that it still holds; null where they cannot be seen."""
+    was_released: bool | UnsetType = UNSET
+    """Only with ``--end``."""
+
+
+class Saved(Shape):
+    """A job that said that it has saved its work."""
+
+    pid: Pid
+    started_at: Instant | None
+    saved_at: Instant
+    said_by: str
+    daemon_running: bool
+
+
+class Asked(Shape):
+    """A job that was asked to save its work."""
+
+    process: ProcessId
+    asked: bool
+    """False: only said what would be done."""
+    result: str
+
+
+# ``web``.
+
+
+class Serving(Shape):
+    """Where the live page is, and its key."""
+
+    url: str | None
+    """With the token; null of a unix socket, with --token, and where the output is no terminal."""
+    listens: str | None
+    """Without it: http://ADDRESS or unix:PATH; null with --token, which serves nothing."""
+    token: str | None
+    """Null where the output is no terminal and --token was not given: token_file has it."""
+    token_file: str
+
+
+# ``demo``, ``completion``, ``docs`` and ``schema``: what is about gpuwatchd itself.
+
+
+class DemoStarted(Shape):
+    """The first line."""
+
+    event: Literal["started"]
+    world_s: Seconds
+    title: str
+    note: str
+
+
+class DemoEvent(Shape):
+    """Something that happened in the simulated world."""
+
+    event: Literal["watch", "alert", "escalated", "cleared", "recovered", "crashed", "pop-up"]
+    world_s: Seconds
+    """Seconds of that world since the demo began."""
+    at: Instant
+    text: str
+    key: str | UnsetType = UNSET
+    """This and the following: where an alert is meant."""
+    device: DeviceId | UnsetType | None = UNSET
+    pid: Pid | UnsetType | None = UNSET
+    started_at: Instant | UnsetType | None = UNSET
+    verdict: Verdict | UnsetType = UNSET
+
+
+class Scored(Shape):
+    """One program of the script, and what was said about it."""
+
+    program: str
+    planted: str
+    leak: bool
+    found: str
+    watch_s: Seconds | None
+    alert_s: Seconds | None
+    eta: Eta | None
+    true_eta_s: Seconds | None
+    """From the first alert to the real end; null: never."""
+    right: bool
+
+
+class DemoSummary(Shape):
+    """The last line."""
+
+    event: Literal["summary"]
+    world_s: Seconds
+    text: str
+    rows: tuple[Scored, ...]
+
+
+class Script(Shape):
+    """A completion script."""
+
+    shell: Literal["bash", "zsh", "fish"]
+    script: str
+
+
+class SectionName(Shape):
+    """A section of a page."""
+
+    section: str
+    title: str
+    level: Count
+
+
+class PageText(Shape):
+    """A page of the documentation."""
+
+    page: str
+    kind: str | None
+    """tutorial, how-to, reference, explanation."""
+    title: str
+    section: str | None
+    sections: tuple[SectionName, ...]
+    text: str
+
+
+class PageName(Shape):
+    """A page that there is."""
+
+    page: str
+    kind: str | None
+    title: str
+
+
+class Hit(Shape):
+    """Where the words occur."""
+
+    page: str
+    section: str
+    title: str
+    line: str
+
+
+class SchemaName(Shape):
+    """A schema that there is."""
+
+    name: str
+    id: str
+    title: str
+
+
+Doctor = of_verb("doctor", "Doctor", tuple[CheckShape, ...], "``doctor``.")
+Check = of_verb("check", "Check", PluginData, "``check``.")
+ConfigPath = of_verb("config", "ConfigPath", ConfigPaths, "``config path``.")
+ConfigPrint = of_verb("config", "ConfigPrint", tuple[ConfigKey, ...], "``config print``.")
+ConfigInit = of_verb("config", "ConfigInit", Written, "``config init``.")
+ConfigValidate = of_verb("config", "ConfigValidate", Validated, "``config validate``.")
+ServiceDone = of_verb(
+    "service",
+    "ServiceDone",
+    Done,
+    "``service install``, ``uninstall``, ``start``, ``stop`` and ``restart``.",
+)
+ServiceStatus = of_verb("service", "ServiceStatus", ServiceNow, "``service status``.")
+ServicePrint = of_verb("service", "ServicePrint", Unit, "``service print``.")
+DriverRelease = of_verb("release", "DriverRelease", ReleaseData, "``release``.")
+Checkpointed = of_verb("checkpointed", "Checkpointed", tuple[Saved, ...], "``checkpointed``.")
+AskCheckpoint = of_verb("ask-checkpoint", "AskCheckpoint", Asked, "``ask-checkpoint``.")
+Web = of_verb("web", "Web", Serving, "``web``, once it answers, and ``web --token``.")
+DemoBegins = of_verb("demo", "DemoBegins", DemoStarted, "``demo``, first line.")
+DemoGoesOn = of_verb("demo", "DemoGoesOn", DemoEvent, "``demo``, a line per event.")
+DemoEnds = of_verb("demo", "DemoEnds", DemoSummary, "``demo``, last line.")
+Completion = of_verb("completion", "Completion", Script, "``completion``.")
+PageShown = of_verb("docs", "PageShown", PageText, "``docs PAGE``.")
+Pages = of_verb("docs", "Pages", tuple[PageName, ...], "``docs --list``.")
+PagesFound = of_verb("docs", "PagesFound", tuple[Hit, ...], "``docs --search``.")
+Schemas = of_verb("schema", "Schemas", tuple[SchemaName, ...], "``schema --json`` without a name.")

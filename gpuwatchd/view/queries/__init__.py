@@ -1,0 +1,1 @@
+"""Questions about the state and the history: one file each."""

@@ -1,0 +1,505 @@
+"""Pictures of devices and processes: the one place where every view gets them from."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd.charts.chart_model import Curve, Mark, Picture
+from gpuwatchd.core import text
+from gpuwatchd.core.model import Subject
+from gpuwatchd.store import curves
+from gpuwatchd.store.actions import SAVED
+from gpuwatchd.store.checkpoints import same
+from gpuwatchd.view.queries import current_state, recorded_chart, state_location
+from gpuwatchd.view.text import badges, device_facts, verdict_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.core.design import Kind
+    from gpuwatchd.core.model import Alert, Device, Event, Finding, ProcessInfo, ProcessKey
+    from gpuwatchd.store.actions import ActionEvent
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.store.reader import Reader
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.query import Query
+
+_LATE_S = 150.0
+"""The newest samples wait in memory for a minute, and a sample of the live state is of now."""
+_UNWRITTEN_S = 75.0
+"""So long after the last sample that is written the newest one still belongs to it."""
+_NOT_YET = "not in the history yet"
+
+
+class Asked(NamedTuple):
+    """What is to be drawn."""
+
+    begin_s: float
+    end_s: float
+    """Span of the past, epoch seconds; what lies ahead is added by a forecast."""
+    points: int = 400
+    """At most so many points, whatever the span."""
+
+
+_MARGIN = 0.02
+"""So much of what is drawn lies before the first sample."""
+_LEAST_S = 300.0
+"""Nothing is drawn of less time, however young a record is."""
+_WORTH = 0.1
+"""What is empty before the first sample is left out where it is more than this."""
+
+
+class _Subject(NamedTuple):
+    """Who a picture is of, and what is known of it now."""
+
+    id: Subject
+    title: str
+    kind: Kind
+    verdict: str
+    finding: Finding | None
+    limit_bytes: float | None
+    live: tuple[float, int] | None = None
+    """(instant, bytes) of the newest look; None where there is none."""
+    now_s: float = 0.0
+    marks: tuple[Mark, ...] = ()
+    """What the live state knows of it."""
+
+
+def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked) -> Picture:
+    """Return the picture of a device; without a history what the live state has of it."""
+    reading = item.reading
+    used = None if reading is None else reading.used_bytes
+    badge = badges.device(item)
+    finding = item.finding
+    if finding is not None and finding.subject.host:
+        finding = None
+    about = _Subject(
+        id=Subject(device_uid=item.device.uid),
+        title=text.clean(f"{item.device.label}  {item.device.name}".rstrip()),
+        kind=badge.kind,
+        verdict=text.clean(badge.words, limit=1024),
+        finding=finding,
+        limit_bytes=_device_limit(item),
+        live=None if used is None else (view.taken_at_s, used),
+        now_s=max(view.taken_at_s, asked.end_s),
+    )
+    marks = live_marks(view, about.id, item.events)
+    few = recorded_chart.sparse(item.recent_bytes, item.recent_step_s, view.taken_at_s)
+    if history is None:
+        return _picture(
+            about, asked, _RecordedCurve(_within(few, about, asked), curves.NOTHING, marks, [])
+        )
+    recorded = history.ask(
+        lambda connection: curves.of_device(
+            connection, item.device.uid, (asked.begin_s, asked.end_s), asked.points
+        )
+    )
+    marks += device_marks(history, item.device, asked.begin_s, asked.end_s)
+    reasons = gap_reasons(history, item.device, asked.begin_s, asked.end_s)
+    return _recorded(about, asked, _RecordedCurve(few, recorded, marks, reasons))
+
+
+def of_process(
+    history: Reader | None, view: View, item: LiveDevice, process: LiveProcess, asked: Asked
+) -> Picture:
+    """Return the picture of a process that is on a device now."""
+    info, used = process.info, process.used_bytes
+    badge = badges.process(process)
+    about = _Subject(
+        id=Subject(device_uid=item.device.uid, process=info.key),
+        title=_process_title(item.device, info),
+        kind=badge.kind,
+        verdict=text.clean(badge.words, limit=1024),
+        finding=process.finding,
+        limit_bytes=_process_limit(item, process),
+        live=None if used is None else (view.taken_at_s, used),
+        now_s=max(view.taken_at_s, asked.end_s),
+    )
+    about = about._replace(marks=tuple(live_marks(view, about.id, ())))
+    if history is None:
+        curve = _within(Curve(), about, asked)
+        marks = [*about.marks, *began_mark(info)]
+        return _picture(about, asked, _RecordedCurve(curve, curves.NOTHING, marks, []))
+    return _of_process(history, item.device, info, about, asked)
+
+
+def past_process(history: Reader, device: Device, info: ProcessInfo, asked: Asked) -> Picture:
+    """Return the picture of a process that has ended, or is not on the device now."""
+    about = _Subject(
+        id=Subject(device_uid=device.uid, process=info.key),
+        title=_process_title(device, info),
+        kind="unknown",
+        verdict="has ended",
+        finding=None,
+        limit_bytes=None if device.memory_total_bytes is None else float(device.memory_total_bytes),
+        now_s=max(time.time(), asked.end_s),
+    )
+    return _of_process(history, device, info, about, asked)
+
+
+def all_devices(query: Query, asked: Asked) -> tuple[list[Picture], View]:
+    """Return the pictures of every device that ``--gpu`` lets through, and where they are from.
+
+    Raises
+    ------
+    GpuwatchdError
+        Where there is neither a live state nor a history nor a GPU, or what there is cannot be
+        read.
+    """
+    recorded = state_location.recorded(state_location.state_dir())
+    if not recorded:
+        view = current_state.load_view(query)
+        return [of_device(None, view, item, asked) for item in view.devices], view
+    from gpuwatchd.view.queries import history_query as recorded_past  # noqa: PLC0415 - numpy comes with it
+
+    view = current_state.load_view(query, want_trend=True)
+    with closing(recorded_past.reader()) as history:
+        return [of_device(history, view, item, asked) for item in view.devices], view
+
+
+def since_record(pictures: Sequence[Picture], asked: Asked) -> Asked:
+    """Return what is asked for without the empty time before any of these pictures begins.
+
+    Parameters
+    ----------
+    pictures
+        What was drawn of ``asked``.
+    asked
+        Returned as it is where less than a tenth of it is empty, or nothing is drawn at all.
+    """
+    # Of a bucket, which may stand for an hour, only its middle is known.
+    begun = (
+        picture.curve.at_s[0] - picture.curve.width_s for picture in pictures if not picture.empty
+    )
+    first_s = min(begun, default=None)
+    if first_s is None:
+        return asked
+    begin_s = first_s - _MARGIN * (asked.end_s - first_s)
+    begin_s = min(begin_s, asked.end_s - _LEAST_S)
+    if begin_s <= asked.begin_s + _WORTH * (asked.end_s - asked.begin_s):
+        return asked
+    return asked._replace(begin_s=begin_s)
+
+
+# ---- inside -------------------------------------------------------------------------------------
+
+
+class _RecordedCurve(NamedTuple):
+    """What is recorded of a subject."""
+
+    drawn: Curve
+    recorded: curves.RecordedCurve
+    marks: list[Mark]
+    reasons: list[Reason]
+
+
+def _of_process(
+    history: Reader, device: Device, info: ProcessInfo, about: _Subject, asked: Asked
+) -> Picture:
+    recorded = history.ask(
+        lambda connection: curves.of_process(
+            connection, device.uid, info.key, (asked.begin_s, asked.end_s), asked.points
+        )
+    )
+    marks = [*about.marks, *process_marks(history, device, info, asked.begin_s)]
+    if about.live is not None:
+        marks = [mark for mark in marks if mark.kind != "ended"]
+    reasons = gap_reasons(history, device, asked.begin_s, asked.end_s)
+    return _recorded(about, asked, _RecordedCurve(Curve(), recorded, marks, reasons))
+
+
+def _recorded(about: _Subject, asked: Asked, curve: _RecordedCurve) -> Picture:
+    """Return the picture of what is recorded, on to the newest look.
+
+    ``curve.drawn`` is what the live state remembers: it fills in what is not written yet.
+    """
+    live, recorded, reasons = _live(about, asked), curve.recorded, curve.reasons
+    if live is not None:
+        late_s = max(_UNWRITTEN_S, recorded.limit_s)
+        late_s += curves.HOUR_S if recorded.level == "hour" else 0.0
+        written = len(recorded.holes)
+        recorded = recorded_chart.joined(recorded, curve.drawn, live[0], late_s)
+        reasons = [*reasons, *((end_s, None, _NOT_YET) for _, end_s in recorded.holes[written:])]
+    drawn = recorded_chart.curve(recorded, live)
+    return _picture(about, asked, _RecordedCurve(drawn, recorded, curve.marks, reasons))
+
+
+def _picture(about: _Subject, asked: Asked, curve: _RecordedCurve) -> Picture:
+    holes = list(curve.recorded.holes)
+    tail = _tail(about, asked, curve)
+    if tail is not None:
+        holes.append(tail)
+    missing = recorded_chart.gaps(holes, curve.reasons)
+    marks, left_out = recorded_chart.ordered(curve.marks, asked.begin_s, asked.end_s)
+    return Picture(
+        key=about.id.id,
+        title=about.title,
+        kind=about.kind,
+        verdict=about.verdict,
+        begin_s=asked.begin_s,
+        end_s=asked.end_s,
+        now_s=about.now_s,
+        curve=curve.drawn,
+        floor=recorded_chart.floor(curve.drawn),
+        limit_bytes=about.limit_bytes,
+        forecast=recorded_chart.forecast(about.finding, curve.drawn, about.limit_bytes),
+        marks=marks,
+        gaps=missing,
+        notes=recorded_chart.notes(curve.drawn, missing, left_out=left_out),
+    )
+
+
+def _live(about: _Subject, asked: Asked) -> tuple[float, int] | None:
+    """Return the newest look where it belongs to the span."""
+    if about.live is None or not asked.begin_s <= about.live[0] <= asked.end_s + _LATE_S:
+        return None
+    return about.live
+
+
+def _within(curve: Curve, about: _Subject, asked: Asked) -> Curve:
+    """Return what the live state has, as far as it is in the span."""
+    inside = [n for n, at_s in enumerate(curve.at_s) if at_s >= asked.begin_s]
+    while inside and curve.used_bytes[inside[0]] is None:
+        del inside[0]
+    if not inside:
+        return recorded_chart.curve(curves.NOTHING, _live(about, asked))
+    used = tuple(curve.used_bytes[n] for n in inside)
+    at_s = tuple(curve.at_s[n] for n in inside)
+    return Curve(at_s=at_s, used_bytes=used, low_bytes=used, high_bytes=used)
+
+
+def _tail(about: _Subject, asked: Asked, curve: _RecordedCurve) -> curves.Span | None:
+    """Return the time after the last sample of a device, where that is a gap."""
+    recorded, drawn = curve.recorded, curve.drawn
+    if about.id.process is not None or not recorded.points or not drawn.at_s:
+        return None
+    last_s = max(recorded.points[-1].last_s, drawn.at_s[-1])
+    late_s = _LATE_S + (curves.HOUR_S if recorded.level == "hour" else 0.0)
+    if _live(about, asked) is not None and last_s >= asked.end_s - late_s:
+        return None
+    return (last_s, asked.end_s) if asked.end_s - last_s > late_s else None
+
+
+def _process_title(device: Device, info: ProcessInfo) -> str:
+    return f"{text.clean(verdict_text.who(info))} on {text.clean(device.label)}"
+
+
+def _device_limit(item: LiveDevice) -> float | None:
+    """Return where a device runs out: what is used and what is free, else all it has."""
+    reading = item.reading
+    if reading is not None and reading.used_bytes is not None and reading.free_bytes is not None:
+        return float(reading.used_bytes + reading.free_bytes)
+    total = item.device.memory_total_bytes
+    if total is None and reading is not None:
+        total = reading.total_bytes
+    return None if total is None else float(total)
+
+
+def _process_limit(item: LiveDevice, process: LiveProcess) -> float | None:
+    """Return what a process could have at most: what it has and what is free."""
+    reading, used = item.reading, process.used_bytes
+    if used is not None and reading is not None and reading.free_bytes is not None:
+        return float(used + reading.free_bytes)
+    return None if process.finding is None else process.finding.limit_bytes
+
+
+# What happened, as marks of a picture: in the words of ``history --events`` and ``alerts``.
+
+_WHY: Final = {
+    "start": "the daemon was not running",
+    "boot": "the machine was off",
+    "clock-step": "the clock was set",
+    "suspend": "the machine was asleep",
+}
+"""Why nothing is known before a segment."""
+_GONE: Final = {
+    "gpu-lost": "the GPU was lost",
+    "gpu-hung": "the driver did not answer",
+    "released": "the GPU was released on request",
+}
+"""Why nothing is known after an event."""
+_MATTERS: Final = 0.05
+"""Processes that never held this share of a device are no mark on its picture."""
+_MOST_PROCESSES: Final = 12
+_OPEN: Final = frozenset({"watch", "firing"})
+
+Reason = tuple[float, float | None, str]
+"""Instant, seconds before it that are missing (None: not known), why."""
+
+
+def live_marks(view: View, subject: Subject, events: Sequence[Event]) -> list[Mark]:
+    """Return what the live state knows: open alerts and the newest events of a device.
+
+    The history has them too, but later, or not at all.
+    """
+    marks = [
+        _opened(alert) for alert in view.alerts if alert.state in _OPEN and _on(alert, subject)
+    ]
+    return marks + [_event(event.at_s, event.kind, event.text) for event in events]
+
+
+def device_marks(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Mark]:
+    """Return what is recorded of a device, of time, of its alerts, its jobs and large processes."""
+    marks = _happened(history, device, begin_s)
+    marks += _alerts(history, begin_s, device.uid, None)
+    marks += [
+        _deed(deed)
+        for deed in history.action_events(begin_s)
+        if not deed.device_uids or device.uid in deed.device_uids
+    ]
+    return _unique(marks + _processes(history, device, begin_s, end_s))
+
+
+def process_marks(history: Reader, device: Device, info: ProcessInfo, begin_s: float) -> list[Mark]:
+    """Return what is recorded of a process: its alerts, its checkpoints, its begin and end."""
+    marks = _happened(history, device, begin_s)
+    marks += _alerts(history, begin_s, device.uid, info.key)
+    marks += [
+        _deed(deed)
+        for deed in history.action_events(begin_s)
+        if deed.process is not None and same(deed.process, info.key)
+    ]
+    marks += began_mark(info)
+    span = history.ask(lambda connection: curves.lived(connection, info.key))
+    if span is not None:
+        marks.append(Mark(at_s=span[1], kind="ended", text=f"{_who(info)} was seen last"))
+    return _unique(marks)
+
+
+def began_mark(info: ProcessInfo) -> list[Mark]:
+    """Return the mark of a process's start, where that is known."""
+    started_s = info.key.started_at_s
+    return (
+        []
+        if started_s is None
+        else [Mark(at_s=started_s, kind="began", text=f"{_who(info)} started")]
+    )
+
+
+def gap_reasons(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Reason]:
+    """Return why time is missing, as far as the history says."""
+    found: list[Reason] = [
+        (segment.at_s, segment.gap_s, _WHY.get(segment.reason, "no data"))
+        for segment in history.segments(begin_s)
+        if segment.at_s <= end_s
+    ]
+    found += [
+        (event.at_s, None, _GONE[event.kind])
+        for event in history.events(begin_s - 60.0)
+        if event.kind in _GONE and event.device_uid in {device.uid, device.parent_uid, None}
+    ]
+    return found
+
+
+# ---- one by one ---------------------------------------------------------------------------------
+
+
+def _unique(marks: Sequence[Mark]) -> list[Mark]:
+    return list(dict.fromkeys(marks))
+
+
+def _who(info: ProcessInfo) -> str:
+    return text.clean(verdict_text.who(info))
+
+
+def _happened(history: Reader, device: Device, begin_s: float) -> list[Mark]:
+    """Return what is recorded of time, and of what happened to a device or its card."""
+    marks = [
+        Mark(at_s=segment.at_s, kind="restart", text=device_facts.segment_words(segment))
+        for segment in history.segments(begin_s)
+    ]
+    return marks + [
+        _event(event.at_s, event.kind, event.detail)
+        for event in history.events(begin_s)
+        if event.device_uid in {device.uid, device.parent_uid, None}
+    ]
+
+
+def _event(at_s: float, kind: str, value: str) -> Mark:
+    shown = f"{device_facts.sort_of(text.clean(kind), text.clean(value))} {text.clean(value)}"
+    return Mark(at_s=round(at_s, 3), kind="event", text=shown.strip())
+
+
+def _deed(event: ActionEvent) -> Mark:
+    key, name = event.process, text.clean(event.name)
+    whom = "a process" if key is None else f"{name}[{key.pid}]" if name else f"pid {key.pid}"
+    by = f" by {text.clean(event.who)}" if event.who else ""
+    value = f": {text.clean(event.result)}" if event.result else ""
+    kind = event.kind.replace("-", " ")
+    return Mark(
+        at_s=event.at_s,
+        kind="saved" if event.kind == SAVED else "asked",
+        text=f"{kind}: {whom}{by}{value}",
+    )
+
+
+def _on(alert: Alert, subject: Subject) -> bool:
+    if alert.subject.device_uid != subject.device_uid:
+        return False
+    return subject.process is None or alert.subject.process == subject.process
+
+
+def _alerts(history: Reader, since_s: float, uid: str, key: ProcessKey | None) -> list[Mark]:
+    marks = []
+    for alert in history.alerts(since_s):
+        if alert.subject.device_uid != uid or (key is not None and alert.subject.process != key):
+            continue
+        if alert.state in _OPEN or alert.firing_at_s is not None or alert.watch_at_s is not None:
+            marks.append(_opened(alert))
+        if alert.resolved_at_s is not None and (alert.firing_at_s or alert.watch_at_s):
+            why = f": {text.clean(alert.ended)}" if alert.ended else ""
+            marks.append(
+                Mark(
+                    at_s=alert.resolved_at_s,
+                    kind="resolved",
+                    text=f"resolved: {_title(alert)}{why}",
+                    severity=alert.severity,
+                )
+            )
+    return marks
+
+
+def _opened(alert: Alert) -> Mark:
+    at_s = min(
+        at for at in (alert.watch_at_s, alert.firing_at_s, alert.opened_at_s) if at is not None
+    )
+    state = "watch" if alert.firing_at_s is None else alert.severity
+    value = f"{state}: {_title(alert)}"
+    # The history keeps milliseconds: the same alert is to be the same mark.
+    return Mark(at_s=round(at_s, 3), kind="alert", text=value, severity=alert.severity)
+
+
+def _title(alert: Alert) -> str:
+    return text.clean(alert.title or alert.key)
+
+
+def _processes(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Mark]:
+    """Return when the largest processes of a device began and were seen last."""
+    presences = history.ask(
+        lambda connection: curves.present(connection, device.uid, (begin_s, end_s))
+    )
+    least = _MATTERS * (device.memory_total_bytes or 0)
+    large = sorted(
+        (
+            presence
+            for presence in presences
+            if presence.peak_bytes is not None and presence.peak_bytes >= least
+        ),
+        key=lambda presence: -(presence.peak_bytes or 0),
+    )[:_MOST_PROCESSES]
+    keys = {presence.process for presence in large}
+    infos = history.ask(lambda connection: curves.who(connection, keys))
+    newest_s = max((presence.last_s for presence in presences), default=0.0)
+    marks: list[Mark] = []
+    for presence in large:
+        info = infos.get(presence.process)
+        if info is None:
+            continue
+        marks.append(Mark(at_s=presence.first_s, kind="began", text=f"{_who(info)} started"))
+        if presence.last_s < newest_s - curves.PROCESS_GAP_S:
+            marks.append(
+                Mark(at_s=presence.last_s, kind="ended", text=f"{_who(info)} was seen last")
+            )
+    return marks

@@ -1,0 +1,403 @@
+"""The state to show: live state file, else history, else one direct look at the GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from gpuwatchd.core.codes import ProblemCode
+from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.core.model import ProcessInfo
+from gpuwatchd.store import live
+from gpuwatchd.store.live import LiveDevice, LiveProcess
+from gpuwatchd.view.queries import state_location
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import (
+        Alert,
+        ChannelHealth,
+        Device,
+        DeviceReading,
+        Holding,
+        ProcessKey,
+        Sample,
+        ServerReading,
+        Silence,
+    )
+    from gpuwatchd.store.live import LiveState, UndeliveredAlert
+    from gpuwatchd.view.queries.user_filter import Others
+    from gpuwatchd.view.query import Query
+
+FRESH_INTERVALS = 3
+"""A state older than this many sampling intervals is not live any more."""
+BOOT = "boot.json"
+"""The daemon's file of when this boot began, as in ``gpuwatchd.daemon.main``."""
+TAKE_BACK = "gpuwatchctl release --end"
+LAST_WORDS_S = 3600.0
+"""A dead daemon's state up to this age is shown; after it a direct look says more."""
+
+
+class Daemon:
+    """What is known about the daemon; every field may be None."""
+
+    __slots__ = (
+        "last_sample_at_s", "pid", "problem_codes", "problems", "running", "scope", "started_at_s",
+        "version",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.running = False
+        self.scope: state_location.Scope = state_location.chosen().scope
+        self.pid: int | None = None
+        self.version: str | None = None
+        self.started_at_s: float | None = None
+        self.last_sample_at_s: float | None = None
+        self.problems: tuple[str, ...] = ()
+        self.problem_codes: tuple[ProblemCode, ...] = ()
+
+
+class View:
+    """What one look gave.
+
+    Attributes
+    ----------
+    source
+        "state-file", "database" or "direct".
+    stale_s
+        Age of the readings in seconds.
+    interval_s
+        At which the daemon looks; 0 where none did.
+    devices, alerts, holdings, servers, channels, untold, lost, silences
+        As in the live state; alerts are the open ones.
+    released_until_s
+        Until when (epoch seconds) the GPUs are let go on request; None where they are not.
+    warnings
+        (code, sentence) of what is missing or doubtful.
+    others
+        UUID of a device -> what other users hold there, where ``--user`` has left them out.
+    trend
+        Whether there is a history behind the readings, so that verdicts can exist.
+    """
+
+    def __init__(self, source: str, taken_at_s: float, devices: Sequence[LiveDevice]) -> None:
+        self.source = source
+        self.taken_at_s = taken_at_s
+        self.stale_s = max(0.0, time.time() - taken_at_s)
+        self.interval_s = 0.0
+        self.devices = tuple(devices)
+        self.alerts: tuple[Alert, ...] = ()
+        self.holdings: tuple[Holding, ...] = ()
+        self.servers: tuple[ServerReading, ...] = ()
+        self.channels: tuple[ChannelHealth, ...] = ()
+        self.untold: tuple[str, ...] = ()
+        self.lost: tuple[UndeliveredAlert, ...] = ()
+        self.silences: tuple[Silence, ...] = ()
+        self.daemon = Daemon()
+        self.released_until_s: float | None = None
+        self.warnings: list[tuple[str, str]] = []
+        self.trend = True
+        self.others: dict[str, Others] = {}
+
+
+alive = state_location.alive
+
+
+def running() -> bool:
+    """Return whether a daemon runs."""
+    return _daemon(read_state()[0]).running
+
+
+def _daemon(state: LiveState | None) -> Daemon:
+    daemon = Daemon()
+    if state is None:
+        return daemon
+    daemon.running = alive(state)
+    daemon.pid = state.pid if daemon.running else None
+    daemon.version = state.version
+    daemon.started_at_s = state.started_at_s
+    daemon.last_sample_at_s = state.taken_at_s
+    daemon.problems, daemon.problem_codes = state.problems, state.problem_codes
+    return daemon
+
+
+def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
+    """Return the live state file and what is wrong with it."""
+    place = state_location.chosen()
+    directory = place.runtime_dir
+    state = live.read(directory)
+    file = directory / live.FILE_NAME
+    pairs = [state_location.NOTE] if place.scope == "system" else []
+    if place.scope == "user" and (refused := state_location.access_error()) is not None:
+        pairs.append(refused)
+    if state is not None and state.format > live.FORMAT:
+        return None, [
+            *pairs, ("state-newer", f"{file} was written by a later version; upgrade gpuwatchctl"),
+        ]  # fmt: skip
+    if state is None and os.path.lexists(file):
+        broken = f"{file} cannot be understood; the daemon will replace it"
+        return None, [*pairs, ("state-broken", broken)]
+    return state, pairs
+
+
+def now_s() -> float:
+    """Return now, or the newest sample where a simulation runs ahead of the clock."""
+    state, _ = read_state()
+    return time.time() if state is None else max(time.time(), state.taken_at_s)
+
+
+def released_until_s() -> float | None:
+    """Return until when (epoch seconds) the GPUs are to be let go; None when they are not."""
+    from gpuwatchd.store import release_request  # noqa: PLC0415 - rare
+
+    with contextlib.suppress(GpuwatchdError):  # the daemon says what is wrong with it
+        request = release_request.read(state_location.runtime_dir(), time.time())
+        return None if request is None else request.until_at_s
+    return None
+
+
+def _from_state(state: LiveState, daemon: Daemon) -> View:
+    view = View("state-file", state.taken_at_s, state.devices)
+    view.interval_s = state.interval_s
+    view.alerts = state.alerts
+    view.holdings = state.holdings
+    view.servers = state.servers
+    view.channels, view.untold, view.silences = state.channels, state.untold, state.silences
+    view.lost = state.lost
+    view.daemon = daemon
+    if any(d.reading is not None and d.reading.state == "released" for d in state.devices):
+        view.released_until_s = released_until_s()
+    if not daemon.running:
+        how = "was stopped" if state.stopped else "is not running"
+        view.warnings.append(("daemon-dead", f"the daemon {how}; this is what it saw last"))
+    elif view.stale_s > max(FRESH_INTERVALS * state.interval_s, 10.0):
+        view.warnings.append(("daemon-late", "the daemon runs but its last sample is old"))
+    return view
+
+
+def load_view(query: Query, *, want_trend: bool = False, everybody: bool = False) -> View:
+    """Return the best state there is, filtered by ``--gpu`` and ``--user``.
+
+    Parameters
+    ----------
+    query
+        Global query.
+    want_trend
+        True when a look without history is of no use (``predict``); it is then not taken as long
+        as an old state exists.
+    everybody
+        True leaves ``--user`` to the caller.
+
+    Raises
+    ------
+    SourceUnavailable
+        When no GPU was found anywhere.
+    ConfigError
+        When the configuration is needed and wrong.
+    """
+    if query.config is not None:
+        query.load_config()  # a file that was named must be right, needed or not
+    state, warnings = read_state()
+    daemon = _daemon(state)
+    view = _best(query, state, daemon, want_trend=want_trend)
+    view.warnings[:0] = warnings
+    if not view.devices:
+        text = "; ".join(daemon.problems) or "no source has one"
+        told = daemon.problem_codes[:1] == (ProblemCode.NO_GPU,)
+        why = text if told else f"no GPU found: {text}"
+        raise SourceUnavailable(why, hint="gpuwatchctl doctor")
+    items = tuple(d for d in view.devices if query.wants(d.device))
+    if not items:
+        value = ", ".join(
+            d.device.uid if d.device.index is None else d.device.number for d in view.devices
+        )
+        raise GpuwatchdError(
+            f"no GPU matches {', '.join(query.gpu)}",
+            hint=f"GPUs here: {value}",
+            page="errors#no-such-gpu",
+        )
+    if query.gpu:
+        nobody = query.unmatched(d.device for d in items)
+        if nobody:
+            view.warnings.append(("no-such-gpu", f"no GPU matches {', '.join(nobody)}"))
+        uids = {d.device.uid for d in items}
+        view.alerts = tuple(a for a in view.alerts if a.subject.device_uid in uids)
+        view.holdings = tuple(h for h in view.holdings if h.device_uid in uids)
+    view.devices = items
+    if not everybody:
+        of_users(view, query)
+    return view
+
+
+def of_users(view: View, query: Query) -> None:
+    """Leave in a view what is of the users that ``--user`` names, if it does."""
+    if query.user:
+        from gpuwatchd.view.queries import user_filter  # noqa: PLC0415 - only on shared machines
+
+        user_filter.only(view, query.user)
+
+
+def _best(query: Query, state: LiveState | None, daemon: Daemon, *, want_trend: bool) -> View:
+    if state is not None and state.devices:
+        young = time.time() - state.taken_at_s <= LAST_WORDS_S
+        if daemon.running or young or want_trend:
+            return _from_state(state, daemon)
+    if state is not None and daemon.running:  # it looks for GPUs right now and sees none
+        return _from_state(state, daemon)
+    strange: list[tuple[str, str]] = []
+    view = None
+    if state_location.recorded(state_location.state_dir()):
+        from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite and numpy come with it
+
+        view = history_query.judged(query, strange, max_age_s=LAST_WORDS_S)
+    if view is None:
+        try:
+            view = read_sources(query)
+        except SourceUnavailable as missing:
+            if state is None or not state.devices:
+                state_location.require_read_access()
+                if strange:  # a history that cannot be read is why there is nothing to show
+                    raise SourceUnavailable(
+                        f"{strange[0][1]}; {missing.message}", hint=missing.hint, page=missing.page
+                    ) from missing
+                raise
+            view = _from_state(state, daemon)
+    view.daemon = daemon
+    view.warnings += strange
+    if not daemon.running and view.source != "state-file":
+        view.warnings.append(("daemon-absent", "the daemon is not running"))
+    return view
+
+
+def read_sources(query: Query) -> View:
+    """Read every enabled source once: numbers and names, no trend.
+
+    While the GPUs are let go on request, the NVIDIA driver is not opened.
+
+    Raises
+    ------
+    SourceUnavailable
+        When none of them has a GPU, or may be asked for one.
+    """
+    from gpuwatchd.collect import selection  # noqa: PLC0415 - only where there is no live state
+
+    settings = query.load_config().config
+    items: list[LiveDevice] = []
+    reasons: list[str] = []
+    quiet: list[str] = []
+    hint = "gpuwatchctl doctor"
+    for name, optional in selection.choices(settings.sources):
+        if name.partition(":")[0] == "replay":
+            continue  # a recording says nothing about now
+        if name == "nvml" and (until_s := released_until_s()) is not None:
+            # Opening the driver would hold the GPUs, which somebody wants free.
+            reasons.append(_let_go(until_s))
+            hint = TAKE_BACK
+            continue
+        texts: list[str] = []
+        try:
+            items += (seen := _look_once(name, settings, texts))
+        except GpuwatchdError as error:
+            texts.append(error.message)
+            seen = []
+        (reasons if seen or not optional else quiet).extend(texts)
+    if not items:
+        # What was merely tried is told in short; what somebody must mend, as it is.
+        text = "; ".join(reasons) or ("" if quiet else "no source is enabled")
+        why = f"{selection.NONE}: {text}" if text else selection.none_found(quiet)
+        raise SourceUnavailable(why, hint=hint)
+    view = View("direct", time.time(), items)
+    view.trend = False
+    view.warnings.append(("no-trend", "one direct reading: no trend and no verdict"))
+    view.warnings += [("source", reason) for reason in reasons]
+    return view
+
+
+def _let_go(until_s: float) -> str:
+    from gpuwatchd.core import units  # noqa: PLC0415 - rare
+
+    until = units.clock(until_s, now_s=time.time())
+    return f"the GPUs are released on request until {until} ({TAKE_BACK})"
+
+
+def _look_once(name: str, settings: Config, reasons: list[str]) -> list[LiveDevice]:
+    from gpuwatchd.collect import selection  # noqa: PLC0415 - only where there is no live state
+
+    source = selection.make(name, settings.sources)
+    try:
+        usable = source.probe()
+        if not usable.ok:
+            reasons.append(usable.reason)
+            return []
+        sample: Sample = source.read()
+        devices: Sequence[Device] = tuple(source.devices())
+    finally:
+        with contextlib.suppress(GpuwatchdError):
+            source.close()
+    reasons += [f.why for f in sample.faults if f.device_uid is None]
+    readings = {reading.device_uid: reading for reading in sample.readings}
+    infos = _identify(sample)
+    return [_live_device(d, readings.get(d.uid), sample, infos) for d in devices]
+
+
+def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
+    """Return who the processes of a sample are; a host that cannot say costs the names only."""
+    processes = {info.key: info for info in sample.processes}
+    uses = [use for reading in sample.readings for use in reading.uses or ()]
+    missing = [use.key for use in uses if use.key not in processes]
+    seen: dict[int, ProcessInfo] = {}
+    if missing and "gpuwatchd.collect.host" not in sys.modules:
+        with contextlib.suppress(ImportError):
+            import gpuwatchd.collect.host  # noqa: F401, PLC0415
+    module = sys.modules.get("gpuwatchd.collect.host")
+    if missing and module is not None:
+        host = module.Host(anchor=state_location.state_dir() / BOOT, writes_anchor=False)
+        try:
+            seen = host.processes([key.pid for key in missing])
+        finally:
+            host.close()
+    # Whom the host does not see has ended: those of elsewhere, and hidden ones, it does tell.
+    state = "gone" if module is not None else None
+    for key in missing:
+        processes[key] = seen.get(key.pid) or ProcessInfo(key=key, name="?", state=state)
+    return processes
+
+
+def _live_device(
+    device: Device,
+    reading: DeviceReading | None,
+    sample: Sample,
+    infos: dict[ProcessKey, ProcessInfo],
+) -> LiveDevice:
+    from gpuwatchd.analysis import attribution  # noqa: PLC0415 - only where there is no live state
+
+    uses = reading.uses if reading is not None else None
+    processes: tuple[LiveProcess, ...] | None = None
+    if uses is not None:
+        processes = tuple(
+            LiveProcess(
+                info=infos[u.key],
+                used_bytes=u.used_bytes,
+                kind=u.kind,
+                sm_pct=u.sm_pct,
+                host_bytes=u.host_bytes,
+            )
+            for u in uses
+        )
+    ledger = None if reading is None else attribution.build_ledger(reading, device.memory_kind)
+    rest = ledger.unattributed_bytes if ledger is not None and ledger.state != "partial" else None
+    return LiveDevice(
+        device=device,
+        reading=reading,
+        unattributed_bytes=rest,
+        processes=processes,
+        ledger=ledger,
+        events=tuple(e for e in sample.events if e.device_uid == device.uid),
+        samples=1,
+        faults=tuple(f.why for f in sample.faults if f.device_uid == device.uid),
+    )

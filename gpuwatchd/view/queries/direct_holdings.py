@@ -1,0 +1,214 @@
+"""What ``zombies`` finds out by itself: one look without a daemon, and open device files."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from gpuwatchd.analysis import attribution
+from gpuwatchd.analysis.idle import DAEMONS, DeviceSnapshot, Limits, ProcessMemory, snapshot
+from gpuwatchd.collect.host import Host, procfs
+from gpuwatchd.collect.host.liveness import absent, probe
+from gpuwatchd.collect.host.procfs import inside_container
+from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.core.model import Value
+from gpuwatchd.view.queries import current_state, state_location, user_filter
+from gpuwatchd.view.queries.current_state import BOOT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Holding, ProcessInfo
+    from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.query import Query
+
+SCREEN: Final = frozenset({"display", "browser"})
+_RECORDED: Final = frozenset({"replay", "simulate"})
+_AGAIN_S: Final = 0.25
+"""Between two looks at a process in state D: has it used a CPU meanwhile?"""
+
+
+class UnlistedOpeners(Value, frozen=True, kw_only=True):
+    """Who has device files open without being listed by the driver."""
+
+    found: tuple[tuple[ProcessInfo, procfs.Holder], ...] = ()
+    looked: int = 0
+    unreadable: int = 0
+    whole: bool = True
+    possible: bool = True
+
+
+def idle_holdings(view: View, config: Config, before: LiveState | None) -> tuple[Holding, ...]:
+    """Return what one look can prove to be idle.
+
+    Parameters
+    ----------
+    view
+        The look, with whole readings.
+    config
+        All settings.
+    before
+        What a daemon left behind: it may know who a process was that is gone.
+    """
+    limits = Limits(
+        minimum_bytes=config.zombies.minimum_mib * 2**20,
+        idle_after_s=float(config.zombies.idle_after),
+    )
+    was: dict[int, ProcessInfo] = {}
+    for device in before.devices if before is not None else ():
+        was |= {use.info.key.pid: use.info for use in device.processes or ()}
+    for holding in before.holdings if before is not None else ():
+        if holding.process is not None:
+            was[holding.process.key.pid] = holding.process
+    return snapshot([_board(item, view, was) for item in view.devices], limits)
+
+
+def _board(item: LiveDevice, view: View, was: Mapping[int, ProcessInfo]) -> DeviceSnapshot:
+    reading, uid = item.reading, item.device.uid
+    if reading is None or item.processes is None or reading.state != "ok":
+        return DeviceSnapshot(uid=uid)
+    if any(other.device.parent_uid == uid for other in view.devices):
+        return DeviceSnapshot(uid=uid, uses=())  # what is held there, its MIG instances hold
+    return DeviceSnapshot(
+        uid=uid,
+        total_bytes=reading.total_bytes or item.device.memory_total_bytes,
+        util_pct=reading.util_pct,
+        memory_util_pct=reading.memory_util_pct,
+        ledger=attribution.build_ledger(reading, item.device.memory_kind),
+        uses=tuple(
+            _held(use, was, local=item.device.source not in _RECORDED) for use in item.processes
+        ),
+        complete=reading.uses_reason is None,
+        contained=inside_container(Path("/proc"), Path("/")),
+    )
+
+
+def _held(use: LiveProcess, was: Mapping[int, ProcessInfo], *, local: bool) -> ProcessMemory:
+    info, pid = use.info, use.info.key.pid
+    exempt = info.framework in SCREEN or info.name in DAEMONS or pid == os.getpid()
+    if not local or info.foreign:
+        return ProcessMemory(info=info, used_bytes=use.used_bytes, kind=use.kind, exempt=exempt)
+    if info.key.started_at_s is None and absent(pid):
+        info = structs.replace(was.get(pid, info), state="gone")
+        return ProcessMemory(info=info, used_bytes=use.used_bytes, kind=use.kind, exists=False)
+    now = probe(pid)
+    if now is None:
+        return ProcessMemory(info=info, used_bytes=use.used_bytes, kind=use.kind, exempt=exempt)
+    cpu_pct, parent = None, None
+    if now.state == "D":
+        time.sleep(_AGAIN_S)
+        again = probe(pid)
+        if again is not None:
+            cpu_pct = 100.0 * (again.cpu_s - now.cpu_s) / _AGAIN_S
+            now = again
+    elif now.state in {"Z", "X"}:
+        above = probe(now.parent_pid)
+        parent = None if above is None else f"{above.name}[{now.parent_pid}]"
+    return ProcessMemory(
+        info=info,
+        used_bytes=use.used_bytes,
+        kind=use.kind,
+        exists=True,
+        state=now.state,
+        cpu_pct=cpu_pct,
+        parent=parent,
+        exempt=exempt,
+    )
+
+
+def unlisted_openers(view: View) -> UnlistedOpeners:
+    """Return who has device files open without being listed by the driver on any device.
+
+    Never the screen, the driver's helpers, the daemon or this program.
+    """
+    seen = procfs.scan()
+    listed = {use.info.key.pid for item in view.devices for use in item.processes or ()}
+    own = {os.getpid(), view.daemon.pid}
+    others = [holder for holder in seen.found if holder.pid not in listed and holder.pid not in own]
+    infos: dict[int, ProcessInfo] = {}
+    if others:
+        boot = state_location.state_dir() / BOOT
+        host = Host(maps_per_look=len(others), anchor=boot, writes_anchor=False)
+        try:
+            infos = host.processes([other.pid for other in others])
+        finally:
+            host.close()
+    return UnlistedOpeners(
+        found=tuple(
+            (info, other)
+            for other in others
+            if (info := infos.get(other.pid)) is not None
+            and info.framework not in SCREEN
+            and info.name not in DAEMONS
+        ),
+        looked=seen.looked,
+        unreadable=seen.unreadable,
+        whole=seen.whole,
+        possible=seen.possible,
+    )
+
+
+def openers(query: Query, view: View) -> UnlistedOpeners:
+    """Return who has device files open; with ``--user`` leave what is theirs, in the view too."""
+    loose = unlisted_openers(view)
+    if query.user:
+        people = user_filter.People(query.user)
+        loose = structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
+        current_state.of_users(view, query)
+    return loose
+
+
+def idle_view(query: Query) -> View:
+    """Return what the daemon lists; without a daemon, what one look can prove.
+
+    Raises
+    ------
+    GpuwatchdError
+        When no GPU was found anywhere, or none that ``--gpu`` names.
+    """
+    state, _ = current_state.read_state()
+    if state is not None and current_state.alive(state):
+        return current_state.load_view(query, everybody=True)
+    try:
+        view = current_state.read_sources(query)
+    except SourceUnavailable:
+        if state is None or not state.devices:
+            raise
+        return current_state.load_view(query, everybody=True)
+    view.holdings = idle_holdings(view, query.load_config().config, state)
+    items = tuple(item for item in view.devices if query.wants(item.device))
+    if not items:
+        value = ", ".join(item.device.label for item in view.devices)
+        raise GpuwatchdError(
+            f"no GPU matches {', '.join(query.gpu)}",
+            hint=f"here: {value}",
+            page="errors#no-such-gpu",
+        )
+    uids = {item.device.uid for item in items}
+    view.devices = items
+    view.holdings = tuple(holding for holding in view.holdings if holding.device_uid in uids)
+    view.warnings = [warning for warning in view.warnings if warning[0] != "no-trend"]
+    once = (
+        "no daemon is running: one reading shows dead owners and ghosts; idleness needs a running "
+        "daemon"
+    )
+    view.warnings.append(("one-look", once))
+    return view
+
+
+def is_known(item: LiveDevice) -> bool:
+    """Return whether a process list is of now, and not only remembered."""
+    if item.reading is not None and item.reading.per_instance:
+        return True
+    return item.processes is not None and item.processes_age_s is None
+
+
+def since_s(view: View) -> float | None:
+    """Return since when somebody has been looking."""
+    return view.taken_at_s if view.source == "direct" else view.daemon.started_at_s

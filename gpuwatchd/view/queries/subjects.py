@@ -1,0 +1,213 @@
+"""Which verdict is meant: by GPU, pid, alert key, or the worst there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.model import Subject
+from gpuwatchd.store.live import LiveDevice, LiveProcess
+from gpuwatchd.view.queries import current_state, incidents
+from gpuwatchd.view.query import Query, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.core.model import Alert, Finding, ProcessInfo
+    from gpuwatchd.store.labels import UserLabel
+    from gpuwatchd.view.queries.current_state import View
+
+_DIGITS = 10
+"""Of a pid at most."""
+_TIERS = {"none": 0, "watch": 1, "alert": 2}
+
+
+class NamedSubject(NamedTuple):
+    """One subject, with what is shown of it."""
+
+    item: LiveDevice
+    process: LiveProcess | None
+    subject: Subject
+    finding: Finding | None
+    alert: Alert | None = None
+    word: UserLabel | None = None
+    """What the user said of the alert."""
+    known: ProcessInfo | None = None
+    """Who the process was, where it has ended."""
+
+
+def judged_view(query: Query) -> View:
+    """Return judged devices: from the live state, else judged again from the history.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is neither a live state nor a history to judge, or it cannot be read.
+    """
+    state, _ = current_state.read_state()
+    if state is not None and state.devices:
+        return current_state.load_view(query, want_trend=True)
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - numpy and SQLite come with it
+
+    view = history_query.judged(query)
+    if view is None:
+        current_state.load_view(query)  # says it when there is no GPU at all
+        raise GpuwatchdError(
+            "no history to predict from: nothing was recorded yet",
+            hint="gpuwatchctl service install",
+            page="errors#no-history",
+        )
+    view.devices = tuple(item for item in view.devices if query.wants(item.device))
+    current_state.of_users(view, query)
+    return view
+
+
+def every(view: View) -> Iterator[NamedSubject]:
+    """Yield every subject that has a verdict: devices and their processes, host memory too."""
+    for item in view.devices:
+        finding = item.finding
+        if finding is not None and finding.subject.process is None:
+            yield _named_subject(view, item, None, finding.subject, finding)
+        for process in item.processes or ():
+            for one in (process.finding, process.host_finding):
+                if one is not None:
+                    yield _named_subject(view, item, process, one.subject, one)
+
+
+def pick(view: View, target: str | None) -> NamedSubject:
+    """Return the subject that is meant.
+
+    Parameters
+    ----------
+    view
+        What there is.
+    target
+        Index, name ("GPU 0", "MIG 3:0"), UUID or glob of a GPU; a pid on one of them; the key of
+        an alert or a part of it; None for the worst verdict. A number is a GPU where there is such
+        an index.
+
+    Raises
+    ------
+    GpuwatchdError
+        When nothing, or more than one thing, fits.
+    """
+    if target is None:
+        return _worst(view)
+    query = Query()
+    index = plain(target)
+    query.gpu = [target]
+    devices = [item for item in view.devices if target and query.wants(item.device)]
+    exact = [item for item in devices if index == str(item.device.index)]
+    if exact and len(devices) > 1:
+        # A card has the index, and its instances come with it: the card is meant.
+        devices = [item for item in exact if item.device.parent_uid is None] or devices
+    if devices:
+        if len(devices) > 1:
+            names = ", ".join(item.device.uid for item in devices)
+            raise GpuwatchdError(
+                f"{target!r} fits {len(devices)} GPUs",
+                hint=f"GPUs: {names}",
+                page="errors#ambiguous",
+            )
+        return _device(view, devices[0])
+    if target.isdecimal() and len(target) <= _DIGITS:
+        subject = _process(view, int(target))
+        if subject is not None:
+            return subject
+    return _alert(view, target)
+
+
+def of_process(view: View, item: LiveDevice, process: LiveProcess) -> NamedSubject:
+    """Return what is judged of one process on one device."""
+    finding = process.finding
+    subject = None if finding is None else finding.subject
+    return _named_subject(view, item, process, subject, finding)
+
+
+def _rank(subject: NamedSubject) -> tuple[int, float, bool]:
+    """Return how bad a verdict is; less than any where there is none."""
+    finding = subject.finding
+    if finding is None:
+        return -1, 0.0, False
+    return _TIERS[finding.tier], finding.confidence, finding.pattern != "unknown"
+
+
+def _worst(view: View) -> NamedSubject:
+    subject = max(every(view), key=_rank, default=None)
+    return subject if subject is not None else _device(view, view.devices[0])
+
+
+def _device(view: View, item: LiveDevice) -> NamedSubject:
+    """Return what a device is shown with: its own verdict, or that of its worst process."""
+    finding = item.finding
+    subject = Subject(device_uid=item.device.uid) if finding is None else finding.subject
+    process = next((one for one in item.processes or () if one.info.key == subject.process), None)
+    return _named_subject(view, item, process, subject, finding)
+
+
+def _process(view: View, pid: int) -> NamedSubject | None:
+    """Return the worse of what is judged of a process, wherever it is."""
+    subjects = [
+        _named_subject(
+            view, item, process, finding.subject if finding is not None else None, finding
+        )
+        for item in view.devices
+        for process in item.processes or ()
+        if process.info.key.pid == pid
+        for finding in (process.finding, process.host_finding)
+        if finding is not None or process.host_finding is None
+    ]
+    return max(subjects, key=lambda subject: _rank(subject)[:2], default=None)
+
+
+def _named_subject(
+    view: View,
+    item: LiveDevice,
+    process: LiveProcess | None,
+    subject: Subject | None,
+    finding: Finding | None,
+) -> NamedSubject:
+    if subject is None:
+        key = None if process is None else process.info.key
+        subject = Subject(device_uid=item.device.uid, process=key)
+    # Of the same subject there may be another kind of alert: it is explained by its key.
+    leaks = (one for one in view.alerts if one.kind == "leak" and one.subject == subject)
+    alert = next(leaks, None)
+    return NamedSubject(item, process, subject, finding, alert)
+
+
+def _alert(view: View, target: str) -> NamedSubject:
+    try:
+        found = incidents.gather(0.0, only_open=False)
+        alert = incidents.pick(found.alerts, target)
+    except GpuwatchdError as error:
+        raise GpuwatchdError(
+            f"no GPU, no process on one and no alert {target[:64]!r}: {error.message}",
+            hint="gpuwatchctl status; gpuwatchctl alerts --all",
+            page="errors#no-such-alert",
+        ) from error
+    live = next((subject for subject in every(view) if subject.subject == alert.subject), None)
+    word = found.user_label(alert)
+    if live is not None and alert.kind == "leak" and alert.state in incidents.OPEN:
+        return live._replace(alert=alert, word=word)
+    uid = alert.subject.device_uid
+    item = next((one for one in view.devices if one.device.uid == uid), None)
+    if item is None:
+        device = found.devices.get(uid)
+        if device is None:
+            raise GpuwatchdError(
+                f"the GPU of {alert.title or alert.key} is no longer known",
+                page="errors#no-such-gpu",
+            )
+        item = LiveDevice(device=device, reading=None)
+    process = next(
+        (one for one in item.processes or () if one.info.key == alert.subject.process), None
+    )
+    return NamedSubject(
+        item, process, alert.subject, alert.finding, alert, word, _process_of(found, alert)
+    )
+
+
+def _process_of(found: incidents.Incidents, alert: Alert) -> ProcessInfo | None:
+    process = alert.subject.process
+    return None if process is None else found.infos.get(process)

@@ -1,0 +1,174 @@
+"""``--user``: what a look shows of some users' processes alone, on a machine that others use too.
+
+GPUs stay, since they are shared: what everybody else holds there is one sum beside them. Processes,
+verdicts, alerts, idle memory and servers are those users' only.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpuwatchd.core import text, units
+from gpuwatchd.view.queries import state_location
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuwatchd.core.model import Alert, Finding, ProcessInfo, ProcessKey
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.view.queries.current_state import View
+
+ME = "me"
+_DIGITS = 10
+"""No user's number has more."""
+
+
+class People:
+    """The users that were named: by name, glob, number, or "me"."""
+
+    def __init__(self, wishes: Sequence[str]) -> None:
+        numbers = (wish for wish in wishes if wish.isascii() and wish.isdecimal())
+        self._numbers = {int(wish) for wish in numbers if len(wish) <= _DIGITS}
+        if any(wish.lower() == ME for wish in wishes):
+            self._numbers.add(os.getuid())
+        names = {wish.lower() for wish in wishes if wish.lower() != ME}
+        # The history knows names only.
+        self._names = names | {state_location.name_of(number).lower() for number in self._numbers}
+        self.named = ", ".join(text.clean(wish, limit=80) for wish in wishes)
+
+    def has(self, user: str | None, uid: int | None = None) -> bool:
+        """Say whether a user is one of them; one that is not known is not."""
+        if uid is not None and uid in self._numbers:
+            return True
+        return bool(user) and any(fnmatchcase((user or "").lower(), name) for name in self._names)
+
+    def own(self, info: ProcessInfo | None) -> bool:
+        """Say whether a process is one of theirs."""
+        return info is not None and self.has(info.user, info.uid)
+
+
+class Others:
+    """What all other users hold on one GPU."""
+
+    __slots__ = ("count", "held_bytes", "named", "whole")
+
+    def __init__(self, rest: Sequence[LiveProcess], named: str) -> None:
+        known = [item.used_bytes for item in rest if item.used_bytes is not None]
+        self.count = len(rest)
+        self.held_bytes = sum(known)
+        self.whole = len(known) == len(rest)
+        self.named = named
+
+    def line(self, *, none: bool) -> str:
+        """Return it for people; ``none``: the users that were named have nothing there."""
+        own = f"no process of {self.named}" if none else ""
+        if not self.count:
+            return own
+        least = "" if self.whole else "at least "
+        plural = "process" if self.count == 1 else "processes"
+        held = f"others hold {least}{units.size(self.held_bytes)} in {self.count} {plural}"
+        return f"{own}; {held}" if own else held
+
+    def json(self) -> dict[str, Any]:
+        """Return it for programs; the sum is null where a part of it is unknown."""
+        return {"processes": self.count, "held_bytes": self.held_bytes if self.whole else None}
+
+
+def only(view: View, wishes: Sequence[str]) -> None:
+    """Leave in a view what is those users', and what they share with others."""
+    if not wishes:
+        return
+    people = People(wishes)
+    infos = {
+        process.info.key: process.info for item in view.devices for process in item.processes or ()
+    } | {
+        holding.process.key: holding.process
+        for holding in view.holdings
+        if holding.process is not None
+    }
+    here = {
+        item.device.uid
+        for item in view.devices
+        if any(people.own(process.info) for process in item.processes or ())
+    }
+    view.others = {
+        item.device.uid: Others(
+            [one for one in item.processes or () if not people.own(one.info)], people.named
+        )
+        for item in view.devices
+        if item.processes is not None
+    }
+    view.devices = tuple(_device(item, people) for item in view.devices)
+    view.alerts = tuple(one for one in view.alerts if concerns(one, people, infos, here))
+    view.holdings = tuple(holding for holding in view.holdings if people.own(holding.process))
+    pids = {key.pid for key, info in infos.items() if people.own(info)}
+    view.servers = tuple(server for server in view.servers if server.pid in pids)
+    keys = {alert.key for alert in view.alerts}
+    view.untold = tuple(key for key in view.untold if key in keys)
+    # Of what is over only the title is left, which may name anybody.
+    view.lost = ()
+    view.silences = tuple(
+        silence
+        for silence in view.silences
+        if silence.matcher.key in keys
+        or (silence.matcher.user and people.has(silence.matcher.user))
+    )
+
+
+def _device(item: LiveDevice, people: People) -> LiveDevice:
+    mine = tuple(process for process in item.processes or () if people.own(process.info))
+    keys = {one.info.key for one in mine}
+    return msgspec.structs.replace(
+        item,
+        processes=None if item.processes is None else mine,
+        finding=item.finding if _about(item.finding, keys) else None,
+    )
+
+
+def _about(finding: Finding | None, keys: set[ProcessKey]) -> bool:
+    """Say whether a judgement is on one of these processes, or lays most of it at one's door."""
+    if finding is None:
+        return False
+    if finding.subject.process is not None or not finding.blame:
+        return finding.subject.process in keys
+    return max(finding.blame, key=lambda blame: blame.share).process in keys
+
+
+def concerns(
+    alert: Alert, people: People, infos: Mapping[ProcessKey, ProcessInfo], here: set[str]
+) -> bool:
+    """Say whether an alert is about a process of these users, or about a GPU that they are on.
+
+    Parameters
+    ----------
+    infos
+        Who processes are, beside what the alert itself says.
+    here
+        UUIDs of GPUs with processes of theirs: its hardware concerns them.
+    """
+    subject = alert.subject
+    if alert.about is not None and alert.about.user:
+        return people.has(alert.about.user)
+    if subject.process is not None:
+        return people.own(infos.get(subject.process))
+    if alert.kind == "gpu":
+        return subject.device_uid in here
+    blame = alert.finding.blame
+    chief = max(blame, key=lambda one: one.share).process if blame else None
+    return chief is not None and people.own(infos.get(chief))
+
+
+# Who is asking: the user whose word is written down.
+
+
+def user() -> str:
+    """Return the name of the user who runs this program, or its number where it has none."""
+    try:
+        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:
+        return str(os.getuid())

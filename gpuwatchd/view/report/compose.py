@@ -1,0 +1,238 @@
+"""From what is known of a period to a document: summary, advice, findings, GPUs, who, cost ..."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd import __version__
+from gpuwatchd.analysis import cost
+from gpuwatchd.core import units
+from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.queries.incidents import OPEN
+from gpuwatchd.view.report import advice, cards, quality, tables
+from gpuwatchd.view.report.document import Document, Figure, Figures, Says, Section, Step, Steps
+from gpuwatchd.view.text import verdict_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.core.model import Alert
+    from gpuwatchd.view.report.document import Block, Plain, Tone
+    from gpuwatchd.view.report.period import Period
+
+
+def document(period: Period) -> Document:
+    """Return the report of a period."""
+    asked, now_s = period.asked, period.now_s
+    since, until = (units.clock(at) for at in (asked.since_s, asked.until_s))
+    zone = units.zone(asked.until_s)
+    host = envelope.host()
+    about = [
+        f"{since} to {until} {zone} ({units.duration(asked.span_s)})",
+        f"machine {host}",
+        f"written {units.clock(now_s)} by gpuwatchctl {__version__}",
+    ]
+    sections = (
+        Section(key="summary", title="Summary", blocks=tuple(_summary(period))),
+        Section(key="advice", title="What to do first", blocks=tuple(_advice(period))),
+        Section(key="findings", title="Findings", blocks=tuple(_findings(period))),
+        Section(key="gpus", title="GPUs", blocks=tuple(cards.gpus(period))),
+        Section(key="who", title="Who", blocks=tuple(tables.who(period))),
+        Section(key="cost", title="Cost", blocks=tuple(tables.costs(period))),
+        Section(key="held", title="Idle memory", blocks=tuple(tables.held(period))),
+        Section(key="told", title="Deliveries", blocks=tuple(tables.deliveries(period))),
+        Section(key="quality", title="Data quality", blocks=tuple(tables.quality(period))),
+    )
+    return Document(
+        title=_title(period, host), about="; ".join(about), sections=sections, foot=_foot(period)
+    )
+
+
+def _title(period: Period, host: str) -> str:
+    what = f"GPU report of {host}"
+    if period.infos:
+        named = ", ".join(verdict_text.who(info) for info in period.infos[:3])
+        more = len(period.infos) - 3
+        what = f"GPU report on {named}{f' and {more} more' if more > 0 else ''}"
+    users = period.query.user
+    return f"{what} for {', '.join(users)}" if users else what
+
+
+def _foot(period: Period) -> str:
+    only = ""
+    if period.query.user:
+        only = "Only of the users that are named: others are sums. "
+    return (
+        f"{only}Times are local ({units.zone(period.asked.until_s)}). Verdicts are estimates with "
+        "their confidence; forecasts are 90 % intervals. gpuwatchctl docs report says how each "
+        "number is made."
+    )
+
+
+# ---- summary ------------------------------------------------------------------------------------
+
+
+def _summary(period: Period) -> Iterator[Plain]:
+    yield Says(text=sentence(period), tone=_tone(period))
+    yield Figures(figures=tuple(_figures(period)))
+    yield Says(text=f"Score: {advice.score(period).account}", tone="note")
+    for _, warning in period.warnings:
+        yield Says(text=f"Note: {warning}.", tone="note")
+
+
+def _tone(period: Period) -> Tone:
+    still = [alert for alert in period.alerts if alert.state in OPEN]
+    if any(alert.severity == "critical" for alert in still) or advice.ends(period.alerts):
+        return "bad"
+    return "warn" if still else "good" if period.quality.watched_share else "note"
+
+
+def sentence(period: Period) -> str:
+    """Return what happened, in one paragraph."""
+    parts = [_happened(period), _ended(period), _forecasts(period), _idle(period), _money(period)]
+    share = period.quality.watched_share
+    if share is not None:
+        of = units.duration(period.asked.span_s)
+        parts.append(f"{quality.percent(share)} of the {of} was watched.")
+    return " ".join(part for part in parts if part)
+
+
+def count(number: int, text: str, many: str = "") -> str:
+    """Return a number with its noun.
+
+    Examples
+    --------
+    >>> count(1, "leak"), count(0, "leak"), count(2, "process", "processes")
+    ('1 leak', 'no leak', '2 processes')
+    """
+    if number == 1:
+        return f"1 {text}"
+    return f"no {text}" if number == 0 else f"{number:,} {many or text + 's'}"
+
+
+def _happened(period: Period) -> str:
+    alerts = period.alerts
+    gpus = count(len(period.devices), "GPU")
+    if not alerts:
+        if not period.uses or not any(use.stretches for use in period.uses):
+            return f"No data for {gpus} in this period."
+        pending = sum(alert.state in OPEN for alert in period.watched)
+        harmless = len(period.watched) - pending
+        parts = [f"No incident on {gpus}"]
+        if harmless:
+            parts.append(f"{count(harmless, 'suspicion')} resolved without an alert")
+        if pending:
+            parts.append(f"{count(pending, 'suspicion')} not decided yet")
+        return f"{'; '.join(parts)}."
+    kinds = {
+        "leak": count(_of(alerts, "leak"), "leak"),
+        "gpu": count(_of(alerts, "gpu"), "trouble with a GPU", "troubles with GPUs"),
+        "held": count(_of(alerts, "held"), "case of idle memory", "cases of idle memory"),
+    }
+    named = [text for kind, text in kinds.items() if _of(alerts, kind)]
+    still = sum(alert.state in OPEN for alert in alerts)
+    over = "it is resolved" if len(alerts) == 1 else "all are resolved"
+    now = f"{still} still open" if still else over
+    what = ", ".join(named)
+    return f"{count(len(alerts), 'incident')} on {gpus}: {what}; {now}."
+
+
+def _of(alerts: list[Alert], kind: str) -> int:
+    return sum(alert.kind == kind for alert in alerts)
+
+
+def _ended(period: Period) -> str:
+    ends = advice.ends(period.alerts)
+    if not ends:
+        return "No process ended near the limit." if period.alerts else ""
+    return f"{count(ends, 'process', 'processes')} probably ran out of memory."
+
+
+def _forecasts(period: Period) -> str:
+    held, known = advice.true_of(period.told)
+    if not known:
+        return ""
+    if known == 1:
+        return f"That was {'within' if held else 'outside'} the forecast interval."
+    return f"The forecast interval contained {held} of {known} of these ends."
+
+
+def _idle(period: Period) -> str:
+    if not period.holdings:
+        return ""
+    known = [holding.held_bytes for holding in period.holdings if holding.held_bytes is not None]
+    least = "at least " if len(known) < len(period.holdings) else ""
+    return f"{least.capitalize()}{units.size(sum(known))} is idle now."
+
+
+def _money(period: Period) -> str:
+    text = tables.at_stake(period)
+    unknown = ' "+ ?" stands for GPUs whose price is unknown.' if "+ ?" in text else ""
+    return f"At stake: {text}.{unknown}" if text else ""
+
+
+def _figures(period: Period) -> Iterator[Figure]:
+    alerts = period.alerts
+    still = sum(alert.state in OPEN for alert in alerts)
+    score = advice.score(period)
+    label = "for a score" if score.value is None else "score"
+    yield Figure(value=score.words, label=label)
+    leaks, ends = _of(alerts, "leak"), advice.ends(alerts)
+    note = f"{still} open" if still else ""
+    yield Figure(value=str(len(alerts)), label=_plural(len(alerts), "incident"), note=note)
+    yield Figure(value=str(leaks), label=_plural(leaks, "leak"))
+    yield Figure(value=str(ends), label=f"{_plural(ends, 'end')} near the limit")
+    held = [holding.held_bytes for holding in period.holdings if holding.held_bytes is not None]
+    yield Figure(value=units.size(sum(held)), label="held idle now")
+    known = period.quality.watched_share is not None
+    hours = advice.watched_hours(period) if known else None
+    yield Figure(value=cost.in_hours(hours), label="GPU-hours watched", note=_busy(period))
+    money = tables.lost_or_at_risk(period)
+    if money:
+        yield Figure(value=money, label="at risk, lost or idle")
+    share = period.quality.watched_share
+    yield Figure(value=quality.percent(share), label="of the period watched")
+
+
+def _plural(number: int, noun: str) -> str:
+    return noun if number == 1 else f"{noun}s"
+
+
+def _busy(period: Period) -> str:
+    known = [use.busy_hours for use in period.uses]
+    total = cost.total(known) if known else None
+    return "" if total is None else f"{cost.in_hours(total)} busy"
+
+
+# ---- advice and findings ------------------------------------------------------------------------
+
+
+def _advice(period: Period) -> Iterator[Plain]:
+    items = advice.items(period)
+    if not items:
+        yield Says(text="No action needed.", tone="good")
+        return
+    most = len(items) if period.asked.everything else period.asked.top
+    steps = [Step(text=item.text, why=item.why, command=item.command) for item in items[:most]]
+    if steps:
+        yield Says(text=advice.ORDER, tone="note")
+        yield Steps(steps=tuple(steps))
+    if len(items) > most:
+        yield Says(text=f"{len(items) - most} more: --all has them.", tone="note")
+
+
+def _findings(period: Period) -> Iterator[Block]:
+    if not period.alerts:
+        yield Says(text="No incident in this period.", tone="good")
+    for incident in period.told:
+        yield cards.finding(period, incident)
+    told = {id(incident.alert) for incident in period.told}
+    rest = [alert for alert in period.alerts if id(alert) not in told]
+    if rest:
+        yield tables.alerts(period, rest, "Further incidents")
+    still = [alert for alert in period.watched if alert.state in OPEN]
+    if still:
+        yield tables.alerts(period, still, "Suspicions that are not decided yet")
+    over = [alert for alert in period.watched if alert.state not in OPEN]
+    if over:
+        yield tables.alerts(period, over, "Suspicions that were not confirmed")

@@ -1,0 +1,245 @@
+"""The report of logs: per file what was read and skipped, per subject chart, verdict, evidence."""
+
+from __future__ import annotations
+
+import time
+from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuwatchd import __version__
+from gpuwatchd.core import units
+from gpuwatchd.core.model import is_leak
+from gpuwatchd.view.report.document import (
+    CARDS,
+    CHARTS,
+    ROWS,
+    Card,
+    Document,
+    Facts,
+    Figure,
+    Figures,
+    Says,
+    Section,
+    Shown,
+    Table,
+)
+from gpuwatchd.view.text import badges, log_text, verdict_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.charts.chart_model import Picture
+    from gpuwatchd.collect.logs.log_types import LogFile
+    from gpuwatchd.pipeline.replay import SubjectResult
+    from gpuwatchd.view.report.document import Block, Plain, Tone
+
+_RANK = {"critical": 0, "leak": 1, "watch": 2}
+_MOST_EVENTS = 12
+
+
+class Log(NamedTuple):
+    """One log, what was found in it, and a chart for each subject by its id."""
+
+    log: LogFile
+    found: list[SubjectResult]
+    pictures: dict[str, Picture]
+
+
+class _Judgement(NamedTuple):
+    log: Log
+    one: SubjectResult
+
+
+def document(logs: Sequence[Log], *, everything: bool) -> Document:
+    """Return the report.
+
+    Parameters
+    ----------
+    everything
+        Whether harmless subjects have a part of their own, too.
+    """
+    names = [item.log.path for item in logs]
+    # A path would fill the heading; the table of what was read has all of it.
+    only = (PurePath(names[0]).name or names[0]) if len(names) == 1 else ""
+    title = f"GPU memory in {only or f'{len(names)} logs'}"
+    every = [_Judgement(log, subject) for log in logs for subject in log_text.subjects(log.found)]
+    every.sort(key=_order)
+    judgements = [judgement for judgement in every if everything or log_text.notable(judgement.one)]
+    if not judgements and len(every) == 1:
+        judgements = every  # The one curve of a log is what people want to see.
+    sections = (
+        Section(key="summary", title="Summary", blocks=tuple(_summary(logs, every))),
+        Section(key="findings", title="Findings", blocks=tuple(_findings(judgements, every))),
+        Section(key="logs", title="What was read", blocks=tuple(_read(logs))),
+    )
+    written = units.clock(time.time())
+    return Document(
+        title=title,
+        about=f"Replayed at the log's own clock; written {written} by gpuwatchctl {__version__}",
+        sections=sections,
+        foot=(
+            f"Times are local ({units.zone(time.time())}). Alerts are what the daemon would have "
+            "raised live, from what had been recorded by then. gpuwatchctl docs analyse-a-log."
+        ),
+    )
+
+
+def _order(judgement: _Judgement) -> tuple[int, float, float]:
+    """Return what subjects are sorted by: alerts first, worst first, largest growth first."""
+    finding = judgement.one.finding
+    kind = badges.kind(finding)
+    rate = 0.0 if finding is None else finding.rate_bytes_per_s or 0.0
+    rank = _RANK.get(kind, 3) if judgement.one.alerts or is_leak(finding) else 4
+    return rank, -len(judgement.one.alerts), -rate
+
+
+def _summary(logs: Sequence[Log], every: Sequence[_Judgement]) -> Iterator[Plain]:
+    alerts = sum(bool(judgement.one.alerts) for judgement in every)
+    watches = sum(bool(judgement.one.watches) and not judgement.one.alerts for judgement in every)
+    at_end = sum(is_leak(judgement.one.finding) for judgement in every)
+    broken = sum(item.log.error is not None for item in logs)
+    yield Says(text=_sentence(logs, every, alerts, watches), tone=_tone(alerts, watches, every))
+    rows = sum(item.log.rows for item in logs)
+    bad = sum(item.log.bad_rows for item in logs)
+    figures = [
+        Figure(
+            value=str(len(logs)),
+            label="log" if len(logs) == 1 else "logs",
+            note=f"{broken} unreadable" if broken else "",
+        ),
+        Figure(value=f"{len(every):,}", label="subject" if len(every) == 1 else "subjects"),
+        Figure(value=str(alerts), label="with an alert"),
+        Figure(value=str(watches), label="watched only"),
+        Figure(value=str(at_end), label="leaking at the end"),
+        Figure(value=f"{rows - bad:,}", label="rows read", note=f"{bad:,} skipped" if bad else ""),
+    ]
+    yield Figures(figures=tuple(figures))
+
+
+def _tone(alerts: int, watches: int, every: Sequence[_Judgement]) -> Tone:
+    if alerts:
+        return "bad"
+    return "warn" if watches else "good" if every else "note"
+
+
+def _sentence(logs: Sequence[Log], every: Sequence[_Judgement], alerts: int, watches: int) -> str:
+    many = "1 log" if len(logs) == 1 else f"{len(logs)} logs"
+    if not every:
+        return f"Nothing in {many} can be judged."
+    of = f"{len(every):,} subject{'s' if len(every) != 1 else ''} of {many}"
+    if not alerts and not watches:
+        return f"No leak in {of}."
+    text = f"{alerts or 'No'} alert{'s' if alerts != 1 else ''} in {of}"
+    worst = every[0]
+    if alerts:
+        text += f", the worst: {log_text.title(worst.one)}"
+        if worst.one.finding is not None:
+            text += f" ({verdict_text.verdict(worst.one.finding, samples=worst.one.samples)[0]})"
+    return f"{text}{f'; {watches} watched' if watches else ''}."
+
+
+def _findings(judgements: Sequence[_Judgement], every: Sequence[_Judgement]) -> Iterator[Block]:
+    if not any(log_text.notable(judgement.one) for judgement in every):
+        yield Says(text="No leak found.", tone="good")
+    for position, judgement in enumerate(judgements[:CARDS]):
+        yield _card(judgement, position, drawn=position < CHARTS)
+    chosen = {id(judgement.one) for judgement in judgements}
+    rest = [
+        *judgements[CARDS:],
+        *(judgement for judgement in every if id(judgement.one) not in chosen),
+    ]
+    if rest:
+        yield _table(rest)
+
+
+def _card(judgement: _Judgement, position: int, *, drawn: bool) -> Card:
+    subject_result = judgement.one
+    badge = badges.badge(subject_result.finding, samples=subject_result.samples)
+    picture = judgement.log.pictures.get(subject_result.subject.id) if drawn else None
+    blocks: list[Plain] = [] if picture is None else [Shown(picture=picture)]
+    return Card(
+        key=f"subject-{position + 1}",
+        title=log_text.title(subject_result),
+        kind=badge.kind,
+        word=badge.word,
+        said=badge.rest,
+        blocks=(*blocks, Facts(rows=tuple(_rows(judgement)))),
+    )
+
+
+def _rows(judgement: _Judgement) -> Iterator[tuple[str, str]]:
+    subject_result, epoch = judgement.one, judgement.log.log.epoch
+    finding = subject_result.finding
+    yield "log", judgement.log.log.path
+    span = units.duration(subject_result.ended_at_s - subject_result.started_at_s)
+    first, last = (
+        log_text.instant(at, epoch=epoch)
+        for at in (subject_result.started_at_s, subject_result.ended_at_s)
+    )
+    yield "seen", f"{first} to {last}, {subject_result.samples:,} samples over {span}"
+    if finding is not None:
+        yield "because", finding.reason
+        if is_leak(finding):
+            yield (
+                "rate",
+                verdict_text.stopped(finding) or verdict_text.growth(finding.rate_bytes_per_s),
+            )
+            yield "full in", verdict_text.eta(finding.eta) or "?"
+        if finding.r_squared is not None:
+            yield "R²", f"{finding.r_squared:.3f} ({verdict_text.fit(finding.r_squared)})"
+        if finding.detector:
+            yield "detector", finding.detector
+    label = "would have shown"
+    events = log_text.events(subject_result)
+    for kind, event in events[:_MOST_EVENTS]:
+        when = log_text.instant(event.at_s, epoch=epoch)
+        yield label, f"{when} {kind} {event.state}: {log_text.what(event)}"
+        label = ""
+    if len(events) > _MOST_EVENTS:
+        yield "", f"and {len(events) - _MOST_EVENTS} more"
+    label = "advice"
+    for line in finding.advice if finding is not None else ():
+        yield label, line
+        label = ""
+
+
+def _table(rest: Sequence[_Judgement]) -> Table:
+    rows = []
+    for judgement in rest[:ROWS]:
+        subject_result = judgement.one
+        badge = badges.badge(subject_result.finding, samples=subject_result.samples)
+        log = judgement.log.log.path
+        rows.append(
+            (
+                log_text.title(subject_result),
+                badge.word,
+                f"{subject_result.samples:,}",
+                log,
+                badge.rest,
+            )
+        )
+    left = len(rest) - ROWS
+    return Table(
+        caption="Other subjects",
+        heads=("subject", "verdict", "samples", "log", "in words"),
+        rows=tuple(rows),
+        right=frozenset({2}),
+        left_out=f"{left:,} more are left out." if left > 0 else "",
+    )
+
+
+def _read(logs: Sequence[Log]) -> Iterator[Plain]:
+    rows = []
+    for item in logs[:ROWS]:
+        log = item.log
+        text = f"no verdict: {log.error}" if log.error is not None else log_text.rows(log)
+        notes = "; ".join([text, *log.warnings])
+        rows.append((log.path, log.format or "?", str(len(log_text.subjects(item.found))), notes))
+    left = len(logs) - ROWS
+    yield Table(
+        caption="Logs",
+        heads=("log", "format", "subjects", "what was read and skipped"),
+        rows=tuple(rows),
+        right=frozenset({2}),
+        left_out=f"{left:,} more are left out." if left > 0 else "",
+    )

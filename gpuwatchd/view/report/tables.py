@@ -1,0 +1,341 @@
+"""The parts of a report that are tables: GPUs, who, cost, idle memory, deliveries, data quality."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.analysis import cost
+from gpuwatchd.core import units
+from gpuwatchd.view.queries.incidents import OPEN
+from gpuwatchd.view.report import document, usage
+from gpuwatchd.view.report import quality as known
+from gpuwatchd.view.report.document import Facts, Says, Table
+from gpuwatchd.view.text import badges, cost_text, delivery_text, verdict_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpuwatchd.core.model import Alert, ProcessInfo
+    from gpuwatchd.view.report.document import Plain
+    from gpuwatchd.view.report.period import Period
+    from gpuwatchd.view.report.usage import Holder
+
+_STAKE: Final = ("at-risk", "lost", "held")
+
+
+def label_of(period: Period, uid: str) -> str:
+    """Return the name of a device."""
+    device = next((one for one in period.devices if one.uid == uid), None)
+    return uid if device is None else device.label
+
+
+def cut(rows: list[tuple[str, ...]], most: int, what: str) -> tuple[list[tuple[str, ...]], str]:
+    """Return at most so many rows, and a sentence on what is left out."""
+    if len(rows) <= most:
+        return rows, ""
+    more = "; --all has more" if most < document.ROWS else "; a shorter --since has them"
+    return rows[:most], f"{len(rows) - most:,} more {what} are left out{more}."
+
+
+def alerts(period: Period, found: Sequence[Alert], caption: str) -> Table:
+    """Return incidents as rows."""
+    now_s = period.now_s
+    rows: list[tuple[str, ...]] = [
+        (
+            alert.title or alert.key,
+            alert.code,
+            f"{alert.severity}, open" if alert.state in OPEN else alert.severity,
+            units.clock(alert.opened_at_s, now_s=now_s),
+            units.duration((alert.resolved_at_s or period.asked.until_s) - alert.opened_at_s),
+            alert.finding.pattern if alert.kind == "leak" else alert.kind,
+            alert.ended,
+        )
+        for alert in found
+    ]
+    groups, left = cut(rows, document.ROWS, "incidents")
+    heads = ("who", "id", "severity", "since", "for", "what", "what came")
+    return Table(caption=caption, heads=heads, rows=tuple(groups), left_out=left)
+
+
+def gpus(period: Period) -> Table:
+    """Return devices with their use."""
+    rows = []
+    for use in period.uses:
+        item = period.item(use.device)
+        now = "" if item.reading is None else badges.device(item).word
+        total = use.device.memory_total_bytes
+        at = "" if use.peak_at_s is None else units.moment(use.peak_at_s, now_s=period.now_s)
+        peak = f"{units.size(use.peak_bytes)} {at}".strip()
+        rows.append(
+            (
+                f"{use.device.label} {use.device.name}",
+                units.size(total),
+                units.size(use.mean_bytes),
+                peak,
+                "?" if use.util_pct is None else f"{use.util_pct:.0f} %",
+                cost.in_hours(use.busy_hours),
+                "?" if period.quality.watched_share is None else units.duration(use.watched_s),
+                now,
+            )
+        )
+    return Table(
+        caption="Memory and utilisation",
+        heads=("GPU", "memory", "mean", "peak", "util", "busy h", "watched", "now"),
+        rows=tuple(rows),
+        right=frozenset({1, 2, 4, 5, 6}),
+    )
+
+
+# ---- who ----------------------------------------------------------------------------------------
+
+_BY: Final[tuple[tuple[str, Callable[[ProcessInfo], str]], ...]] = (
+    ("user", lambda info: info.user or "(unknown)"),
+    ("job", lambda info: info.place or info.group or "(no job)"),
+    ("program", lambda info: info.label or "(unknown)"),
+)
+
+
+def who(period: Period) -> Iterator[Plain]:
+    """Yield who held memory for how long, and what these hours cost."""
+    if not period.holders and period.others is None:
+        return
+    yield Says(
+        text="GiB hours are memory times time. GPU-hours share the time of a GPU among those who "
+        "held its memory, by how much; money is these hours at the price below.",
+        tone="note",
+    )
+    for what, name in _BY:
+        groups = usage.grouped(period.holders, name)
+        if what != "user" and {label for label, _ in groups} <= {"(no job)", "(unknown)"}:
+            continue
+        rows = [_holder(period, label, holder) for label, holder in groups]
+        most = document.ROWS if period.asked.everything else document.FEW
+        kept, left = cut(rows, most, f"{what}s")
+        if what == "user" and period.others is not None:
+            kept.append(_holder(period, "(others together)", period.others))
+        yield Table(
+            caption=f"By {what}",
+            heads=(what, "processes", "GiB hours", "GPU-hours", "money", "peak"),
+            rows=tuple(kept),
+            right=frozenset({1, 2, 3, 4, 5}),
+            left_out=left,
+        )
+
+
+def _holder(period: Period, label: str, holder: Holder) -> tuple[str, ...]:
+    return (
+        label,
+        f"{holder.many:,}",
+        cost.in_hours(holder.gib_hours),
+        cost.in_hours(holder.gpu_hours),
+        cost_text.money(period.bill, holder.usd),
+        units.size(holder.peak_bytes),
+    )
+
+
+# ---- money --------------------------------------------------------------------------------------
+
+
+def costs(period: Period) -> Iterator[Plain]:
+    """Yield what the incidents of the period cost, as `cost` counts, and the prices."""
+    bill = period.bill
+    if bill.prices.off:
+        return
+    rows: list[tuple[str, ...]] = []
+    for what in cost.WHATS:
+        found = cost.summed(bill.of(what))
+        money = cost_text.partly(bill, found.usd, found.known_usd)
+        hours = cost.in_hours(found.gpu_hours)
+        rows.append((cost_text.TITLES[what], str(found.incidents), hours, money))
+        if what == "at-risk" and found.ahead_gpu_hours is not None:
+            ahead = cost_text.partly(bill, found.ahead_usd, found.known_ahead_usd)
+            rows.append(
+                ("and until memory is full", "", cost.in_hours(found.ahead_gpu_hours), ahead)
+            )
+    yield Table(
+        caption="What leaks and idle memory cost",
+        heads=("what", "incidents", "GPU-hours", "money"),
+        rows=tuple(rows),
+        right=frozenset({1, 2, 3}),
+    )
+    people, amount = cost_text.engineer(bill)
+    if people:
+        text = units.money(amount, currency=bill.prices.currency)
+        yield Says(text=f"And people, an hour for each of {people} lost runs: {text}.")
+    if bill.entries:
+        yield Says(
+            text="Counted as gpuwatchctl cost does: a job's hours from its start or its last known "
+            "checkpoint, also where that was before the period.",
+            tone="note",
+        )
+    prices = tuple(cost_text.prices(bill))
+    if prices:
+        yield Says(text="Prices", tone="note")
+        yield Facts(rows=prices)
+    for _, sentence in cost_text.old(bill):
+        yield Says(text=f"Note: {sentence}.", tone="warn")
+
+
+def at_stake(period: Period) -> str:
+    """Return what is at risk, lost and held idle, each in money; "" where it is nothing."""
+    parts = []
+    for what in _STAKE:
+        entries = period.bill.of(what)
+        if not entries:
+            continue
+        found = cost.summed(entries)
+        usd = found.usd
+        if usd is None and not found.known_usd:
+            text = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
+        else:
+            text = cost_text.partly(period.bill, usd, found.known_usd)
+        parts.append(f"{text} {cost_text.SHORT[what]}")
+    return ", ".join(parts)
+
+
+def lost_or_at_risk(period: Period) -> str:
+    """Return these together, in money or else hours; "" where there is nothing."""
+    entries = [entry for what in _STAKE for entry in period.bill.of(what)]
+    if not entries:
+        return ""
+    found = cost.summed(entries)
+    if found.usd is None and not found.known_usd:
+        return f"{cost.in_hours(found.gpu_hours)} h"
+    return cost_text.partly(period.bill, found.usd, found.known_usd)
+
+
+# ---- idle memory, deliveries, quality -----------------------------------------------------------
+
+
+def held(period: Period) -> Iterator[Plain]:
+    """Yield idle memory now, and was."""
+    now_s = period.now_s
+    rows: list[tuple[str, ...]] = []
+    for holding in period.holdings:
+        since_s = holding.since_s
+        rows.append(
+            (
+                "nobody" if holding.process is None else verdict_text.who(holding.process),
+                label_of(period, holding.device_uid),
+                holding.kind,
+                units.size(holding.held_bytes),
+                "?" if since_s is None else units.clock(since_s, now_s=now_s),
+                cost.in_hours(holding.gib_hours),
+                cost_text.money(period.bill, holding.cost_usd),
+            )
+        )
+    if rows:
+        groups, left = cut(rows, document.ROWS, "holders")
+        yield Table(
+            caption="Now",
+            heads=("who", "GPU", "what", "held", "since", "GiB hours", "cost"),
+            rows=tuple(groups),
+            right=frozenset({3, 5, 6}),
+            left_out=left,
+        )
+    elif period.present and period.view is not None:
+        yield Says(text="There is no idle memory now.", tone="good")
+    past = [alert for alert in period.alerts if alert.kind == "held"]
+    if past:
+        yield alerts(period, past, "In the period")
+    elif period.quality.watched_share:
+        yield Says(text="No idle memory was held long enough for a message.", tone="note")
+
+
+def deliveries(period: Period) -> Iterator[Plain]:
+    """Yield what became of messages, channel by channel, and what was kept back."""
+    rows = [
+        (
+            channel.name,
+            str(channel.sent),
+            str(channel.failed),
+            str(channel.waiting),
+            "-"
+            if channel.last_sent_s is None
+            else units.moment(channel.last_sent_s, now_s=period.now_s),
+            channel.why,
+        )
+        for channel in sorted(period.channels.values(), key=lambda channel: channel.name)
+    ]
+    if rows:
+        yield Table(
+            caption="Messages about the incidents",
+            heads=("channel", "sent", "failed", "waiting", "last sent", "why"),
+            rows=tuple(rows),
+            right=frozenset({1, 2, 3}),
+        )
+    elif period.alerts:
+        yield Says(text="No message about these incidents is on record.", tone="warn")
+    quiet = [alert for alert in period.alerts if not alert.notices]
+    if quiet:
+        many = f"{len(quiet)} incidents were" if len(quiet) > 1 else "1 incident was"
+        yield Says(text=f"{many} not sent:", tone="note")
+        pairs = [(one.code, _why(period, one)) for one in quiet[: document.FEW]]
+        yield Facts(rows=tuple(pairs))
+    if period.view is not None and period.present:
+        for line in delivery_text.failing(period.view.channels, now_s=period.now_s):
+            yield Says(text=f"Now: {line}.", tone="bad")
+
+
+def _why(period: Period, alert: Alert) -> str:
+    silence = period.found.silence(alert, period.now_s)
+    if silence is not None:
+        return f"{alert.title or alert.key}: {delivery_text.silent(silence, now_s=period.now_s)}"
+    why = alert.held_back or ("inhibited by another alert" if alert.inhibited_by else "")
+    return f"{alert.title or alert.key}: {why or 'no reason is on record'}"
+
+
+def quality(period: Period) -> Iterator[Plain]:
+    """Yield how well the period is known, and what cannot be said therefore."""
+    found, now_s = period.quality, period.now_s
+    for sentence in known.sentences(found, now_s=now_s):
+        yield Says(text=sentence, tone="warn")
+    rows = []
+    if found.watched_share is not None:
+        each = ", ".join(
+            f"{device.label} {known.percent(share)}" for device, share in found.per_device
+        )
+        whole = known.percent(found.watched_share)
+        rows.append(("watched", f"{whole} of {units.duration(period.asked.span_s)}"))
+        rows.append(("of each", each if len(found.per_device) > 1 else ""))
+        rows.append(("restarts", f"{found.restarts}, of them {found.boots} of the machine"))
+    rows += [
+        (
+            "clock",
+            f"{units.moment(step.at_s, now_s=now_s)} set by {step.wall_step_s or 0.0:+.0f} s",
+        )
+        for step in found.clock_steps[: document.FEW]
+    ]
+    rows += [
+        ("unreadable", f"{units.moment(at_s, now_s=now_s)} {label}: {text}")
+        for at_s, label, text in found.faults[-document.FEW :]
+    ]
+    if period.view is not None and period.present and not period.query.user:
+        rows += [("problem", problem) for problem in period.view.daemon.problems]
+    rows = [row for row in rows if row[1]]
+    if rows:
+        yield Facts(rows=tuple(rows))
+    if found.missing:
+        yield _gaps(period)
+    elif found.watched_share is not None and found.begun_s is None:
+        yield Says(text="No data is missing.", tone="good")
+
+
+def _gaps(period: Period) -> Table:
+    now_s = period.now_s
+    rows: list[tuple[str, ...]] = [
+        (
+            units.moment(missing.begin_s, now_s=now_s),
+            units.moment(missing.end_s, now_s=now_s),
+            units.duration(missing.end_s - missing.begin_s),
+            ", ".join(missing.labels) or "all",
+            missing.why or "not known",
+        )
+        for missing in sorted(
+            period.quality.missing, key=lambda missing: missing.begin_s - missing.end_s
+        )
+    ]
+    most = document.ROWS if period.asked.everything else known.MOST_GAPS
+    groups, left = cut(rows, most, "gaps")
+    heads = ("from", "to", "for", "GPU", "why")
+    return Table(caption="Gaps, longest first", heads=heads, rows=tuple(groups), left_out=left)

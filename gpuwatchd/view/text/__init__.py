@@ -1,0 +1,1 @@
+"""Answers in words: styled text, laid out by whoever shows it."""

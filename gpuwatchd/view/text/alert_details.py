@@ -1,0 +1,288 @@
+"""Everything about one alert: when, why, what was decided, and what arrived where."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuwatchd.analysis import cost
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import StoreError
+from gpuwatchd.view import blocks
+from gpuwatchd.view.answers import envelope, payload
+from gpuwatchd.view.answers.envelope import maybe
+from gpuwatchd.view.queries import incidents
+from gpuwatchd.view.text import delivery_text, verdict_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.core.model import Alert, Cost, Decision, Delivery
+    from gpuwatchd.view.blocks import Page, Part
+    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.query import Query
+
+_MOST = 30
+"""Decisions that are told; the newest."""
+Line = tuple[str, str, str]
+"""Label, sentence, style."""
+
+
+class Label(StrEnum):
+    """Labels of what other pages say elsewhere, or in other words."""
+
+    GROWTH_SINCE = "growth since"
+    GROWTH = "growth"
+    FULL_IN = "full in"
+    JUDGEMENT = "judgement"
+    COST = "cost"
+    FEEDBACK = "feedback"
+    ID = "id"
+    STATE = "state"
+    NOTICED = "noticed"
+    WATCHED = "watched"
+    RESOLVED = "resolved"
+    ENDED = "ended"
+    BECAUSE = "because"
+
+
+class AlertRecord(NamedTuple):
+    """One alert with what is on record of it."""
+
+    alert: Alert
+    found: Incidents
+    deliveries: Sequence[Delivery] | None
+    """Of this opening, oldest first; None where the history cannot be read."""
+    decisions: Sequence[Decision] | None
+
+
+def suppression_reasons(alert: Alert, found: Incidents, now_s: float) -> list[Part]:
+    """Return why nobody is told of it now; [] where somebody is."""
+    parts: list[Part] = []
+    silence = found.silence(alert, now_s)
+    if silence is not None:
+        parts.append((delivery_text.silent(silence, now_s=now_s), "dim"))
+    if alert.inhibited_by:
+        parts.append((f"inhibited by {_named(alert.inhibited_by, found)}", "dim"))
+    if alert.held_back:
+        parts.append((f"held: {alert.held_back}", "yellow"))
+    return parts
+
+
+def _named(key: str, found: Incidents) -> str:
+    """Return the alert that makes another one no news: its code and whom it is about."""
+    other = next((alert for alert in found.alerts if alert.key == key), None)
+    return key if other is None else f"{other.code} ({other.title or other.key})"
+
+
+def load(query: Query, alert: Alert, found: Incidents) -> AlertRecord:
+    """Return an alert with its cost until now, and what was decided and delivered of it."""
+    from gpuwatchd.view.queries import cost_entries, history_query  # noqa: PLC0415 - SQLite comes with it
+
+    alert = cost_entries.up_to_now(query, alert)
+    try:
+        with history_query.reader() as history:
+            mine = found.opening(alert)
+            deliveries = [
+                delivery
+                for delivery in history.deliveries(alert.key)
+                if mine(delivery.created_at_s)
+            ]
+            decisions = [
+                decision for decision in history.decisions(alert.key) if mine(decision.at_s)
+            ]
+    except StoreError:  # already said by gather
+        return AlertRecord(alert, found, None, None)
+    return AlertRecord(alert, found, deliveries, decisions)
+
+
+def show(out: Page, story: AlertRecord) -> None:
+    """Write the whole story of an alert."""
+    alert = story.alert
+    out.line((text.clean(alert.title or alert.key), "bold"))
+    for label, value, style in lines(story):
+        first = f"  {label:<13}"
+        out.flow(blocks.sentence(value, style), first=first, rest=" " * 15, gap=" ")
+
+
+def lines(story: AlertRecord) -> Iterator[Line]:
+    """Yield label, sentence and style of each line, in order; a label that repeats is ""."""
+    alert, found, now_s = story.alert, story.found, time.time()
+    before = ""
+    for label, value, style in (
+        *_facts(story, now_s),
+        *_decided(story, now_s),
+        *_notification_lines(story, now_s),
+    ):
+        if value:
+            yield "" if label == before else label, value, style
+            before = label
+    if alert.key in found.untold:
+        yield "", "no message about it was delivered yet: gpuwatchctl notify test", "red-bold"
+
+
+def _facts(story: AlertRecord, now_s: float) -> list[Line]:
+    alert, found, finding = story.alert, story.found, story.alert.finding
+    steps = (
+        (Label.NOTICED, alert.opened_at_s),
+        (Label.WATCHED, alert.watch_at_s),
+        ("raised", alert.firing_at_s),
+        (Label.RESOLVED, alert.resolved_at_s),
+    )
+    calm = verdict_text.calmed(alert, now_s=now_s)
+    leak, over = alert.kind == "leak", alert.state == "resolved"
+    facts: list[tuple[str, str]] = [
+        (Label.ID, f"{alert.code}  {alert.key}"),
+        (Label.STATE, f"{alert.state}, {alert.severity}"),
+        (Label.GROWTH_SINCE, verdict_text.growth_since(alert, now_s=now_s)),
+    ]
+    facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
+    facts += [
+        (Label.JUDGEMENT, verdict_text.verdict(finding)[0] if leak else ""),
+        (Label.GROWTH, (calm or verdict_text.growth(finding.rate_bytes_per_s)) if leak else ""),
+        (Label.FULL_IN, "" if calm or over or not leak else verdict_text.eta(finding.eta) or "?"),
+        (Label.BECAUSE, verdict_text.because(alert) or "?"),
+        (Label.COST, cost.line(alert.cost)),
+        ("group", _group(alert, found)),
+        (
+            "came again",
+            f"{verdict_text.times(alert.flaps)} within the hour before" if alert.flaps else "",
+        ),
+        (Label.ENDED, alert.ended),
+        (Label.FEEDBACK, verdict_text.user_label(found.user_label(alert))),
+        ("silent", _silent(alert, found, now_s)),
+        ("inhibited", f"by {_named(alert.inhibited_by, found)}" if alert.inhibited_by else ""),
+        ("held", alert.held_back or _why_quiet(alert)),
+    ]
+    return [(label, value, "") for label, value in facts]
+
+
+def _group(alert: Alert, found: Incidents) -> str:
+    """Return what its notices leave together with, and which open alerts are of it."""
+    if not alert.group:
+        return ""
+    others = [
+        one.code
+        for one in found.alerts
+        if one.group == alert.group and one.key != alert.key and one.state in incidents.OPEN
+    ]
+    of = alert.group.replace(":", " ", 1)
+    return f"{of}, with {', '.join(others)}" if others else of
+
+
+def _silent(alert: Alert, found: Incidents, now_s: float) -> str:
+    silence = found.silence(alert, now_s)
+    if silence is None:
+        return ""
+    if silence.matcher.key == alert.key:
+        return delivery_text.silence_end(silence, now_s=now_s)
+    return delivery_text.silence(silence, now_s=now_s, alerts=found.alerts)
+
+
+def _why_quiet(alert: Alert) -> str:
+    """Return why nothing was sent although something was seen; "" when something was."""
+    if alert.notices or alert.state == "resolved":
+        return "" if alert.notices else "it was over before a notice was due"
+    if alert.state in {"pending", "watch"}:
+        return "the evidence is not strong enough for an alert yet; a watch is shown, not sent"
+    return "the first message waits, in case it resolves quickly"
+
+
+def _decided(story: AlertRecord, now_s: float) -> list[Line]:
+    made = story.decisions or ()
+    kept = [("decided", *pair) for pair in delivery_text.decisions(made, now_s=now_s)]
+    more = len(kept) - _MOST
+    earlier = [("decided", f"{more} earlier ones are left out (--json has all)", "dim")]
+    return [*(earlier if more > 0 else []), *kept[-_MOST:]]
+
+
+def _notification_lines(story: AlertRecord, now_s: float) -> list[Line]:
+    if story.deliveries is None:
+        return [("delivered", "? (the history cannot be read)", "")]
+    if not story.deliveries:
+        return [("delivered", "nowhere", "")]
+    found = []
+    for delivery in story.deliveries:
+        at = units.moment(delivery.sent_at_s or delivery.created_at_s, now_s=now_s)
+        notice = delivery_text.notice(delivery)
+        value = f"{at} {notice}: {delivery_text.delivery(delivery, now_s=now_s)}"
+        found.append(("delivered", value, delivery_text.style(delivery)))
+    also = {
+        key for delivery in story.deliveries for key in (delivery.alert_key, *delivery.message.also)
+    }
+    also -= {story.alert.key, ""}
+    if also:
+        named = sorted(_named(key, story.found) for key in also)
+        found.append(("sent with", "; ".join(named), ""))
+    return found
+
+
+def as_json(alert: Alert, found: Incidents, story: AlertRecord | None = None) -> dict[str, Any]:
+    """Return one alert; without ``story`` what was decided and delivered was not asked for."""
+    process = alert.subject.process
+    now_s = time.time()
+    silence = found.silence(alert, now_s)
+    deliveries = None if story is None else story.deliveries
+    decided = None if story is None else story.decisions
+    return {
+        "id": alert.code,
+        **envelope.fields(alert, "key kind state severity title"),
+        "device_uid": text.clean(alert.subject.device_uid),
+        "process": envelope.process_json(process),
+        "user": maybe(found.user(alert) or None),
+        "unattributed": alert.subject.unattributed,
+        "on_host": alert.subject.host,
+        **envelope.fields(
+            alert,
+            "opened_at watch_at firing_at resolved_at changed_at notices next_notice_at",
+        ),
+        "held_back": text.clean(alert.held_back) or None,
+        "group": text.clean(alert.group) or None,
+        "flaps": alert.flaps,
+        "inhibited_by": text.clean(alert.inhibited_by) or None,
+        "silence": None if silence is None else payload.silence_json(silence),
+        "reached_nobody": alert.key in found.untold,
+        "ended": text.clean(alert.ended) or None,
+        "feedback": None if (word := found.user_label(alert)) is None else envelope.word_json(word),
+        "cost": None if alert.cost is None else _cost_json(alert.cost),
+        "verdict": envelope.verdict_json(alert.finding),
+        "decisions": None
+        if decided is None
+        else [_decision_json(decision) for decision in decided],
+        "deliveries": None
+        if deliveries is None
+        else [_delivery_json(delivery) for delivery in deliveries],
+    }
+
+
+def _cost_json(of: Cost) -> dict[str, Any]:
+    return {
+        "line": text.clean(cost.line(of)),
+        **envelope.fields(of, "spent_usd at_risk_usd gpu_hours at_risk_gpu_hours since since_at"),
+        "basis": text.clean(of.basis) or None,
+    }
+
+
+def _decision_json(decision: Decision) -> dict[str, Any]:
+    return {
+        **envelope.fields(decision, "at kind notice"),
+        "channel": text.clean(decision.target) or None,
+        "reason": text.clean(decision.reason),
+    }
+
+
+def _delivery_json(delivery: Delivery) -> dict[str, Any]:
+    return {
+        "channel": text.clean(delivery.channel),
+        "notice": delivery.message.notice,
+        **envelope.fields(delivery, "state attempts created_at sent_at next_try_at"),
+        "error": text.clean(delivery.error) if delivery.error else None,
+        "known": text.clean(delivery.known) or None,
+        "held": text.clean(delivery.held) or None,
+        "fallback_of": text.clean(delivery.fallback_of) or None,
+        "message_id": text.clean(delivery.message.id),
+        "subject": text.clean(delivery.message.subject),
+        "also": [text.clean(key) for key in delivery.message.also],
+        "dry_run": delivery.dry_run,
+    }

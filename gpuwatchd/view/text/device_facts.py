@@ -1,0 +1,256 @@
+"""What is known of a device beside its curve, in few words and with what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd.core import text, units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.core.model import Device, DeviceState, Event, EventKind, Ledger, MemoryKind
+    from gpuwatchd.store.live import LiveDevice
+    from gpuwatchd.store.reader import Segment
+    from gpuwatchd.view.blocks import Part
+
+_WAKES = "it is read again when a program wakes it"
+_REBOOT, _STAYS = "sudo dmesg | grep -i xid; then reboot", "see dmesg; reboot if it persists"
+_RESET = "end its processes, then sudo nvidia-smi --gpu-reset"
+_DOCTOR = "gpuwatchctl doctor"
+_STATES: dict[DeviceState, tuple[EventKind | None, str, str, str, str]] = {
+    "asleep": (None, "asleep", ", ", "and left so", _WAKES),
+    "lost": ("gpu-lost", "lost", "", "", _REBOOT),
+    "hung": ("gpu-hung", "hung", ": ", "the driver does not answer", _STAYS),
+    "reset-required": ("reset-required", "needs a reset", "", "", _RESET),
+    "released": (None, "released", ", ", "not read", "gpuwatchctl release --end"),
+    "no-permission": (None, "no permission to read it", "", "", _DOCTOR),
+    "unsupported": (None, "its memory cannot be read", "", "", _DOCTOR),
+}
+"""State -> the event that began it, what it is called, a joint, what that means, what to do."""
+_MEMORY: dict[MemoryKind, str] = {
+    "dedicated": "",
+    "unified": "unified memory",
+    "coherent": "coherent memory",
+}
+_MEMORY_MEANS: dict[MemoryKind, str] = {
+    "dedicated": "",
+    "unified": "memory is shared with the host: what is free is what the host has left",
+    "coherent": "the kernel keeps pages after a process has ended: processes are monitored, "
+    "and the GPU as a whole where they are unknown",
+}
+_ABSENT = {"gpu-lost": "it was lost", "gpu-hung": "the driver did not answer"}
+_SELF_EVIDENT = {"xid", "released", "gpu-lost", "gpu-back", "gpu-hung", "driver-changed"}
+"""Events whose words need no name before them: "XID 79: ...", "the driver is used again"."""
+_TIME_SAYS = {
+    "start": "the daemon started to record",
+    "boot": "the machine was started",
+    "clock-step": "the clock was set",
+    "gap": "no data before",
+}
+UNOWNED = "that no process owns"
+_DAY_S = 86400.0
+_MATTERS_BYTES, _MATTERS_SHARE = 512 * 1024**2, 0.01
+"""Memory that without an owner is spoken of from this amount and share of the device on."""
+DRIVER_BYTES, DRIVER_SHARE = 1024**3, 0.02
+"""The driver takes no more than this, or than that share: as `zombies` has it."""
+
+
+def state(item: LiveDevice, *, now_s: float, released_until_s: float | None = None) -> list[Part]:
+    """Return what keeps a device from being read, since when, and what to do; [] when nothing."""
+    reading = item.reading
+    if reading is None:
+        why = f": {item.faults[0]}" if item.faults else ""
+        return [(f"not readable{why}", "yellow")]
+    if reading.state == "ok":
+        if reading.used_bytes is None and not reading.per_instance and item.faults:
+            return [(f"memory unknown: {item.faults[0]}", "yellow")]
+        return []
+    kind, _, _, _, todo = _STATES[reading.state]
+    event = newest(item.events, kind) if kind is not None else None
+    words = state_words(item, reading.state, now_s=now_s, released_until_s=released_until_s)
+    style = "dim" if reading.state in {"asleep", "released"} else "yellow"
+    why = event.text if event is not None else item.faults[0] if item.faults else ""
+    return [("".join(words), style), why, (f"-> {todo}", "cyan")]
+
+
+def state_words(
+    item: LiveDevice, state: DeviceState, *, now_s: float, released_until_s: float | None = None
+) -> tuple[str, str, str, str]:
+    """Return what a state is called, since or until when it is so, a joint, and what it means."""
+    kind, called, joint, means, _ = _STATES[state]
+    event = newest(item.events, kind) if kind is not None else None
+    since = f" since {units.clock(event.at_s, now_s=now_s)}" if event is not None else ""
+    if state == "released" and released_until_s is not None:
+        since = f" until {units.clock(released_until_s, now_s=now_s)}"
+    return called, since, joint, means
+
+
+def newest(events: Sequence[Event], kind: EventKind) -> Event | None:
+    """Return the last event of a kind."""
+    return next((event for event in reversed(events) if event.kind == kind), None)
+
+
+def memory_note(device: Device) -> str:
+    """Return "unified memory" and the like; "" for a card with memory of its own.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import Device
+    >>> memory_note(Device(uid="u", vendor="nvidia", index=0, name="GB10",
+    ...                    memory_total_bytes=None, memory_kind="unified"))
+    'unified memory'
+    """
+    return _MEMORY[device.memory_kind]
+
+
+def memory_means(device: Device) -> str:
+    """Return what that means for a verdict; "" where there is nothing to say."""
+    return _MEMORY_MEANS[device.memory_kind]
+
+
+def processes(item: LiveDevice) -> str:
+    """Return why the process list is unknown, and how old the last one is; "" when it is known."""
+    reading = item.reading
+    if item.processes is not None and item.processes_age_s is None:
+        some = reading.uses_reason if reading is not None else None
+        return f"some processes unknown: {some}" if some else ""
+    if reading is None or reading.state in {"asleep", "released"}:
+        return ""
+    if reading.per_instance:
+        return ""  # nothing is missing: the instances have lists of their own
+    if reading.uses_reason is None and reading.state != "ok":
+        return ""
+    why = reading.uses_reason or "no reason is known"
+    last = ""
+    if item.processes is not None and item.processes_age_s is not None:
+        last = f"; last known {units.duration(item.processes_age_s)} ago"
+    return f"processes unknown: {why}{last}"
+
+
+def unowned(item: LiveDevice) -> str:
+    """Return "1.2 GiB that no process owns" where that is worth a line; else "".
+
+    What without an owner while the device is idle (contexts of the driver) does not count.
+    """
+    ledger = item.ledger
+    amount = item.unattributed_bytes if ledger is None else ledger.unattributed_bytes
+    if amount is None or (ledger is not None and ledger.state in {"overlap", "none"}):
+        return ""
+    usual = (ledger.baseline_bytes if ledger is not None else None) or 0
+    total = item.device.memory_total_bytes or 0
+    # What was there from the beginning may be somebody's too: the driver takes no more than this.
+    usual = min(usual, round(max(DRIVER_BYTES, DRIVER_SHARE * total)))
+    if amount - usual < max(_MATTERS_BYTES, _MATTERS_SHARE * total):
+        return ""
+    bound = "<= " if ledger is not None and ledger.state == "partial" else ""
+    text = f" ({units.size(usual)} is usual)" if usual else ""
+    return f"{bound}{units.size(amount)} {UNOWNED}{text}"
+
+
+def balance(ledger: Ledger) -> str:
+    """Return the whole account of a device in one sentence.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import Ledger
+    >>> G = 1024**3
+    >>> balance(Ledger(state="whole", total_bytes=80 * G, free_bytes=27 * G, reserved_bytes=G,
+    ...                owned_bytes=50 * G, unattributed_bytes=2 * G))
+    '80.0 GiB = 27.0 GiB free + 1.0 GiB reserved + 50.0 GiB in processes + 2.0 GiB without an owner'
+    """
+    if ledger.state == "none":
+        return "no account: the process list is unknown"
+    parts = [
+        f"{bound}{units.size(amount)} {name}"
+        for amount, name, bound in (
+            (ledger.free_bytes, "free", ""),
+            (ledger.reserved_bytes, "reserved", ""),
+            (ledger.owned_bytes, "in processes", ">= " if ledger.state == "partial" else ""),
+            (
+                None if ledger.state == "overlap" else ledger.unattributed_bytes,
+                "without an owner", "<= " if ledger.state == "partial" else "",
+            ),
+        )
+        if amount is not None
+    ]  # fmt: skip
+    if ledger.free_bytes is None and ledger.unattributed_bytes is None:
+        # Shared with the host, or kept by the kernel: what is free is not the device's to count.
+        text = f"{', '.join(parts) or '?'}, of {units.size(ledger.total_bytes)}"
+    else:
+        text = f"{units.size(ledger.total_bytes)} = {' + '.join(parts)}"
+    if ledger.state == "overlap" and ledger.unattributed_bytes is not None:
+        more = units.size(-ledger.unattributed_bytes)
+        text += f"; processes hold {more} more than is used: memory that they share counts in each"
+    if ledger.state == "partial":
+        text += "; the memory of some process is unknown"
+    return text
+
+
+def sort_of(kind: str, text: str) -> str:
+    """Return what goes before the words on an event: "" where they say it themselves.
+
+    Examples
+    --------
+    >>> sort_of("xid", "XID 31"), sort_of("throttle", "clocks held down"), sort_of("start", "")
+    ('', 'throttle:', 'start')
+    """
+    if text and kind in _SELF_EVIDENT:
+        return ""
+    return f"{kind}:" if text else kind
+
+
+def happened(event: Event, *, now_s: float) -> list[Part]:
+    """Return one event: when, what, and where to look."""
+    style = "yellow" if event.hardware else ""
+    look = ""
+    if event.hardware is not None:
+        look = "check the hardware first" if event.hardware else "the application's doing"
+    sort = sort_of(event.kind, event.text)
+    text = f"{sort} {event.text}".strip()
+    return [units.clock(event.at_s, now_s=now_s), (text, style), (look, "dim")]
+
+
+def segment_words(segment: Segment) -> str:
+    """Return why time went on differently, and by how much."""
+    value = _TIME_SAYS.get(segment.reason, text.clean(segment.reason))
+    if segment.wall_step_s is not None:
+        value += f" by {segment.wall_step_s:+.0f} s"
+    if segment.gap_s is not None:
+        value += f", {units.duration(segment.gap_s)} are missing"
+    return value
+
+
+def broken(item: LiveDevice, *, now_s: float) -> list[Part]:
+    """Return the last thing of the hardware that broke within a day; [] when nothing did."""
+    events = [e for e in item.events if e.hardware and now_s - e.at_s < _DAY_S]
+    if not events:
+        return []
+    last = events[-1]
+    at, text = units.clock(last.at_s, now_s=now_s), last.text
+    back = newest(item.events, "gpu-back")
+    if last.kind in _ABSENT and back is not None and back.at_s >= last.at_s:
+        # Its text is of that moment: "does not answer any more".
+        text = f"{_ABSENT[last.kind]}, back since {units.clock(back.at_s, now_s=now_s)}"
+    return [(f"{at} {text}", "yellow"), ("check the hardware first", "dim")]
+
+
+def judged_instead(item: LiveDevice, others: Sequence[LiveDevice]) -> str:
+    """Return what is judged where a device itself is not; "" where it is."""
+    if any(other.device.parent_uid == item.device.uid for other in others):
+        return "its MIG instances are monitored, not the card"
+    known = item.processes is not None and item.processes_age_s is None
+    if item.device.memory_kind == "coherent" and known:
+        return "its processes are monitored, not the card"
+    return ""
+
+
+def in_order(devices: Sequence[Device]) -> list[Device]:
+    """Return devices by index, the instances of a card after it."""
+    cards = {device.uid: device.index or 0 for device in devices if device.parent_uid is None}
+
+    def place(device: Device) -> tuple[int, bool, int]:
+        own = device.index or 0
+        return cards.get(device.parent_uid or "", own), device.parent_uid is not None, own
+
+    return sorted(devices, key=place)

@@ -1,0 +1,374 @@
+"""Why a verdict is what it is, in sentences with their numbers: the curve's part."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE
+from gpuwatchd.core import units
+from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
+from gpuwatchd.view.queries.evidence import Evidence, kept, slows
+from gpuwatchd.view.text import device_facts, verdict_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Alert, Delivery, Finding, ProcessInfo, Signal, Subject
+    from gpuwatchd.store.labels import UserLabel
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.view.queries.current_state import View
+
+NOT_SEEN = {
+    "trend": "no steady rise",
+    "step": "no stairs: fewer than three sharp rises of one size",
+    "cycle": "no cycles: memory is not released and allocated again",
+    "spike": "no single jump that stands out",
+    "plateau": "no levelling off: no growth has stopped or provably slows down",
+}
+_SMALL_P = 0.001
+_SHORTEST_S = 30.0
+
+
+class ExplanationInput(NamedTuple):
+    """Everything that one explanation is made of."""
+
+    view: View
+    item: LiveDevice
+    process: LiveProcess | None
+    subject: Subject
+    finding: Finding | None
+    """As people are shown it: with the tier that has been opened."""
+    alert: Alert | None
+    evidence: Evidence | str
+    """The recorded series measured again, or why that cannot be done."""
+    config: Config
+    now_s: float
+    word: UserLabel | None = None
+    """What the user said of the alert."""
+    deliveries: tuple[Delivery, ...] = ()
+    """Where notices of the alert went, oldest first."""
+    known: ProcessInfo | None = None
+    """Who the process was, where it has ended."""
+
+    @property
+    def measured(self) -> Evidence | None:
+        """The evidence, where there is any."""
+        return None if isinstance(self.evidence, str) else self.evidence
+
+    @property
+    def leaks(self) -> bool:
+        """Whether people are told of a leak."""
+        return is_leak(self.finding)
+
+    @property
+    def held_bytes(self) -> float | None:
+        """What the subject holds now."""
+        if self.process is not None:
+            return self.process.host_bytes if self.subject.host else self.process.used_bytes
+        if self.subject.process is None and not self.subject.unattributed:
+            return None if self.item.reading is None else self.item.reading.used_bytes
+        if self.subject.unattributed:
+            return self.item.unattributed_bytes
+        return None
+
+    def ago(self, at_s: float) -> str:
+        """Return "10:02 (58 min ago)"."""
+        since = units.clock(at_s, now_s=self.now_s)
+        return f"{since} ({units.duration(max(0.0, self.now_s - at_s))} ago)"
+
+
+class Section(NamedTuple):
+    """One part of an explanation."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+def subject_lines(case: ExplanationInput) -> Iterator[str]:
+    """Yield what the verdict is about, and since when."""
+    where = case.item.device.label
+    held = case.held_bytes
+    now = "" if held is None else f", {units.size(held)} now"
+    if case.subject.process is not None:
+        info = case.process.info if case.process is not None else case.known
+        who = verdict_text.who(info) if info is not None else f"pid {case.subject.process.pid}"
+        place = "on the host" if case.subject.host else f"on {where}"
+        kind = "anonymous memory and swap" if case.subject.host else "memory"
+        yield f"the {kind} of {who} {place}{now}"
+    elif case.subject.unattributed:
+        yield f"memory on {where} that no process owns{now}: used, less what every process holds"
+    else:
+        none = "no process is known there" if not case.item.processes else "all processes together"
+        yield f"the memory of {where} as a whole{now}; {none}"
+    finding = case.finding
+    instead = device_facts.judged_instead(case.item, case.view.devices)
+    if instead and case.subject.process is None:
+        yield instead
+    if finding is None:
+        return
+    grows = finding.pattern in LEAK_PATTERNS or finding.tier != "none"
+    if finding.onset_at_s is not None and grows:
+        begun = case.ago(finding.onset_at_s)
+        past = verdict_text.stopped(finding)
+        yield f"its growth started {begun}: it {past}" if past else f"it has grown since {begun}"
+    late = case.now_s - finding.judged_at_s
+    if late > 1.0:
+        yield f"last evaluated {units.duration(late)} before the last sample"
+
+
+def window_lines(case: ExplanationInput) -> Iterator[str]:
+    """Yield what was looked at: samples, window, noise, floor."""
+    evidence = case.measured
+    if evidence is None:
+        count = case.finding.samples if case.finding is not None else case.item.samples
+        yield f"{count} samples; {case.evidence}"
+        return
+    view, section = evidence.view, case.config.detection
+    yield (
+        f"{view.samples} recorded samples over {units.duration(view.span_s)}, one every "
+        f"{units.duration(view.interval_s)}, until {units.clock(view.now_s, now_s=case.now_s)}"
+    )
+    if view.samples < evidence.series.t_s.size:
+        yield "what is older lies before a gap or a restart and is not joined to it"
+    window = f"{section.analysis_window_hours:g} h"
+    yield f"never further back than {window} (analysis-window-hours)"
+    yield (
+        f"noise from one sample to the next: {units.size(view.noise_bytes)}; growth of less than "
+        f"{units.size(evidence.least_bytes)} counts as none (minimum-growth-mib, or 0.15 % of the "
+        "device)"
+    )
+    low, high = float(view.low.min()), float(view.high.max())
+    yield f"it moved between {units.size(low)} and {units.size(high)}"
+    grown = evidence.growth
+    if grown is not None:
+        windows, k = grown.found, grown.best
+        yield (
+            f"what was never released (the floor) grew by "
+            f"{units.size(float(windows.growth[k]))} in the "
+            f"{units.duration(float(windows.age_s[k]))} that deserve a verdict most, in "
+            f"{_rises(float(windows.events[k]))}"
+        )
+
+
+def _rises(events: float) -> str:
+    """Return "about 11 independent rises"."""
+    count = round(events)
+    return "one rise" if count == 1 else f"about {count} independent rises"
+
+
+def detectors(case: ExplanationInput) -> Iterator[str]:
+    """Yield what each detector says."""
+    signals = {one.detector: one for one in (case.finding.signals if case.finding else ())}
+    evidence = case.measured
+    asked = dict(evidence.signals) if evidence is not None else {}
+    for name, nothing in NOT_SEEN.items():
+        signal = signals.get(name) or asked.get(name)
+        if signal is not None:
+            swing = name == "trend" and _is_swing(
+                signal, signals.get("cycle") or asked.get("cycle")
+            )
+            part = "; that is the present swing" if swing else ""
+            yield f"{name}: {signal_words(signal, now_s=case.now_s)}{part}"
+        elif evidence is not None:
+            yield f"{name}: {nothing}"
+    if evidence is None and not signals:
+        yield "none of them has anything to show; without the recorded series they cannot be asked"
+
+
+def _is_swing(trend: Signal, cycle: Signal | None) -> bool:
+    """Say whether a rise is no more than the present one of many swings."""
+    if cycle is None or "period_s" not in cycle.facts or "growth_bytes" not in trend.facts:
+        return False
+    return trend.facts["growth_bytes"] <= 1.5 * cycle.facts["swing_bytes"]
+
+
+def signal_words(signal: Signal, *, now_s: float) -> str:
+    """Return what one detector says, in words with its numbers."""
+    facts = signal.facts
+    try:
+        text = _SAID[signal.detector](signal, facts, now_s)
+    except (KeyError, ValueError, OverflowError):
+        text = f"{signal.pattern}, {verdict_text.growth(signal.rate_bytes_per_s)}"
+    return f"{text}; {units.percent(signal.confidence)} sure of that shape"
+
+
+def _trend(signal: Signal, facts: dict[str, float], now_s: float) -> str:
+    p = facts["p_value"]
+    chance = f"chance < {_SMALL_P}" if p < _SMALL_P else f"chance {p:.2g}"
+    if p >= 1.0:  # what the test answers where it has too little to go by
+        chance = "too few samples for significance"
+    return (
+        f"a straight rise of {units.size(facts['growth_bytes'])} since "
+        f"{units.clock(signal.since_s, now_s=now_s)}, "
+        f"{verdict_text.growth(signal.rate_bytes_per_s)}, "
+        f"R² {facts['r_squared']:.3f}, {chance}; its second half brought "
+        f"{units.percent(facts['second_half_share'])}"
+    )
+
+
+def _step(signal: Signal, facts: dict[str, float], _: float) -> str:
+    return (
+        f"{signal.n} stairs of {units.size(facts['riser_bytes'])}, one every "
+        f"{units.duration(facts['pause_s'])}, {units.percent(facts['share'])} of the growth"
+    )
+
+
+def _cycle(signal: Signal, facts: dict[str, float], _: float) -> str:
+    slope = facts["slope_bytes_per_s"]
+    rises = f"what is kept after each creeps up by {units.rate(slope)}"
+    calm = "what is kept after each does not rise"
+    return (
+        f"{signal.n} swings of {units.size(facts['swing_bytes'])}, one every "
+        f"{units.duration(facts['period_s'])}; {rises if signal.pattern == 'cyclic' else calm}"
+    )
+
+
+def _spike(_: Signal, facts: dict[str, float], __: float) -> str:
+    return (
+        f"one jump by {units.size(facts['jump_bytes'])} {units.duration(facts['age_s'])} ago, "
+        f"{units.percent(min(max(facts['kept'], 0.0), 1.0))} of it still held"
+    )
+
+
+def _plateau(_: Signal, facts: dict[str, float], __: float) -> str:
+    rose = f"rose by {units.size(facts['growth_bytes'])} in {units.duration(facts['rise_s'])}"
+    level = units.size(facts["level_bytes"])
+    return (
+        f"{rose}, then stood at {level}" if facts["ended"] else f"{rose}, slowing towards {level}"
+    )
+
+
+_SAID = {"trend": _trend, "step": _step, "cycle": _cycle, "spike": _spike, "plateau": _plateau}
+
+
+def pattern(case: ExplanationInput) -> Iterator[str]:
+    """Yield why it is this pattern, and why none of the others."""
+    finding, evidence = case.finding, case.measured
+    if finding is None:
+        yield verdict_text.verdict(None, samples=case.item.samples)[0]
+        return
+    if finding.reason:
+        yield finding.reason
+    if finding.pattern in LEAK_PATTERNS:
+        yield from _against(case, finding)
+    elif evidence is not None:
+        yield from _no_leak(finding, evidence)
+
+
+def _against(case: ExplanationInput, finding: Finding) -> Iterator[str]:
+    """Yield what speaks against each harmless reading of a growth."""
+    evidence = case.measured
+    if evidence is None:
+        return
+    grown = evidence.growth
+    if grown is not None:
+        windows, k = grown.found, grown.best
+        rest_s = -float(windows.end_s[k])
+        if evidence.pace is not None:
+            ratio = math.exp(min(max(evidence.pace.half, -3.0), 3.0))
+            yield (
+                f"not a warm-up that ends: the second half of the growth went at {ratio:.2f} times "
+                "the pace of the whole; a warm-up gets slower"
+            )
+        yield (
+            f"not a plateau: it last rose {units.duration(rest_s)} ago, "
+            f"{'after' if windows.stall[k] > 1.0 else 'within'} its longest pause so far"
+            f"{'; it does slow down' if slows(evidence) else ''}"
+        )
+    since_s = finding.onset_at_s if finding.onset_at_s is not None else evidence.view.now_s
+    before, now, fall = kept(evidence, since_s)
+    of = f"of {units.size(max(now - before, finding.growth_bytes or 0.0))} grown"
+    if finding.pattern == "cyclic":
+        yield f"no harmless sawtooth: it gives back {units.size(fall)} each time, but never all"
+    else:
+        yield f"not a sawtooth: {of}, at most {units.size(fall)} was ever released"
+    if grown is not None:
+        events = float(grown.found.events[grown.best])
+        yield f"not one jump: {_rises(events)}; one or two are no proof"
+
+
+def _no_leak(finding: Finding, evidence: Evidence) -> Iterator[str]:
+    """Yield why it is no leak, or not yet."""
+    grown = evidence.growth
+    least = units.size(evidence.least_bytes)
+    if finding.pattern == "preallocated":
+        yield "a preallocated pool does not show what happens inside it"
+        return
+    if grown is None:
+        span_s = evidence.view.span_s
+        back = f" from 30 s to {units.duration(span_s)}" if span_s > _SHORTEST_S else ""
+        yield f"no look-back{back} shows {least} or more that was allocated and not released"
+        return
+    windows, k = grown.found, grown.best
+    yield (
+        f"what comes closest to a leak, {units.size(float(windows.growth[k]))} in "
+        f"{units.duration(float(windows.age_s[k]))}, gets {units.percent(grown.confidence)}; "
+        f"a watch needs {units.percent(WATCH_CONFIDENCE)}, or growth that is plain to see"
+    )
+    if grown.expected:
+        yield f"earlier runs of this program did the same: {grown.compared()}"
+    if slows(evidence):
+        yield "it provably slows down before the limit"
+
+
+def confidence_lines(case: ExplanationInput) -> Iterator[str]:
+    """Yield how sure it is, against the levels and conditions in force."""
+    finding, section = case.finding, case.config.detection
+    if finding is None:
+        return
+    raw = case.measured.finding if case.measured is not None else finding
+    level = units.percent(section.confidence_threshold)
+    watch = units.percent(min(WATCH_CONFIDENCE, section.confidence_threshold))
+    if finding.pattern in LEAK_PATTERNS or finding.tier != "none":
+        sure_of = f"{units.percent(finding.confidence)}, {units.strength(finding.confidence)}"
+        yield f"{sure_of}; watched from {watch}, alerted from {level} (confidence-threshold)"
+    else:
+        yield f"watched from {watch}, alerted from {level} (confidence-threshold)"
+    grown_s = None
+    if finding.onset_at_s is not None and finding.pattern in LEAK_PATTERNS:
+        grown_s = finding.judged_at_s - finding.onset_at_s
+    least = units.duration(section.minimum_duration)
+    horizon = units.duration(section.eta_horizon)
+    unmet = [
+        text
+        for met, text in (
+            (
+                finding.samples >= section.minimum_samples,
+                f"{section.minimum_samples} samples (minimum-samples; it has {finding.samples})",
+            ),
+            (
+                grown_s is None or grown_s >= section.minimum_duration,
+                f"{least} of growth (minimum-duration; it has {units.duration(grown_s)})",
+            ),
+            (
+                finding.eta is None or finding.eta.mid_s <= section.eta_horizon,
+                f"to be full within {horizon} (eta-horizon)",
+            ),
+        )
+        if not met
+    ]
+    for text in unmet:
+        yield f"an alert also needs {text}"
+    if not unmet and finding.pattern in LEAK_PATTERNS:
+        yield (
+            f"met: {finding.samples} samples (minimum-samples {section.minimum_samples}), "
+            f"{units.duration(grown_s)} of growth (minimum-duration {least}), full within "
+            f"{horizon} (eta-horizon)"
+        )
+    if finding.r_squared is not None:
+        gate = section.min_r_squared
+        needs = f"gradual ones need {gate:g}" if gate > 0 else "it is not used (min-r-squared 0)"
+        yield f"R² {finding.r_squared:.3f} ({verdict_text.fit(finding.r_squared)}): {needs}"
+    if section.min_slope_mb_per_sec > 0:
+        floor = units.rate(section.min_slope_mb_per_sec * 1e6)
+        yield f"growth slower than {floor} is hidden (min-slope-mb-per-sec)"
+    if raw.tier != finding.tier:
+        yield (
+            f"the recorded series alone supports {_TIER[raw.tier]} now; what is shown is "
+            f"{_TIER[finding.tier]}: opening and closing take time, see below"
+        )
+
+
+_TIER = {"none": "nothing", "watch": "a watch", "alert": "an alert"}
