@@ -82,7 +82,7 @@ def process(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
     items = [device for device in view.devices if text.clean(device.device.uid) == query.get("gpu")]
     found = lookup.process(items[0], query) if items else None
     if found is None:
-        return _over(flags, view, query)
+        return _over(view, query)
     item = items[0]
     badge = badges.process(found)
     subject = None if found.finding is None else found.finding.subject
@@ -106,7 +106,7 @@ def process(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _over(flags: Query, view: View, query: Mapping[str, str]) -> dict[str, Any]:
+def _over(view: View, query: Mapping[str, str]) -> dict[str, Any]:
     history = lookup.history()
     with nullcontext() if history is None else closing(history):
         info, device = lookup.ended(history, query), lookup.on(history, query)
