@@ -64,6 +64,13 @@ def emit(verb: str, data: Any, **more: Any) -> None:
     emit_json(envelope.answer(verb, data, **more))
 
 
+def emit_answer(kind: type[Any], data: Any, **more: Any) -> None:
+    """Write the answer of a verb that succeeded; the rest is what ``answer_of`` takes."""
+    from gpuwatchd.view.answers import envelope  # noqa: PLC0415 - only for those who want JSON
+
+    emit_json(envelope.answer_of(kind, data, **more))
+
+
 def columns(stream: TextIO, environ: Mapping[str, str]) -> int:
     """Return the width to lay out for: COLUMNS, else the terminal, else 80."""
     wish = environ.get("COLUMNS", "")

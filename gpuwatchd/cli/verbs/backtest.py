@@ -12,6 +12,7 @@ from gpuwatchd.cli import options, output, parallel
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers.base import finite
 from gpuwatchd.view.queries import state_location
 from gpuwatchd.view.text import verdict_text
 
@@ -312,7 +313,7 @@ def _case_json(case: BacktestCase) -> dict[str, Any]:
         "reason": case.reason,
         "came": case.fate.came,
         "came_at": units.instant(case.fate.at_s),
-        "memory_share": envelope.finite(case.fate.share),
+        "memory_share": finite(case.fate.share),
         "process_ended": case.fate.ended,
         **envelope.fields(case, "word true lead_s band_held"),
     }
@@ -326,7 +327,7 @@ def _tally_json(tally: Tally) -> dict[str, Any]:
         "precision": tally.true / known if known else None,
         "deaths": tally.deaths,
         "deaths_missed": tally.missed,
-        "median_lead_s": envelope.finite(tally.lead_s),
+        "median_lead_s": finite(tally.lead_s),
         "band_held": tally.held,
         "band_known": tally.foretold,
         "band_stopped": tally.stopped,

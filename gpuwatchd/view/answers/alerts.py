@@ -127,6 +127,7 @@ class AlertShape(Shape):
 class Alerts(Answer):
     """``alerts``."""
 
+    VERB = "alerts"
     verb: Literal["alerts"]
     data: tuple[AlertShape, ...]
     """Newest first."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import math
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from gpuwatchd.core import text, units
 from gpuwatchd.core.model import (
     EventKind,
     HoldingKind,
@@ -37,6 +39,43 @@ class Shape(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Base of every shape. A key that no shape knows fails a test, not a reader."""
 
 
+Filled = TypeVar("Filled", bound=Shape)
+
+
+def fill(kind: type[Filled], of: object, **given: Any) -> Filled:
+    """Return a shape whose keys are the attributes of a value, under their own names.
+
+    Parameters
+    ----------
+    kind
+        The shape. Its ``at`` and ``*_at`` are the instants of ``at_s`` and ``*_at_s``; numbers are
+        finite or null, texts and lists of texts are clean.
+    of
+        Whose attributes.
+    given
+        Keys that are made otherwise.
+    """
+    names = (name for name in kind.__struct_fields__ if name not in given)
+    return kind(**{name: _value(of, name) for name in names}, **given)
+
+
+def _value(of: object, name: str) -> Any:
+    """Return one attribute: JSON has neither infinities nor control characters."""
+    if name == "at" or name.endswith("_at"):
+        return units.instant(getattr(of, f"{name}_s"))
+    value = getattr(of, name)
+    if isinstance(value, str):
+        return text.clean(value)
+    if isinstance(value, (tuple, list)):
+        return tuple(text.clean(line) for line in value)
+    return finite(value) if isinstance(value, float) else value
+
+
+def finite(value: float | None) -> float | None:
+    """Return a number that JSON has; None for unknown, infinite and not-a-number."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 class Warned(Shape):
     """Something is missing or doubtful."""
 
@@ -65,6 +104,8 @@ class Head(Shape):
 
     schema_version: Literal[1]
     """Raised when a key is renamed or retyped, not when one is added."""
+    verb: str
+    """May be empty where it failed before one was recognised."""
     generated_at: Instant
     host: str
     """Name of the machine."""
@@ -75,6 +116,8 @@ class Head(Shape):
 class Answer(Head):
     """Base of the answer of a verb that succeeded; ``data`` is the payload."""
 
+    VERB: ClassVar[str]
+    """As it is typed."""
     source: str | None
     """Where the payload comes from: state-file, database, direct, files, ..."""
     stale_s: Seconds | None
@@ -102,7 +145,7 @@ def of_verb(verb: str, name: str, data: Any, title: str) -> type[Answer]:
         name,
         [("verb", Literal[verb]), ("data", data)],
         bases=(Answer,),
-        namespace={"__doc__": title},
+        namespace={"__doc__": title, "VERB": verb},
         kw_only=True,
         forbid_unknown_fields=True,
     )
@@ -126,8 +169,6 @@ class Fault(Shape):
 class Failure(Head):
     """The answer of any verb that failed."""
 
-    verb: str
-    """May be empty where none was recognised."""
     error: Fault
 
 

@@ -153,18 +153,21 @@ class ObservedDevices(Answer):
 class Status(ObservedDevices):
     """``status``."""
 
+    VERB = "status"
     verb: Literal["status"]
 
 
 class Watch(ObservedDevices):
     """``watch``: one such object per interval, one per line."""
 
+    VERB = "watch"
     verb: Literal["watch"]
 
 
 class Predict(ObservedDevices):
     """``predict``."""
 
+    VERB = "predict"
     verb: Literal["predict"]
 
 

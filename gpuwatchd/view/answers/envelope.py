@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpuwatchd import __version__
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import is_leak
+from gpuwatchd.view.answers.base import Answer, DaemonState, Warned, fill, finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import KnownRuns
     from gpuwatchd.view.queries.current_state import Daemon, View
 
-SCHEMA_VERSION = 1
-
-
-def finite(value: float | None) -> float | None:
-    """Return a number that JSON has; None for unknown, infinite and not-a-number."""
-    return value if value is not None and math.isfinite(value) else None
+SCHEMA_VERSION: Final = 1
+A = TypeVar("A", bound=Answer)
 
 
 def fields(of: object, names: str) -> dict[str, Any]:
@@ -67,6 +63,50 @@ def _head(verb: str) -> dict[str, Any]:
         "host": host(),
         "version": __version__,
     }
+
+
+def answer_of(
+    kind: type[A],
+    data: Any,
+    *,
+    view: View | None = None,
+    source: str | None = None,
+    warnings: Iterable[tuple[str, str]] = (),
+    **beside: Any,
+) -> A:
+    """Return the answer of a verb that succeeded.
+
+    Parameters
+    ----------
+    kind
+        The answer.
+    data
+        The payload.
+    view
+        Where the payload was seen; gives source, age, daemon and its own warnings.
+    source
+        Where the payload comes from when there is no view: "database", "files", ...
+    warnings
+        (code, sentence) of what is missing or doubtful.
+    beside
+        What belongs to the answer but is no part of the payload.
+    """
+    seen = [*(view.warnings if view is not None else ()), *warnings]
+    whole: Any = kind
+    filled: A = whole(
+        schema_version=SCHEMA_VERSION,
+        verb=kind.VERB,
+        generated_at=units.instant(time.time()) or "",
+        host=host(),
+        version=__version__,
+        source=view.source if view is not None else source,
+        stale_s=finite(view.stale_s) if view is not None else None,
+        warnings=tuple(Warned(code=code, text=text.clean(words)) for code, words in seen),
+        daemon=fill(DaemonState, view.daemon) if view is not None else None,
+        data=data,
+        **beside,
+    )
+    return filled
 
 
 def answer(

@@ -95,6 +95,7 @@ class RecordedProcesses(Shape):
 class HistoryQueries(Answer):
     """``history --sql``."""
 
+    VERB = "history"
     verb: Literal["history"]
     data: tuple[str, ...]
     """What is asked of the database, device by device."""
@@ -164,6 +165,7 @@ class LogRead(Shape):
 class Analyze(Answer):
     """``analyze``."""
 
+    VERB = "analyze"
     verb: Literal["analyze"]
     data: tuple[LogRead, ...]
     error: Fault | UnsetType = UNSET
@@ -317,6 +319,7 @@ class PriceUsed(Shape):
 class Cost(Answer):
     """``cost``."""
 
+    VERB = "cost"
     verb: Literal["cost"]
     data: tuple[Paid, ...]
     since_at: Instant

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.core import text, units
 from gpuwatchd.view.answers import envelope
-from gpuwatchd.view.answers.envelope import finite, maybe
+from gpuwatchd.view.answers.base import finite
+from gpuwatchd.view.answers.envelope import maybe
 from gpuwatchd.view.queries import direct_holdings
 from gpuwatchd.view.queries.direct_holdings import UnlistedOpeners
 from gpuwatchd.view.text import delivery_text

@@ -8,7 +8,7 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.charts import chart_model
 from gpuwatchd.core import text, units
 from gpuwatchd.view.answers import envelope, payload
-from gpuwatchd.view.answers.envelope import finite
+from gpuwatchd.view.answers.base import finite
 from gpuwatchd.view.queries.incidents import OPEN
 from gpuwatchd.view.report import advice, compose, incident, usage
 from gpuwatchd.view.text import alert_details, cost_text

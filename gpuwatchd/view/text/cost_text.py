@@ -8,7 +8,7 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.config import prices as table
 from gpuwatchd.view.answers import envelope
-from gpuwatchd.view.answers.envelope import finite
+from gpuwatchd.view.answers.base import finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

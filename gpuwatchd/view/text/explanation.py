@@ -11,6 +11,7 @@ from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import is_leak
 from gpuwatchd.view import blocks
 from gpuwatchd.view.answers import envelope, payload
+from gpuwatchd.view.answers.base import finite
 from gpuwatchd.view.queries import cost_entries, evidence, history_query, subjects
 from gpuwatchd.view.text import (
     explanation_context,
@@ -239,7 +240,7 @@ def _signal(signal: Signal) -> dict[str, Any]:
         **envelope.fields(signal, "detector pattern rate_bytes_per_s confidence"),
         "since_at": units.instant(signal.since_s),
         "n": signal.n,
-        "facts": {name: envelope.finite(value) for name, value in signal.facts.items()},
+        "facts": {name: finite(value) for name, value in signal.facts.items()},
     }
 
 
