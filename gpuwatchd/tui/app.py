@@ -78,7 +78,12 @@ class TopApp(App[int]):
         (words, kind) for the last row of the screen; "" for none.
     """
 
-    CSS = "Screen { background: $background; color: $foreground; }"
+    CSS = """
+    Screen { background: $background; color: $foreground; }
+    .flat Choices > .option-list--option-highlighted {
+        background: transparent; text-style: reverse;
+    }
+    """
     ENABLE_COMMAND_PALETTE = False
     ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [

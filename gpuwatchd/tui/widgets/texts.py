@@ -131,9 +131,6 @@ class Choices(OptionList, can_focus=False):
             color: $foreground; background: #2b4263; text-style: none;
         }
     }
-    .flat Choices > .option-list--option-highlighted {
-        color: $foreground; background: transparent; text-style: reverse;
-    }
     """
 
     def __init__(self, painter: Painter, *, id: str | None = None) -> None:  # noqa: A002 - textual's
