@@ -10,10 +10,10 @@ from unittest import mock
 from xml.sax.saxutils import escape
 
 from gpuwatchd.cli.flags import Globals
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import design
 from gpuwatchd.tui.app import TopApp
 from gpuwatchd.tui.base_screens import ViewScreen
+from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.queries import current_state
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.tui.page import Lines
+from gpuwatchd.view.blocks import width_of
 from tests.tui import leaky, world
 from tests.tui.viewing import flags_of, opened, view_of
 
