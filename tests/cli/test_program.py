@@ -26,6 +26,7 @@ from gpuwatchd.core import registry
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.queries import user_filter
+from gpuwatchd.view.query import Query
 from tests import making
 from tests.children import Child
 from tests.cli import world
@@ -410,4 +411,4 @@ def test_everything_else_goes_the_long_way(line: str) -> None:
 
 
 def test_every_slot_of_the_flags_is_compared() -> None:
-    assert set(SLOTS) == set(Globals.__slots__)
+    assert set(SLOTS) == {*Globals.__slots__, *Query.__slots__}
