@@ -33,8 +33,8 @@ GONE: Final = 129
 class Terminal(LinuxDriver):
     """Draws on stdout, as every other verb writes there: ``2> errors.log`` leaves a screen.
 
-    Textual's own writer holds 30 texts and then blocks the event loop: with it (8.2.8) eight of the
-    nine cases of ``tests/real/test_top_gone.py`` do not end within 30 s, whatever the key or signal.
+    Textual's own writer holds 30 texts and then blocks the event loop: with it (8.2.8) 8 of 9
+    cases of ``tests/real/test_top_gone.py`` do not end within 30 s, whatever the key or signal.
     Ours takes everything; the program draws nothing new while it is ``busy``.
     """
 
