@@ -10,12 +10,12 @@ from textual.binding import Binding, BindingType
 from gpuwatchd.charts import scales
 from gpuwatchd.core import units
 from gpuwatchd.tui.base import LISTED
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
+from gpuwatchd.tui.screens.chart_screen import About, ChartScreen, ReadPicture
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph, sentence
 from gpuwatchd.view.text import badges, verdict_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from textual.widget import Widget
 
@@ -58,7 +58,6 @@ class PastScreen(ChartScreen):
     def __init__(self) -> None:
         super().__init__()
         self._whose: ChartSubject | None = None
-        self._last: tuple[LiveDevice, LiveProcess | None] | None = None
         self._mark: Mark | None = None
 
     def usual_span(self) -> tuple[str, float | None]:
@@ -77,20 +76,22 @@ class PastScreen(ChartScreen):
             self._whose = next(iter(wished or every), None)
         pair = _find(self.view, self._whose)
         if pair is not None:
-            self._last = pair
+            self.about = About(*pair)
+        elif self.about is not None:
+            self.about = self.about._replace(ended=self.about.process is not None)
 
     def subject(self) -> Iterable[Part]:
         """Return whose memory it is."""
-        if self._last is None:
+        if self.about is None:
             return
-        item, process = self._last
+        item, process, ended = self.about
         on = f"{item.device.label}  {item.device.name}"
         if process is None:
             yield on, "bold"
             badge = badges.device(item)
         else:
             yield verdict_text.who(process.info), "bold"
-            if self.view is not None and _find(self.view, self._whose) is None:
+            if ended:
                 yield "it has ended", "watch"
             yield f"on {on}"
             badge = badges.process(process)
@@ -99,15 +100,6 @@ class PastScreen(ChartScreen):
     def body(self) -> Iterable[Widget]:
         """Return the chart and the list of what happened."""
         return self.beside(Choices(self.painter, id=self.page_id))
-
-    def job(self) -> Callable[[], ReadPicture] | None:
-        """Return what reads the chart."""
-        if self.view is None or self._last is None:
-            return None
-        item, process = self._last
-        gone = process is not None and _find(self.view, self._whose) is None
-        make = partial(picture_of, view=self.view, item=item, process=process, gone=gone)
-        return self.picture_job(item.device.uid, make)
 
     def answered(self, picture: ReadPicture) -> None:
         """Show the chart and what happened."""
@@ -163,7 +155,7 @@ class PastScreen(ChartScreen):
             return
         at = every.index(self._whose) + by if self._whose in every else 0
         self._whose = every[at % len(every)]
-        self._last, self._mark, self.trouble = None, None, ""
+        self.about, self._mark, self.trouble = None, None, ""
         self.chart.put(None)
         self.chart.point_at(None)
         self.list.put(())
