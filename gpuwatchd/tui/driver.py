@@ -104,10 +104,11 @@ class Terminal(LinuxDriver):
 
     def leave(self, code: int) -> None:
         """See to it that the program has ended soon, whatever hangs."""
-        threading.Thread(target=self._leave, args=(code,), name="leave", daemon=True).start()
+        last = threading.Timer(LEAVE_S, self._leave, (code,))
+        last.daemon = True
+        last.start()
 
     def _leave(self, code: int) -> None:
-        threading.Event().wait(LEAVE_S)
         if self.attrs_before is not None:
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)

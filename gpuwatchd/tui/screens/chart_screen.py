@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from gpuwatchd.charts.chart_model import Picture
-    from gpuwatchd.core.model import Finding
+    from gpuwatchd.core.model import Finding, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.tui.base import Keys
@@ -47,6 +47,8 @@ _MARGIN: Final = 0.5
 """So much more than what is seen is read at each side: a step aside shows something at once."""
 _PER_COLUMN: Final = 2
 _FEWEST: Final = 120
+Whose = tuple[str, "ProcessKey | None"]
+"""Uid of a device, and a process on it, or None."""
 
 
 class About(NamedTuple):
@@ -61,6 +63,25 @@ class About(NamedTuple):
     def finding(self) -> Finding | None:
         """What is judged of it."""
         return self.item.finding if self.process is None else self.process.finding
+
+    @property
+    def key(self) -> ProcessKey | None:
+        """Of the process; None where it is about the device."""
+        return None if self.process is None else self.process.info.key
+
+    @property
+    def whose(self) -> Whose:
+        """What tells it from all others, at any time."""
+        return self.item.device.uid, self.key
+
+
+def every(view: View) -> list[About]:
+    """Return every device, each followed by its processes, the largest first."""
+    abouts = []
+    for item in view.devices:
+        ranked = sorted(item.processes or (), key=lambda process: -(process.used_bytes or 0))
+        abouts += [About(item), *(About(item, process) for process in ranked)]
+    return abouts
 
 
 class ReadPicture(NamedTuple):
@@ -125,13 +146,13 @@ class ChartScreen(ViewScreen):
         ("←→", "pan"), ("+-", "zoom"), ("0", "reset"), ("1-6", "span"),
     )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("plus,equals_sign", "zoom(1)", show=False),
-        Binding("minus,underscore", "zoom(-1)", show=False),
-        Binding("left", "pan(-1)", show=False),
-        Binding("right", "pan(1)", show=False),
-        Binding("shift+left,comma,less_than_sign", "step(-1)", show=False),
-        Binding("shift+right,full_stop,greater_than_sign", "step(1)", show=False),
-        Binding("0,home", "reset", show=False),
+        Binding("plus,equals_sign", "chart('zoom', 1)", show=False),
+        Binding("minus,underscore", "chart('zoom', -1)", show=False),
+        Binding("left", "chart('pan', -1)", show=False),
+        Binding("right", "chart('pan', 1)", show=False),
+        Binding("shift+left,comma,less_than_sign", "chart('step', -1)", show=False),
+        Binding("shift+right,full_stop,greater_than_sign", "chart('step', 1)", show=False),
+        Binding("0,home", "chart('reset')", show=False),
         *(Binding(key, f"span('{key}')", show=False) for key, _, _ in SPANS),
     ]
 
@@ -170,21 +191,9 @@ class ChartScreen(ViewScreen):
 
     # ---- keys
 
-    def action_zoom(self, steps: int) -> None:
-        """Zoom in or out."""
-        self.chart.zoom(steps)
-
-    def action_pan(self, steps: int) -> None:
-        """Go along in time."""
-        self.chart.pan(steps)
-
-    def action_step(self, columns: int) -> None:
-        """Move the cursor."""
-        self.chart.step(columns)
-
-    def action_reset(self) -> None:
-        """Show the whole span again."""
-        self.chart.reset()
+    def action_chart(self, movement: str, *steps: int) -> None:
+        """Zoom, pan, move the cursor, or show the whole span again."""
+        getattr(self.chart, movement)(*steps)
 
     def action_span(self, key: str) -> None:
         """Show another span, up to now."""

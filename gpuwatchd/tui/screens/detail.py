@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Subject
 from gpuwatchd.tui.base import SCROLLING, Settled
-from gpuwatchd.tui.screens.chart_screen import About, ChartScreen, ReadPicture
+from gpuwatchd.tui.screens.chart_screen import About, ChartScreen, ReadPicture, Whose, every
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import cost_entries, incidents, subjects
 from gpuwatchd.view.text import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from gpuwatchd.core.model import Alert, ProcessKey
-    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.store.live import LiveProcess
     from gpuwatchd.tui.base import Keys
     from gpuwatchd.tui.widgets.texts import Written
     from gpuwatchd.view.blocks import Page, Part
@@ -40,6 +40,9 @@ _MOST_ALERTS: Final = 12
 _TEXT_S: Final = 2.0
 _COST_AGAIN_S: Final = 30.0
 """Seconds between two readings: a cost changes slowly."""
+
+
+_ORDER: Final = ("critical", "leak", "watch", "held", "trouble", "unknown", "calm")
 
 
 class ReadDetail(NamedTuple):
@@ -66,8 +69,7 @@ class DetailScreen(ChartScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._key: ProcessKey | None = None
-        self._uid: str | None = None
+        self._whose: Whose | None = None
         self._due_text_s = self._due_cost_s = 0.0
         self._drawn = False
         self._text: tuple[Written, ...] = ()
@@ -77,16 +79,14 @@ class DetailScreen(ChartScreen):
         """Follow the process in what is seen now."""
         super().redrawn()
         assert self.view is not None  # noqa: S101
-        if self._key is None:
+        if self._whose is None:
             uid = self.top.selected_device_uid
             chosen = _find(self.view, uid, self.top.selected_process) or _worst(self.view, uid)
-            if chosen is not None:
-                self._uid, self._key = chosen[0].device.uid, chosen[1].info.key
-        pair = _find(self.view, self._uid, self._key)
-        if pair is not None:
-            self.about = About(*pair)
-        elif self.about is not None:
-            self.about = self.about._replace(ended=True)
+            self._whose = chosen.whose if chosen is not None else None
+        about = None if self._whose is None else _find(self.view, *self._whose)
+        if about is None and self.about is not None:
+            about = self.about._replace(ended=True)
+        self.about = about
 
     def subject(self) -> Iterable[Part]:
         """Return who it is."""
@@ -137,29 +137,25 @@ class DetailScreen(ChartScreen):
             self.request(anew=True)
 
 
-def _find(
-    view: View, uid: str | None, key: ProcessKey | None
-) -> tuple[LiveDevice, LiveProcess] | None:
-    pairs = [
-        (item, process)
-        for item in view.devices
-        for process in item.processes or ()
-        if process.info.key == key
-    ]
-    here = [pair for pair in pairs if pair[0].device.uid == uid]
-    return next(iter(here or pairs), None)
+def _find(view: View, uid: str | None, key: ProcessKey | None) -> About | None:
+    abouts = [about for about in every(view) if about.process is not None and about.key == key]
+    here = [about for about in abouts if about.item.device.uid == uid]
+    return next(iter(here or abouts), None)
 
 
-def _worst(view: View, uid: str | None) -> tuple[LiveDevice, LiveProcess] | None:
+def _worst(view: View, uid: str | None) -> About | None:
     """Return the process that deserves a look most, of the chosen device if it has any."""
-    every = [(item, process) for item in view.devices for process in item.processes or ()]
-    mine = [one for one in every if one[0].device.uid == uid] or every
-    order = ("critical", "leak", "watch", "held", "trouble", "unknown", "calm")
+    pairs = [
+        (_ORDER.index(badges.process(about.process).kind), about)
+        for about in every(view)
+        if about.process is not None
+    ]
+    mine = [pair for pair in pairs if pair[1].item.device.uid == uid] or pairs
+    return min(mine, key=lambda pair: (pair[0], -_used(pair[1])), default=(0, None))[1]
 
-    def place(pair: tuple[LiveDevice, LiveProcess]) -> tuple[int, int]:
-        return order.index(badges.process(pair[1]).kind), -(pair[1].used_bytes or 0)
 
-    return min(mine, key=place, default=None)
+def _used(about: About) -> int:
+    return (about.process.used_bytes if about.process is not None else None) or 0
 
 
 # ---- what is read, in a thread
