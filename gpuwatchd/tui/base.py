@@ -145,14 +145,14 @@ class TopScreen(Screen[None]):
         """Draw what has changed: here the first and the last line."""
         width = self.size.width
         if self.is_mounted and self.is_current and width:
-            self.query_one("#head", Lines).put([self._head(width)])
+            self.query_one("#head", Lines).put([self.head(width)])
             self.query_one("#foot", Lines).put([self.foot(width)])
 
     def title_shown(self) -> str:
         """Return the name of the screen, with what is left out of it."""
         return self.name_shown
 
-    def _head(self, width: int) -> Row:
+    def head(self, width: int) -> Row:
         """Return what is looked at, how many alerts are open, and when it was seen."""
         view = self.top.view
         left: Row = [(" gpuwatchctl top ", "bar bold")]

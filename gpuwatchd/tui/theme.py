@@ -165,6 +165,8 @@ class Painter:
         row: Row = []
         for part in parts:
             words, style = (part, "") if isinstance(part, str) else part
+            if not words:
+                continue
             before = gap if row and not (words.startswith(" ") or row[-1][0].endswith(" ")) else ""
             shown = self.fit(words, width - len(before))
             if shown:

@@ -109,7 +109,7 @@ async def test_a_thousand_processes_are_scrolled_through() -> None:
 async def test_only_what_changes_is_painted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     view = usual()
     async with opened(view, size=(120, 40)) as (app, pilot):
-        lines = app.screen.query_one("#rows", Lines)
+        lines = app.screen.query_one(Lines)
         painted: list[int] = []
         kept = Lines.put
 

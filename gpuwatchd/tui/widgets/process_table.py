@@ -172,14 +172,14 @@ _SIGNS = 3
 
 def columns(view: View, width: int) -> tuple[Column, ...]:
     """Return the columns that a width has room for; the last one takes the rest."""
-    every = entries(view)
+    processes = [process for item in view.devices for process in item.processes or ()]
     gpu, *others, name = _COLUMNS
-    gpu = gpu._replace(wide=max([3, *(len(_number(entry.item)) for entry in every)]))
+    gpu = gpu._replace(wide=max([3, *(len(_number(item)) for item in view.devices)]))
     shown = [
         column
         for column in (gpu, *others)
         if width >= column.from_width
-        and (column.rare is None or any(column.rare(e.process) is not None for e in every))
+        and (column.rare is None or any(column.rare(p) is not None for p in processes))
     ]
     used = _SIGNS + sum(column.wide + 1 for column in shown)
     return (*shown, name._replace(wide=max(_NAME_MIN, width - used - 1)))
