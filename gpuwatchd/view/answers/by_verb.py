@@ -14,6 +14,7 @@ from gpuwatchd.core.model import Finding, Message
 from gpuwatchd.view.answers import (
     alerts,
     charts,
+    costs,
     current,
     explanation,
     history,
@@ -72,7 +73,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "alerts": (alerts.Alerts, alerts.AlertShown),
     "snooze": (alerts.Snooze,),
     "feedback": (alerts.Feedback,),
-    "cost": (history.Cost,),
+    "cost": (costs.Cost,),
     "checkpointed": (program.Checkpointed,),
     "analyze": (history.Analyze,),
     "backtest": (history.Backtest,),
