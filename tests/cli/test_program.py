@@ -304,7 +304,7 @@ CALL = "from gpuwatchd.cli import main; main({})"
 @pytest.mark.parametrize(
     ("code", "forbidden"),
     [
-        (CALL.format(["status"]), f"{HEAVY} undelivered gpuwatchd.alerts"),
+        (CALL.format(["status"]), f"{HEAVY} gpuwatchd.alerts"),
         (CALL.format(["--version"]), HEAVY),
         (CALL.format(["status", "--json", "--gpu", "0"]), f"{HEAVY} answers"),
         (CALL.format(["check"]), "numpy rich sqlite3 apprise psutil"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from gpuwatchd.analysis import cost
@@ -39,7 +40,7 @@ class UserFeedback(Shape):
 
     word: Word
     why: str | None
-    by: str | None
+    who: str | None = msgspec.field(name="by")
     given_at: Instant
     undone_at: Instant | None
     """Null while it holds."""
@@ -59,18 +60,13 @@ class AlertCost(Shape):
     """Which price."""
 
 
-def alert_cost(of: model.Cost | None) -> AlertCost | None:
-    """Return what an alert costs; None where that is not known."""
-    return fill(AlertCost, of, line=text.clean(cost.line(of)))
-
-
 class Decided(Shape):
     """One decision on whom to tell."""
 
     at: Instant
     kind: DecisionKind
     notice: str | None
-    channel: str | None
+    target: str | None = msgspec.field(name="channel")
     reason: str
 
 
@@ -114,7 +110,7 @@ def delivered(delivery: model.Delivery) -> Delivered:
 class AlertShape(Shape):
     """One alert."""
 
-    id: str
+    code: str = msgspec.field(name="id")
     """Six characters that other verbs take, too."""
     key: str
     kind: Literal["leak", "gpu", "held"]
@@ -158,28 +154,25 @@ class AlertShape(Shape):
 
 def alert(of: model.Alert, found: Incidents, record: AlertRecord | None = None) -> AlertShape:
     """Return one alert; without a record what was decided and delivered was not asked for."""
-    label = found.user_label(of)
+    silence = found.silence(of, time.time())
     decisions = None if record is None else record.decisions
     deliveries = None if record is None else record.deliveries
     return fill(
         AlertShape,
         of,
-        id=of.code,
         device_uid=text.clean(of.subject.device_uid),
         process=fill(ProcessId, of.subject.process),
         user=maybe(found.user(of)),
         unattributed=of.subject.unattributed,
         on_host=of.subject.host,
-        silence=silent(found.silence(of, time.time())),
+        silence=None if silence is None else silent(silence),
         reached_nobody=of.key in found.untold,
-        feedback=None if label is None else fill(UserFeedback, label, by=maybe(label.who)),
-        cost=alert_cost(of.cost),
+        feedback=fill(UserFeedback, found.user_label(of)),
+        cost=fill(AlertCost, of.cost, line=text.clean(cost.line(of.cost))),
         verdict=verdict(of.finding),
         decisions=None
         if decisions is None
-        else tuple(
-            fill(Decided, decision, channel=maybe(decision.target)) for decision in decisions
-        ),
+        else tuple(fill(Decided, decision) for decision in decisions),
         deliveries=None if deliveries is None else tuple(map(delivered, deliveries)),
     )
 
@@ -208,7 +201,7 @@ class MatcherShape(Shape):
 class SilenceShape(Shape):
     """A silence, and which alerts it is about."""
 
-    id: int | None
+    row: int | None = msgspec.field(name="id")
     matcher: MatcherShape
     state: Literal["in-force", "over", "cleared"]
     from_at: Instant
@@ -238,7 +231,6 @@ def silence_entry(
     return fill(
         SilenceShape,
         silence,
-        id=silence.row,
         matcher=MatcherShape(**{name: value for name, value in named.items() if value}),
         state=state,
         fits=tuple(text.clean(alert.key) for alert in fits),
@@ -249,7 +241,7 @@ def silence_entry(
 class WordShape(Shape):
     """What was said, of which alert."""
 
-    key: str
+    alert_key: str = msgspec.field(name="key")
     title: str
     opened_at: Instant
     device_uid: str
@@ -257,7 +249,7 @@ class WordShape(Shape):
     on_host: bool
     word: Word
     why: str | None
-    by: str | None
+    who: str | None = msgspec.field(name="by")
     given_at: Instant
     undone_at: Instant | None
     """Null while it holds."""
@@ -278,11 +270,9 @@ def label_entry(
     return fill(
         WordShape,
         label,
-        key=text.clean(label.alert_key),
         device_uid=text.clean(subject.device_uid),
         process=fill(ProcessId, subject.process),
         on_host=subject.host,
-        by=maybe(label.who),
         program_known=program_known,
         daemon_running=daemon_running,
     )

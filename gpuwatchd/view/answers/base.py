@@ -62,9 +62,9 @@ def fill(kind: type[Filled], of: object, /, **given: Any) -> Filled | None:
     Parameters
     ----------
     kind
-        The shape. Its ``at`` and ``*_at`` are the instants of ``at_s`` and ``*_at_s``; numbers are
-        finite or null, texts and lists of texts are clean. A text that may be null is null where
-        it is empty.
+        The shape. Its ``at`` and ``*_at`` are the instants of ``at_s`` and ``*_at_s``, or of
+        ``*_s``; numbers are finite or null, texts and lists of texts are clean. A text that may be
+        null is null where it is empty.
     of
         Whose attributes; None gives None.
     given
@@ -93,7 +93,8 @@ def _optional(kind: type[Shape]) -> frozenset[str]:
 def value(of: object, name: str) -> Any:
     """Return one attribute: JSON has neither infinities nor control characters."""
     if name == "at" or name.endswith("_at"):
-        return units.instant(getattr(of, f"{name}_s"))
+        own = f"{name}_s"
+        return units.instant(getattr(of, own if hasattr(of, own) else f"{name[:-3]}_s"))
     found = getattr(of, name)
     if isinstance(found, str):
         return text.clean(found)
@@ -459,7 +460,6 @@ def holding(held: model.Holding) -> HoldingShape:
         HoldingShape,
         held,
         process=None if held.process is None else info(Info, held.process),
-        since_at=units.instant(held.since_s),
         evidence=text.clean(held.evidence, limit=LONGEST),
         advice=lines(held.advice),
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
+import msgspec
+
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import DeviceState, Severity
 from gpuwatchd.view.answers.base import (
@@ -168,16 +170,11 @@ class Channel(Shape):
     """Messages that are to leave by it."""
 
 
-def channel(health: model.ChannelHealth) -> Channel:
-    """Return how a channel does."""
-    return fill(Channel, health, failing_since_at=units.instant(health.failing_since_s))
-
-
 class LostShape(Shape):
     """An alert of the last day that was over, badly, before anybody could be told."""
 
     key: str
-    id: str
+    code: str = msgspec.field(name="id")
     title: str
     severity: Severity
     ended: str
@@ -196,10 +193,8 @@ class Silent(Shape):
     why: str | None
 
 
-def silent(silence: model.Silence | None) -> Silent | None:
-    """Return a silence; None where there is none."""
-    if silence is None:
-        return None
+def silent(silence: model.Silence) -> Silent:
+    """Return a silence."""
     return fill(Silent, silence, about=delivery_text.conditions(silence.matcher))
 
 
@@ -254,8 +249,8 @@ def observed(kind: type[Observed], view: View) -> Observed:
         view=view,
         holdings=tuple(map(holding, view.holdings)),
         servers=tuple(server(reading, started) for reading in view.servers),
-        channels=tuple(map(channel, view.channels)),
+        channels=tuple(fill(Channel, health) for health in view.channels),
         untold=tuple(map(text.clean, view.untold)),
-        lost=tuple(fill(LostShape, alert, id=alert.code) for alert in view.lost),
+        lost=tuple(fill(LostShape, alert) for alert in view.lost),
         silences=tuple(silent(silence) for silence in view.silences),
     )

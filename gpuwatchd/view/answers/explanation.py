@@ -97,7 +97,6 @@ def signals(case: ExplanationInput) -> tuple[SignalShape, ...]:
         fill(
             SignalShape,
             signal,
-            since_at=units.instant(signal.since_s),
             facts={name: finite(value) for name, value in signal.facts.items()},
         )
         for signal in (*own, *(signal for signal in asked if signal.detector not in names))

@@ -1,4 +1,8 @@
-"""What the live state and the alerts answer: one function per question, for programs."""
+"""What the live state and the alerts answer: one function per question, for programs.
+
+Each raises :class:`.GpuwatchdError` where there is nothing to answer from, what is named is not
+there or not one thing, or the history cannot be written.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +41,7 @@ _DAY_S: Final = 86400.0
 def status(
     query: Query, pids: Sequence[int] = (), *, kind: type[ObservedDevices] = Status
 ) -> Answered:
-    """Return every GPU now; of some processes those alone.
-
-    Raises
-    ------
-    GpuwatchdError
-        When no GPU was found, none is what the query names, or no process has one of the pids.
-    """
+    """Return every GPU now; of some processes those alone."""
     view = current_state.load_view(query)
     current_state.narrow(view, pids)
     answer = observed(kind, view)
@@ -54,13 +52,7 @@ def status(
 
 
 def predict(query: Query, pids: Sequence[int] = ()) -> Answered:
-    """Return the same with a verdict in any case: without a live state, from the history.
-
-    Raises
-    ------
-    GpuwatchdError
-        As with :func:`status`, and when there is nothing to judge.
-    """
+    """Return the same with a verdict in any case: without a live state, from the history."""
     view = subjects.judged_view(query)
     current_state.narrow(view, pids)
     leaks = current_state.leaks(view, whole=not pids and not query.user)
@@ -68,13 +60,7 @@ def predict(query: Query, pids: Sequence[int] = ()) -> Answered:
 
 
 def zombies(query: Query) -> Answered:
-    """Return idle memory, and who has device files open.
-
-    Raises
-    ------
-    GpuwatchdError
-        When no GPU was found anywhere, or none is what the query names.
-    """
+    """Return idle memory, and who has device files open."""
     from gpuwatchd.view.answers.idle_memory import IdleMemory, idle_memory  # noqa: PLC0415 - as below
     from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - what reads /proc
 
@@ -91,11 +77,6 @@ def explain(query: Query, target: str | None = None) -> Answered:
     ----------
     target
         A GPU, a pid or an alert; None for the worst verdict.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is nothing to explain, or nothing that fits.
     """
     from gpuwatchd.view.answers.explanation import Explain, explained  # noqa: PLC0415 - as below
     from gpuwatchd.view.text import explanation  # noqa: PLC0415 - numpy and SQLite come with it
@@ -122,11 +103,6 @@ def alerts(
         Not older than this (epoch seconds); by default any that are open, else a week.
     severity
         Of this severity and above.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is neither a live state nor a history.
     """
     found, chosen = chosen_alerts(query, only_open=only_open, since_s=since_s, severity=severity)
     data = tuple(structs.alert(alert, found) for alert in chosen)
@@ -158,11 +134,6 @@ def alert(query: Query, key: str) -> Answered:
     ----------
     key
         Its id or key, a unique part of the key, a pid, or "latest".
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is none, or more than one.
     """
     found = incidents.gather(0.0, only_open=False)
     record = alert_details.load(query, incidents.pick(found.alerts, key), found)
@@ -173,13 +144,7 @@ def alert(query: Query, key: str) -> Answered:
 
 
 def snoozes(_: Query, *, every: bool = False) -> Answered:
-    """Return what is snoozed, the newest first; ``every``: also what is over or was cleared.
-
-    Raises
-    ------
-    StoreError
-        When there is no usable history.
-    """
+    """Return what is snoozed, the newest first; ``every``: also what is over or was cleared."""
     now_s = time.time()
     silences, known = silence_changes.standing(now_s, every=every)
     data = tuple(
@@ -219,8 +184,6 @@ def snooze(
     ------
     BadRequest
         When that cannot be: one sentence.
-    GpuwatchdError
-        When there is no such alert, no history, or it cannot be written.
     """
     snoozed = silence_changes.snooze(
         query.gpu, rule, for_, named=alert, why=why, even_critical=even_critical
@@ -232,26 +195,14 @@ def snooze(
 
 
 def unsnooze(_: Query, target: str | None) -> Answered:
-    """Take back the silences that a number or an alert names, or with None all of them.
-
-    Raises
-    ------
-    GpuwatchdError
-        When nothing of that name is snoozed, or the history cannot be written.
-    """
+    """Take back the silences that a number or an alert names, or with None all of them."""
     silences = silence_changes.clear(target).silences
     data = tuple(structs.silence_entry(silence, "cleared") for silence in silences)
     return _recorded(structs.Snooze, data)
 
 
 def labels(_: Query, *, every: bool = False) -> Answered:
-    """Return the labels of alerts, newest first; ``every``: also those that were taken back.
-
-    Raises
-    ------
-    StoreError
-        When there is no usable history.
-    """
+    """Return the labels of alerts, newest first; ``every``: also those that were taken back."""
     data = tuple(map(structs.label_entry, label_changes.labels(every=every)))
     return _recorded(structs.Feedback, data, state_location.service_warnings())
 
@@ -259,13 +210,7 @@ def labels(_: Query, *, every: bool = False) -> Answered:
 def label(
     _: Query, alert: str, word: Literal["normal", "leak"], why: str | None = None
 ) -> Answered:
-    """Mark an alert as normal or as a leak.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is no such alert, it is not about growth, or the history cannot be written.
-    """
+    """Mark an alert as normal or as a leak."""
     labelled = label_changes.label(alert, word, why)
     entry = structs.label_entry(
         labelled.label, program_known=labelled.learned, daemon_running=labelled.running
@@ -274,13 +219,7 @@ def label(
 
 
 def unlabel(_: Query, target: str) -> Answered:
-    """Take the label of an alert back.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is no such alert, it has none, or the history cannot be written.
-    """
+    """Take the label of an alert back."""
     return _recorded(structs.Feedback, (structs.label_entry(label_changes.unlabel(target)),))
 
 

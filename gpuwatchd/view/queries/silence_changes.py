@@ -60,7 +60,7 @@ def snooze(
     why: str | None = None,
     even_critical: bool = False,
 ) -> Snoozed:
-    """Set a silence of an alert, or of what fits a rule.
+    """Set a silence of the alert that is named, or of what fits a rule.
 
     Parameters
     ----------
@@ -68,10 +68,6 @@ def snooze(
         GPUs that the rule names beside its conditions.
     conditions
         The rule: :data:`CONDITIONS`, of which each may be absent.
-    term
-        For how long.
-    named
-        The alert, in place of a rule.
 
     Raises
     ------
@@ -121,12 +117,7 @@ def _matcher(gpus: Sequence[str], conditions: Mapping[str, str | None]) -> Match
 
 
 def standing(now_s: float, *, every: bool = False) -> tuple[list[Silence], list[Alert]]:
-    """Return the silences in force, newest first, and the alerts of the last weeks.
-
-    Parameters
-    ----------
-    every
-        Also those that are over or were cleared.
+    """Return the silences in force, newest first, or every one, and the alerts of the last weeks.
 
     Raises
     ------
@@ -150,7 +141,6 @@ class Cleared(NamedTuple):
     """Those of the last weeks."""
     in_force: int
     """How many were in force until now."""
-    at_s: float
 
 
 def clear(which: str | None) -> Cleared:
@@ -166,7 +156,7 @@ def clear(which: str | None) -> Cleared:
     chosen = silences if which is None else _chosen(silences, which)
     count = take_back(chosen, now_s)
     cleared = [structs.replace(silence, cleared_at_s=now_s) for silence in chosen]
-    return Cleared(cleared, alerts, count, now_s)
+    return Cleared(cleared, alerts, count)
 
 
 def _chosen(silences: Sequence[Silence], which: str) -> list[Silence]:

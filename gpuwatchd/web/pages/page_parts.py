@@ -10,7 +10,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.view.answers import envelope
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import alert_order
-from gpuwatchd.view.text import delivery_text, status, undelivered
+from gpuwatchd.view.text import delivery_text, status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -134,7 +134,7 @@ def _warnings(view: View, now_s: float) -> list[dict[str, Any]]:
         bad = code.startswith("daemon")
         said.append({"code": code, "text": words, "bad": bad, "more": []})
     said += _unheard(view)
-    problems = undelivered.other_problems(view)
+    problems = delivery_text.other_problems(view)
     said += [{"code": "problem", "text": text.clean(p), "bad": False, "more": []} for p in problems]
     return said
 
@@ -143,15 +143,15 @@ def _unheard(view: View) -> list[dict[str, Any]]:
     """Return what nobody has heard of, each with the lines below it, and what is silent."""
     out = Lines()
     if view.untold or view.lost:
-        undelivered.banner(out, view)
-    undelivered.silent(out, view)
+        delivery_text.banner(out, view)
+    delivery_text.silences(out, view)
     said: list[dict[str, Any]] = []
     for depth, words, style in out.kept:
         if depth and said:
             said[-1]["more"].append(words)
             continue
-        bad = style == undelivered.ALARM
-        plain = words[len(undelivered.MARK) :] if bad else words
+        bad = style == delivery_text.ALARM
+        plain = words[len(delivery_text.MARK) :] if bad else words
         said.append({"code": "unheard", "text": plain, "bad": bad, "more": []})
     return said
 
