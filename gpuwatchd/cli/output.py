@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
 
+from gpuwatchd.core.errors import FINDINGS, OK
 from gpuwatchd.view.blocks import Flow, Page, use_colour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.view.answers.envelope import Answered
     from gpuwatchd.view.blocks import Block
 
 _SGR = {
@@ -69,6 +71,12 @@ def emit_answer(kind: type[Any], data: Any, **more: Any) -> None:
     from gpuwatchd.view.answers import envelope  # noqa: PLC0415 - only for those who want JSON
 
     emit_json(envelope.answer_of(kind, data, **more))
+
+
+def emit_answered(answered: Answered, *, exit_code: bool = False) -> int:
+    """Write an answer, and return the exit code; that of findings only where it is asked for."""
+    emit_json(answered.answer)
+    return OK if answered.exit_code == FINDINGS and not exit_code else answered.exit_code
 
 
 def columns(stream: TextIO, environ: Mapping[str, str]) -> int:

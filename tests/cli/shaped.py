@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.view import answers
+from gpuwatchd.view.answers import by_verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,10 +28,10 @@ def strictly(content: bytes, kinds: Sequence[type[msgspec.Struct]]) -> list[str]
 def kinds_of(said: dict[str, Any]) -> Sequence[type[msgspec.Struct]]:
     """Return the shapes that an emitted object may have."""
     if "verb" not in said:
-        return answers.OTHERS["history-ndjson"]
+        return by_verb.OTHERS["history-ndjson"]
     if "data" not in said:
-        return answers.OTHERS["error"]
-    return answers.ANSWERS[said["verb"]]
+        return by_verb.OTHERS["error"]
+    return by_verb.ANSWERS[said["verb"]]
 
 
 def must_fit(emitted: object) -> None:

@@ -146,7 +146,6 @@ def of_verb(verb: str, name: str, data: Any, title: str) -> type[Answer]:
         [("verb", Literal[verb]), ("data", data)],
         bases=(Answer,),
         namespace={"__doc__": title, "VERB": verb},
-        kw_only=True,
         forbid_unknown_fields=True,
     )
     answer: type[Answer] = struct
