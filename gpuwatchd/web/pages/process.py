@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwatchd.analysis import program_key
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.answers.explanation import explained
 from gpuwatchd.view.queries import cost_entries, current_state, incidents, subjects
 from gpuwatchd.view.text import (
     badges,
@@ -152,13 +153,13 @@ def evidence(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
             "it has ended", hint="gpuwatchctl history --pid PID", page="errors#no-such-process"
         )
     case, warnings = explanation.case_about(flags, view, subjects.of_process(view, item, found))
-    told = explanation.as_json(case, explanation.sections(case), explanation.steps(case))
+    told = explained(case, explanation.sections(case), explanation.steps(case))
     mine = _alerts(found)
     now_s = time.time()
     return {
         "page": head(view),
-        "sections": told["sections"],
-        "next_steps": told["next_steps"],
+        "sections": told.sections,
+        "next_steps": told.next_steps,
         "missing": [text.clean(value, limit=_LINE) for _, value in warnings],
         "runs": _runs(found, item, view.taken_at_s),
         "cost": _cost(flags, {alert.key for alert in mine.alerts}, now_s),
