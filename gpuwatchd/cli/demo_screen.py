@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from msgspec import UNSET
-
 from gpuwatchd.cli import demo_score, output
 from gpuwatchd.core import units
 from gpuwatchd.pipeline import messages
@@ -188,7 +186,7 @@ class Json:
                 process = fill(ProcessId, subject.process)
                 data.pid = None if process is None else process.pid
                 data.started_at = None if process is None else process.started_at
-                data.verdict = verdict(event.alert.finding) or UNSET
+                data.verdict = verdict(event.alert.finding)
             _emit(DemoGoesOn, data)
 
     def end(self, rows: Sequence[Scored], *, simulated_s: float) -> None:

@@ -187,7 +187,6 @@ def of_verb(verb: str, name: str, data: Any, title: str) -> type[Answer]:
         [("verb", Literal[verb]), ("data", data)],
         bases=(Answer,),
         namespace={"__doc__": title, "VERB": verb},
-        kw_only=True,
         forbid_unknown_fields=True,
     )
     answer: type[Answer] = struct
@@ -269,6 +268,10 @@ class Verdict(Shape):
     """What to check."""
 
 
+@overload
+def verdict(finding: None) -> None: ...
+@overload
+def verdict(finding: model.Finding) -> Verdict: ...
 def verdict(finding: model.Finding | None) -> Verdict | None:
     """Return a judgement; None where there is none."""
     if finding is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, overload
 
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import DeviceState, Severity
@@ -196,6 +196,10 @@ class Silent(Shape):
     why: str | None
 
 
+@overload
+def silent(silence: None) -> None: ...
+@overload
+def silent(silence: model.Silence) -> Silent: ...
 def silent(silence: model.Silence | None) -> Silent | None:
     """Return a silence; None where there is none."""
     if silence is None:
