@@ -59,13 +59,6 @@ def emit_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def emit(verb: str, data: Any, **more: Any) -> None:
-    """Write the answer of a verb that succeeded; the rest is what ``envelope.answer`` takes."""
-    from gpuwatchd.view.answers import envelope  # noqa: PLC0415 - only for those who want JSON
-
-    emit_json(envelope.answer(verb, data, **more))
-
-
 def emit_answer(kind: type[Any], data: Any, **more: Any) -> None:
     """Write the answer of a verb that succeeded; the rest is what ``answer_of`` takes."""
     from gpuwatchd.view.answers import envelope  # noqa: PLC0415 - only for those who want JSON

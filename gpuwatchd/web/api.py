@@ -264,7 +264,7 @@ class VerbResponse(NamedTuple):
     """Of HTTP."""
     code: int
     """The exit code that the verb would have had."""
-    answer: dict[str, Any]
+    answer: Any
     """Its one JSON object."""
 
 

@@ -16,6 +16,7 @@ from gpuwatchd.cli import options, output
 from gpuwatchd.core import text
 from gpuwatchd.core.config import expanded, runtime_dir, state_dir
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.answers.program import Serving, Web
 
 if TYPE_CHECKING:
     import socket
@@ -135,8 +136,8 @@ def _confirm(
     path: Path,
 ) -> None:
     if flags.json:
-        data = {"url": url, "listens": listens, "token": token, "token_file": text.clean(str(path))}
-        output.emit("web", data)
+        where = Serving(url=url, listens=listens, token=token, token_file=text.clean(str(path)))
+        output.emit_answer(Web, where)
     else:
         print(words, flush=True)
 

@@ -269,6 +269,10 @@ class Verdict(Shape):
     """What to check."""
 
 
+@overload
+def verdict(finding: None) -> None: ...
+@overload
+def verdict(finding: model.Finding) -> Verdict: ...
 def verdict(finding: model.Finding | None) -> Verdict | None:
     """Return a judgement; None where there is none."""
     if finding is None:
