@@ -34,9 +34,11 @@ def kinds_of(said: dict[str, Any]) -> Sequence[type[msgspec.Struct]]:
     return by_verb.ANSWERS[said["verb"]]
 
 
-def must_fit(said: dict[str, Any]) -> None:
+def must_fit(emitted: object) -> None:
     """Fail where an emitted object is not of its shape."""
-    why = strictly(msgspec.json.encode(said), kinds_of(said))
+    content = msgspec.json.encode(emitted)
+    said = msgspec.json.decode(content)
+    why = strictly(content, kinds_of(said))
     assert not why, f"gpuwatchctl {said.get('verb')} --json: {'; '.join(why)}"
 
 

@@ -17,7 +17,7 @@ from gpuwatchd.cli.verbs import service
 from gpuwatchd.core.model import Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.answers import alerts, base, by_verb, charts, current, history, report
+from gpuwatchd.view.answers import alerts, base, by_verb, charts, costs, current, history, report
 from gpuwatchd.view.answers import program as own
 from gpuwatchd.view.answers.schema import schema
 from tests import making
@@ -61,8 +61,8 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("alerts show 4711", alerts.AlertShown),
     ("feedback list", alerts.Feedback),
     ("feedback undo 4711", alerts.Feedback),
-    ("cost", history.Cost),
-    ("cost --by user", history.Cost),
+    ("cost", costs.Cost),
+    ("cost --by user", costs.Cost),
     ("checkpointed {self}", own.Checkpointed),
     ("ask-checkpoint {job}", own.AskCheckpoint),
     ("ask-checkpoint {job} --yes", own.AskCheckpoint),

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gpuwatchd.core.model import Finding, Message
-from gpuwatchd.view.answers import alerts, charts, current, history, program, report
+from gpuwatchd.view.answers import alerts, charts, costs, current, history, program, report
 from gpuwatchd.view.answers.base import Failure, Shape
 
 VERSION: Final = 1
@@ -63,7 +63,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "alerts": (alerts.Alerts, alerts.AlertShown),
     "snooze": (alerts.Snooze,),
     "feedback": (alerts.Feedback,),
-    "cost": (history.Cost,),
+    "cost": (costs.Cost,),
     "checkpointed": (program.Checkpointed,),
     "analyze": (history.Analyze,),
     "backtest": (history.Backtest,),
