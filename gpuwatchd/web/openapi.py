@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from gpuwatchd import __version__
-from gpuwatchd.core import typed
-from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.view.answers import by_verb
+from gpuwatchd.core import typed, units
+from gpuwatchd.core.errors import USAGE, GpuwatchdError
+from gpuwatchd.view.answers import alerts, by_verb
 from gpuwatchd.view.answers.base import Failure
+from gpuwatchd.view.queries import live_answers, recorded_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-# Which address of the API asks which verb, and with which parameters: one table.
+    from gpuwatchd.view.answers.base import Answer
+    from gpuwatchd.view.query import Query
+
+# Which address of the API asks which question, and with which parameters: one table.
 
 PREFIX: Final = "/api/v1"
 LONGEST_VALUE: Final = 512
@@ -26,16 +31,18 @@ MOST_VALUES: Final = 64
 class BadQuery(GpuwatchdError):
     """A parameter that an address does not have, or that cannot have this value."""
 
-    exit_code = 2
+    exit_code = USAGE
     default_page = "errors#web-request"
 
 
 class Parameter(NamedTuple):
-    """One parameter of a query: the option of the verb that has its name."""
+    """One parameter of a query."""
 
     name: str
     about: str
-    kind: Literal["text", "flag", "number"] = "text"
+    kind: Literal["text", "user", "flag", "pid", "instant", "duration"] = "text"
+    key: str = ""
+    """Its name in Python, where it is another one."""
     many: bool = False
     choices: tuple[str, ...] = ()
     example: str = ""
@@ -47,70 +54,80 @@ class Endpoint(NamedTuple):
     path: str
     """Below :data:`PREFIX`; ``{id}`` is one word."""
     verb: str
+    """Whose ``--json`` is the same."""
     about: str
-    words: tuple[str, ...] = ()
-    """After the verb, before what is asked for."""
+    ask: Callable[..., tuple[Answer, int]]
+    """Query, and the other parameters by their names -> answer and exit code."""
     parameters: tuple[Parameter, ...] = ()
-    target: str = ""
-    """Name of the parameter that is no option but a word of its own: in the path, or a query."""
-    shape: int = 0
-    """Which of the verb's shapes answers."""
+    answer: type[Answer] | None = None
+    """Where it is one of those of the verb."""
 
 
 _GPU = Parameter("gpu", "Only this GPU: index, name, UUID or glob.", many=True, example="0")
-_PID = Parameter("pid", "Only this process.", kind="number", many=True, example="4711")
-_USER = Parameter("user", "Only processes of this user: name, glob or number.", many=True)
+_PID = Parameter("pid", "Only this process.", "pid", "pids", many=True, example="4711")
+_USER = Parameter("user", "Only processes of this user: name, glob or number.", "user", many=True)
 _SINCE = Parameter(
-    "since", "From when on: 2h (ago), today, yesterday, 2026-11-21T08:00.", example="24h"
+    "since", "From when on: 2h (ago), today, yesterday, 2026-11-21T08:00.", "instant", "since_s",
+    example="24h",
+)  # fmt: skip
+_UNTIL = Parameter(
+    "until", "Until when, written the same way; by default now.", "instant", "until_s"
 )
-_UNTIL = Parameter("until", "Until when, written the same way; by default now.")
-_ALL = Parameter("all", "Also what has expired or was cleared.", kind="flag")
+_ALL = Parameter("all", "Also what has expired or was cleared.", "flag", "every")
+
+
+def _alerts(query: Query, *, every: bool = False, **more: Any) -> tuple[Answer, int]:
+    return live_answers.alerts(query, only_open=not every, **more)
+
 
 ENDPOINTS: Final = (
     Endpoint(
         "/status", "status", "Every GPU now: used, growth, time left, who; open alerts; health.",
-        ("--exit-code",), (_GPU, _PID, _USER),
+        live_answers.status, (_GPU, _PID, _USER),
     ),
     Endpoint(
         "/predict", "predict", "The same, with a verdict in any case: without a live state from "
-        "the history.", ("--exit-code",), (_GPU, _PID, _USER),
+        "the history.", live_answers.predict, (_GPU, _PID, _USER),
     ),
     Endpoint(
-        "/alerts", "alerts", "Open alerts, or all since an instant; the newest first.",
-        ("--exit-code",),
+        "/alerts", "alerts", "Open alerts, or all since an instant; the newest first.", _alerts,
         (
-            Parameter("all", "Also the resolved ones.", kind="flag"),
+            _ALL._replace(about="Also the resolved ones."),
             _SINCE,
             Parameter(
                 "severity", "This severity and above.", choices=("info", "warning", "critical")
             ),
             _GPU, _USER,
         ),
+        alerts.Alerts,
     ),
     Endpoint(
         "/alerts/{id}", "alerts", "One alert: why, what was decided, where it was delivered.",
-        ("show",), target="id", shape=1,
+        live_answers.alert, answer=alerts.AlertShown,
     ),
     Endpoint(
-        "/zombies", "zombies", "Idle memory, and what would free it.",
-        ("--exit-code",), (_GPU, _USER),
+        "/zombies", "zombies", "Idle memory, and what would free it.", live_answers.zombies,
+        (_GPU, _USER),
     ),
     Endpoint(
         "/history", "history", "Memory over time and what happened; of processes with pid or user.",
-        (),
+        recorded_answers.history,
         (
             _SINCE, _UNTIL,
-            Parameter("bucket", "Join samples: a duration such as 5m.", example="5m"),
+            Parameter(
+                "bucket", "Join samples: a duration such as 5m.", "duration", "bucket_s",
+                example="5m",
+            ),
             _GPU, _PID, _USER,
-            Parameter("events", "What happened, instead of memory.", kind="flag"),
+            Parameter("events", "What happened, instead of memory.", "flag"),
         ),
     ),
     Endpoint(
         "/pictures", "plot", "The same as pictures: what a chart of it consists of, with fit and "
-        "forecast.", (), (_SINCE, _UNTIL, _GPU, _PID, _USER),
+        "forecast.", recorded_answers.pictures, (_SINCE, _UNTIL, _GPU, _PID, _USER),
     ),
     Endpoint(
-        "/cost", "cost", "What leaks and idle memory cost.", (),
+        "/cost", "cost", "What leaks and idle memory cost.", recorded_answers.cost,
         (
             _SINCE,
             Parameter(
@@ -121,63 +138,80 @@ ENDPOINTS: Final = (
     ),
     Endpoint(
         "/explain", "explain", "The whole reasoning of one verdict, and what to do next.",
-        (), (Parameter("target", "A GPU, a pid or an alert; by default the worst verdict."),),
-        target="target",
+        live_answers.explain,
+        (Parameter("target", "A GPU, a pid or an alert; by default the worst verdict."),),
     ),
-    Endpoint("/snoozes", "snooze", "What is snoozed, the newest first.", ("list",), (_ALL,)),
-    Endpoint("/feedback", "feedback", "The labels of alerts, newest first.", ("list",), (_ALL,)),
+    Endpoint(
+        "/snoozes", "snooze", "What is snoozed, the newest first.", live_answers.snoozes, (_ALL,)
+    ),
+    Endpoint(
+        "/feedback", "feedback", "The labels of alerts, newest first.", live_answers.labels, (_ALL,)
+    ),
 )  # fmt: skip
 
 
-def words(endpoint: Endpoint, query: Iterable[tuple[str, str]], target: str | None) -> list[str]:
-    """Return the words to ask the verb with.
+def read(endpoint: Endpoint, given: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return the parameters of a request by their names in Python.
 
     Parameters
     ----------
-    query
+    given
         Names and values, decoded.
-    target
-        What stands in the path; None where nothing does.
 
     Raises
     ------
     BadQuery
-        When a parameter is unknown, too long, or given twice.
+        When a parameter is unknown, too long or given twice, or cannot have its value.
     """
     parameters = {parameter.name: parameter for parameter in endpoint.parameters}
-    out = [endpoint.verb, *endpoint.words]
-    names: set[str] = set()
-    for count, (name, value) in enumerate(query):
-        parameter = parameters.get(name)
-        if parameter is None:
+    texts: dict[str, list[str]] = {}
+    for count, (name, text) in enumerate(given):
+        if name not in parameters:
             has = ", ".join(parameters) or "none"
             raise BadQuery("no such parameter", hint=f"parameters: {has}")
-        if len(value) > LONGEST_VALUE or count >= MOST_VALUES:
+        if len(text) > LONGEST_VALUE or count >= MOST_VALUES:
             raise BadQuery(f"{name}: too long, or too many", hint=f"{LONGEST_VALUE} characters")
-        if name in names and not parameter.many:
+        texts.setdefault(name, []).append(text)
+        if len(texts[name]) > 1 and not parameters[name].many:
             raise BadQuery(f"{name}: given twice")
-        names.add(name)
-        if name == endpoint.target:
-            target = value
-        elif parameter.kind != "flag":
-            out.append(f"--{name}={value}")
-        elif _is_set(name, value):
-            out.append(f"--{name}")
-    return out if target is None else [*out, "--", target]
+    found: dict[str, Any] = {}
+    for name, each in texts.items():
+        parameter = parameters[name]
+        try:
+            values = tuple(_value(parameter, text) for text in each)
+        except ValueError as error:
+            raise BadQuery(f"{name}: {error}") from None
+        found[parameter.key or name] = values if parameter.many else values[0]
+    return found
 
 
-def _is_set(name: str, value: str) -> bool:
-    if value in {"true", "1"}:
-        return True
-    if value in {"false", "0"}:
-        return False
-    raise BadQuery(f"{name}: true or false")
+def _value(parameter: Parameter, text: str) -> Any:
+    """Return the value that a text means; ValueError with a reason where it means none."""
+    if parameter.kind == "instant":
+        return units.parse_instant(text, now_s=time.time())
+    if parameter.kind == "duration":
+        return _positive(units.parse_duration(text), "must be more than zero")
+    if parameter.kind == "pid":
+        return _positive(int(text) if text.isdecimal() else 0, "a number, 1 or more")
+    choices = {"true": True, "1": True, "false": False, "0": False}
+    if parameter.kind == "flag" and text not in choices:
+        raise ValueError("true or false")
+    if parameter.choices and text not in parameter.choices:
+        raise ValueError(f"one of {', '.join(parameter.choices)}")
+    if parameter.kind == "user" and not text.strip():
+        raise ValueError("names no user: write a name, a glob, a number, or me")
+    return choices[text] if parameter.kind == "flag" else text
 
 
-# What is written through the API: the bodies of requests, and the words of the verbs for them.
+def _positive(number: float, why: str) -> float:
+    if number <= 0:
+        raise ValueError(why)
+    return number
+
+
+# What is written through the API: the bodies of requests.
 
 Text = Annotated[str, Meta(max_length=LONGEST_VALUE)]
-_RULE = ("gpu", "user", "process", "framework", "job", "kind")
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -210,65 +244,55 @@ class FeedbackBody(RequestBody, frozen=True, kw_only=True):
     why: Text | None = None
 
 
-def snooze(body: bytes) -> list[str]:
-    """Return the words that set a silence.
+class Change(NamedTuple):
+    """One address that is written to."""
+
+    path: str
+    method: Literal["POST", "DELETE"]
+    verb: str
+    about: str
+    ask: Callable[..., tuple[Answer, int]]
+    """Query, and the fields of the body or the ``{id}`` of the path -> answer and exit code."""
+    body: type[RequestBody] | None = None
+    example: Any = None
+
+
+CHANGES: Final = (
+    Change(
+        "/snoozes", "POST", "snooze", "Silence an alert, or what matches a rule, for a while.",
+        live_answers.snooze, SnoozeBody, {"alert": "latest", "for": "1h", "why": "known"},
+    ),
+    Change(
+        "/snoozes/{id}", "DELETE", "snooze", "Take it back: by its number, or its alert.",
+        live_answers.unsnooze,
+    ),
+    Change(
+        "/feedback", "POST", "feedback", "Mark an alert as normal or as a leak.",
+        live_answers.label, FeedbackBody,
+        {"alert": "latest", "word": "normal", "why": "fills its cache"},
+    ),
+    Change(
+        "/feedback/{id}", "DELETE", "feedback", "Remove the label of an alert.",
+        live_answers.unlabel,
+    ),
+)  # fmt: skip
+
+
+def fields(body: bytes, kind: type[RequestBody]) -> dict[str, Any]:
+    """Return the fields of a body by their names in Python.
 
     Raises
     ------
     BadQuery
         When the body is not what is wanted.
     """
-    wish = _decoded(body, SnoozeBody)
-    given = [f"--{name}={value}" for name in _RULE if (value := getattr(wish, name)) is not None]
-    if wish.why:
-        given.append(f"--why={wish.why}")
-    if wish.even_critical:
-        given.append("--even-critical")
-    named = [] if wish.alert is None else [wish.alert]
-    return ["snooze", "set", *given, "--", *named, wish.for_]
-
-
-def feedback(body: bytes) -> list[str]:
-    """Return the words that say what an alert is.
-
-    Raises
-    ------
-    BadQuery
-        When the body is not what is wanted.
-    """
-    wish = _decoded(body, FeedbackBody)
-    why = [f"--why={wish.why}"] if wish.why else []
-    return ["feedback", "say", *why, "--", wish.alert, wish.word]
-
-
-def _decoded(body: bytes, kind: type[Any]) -> Any:
     try:
-        return typed.decode(body, kind)
+        return msgspec.structs.asdict(typed.decode(body, kind))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         text = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON object"
         raise BadQuery(f"the body: {text}", hint="see /api/v1/openapi.json") from None
 
 
-_WRITTEN: Final = (
-    (
-        "/snoozes",
-        "post",
-        "snooze",
-        SnoozeBody,
-        "Silence an alert, or what matches a rule, for a while.",
-        {"alert": "latest", "for": "1h", "why": "known"},
-    ),
-    ("/snoozes/{id}", "delete", "snooze", None, "Take it back: by its number, or its alert.", None),
-    (
-        "/feedback",
-        "post",
-        "feedback",
-        FeedbackBody,
-        "Mark an alert as normal or as a leak.",
-        {"alert": "latest", "word": "normal", "why": "fills its cache"},
-    ),
-    ("/feedback/{id}", "delete", "feedback", None, "Remove the label of an alert.", None),
-)
 _REFUSED: Final = {
     "400": "A parameter or a body that cannot be (exit code 2).",
     "401": "Without the token, or with a wrong one.",
@@ -301,10 +325,8 @@ def document() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:
         paths.setdefault(PREFIX + endpoint.path, {})["get"] = _read(endpoint)
-    for path, method, verb, body, about, example in _WRITTEN:
-        paths.setdefault(PREFIX + path, {})[method] = _write(
-            path, method, verb, body, about, example
-        )
+    for change in CHANGES:
+        paths.setdefault(PREFIX + change.path, {})[change.method.lower()] = _write(change)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -339,11 +361,9 @@ def encoded() -> bytes:
 
 
 def _read(endpoint: Endpoint) -> dict[str, Any]:
-    kinds = by_verb.ANSWERS[endpoint.verb]
-    if endpoint.verb == "alerts":
-        kinds = (kinds[endpoint.shape],)
+    kinds = (endpoint.answer,) if endpoint.answer else by_verb.ANSWERS[endpoint.verb]
     parameters = [_parameter(each) for each in endpoint.parameters]
-    if endpoint.target == "id":
+    if "{id}" in endpoint.path:
         parameters.append(_id("The alert: id, key, a part of it, a pid, or latest."))
     if endpoint.path == "/status":
         parameters.append(
@@ -364,22 +384,21 @@ def _read(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-def _write(  # noqa: PLR0917 - one argument per column of the table
-    path: str, method: str, verb: str, body: type[Any] | None, about: str, example: Any
-) -> dict[str, Any]:
+def _write(change: Change) -> dict[str, Any]:
+    wait = ["408"] if change.body else []
     found: dict[str, Any] = {
-        "operationId": _name(method, path),
-        "summary": about,
-        "tags": [verb],
+        "operationId": _name(change.method.lower(), change.path),
+        "summary": change.about,
+        "tags": [change.verb],
         "responses": {
-            "200" if method == "delete" else "201": _answer(by_verb.ANSWERS[verb]),
-            **_refused("400", "404", "405", "409", "413", "415", *(["408"] if body else [])),
+            "201" if change.body else "200": _answer(by_verb.ANSWERS[change.verb]),
+            **_refused("400", "404", "405", "409", "413", "415", *wait),
         },
     }
-    if body is None:
+    if change.body is None:
         found["parameters"] = [_id("The number of the silence, or the alert.")]
     else:
-        content = {"schema": _ref(body), "example": example}
+        content = {"schema": _ref(change.body), "example": change.example}
         found["requestBody"] = {"required": True, "content": {"application/json": content}}
     return found
 
@@ -398,7 +417,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string", "maxLength": 512}
     if parameter.kind == "flag":
         schema = {"type": "boolean", "default": False}
-    elif parameter.kind == "number":
+    elif parameter.kind == "pid":
         schema = {"type": "integer", "minimum": 1}
     elif parameter.choices:
         schema = {"type": "string", "enum": list(parameter.choices)}
@@ -407,7 +426,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     if parameter.many:
         found |= {"style": "form", "explode": True}
     if parameter.example:
-        value: Any = int(parameter.example) if parameter.kind == "number" else parameter.example
+        value: Any = int(parameter.example) if parameter.kind == "pid" else parameter.example
         found["example"] = [value] if parameter.many else value
     return found
 

@@ -1,24 +1,21 @@
 """What ``gpuwatchctl web`` shows in the browser: a pair of files for each view.
 
-``NAME.py`` says what there is, in the words that the verbs use; ``NAME.js`` draws it. Nothing is
-formatted twice: the browser gets words.
+``NAME.py`` says what there is, in the words that the verbs use, as a Struct of its own that only
+``NAME.js`` reads, which draws it. Nothing is formatted twice: the browser gets words.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from gpuwatchd.view.query import Query
+    from gpuwatchd.web.pages.page_parts import PageAnswer
 
-    Maker = Callable[[Query, Mapping[str, str]], dict[str, Any]]
-
-
-# What the page asks for: one answer for each of its views, in words.
 
 ANSWERS: Final = {
     "overview": "gpuwatchd.web.pages.overview:overview",
@@ -35,17 +32,13 @@ ANSWERS: Final = {
 """Name in the address -> what answers it, imported when it is first asked for."""
 
 
-def answer(name: str, flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return what one view shows, as plain JSON; ``query`` comes from a stranger.
+def answer(name: str, query: Query, parameters: Mapping[str, str]) -> PageAnswer:
+    """Return what one view, a key of :data:`ANSWERS`, shows; parameters come from a stranger.
 
     Raises
     ------
-    KeyError
-        When there is no such view.
     GpuwatchdError
         When it cannot be shown now, with the words for it.
     """
-    if name not in ANSWERS:
-        raise KeyError(name)
-    maker: Maker = registry.load(ANSWERS, name)
-    return maker(flags, query)
+    shown: PageAnswer = registry.load(ANSWERS, name)(query, parameters)
+    return shown
