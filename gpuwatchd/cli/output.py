@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.view.answers.envelope import Answered
     from gpuwatchd.view.blocks import Block
-    from gpuwatchd.view.queries.live_answers import Answered
 
 _SGR = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36",

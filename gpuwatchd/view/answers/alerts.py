@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import time
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from gpuwatchd.analysis import cost
+from gpuwatchd.core import text
 from gpuwatchd.core.model import AlertState, DecisionKind, NoticeKind, Severity
 from gpuwatchd.view.answers.base import (
     Answer,
@@ -15,9 +18,20 @@ from gpuwatchd.view.answers.base import (
     Shape,
     Verdict,
     Word,
+    fill,
+    maybe,
     of_verb,
+    verdict,
 )
-from gpuwatchd.view.answers.current import Silent
+from gpuwatchd.view.answers.current import Silent, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.core import model
+    from gpuwatchd.store.labels import UserLabel
+    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.text.alert_details import AlertRecord
 
 
 class UserFeedback(Shape):
@@ -43,6 +57,11 @@ class AlertCost(Shape):
     since_at: Instant | None
     basis: str | None
     """Which price."""
+
+
+def alert_cost(of: model.Cost | None) -> AlertCost | None:
+    """Return what an alert costs; None where that is not known."""
+    return fill(AlertCost, of, line=text.clean(cost.line(of)))
 
 
 class Decided(Shape):
@@ -77,6 +96,19 @@ class Delivered(Shape):
     also: tuple[str, ...]
     """Keys of the other alerts that it is about."""
     dry_run: bool
+
+
+def delivered(delivery: model.Delivery) -> Delivered:
+    """Return one message on one channel."""
+    message = delivery.message
+    return fill(
+        Delivered,
+        delivery,
+        notice=message.notice,
+        message_id=text.clean(message.id),
+        subject=text.clean(message.subject),
+        also=tuple(map(text.clean, message.also)),
+    )
 
 
 class AlertShape(Shape):
@@ -124,6 +156,34 @@ class AlertShape(Shape):
     """Null in the list."""
 
 
+def alert(of: model.Alert, found: Incidents, record: AlertRecord | None = None) -> AlertShape:
+    """Return one alert; without a record what was decided and delivered was not asked for."""
+    label = found.user_label(of)
+    decisions = None if record is None else record.decisions
+    deliveries = None if record is None else record.deliveries
+    return fill(
+        AlertShape,
+        of,
+        id=of.code,
+        device_uid=text.clean(of.subject.device_uid),
+        process=fill(ProcessId, of.subject.process),
+        user=maybe(found.user(of)),
+        unattributed=of.subject.unattributed,
+        on_host=of.subject.host,
+        silence=silent(found.silence(of, time.time())),
+        reached_nobody=of.key in found.untold,
+        feedback=None if label is None else fill(UserFeedback, label, by=maybe(label.who)),
+        cost=alert_cost(of.cost),
+        verdict=verdict(of.finding),
+        decisions=None
+        if decisions is None
+        else tuple(
+            fill(Decided, decision, channel=maybe(decision.target)) for decision in decisions
+        ),
+        deliveries=None if deliveries is None else tuple(map(delivered, deliveries)),
+    )
+
+
 class Alerts(Answer):
     """``alerts``."""
 
@@ -165,7 +225,28 @@ class SilenceShape(Shape):
     """Only of one that was just set."""
 
 
-class WordShape(UserFeedback):
+def silence_entry(
+    silence: model.Silence,
+    state: Literal["in-force", "over", "cleared"],
+    fits: Iterable[model.Alert] = (),
+    *,
+    daemon_running: bool | UnsetType = UNSET,
+) -> SilenceShape:
+    """Return a silence."""
+    matcher = silence.matcher
+    named = {name: text.clean(getattr(matcher, name)) for name in MatcherShape.__struct_fields__}
+    return fill(
+        SilenceShape,
+        silence,
+        id=silence.row,
+        matcher=MatcherShape(**{name: value for name, value in named.items() if value}),
+        state=state,
+        fits=tuple(text.clean(alert.key) for alert in fits),
+        daemon_running=daemon_running,
+    )
+
+
+class WordShape(Shape):
     """What was said, of which alert."""
 
     key: str
@@ -174,10 +255,37 @@ class WordShape(UserFeedback):
     device_uid: str
     process: ProcessId | None
     on_host: bool
+    word: Word
+    why: str | None
+    by: str | None
+    given_at: Instant
+    undone_at: Instant | None
+    """Null while it holds."""
     program_known: bool | UnsetType = UNSET
     """Only of a word just said: whether the program's next runs are judged by it."""
     daemon_running: bool | UnsetType = UNSET
     """Only of a word just said."""
+
+
+def label_entry(
+    label: UserLabel,
+    *,
+    program_known: bool | UnsetType = UNSET,
+    daemon_running: bool | UnsetType = UNSET,
+) -> WordShape:
+    """Return what was said."""
+    subject = label.subject
+    return fill(
+        WordShape,
+        label,
+        key=text.clean(label.alert_key),
+        device_uid=text.clean(subject.device_uid),
+        process=fill(ProcessId, subject.process),
+        on_host=subject.host,
+        by=maybe(label.who),
+        program_known=program_known,
+        daemon_running=daemon_running,
+    )
 
 
 class Rules(Shape):
@@ -208,19 +316,39 @@ class Override(Shape):
 class Digest(Shape):
     """A message as it would be sent."""
 
+    subject: str
+    body: tuple[str, ...]
+    """Lines."""
+    facts: dict[str, str]
+    """Label to text."""
+    severity: Severity
+    command: str
+
+
+class Letter(Shape):
+    """A message about an alert."""
+
     severity: Severity
     subject: str
     body: tuple[str, ...]
     """Lines."""
     facts: dict[str, str]
     """Label to text."""
+    cost: str | None
     command: str
 
 
-class Letter(Digest):
-    """A message about an alert."""
+Sent = TypeVar("Sent", Digest, Letter)
 
-    cost: str | None
+
+def message(kind: type[Sent], of: model.Message) -> Sent:
+    """Return a message as it would be sent."""
+    return fill(
+        kind,
+        of,
+        body=tuple(map(text.clean, of.body.splitlines())),
+        facts={text.clean(name): text.clean(value) for name, value in of.facts.items()},
+    )
 
 
 class Tried(Shape):

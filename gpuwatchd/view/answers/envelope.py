@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from gpuwatchd import __version__
 from gpuwatchd.core import text, units
@@ -63,6 +63,14 @@ def _head(verb: str) -> dict[str, Any]:
         "host": host(),
         "version": __version__,
     }
+
+
+class Answered(NamedTuple):
+    """An answer, and what it comes to."""
+
+    answer: Any
+    exit_code: int = 0
+    """As of the verb with ``--exit-code``: 1 where no GPU could be read, 3 for findings."""
 
 
 def answer_of(

@@ -7,13 +7,12 @@ running daemon notices it within a tick, one that is stopped when it starts.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import structs
 
-from gpuwatchd.core import text, units
+from gpuwatchd.core import text
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.view.answers import envelope
 from gpuwatchd.view.queries import current_state, incidents, silence_changes, state_location
 from gpuwatchd.view.queries.user_filter import user
 
@@ -113,16 +112,3 @@ def labels(*, every: bool = False) -> list[UserLabel]:
 
     with history_query.reader() as history:
         return history.user_labels(all_of_them=every)[::-1]
-
-
-def entry(label: UserLabel) -> dict[str, Any]:
-    """Return a label as JSON."""
-    return {
-        "key": text.clean(label.alert_key),
-        "title": text.clean(label.title),
-        "opened_at": units.instant(label.opened_at_s),
-        "device_uid": text.clean(label.subject.device_uid),
-        "process": envelope.process_json(label.subject.process),
-        "on_host": label.subject.host,
-        **envelope.word_json(label),
-    }

@@ -7,14 +7,13 @@ running daemon notices it within a tick, one that is stopped when it starts.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import structs
 
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import Matcher, Silence
-from gpuwatchd.view.answers import envelope
 from gpuwatchd.view.queries import current_state, incidents, state_location, user_filter
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from gpuwatchd.view.blocks import Page, Part
 
 UNTIL_RESOLVED = "until-resolved"
+State = Literal["in-force", "over", "cleared"]
 TERMS = ("1h", "8h", "2d", UNTIL_RESOLVED)
 """How long people are offered."""
 WHY_CHARS = 200
@@ -345,7 +345,7 @@ def fitting(silence: Silence, alerts: Sequence[Alert]) -> list[Alert]:
     return list(found.values())
 
 
-def state_of(silence: Silence, now_s: float, alerts: Sequence[Alert] = ()) -> str:
+def state_of(silence: Silence, now_s: float, alerts: Sequence[Alert] = ()) -> State:
     """Return whether a silence is in force, over, or taken back.
 
     Parameters
@@ -378,27 +378,6 @@ def called(matcher: Matcher, alerts: Sequence[Alert]) -> str:
     """Return what a silence is about: the title of its alert where it is known, else its rule."""
     titles = (alert.title for alert in reversed(alerts) if alert.key == matcher.key and alert.title)
     return next(titles, "") or rule_of(matcher)
-
-
-def entry(
-    silence: Silence, fits: Sequence[Alert], now_s: float, alerts: Sequence[Alert] = ()
-) -> dict[str, Any]:
-    """Return a silence as JSON."""
-    matcher = {
-        name: text.clean(value)
-        for name in ("key", *CONDITIONS)
-        if (value := getattr(silence.matcher, name))
-    }
-    return {
-        "id": silence.row,
-        "matcher": matcher,
-        "state": state_of(silence, now_s, alerts),
-        **envelope.fields(silence, "from_at until_at until_resolved even_critical"),
-        "who": envelope.maybe(silence.who or None),
-        "why": envelope.maybe(silence.why or None),
-        "cleared_at": units.instant(silence.cleared_at_s),
-        "fits": [text.clean(alert.key) for alert in fits],
-    }
 
 
 def show(out: Page, silence: Silence, alerts: Sequence[Alert], now_s: float) -> None:

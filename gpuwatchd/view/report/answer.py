@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
-from gpuwatchd.view.answers import charts, costs, envelope, payload
+from gpuwatchd.view.answers import alerts, base, charts, costs, current, envelope
 from gpuwatchd.view.answers.base import finite
 from gpuwatchd.view.queries.incidents import OPEN
 from gpuwatchd.view.report import advice, compose, incident, usage
-from gpuwatchd.view.text import alert_details
 
 if TYPE_CHECKING:
     from gpuwatchd.view.report.advice import Item, Score
@@ -35,13 +34,13 @@ def data(period: Period) -> dict[str, Any]:
         "since_at": units.instant(period.asked.since_s),
         "until_at": units.instant(period.asked.until_s),
         "users": [text.clean(value) for value in period.query.user],
-        "processes": [payload.info_json(process) for process in period.infos],
+        "processes": [base.info(base.Info, process) for process in period.infos],
         "summary": _summary(period),
         "score": _score(advice.score(period)),
         "advice": [_item(item) for item in items],
         "findings": [_finding(one) for one in period.told],
-        "further": [alert_details.as_json(alert, period.found) for alert in rest],
-        "watched": [alert_details.as_json(alert, period.found) for alert in period.watched],
+        "further": [alerts.alert(alert, period.found) for alert in rest],
+        "watched": [alerts.alert(alert, period.found) for alert in period.watched],
         "gpus": [_gpu(period, use) for use in period.uses],
         "who": [_holder(holder) for holder in period.holders],
         "others": None if period.others is None else _sum(period.others),
@@ -58,7 +57,7 @@ def data(period: Period) -> dict[str, Any]:
             "sums": costs.sums(period.bill.entries, prices),
             "prices": costs.prices_used(period.bill),
         },
-        "holdings": [payload.holding_json(holding) for holding in period.holdings],
+        "holdings": [base.holding(holding) for holding in period.holdings],
         "channels": [_channel(channel) for channel in period.channels.values()],
         "quality": _quality(period),
         "pictures": [charts.picture(picture) for _, picture in period.process_pictures],
@@ -66,18 +65,18 @@ def data(period: Period) -> dict[str, Any]:
 
 
 def _summary(period: Period) -> dict[str, Any]:
-    alerts = period.alerts
+    listed = period.alerts
     held, known = advice.true_of(period.told)
     busy = cost.total(use.busy_hours for use in period.uses) if period.uses else None
     return {
         "text": compose.sentence(period),
-        "incidents": len(alerts),
-        "open": sum(alert.state in OPEN for alert in alerts),
-        "leaks": sum(alert.kind == "leak" for alert in alerts),
-        "gpu_troubles": sum(alert.kind == "gpu" for alert in alerts),
-        "idle": sum(alert.kind == "held" for alert in alerts),
+        "incidents": len(listed),
+        "open": sum(alert.state in OPEN for alert in listed),
+        "leaks": sum(alert.kind == "leak" for alert in listed),
+        "gpu_troubles": sum(alert.kind == "gpu" for alert in listed),
+        "idle": sum(alert.kind == "held" for alert in listed),
         "suspicions": len(period.watched),
-        "ended_full": advice.ends(alerts),
+        "ended_full": advice.ends(listed),
         "forecasts_held": held,
         "forecasts_known": known,
         "gpu_hours": finite(advice.watched_hours(period)),
@@ -109,14 +108,14 @@ def _item(item: Item) -> dict[str, Any]:
 def _finding(one: Incident) -> dict[str, Any]:
     hours, usd = incident.spent(one)
     return {
-        "alert": alert_details.as_json(one.alert, one.story.found, one.story),
+        "alert": alerts.alert(one.alert, one.story.found, one.story),
         "who": text.clean(incident.who(one), limit=1024) or None,
-        "first": envelope.verdict_json(one.first),
+        "first": base.verdict(one.first),
         "first_at": units.instant(one.first.judged_at_s),
         "forecast_held": incident.held_true(one),
         "gpu_hours": finite(hours),
         "cost_usd": finite(usd),
-        "silences": [payload.silence_json(each) for each in one.silences],
+        "silences": [current.silent(each) for each in one.silences],
         "picture": None if one.picture is None else charts.picture(one.picture),
     }
 
@@ -124,7 +123,7 @@ def _finding(one: Incident) -> dict[str, Any]:
 def _gpu(period: Period, device_use: DeviceUse) -> dict[str, Any]:
     picture = period.pictures.get(device_use.device.uid)
     return {
-        "device": envelope.device_json(device_use.device),
+        "device": base.fill(base.DeviceId, device_use.device),
         "watched_s": device_use.watched_s,
         "mean_bytes": None if device_use.mean_bytes is None else round(device_use.mean_bytes),
         **envelope.fields(device_use, "peak_bytes peak_at util_pct busy_hours energy_kwh"),

@@ -6,31 +6,17 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import units
-from gpuwatchd.view.answers import envelope
 from gpuwatchd.view.queries import alert_order, state_location
 from gpuwatchd.view.text import cards, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
     from gpuwatchd.core.model import Alert, ServedModel, ServerReading
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.current_state import View
 
 _SEVERITY_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
-
-
-def answer(verb: str, view: View) -> dict[str, Any]:
-    """Return the devices, and what belongs to them, as JSON."""
-    from gpuwatchd.view.answers import payload  # noqa: PLC0415 - only for those who want JSON
-
-    data = [
-        payload.live_device_json(item) | {"others": others.json() if others is not None else None}
-        for item in view.devices
-        for others in (view.others.get(item.device.uid),)
-    ]
-    return envelope.answer(verb, data, view=view, beside=payload.beside(view))
 
 
 def show(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import closing, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwatchd.analysis import program_key
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.answers import current
 from gpuwatchd.view.answers.base import Shape
+from gpuwatchd.view.answers.explanation import explained
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import cost_entries, current_state, incidents, subjects
 from gpuwatchd.view.text import (
@@ -173,8 +175,8 @@ def _over(view: View, parameters: Mapping[str, str]) -> ProcessPage:
 class EvidencePage(PageAnswer):
     """The whole reasoning on a process, and its earlier runs; as `explain` tells it."""
 
-    sections: tuple[Any, ...]
-    next_steps: tuple[Any, ...]
+    sections: tuple[current.Section, ...]
+    next_steps: tuple[current.NextStep, ...]
     missing: tuple[str, ...]
     runs: tuple[tuple[str, ...], ...]
     """Of the same program, the newest first."""
@@ -193,13 +195,13 @@ def evidence(query: Query, parameters: Mapping[str, str]) -> EvidencePage:
             "it has ended", hint="gpuwatchctl history --pid PID", page="errors#no-such-process"
         )
     case, warnings = explanation.case_about(query, view, subjects.of_process(view, item, live))
-    told = explanation.as_json(case, explanation.sections(case), explanation.steps(case))
+    whole = explained(case, explanation.sections(case), explanation.steps(case))
     mine = _alerts(live)
     now_s = time.time()
     return EvidencePage(
         page=frame(view),
-        sections=tuple(told["sections"]),
-        next_steps=tuple(told["next_steps"]),
+        sections=whole.sections,
+        next_steps=whole.next_steps,
         missing=clean(words for _, words in warnings),
         runs=_runs(live, item, view.taken_at_s),
         cost=_cost(query, {alert.key for alert in mine.alerts}, now_s),
