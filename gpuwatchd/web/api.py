@@ -17,6 +17,7 @@ from gpuwatchd.core import errors
 from gpuwatchd.core.errors import GpuwatchdError, NotAllowed, StoreBusy
 from gpuwatchd.store import live
 from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers.envelope import Answered
 from gpuwatchd.view.queries import recorded_answers, silence_changes, state_location
 from gpuwatchd.view.query import Query
 from gpuwatchd.web import openapi, pages, responses
@@ -120,12 +121,12 @@ class Api:
         if name not in pages.ANSWERS:
             return responses.refused_response(404)
         work = partial(pages.answer, name, self._query, dict(request.query_params))
-        return await self._answer("web", lambda: (work(), errors.OK))
+        return await self._answer("web", lambda: Answered(work()))
 
     async def _answer(
         self,
         verb: str,
-        work: Callable[[], tuple[Any, int]],
+        work: Callable[[], Answered],
         headers: Mapping[str, str] | None = None,
         *,
         writes: bool = False,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gpuwatchd.view.answers.base import Answer
+    from gpuwatchd.view.answers.envelope import Answered
     from gpuwatchd.view.query import Query
 
 # Which address of the API asks which question, and with which parameters: one table.
@@ -56,7 +57,7 @@ class Endpoint(NamedTuple):
     verb: str
     """Whose ``--json`` is the same."""
     about: str
-    ask: Callable[..., tuple[Answer, int]]
+    ask: Callable[..., Answered]
     """Query, and the other parameters by their names -> answer and exit code."""
     parameters: tuple[Parameter, ...] = ()
     answer: type[Answer] | None = None
@@ -76,7 +77,7 @@ _UNTIL = Parameter(
 _ALL = Parameter("all", "Also what has expired or was cleared.", "flag", "every")
 
 
-def _alerts(query: Query, *, every: bool = False, **more: Any) -> tuple[Answer, int]:
+def _alerts(query: Query, *, every: bool = False, **more: Any) -> Answered:
     return live_answers.alerts(query, only_open=not every, **more)
 
 
@@ -251,7 +252,7 @@ class Change(NamedTuple):
     method: Literal["POST", "DELETE"]
     verb: str
     about: str
-    ask: Callable[..., tuple[Answer, int]]
+    ask: Callable[..., Answered]
     """Query, and the fields of the body or the ``{id}`` of the path -> answer and exit code."""
     body: type[RequestBody] | None = None
     example: Any = None

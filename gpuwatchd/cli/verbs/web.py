@@ -15,6 +15,7 @@ from gpuwatchd.cli import options, output
 from gpuwatchd.core import registry, text
 from gpuwatchd.core.config import runtime_dir
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.answers.program import Serving, Web
 
 _SERVER = {"web": "gpuwatchd.web.server:WebServer"}
 """Starlette and uvicorn come with it."""
@@ -66,8 +67,8 @@ def command(
     def confirm(words: str, url: str | None, listens: str | None, shown: str | None) -> None:
         if flags.json:
             file = text.clean(str(server.token_file))
-            data = {"url": url, "listens": listens, "token": shown, "token_file": file}
-            output.emit("web", data)
+            answer = Serving(url=url, listens=listens, token=shown, token_file=file)
+            output.emit_answer(Web, answer)
         else:
             print(words, flush=True)
 

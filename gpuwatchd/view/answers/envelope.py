@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from gpuwatchd import __version__
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import is_leak
-from gpuwatchd.view.answers.base import Answer, DaemonState, Warned, fill, finite
+from gpuwatchd.view.answers.base import Answer, DaemonState, Failure, Fault, Warned, fill, finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -157,25 +157,21 @@ def answer(
 
 def failure(
     verb: str, kind: str, message: str, *, hint: str, exit_code: int, page: str = ""
-) -> dict[str, Any]:
-    """Return the envelope of a verb that failed; ``page`` is of the documentation, "" is none."""
-    error = error_json(kind, message, hint=hint, exit_code=exit_code, page=page)
-    return {**_head(verb), **error}
+) -> Failure:
+    """Return the answer of a verb that failed; ``page`` is of the documentation, "" is none."""
+    error = fault(kind, message, hint=hint, exit_code=exit_code, page=page)
+    return Failure(**_head(verb), error=error)
 
 
-def error_json(
-    kind: str, message: str, *, hint: str, exit_code: int, page: str = ""
-) -> dict[str, Any]:
+def fault(kind: str, message: str, *, hint: str, exit_code: int, page: str = "") -> Fault:
     """Return what an answer has in place of ``data``, or beside it, where something failed."""
-    return {
-        "error": {
-            "kind": kind,
-            "message": text.clean(message, limit=1024),
-            "hint": text.clean(hint, limit=1024),
-            "exit_code": exit_code,
-            "page": page or None,
-        }
-    }
+    return Fault(
+        kind=kind,
+        message=text.clean(message, limit=1024),
+        hint=text.clean(hint, limit=1024),
+        exit_code=exit_code,
+        page=page or None,
+    )
 
 
 def daemon_json(daemon: Daemon) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from gpuwatchd.analysis import program_key
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.view.answers import current
+from gpuwatchd.view.answers import explanation as shapes
 from gpuwatchd.view.answers.base import Shape
-from gpuwatchd.view.answers.explanation import explained
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import cost_entries, current_state, incidents, subjects
 from gpuwatchd.view.text import (
@@ -175,8 +174,8 @@ def _over(view: View, parameters: Mapping[str, str]) -> ProcessPage:
 class EvidencePage(PageAnswer):
     """The whole reasoning on a process, and its earlier runs; as `explain` tells it."""
 
-    sections: tuple[current.Section, ...]
-    next_steps: tuple[current.NextStep, ...]
+    sections: tuple[shapes.Section, ...]
+    next_steps: tuple[shapes.NextStep, ...]
     missing: tuple[str, ...]
     runs: tuple[tuple[str, ...], ...]
     """Of the same program, the newest first."""
@@ -195,7 +194,7 @@ def evidence(query: Query, parameters: Mapping[str, str]) -> EvidencePage:
             "it has ended", hint="gpuwatchctl history --pid PID", page="errors#no-such-process"
         )
     case, warnings = explanation.case_about(query, view, subjects.of_process(view, item, live))
-    whole = explained(case, explanation.sections(case), explanation.steps(case))
+    whole = shapes.explained(case, explanation.sections(case), explanation.steps(case))
     mine = _alerts(live)
     now_s = time.time()
     return EvidencePage(
