@@ -21,7 +21,7 @@ from gpuwatchd.view.answers.envelope import Answered
 from gpuwatchd.view.queries import recorded_answers, silence_changes, state_location
 from gpuwatchd.view.query import Query
 from gpuwatchd.web import openapi, pages, responses
-from gpuwatchd.web.openapi import CHANGES, ENDPOINTS, PREFIX, BadQuery
+from gpuwatchd.web.openapi import ENDPOINTS, PREFIX, BadQuery
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from gpuwatchd.web.openapi import Change, Endpoint
+    from gpuwatchd.web.openapi import Endpoint
 
     Handler = Callable[[Request], Awaitable[Response]]
 
@@ -72,47 +72,45 @@ class Api:
         """Return what answers requests."""
         return _Table(
             [
-                *(_route(each.path, "GET", self._reading(each)) for each in ENDPOINTS),
-                *(_route(each.path, each.method, self._writing(each)) for each in CHANGES),
-                _route("/page/{name}", "GET", self._view),
+                *(  # the key of an alert may have a slash in it
+                    Route(
+                        PREFIX + endpoint.path.replace("{id}", "{id:path}"),
+                        self._handler(endpoint),
+                        methods=[endpoint.method],
+                    )
+                    for endpoint in ENDPOINTS
+                ),
+                Route(f"{PREFIX}/page/{{name}}", self._view),
                 Route("/healthz", _healthy),
                 *(Route(address, self._file) for address in self._files),
             ]
         )
 
-    def _reading(self, endpoint: Endpoint) -> Handler:
+    def _handler(self, endpoint: Endpoint) -> Handler:
         async def handle(request: Request) -> Response:
+            if endpoint.body and request.query_params:
+                return responses.refused_response(400, "no parameters are known here")
+            values: dict[str, Any] = {}
             try:
-                values = openapi.read(endpoint, request.query_params.multi_items())
+                if endpoint.body:
+                    values = openapi.fields(await request.body(), endpoint.body)
+                elif endpoint.method == "GET":
+                    values = openapi.read(endpoint, request.query_params.multi_items())
             except BadQuery as error:
                 return _failed(endpoint.verb, error)
-            own = any(parameter.name == "gpu" for parameter in endpoint.parameters)
-            query = Query(
-                config=self._query.config,
-                gpu=values.pop("gpu", self._query.gpu if own else ()),
-                user=values.pop("user", ()),
-            )
-            tag = _tag(query, values) if endpoint.path == "/status" else ""
+            query = Query(config=self._query.config)
+            if openapi.GPU in endpoint.parameters:
+                query.gpu = list(values.pop("gpu", self._query.gpu))
+                query.user = list(values.pop("user", ()))
+            tag = _tag(query, values) if openapi.TAG in endpoint.parameters else ""
             headers = {"etag": tag} if tag else {}
             if tag and tag in request.headers.get("if-none-match", ""):
                 return Response(status_code=304, headers=headers)
             work = partial(endpoint.ask, query, *request.path_params.values(), **values)
-            return await self._answer(endpoint.verb, work, headers)
-
-        return handle
-
-    def _writing(self, change: Change) -> Handler:
-        async def handle(request: Request) -> Response:
-            if request.query_params and change.body:
-                return responses.refused_response(400, "no parameters are known here")
-            try:
-                fields = openapi.fields(await request.body(), change.body) if change.body else {}
-            except BadQuery as error:
-                return _failed(change.verb, error)
-            query = Query(config=self._query.config)
-            work = partial(change.ask, query, *request.path_params.values(), **fields)
-            done = 201 if change.body else 200
-            return await self._answer(change.verb, work, writes=True, done=done)
+            return await self._answer(
+                endpoint.verb, work, headers,
+                writes=endpoint.method != "GET", done=201 if endpoint.body else 200,
+            )  # fmt: skip
 
         return handle
 
@@ -120,7 +118,7 @@ class Api:
         name = request.path_params["name"]
         if name not in pages.ANSWERS:
             return responses.refused_response(404)
-        work = partial(pages.answer, name, self._query, dict(request.query_params))
+        work = partial(pages.ANSWERS[name], self._query, dict(request.query_params))
         return await self._answer("web", lambda: Answered(work()))
 
     async def _answer(
@@ -148,11 +146,6 @@ class Api:
         if page.tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         return Response(page.body, 200, headers, media_type=page.media_type)
-
-
-def _route(path: str, method: str, handler: Handler) -> Route:
-    """Return an address of the API; the key of an alert may have a slash in it."""
-    return Route(PREFIX + path.replace("{id}", "{id:path}"), handler, methods=[method])
 
 
 class _Table:

@@ -37,11 +37,11 @@ class BadQuery(GpuwatchdError):
 
 
 class Parameter(NamedTuple):
-    """One parameter of a query."""
+    """One parameter, of the query but for those in the path or in a header."""
 
     name: str
     about: str
-    kind: Literal["text", "user", "flag", "pid", "instant", "duration"] = "text"
+    kind: Literal["text", "user", "flag", "pid", "instant", "duration", "path", "header"] = "text"
     key: str = ""
     """Its name in Python, where it is another one."""
     many: bool = False
@@ -49,8 +49,41 @@ class Parameter(NamedTuple):
     example: str = ""
 
 
+Text = Annotated[str, Meta(max_length=LONGEST_VALUE)]
+
+
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every body."""
+
+
+class SnoozeBody(RequestBody, frozen=True, kw_only=True):
+    """Tell nobody of an alert, or of whatever fits a rule, for a while."""
+
+    alert: Text | None = None
+    """Its id or key, a pid, or "latest"; absent where a rule is given."""
+    for_: Text = msgspec.field(name="for")
+    """A duration such as 1h or 2d, at most 30d; of an alert also "until-resolved"."""
+    why: Text | None = None
+    even_critical: bool = False
+    """Also keep still when it is critical."""
+    gpu: Text | None = None
+    user: Text | None = None
+    process: Text | None = None
+    framework: Text | None = None
+    job: Text | None = None
+    kind: Literal["leak", "gpu", "held"] | None = None
+
+
+class FeedbackBody(RequestBody, frozen=True, kw_only=True):
+    """Mark an alert as normal or as a leak."""
+
+    alert: Text
+    word: Literal["normal", "leak"]
+    why: Text | None = None
+
+
 class Endpoint(NamedTuple):
-    """One address that is read."""
+    """One address, and what is done there."""
 
     path: str
     """Below :data:`PREFIX`; ``{id}`` is one word."""
@@ -58,13 +91,17 @@ class Endpoint(NamedTuple):
     """Whose ``--json`` is the same."""
     about: str
     ask: Callable[..., Answered]
-    """Query, and the other parameters by their names -> answer and exit code."""
+    """Query, the ``{id}`` of the path, parameters or fields of the body by their names."""
     parameters: tuple[Parameter, ...] = ()
     answer: type[Answer] | None = None
     """Where it is one of those of the verb."""
+    method: Literal["GET", "POST", "DELETE"] = "GET"
+    body: type[RequestBody] | None = None
+    example: Any = None
+    """Of a body."""
 
 
-_GPU = Parameter("gpu", "Only this GPU: index, name, UUID or glob.", many=True, example="0")
+GPU = Parameter("gpu", "Only this GPU: index, name, UUID or glob.", many=True, example="0")
 _PID = Parameter("pid", "Only this process.", "pid", "pids", many=True, example="4711")
 _USER = Parameter("user", "Only processes of this user: name, glob or number.", "user", many=True)
 _SINCE = Parameter(
@@ -75,6 +112,11 @@ _UNTIL = Parameter(
     "until", "Until when, written the same way; by default now.", "instant", "until_s"
 )
 _ALL = Parameter("all", "Also what has expired or was cleared.", "flag", "every")
+_ALERT = Parameter("id", "The alert: id, key, a part of it, a pid, or latest.", "path")
+_TAKEN = Parameter("id", "The number of the silence, or the alert.", "path")
+TAG = Parameter(
+    "If-None-Match", "The ETag of the last answer: 304 while nothing has changed.", "header"
+)
 
 
 def _alerts(query: Query, *, every: bool = False, **more: Any) -> Answered:
@@ -84,11 +126,11 @@ def _alerts(query: Query, *, every: bool = False, **more: Any) -> Answered:
 ENDPOINTS: Final = (
     Endpoint(
         "/status", "status", "Every GPU now: used, growth, time left, who; open alerts; health.",
-        live_answers.status, (_GPU, _PID, _USER),
+        live_answers.status, (GPU, _PID, _USER, TAG),
     ),
     Endpoint(
         "/predict", "predict", "The same, with a verdict in any case: without a live state from "
-        "the history.", live_answers.predict, (_GPU, _PID, _USER),
+        "the history.", live_answers.predict, (GPU, _PID, _USER),
     ),
     Endpoint(
         "/alerts", "alerts", "Open alerts, or all since an instant; the newest first.", _alerts,
@@ -98,17 +140,17 @@ ENDPOINTS: Final = (
             Parameter(
                 "severity", "This severity and above.", choices=("info", "warning", "critical")
             ),
-            _GPU, _USER,
+            GPU, _USER,
         ),
         alerts.Alerts,
     ),
     Endpoint(
         "/alerts/{id}", "alerts", "One alert: why, what was decided, where it was delivered.",
-        live_answers.alert, answer=alerts.AlertShown,
+        live_answers.alert, (_ALERT,), alerts.AlertShown,
     ),
     Endpoint(
         "/zombies", "zombies", "Idle memory, and what would free it.", live_answers.zombies,
-        (_GPU, _USER),
+        (GPU, _USER),
     ),
     Endpoint(
         "/history", "history", "Memory over time and what happened; of processes with pid or user.",
@@ -119,13 +161,13 @@ ENDPOINTS: Final = (
                 "bucket", "Join samples: a duration such as 5m.", "duration", "bucket_s",
                 example="5m",
             ),
-            _GPU, _PID, _USER,
+            GPU, _PID, _USER,
             Parameter("events", "What happened, instead of memory.", "flag"),
         ),
     ),
     Endpoint(
         "/pictures", "plot", "The same as pictures: what a chart of it consists of, with fit and "
-        "forecast.", recorded_answers.pictures, (_SINCE, _UNTIL, _GPU, _PID, _USER),
+        "forecast.", recorded_answers.pictures, (_SINCE, _UNTIL, GPU, _PID, _USER),
     ),
     Endpoint(
         "/cost", "cost", "What leaks and idle memory cost.", recorded_answers.cost,
@@ -134,7 +176,7 @@ ENDPOINTS: Final = (
             Parameter(
                 "by", "What it is added up by.", choices=("gpu", "user", "job", "incident")
             ),
-            _GPU, _USER,
+            GPU, _USER,
         ),
     ),
     Endpoint(
@@ -147,6 +189,24 @@ ENDPOINTS: Final = (
     ),
     Endpoint(
         "/feedback", "feedback", "The labels of alerts, newest first.", live_answers.labels, (_ALL,)
+    ),
+    Endpoint(
+        "/snoozes", "snooze", "Silence an alert, or what matches a rule, for a while.",
+        live_answers.snooze, method="POST", body=SnoozeBody,
+        example={"alert": "latest", "for": "1h", "why": "known"},
+    ),
+    Endpoint(
+        "/snoozes/{id}", "snooze", "Take it back: by its number, or its alert.",
+        live_answers.unsnooze, (_TAKEN,), method="DELETE",
+    ),
+    Endpoint(
+        "/feedback", "feedback", "Mark an alert as normal or as a leak.", live_answers.label,
+        method="POST", body=FeedbackBody,
+        example={"alert": "latest", "word": "normal", "why": "fills its cache"},
+    ),
+    Endpoint(
+        "/feedback/{id}", "feedback", "Remove the label of an alert.", live_answers.unlabel,
+        (_TAKEN,), method="DELETE",
     ),
 )  # fmt: skip
 
@@ -164,7 +224,8 @@ def read(endpoint: Endpoint, given: Iterable[tuple[str, str]]) -> dict[str, Any]
     BadQuery
         When a parameter is unknown, too long or given twice, or cannot have its value.
     """
-    parameters = {parameter.name: parameter for parameter in endpoint.parameters}
+    asked = (each for each in endpoint.parameters if each.kind not in {"path", "header"})
+    parameters = {parameter.name: parameter for parameter in asked}
     texts: dict[str, list[str]] = {}
     for count, (name, text) in enumerate(given):
         if name not in parameters:
@@ -208,75 +269,6 @@ def _positive(number: float, why: str) -> float:
     if number <= 0:
         raise ValueError(why)
     return number
-
-
-# What is written through the API: the bodies of requests.
-
-Text = Annotated[str, Meta(max_length=LONGEST_VALUE)]
-
-
-class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every body."""
-
-
-class SnoozeBody(RequestBody, frozen=True, kw_only=True):
-    """Tell nobody of an alert, or of whatever fits a rule, for a while."""
-
-    alert: Text | None = None
-    """Its id or key, a pid, or "latest"; absent where a rule is given."""
-    for_: Text = msgspec.field(name="for")
-    """A duration such as 1h or 2d, at most 30d; of an alert also "until-resolved"."""
-    why: Text | None = None
-    even_critical: bool = False
-    """Also keep still when it is critical."""
-    gpu: Text | None = None
-    user: Text | None = None
-    process: Text | None = None
-    framework: Text | None = None
-    job: Text | None = None
-    kind: Literal["leak", "gpu", "held"] | None = None
-
-
-class FeedbackBody(RequestBody, frozen=True, kw_only=True):
-    """Mark an alert as normal or as a leak."""
-
-    alert: Text
-    word: Literal["normal", "leak"]
-    why: Text | None = None
-
-
-class Change(NamedTuple):
-    """One address that is written to."""
-
-    path: str
-    method: Literal["POST", "DELETE"]
-    verb: str
-    about: str
-    ask: Callable[..., Answered]
-    """Query, and the fields of the body or the ``{id}`` of the path -> answer and exit code."""
-    body: type[RequestBody] | None = None
-    example: Any = None
-
-
-CHANGES: Final = (
-    Change(
-        "/snoozes", "POST", "snooze", "Silence an alert, or what matches a rule, for a while.",
-        live_answers.snooze, SnoozeBody, {"alert": "latest", "for": "1h", "why": "known"},
-    ),
-    Change(
-        "/snoozes/{id}", "DELETE", "snooze", "Take it back: by its number, or its alert.",
-        live_answers.unsnooze,
-    ),
-    Change(
-        "/feedback", "POST", "feedback", "Mark an alert as normal or as a leak.",
-        live_answers.label, FeedbackBody,
-        {"alert": "latest", "word": "normal", "why": "fills its cache"},
-    ),
-    Change(
-        "/feedback/{id}", "DELETE", "feedback", "Remove the label of an alert.",
-        live_answers.unlabel,
-    ),
-)  # fmt: skip
 
 
 def fields(body: bytes, kind: type[RequestBody]) -> dict[str, Any]:
@@ -325,9 +317,8 @@ def document() -> dict[str, Any]:
     _, parts = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:
-        paths.setdefault(PREFIX + endpoint.path, {})["get"] = _read(endpoint)
-    for change in CHANGES:
-        paths.setdefault(PREFIX + change.path, {})[change.method.lower()] = _write(change)
+        operations = paths.setdefault(PREFIX + endpoint.path, {})
+        operations[endpoint.method.lower()] = _operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -361,45 +352,25 @@ def encoded() -> bytes:
     return msgspec.json.encode(document())
 
 
-def _read(endpoint: Endpoint) -> dict[str, Any]:
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
     kinds = (endpoint.answer,) if endpoint.answer else by_verb.ANSWERS[endpoint.verb]
-    parameters = [_parameter(each) for each in endpoint.parameters]
-    if "{id}" in endpoint.path:
-        parameters.append(_id("The alert: id, key, a part of it, a pid, or latest."))
-    if endpoint.path == "/status":
-        parameters.append(
-            {
-                "name": "If-None-Match",
-                "in": "header",
-                "schema": {"type": "string"},
-                "description": "The ETag of the last answer: 304 while nothing has changed.",
-            }
-        )
-    more = {"304": {"description": "Nothing has changed."}} if endpoint.path == "/status" else {}
-    return {
-        "operationId": _name("get", endpoint.path),
+    words = [word.strip("{}").capitalize() for word in endpoint.path.split("/") if word]
+    responses = {"201" if endpoint.body else "200": _answer(kinds)}
+    if TAG in endpoint.parameters:
+        responses["304"] = {"description": "Nothing has changed."}
+    codes = {"400", "401", "403", "404", "405", "409", "421", "429", "500", "503"}
+    codes |= {"413", "415"} if endpoint.method != "GET" else set()
+    codes |= {"408"} if endpoint.body else set()
+    found: dict[str, Any] = {
+        "operationId": "".join([endpoint.method.lower(), *words]),
         "summary": endpoint.about,
         "tags": [endpoint.verb],
-        "parameters": parameters,
-        "responses": {"200": _answer(kinds), **more, **_refused("400", "404", "405", "409")},
+        "parameters": [_parameter(each) for each in endpoint.parameters],
+        "responses": responses
+        | {code: {"$ref": f"#/components/responses/{code}"} for code in sorted(codes)},
     }
-
-
-def _write(change: Change) -> dict[str, Any]:
-    wait = ["408"] if change.body else []
-    found: dict[str, Any] = {
-        "operationId": _name(change.method.lower(), change.path),
-        "summary": change.about,
-        "tags": [change.verb],
-        "responses": {
-            "201" if change.body else "200": _answer(by_verb.ANSWERS[change.verb]),
-            **_refused("400", "404", "405", "409", "413", "415", *wait),
-        },
-    }
-    if change.body is None:
-        found["parameters"] = [_id("The number of the silence, or the alert.")]
-    else:
-        content = {"schema": _ref(change.body), "example": change.example}
+    if endpoint.body:
+        content = {"schema": _ref(endpoint.body), "example": endpoint.example}
         found["requestBody"] = {"required": True, "content": {"application/json": content}}
     return found
 
@@ -423,6 +394,9 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     elif parameter.choices:
         schema = {"type": "string", "enum": list(parameter.choices)}
     found: dict[str, Any] = {"name": parameter.name, "in": "query", "description": parameter.about}
+    if parameter.kind in {"path", "header"}:
+        found |= {"in": parameter.kind, "required": parameter.kind == "path"}
+        schema = {"type": "string"}
     found["schema"] = {"type": "array", "items": schema} if parameter.many else schema
     if parameter.many:
         found |= {"style": "form", "explode": True}
@@ -430,11 +404,6 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         value: Any = int(parameter.example) if parameter.kind == "pid" else parameter.example
         found["example"] = [value] if parameter.many else value
     return found
-
-
-def _id(about: str) -> dict[str, Any]:
-    schema = {"type": "string"}
-    return {"name": "id", "in": "path", "required": True, "description": about, "schema": schema}
 
 
 def _answer(kinds: tuple[type[Any], ...]) -> dict[str, Any]:
@@ -447,19 +416,9 @@ def _answer(kinds: tuple[type[Any], ...]) -> dict[str, Any]:
     }
 
 
-def _refused(*codes: str) -> dict[str, Any]:
-    always = ("401", "403", "421", "429", "500", "503")
-    return {code: {"$ref": f"#/components/responses/{code}"} for code in sorted({*codes, *always})}
-
-
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
 def _ref(kind: type[Any]) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{kind.__name__}"}
-
-
-def _name(method: str, path: str) -> str:
-    words = [word.strip("{}").capitalize() for word in path.split("/") if word]
-    return method + "".join(words)

@@ -99,7 +99,7 @@ def _answers(shot: Shot) -> list[object]:
 
 
 def _answer(name: str, parameters: Mapping[str, str]) -> object:
-    return msgspec.to_builtins(pages.answer(name, Query(), parameters))
+    return msgspec.to_builtins(pages.ANSWERS[name](Query(), parameters))
 
 
 def taken(browser: Browser, shot: Shot) -> bytes:

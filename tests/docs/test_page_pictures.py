@@ -29,6 +29,6 @@ def test_the_same_world_is_the_same_picture() -> None:
         "gpuwatchd.view.answers.envelope.host", return_value="lab3"
     ):  # fmt: skip
         first, second = page_pictures.digest(), page_pictures.digest()
-        said = msgspec.json.encode(pages.answer("overview", Query(), {}))
+        said = msgspec.json.encode(pages.ANSWERS["overview"](Query(), {}))
     assert first == second
     assert b"gpuwatchd-screens-" not in said, "the picture would change with its folder"

@@ -8,37 +8,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.core import registry
+from gpuwatchd.web.pages import (
+    alerts,
+    idle_memory,
+    legend,
+    overview,
+    picture,
+    predict,
+    process,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gpuwatchd.view.query import Query
-    from gpuwatchd.web.pages.page_parts import PageAnswer
+    from gpuwatchd.web.pages.parts import PageAnswer
 
-
-ANSWERS: Final = {
-    "overview": "gpuwatchd.web.pages.overview:overview",
-    "predict": "gpuwatchd.web.pages.predict:predictions",
-    "gpu": "gpuwatchd.web.pages.process:gpu",
-    "process": "gpuwatchd.web.pages.process:process",
-    "evidence": "gpuwatchd.web.pages.process:evidence",
-    "picture": "gpuwatchd.web.pages.picture:picture",
-    "alerts": "gpuwatchd.web.pages.alerts:alerts",
-    "alert": "gpuwatchd.web.pages.alerts:alert",
-    "held": "gpuwatchd.web.pages.idle_memory:idle_memory",
-    "help": "gpuwatchd.web.pages.legend:legend",
+ANSWERS: Final[dict[str, Callable[[Query, Mapping[str, str]], PageAnswer]]] = {
+    "overview": overview.overview,
+    "predict": predict.predictions,
+    "gpu": process.gpu,
+    "process": process.process,
+    "evidence": process.evidence,
+    "picture": picture.picture,
+    "alerts": alerts.alerts,
+    "alert": alerts.alert,
+    "held": idle_memory.idle_memory,
+    "help": legend.legend,
 }
-"""Name in the address -> what answers it, imported when it is first asked for."""
-
-
-def answer(name: str, query: Query, parameters: Mapping[str, str]) -> PageAnswer:
-    """Return what one view, a key of :data:`ANSWERS`, shows; parameters come from a stranger.
-
-    Raises
-    ------
-    GpuwatchdError
-        When it cannot be shown now, with the words for it.
-    """
-    shown: PageAnswer = registry.load(ANSWERS, name)(query, parameters)
-    return shown
+"""Name in the address -> what answers it; its parameters come from a stranger."""

@@ -9,7 +9,7 @@ from gpuwatchd.core import text
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import current_state, incidents, silence_changes
 from gpuwatchd.view.text import alert_details, alert_list, badges, verdict_text
-from gpuwatchd.web.pages.page_parts import BadgeMark, PageAnswer, address, frame, joined, mark
+from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined, mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

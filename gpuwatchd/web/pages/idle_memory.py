@@ -10,16 +10,7 @@ from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import direct_holdings
 from gpuwatchd.view.text import badges, cost_text, verdict_text
 from gpuwatchd.view.text import idle_memory as idle_text
-from gpuwatchd.web.pages.page_parts import (
-    LINE,
-    BadgeMark,
-    PageAnswer,
-    address,
-    frame,
-    joined,
-    lines,
-    mark,
-)
+from gpuwatchd.web.pages import parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +26,7 @@ class HoldingCard(Shape):
 
     key: str
     gpu: str
-    badge: BadgeMark
+    badge: parts.BadgeMark
     kind: str
     who: str
     context: str
@@ -49,7 +40,7 @@ class HoldingCard(Shape):
     advice: tuple[str, ...]
 
 
-class IdleMemory(PageAnswer):
+class IdleMemory(parts.PageAnswer):
     """What is held, by whom, since when, what it costs and what would free it."""
 
     holdings: tuple[HoldingCard, ...]
@@ -71,12 +62,12 @@ def idle_memory(query: Query, _: Mapping[str, str]) -> IdleMemory:
     idle_text.openers_told(out, loose, sure=not unknown)
     priced = [holding.device_uid for holding in view.holdings if holding.cost_usd is not None]
     return IdleMemory(
-        page=frame(view),
+        page=parts.frame(view),
         holdings=tuple(_holding(holding, view, book) for holding in view.holdings),
         prices=tuple(f"cost: its share of {line}" for line in book.lines(priced)),
         unknown=unknown,
         checked=idle_text.checked(view),
-        openers=tuple((line.depth, line.text) for line in lines(out)),
+        openers=tuple((depth, words) for depth, words, _ in parts.lines(out)),
     )
 
 
@@ -85,23 +76,23 @@ def _holding(holding: Holding, view: View, book: Book) -> HoldingCard:
     since_s, process, now_s = holding.since_s, holding.process, view.taken_at_s
     hours = holding.gib_hours
     addresses = [
-        address(item, live)
+        parts.address(item, live)
         for live in (None if item is None else item.processes) or ()
         if item is not None and process is not None and live.info.key == process.key
     ]
     return HoldingCard(
         key=text.clean(holding.id),
         gpu="?" if item is None else text.clean(item.device.label),
-        badge=mark(badges.holding(holding)),
+        badge=parts.mark(badges.holding(holding)),
         kind=holding.kind,
         who="nobody" if process is None else text.clean(verdict_text.who(process)),
-        context="" if process is None else joined(idle_text.context(process)),
+        context="" if process is None else parts.joined(idle_text.context(process)),
         process=addresses[0] if addresses else None,
         held=units.size(holding.held_bytes),
         since="?" if since_s is None else units.clock(since_s, now_s=now_s),
         lasts="?" if since_s is None else units.duration(max(0.0, now_s - since_s)),
         hours="?" if hours is None else f"{hours:,.1f}",
         cost=cost_text.money(book, holding.cost_usd),
-        evidence=text.clean(holding.evidence, limit=LINE),
-        advice=tuple(text.clean(line, limit=LINE) for line in holding.advice),
+        evidence=text.clean(holding.evidence, limit=parts.LINE),
+        advice=tuple(text.clean(line, limit=parts.LINE) for line in holding.advice),
     )

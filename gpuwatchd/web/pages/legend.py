@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, Kind
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import current_state
-from gpuwatchd.web.pages.page_parts import BadgeMark, PageAnswer, frame
+from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

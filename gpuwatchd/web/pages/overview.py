@@ -16,17 +16,7 @@ from gpuwatchd.view.text import (
     status,
     verdict_text,
 )
-from gpuwatchd.web.pages.page_parts import (
-    AlertLine,
-    BadgeMark,
-    PageAnswer,
-    address,
-    clean,
-    frame,
-    joined,
-    mark,
-    open_alerts,
-)
+from gpuwatchd.web.pages import parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +38,7 @@ class DeviceCard(Shape):
     label: str
     name: str
     memory: str
-    badge: BadgeMark
+    badge: parts.BadgeMark
     used: str
     percent: str
     share: float | None
@@ -71,15 +61,15 @@ class ProcessRow(Shape):
     held: str
     rate: str
     full: str
-    badge: BadgeMark
+    badge: parts.BadgeMark
     host: str
 
 
-class Overview(PageAnswer):
+class Overview(parts.PageAnswer):
     """Everything at a glance."""
 
     devices: tuple[DeviceCard, ...]
-    alerts: tuple[AlertLine, ...]
+    alerts: tuple[parts.AlertLine, ...]
     held: str
     processes: tuple[ProcessRow, ...]
     fitting: int
@@ -92,9 +82,9 @@ def overview(query: Query, parameters: Mapping[str, str]) -> Overview:
     entries = ordered(view.devices)
     rows, fitting = table(entries, parameters)
     return Overview(
-        page=frame(view),
+        page=parts.frame(view),
         devices=tuple(device(view, item) for item in view.devices),
-        alerts=open_alerts(view),
+        alerts=parts.open_alerts(view),
         held=status.held(view),
         processes=rows,
         fitting=fitting,
@@ -119,17 +109,17 @@ def device(view: View, item: LiveDevice) -> DeviceCard:
         label=text.clean(item.device.label),
         name=text.clean(item.device.name),
         memory=device_facts.memory_note(item.device),
-        badge=mark(badges.device(item)),
+        badge=parts.mark(badges.device(item)),
         used=f"{cards.amount(used)}/{units.size(total)}",
         percent=cards.share_of(used, total).strip(),
         share=None if used is None or not total else min(1.0, used / total),
         spark=spark(item, total),
         verdict=_verdict(view, item),
-        facts=tuple(joined([part]) for part in cards.extras(item)),
-        notes=clean(
+        facts=tuple(parts.joined([part]) for part in cards.extras(item)),
+        notes=parts.clean(
             (
-                joined(state),
-                joined(broken),
+                parts.joined(state),
+                parts.joined(broken),
                 device_facts.processes(item),
                 device_facts.unowned(item),
                 "" if others is None else others.line(none=not item.processes),
@@ -145,9 +135,9 @@ def _verdict(view: View, item: LiveDevice) -> tuple[str, ...]:
     instead = device_facts.judged_instead(item, view.devices)
     if item.finding is None and instead:
         return (instead,)
-    first, *others = (joined([part]) for part in cards.judgement(item, item.finding))
+    first, *others = (parts.joined([part]) for part in cards.judgement(item, item.finding))
     beside = badges.device(item)
-    return clean([beside.rest if beside.judged else first, *others])
+    return parts.clean([beside.rest if beside.judged else first, *others])
 
 
 def spark(item: LiveDevice, total: int | None) -> tuple[float | None, ...]:
@@ -186,14 +176,14 @@ def table(
 def _row(item: LiveDevice, process: LiveProcess) -> ProcessRow:
     rate, full = pace(process)
     return ProcessRow(
-        key=address(item, process),
+        key=parts.address(item, process),
         gpu=text.clean(item.device.label),
         who=text.clean(verdict_text.who(process.info)),
         runs=text.clean(process_facts.runs(process.info)),
         held=units.size(process.used_bytes),
         rate=rate,
         full=full,
-        badge=mark(badges.process(process)),
+        badge=parts.mark(badges.process(process)),
         host=text.clean(process_facts.host_growth(process)),
     )
 

@@ -14,8 +14,8 @@ from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers import charts as shapes
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import charts, current_state
-from gpuwatchd.web.pages import page_parts
-from gpuwatchd.web.pages.page_parts import PageAnswer, frame
+from gpuwatchd.web.pages import parts
+from gpuwatchd.web.pages.parts import PageAnswer, frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,7 @@ def picture(query: Query, parameters: Mapping[str, str]) -> ChartAnswer:
     span_s = units.parse_duration(span if span in SPANS else SPANS[0])
     end_s = max(time.time(), view.taken_at_s)  # a simulation runs ahead of the clock
     asked = charts.Asked(end_s - span_s, end_s, POINTS)
-    history = page_parts.history()
+    history = parts.history()
     with nullcontext() if history is None else closing(history):
         drawn = _picture(view, history, parameters, asked)
         shorter = charts.since_record([drawn], asked) if parameters.get("tight") else asked
@@ -99,11 +99,11 @@ def _picture(
     view: View, history: Reader | None, parameters: Mapping[str, str], asked: charts.Asked
 ) -> Picture:
     if "pid" not in parameters:
-        return charts.of_device(history, view, page_parts.device(view, parameters), asked)
-    item, process = page_parts.process(view, parameters)
+        return charts.of_device(history, view, parts.device(view, parameters), asked)
+    item, process = parts.process(view, parameters)
     if item is not None and process is not None:
         return charts.of_process(history, view, item, process, asked)
-    info, device = page_parts.ended(history, parameters)
+    info, device = parts.ended(history, parameters)
     if history is None or device is None:
         raise GpuwatchdError(
             "there is no data of it", hint="gpuwatchctl history", page="errors#nothing-recorded"

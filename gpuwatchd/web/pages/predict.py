@@ -10,7 +10,7 @@ from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import subjects as judged
 from gpuwatchd.view.text import badges, device_facts, prediction, verdict_text
 from gpuwatchd.web.pages import overview
-from gpuwatchd.web.pages.page_parts import BadgeMark, PageAnswer, address, frame, joined, mark
+from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined, mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,17 +22,7 @@ from gpuwatchd.view.text import (
     process_facts,
     verdict_text,
 )
-from gpuwatchd.web.pages import alerts, overview, page_parts, predict
-from gpuwatchd.web.pages.page_parts import (
-    LINE,
-    AlertLine,
-    BadgeMark,
-    PageAnswer,
-    clean,
-    frame,
-    joined,
-    mark,
-)
+from gpuwatchd.web.pages import alerts, overview, parts, predict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +41,7 @@ _MOST_ALERTS = 20
 # ---- one GPU: its numbers, what happened to it, who is on it
 
 
-class GpuPage(PageAnswer):
+class GpuPage(parts.PageAnswer):
     """Everything about one GPU but its chart."""
 
     device: overview.DeviceCard
@@ -59,7 +49,7 @@ class GpuPage(PageAnswer):
     facts: tuple[tuple[str, str], ...]
     """Label and words of what is known beside the curve."""
     events: tuple[str, ...]
-    alerts: tuple[AlertLine, ...]
+    alerts: tuple[parts.AlertLine, ...]
     processes: tuple[overview.ProcessRow, ...]
     fitting: int
     count: int
@@ -68,19 +58,19 @@ class GpuPage(PageAnswer):
 def gpu(query: Query, parameters: Mapping[str, str]) -> GpuPage:
     """Return everything about one GPU but its chart."""
     view = current_state.load_view(query)
-    item = page_parts.device(view, parameters)
+    item = parts.device(view, parameters)
     entries = overview.ordered([item])
     rows, fitting = overview.table(entries, parameters)
     return GpuPage(
-        page=frame(view),
+        page=parts.frame(view),
         device=overview.device(view, item),
         foreseen=predict.subjects(item, whole=True),
         facts=_device_facts(item),
         events=tuple(
-            joined(device_facts.happened(event, now_s=view.taken_at_s))
+            parts.joined(device_facts.happened(event, now_s=view.taken_at_s))
             for event in item.events[::-1]
         ),
-        alerts=page_parts.open_alerts(view, uid=item.device.uid),
+        alerts=parts.open_alerts(view, uid=item.device.uid),
         processes=rows,
         fitting=fitting,
         count=len(entries),
@@ -98,7 +88,7 @@ def _device_facts(item: LiveDevice) -> tuple[tuple[str, str], ...]:
         ("account", "" if item.ledger is None else device_facts.balance(item.ledger)),
         *(("fault", fault) for fault in item.faults),
     ]
-    return tuple((label, text.clean(words, limit=LINE)) for label, words in pairs if words)
+    return tuple((label, text.clean(words, limit=parts.LINE)) for label, words in pairs if words)
 
 
 # ---- one process
@@ -111,67 +101,67 @@ class Place(Shape):
     label: str
 
 
-class ProcessPage(PageAnswer, kw_only=True):
+class ProcessPage(parts.PageAnswer, kw_only=True):
     """What is known of one process now; of one that has ended, what is recorded."""
 
     device: Place
     over: str = ""
     """That it has ended."""
     who: str
-    badge: BadgeMark | None = None
+    badge: parts.BadgeMark | None = None
     held: str = ""
     pace: tuple[str, ...] = ()
     runs: str
     facts: tuple[str, ...]
     foreseen: tuple[predict.JudgedSubject, ...] = ()
-    alerts: tuple[AlertLine, ...] = ()
+    alerts: tuple[parts.AlertLine, ...] = ()
 
 
 def process(query: Query, parameters: Mapping[str, str]) -> ProcessPage:
     """Return what is known of one process."""
     view = current_state.load_view(query)
-    item, live = page_parts.process(view, parameters)
+    item, live = parts.process(view, parameters)
     if item is None or live is None:
         return _over(view, parameters)
     now_s, uid = view.taken_at_s, item.device.uid
     wide = [words for words, _ in process_facts.wide(live, now_s=now_s)]
     return ProcessPage(
-        page=frame(view),
+        page=parts.frame(view),
         device=Place(uid=text.clean(uid), label=text.clean(item.device.label)),
         who=text.clean(verdict_text.who(live.info)),
-        badge=mark(badges.process(live)),
+        badge=parts.mark(badges.process(live)),
         held=units.size(live.used_bytes),
         pace=tuple(words for words in overview.pace(live) if words),
         runs=text.clean(process_facts.runs(live.info)),
-        facts=clean(
+        facts=parts.clean(
             [*wide, verdict_text.baseline_text(live.history), process_facts.host_growth(live)]
         ),
         foreseen=() if live.finding is None else predict.subjects(item, whole=False, only=live),
-        alerts=page_parts.open_alerts(view, uid=uid, process=live.info.key),
+        alerts=parts.open_alerts(view, uid=uid, process=live.info.key),
     )
 
 
 def _over(view: View, parameters: Mapping[str, str]) -> ProcessPage:
-    history = page_parts.history()
+    history = parts.history()
     with nullcontext() if history is None else closing(history):
-        info, device = page_parts.ended(history, parameters)
+        info, device = parts.ended(history, parameters)
     label = "a GPU that is not here" if device is None else device.label
     began_s = info.key.started_at_s
     began = "" if began_s is None else f"since {units.clock(began_s, now_s=view.taken_at_s)}"
     return ProcessPage(
-        page=frame(view),
+        page=parts.frame(view),
         device=Place(uid=parameters.get("gpu", ""), label=text.clean(label)),
         over="It is no longer on this GPU; this is its recorded data.",
         who=text.clean(verdict_text.who(info)),
         runs=text.clean(process_facts.runs(info)),
-        facts=clean([*process_facts.where(info), began]),
+        facts=parts.clean([*process_facts.where(info), began]),
     )
 
 
 # ---- what takes longer
 
 
-class EvidencePage(PageAnswer):
+class EvidencePage(parts.PageAnswer):
     """The whole reasoning on a process, and its earlier runs; as `explain` tells it."""
 
     sections: tuple[shapes.Section, ...]
@@ -187,8 +177,8 @@ class EvidencePage(PageAnswer):
 def evidence(query: Query, parameters: Mapping[str, str]) -> EvidencePage:
     """Return the whole reasoning on a process."""
     view = subjects.judged_view(query)
-    item = page_parts.device(view, parameters)
-    _, live = page_parts.process(view, parameters)
+    item = parts.device(view, parameters)
+    _, live = parts.process(view, parameters)
     if live is None:
         raise GpuwatchdError(
             "it has ended", hint="gpuwatchctl history --pid PID", page="errors#no-such-process"
@@ -198,10 +188,10 @@ def evidence(query: Query, parameters: Mapping[str, str]) -> EvidencePage:
     mine = _alerts(live)
     now_s = time.time()
     return EvidencePage(
-        page=frame(view),
+        page=parts.frame(view),
         sections=whole.sections,
         next_steps=whole.next_steps,
-        missing=clean(words for _, words in warnings),
+        missing=parts.clean(words for _, words in warnings),
         runs=_runs(live, item, view.taken_at_s),
         cost=_cost(query, {alert.key for alert in mine.alerts}, now_s),
         past=tuple(
@@ -232,12 +222,12 @@ def _cost(query: Query, keys: set[str], now_s: float) -> tuple[str, ...]:
     bill.entries = [entry for entry in bill.entries if entry.key in keys]
     out = Page()
     cost_table.incidents(out, bill)
-    return tuple(line.text for line in page_parts.lines(out))
+    return tuple(words for _, words, _ in parts.lines(out))
 
 
 def _runs(live: LiveProcess, item: LiveDevice, now_s: float) -> tuple[tuple[str, ...], ...]:
     key = program_key.key_on(live.info.program, item.device)
-    history = page_parts.history()
+    history = parts.history()
     if key is None or history is None:
         return ()
     with closing(history):
@@ -247,7 +237,7 @@ def _runs(live: LiveProcess, item: LiveDevice, now_s: float) -> tuple[tuple[str,
 
 def _run(run: Run, device: Device, now_s: float) -> tuple[str, ...]:
     did = run.profile
-    parts = (
+    remarks = (
         "ended near the limit" if did.near_limit else "",
         f"marked as {'normal' if did.word == 'normal' else 'a leak'}" if did.word else "",
         "had an alert" if did.alerted else "",
@@ -258,5 +248,5 @@ def _run(run: Run, device: Device, now_s: float) -> tuple[str, ...]:
         units.duration(did.run_s),
         units.size(did.base_bytes),
         units.size(did.top_bytes),
-        joined(parts) or "-",
+        parts.joined(remarks) or "-",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
@@ -113,17 +113,11 @@ def _words(part: Part) -> str:
     return text.clean(part if isinstance(part, str) else part[0], limit=_LONGEST)
 
 
-class IndentedLine(NamedTuple):
-    """One line of a text for a terminal; the style is that of its first part."""
+def lines(page: Page) -> Iterator[tuple[int, str, str]]:
+    """Yield depth (steps of two columns), words and the first part's style of each line of a page.
 
-    depth: int
-    """In steps of two columns."""
-    text: str
-    style: str
-
-
-def lines(page: Page) -> Iterator[IndentedLine]:
-    """Yield the lines of a page; wide gaps become commas, as a browser has no columns."""
+    Wide gaps become commas, as a browser has no columns.
+    """
     for block in page.blocks:
         if isinstance(block, Table):
             continue
@@ -134,7 +128,7 @@ def lines(page: Page) -> Iterator[IndentedLine]:
         if words.strip():
             first = block.parts[0]
             depth = (len(words) - len(words.lstrip())) // 2
-            yield IndentedLine(depth, words.strip(), "" if isinstance(first, str) else first[1])
+            yield depth, words.strip(), "" if isinstance(first, str) else first[1]
 
 
 def mark(badge: badges.Badge) -> BadgeMark:
@@ -198,12 +192,12 @@ def _warnings(view: View, now_s: float) -> Iterator[Notice]:
         undelivered.banner(out, view)
     undelivered.silent(out, view)
     notices: list[Notice] = []
-    for line in lines(out):
-        if line.depth and notices:
-            notices[-1].more += (line.text,)
+    for depth, words, style in lines(out):
+        if depth and notices:
+            notices[-1].more += (words,)
             continue
-        bad = line.style == undelivered.ALARM
-        plain = line.text.removeprefix(undelivered.MARK) if bad else line.text
+        bad = style == undelivered.ALARM
+        plain = words.removeprefix(undelivered.MARK) if bad else words
         notices.append(Notice(code="unheard", text=plain, bad=bad))
     yield from notices
     for problem in undelivered.other_problems(view):
