@@ -114,7 +114,7 @@ ENDPOINTS: Final = (
         (
             _SINCE,
             Parameter(
-                "by", "What it is added up by.", choices=("gpu", "user", "job", "incident")
+                "by", "Group totals by.", choices=("gpu", "user", "job", "incident")
             ),
             _GPU, _USER,
         ),

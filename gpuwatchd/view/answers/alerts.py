@@ -21,14 +21,14 @@ from gpuwatchd.view.answers.current import Silent
 
 
 class UserFeedback(Shape):
-    """What the user said of an alert."""
+    """The user's label of an alert."""
 
     word: Word
     why: str | None
     by: str | None
     given_at: Instant
     undone_at: Instant | None
-    """Null while it holds."""
+    """Null while it is in force."""
 
 
 class AlertCost(Shape):
@@ -46,7 +46,7 @@ class AlertCost(Shape):
 
 
 class Decided(Shape):
-    """One decision on whom to tell."""
+    """One decision on a message."""
 
     at: Instant
     kind: DecisionKind
@@ -71,7 +71,7 @@ class Delivered(Shape):
     held: str | None
     """Why it waits."""
     fallback_of: str | None
-    """The channel that could not."""
+    """The channel that could not deliver it."""
     message_id: str
     subject: str
     also: tuple[str, ...]
@@ -83,7 +83,7 @@ class AlertShape(Shape):
     """One alert."""
 
     id: str
-    """Six characters that other verbs take, too."""
+    """Six characters that other verbs accept, too."""
     key: str
     kind: Literal["leak", "gpu", "held"]
     state: AlertState
@@ -104,13 +104,13 @@ class AlertShape(Shape):
     notices: Count
     next_notice_at: Instant | None
     held_back: str | None
-    """Why nobody is told."""
+    """Why it was held back."""
     group: str | None
-    """What it shares its notices with."""
+    """The group that it shares messages with."""
     flaps: Count
-    """How often it came and went within the hour before."""
+    """How often it opened and resolved within the hour before."""
     inhibited_by: str | None
-    """Key of the alert that makes it no news."""
+    """Key of the alert that inhibits it."""
     silence: Silent | None
     """The one in force."""
     reached_nobody: bool
@@ -166,7 +166,7 @@ class SilenceShape(Shape):
 
 
 class WordShape(UserFeedback):
-    """What was said, of which alert."""
+    """A label, and its alert."""
 
     key: str
     title: str
@@ -175,13 +175,13 @@ class WordShape(UserFeedback):
     process: ProcessId | None
     on_host: bool
     program_known: bool | UnsetType = UNSET
-    """Only of a word just said: whether the program's next runs are judged by it."""
+    """Only of a label just set: whether it applies to the program's next runs."""
     daemon_running: bool | UnsetType = UNSET
-    """Only of a word just said."""
+    """Only of a label just set."""
 
 
 class Rules(Shape):
-    """Who is told what, in sentences."""
+    """Which messages are sent where, in sentences."""
 
     rules: tuple[str, ...]
     notes: tuple[str, ...]
@@ -190,7 +190,7 @@ class Rules(Shape):
 
 
 class Route(Shape):
-    """What becomes of the message on one channel."""
+    """What happens to the message on one channel."""
 
     channel: str
     kind: Literal["send", "wait", "hold"]
@@ -224,14 +224,14 @@ class Letter(Digest):
 
 
 class Tried(Shape):
-    """What would be told of an alert."""
+    """What would be sent about an alert."""
 
     alert: str
     title: str
     notice: NoticeKind
     at: Instant
     text_at: Instant | None
-    """When what the text tells was judged: not before `at`."""
+    """When the text's figures were judged: not before `at`."""
     never: str | None
     """Why such a message is never due."""
     routes: tuple[Route, ...]

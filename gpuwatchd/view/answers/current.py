@@ -82,7 +82,7 @@ class Served(Shape):
 
 
 class Server(Shape):
-    """What a serving engine says of itself."""
+    """What a serving engine reports."""
 
     kind: str
     url: str
@@ -101,7 +101,7 @@ class Server(Shape):
 
 
 class Channel(Shape):
-    """How a channel does."""
+    """State of a channel."""
 
     name: str
     ok: bool | None
@@ -110,18 +110,18 @@ class Channel(Shape):
     failing_since_at: Instant | None
     delivered_at: Instant | None
     waiting: Count
-    """Messages that are to leave by it."""
+    """Messages that wait for it."""
 
 
 class LostShape(Shape):
-    """An alert of the last day that was over, badly, before anybody could be told."""
+    """An alert of the last day that ended badly before any message could be sent."""
 
     key: str
     id: str
     title: str
     severity: Severity
     ended: str
-    """What became of it."""
+    """How it ended."""
     ended_at: Instant | None
 
 
@@ -137,7 +137,7 @@ class Silent(Shape):
 
 
 class ObservedDevices(Answer):
-    """What is seen of the devices."""
+    """State of the devices."""
 
     data: tuple[DeviceNow, ...]
     holdings: tuple[HoldingShape, ...]
@@ -221,7 +221,7 @@ class ExplainedDelivery(Shape):
 
 
 class ExplainedAlert(Shape):
-    """The alert that is open, or meant."""
+    """The alert that is open, or was asked for."""
 
     key: str
     state: AlertState
@@ -236,7 +236,7 @@ class Hardware(Shape):
     """Whether the hardware is to blame."""
 
     word: Literal["clean", "unreadable", "hardware", "application"]
-    """unreadable: it cannot be told."""
+    """unreadable: it is unknown."""
     sentence: str
     look_first: bool
     events: tuple[HappenedShape, ...]
@@ -281,7 +281,7 @@ Explain = of_verb("explain", "Explain", Explained, "``explain``.")
 
 
 class Checked(Shape):
-    """How much was looked at."""
+    """How much was checked."""
 
     devices: Count
     devices_known: Count
@@ -306,7 +306,7 @@ class OpenFiles(Shape):
     whole: bool
     looked: Count
     unreadable: Count
-    """Processes that only root may look into."""
+    """Processes that only root may inspect."""
     holders: tuple[Holder, ...]
 
 

@@ -70,7 +70,7 @@ class Event(Shape):
     """Also ask-to-save, asked-to-save, not-asked-to-save and saved: with `--events`."""
     text: str
     pid: Pid | UnsetType | None = UNSET
-    """Only of a job's work; null where the process is not known any more."""
+    """Only of a job's work; null where the process is no longer known."""
     started_at: Instant | UnsetType | None = UNSET
     by: str | UnsetType | None = UNSET
     """The user; null for a file that was seen."""
@@ -133,7 +133,7 @@ class Change(Shape):
 
 
 class Subject(Shape):
-    """A device or a process in a log, and what is thought of it."""
+    """A device or a process in a log, and its verdict."""
 
     device: DeviceId
     process: AnalyzedProcess | None
@@ -192,12 +192,12 @@ class Case(Shape):
     memory_share: float | None
     process_ended: bool | None
     word: Word | None
-    """What the user said."""
+    """The user's label."""
     true: bool | None
     lead_s: float | None
     """From the alert to the full memory."""
     band_held: bool | None
-    """The interval of the time left held the real one."""
+    """The interval of the time left contained the real one."""
 
 
 class Replayed(Shape):
@@ -212,7 +212,7 @@ class Replayed(Shape):
 
 
 class Setting(Shape):
-    """How settings would have done."""
+    """How settings would have performed."""
 
     name: str
     watches: Count
@@ -325,7 +325,7 @@ class Cost(Answer):
     since_at: Instant
     currency: str
     per_usd: float | None
-    """Units of the currency for one US dollar, by your word."""
+    """Units of the currency for one US dollar, as configured."""
     sums: Sums
     engineer_hours: Count | None
     engineer: float | None

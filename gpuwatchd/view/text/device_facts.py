@@ -205,7 +205,7 @@ def happened(event: Event, *, now_s: float) -> list[Part]:
     style = "yellow" if event.hardware else ""
     look = ""
     if event.hardware is not None:
-        look = "check the hardware first" if event.hardware else "the application's doing"
+        look = "check the hardware first" if event.hardware else "caused by the application"
     sort = sort_of(event.kind, event.text)
     text = f"{sort} {event.text}".strip()
     return [units.clock(event.at_s, now_s=now_s), (text, style), (look, "dim")]
