@@ -12,8 +12,7 @@ from gpuwatchd.cli import output
 from gpuwatchd.cli.doctor import places as checked
 from gpuwatchd.cli.doctor.answer import CheckContext
 from gpuwatchd.cli.flags import Globals
-from gpuwatchd.core import config
-from gpuwatchd.core.config import directories
+from gpuwatchd.core import config, directories
 from gpuwatchd.core.errors import NotAllowed, StoreError
 from gpuwatchd.store import live
 from gpuwatchd.store.directories import private_directory

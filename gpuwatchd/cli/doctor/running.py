@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd import __version__
 from gpuwatchd.cli.doctor.answer import Check, ok, warning
 from gpuwatchd.collect.host.procfs import read_bytes
-from gpuwatchd.core import config, text, units
-from gpuwatchd.core.config import directories
+from gpuwatchd.core import config, directories, text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.queries import state_location
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from gpuwatchd.core import typed
-from gpuwatchd.core.config import directories
+from gpuwatchd.core import directories, typed
 from gpuwatchd.core.errors import NotAllowed, StoreError
 
 if TYPE_CHECKING:
