@@ -39,7 +39,7 @@ _ASK = "(gpuwatchctl web --token prints its token)"
 @click.option(
     "--new-token",
     is_flag=True,
-    help="Serve with a new token, or with --token print one; the old one holds no longer.",
+    help="Serve with a new token, or with --token print one; the old one is no longer valid.",
 )
 def command(
     listen: str | None,
