@@ -22,7 +22,7 @@ def command(exit_code: bool) -> int:  # noqa: FBT001
     """
     flags = options.current()
     if flags.json:
-        return output.emit_answered(live_answers.zombies(flags), exit_code=exit_code)
+        return output.emit_answered(live_answers.idle_memory(flags), exit_code=exit_code)
     view = direct_holdings.idle_view(flags)
     loose = direct_holdings.openers(flags, view)
     idle_memory.show(output.Out(flags), flags, view, loose)

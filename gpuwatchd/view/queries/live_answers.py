@@ -59,7 +59,7 @@ def predict(query: Query, pids: Sequence[int] = ()) -> Answered:
     return Answered(observed(Predict, view), FINDINGS if leaks else OK)
 
 
-def zombies(query: Query) -> Answered:
+def idle_memory(query: Query) -> Answered:
     """Return idle memory, and who has device files open."""
     from gpuwatchd.view.answers.idle_memory import IdleMemory, idle_memory  # noqa: PLC0415 - as below
     from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - what reads /proc
