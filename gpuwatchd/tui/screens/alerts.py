@@ -16,7 +16,6 @@ from gpuwatchd.tui.screens.snooze import SnoozeScreen
 from gpuwatchd.tui.widgets.command_output import Paragraph, blank, sentence
 from gpuwatchd.view.queries import alert_order, incidents, silence_changes, user_filter
 from gpuwatchd.view.text import alert_details, delivery_text
-from gpuwatchd.view.text import alert_list as alerts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -236,7 +235,7 @@ def _paragraphs(listed: Listed) -> Iterable[Paragraph]:
 
 
 def _entry(alert: Alert, found: Incidents, now_s: float, out: Page) -> None:
-    out.flow(alerts.line(alert, found, now_s), rest=" " * 4)
+    out.flow(alert_details.line(alert, found, now_s), rest=" " * 4)
 
 
 class AlertDetailScreen(PagedScreen):

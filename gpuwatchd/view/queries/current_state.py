@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from gpuwatchd.core.codes import ProblemCode
-from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.core.errors import FAILED, FINDINGS, OK, GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import ProcessInfo, is_leak
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess
@@ -282,8 +282,16 @@ def narrow(view: View, pids: Sequence[int]) -> None:
     )
 
 
-def leaks(view: View, *, whole: bool) -> bool:
-    """Return whether anything that is shown leaks; without ``whole``, any of the processes."""
+def exit_code(view: View, query: Query, pids: Sequence[int]) -> int:
+    """Return 1 where no GPU could be read, 3 where anything that is asked about leaks, else 0."""
+    if all(item.reading is None for item in view.devices):
+        return FAILED
+    return FINDINGS if leaks(view, query, pids) else OK
+
+
+def leaks(view: View, query: Query, pids: Sequence[int]) -> bool:
+    """Return whether anything that is asked about leaks; of some processes, any of those."""
+    whole = not pids and not query.user
     return any(
         is_leak(finding)
         for item in view.devices

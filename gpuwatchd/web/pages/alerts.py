@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuwatchd.core import text
 from gpuwatchd.view.queries import current_state, incidents, silence_changes
 from gpuwatchd.view.text import alert_details, badges, verdict_text
-from gpuwatchd.view.text import alert_list as listed
 from gpuwatchd.web.pages import overview, page_parts
 from gpuwatchd.web.pages.page_parts import head
 
@@ -76,7 +75,7 @@ def _terms() -> list[list[str]]:
 
 def row(one: Alert, found: Incidents, now_s: float) -> dict[str, Any]:
     """Return one alert as the list has it."""
-    code, state, when, title, *rest = listed.line(one, found, now_s)
+    code, state, when, title, *rest = alert_details.line(one, found, now_s)
     silence = found.silence(one, now_s)
     return {
         "id": one.code,

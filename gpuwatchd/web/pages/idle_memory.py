@@ -24,8 +24,7 @@ _LINE = 1024
 
 def idle_memory(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all alike
     """Return what is held, by whom, since when, what it costs and what would free it."""
-    view = direct_holdings.idle_view(flags)
-    loose = direct_holdings.openers(flags, view)
+    view, loose = direct_holdings.idle_memory(flags)
     every = [item.device for item in view.devices]
     book = cost_text.Book(flags.load_config().config, every, now_s=view.taken_at_s)
     out = page_parts.Lines()
