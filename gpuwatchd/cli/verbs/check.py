@@ -404,8 +404,8 @@ def command(warn: str | None, crit: str | None, timeout_s: float, mode: str) -> 
 
     0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN: also for a wrong flag, and without the state of a daemon
     that runs (--mode daemon: CRITICAL). RANGE is that of plug-ins: 4h: alerts below, 90 above,
-    @10:20 inside. It is of the time that is left (all, eta), of per cent (used), of a number
-    (leak, zombies), of the age of the last sample (daemon).
+    @10:20 inside. It applies to the time left (all, eta), to per cent (used), to a number
+    (leak, zombies), to the age of the last sample (daemon).
     """
     flags = options.current()
     ranges = _range(warn, "-w", mode), _range(crit, "-c", mode)

@@ -48,7 +48,7 @@ def complete_page(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 def command(words: tuple[str, ...], listed: bool, search: bool) -> int:  # noqa: FBT001
     """Show a page of the manual; without one, what there is to read.
 
-    The pages came with the program: no network is asked.
+    The pages are part of the program: no network access.
     """
     if listed and (search or words):
         raise click.UsageError("--list stands alone")

@@ -91,7 +91,7 @@ def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> 
     "--notice",
     type=click.Choice(NOTICES),
     default="firing",
-    help="Which message of its life (firing).",
+    help="Which message about it (firing).",
 )
 @click.option(
     "--at",

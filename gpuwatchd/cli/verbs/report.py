@@ -29,9 +29,9 @@ _TOP: Final = 5
 @options.user_option
 @click.option(
     "--top", type=click.IntRange(min=0), default=_TOP, show_default=True, metavar="N",
-    help="So many findings and pieces of advice in full.",
+    help="Number of findings and advice items shown in full.",
 )  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="All of them.")
+@click.option("--all", "everything", is_flag=True, help="Show all in full.")
 @click.option(
     "--format",
     "form",

@@ -202,7 +202,7 @@ def _lines(state: ServiceState, now_s: float) -> list[str]:
     "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, metavar="COUNT",
     help="How many lines.",
 )  # fmt: skip
-@click.option("-f", "--follow", is_flag=True, help="Go on as lines come.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new lines.")
 @click.option("--since", type=options.Instant(), metavar="TIME", help="Not before this: 2h (ago).")
 @click.option(
     "--level",

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 class UserFeedback(Shape):
-    """What the user said of an alert."""
+    """The user's label of an alert."""
 
     word: Word
     why: str | None
     who: str | None = msgspec.field(name="by")
     given_at: Instant
     undone_at: Instant | None
-    """Null while it holds."""
+    """Null while it is in force."""
 
 
 class AlertCost(Shape):
@@ -61,7 +61,7 @@ class AlertCost(Shape):
 
 
 class Decided(Shape):
-    """One decision on whom to tell."""
+    """One decision on a message."""
 
     at: Instant
     kind: DecisionKind
@@ -86,7 +86,7 @@ class Delivered(Shape):
     held: str | None
     """Why it waits."""
     fallback_of: str | None
-    """The channel that could not."""
+    """The channel that could not deliver it."""
     message_id: str
     subject: str
     also: tuple[str, ...]
@@ -132,13 +132,13 @@ class AlertShape(Shape):
     notices: Count
     next_notice_at: Instant | None
     held_back: str | None
-    """Why nobody is told."""
+    """Why it was held back."""
     group: str | None
-    """What it shares its notices with."""
+    """The group that it shares messages with."""
     flaps: Count
-    """How often it came and went within the hour before."""
+    """How often it opened and resolved within the hour before."""
     inhibited_by: str | None
-    """Key of the alert that makes it no news."""
+    """Key of the alert that inhibits it."""
     silence: Silent | None
     """The one in force."""
     reached_nobody: bool
@@ -254,9 +254,9 @@ class WordShape(Shape):
     undone_at: Instant | None
     """Null while it holds."""
     program_known: bool | UnsetType = UNSET
-    """Only of a word just said: whether the program's next runs are judged by it."""
+    """Only of a label just set: whether it applies to the program's next runs."""
     daemon_running: bool | UnsetType = UNSET
-    """Only of a word just said."""
+    """Only of a label just set."""
 
 
 def label_entry(
@@ -279,7 +279,7 @@ def label_entry(
 
 
 class Rules(Shape):
-    """Who is told what, in sentences."""
+    """Which messages are sent where, in sentences."""
 
     rules: tuple[str, ...]
     notes: tuple[str, ...]
@@ -288,7 +288,7 @@ class Rules(Shape):
 
 
 class Route(Shape):
-    """What becomes of the message on one channel."""
+    """What happens to the message on one channel."""
 
     channel: str
     kind: Literal["send", "wait", "hold"]
@@ -342,14 +342,14 @@ def message(kind: type[Sent], of: model.Message) -> Sent:
 
 
 class Tried(Shape):
-    """What would be told of an alert."""
+    """What would be sent about an alert."""
 
     alert: str
     title: str
     notice: NoticeKind
     at: Instant
     text_at: Instant | None
-    """When what the text tells was judged: not before `at`."""
+    """When the text's figures were judged: not before `at`."""
     never: str | None
     """Why such a message is never due."""
     routes: tuple[Route, ...]

@@ -166,7 +166,7 @@ class Answer(Head):
     """Age of the live state."""
     warnings: tuple[Warned, ...]
     daemon: DaemonState | None
-    """Null where it plays no part."""
+    """Null where it is not involved."""
 
 
 def of_verb(verb: str, name: str, data: Any, title: str) -> type[Answer]:
@@ -248,7 +248,7 @@ class Verdict(Shape):
     """A judgement."""
 
     leak: bool
-    """A leaking pattern that the settings do not wave off."""
+    """A leaking pattern that the settings do not exclude."""
     tier: Tier
     pattern: Pattern
     severity: Severity
@@ -313,7 +313,7 @@ class LedgerShape(Shape):
     owned_bytes: Bytes | None
     unattributed_bytes: Bytes | None
     baseline_bytes: Bytes | None
-    """What nobody owns while the device is idle."""
+    """What no process owns while the device is idle."""
 
 
 class HappenedShape(Shape):
@@ -325,7 +325,7 @@ class HappenedShape(Shape):
     code: int | None
     """Number of an XID, for example."""
     hardware: bool | None
-    """True: look there first; false: the application's doing; null: neither, or not known."""
+    """True: check it first; false: caused by the application; null: neither, or unknown."""
 
 
 class BlameShape(Shape):
@@ -358,7 +358,7 @@ class KnownShape(Shape):
     runs: Count
     """Earlier runs of the same program that count."""
     word: Word | None
-    """What was last said of one of them, or of this one."""
+    """The last label of one of them, or of this one."""
     siblings: Count
     """Other ranks of the job."""
     yesterday: bool
@@ -420,7 +420,7 @@ class Process(Info):
     host_bytes: Bytes | None
     """Anonymous memory and swap on the host."""
     history: KnownShape | None
-    """Null where the program cannot be known again."""
+    """Null where the program cannot be recognised."""
     verdict: Verdict | None
     host_verdict: Verdict | None
     """On the host's memory."""
@@ -448,7 +448,7 @@ class HoldingShape(Shape):
     kind: HoldingKind
     device_uid: str
     process: Info | None
-    """Null when nobody is known to hold it."""
+    """Null when no process is known to hold it."""
     held_bytes: Bytes | None
     since_at: Instant | None
     evidence: str

@@ -128,7 +128,7 @@ class Served(Shape):
 
 
 class Server(Shape):
-    """What a serving engine says of itself."""
+    """What a serving engine reports."""
 
     kind: str
     url: str
@@ -158,7 +158,7 @@ def server(reading: model.ServerReading, started: Mapping[int, str | None]) -> S
 
 
 class Channel(Shape):
-    """How a channel does."""
+    """State of a channel."""
 
     name: str
     ok: bool | None
@@ -167,18 +167,18 @@ class Channel(Shape):
     failing_since_at: Instant | None
     delivered_at: Instant | None
     waiting: Count
-    """Messages that are to leave by it."""
+    """Messages that wait for it."""
 
 
 class LostShape(Shape):
-    """An alert of the last day that was over, badly, before anybody could be told."""
+    """An alert of the last day that ended badly before any message could be sent."""
 
     key: str
     code: str = msgspec.field(name="id")
     title: str
     severity: Severity
     ended: str
-    """What became of it."""
+    """How it ended."""
     ended_at: Instant | None
 
 
@@ -199,7 +199,7 @@ def silent(silence: model.Silence) -> Silent:
 
 
 class ObservedDevices(Answer):
-    """What is seen of the devices."""
+    """State of the devices."""
 
     data: tuple[DeviceNow, ...]
     holdings: tuple[HoldingShape, ...]

@@ -103,7 +103,7 @@ class Event(Shape):
     """Also ask-to-save, asked-to-save, not-asked-to-save and saved: with `--events`."""
     text: str
     pid: Pid | UnsetType | None = UNSET
-    """Only of a job's work; null where the process is not known any more."""
+    """Only of a job's work; null where the process is no longer known."""
     started_at: Instant | UnsetType | None = UNSET
     by: str | UnsetType | None = UNSET
     """The user; null for a file that was seen."""
@@ -203,7 +203,7 @@ def change(event: replay.Event) -> Change:
 
 
 class Subject(Shape):
-    """A device or a process in a log, and what is thought of it."""
+    """A device or a process in a log, and its verdict."""
 
     device: DeviceId
     process: AnalyzedProcess | None
@@ -291,12 +291,12 @@ class Case(Shape):
     memory_share: float | None
     process_ended: bool | None
     word: Word | None
-    """What the user said."""
+    """The user's label."""
     true: bool | None
     lead_s: float | None
     """From the alert to the full memory."""
     band_held: bool | None
-    """The interval of the time left held the real one."""
+    """The interval of the time left contained the real one."""
 
 
 def case(of: BacktestCase) -> Case:
@@ -340,7 +340,7 @@ def replayed(report: DeviceReport) -> Replayed:
 
 
 class Setting(Shape):
-    """How settings would have done."""
+    """How settings would have performed."""
 
     name: str
     watches: Count

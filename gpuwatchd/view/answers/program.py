@@ -35,7 +35,7 @@ class CheckShape(Shape):
     level: Literal["ok", "warning", "failed"]
     text: str
     hint: str
-    """The command (or step) that mends it; empty where nothing is wrong."""
+    """The command (or step) that fixes it; empty where nothing is wrong."""
     id: str
     """What is wrong, the same in every version; where nothing is, the check that says so."""
     page: str
@@ -57,7 +57,7 @@ class Performance(Shape):
 
 
 class PluginData(Shape):
-    """What a monitoring system is told."""
+    """What a monitoring system gets."""
 
     mode: Literal["all", "leak", "eta", "used", "zombies", "daemon"]
     state: Literal["OK", "WARNING", "CRITICAL", "UNKNOWN"]
@@ -119,7 +119,7 @@ class Done(Shape, kw_only=True):
 
 
 class ServiceNow(Shape):
-    """How the service is, as the service manager says."""
+    """State of the service, as the service manager reports it."""
 
     running: bool
     state: Literal["running", "starting", "stopping", "stopped", "failed", "not-installed"]
@@ -131,7 +131,7 @@ class ServiceNow(Shape):
     pid: Pid | None
     restarts: Count | None
     result: str | None
-    """How it ended last, in the manager's word; null for well."""
+    """How it ended last, in the manager's word; null for success."""
     exit_code: int | None
     memory_bytes: Bytes | None
     memory_max_bytes: Bytes | None
@@ -180,7 +180,7 @@ class ReleaseData(Shape, kw_only=True):
 
 
 class Saved(Shape):
-    """A job that said that it has saved its work."""
+    """A job that reported that it has saved its work."""
 
     pid: Pid
     started_at: Instant | None
@@ -194,7 +194,7 @@ class Asked(Shape):
 
     process: ProcessId
     asked: bool
-    """False: only said what would be done."""
+    """False: nothing was done, only printed."""
     result: str
 
 
@@ -202,7 +202,7 @@ class Asked(Shape):
 
 
 class Serving(Shape):
-    """Where the live page is, and its key."""
+    """Address and token of the live page."""
 
     url: str | None
     """With the token; null of a unix socket, with --token, and where the output is no terminal."""
@@ -242,7 +242,7 @@ class DemoEvent(Shape):
 
 
 class Scored(Shape):
-    """One program of the script, and what was said about it."""
+    """One program of the script, and what was found."""
 
     program: str
     planted: str

@@ -60,7 +60,8 @@ def label(named: str, word: Literal["normal", "leak"], why: str | None) -> Label
         why=silence_changes.because(why) or None,
         who=user(),
     )
-    with state_location.writing() as place:
+    because = [f"--why={given.why}"] if given.why else []
+    with state_location.writing("feedback", alert.key, word, *because) as place:
         kept = store.write(place.state_dir, given)
     learned = alert.subject.process is not None and alert.subject.process in found.known
     return Labelled(kept, alert, learned, current_state.running())
@@ -93,7 +94,7 @@ def unlabel(named: str) -> UserLabel:
             raise none from error
     last = next(label for label in reversed(found.words) if label.alert_key == key)
     now_s = time.time()
-    with state_location.writing() as place:
+    with state_location.writing("feedback", "undo", key) as place:
         undone = store.remove_label(place.state_dir, key, now_s)
     if not undone:
         raise none

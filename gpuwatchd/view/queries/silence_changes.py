@@ -268,8 +268,19 @@ def keep(silence: Silence) -> Silence:
     """
     from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
 
-    with state_location.writing() as place:
+    with state_location.writing(*_words(silence)) as place:
         return store.add(place.state_dir, silence)
+
+
+def _words(silence: Silence) -> list[str]:
+    """Return the verb that sets a silence."""
+    matcher = silence.matcher
+    given = ((name, getattr(matcher, name)) for name in CONDITIONS)
+    rule = [matcher.key] if matcher.key else [f"--{name}={value}" for name, value in given if value]
+    minutes = round((silence.until_at_s - silence.from_at_s) / 60)
+    more = ["--even-critical"] if silence.even_critical else []
+    more += [f"--why={silence.why}"] if silence.why else []
+    return ["snooze", *rule, UNTIL_RESOLVED if silence.until_resolved else f"{minutes}m", *more]
 
 
 def take_back(standing: Sequence[Silence], now_s: float) -> int:
@@ -285,7 +296,7 @@ def take_back(standing: Sequence[Silence], now_s: float) -> int:
     from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
 
     rows = tuple(silence.row for silence in standing if silence.row is not None)
-    with state_location.writing() as place:
+    with state_location.writing("snooze", "clear", *map(str, rows)) as place:
         return store.clear(place.state_dir, rows, now_s) if rows else 0
 
 
