@@ -347,8 +347,6 @@ MODES: Final[dict[str, Callable[[Case], Answer]]] = {
     "zombies": idle_memory,
     "daemon": daemon,
 }
-
-
 _OWN: Final = "all"
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.ports import Notifier
 
 _STYLES = {"arrived": "green", "usable": "green", "failed": "red", "not-usable": "yellow"}
-
-
 _CHANNELS = click.argument(
     "channels",
     nargs=-1,

@@ -12,8 +12,7 @@ from gpuwatchd.tui.base import SCROLLING, Settled
 from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import cost_entries, incidents, subjects
-from gpuwatchd.view.text import alert_list as alerts
-from gpuwatchd.view.text import badges, explanation, process_facts, verdict_text
+from gpuwatchd.view.text import alert_details, badges, explanation, process_facts, verdict_text
 from gpuwatchd.view.text import cost_table as cost
 from gpuwatchd.view.text import explanation as explain
 
@@ -259,4 +258,4 @@ def _listed(mine: list[Alert], found: Incidents | None) -> Iterator[Written]:
 
 
 def _alert(alert: Alert, found: Incidents, now_s: float, out: Page) -> None:
-    out.flow(alerts.line(alert, found, now_s), first="  ", rest="    ")
+    out.flow(alert_details.line(alert, found, now_s), first="  ", rest="    ")

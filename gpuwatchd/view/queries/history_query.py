@@ -115,7 +115,7 @@ def judged(
         return None
     from gpuwatchd.view.queries.current_state import View  # noqa: PLC0415 - look imports us
 
-    view = View("database", newest_s, devices)
+    view = View("database", newest_s, tuple(devices))
     view.warnings.append(
         ("from-history", "evaluated from the history, without the daemon's alerts")
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gpuwatchd.core.errors import FAILED, FINDINGS, OK
+from gpuwatchd.core.errors import FINDINGS, OK
 from gpuwatchd.view.answers import alerts as structs
 from gpuwatchd.view.answers.current import Predict, Status, observed
 from gpuwatchd.view.answers.envelope import Answered, answer_of
@@ -44,18 +44,14 @@ def status(
     """Return every GPU now; of some processes those alone."""
     view = current_state.load_view(query)
     current_state.narrow(view, pids)
-    answer = observed(kind, view)
-    if all(item.reading is None for item in view.devices):
-        return Answered(answer, FAILED)
-    leaks = current_state.leaks(view, whole=not pids and not query.user)
-    return Answered(answer, FINDINGS if leaks else OK)
+    return Answered(observed(kind, view), current_state.exit_code(view, query, pids))
 
 
 def predict(query: Query, pids: Sequence[int] = ()) -> Answered:
     """Return the same with a verdict in any case: without a live state, from the history."""
     view = subjects.judged_view(query)
     current_state.narrow(view, pids)
-    leaks = current_state.leaks(view, whole=not pids and not query.user)
+    leaks = current_state.leaks(view, query, pids)
     return Answered(observed(Predict, view), FINDINGS if leaks else OK)
 
 
@@ -64,8 +60,7 @@ def idle_memory(query: Query) -> Answered:
     from gpuwatchd.view.answers.idle_memory import IdleMemory, idle_memory  # noqa: PLC0415 - as below
     from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - what reads /proc
 
-    view = direct_holdings.idle_view(query)
-    loose = direct_holdings.openers(query, view)
+    view, loose = direct_holdings.idle_memory(query)
     answer = answer_of(IdleMemory, idle_memory(view, loose), view=view)
     return Answered(answer, FINDINGS if view.holdings else OK)
 

@@ -111,7 +111,7 @@ class Period:
         if self.view is not None and self.present:
             return self.view
         return current_state.View(
-            "database", self.asked.until_s, [self.item(device) for device in self.devices]
+            "database", self.asked.until_s, tuple(self.item(device) for device in self.devices)
         )
 
 
