@@ -17,7 +17,8 @@ from gpuwatchd.cli.monitoring_plugin import CRITICAL, OK, WARNING, Answer, Perf,
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import live
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.answers.program import Check, Performance, PluginData
 from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
@@ -418,7 +419,7 @@ def command(warn: str | None, crit: str | None, timeout_s: float, mode: str) -> 
             monitoring_plugin.UNKNOWN, f"no answer within {timeout_s:g} s"
         )
     if flags.json:
-        output.emit("check", _payload(answer, mode), source="state-file")
+        output.emit_answer(Check, _data(answer, mode), source="state-file")
     else:
         click.echo(monitoring_plugin.render(answer))
     return answer.state
@@ -511,21 +512,22 @@ def _state() -> LiveState:
     return state
 
 
-def _payload(answer: Answer, mode: str) -> dict[str, Any]:
-    return {
-        "mode": mode,
-        "state": monitoring_plugin.STATES[answer.state],
-        "exit_code": answer.state,
-        "text": monitoring_plugin.safe(answer.line),
-        "details": [monitoring_plugin.safe(line) for line in answer.more],
-        "perfdata": [
-            {
-                **envelope.fields(perf, "label value unit"),
-                "warning": str(perf.warn) if perf.warn is not None else None,
-                "critical": str(perf.crit) if perf.crit is not None else None,
-                "min": perf.low,
-                "max": perf.high,
-            }
+def _data(answer: Answer, mode: Any) -> PluginData:
+    return PluginData(
+        mode=mode,
+        state=monitoring_plugin.STATES[answer.state],
+        exit_code=answer.state,
+        text=monitoring_plugin.safe(answer.line),
+        details=tuple(map(monitoring_plugin.safe, answer.more)),
+        perfdata=tuple(
+            fill(
+                Performance,
+                perf,
+                warning=None if perf.warn is None else str(perf.warn),
+                critical=None if perf.crit is None else str(perf.crit),
+                min=perf.low,
+                max=perf.high,
+            )
             for perf in answer.perf
-        ],
-    }
+        ),
+    )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import time
+from typing import TYPE_CHECKING, Literal, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
+from gpuwatchd.analysis import cost
+from gpuwatchd.core import text
 from gpuwatchd.core.model import AlertState, DecisionKind, NoticeKind, Severity
 from gpuwatchd.view.answers.base import (
     Answer,
@@ -15,9 +19,20 @@ from gpuwatchd.view.answers.base import (
     Shape,
     Verdict,
     Word,
+    fill,
+    maybe,
     of_verb,
+    verdict,
 )
-from gpuwatchd.view.answers.current import Silent
+from gpuwatchd.view.answers.current import Silent, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.core import model
+    from gpuwatchd.store.labels import UserLabel
+    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.text.alert_details import AlertRecord
 
 
 class UserFeedback(Shape):
@@ -25,7 +40,7 @@ class UserFeedback(Shape):
 
     word: Word
     why: str | None
-    by: str | None
+    who: str | None = msgspec.field(name="by")
     given_at: Instant
     undone_at: Instant | None
     """Null while it is in force."""
@@ -51,7 +66,7 @@ class Decided(Shape):
     at: Instant
     kind: DecisionKind
     notice: str | None
-    channel: str | None
+    target: str | None = msgspec.field(name="channel")
     reason: str
 
 
@@ -79,11 +94,24 @@ class Delivered(Shape):
     dry_run: bool
 
 
+def delivered(delivery: model.Delivery) -> Delivered:
+    """Return one message on one channel."""
+    message = delivery.message
+    return fill(
+        Delivered,
+        delivery,
+        notice=message.notice,
+        message_id=text.clean(message.id),
+        subject=text.clean(message.subject),
+        also=tuple(map(text.clean, message.also)),
+    )
+
+
 class AlertShape(Shape):
     """One alert."""
 
-    id: str
-    """Six characters that other verbs accept, too."""
+    code: str = msgspec.field(name="id")
+    """Six characters that other verbs take, too."""
     key: str
     kind: Literal["leak", "gpu", "held"]
     state: AlertState
@@ -124,6 +152,31 @@ class AlertShape(Shape):
     """Null in the list."""
 
 
+def alert(of: model.Alert, found: Incidents, record: AlertRecord | None = None) -> AlertShape:
+    """Return one alert; without a record what was decided and delivered was not asked for."""
+    silence = found.silence(of, time.time())
+    decisions = None if record is None else record.decisions
+    deliveries = None if record is None else record.deliveries
+    return fill(
+        AlertShape,
+        of,
+        device_uid=text.clean(of.subject.device_uid),
+        process=fill(ProcessId, of.subject.process),
+        user=maybe(found.user(of)),
+        unattributed=of.subject.unattributed,
+        on_host=of.subject.host,
+        silence=None if silence is None else silent(silence),
+        reached_nobody=of.key in found.untold,
+        feedback=fill(UserFeedback, found.user_label(of)),
+        cost=fill(AlertCost, of.cost, line=text.clean(cost.line(of.cost))),
+        verdict=verdict(of.finding),
+        decisions=None
+        if decisions is None
+        else tuple(fill(Decided, decision) for decision in decisions),
+        deliveries=None if deliveries is None else tuple(map(delivered, deliveries)),
+    )
+
+
 class Alerts(Answer):
     """``alerts``."""
 
@@ -148,7 +201,7 @@ class MatcherShape(Shape):
 class SilenceShape(Shape):
     """A silence, and which alerts it is about."""
 
-    id: int | None
+    row: int | None = msgspec.field(name="id")
     matcher: MatcherShape
     state: Literal["in-force", "over", "cleared"]
     from_at: Instant
@@ -165,19 +218,64 @@ class SilenceShape(Shape):
     """Only of one that was just set."""
 
 
-class WordShape(UserFeedback):
-    """A label, and its alert."""
+def silence_entry(
+    silence: model.Silence,
+    state: Literal["in-force", "over", "cleared"],
+    fits: Iterable[model.Alert] = (),
+    *,
+    daemon_running: bool | UnsetType = UNSET,
+) -> SilenceShape:
+    """Return a silence."""
+    matcher = silence.matcher
+    named = {name: text.clean(getattr(matcher, name)) for name in MatcherShape.__struct_fields__}
+    return fill(
+        SilenceShape,
+        silence,
+        matcher=MatcherShape(**{name: value for name, value in named.items() if value}),
+        state=state,
+        fits=tuple(text.clean(alert.key) for alert in fits),
+        daemon_running=daemon_running,
+    )
 
-    key: str
+
+class WordShape(Shape):
+    """What was said, of which alert."""
+
+    alert_key: str = msgspec.field(name="key")
     title: str
     opened_at: Instant
     device_uid: str
     process: ProcessId | None
     on_host: bool
+    word: Word
+    why: str | None
+    who: str | None = msgspec.field(name="by")
+    given_at: Instant
+    undone_at: Instant | None
+    """Null while it holds."""
     program_known: bool | UnsetType = UNSET
     """Only of a label just set: whether it applies to the program's next runs."""
     daemon_running: bool | UnsetType = UNSET
     """Only of a label just set."""
+
+
+def label_entry(
+    label: UserLabel,
+    *,
+    program_known: bool | UnsetType = UNSET,
+    daemon_running: bool | UnsetType = UNSET,
+) -> WordShape:
+    """Return what was said."""
+    subject = label.subject
+    return fill(
+        WordShape,
+        label,
+        device_uid=text.clean(subject.device_uid),
+        process=fill(ProcessId, subject.process),
+        on_host=subject.host,
+        program_known=program_known,
+        daemon_running=daemon_running,
+    )
 
 
 class Rules(Shape):
@@ -208,19 +306,39 @@ class Override(Shape):
 class Digest(Shape):
     """A message as it would be sent."""
 
+    subject: str
+    body: tuple[str, ...]
+    """Lines."""
+    facts: dict[str, str]
+    """Label to text."""
+    severity: Severity
+    command: str
+
+
+class Letter(Shape):
+    """A message about an alert."""
+
     severity: Severity
     subject: str
     body: tuple[str, ...]
     """Lines."""
     facts: dict[str, str]
     """Label to text."""
+    cost: str | None
     command: str
 
 
-class Letter(Digest):
-    """A message about an alert."""
+Sent = TypeVar("Sent", Digest, Letter)
 
-    cost: str | None
+
+def message(kind: type[Sent], of: model.Message) -> Sent:
+    """Return a message as it would be sent."""
+    return fill(
+        kind,
+        of,
+        body=tuple(map(text.clean, of.body.splitlines())),
+        facts={text.clean(name): text.clean(value) for name, value in of.facts.items()},
+    )
 
 
 class Tried(Shape):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -17,8 +17,12 @@ from gpuwatchd.view.answers.base import (
     Seconds,
     Shape,
     Verdict,
+    fill,
     of_verb,
 )
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import ServiceState
 
 Setting = None | bool | int | float | str | list[Any] | dict[str, Any]
 """A value of the configuration, as TOML has it."""
@@ -106,12 +110,12 @@ class Validated(Shape):
     rules: tuple[str, ...]
 
 
-class Done(Shape):
+class Done(Shape, kw_only=True):
     """What was done, step by step."""
 
-    done: tuple[str, ...]
     dry_run: bool | UnsetType = UNSET
-    """Only of ``install`` and ``uninstall``: nothing was done, only printed."""
+    """Only of ``install`` and ``uninstall``: only said what would be done."""
+    done: tuple[str, ...]
 
 
 class ServiceNow(Shape):
@@ -139,6 +143,20 @@ class ServiceNow(Shape):
     hints: tuple[str, ...]
 
 
+def service_now(state: ServiceState) -> ServiceNow:
+    """Return how the service is; what the manager says is shown as it is."""
+    return fill(
+        ServiceNow,
+        state,
+        text=state.text,
+        result=state.result or None,
+        file=state.file or None,
+        beside=state.beside,
+        log=state.log,
+        hints=state.hints,
+    )
+
+
 class Unit(Shape):
     """The unit or property list."""
 
@@ -146,15 +164,15 @@ class Unit(Shape):
     unit: str
 
 
-class ReleaseData(Shape):
-    """Whether the daemon has released the driver."""
+class ReleaseData(Shape, kw_only=True):
+    """Whether the daemon has let go of the driver."""
 
-    released: bool | None
-    """Null: asked, not waited for."""
     until_at: Instant | None
     """Null with ``--end``."""
     daemon: ProcessId | UnsetType | None = UNSET
     """Who was asked; absent with ``--end``."""
+    released: bool | None
+    """Null: asked, not waited for."""
     open_files: tuple[str, ...] | UnsetType | None = UNSET
     """Device files that it still holds; null where they cannot be seen."""
     was_released: bool | UnsetType = UNSET

@@ -122,10 +122,17 @@ class Held(Shape):
     peak_bytes: Bytes | None
 
 
-class HeldBy(Held):
+class HeldBy(Shape):
     """The same of one user."""
 
     name: str
+    processes: Count
+    gib_hours: float | None
+    """Memory times time."""
+    gpu_hours: float | None
+    """Time of the GPU, shared by what each process held."""
+    cost_usd: float | None
+    peak_bytes: Bytes | None
 
 
 class ReportHolder(Shape):
