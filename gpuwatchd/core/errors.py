@@ -74,16 +74,14 @@ class SourceError(GpuwatchdError):
 
 
 class SourceUnavailable(SourceError):
-    """No such thing on this machine (no driver, no library): quiet, retried now and then.
-
-    Its attribute ``brief`` is the message in few words, where that is longer.
-    """
+    """No such thing on this machine (no driver, no library): quiet, retried now and then."""
 
     default_page = "errors#no-gpu"
 
     def __init__(self, message: str, *, hint: str = "", page: str = "", brief: str = "") -> None:
         super().__init__(message, hint=hint, page=page)
         self.brief = brief
+        """The message in few words, where that is longer."""
 
 
 class DeviceLost(SourceError):
