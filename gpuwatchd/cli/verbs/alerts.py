@@ -1,4 +1,4 @@
-"""``alerts``: what is open, what was, who was told, and what was held back and why."""
+"""``alerts``: what is open, what was, what was sent, and what was held back and why."""
 
 from __future__ import annotations
 

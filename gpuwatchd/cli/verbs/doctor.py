@@ -1,4 +1,4 @@
-"""``doctor``: what works here, what is missing, and the command that mends it."""
+"""``doctor``: what works here, what is missing, and the command that fixes it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import msgspec
 
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import FAILED, FINDINGS, OK, GpuwatchdError, SourceUnavailable
-from gpuwatchd.core.model import ProcessInfo, is_leak
+from gpuwatchd.core.model import Fault, ProcessInfo, is_leak
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.view.queries import state_location
@@ -344,7 +344,7 @@ def read_sources(query: Query) -> View:
     settings = query.load_config().config
     items: list[LiveDevice] = []
     reasons: list[str] = []
-    quiet: list[str] = []
+    quiet: list[Fault] = []
     hint = "gpuwatchctl doctor"
     for name, optional in selection.choices(settings.sources):
         if name.partition(":")[0] == "replay":
@@ -354,13 +354,16 @@ def read_sources(query: Query) -> View:
             reasons.append(_let_go(until_s))
             hint = TAKE_BACK
             continue
-        texts: list[str] = []
+        faults: list[Fault] = []
         try:
-            items += (seen := _look_once(name, settings, texts))
+            items += (seen := _look_once(name, settings, faults))
         except GpuwatchdError as error:
-            texts.append(error.message)
+            faults.append(Fault(where=name, why=error.message, brief=getattr(error, "brief", "")))
             seen = []
-        (reasons if seen or not optional else quiet).extend(texts)
+        if seen or not optional:
+            reasons += [fault.why for fault in faults]
+        else:
+            quiet += faults
     if not items:
         # What was merely tried is told in short; what somebody must mend, as it is.
         text = "; ".join(reasons) or ("" if quiet else "no source is enabled")
@@ -380,21 +383,21 @@ def _let_go(until_s: float) -> str:
     return f"the GPUs are released on request until {until} ({TAKE_BACK})"
 
 
-def _look_once(name: str, settings: Config, reasons: list[str]) -> list[LiveDevice]:
+def _look_once(name: str, settings: Config, faults: list[Fault]) -> list[LiveDevice]:
     from gpuwatchd.collect import selection  # noqa: PLC0415 - only where there is no live state
 
     source = selection.make(name, settings.sources)
     try:
         usable = source.probe()
         if not usable.ok:
-            reasons.append(usable.reason)
+            faults.append(Fault(where=name, why=usable.reason, brief=usable.brief))
             return []
         sample: Sample = source.read()
         devices: Sequence[Device] = tuple(source.devices())
     finally:
         with contextlib.suppress(GpuwatchdError):
             source.close()
-    reasons += [f.why for f in sample.faults if f.device_uid is None]
+    faults += [fault for fault in sample.faults if fault.device_uid is None]
     readings = {reading.device_uid: reading for reading in sample.readings}
     infos = _identify(sample)
     return [_live_device(d, readings.get(d.uid), sample, infos) for d in devices]

@@ -182,7 +182,7 @@ def _silent(alert: Alert, found: Incidents, now_s: float) -> str:
 def _why_quiet(alert: Alert) -> str:
     """Return why nothing was sent although something was seen; "" when something was."""
     if alert.notices or alert.state == "resolved":
-        return "" if alert.notices else "it was over before a notice was due"
+        return "" if alert.notices else "it was resolved before a message was due"
     if alert.state in {"pending", "watch"}:
         return "the evidence is not strong enough for an alert yet; a watch is shown, not sent"
     return "the first message waits, in case it resolves quickly"
