@@ -8,11 +8,8 @@ open-ended has no end.
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
-
-from gpuwatchd.core import units
 from gpuwatchd.core.design import Kind
 from gpuwatchd.core.model.base import Severity, Value
 
@@ -130,44 +127,3 @@ class Order(Value, frozen=True, kw_only=True):
     """Without title, verdict and legend: who shows it says all three."""
     window: tuple[float, float] | None = None
     """The span that is shown, epoch seconds; None: all, with the forecast."""
-
-
-# A picture as JSON, for ``plot --json``, the report and the live page.
-
-
-def to_json(picture: Picture) -> dict[str, Any]:
-    """Return a picture with RFC 3339 instants; curves are arrays of epoch seconds and bytes."""
-    forecast = picture.forecast
-    return {
-        "key": picture.key,
-        "title": picture.title,
-        "kind": picture.kind,
-        "verdict": picture.verdict,
-        "begin_at": units.instant(picture.begin_s),
-        "end_at": units.instant(picture.end_s),
-        "now_at": units.instant(picture.now_s),
-        "curve": msgspec.to_builtins(picture.curve),
-        "floor": msgspec.to_builtins(picture.floor),
-        "limit_bytes": picture.limit_bytes,
-        "forecast": None
-        if forecast is None
-        else {
-            "judged_at": units.instant(forecast.judged_at_s),
-            "level_bytes": forecast.level_bytes,
-            "rate_bytes_per_s": forecast.rate_bytes_per_s,
-            "onset_at": units.instant(forecast.onset_at_s),
-            "limit_bytes": forecast.limit_bytes,
-            "low_s": forecast.low_s,
-            "mid_s": forecast.mid_s,
-            "high_s": forecast.high_s,
-        },
-        "marks": [
-            {"at": units.instant(m.at_s), "kind": m.kind, "text": m.text, "severity": m.severity}
-            for m in picture.marks
-        ],
-        "gaps": [
-            {"begin_at": units.instant(g.begin_s), "end_at": units.instant(g.end_s), "why": g.why}
-            for g in picture.gaps
-        ],
-        "notes": list(picture.notes),
-    }

@@ -14,7 +14,9 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.charts import chart_model, scales, text_description
+import msgspec
+
+from gpuwatchd.charts import scales, text_description
 from gpuwatchd.charts.svg import Markup, badge, draw, element, join, table
 from gpuwatchd.core import units
 from gpuwatchd.core.design import (
@@ -88,8 +90,8 @@ def _legend(picture: Picture) -> Markup:
 
 
 def document(
-    title: str, body: Node, *, pictures: Sequence[Picture], lang: str = "en",
-    head: Node = None, foot: Node = None,
+    title: str, body: Node, *, pictures: Sequence[Picture], data: Sequence[object] = (),
+    lang: str = "en", head: Node = None, foot: Node = None,
 ) -> str:  # fmt: skip
     """Return a whole page.
 
@@ -101,6 +103,8 @@ def document(
         What is in ``main``: begins with the only ``h1`` unless ``head`` has it.
     pictures
         Those whose :func:`figure` is in the body, by their place.
+    data
+        The same pictures as ``plot --json`` answers them.
     lang
         Of the words.
     head, foot
@@ -115,9 +119,9 @@ def document(
     )
     programs = ""
     if script:
-        data = _data(pictures)
+        encoded = _data(pictures, data)
         programs = (
-            f'<script type="application/json" id="gpuwatchd-data">{data}</script>'
+            f'<script type="application/json" id="gpuwatchd-data">{encoded}</script>'
             f"<script>{script}</script>"
         )
     return (
@@ -141,8 +145,8 @@ def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _data(pictures: Sequence[Picture]) -> str:
-    found: dict[str, Any] = {"pictures": [chart_model.to_json(picture) for picture in pictures]}
+def _data(pictures: Sequence[Picture], data: Sequence[object]) -> str:
+    found: dict[str, Any] = {"pictures": msgspec.to_builtins(data)}
     if pictures:
         begin_s = min(picture.begin_s for picture in pictures)
         # A forecast reaches further, at most four times the span again.

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
 
+from gpuwatchd.core.errors import FINDINGS, OK
 from gpuwatchd.view.blocks import Flow, Page, use_colour
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.flags import Globals
     from gpuwatchd.view.blocks import Block
+    from gpuwatchd.view.queries.live_answers import Answered
 
 _SGR = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36",
@@ -69,6 +71,12 @@ def emit_answer(kind: type[Any], data: Any, **more: Any) -> None:
     from gpuwatchd.view.answers import envelope  # noqa: PLC0415 - only for those who want JSON
 
     emit_json(envelope.answer_of(kind, data, **more))
+
+
+def emit_answered(answered: Answered, *, exit_code: bool = False) -> int:
+    """Write an answer, and return the exit code; that of findings only where it is asked for."""
+    emit_json(answered.answer)
+    return OK if answered.exit_code == FINDINGS and not exit_code else answered.exit_code
 
 
 def columns(stream: TextIO, environ: Mapping[str, str]) -> int:

@@ -21,16 +21,17 @@ def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
 
     1 when no GPU could be read; 3 for a leak where ``exit_code`` asks for it.
     """
-    view = current_state.load_view(flags)
-    status.narrow(view, pids)
-    whole = not pids and not flags.user
     if flags.json:
-        output.emit_json(status.answer("status", view))
-    else:
-        status.show(output.Out(flags), view, whole=whole, verbose=flags.verbose, wide=flags.wide)
+        from gpuwatchd.view.queries import live_answers  # noqa: PLC0415 - Structs come with it
+
+        return output.emit_answered(live_answers.status(flags, pids), exit_code=exit_code)
+    view = current_state.load_view(flags)
+    current_state.narrow(view, pids)
+    whole = not pids and not flags.user
+    status.show(output.Out(flags), view, whole=whole, verbose=flags.verbose, wide=flags.wide)
     if all(item.reading is None for item in view.devices):
         return exits.FAILED
-    return exits.FINDINGS if exit_code and status.leaks(view, whole=whole) else exits.OK
+    return exits.FINDINGS if exit_code and current_state.leaks(view, whole=whole) else exits.OK
 
 
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
@@ -46,7 +47,7 @@ def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: 
     while True:
         try:
             view = current_state.load_view(flags)
-            status.narrow(view, pids)
+            current_state.narrow(view, pids)
             _show(flags, view, whole=not pids and not flags.user)
         except GpuwatchdError as error:
             if done == 0:

@@ -10,7 +10,7 @@ from msgspec import Meta
 from gpuwatchd import __version__
 from gpuwatchd.core import typed
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.view import answers
+from gpuwatchd.view.answers import by_verb
 from gpuwatchd.view.answers.base import Failure
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ Every answer is what the verb of `gpuwatchctl` prints with `--json`; the header
 def document() -> dict[str, Any]:
     """Return the whole description."""
     kinds: set[type[Any]] = {Failure, SnoozeBody, FeedbackBody}
-    kinds |= {kind for endpoint in ENDPOINTS for kind in answers.ANSWERS[endpoint.verb]}
+    kinds |= {kind for endpoint in ENDPOINTS for kind in by_verb.ANSWERS[endpoint.verb]}
     ordered = sorted(kinds, key=lambda one: one.__name__)
     _, parts = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     paths: dict[str, Any] = {}
@@ -339,7 +339,7 @@ def encoded() -> bytes:
 
 
 def _read(endpoint: Endpoint) -> dict[str, Any]:
-    kinds = answers.ANSWERS[endpoint.verb]
+    kinds = by_verb.ANSWERS[endpoint.verb]
     if endpoint.verb == "alerts":
         kinds = (kinds[endpoint.shape],)
     parameters = [_parameter(each) for each in endpoint.parameters]
@@ -372,7 +372,7 @@ def _write(  # noqa: PLR0917 - one argument per column of the table
         "summary": about,
         "tags": [verb],
         "responses": {
-            "200" if method == "delete" else "201": _answer(answers.ANSWERS[verb]),
+            "200" if method == "delete" else "201": _answer(by_verb.ANSWERS[verb]),
             **_refused("400", "404", "405", "409", "413", "415", *(["408"] if body else [])),
         },
     }

@@ -69,7 +69,8 @@ def write_state(directory: Path) -> None:
         )
         for index in range(GPUS)
     )
-    live.write(directory, world.state(devices=devices, taken_at_s=time.time() + 3600))
+    state = world.state(devices=devices, taken_at_s=time.time() + 3600, coded=True)
+    live.write(directory, state)
 
 
 def environment(folder: Path, fake: FakeNvml | None, runtime: str) -> dict[str, str]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 
-from gpuwatchd.charts import chart_model, page, svg, text_description
+from gpuwatchd.charts import page, svg, text_description
 from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, MarkKind, Picture
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core import units
+from gpuwatchd.view.answers.charts import picture as answered
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, settle
 from tests.browser.test_charts import at, drag, html, point, zoomed
@@ -37,7 +38,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
             """([said, wanted]) => {
               window.chart = gpuwatchdChart(document.getElementById("place"), said, wanted);
             }""",
-            [chart_model.to_json(picture), wanted or {}],
+            [msgspec.to_builtins(answered(picture)), wanted or {}],
         )
         settle(tab)
         return tab
@@ -46,7 +47,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
 
 
 def update(tab: Page, picture: Picture) -> None:
-    tab.evaluate("said => chart.update(said)", chart_model.to_json(picture))
+    tab.evaluate("said => chart.update(said)", msgspec.to_builtins(answered(picture)))
     settle(tab)
 
 
@@ -283,7 +284,7 @@ def test_nothing_that_may_be_drawn_breaks_it(live: Callable[..., Page]) -> None:
             await new Promise(requestAnimationFrame);
           }
         }""",
-        [chart_model.to_json(picture) for picture in pictures],
+        [msgspec.to_builtins(answered(picture)) for picture in pictures],
     )
     assert_no_console_errors(tab)
     update(tab, gallery.leak())

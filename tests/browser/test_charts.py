@@ -9,6 +9,7 @@ import pytest
 from gpuwatchd.charts import page, scales, text_description
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core.design import LOOKS, PARTS
+from gpuwatchd.view.answers.charts import picture as answered
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, overflow, settle
 
@@ -25,7 +26,12 @@ PHONE = {"width": 390, "height": 844}
 
 def html(*pictures: Picture) -> str:
     figures = [page.figure(picture, n) for n, picture in enumerate(pictures)]
-    return page.document("Pictures", [element("h1", None, "Pictures"), figures], pictures=pictures)
+    return page.document(
+        "Pictures",
+        [element("h1", None, "Pictures"), figures],
+        pictures=pictures,
+        data=[answered(picture) for picture in pictures],
+    )
 
 
 def plot(tab: Page) -> Locator:

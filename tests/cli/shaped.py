@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.view import answers
+from gpuwatchd.view.answers import by_verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,15 +28,17 @@ def strictly(content: bytes, kinds: Sequence[type[msgspec.Struct]]) -> list[str]
 def kinds_of(said: dict[str, Any]) -> Sequence[type[msgspec.Struct]]:
     """Return the shapes that an emitted object may have."""
     if "verb" not in said:
-        return answers.OTHERS["history-ndjson"]
+        return by_verb.OTHERS["history-ndjson"]
     if "data" not in said:
-        return answers.OTHERS["error"]
-    return answers.ANSWERS[said["verb"]]
+        return by_verb.OTHERS["error"]
+    return by_verb.ANSWERS[said["verb"]]
 
 
-def must_fit(said: dict[str, Any]) -> None:
+def must_fit(emitted: object) -> None:
     """Fail where an emitted object is not of its shape."""
-    why = strictly(msgspec.json.encode(said), kinds_of(said))
+    content = msgspec.json.encode(emitted)
+    said = msgspec.json.decode(content)
+    why = strictly(content, kinds_of(said))
     assert not why, f"gpuwatchctl {said.get('verb')} --json: {'; '.join(why)}"
 
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from gpuwatchd.analysis import verdict
-from gpuwatchd.charts import chart_model
 from gpuwatchd.charts.chart_model import Curve
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core import config
 from gpuwatchd.store import curves
 from gpuwatchd.view.answers.charts import PictureShape
+from gpuwatchd.view.answers.charts import picture as answered
 from gpuwatchd.view.queries import charts, current_state, history_query
 from gpuwatchd.view.queries import recorded_chart as parts
 from gpuwatchd.view.text import badges
@@ -55,7 +55,7 @@ def test_a_month_of_eight_gpus(state: Path) -> None:
         columns = (one.curve.used_bytes, one.curve.low_bytes, one.curve.high_bytes)
         for used, low, high in zip(*columns, strict=True):
             assert used is None or (low or 0) <= used <= (high or 0)
-        msgspec.convert(chart_model.to_json(one), PictureShape)
+        msgspec.json.decode(msgspec.json.encode(answered(one)), type=PictureShape)
 
 
 def test_processes_of_a_month_now_and_then(state: Path) -> None:
@@ -84,7 +84,7 @@ def test_little_and_rude(state: Path, make: object) -> None:
     make(state)  # type: ignore[operator]
     now_s = time.time()
     (found,), _ = charts.all_devices(Globals(), charts.Asked(now_s - DAY, now_s))
-    shown = msgspec.json.encode(chart_model.to_json(found)).decode()
+    shown = msgspec.json.encode(answered(found)).decode()
     assert "\\u001b" not in shown
     assert "\u202e" not in shown
     assert found.floor is None

@@ -9,9 +9,9 @@ import pytest
 from click import Argument, Context
 
 from gpuwatchd.cli import COMMANDS, options, program
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.cli.verbs import docs
 from gpuwatchd.view import manual
+from gpuwatchd.view.blocks import width_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -157,7 +157,8 @@ def test_a_closed_way_to_the_history_is_no_internal_error(tmp_path: Path) -> Non
     words = (
         "import os, sys; from gpuwatchd.cli import main; main(['--version']);"
         "from gpuwatchd.view.queries import state_location as whose, history_query as past;"
-        "from gpuwatchd.view.queries import current_state as look; from gpuwatchd.cli.doctor import places;"
+        "from gpuwatchd.view.queries import current_state as look;"
+        "from gpuwatchd.cli.doctor import places;"
         f"from pathlib import Path; closed = Path({str(tmp_path)!r}) / 'closed' / 'x';"
         "os.seteuid(54321);"
         "print(whose.recorded(closed), places._size(closed))"

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from gpuwatchd.analysis.idle import signs
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import config, units
 from gpuwatchd.core.model import (
     DeviceState,
@@ -26,7 +25,8 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.store import legacy_text, release_request
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.text import device_facts, process_facts, status_output, verdict_text
+from gpuwatchd.view.blocks import width_of
+from gpuwatchd.view.text import device_facts, process_facts, status, verdict_text
 from tests import making
 from tests.cli import world
 
@@ -216,9 +216,7 @@ def test_a_model_that_stays_has_no_day_on_which_it_leaves(days: float, said: str
     now_s = 1_790_000_000.0
     model = ServedModel(name="llama3:8b", expires_at_s=now_s + days * 86400.0)
     server = ServerReading(kind="Ollama", url="u", at_s=now_s, models=(model,))
-    parts = [
-        part for part in status_output.server_line(server, now_s=now_s) if isinstance(part, str)
-    ]
+    parts = [part for part in status.server_line(server, now_s=now_s) if isinstance(part, str)]
     assert any(re.fullmatch(said, part) for part in parts), parts
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.cli.flags import Globals
-from gpuwatchd.cli.output import Out, columns, use_colour, width_of
+from gpuwatchd.cli.output import Out, columns
+from gpuwatchd.view.blocks import use_colour, width_of
 from tests.cli.calls import Terminal
 
 ANY_TEXT = st.text(max_size=60)

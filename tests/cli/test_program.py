@@ -20,13 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.cli import COMMANDS, options, program, status_options
+from gpuwatchd.cli import COMMANDS, options, program, status_options, status_output
 from gpuwatchd.cli.flags import Globals
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import registry
 from gpuwatchd.store.live import LiveDevice
+from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.queries import user_filter
-from gpuwatchd.view.text import status_output
+from gpuwatchd.view.query import Query
 from tests import making
 from tests.children import Child
 from tests.cli import world
@@ -411,4 +411,4 @@ def test_everything_else_goes_the_long_way(line: str) -> None:
 
 
 def test_every_slot_of_the_flags_is_compared() -> None:
-    assert set(SLOTS) == set(Globals.__slots__)
+    assert set(SLOTS) == {*Globals.__slots__, *Query.__slots__}

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli import main
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import config
 from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Subject
 from gpuwatchd.store import actions, checkpoints
+from gpuwatchd.view.blocks import width_of
 from tests import making
 from tests.cli import world
 

@@ -17,8 +17,7 @@ from gpuwatchd.cli.verbs import service
 from gpuwatchd.core.model import Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view import answers
-from gpuwatchd.view.answers import alerts, base, charts, current, history, report
+from gpuwatchd.view.answers import alerts, base, by_verb, charts, costs, current, history, report
 from gpuwatchd.view.answers import program as own
 from gpuwatchd.view.answers.schema import schema
 from tests import making
@@ -62,8 +61,8 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("alerts show 4711", alerts.AlertShown),
     ("feedback list", alerts.Feedback),
     ("feedback undo 4711", alerts.Feedback),
-    ("cost", history.Cost),
-    ("cost --by user", history.Cost),
+    ("cost", costs.Cost),
+    ("cost --by user", costs.Cost),
     ("checkpointed {self}", own.Checkpointed),
     ("ask-checkpoint {job}", own.AskCheckpoint),
     ("ask-checkpoint {job} --yes", own.AskCheckpoint),
@@ -103,8 +102,8 @@ ELSEWHERE = {
     own.DemoBegins,
     own.DemoGoesOn,
     own.DemoEnds,
-    answers.CommandInput,
-    answers.AskInput,
+    by_verb.CommandInput,
+    by_verb.AskInput,
 }
 
 
@@ -136,7 +135,7 @@ def _rich() -> None:
 def _name_of(said: dict[str, Any]) -> str:
     if "verb" not in said:
         return "history-ndjson"
-    return said["verb"] if said["verb"] in answers.ANSWERS else "error"
+    return said["verb"] if said["verb"] in by_verb.ANSWERS else "error"
 
 
 def _wrong(said: dict[str, Any], kind: type[msgspec.Struct]) -> list[str]:
@@ -174,7 +173,7 @@ def test_every_verb_answers_as_its_schema_says(
             for one in out:
                 wrong += [f"{line}: {why}" for why in _wrong(json.loads(one), kind)]
     assert not wrong, "\n".join(wrong)
-    every = {kind for kinds in (answers.ANSWERS | answers.OTHERS).values() for kind in kinds}
+    every = {kind for kinds in (by_verb.ANSWERS | by_verb.OTHERS).values() for kind in kinds}
     assert every == answered | ELSEWHERE
 
 
@@ -194,7 +193,7 @@ def test_a_program_of_the_command_channel_reads_what_is_written_down(finding: An
     content = hook.payload(message)
     said = json.loads(content)
     jsonschema.Draft202012Validator(schema("command")).validate(said)
-    again = json.loads(msgspec.json.encode(msgspec.json.decode(content, type=answers.CommandInput)))
+    again = json.loads(msgspec.json.encode(msgspec.json.decode(content, type=by_verb.CommandInput)))
     assert again["message"].pop("finding") is None
     assert again == said
 
@@ -216,7 +215,7 @@ def test_a_program_that_asks_a_job_reads_what_is_written_down(
             ask.ask(key, dry_run=False)
     said = json.loads(got.read_text())
     jsonschema.Draft202012Validator(schema("ask")).validate(said)
-    read = msgspec.json.decode(got.read_bytes(), type=answers.AskInput)
+    read = msgspec.json.decode(got.read_bytes(), type=by_verb.AskInput)
     assert json.loads(msgspec.json.encode(read)) == said
     assert ("finding" in said) is with_finding
 
@@ -237,11 +236,11 @@ def test_a_key_too_many_and_a_key_too_few_are_noticed(ctl: Ctl) -> None:
     assert len(_wrong(said, current.Status)) == 2
 
 
-@pytest.mark.parametrize("name", [*answers.ANSWERS, *answers.OTHERS])
+@pytest.mark.parametrize("name", [*by_verb.ANSWERS, *by_verb.OTHERS])
 def test_a_schema_is_one(name: str) -> None:
     found = schema(name)
     jsonschema.Draft202012Validator.check_schema(found)
-    assert found["$id"] == f"gpuwatchd:{name}:{answers.VERSION}"
+    assert found["$id"] == f"gpuwatchd:{name}:{by_verb.VERSION}"
     assert main(["schema", name]) == 0
 
 
@@ -250,13 +249,13 @@ SCREENS = {"top"}
 
 
 def test_every_verb_has_a_schema() -> None:
-    assert set(answers.ANSWERS) | SCREENS == set(COMMANDS)
-    assert not set(answers.ANSWERS) & SCREENS
+    assert set(by_verb.ANSWERS) | SCREENS == set(COMMANDS)
+    assert not set(by_verb.ANSWERS) & SCREENS
 
 
 def test_the_schemas_are_listed_and_an_unknown_one_names_them(ctl: Ctl) -> None:
     listed = [line.split()[0] for line in ctl("schema").splitlines()]
-    assert listed == sorted([*answers.ANSWERS, *answers.OTHERS])
+    assert listed == sorted([*by_verb.ANSWERS, *by_verb.OTHERS])
     assert "known: alerts, analyze" in ctl.err("schema moods", code=2)
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
 from xml.sax.saxutils import escape
 
-from gpuwatchd.cli.flags import Globals
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import design
 from gpuwatchd.tui.app import TopApp
 from gpuwatchd.tui.base_screens import ViewScreen
+from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.query import Query
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -52,9 +52,9 @@ def picture(one: Live) -> str:
 
 
 async def _strips(one: Live) -> list[Strip]:
-    flags = Globals()
-    flags.color = "always"
-    app = TopApp(flags, every_s=3600.0, first=current_state.load_view(flags))
+    query = Query()
+    first = current_state.load_view(query)
+    app = TopApp(query, color="always", every_s=3600.0, first=first)
     async with app.run_test(size=one.size) as pilot:
         await pilot.pause()
         for key in one.keys:

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gpuwatchd.view import answers
-from gpuwatchd.view.answers import base
+from gpuwatchd.view.answers import base, by_verb
 from gpuwatchd.view.answers.schema import (
     NAMES,
     TITLES,
@@ -95,7 +94,7 @@ def page() -> list[str]:
         whole = schema(name)
         for part, kind in structs_of(name).items():
             seen_parts.setdefault(part, (kind, whole["$defs"][part]))
-        if name not in answers.ANSWERS:
+        if name not in by_verb.ANSWERS:
             continue
         for kind in types_of(name):
             properties = whole["$defs"][kind.__name__]["properties"]
@@ -116,7 +115,7 @@ def page() -> list[str]:
         refs = ", ".join(_type(one) for one in _tops(name))
         lines.append(f"* `{name}`, {TITLES[name]}: {refs}")
     lines += ["", "## Parts", ""]
-    tops = {kind.__name__ for kinds in answers.ANSWERS.values() for kind in kinds}
+    tops = {kind.__name__ for kinds in by_verb.ANSWERS.values() for kind in kinds}
     for name, found in sorted(seen_parts.items()):
         if name not in tops and name not in {"Warned", "DaemonState"}:
             lines += _table(name, *found)

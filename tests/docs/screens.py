@@ -26,13 +26,13 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from gpuwatchd.cli import main as gpuwatchctl
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.collect.simulate import SimulateSource
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Message
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store.directories import hold_lock
 from gpuwatchd.store.writer import History
+from gpuwatchd.view.blocks import width_of
 from tests.docs import live_screens, made
 from tests.docs.live_screens import BAR, CELL, CIRCLES, LINE, MARGIN, WORDS, Live
 

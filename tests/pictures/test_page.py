@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gpuwatchd.charts import page, text_description
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, PARTS
+from gpuwatchd.view.answers.charts import picture as answered
 from tests.browser import gallery
 from tests.conftest import ROOT
 from tests.pictures.test_elements import HOSTILE, Reader
@@ -31,7 +32,12 @@ STATIC = ROOT / "gpuwatchd" / "charts" / "static"
 def html() -> str:
     pictures = gallery.everything()
     figures = [page.figure(picture, n) for n, picture in enumerate(pictures)]
-    return page.document("All", [element("h1", None, "All"), figures], pictures=pictures)
+    return page.document(
+        "All",
+        [element("h1", None, "All"), figures],
+        pictures=pictures,
+        data=[answered(picture) for picture in pictures],
+    )
 
 
 def policy(html: str) -> dict[str, list[str]]:

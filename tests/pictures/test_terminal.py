@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from gpuwatchd.charts import terminal
 from gpuwatchd.charts.braille_canvas import CHECKED, FAINT, SPARSE, Canvas
 from gpuwatchd.charts.chart_model import Mark
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.core import design
+from gpuwatchd.view.blocks import width_of
 from tests.browser import gallery
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import msgspec
 from gpuwatchd.core.model import AlertSubject, Blame, Subject
 from gpuwatchd.store.live import KnownRuns, LiveProcess
 from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.query import Query
 from tests import making
 from tests.cli import recorded, world
-from tests.tui.viewing import flags_of
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
@@ -61,7 +61,7 @@ def state(end_s: float, alert: Alert, *, ended: bool = False) -> LiveState:
 
 def view() -> View:
     """Return what a look gives."""
-    return current_state.load_view(flags_of())
+    return current_state.load_view(Query())
 
 
 def later(seen: View, seconds: float) -> View:

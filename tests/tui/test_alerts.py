@@ -15,9 +15,10 @@ from gpuwatchd.store.reader import Reader
 from gpuwatchd.tui.screens.alerts import AlertDetailScreen, AlertsScreen
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
 from gpuwatchd.view.queries import current_state, silence_changes
+from gpuwatchd.view.query import Query
 from tests import making
 from tests.cli import world
-from tests.tui.viewing import flags_of, opened, press, screen, settled, shown, words
+from tests.tui.viewing import opened, press, screen, settled, shown, words
 
 if TYPE_CHECKING:
     from gpuwatchd.view.queries.current_state import View
@@ -42,7 +43,7 @@ def recorded() -> None:
 
 def seen() -> View:
     """Return what a look gives."""
-    return current_state.load_view(flags_of())
+    return current_state.load_view(Query())
 
 
 def stored() -> list[Silence]:

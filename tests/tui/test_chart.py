@@ -12,7 +12,6 @@ from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.tui.strips import Painter
 from gpuwatchd.tui.widgets.chart import SHORTEST_S, Chart, point, point_text
 from tests.making import GIB
-from tests.tui.viewing import flags_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,10 +49,10 @@ def picture() -> Picture:
 class Bench(App[None]):
     """Nothing but a chart."""
 
-    def __init__(self, **flags: Any) -> None:
+    def __init__(self, color: str = "never", **flags: Any) -> None:
         super().__init__(ansi_color=True)
         self.moved = 0
-        self.painter = Painter(flags_of(**flags))
+        self.painter = Painter(color, **flags)
 
     def compose(self) -> ComposeResult:
         yield Chart(self.painter, id="chart")

@@ -18,7 +18,7 @@ from gpuwatchd.tui.widgets.command_output import Pages
 from tests.cli import world
 from tests.tui import leaky
 from tests.tui import world as machine
-from tests.tui.viewing import flags_of, opened, press, screen, settled, shown, view_of, words
+from tests.tui.viewing import opened, press, screen, settled, shown, view_of, words
 
 if TYPE_CHECKING:
     from typing import Any
@@ -197,8 +197,7 @@ async def test_strange_machines_fit_any_terminal(
     key: str, size: tuple[int, int], ascii_only: bool, kind: str
 ) -> None:
     state = nothing() if kind == "nothing" else machine.strange(at_s=time.time())
-    flags = flags_of(ascii_only=ascii_only)
-    async with opened(view_of(state), key, size=size, flags=flags) as (app, pilot):
+    async with opened(view_of(state), key, size=size, ascii_only=ascii_only) as (app, pilot):
         said = shown(app)
         assert "\x1b" not in said
         assert "\u202e" not in said

@@ -9,9 +9,10 @@ import pytest
 from gpuwatchd.store.live import UndeliveredAlert
 from gpuwatchd.tui import polling
 from gpuwatchd.tui.page import Lines
+from gpuwatchd.view.query import Query
 from tests.tui import world
 from tests.tui.first import cursor, processes_of, rows_of, usual
-from tests.tui.viewing import flags_of, opened, press, view_of
+from tests.tui.viewing import opened, press, view_of
 
 
 @pytest.fixture(autouse=True)
@@ -130,8 +131,7 @@ async def test_only_what_changes_is_painted_again(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("size", [(80, 24), (40, 24), (120, 40)])
 async def test_ascii_draws_nothing_else(size: tuple[int, int]) -> None:
     for state in (world.state(), world.strange()):
-        flags = flags_of(ascii_only=True)
-        async with opened(view_of(state), size=size, flags=flags) as (app, pilot):
+        async with opened(view_of(state), size=size, ascii_only=True) as (app, pilot):
             await press(pilot, "slash", "x", "escape")
             assert "\n".join(rows_of(app)).isascii()
 
@@ -147,7 +147,7 @@ async def test_a_mistake_of_ours_ends_the_screen_and_is_kept(
 
     monkeypatch.setattr(Selection, "turn", broken)
     view = usual()
-    app = Program(flags_of(), every_s=1e6, first=view)
+    app = Program(Query(), every_s=1e6, first=view)
 
     async def scene() -> None:
         async with app.run_test() as pilot:

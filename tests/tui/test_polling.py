@@ -12,15 +12,13 @@ import pytest
 from gpuwatchd.store import live
 from gpuwatchd.tui import polling
 from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.query import Query
 from tests.tui import world
-from tests.tui.viewing import flags_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from textual.message import Message
-
-    from gpuwatchd.cli.flags import Globals
 
 
 @pytest.fixture
@@ -35,8 +33,8 @@ def write(folder: Path, cards: int = 2, **changes: int) -> None:
     live.write(folder, world.state(cards, 1, at_s=time.time(), pid=os.getpid(), **changes))
 
 
-def made(flags: Globals | None = None) -> polling.Feed:
-    return polling.Feed(flags or flags_of(), lambda message: None, every_s=1.0)
+def made(flags: Query | None = None) -> polling.Feed:
+    return polling.Feed(flags or Query(), lambda message: None, every_s=1.0)
 
 
 def seen(message: Message | None) -> current_state.View:
@@ -79,7 +77,7 @@ def test_where_no_daemon_writes_it_looks_seldom(
 ) -> None:
     clock, looks = [100.0], []
 
-    def see(flags: Globals) -> current_state.View:
+    def see(flags: Query) -> current_state.View:
         looks.append(flags)
         return current_state.View("database", 0.0, world.state(1, 1).devices)
 
@@ -101,7 +99,7 @@ def test_where_no_daemon_writes_it_looks_seldom(
 def test_a_look_that_costs_much_is_rare(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, spent = [100.0], [0.0]
 
-    def see(flags: Globals) -> current_state.View:
+    def see(flags: Query) -> current_state.View:
         spent[0] += 0.4
         return current_state.View("database", 0.0, world.state(1, 1).devices)
 
@@ -119,13 +117,13 @@ def test_a_look_that_costs_much_is_rare(home: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_fails_is_told_and_costs_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = flags_of()
+    flags = Query()
     flags.gpu = ["9"]
     found = made(flags).read()
     assert isinstance(found, polling.Failed)
     assert "no GPU matches 9" in found.error.message
 
-    def broken(flags: Globals) -> current_state.View:
+    def broken(flags: Query) -> current_state.View:
         raise ZeroDivisionError("a mistake")
 
     monkeypatch.setattr(current_state, "load_view", broken)
@@ -136,7 +134,7 @@ def test_what_fails_is_told_and_costs_nothing(home: Path, monkeypatch: pytest.Mo
 
 def test_it_looks_in_a_thread_of_its_own_until_it_is_stopped(home: Path) -> None:
     got: queue.Queue[object] = queue.Queue()
-    one = polling.Feed(flags_of(), got.put, every_s=0.01)
+    one = polling.Feed(Query(), got.put, every_s=0.01)
     one.start()
     try:
         assert isinstance(got.get(timeout=60), polling.ViewRead)

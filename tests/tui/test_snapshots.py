@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli.output import width_of
 from gpuwatchd.tui.page import Lines
+from gpuwatchd.view.blocks import width_of
 from tests.tui import leaky, world
-from tests.tui.viewing import flags_of, opened, view_of
+from tests.tui.viewing import opened, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -71,8 +71,10 @@ async def test_a_view(
     snapshot: SnapshotAssertion, key: str, columns: int, rows: int, color: str
 ) -> None:
     leaky.leave()
-    flags = flags_of(color=color, ascii_only=color == "never")
-    async with opened(leaky.view(), key, size=(columns, rows), flags=flags) as (app, _):
+    ascii_only = color == "never"
+    async with opened(
+        leaky.view(), key, size=(columns, rows), color=color, ascii_only=ascii_only
+    ) as (app, _):
         assert look_of(app.screen._compositor.render_strips()) == snapshot
 
 
@@ -87,7 +89,10 @@ async def test_the_first_screen(
     snapshot: SnapshotAssertion, columns: int, rows: int, color: str, what: str
 ) -> None:
     state = world.state() if what == "usual" else world.strange()
-    flags = flags_of(color=color, ascii_only=color == "never")
-    async with opened(view_of(state), size=(columns, rows), flags=flags) as (app, _):
+    ascii_only = color == "never"
+    async with opened(view_of(state), size=(columns, rows), color=color, ascii_only=ascii_only) as (
+        app,
+        _,
+    ):
         lines = app.screen.query_one(Lines)
         assert look_of(map(lines.render_line, range(rows))) == snapshot

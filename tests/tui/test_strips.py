@@ -8,13 +8,12 @@ from rich.style import Style
 from gpuwatchd.core import design
 from gpuwatchd.tui import strips
 from gpuwatchd.tui.widgets import bars
-from tests.tui.viewing import flags_of
 
 TRUE = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
 
 
 def painter(environ: dict[str, str], *, color: str = "auto") -> strips.Painter:
-    return strips.Painter(flags_of(color=color), environ)
+    return strips.Painter(color, environ=environ)
 
 
 @pytest.mark.parametrize(

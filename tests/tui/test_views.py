@@ -17,7 +17,7 @@ from gpuwatchd.tui.screens.idle import HeldScreen
 from gpuwatchd.tui.widgets.command_output import Pages
 from tests.cli import world
 from tests.tui import world as machine
-from tests.tui.viewing import flags_of, opened, press, screen, settled, shown, view_of, words
+from tests.tui.viewing import opened, press, screen, settled, shown, view_of, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,7 +40,7 @@ class Asking(ViewScreen):
         self.asked = 0
 
     def parts(self) -> Iterable[Widget]:
-        yield Pages(self.flags, self.painter, id="text")
+        yield Pages(self.painter, id="text")
 
     def job(self) -> Callable[[], Any]:
         self.asked += 1
@@ -177,9 +177,8 @@ async def test_text_scrolls_and_stays_where_it_is_when_it_is_read_again() -> Non
 
 @pytest.mark.parametrize("ascii_only", [False, True])
 async def test_help_knows_every_key_and_look_of_the_program(ascii_only: bool) -> None:
-    flags = flags_of(ascii_only=ascii_only)
     view = view_of(machine.state(2))
-    async with opened(view, "question_mark", size=(40, 24), flags=flags) as (app, _):
+    async with opened(view, "question_mark", size=(40, 24), ascii_only=ascii_only) as (app, _):
         said = screen(app, HelpScreen).page.text
         for key in VIEWS:
             name = {"question_mark": "?"}.get(key, key)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuwatchd.cli.flags import Globals
 from gpuwatchd.tui.app import TopApp
 from gpuwatchd.tui.base_screens import ViewScreen
 from gpuwatchd.view.queries.current_state import View
+from gpuwatchd.view.query import Query
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,25 +32,20 @@ def view_of(state: LiveState) -> View:
     return view
 
 
-def flags_of(*, ascii_only: bool = False, color: str = "never") -> Globals:
-    """Return the global flags of a call."""
-    flags = Globals()
-    flags.verb, flags.ascii, flags.color = "top", ascii_only, color
-    return flags
-
-
 @asynccontextmanager
 async def opened(
     view: View,
     *keys: str,
     size: tuple[int, int] = (80, 24),
-    flags: Globals | None = None,
+    color: str = "never",
+    ascii_only: bool = False,
     now_s: float | None = None,
 ) -> AsyncIterator[tuple[TopApp, Pilot[int]]]:
     """Yield the program with these keys pressed, when everything is read."""
     app = TopApp(
-        flags or flags_of(), every_s=NEVER_S, first=view, now=lambda: now_s or view.taken_at_s
-    )
+        Query(), color=color, ascii_only=ascii_only, every_s=NEVER_S, first=view,
+        now=lambda: now_s or view.taken_at_s,
+    )  # fmt: skip
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         await press(pilot, *keys)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from gpuwatchd.cli import options, output
-from gpuwatchd.view.queries import cost_entries, user_filter
-from gpuwatchd.view.text import cost_table, cost_text
+from gpuwatchd.view.queries import cost_entries, recorded_answers
+from gpuwatchd.view.text import cost_table
 
 
 @click.command(
@@ -18,7 +16,7 @@ from gpuwatchd.view.text import cost_table, cost_text
 @click.option("--since", type=options.Instant(), metavar="TIME", help="Not older than this (30d).")
 @click.option(
     "--by",
-    type=click.Choice(list(cost_text.BY)),
+    type=click.Choice(list(cost_entries.BY)),
     default="gpu",
     show_default=True,
     help="What it is added up by.",
@@ -44,19 +42,8 @@ def command(since: float | None, by: str) -> int:
     hours are counted alone.
     """  # noqa: D301 - click's own mark for text that keeps its lines
     flags = options.current()
-    since_s = time.time() - cost_entries.PERIOD_S if since is None else since
-    bill = cost_entries.gather(flags, since_s)
-    if flags.user:
-        people = user_filter.People(flags.user)
-        bill.entries = [entry for entry in bill.entries if people.has(entry.user)]
     if flags.json:
-        output.emit(
-            "cost",
-            [cost_text.entry_json(entry, bill.prices) for entry in bill.entries],
-            source=bill.source,
-            warnings=[*bill.warnings, *cost_text.old(bill)],
-            beside=cost_text.beside(bill, by),
-        )
+        output.emit_json(recorded_answers.cost(flags, since_s=since, by=by).answer)
     else:
-        cost_table.show(output.Out(flags), bill, by)
+        cost_table.show(output.Out(flags), recorded_answers.bill(flags, since), by)
     return 0

@@ -8,6 +8,7 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.view import blocks
+from gpuwatchd.view.queries import live_answers
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -29,18 +30,14 @@ def command(target: str | None) -> int:
     Of the worst verdict, or of a GPU (index, UUID, glob), a pid, or the key of an alert. Of what
     is calm it tells why it is no leak.
     """
+    flags = options.current()
+    if flags.json:
+        return output.emit_answered(live_answers.explain(flags, target))
     from gpuwatchd.view.text import explanation  # noqa: PLC0415 - numpy and SQLite come with it
 
-    flags = options.current()
-    case, warnings = explanation.case_of(flags, target)
-    sections = explanation.sections(case)
-    steps = explanation.steps(case)
-    if flags.json:
-        data = explanation.as_json(case, sections, steps)
-        output.emit("explain", data, view=case.view, warnings=warnings)
-    else:
-        out = output.Out(flags)
-        for _, sentence in case.view.warnings:  # The others are told where they matter.
-            out.flow(blocks.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
-        explanation.write_explanation(out, case, sections, steps)
+    case, _ = explanation.case_of(flags, target)
+    out = output.Out(flags)
+    for _, sentence in case.view.warnings:  # The others are told where they matter.
+        out.flow(blocks.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
+    explanation.write_explanation(out, case, explanation.sections(case), explanation.steps(case))
     return 0

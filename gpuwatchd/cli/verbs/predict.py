@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from gpuwatchd.cli import options, output
+from gpuwatchd.view.queries import current_state, live_answers
 from gpuwatchd.view.queries.subjects import judged_view
-from gpuwatchd.view.text import prediction, status
+from gpuwatchd.view.text import prediction
 
 
 @click.command("predict", epilog=options.examples("predict", "predict --pid 4711 --json"))
@@ -20,15 +21,14 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
     From the daemon's live verdict; without one, evaluated again from the history.
     """
     flags = options.current()
-    view = judged_view(flags)
-    status.narrow(view, pids)
-    whole = not pids and not flags.user
     if flags.json:
-        output.emit_json(status.answer("predict", view))
-    else:
-        out = output.Out(flags)
-        for _, sentence in view.warnings:
-            out.flow([(f"! {sentence}", "yellow")])
-        for item in view.devices:
-            prediction.write_device(out, view, item, whole=whole, of_users=bool(flags.user))
-    return 3 if exit_code and status.leaks(view, whole=whole) else 0
+        return output.emit_answered(live_answers.predict(flags, pids), exit_code=exit_code)
+    view = judged_view(flags)
+    current_state.narrow(view, pids)
+    whole = not pids and not flags.user
+    out = output.Out(flags)
+    for _, sentence in view.warnings:
+        out.flow([(f"! {sentence}", "yellow")])
+    for item in view.devices:
+        prediction.write_device(out, view, item, whole=whole, of_users=bool(flags.user))
+    return 3 if exit_code and current_state.leaks(view, whole=whole) else 0

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd.cli import options, output
-from gpuwatchd.core import text, units
-from gpuwatchd.core.errors import GpuwatchdError, StoreError
-from gpuwatchd.core.model import Matcher, Silence
-from gpuwatchd.view.queries import (
-    current_state,
-    incidents,
-    silence_changes,
-    state_location,
-    user_filter,
-)
+from gpuwatchd.core import units
+from gpuwatchd.view.queries import current_state, live_answers, silence_changes, state_location
 from gpuwatchd.view.queries.silence_changes import UNTIL_RESOLVED
 
 if TYPE_CHECKING:
@@ -25,10 +17,6 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-
-_TITLES_S = 31 * 86_400.0
-"""How far back alerts are looked up for their titles."""
-_VALUE_CHARS = 200
 _PLAIN = frozenset({"--json", "--ascii", "--debug", "-q", "--quiet", "-v", "--verbose"})
 _VALUED = frozenset({"--config", "--color"})
 
@@ -124,64 +112,33 @@ def _conditions(function: Callable[..., Any]) -> Callable[..., Any]:
 def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: str | None) -> int:  # noqa: FBT001
     """Set it; `snooze ALERT DURATION` is the same. One on the same alerts replaces an older one."""
     flags = options.current()
-    now_s = time.time()
-    matcher = _matcher(rule, flags.gpu)
-    named, term = _read(words, ruled=matcher != Matcher())
-    for_s = _seconds(term, named=named)
-    found = incidents.kept("snoozed")
-    meant = None if named is None else incidents.pick(found.alerts, named)
-    if meant is not None:
-        silence = silence_changes.of_alert(
-            meant, term, now_s=now_s, named=named or "", why=why, even_critical=even_critical
+    try:
+        named, term = _read(words, ruled=any(rule.values()) or bool(flags.gpu))
+        if flags.json:
+            answered = live_answers.snooze(
+                flags, for_=term, alert=named, why=why, even_critical=even_critical, **rule
+            )
+            return output.emit_answered(answered)
+        snoozed = silence_changes.snooze(
+            flags.gpu, rule, term, named=named, why=why, even_critical=even_critical
         )
-    else:
-        silence = Silence(
-            matcher=matcher,
-            from_at_s=now_s,
-            until_at_s=now_s + for_s,
-            even_critical=even_critical,
-            who=user_filter.user(),
-            why=silence_changes.because(why),
-        )
-    kept = silence_changes.keep(silence)
-    fits = silence_changes.fitting(kept, found.alerts)
-    running = current_state.running()
-    if flags.json:
-        entry = silence_changes.entry(kept, fits, now_s) | {"daemon_running": running}
-        output.emit("snooze", [entry], source="database")
-        return 0
+    except silence_changes.BadRequest as error:
+        raise click.UsageError(str(error)) from error
+    alert, silence = snoozed.alert, snoozed.silence
     out = output.Out(flags)
-    out.flow(
-        [(meant.title or meant.key if meant else silence_changes.rule_of(matcher), "bold")],
-        rest="  ",
-    )
-    texts = silence_changes.follows(kept, meant, fits, running=running, now_s=now_s)
-    for line in (*texts, f"gpuwatchctl snooze clear {kept.row} takes it back"):
+    about = alert.title or alert.key if alert else silence_changes.rule_of(silence.matcher)
+    out.flow([(about, "bold")], rest="  ")
+    for line in silence_changes.follows(snoozed):
         out.flow(line.split(" "), first="  ", rest="  ", gap=" ")
     return 0
-
-
-def _matcher(rule: dict[str, str | None], before: Sequence[str]) -> Matcher:
-    """Return what the options name; ``--gpu`` may stand before the verb, too."""
-    values = {
-        name: text.clean(rule.get(name) or "", limit=_VALUE_CHARS)
-        for name in silence_changes.CONDITIONS
-    }
-    gpus = [*before, *([values["gpu"]] if values["gpu"] else [])]
-    if len(gpus) > 1:
-        raise click.UsageError("one --gpu only; a glob may name several: --gpu '[01]'")
-    values["gpu"] = gpus[0].removeprefix("GPU ") if gpus else ""
-    return Matcher(**values)
 
 
 def _read(words: Sequence[str], *, ruled: bool) -> tuple[str | None, str]:
     """Return which alert and for how long; UsageError when something is missing or too much."""
     if ruled and len(words) == 1:
         return None, words[0]
-    if not ruled and len(words) == 2:
+    if len(words) == 2:
         return words[0], words[1]
-    if ruled and len(words) == 2:
-        raise click.UsageError("an ALERT or a rule, not both")
     if not words:
         raise click.UsageError("of which alert, and for how long? snooze latest 1h")
     if len(words) == 1 and _is_term(words[0]):
@@ -198,48 +155,21 @@ def _is_term(word: str) -> bool:
         return False
 
 
-def _seconds(term: str, *, named: str | None) -> float:
-    if term == UNTIL_RESOLVED and named is None:
-        raise click.UsageError("until-resolved needs an ALERT; a rule needs a duration: 8h, 2d")
-    try:
-        return silence_changes.seconds(term)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-
-
-# ---- list and clear -----------------------------------------------------------------------------
-
-
 @command.command("list", epilog=options.examples("snooze list", "snooze list --all --json"))
 @click.option("--all", "everything", is_flag=True, help="Also what has expired or was cleared.")
 def list_(everything: bool) -> int:  # noqa: FBT001
     """List what is snoozed, the newest first."""
-    from gpuwatchd.view.queries import history_query  # noqa: PLC0415
-
     flags = options.current()
-    now_s = time.time()
-    with history_query.reader() as history:
-        silences = history.silences(all_of_them=everything)[::-1]
-        alerts = history.alerts(now_s - _TITLES_S)
-    shown = [
-        silence
-        for silence in silences
-        if everything or silence_changes.state_of(silence, now_s) == "in-force"
-    ]
     if flags.json:
-        data = [
-            silence_changes.entry(silence, silence_changes.fitting(silence, alerts), now_s, alerts)
-            for silence in shown
-        ]
-        pairs = state_location.service_warnings()
-        output.emit("snooze", data, source="database", warnings=pairs)
-        return 0
+        return output.emit_answered(live_answers.snoozes(flags, every=everything))
+    now_s = time.time()
+    silences, alerts = silence_changes.standing(now_s, every=everything)
     out = output.Out(flags)
     state_location.head(out)
-    if not shown:
+    if not silences:
         out.line("nothing is snoozed")
-    for silence in shown:
-        silence_changes.show(out, silence, alerts, silence_changes.fitting(silence, alerts), now_s)
+    for silence in silences:
+        silence_changes.show(out, silence, alerts, now_s)
     return 0
 
 
@@ -250,65 +180,18 @@ def list_(everything: bool) -> int:  # noqa: FBT001
 @click.option("--all", "everything", is_flag=True, help="Everything that is snoozed.")
 def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
     """Remove it: by its number in `snooze list`, by its ALERT, or --all."""
-    from gpuwatchd.view.queries import history_query  # noqa: PLC0415
-
     if (which is None) != everything:
         raise click.UsageError("which one? its number in `snooze list`, its ALERT, or --all")
     flags = options.current()
-    now_s = time.time()
-    with history_query.reader() as history:
-        standing = [
-            silence
-            for silence in history.silences()
-            if silence_changes.state_of(silence, now_s) == "in-force"
-        ]
-        alerts = history.alerts(now_s - _TITLES_S)
-    chosen = standing if which is None else _chosen(standing, which)
-    done = silence_changes.take_back(chosen, now_s)
-    running = current_state.running()
     if flags.json:
-        data = [
-            silence_changes.entry(silence, (), now_s)
-            | {"state": "cleared", "cleared_at": units.instant(now_s)}
-            for silence in chosen
-        ]
-        output.emit("snooze", data, source="database")
-        return 0
+        return output.emit_answered(live_answers.unsnooze(flags, which))
+    cleared = silence_changes.clear(which)
     out = output.Out(flags)
-    for silence in chosen:
-        out.flow(
-            [
-                f"{silence.row}",
-                (silence_changes.called(silence.matcher, alerts), "bold"),
-                "cleared",
-            ],
-            rest="  ",
-        )
-    if not done:
+    for silence in cleared.silences:
+        about = silence_changes.called(silence.matcher, cleared.alerts)
+        out.flow([f"{silence.row}", (about, "bold"), "cleared"], rest="  ")
+    if not cleared.in_force:
         out.line("nothing is snoozed")
-    elif not running:
+    elif not current_state.running():
         out.line("no daemon is running: messages are sent again when one is")
     return 0
-
-
-def _chosen(standing: Sequence[Silence], which: str) -> list[Silence]:
-    """Return the silences that a number or an alert names; GpuwatchdError when there is none."""
-    numbered = [silence for silence in standing if str(silence.row) == which]
-    exact = numbered or [silence for silence in standing if silence.matcher.key == which]
-    if exact:
-        return exact
-    try:
-        key = incidents.pick(incidents.kept("snoozed").alerts, which).key
-    except StoreError:
-        raise
-    except GpuwatchdError as error:
-        words = f"no silence is named {text.clean(which, limit=_VALUE_CHARS)!r}"
-        raise GpuwatchdError(
-            words, hint="gpuwatchctl snooze list", page="errors#not-snoozed"
-        ) from error
-    of_it = [silence for silence in standing if silence.matcher.key == key]
-    if not of_it:
-        raise GpuwatchdError(
-            f"{key} is not snoozed", hint="gpuwatchctl snooze list", page="errors#not-snoozed"
-        )
-    return of_it

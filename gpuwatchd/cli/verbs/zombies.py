@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuwatchd.cli import options, output
-from gpuwatchd.view.answers import payload
-from gpuwatchd.view.queries import direct_holdings
+from gpuwatchd.view.queries import direct_holdings, live_answers
 from gpuwatchd.view.text import idle_memory
 
 
@@ -22,10 +21,9 @@ def command(exit_code: bool) -> int:  # noqa: FBT001
     without being listed by the driver. No process is ever signalled.
     """
     flags = options.current()
+    if flags.json:
+        return output.emit_answered(live_answers.zombies(flags), exit_code=exit_code)
     view = direct_holdings.idle_view(flags)
     loose = direct_holdings.openers(flags, view)
-    if flags.json:
-        output.emit("zombies", payload.idle_json(view, loose), view=view)
-    else:
-        idle_memory.show(output.Out(flags), flags, view, loose)
+    idle_memory.show(output.Out(flags), flags, view, loose)
     return 3 if exit_code and view.holdings else 0

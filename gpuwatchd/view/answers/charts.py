@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from gpuwatchd.view.answers.base import Instant, Seconds, Shape, of_verb
+from gpuwatchd.core import units
+from gpuwatchd.view.answers.base import Instant, Seconds, Shape, fill, of_verb
+
+if TYPE_CHECKING:
+    from gpuwatchd.charts.chart_model import Curve, Picture
 
 Kind = Literal["critical", "leak", "watch", "calm", "unknown", "trouble", "held"]
 
@@ -79,6 +83,41 @@ class PictureShape(Shape):
     marks: tuple[MarkShape, ...]
     gaps: tuple[GapShape, ...]
     notes: tuple[str, ...]
+
+
+def picture(of: Picture) -> PictureShape:
+    """Return one chart."""
+    return PictureShape(
+        key=of.key,
+        title=of.title,
+        kind=of.kind,
+        verdict=of.verdict,
+        begin_at=units.instant(of.begin_s),
+        end_at=units.instant(of.end_s),
+        now_at=units.instant(of.now_s),
+        curve=_curve(of.curve),
+        floor=None if of.floor is None else _curve(of.floor),
+        limit_bytes=of.limit_bytes,
+        forecast=None if of.forecast is None else fill(ForecastShape, of.forecast),
+        marks=tuple(fill(MarkShape, mark) for mark in of.marks),
+        gaps=tuple(
+            GapShape(
+                begin_at=units.instant(gap.begin_s), end_at=units.instant(gap.end_s), why=gap.why
+            )
+            for gap in of.gaps
+        ),
+        notes=of.notes,
+    )
+
+
+def _curve(of: Curve) -> CurveShape:
+    return CurveShape(
+        at_s=of.at_s,
+        used_bytes=of.used_bytes,
+        low_bytes=of.low_bytes,
+        high_bytes=of.high_bytes,
+        width_s=of.width_s,
+    )
 
 
 Plot = of_verb("plot", "Plot", tuple[PictureShape, ...], "Pictures of GPUs, or of processes.")

@@ -1,11 +1,12 @@
-"""``history``, ``analyze``, ``backtest`` and ``cost``: what the past says."""
+"""``history``, ``analyze`` and ``backtest``: what is recorded, and what is judged of it."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET, UnsetType
 
+from gpuwatchd.core import text, units
 from gpuwatchd.core.model import Pattern, Severity
 from gpuwatchd.view.answers.base import (
     Answer,
@@ -21,8 +22,14 @@ from gpuwatchd.view.answers.base import (
     Share,
     Verdict,
     Word,
+    fill,
     of_verb,
 )
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import Device, ProcessInfo
+    from gpuwatchd.store import reader
+    from gpuwatchd.store.actions import ActionEvent
 
 
 class DeviceRow(Shape):
@@ -45,6 +52,11 @@ class DeviceRow(Shape):
     energy_j: float | None
 
 
+def device_row(device: Device, row: reader.DeviceRow) -> DeviceRow:
+    """Return one row of a device."""
+    return fill(DeviceRow, row, gpu=device.index, uid=device.uid, samples=row.n)
+
+
 class ProcessRow(Shape):
     """Memory of a process over one width of time (``--pid``)."""
 
@@ -62,6 +74,20 @@ class ProcessRow(Shape):
     """On the host."""
 
 
+def process_row(device: Device, row: reader.ProcessRow, info: ProcessInfo | None) -> ProcessRow:
+    """Return one row of a process on a device; ``info`` is who it is, None where unknown."""
+    return fill(
+        ProcessRow,
+        row,
+        gpu=device.index,
+        uid=device.uid,
+        pid=row.process.pid,
+        started_at=units.instant(row.process.started_at_s),
+        name=None if info is None else text.clean(info.name),
+        user=text.clean(info.user) if info is not None and info.user else None,
+    )
+
+
 class Event(Shape):
     """What happened to a device, the recording, or (``--events``) a job's work."""
 
@@ -74,6 +100,24 @@ class Event(Shape):
     started_at: Instant | UnsetType | None = UNSET
     by: str | UnsetType | None = UNSET
     """The user; null for a file that was seen."""
+
+
+def event(at_s: float, kind: str, words: str) -> Event:
+    """Return one thing that happened to a device, or to the recording."""
+    return Event(at=units.instant(at_s) or "", kind=text.clean(kind), text=words)
+
+
+def action_event(of: ActionEvent, words: str) -> Event:
+    """Return what was asked of a job, or that it saved its work."""
+    key = of.process
+    return Event(
+        at=units.instant(of.at_s) or "",
+        kind=of.kind,
+        text=words,
+        pid=None if key is None else key.pid,
+        started_at=None if key is None else units.instant(key.started_at_s),
+        by=text.clean(of.who) or None,
+    )
 
 
 class RecordedDevice(Shape):
@@ -109,6 +153,11 @@ class EventRow(Shape):
     uid: str
     kind: str
     text: str
+
+
+def event_row(device: Device, of: Event) -> EventRow:
+    """Return what happened to a device, as one line."""
+    return EventRow(at=of.at, gpu=device.index, uid=device.uid, kind=of.kind, text=of.text)
 
 
 class AnalyzedProcess(Shape):
@@ -236,103 +285,6 @@ class BacktestData(Shape):
     devices: tuple[Replayed, ...]
     settings: tuple[Setting, ...]
     """The present ones first."""
-
-
-class Paid(Shape):
-    """One thing that costs. Amounts without `_usd` are in the currency of the answer."""
-
-    what: Literal["at-risk", "lost", "held", "saved"]
-    key: str
-    title: str
-    device_uid: str
-    user: str | None
-    job: str | None
-    since: Literal["start", "checkpoint", "first-seen"]
-    since_at: Instant | None
-    until_at: Instant | None
-    gpu_hours: float | None
-    cost_usd: float | None
-    cost: float | None
-    electricity_usd: float | None
-    electricity: float | None
-    whole_gpu_hours: float | None
-    """Of the whole GPU, where it is shared."""
-    whole_usd: float | None
-    whole: float | None
-    ahead_gpu_hours: float | None
-    ahead_usd: float | None
-    """Until memory is full."""
-    ahead: float | None
-    basis: str | None
-    """Which price."""
-    reason: str
-
-
-class Sum(Shape):
-    """A sum; a total is null where a part of it is unknown, `known_` is what is known of it."""
-
-    incidents: Count
-    gpu_hours: float | None
-    cost_usd: float | None
-    cost: float | None
-    known_cost_usd: float | None
-    known_cost: float | None
-    electricity_usd: float | None
-    electricity: float | None
-    ahead_gpu_hours: float | None
-    ahead_usd: float | None
-    ahead: float | None
-    known_ahead_usd: float | None
-    known_ahead: float | None
-
-
-class Sums(Shape):
-    """A sum for each sort of cost."""
-
-    at_risk: Sum
-    lost: Sum
-    held: Sum
-    saved: Sum
-
-
-class Group(Shape):
-    """The sums of one GPU, user, job or incident."""
-
-    name: str
-    sums: Sums
-
-
-class PriceUsed(Shape):
-    """The price of a device."""
-
-    device_uid: str
-    name: str
-    per_hour_usd: float | None
-    per_hour: float | None
-    whole_per_hour_usd: float | None
-    whole_per_hour: float | None
-    basis: str | None
-    source: str | None
-    age_days: Count | None
-
-
-class Cost(Answer):
-    """``cost``."""
-
-    VERB = "cost"
-    verb: Literal["cost"]
-    data: tuple[Paid, ...]
-    since_at: Instant
-    currency: str
-    per_usd: float | None
-    """Units of the currency for one US dollar, by your word."""
-    sums: Sums
-    engineer_hours: Count | None
-    engineer: float | None
-    """What the hours of people cost, in the currency."""
-    by: Literal["gpu", "user", "job", "incident"]
-    groups: tuple[Group, ...]
-    prices: tuple[PriceUsed, ...]
 
 
 History = of_verb("history", "History", tuple[RecordedDevice, ...], "``history``.")

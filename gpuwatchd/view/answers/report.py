@@ -22,8 +22,8 @@ from gpuwatchd.view.answers.base import (
     of_verb,
 )
 from gpuwatchd.view.answers.charts import PictureShape
+from gpuwatchd.view.answers.costs import Paid, PriceUsed, Sums
 from gpuwatchd.view.answers.current import Silent
-from gpuwatchd.view.answers.history import Paid, PriceUsed, Sums
 
 
 class Summary(Shape):

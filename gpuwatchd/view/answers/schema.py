@@ -11,10 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuwatchd.view import answers
-from gpuwatchd.view.answers import base
+from gpuwatchd.view.answers import base, by_verb
 
-NAMES: Final = tuple(sorted((*answers.ANSWERS, *answers.OTHERS)))
+NAMES: Final = tuple(sorted((*by_verb.ANSWERS, *by_verb.OTHERS)))
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 _UNITS: Final = (
     ("_bytes_per_s", "bytes per second"),
@@ -71,7 +70,7 @@ def unit_of(key: str) -> str:
 
 def schema_id(name: str) -> str:
     """Return the identifier of a schema, which carries the version of the answers."""
-    return f"gpuwatchd:{name}:{answers.VERSION}"
+    return f"gpuwatchd:{name}:{by_verb.VERSION}"
 
 
 def title(name: str) -> str:
@@ -88,12 +87,12 @@ def note_of(kind: type[Any], field: str) -> str:
 
 def types_of(name: str) -> tuple[type[msgspec.Struct], ...]:
     """Return what a schema allows, without the failure that it allows besides."""
-    return {**answers.ANSWERS, **answers.OTHERS}[name]
+    return {**by_verb.ANSWERS, **by_verb.OTHERS}[name]
 
 
 @cache
 def _components(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    kinds = [*types_of(name), *([base.Failure] if name in answers.ANSWERS else [])]
+    kinds = [*types_of(name), *([base.Failure] if name in by_verb.ANSWERS else [])]
     tops, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     return list(tops), parts
 

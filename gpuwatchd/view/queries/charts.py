@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gpuwatchd.charts.chart_model import Curve, Mark, Picture
 from gpuwatchd.core import text
 from gpuwatchd.core.model import Subject
-from gpuwatchd.store import curves
+from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store.actions import SAVED
 from gpuwatchd.store.checkpoints import same
 from gpuwatchd.view.queries import current_state, recorded_chart, state_location
@@ -345,9 +345,9 @@ def device_marks(history: Reader, device: Device, begin_s: float, end_s: float) 
     marks = _happened(history, device, begin_s)
     marks += _alerts(history, begin_s, device.uid, None)
     marks += [
-        _deed(deed)
-        for deed in history.action_events(begin_s)
-        if not deed.device_uids or device.uid in deed.device_uids
+        _action(event)
+        for event in history.action_events(begin_s)
+        if not event.device_uids or device.uid in event.device_uids
     ]
     return _unique(marks + _processes(history, device, begin_s, end_s))
 
@@ -357,9 +357,9 @@ def process_marks(history: Reader, device: Device, info: ProcessInfo, begin_s: f
     marks = _happened(history, device, begin_s)
     marks += _alerts(history, begin_s, device.uid, info.key)
     marks += [
-        _deed(deed)
-        for deed in history.action_events(begin_s)
-        if deed.process is not None and same(deed.process, info.key)
+        _action(event)
+        for event in history.action_events(begin_s)
+        if event.process is not None and same(event.process, info.key)
     ]
     marks += began_mark(info)
     span = history.ask(lambda connection: curves.lived(connection, info.key))
@@ -422,17 +422,25 @@ def _event(at_s: float, kind: str, value: str) -> Mark:
     return Mark(at_s=round(at_s, 3), kind="event", text=shown.strip())
 
 
-def _deed(event: ActionEvent) -> Mark:
-    key, name = event.process, text.clean(event.name)
-    whom = "a process" if key is None else f"{name}[{key.pid}]" if name else f"pid {key.pid}"
-    by = f" by {text.clean(event.who)}" if event.who else ""
-    value = f": {text.clean(event.result)}" if event.result else ""
-    kind = event.kind.replace("-", " ")
+def _action(event: ActionEvent) -> Mark:
     return Mark(
         at_s=event.at_s,
         kind="saved" if event.kind == SAVED else "asked",
-        text=f"{kind}: {whom}{by}{value}",
+        text=f"{event.kind.replace('-', ' ')}: {action_words(event)}",
     )
+
+
+def action_words(event: ActionEvent) -> str:
+    """Return whose work an action was about, who asked for it or reported it, and its result."""
+    key, name = event.process, text.clean(event.name)
+    if key is None:
+        value = "a process"
+    elif name:
+        value = name if legacy_text.is_stand_in(name, key.pid) else f"{name}[{key.pid}]"
+    else:
+        value = f"pid {key.pid}"
+    value += f" by {text.clean(event.who)}" if event.who else ""
+    return value + (f": {text.clean(event.result)}" if event.result else "")
 
 
 def _on(alert: Alert, subject: Subject) -> bool:

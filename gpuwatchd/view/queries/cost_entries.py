@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 PERIOD_S: Final = 30 * 86_400.0
 """What is counted where nobody says since when."""
 _OPEN = frozenset({"watch", "firing"})
+BY: Final[dict[str, Callable[[Entry], str]]] = {
+    "gpu": lambda one: one.gpu,
+    "user": lambda one: one.user or "(unknown)",
+    "job": lambda one: one.job or "(no job)",
+    "incident": lambda one: one.title,
+}
+"""What a bill is added up by."""
 
 
 class Bill:
@@ -51,6 +58,23 @@ class Bill:
     def of(self, what: str) -> list[Entry]:
         """Return the entries of one kind."""
         return [entry for entry in self.entries if entry.what == what]
+
+    def engineer(self) -> tuple[int | None, float | None]:
+        """Return hours of people for lost runs, and what they cost in the user's currency."""
+        rate = self.prices.section.engineer_per_hour
+        if rate is None:
+            return None, None
+        runs = len({(entry.key, entry.until_at_s) for entry in self.of("lost")})
+        return runs, runs * rate
+
+    def old_prices(self) -> list[tuple[str, str]]:
+        """Return code and sentence of each price that is too old to be trusted as it is."""
+        by_basis = {price.basis: price for price in self.used.values() if price is not None}
+        return [
+            ("old-price", f"a price is {price.age_days} days old: {basis}; set [cost] prices")
+            for basis, price in by_basis.items()
+            if price.is_old
+        ]
 
 
 class _Ask(NamedTuple):

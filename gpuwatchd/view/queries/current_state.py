@@ -8,9 +8,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
-from gpuwatchd.core.model import ProcessInfo
+from gpuwatchd.core.model import ProcessInfo, is_leak
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.view.queries import state_location
@@ -240,6 +242,45 @@ def of_users(view: View, query: Query) -> None:
         from gpuwatchd.view.queries import user_filter  # noqa: PLC0415 - only on shared machines
 
         user_filter.only(view, query.user)
+
+
+def narrow(view: View, pids: Sequence[int]) -> None:
+    """Keep only the GPUs and processes that ``--pid`` names.
+
+    Raises
+    ------
+    GpuwatchdError
+        When none of them is on a GPU here.
+    """
+    if not pids:
+        return
+    items = []
+    for item in view.devices:
+        processes = tuple(p for p in item.processes or () if p.info.key.pid in pids)
+        if processes:
+            items.append(structs.replace(item, processes=processes))
+    if not items:
+        named = ", ".join(map(str, pids))
+        unknown = all(item.processes is None for item in view.devices)
+        why = "the processes are unknown here" if unknown else f"pid {named} is on no GPU here"
+        raise GpuwatchdError(why, hint="gpuwatchctl status -v", page="errors#no-such-process")
+    view.devices = tuple(items)
+    view.alerts = tuple(
+        a for a in view.alerts if a.subject.process is not None and a.subject.process.pid in pids
+    )
+
+
+def leaks(view: View, *, whole: bool) -> bool:
+    """Return whether anything that is shown leaks; without ``whole``, any of the processes."""
+    return any(
+        is_leak(finding)
+        for item in view.devices
+        for finding in (
+            item.finding if whole else None,
+            *(process.finding for process in item.processes or ()),
+            *(process.host_finding for process in item.processes or ()),
+        )
+    )
 
 
 def _best(query: Query, state: LiveState | None, daemon: Daemon, *, want_trend: bool) -> View:

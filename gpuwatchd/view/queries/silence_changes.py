@@ -6,23 +6,190 @@ running daemon notices it within a tick, one that is stopped when it starts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import structs
 
 from gpuwatchd.core import text, units
-from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.errors import GpuwatchdError, StoreError
+from gpuwatchd.core.model import Matcher, Silence
 from gpuwatchd.view.answers import envelope
-from gpuwatchd.view.queries import incidents, state_location, user_filter
+from gpuwatchd.view.queries import current_state, incidents, state_location, user_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from gpuwatchd.core.model import Alert, Matcher, Silence
+    from gpuwatchd.core.model import Alert
     from gpuwatchd.view.blocks import Page, Part
 
 UNTIL_RESOLVED = "until-resolved"
 TERMS = ("1h", "8h", "2d", UNTIL_RESOLVED)
 """How long people are offered."""
 WHY_CHARS = 200
+CONDITIONS = ("gpu", "user", "process", "framework", "job", "kind")
+"""What a rule may be made of, in the order in which it is shown."""
+_VALUE_CHARS = 200
+_TITLES_S = 31 * 86_400.0
+"""How far back alerts are looked up for their titles."""
+
+
+class BadRequest(ValueError):
+    """What is asked cannot be: one sentence."""
+
+
+class Snoozed(NamedTuple):
+    """A silence that was just set."""
+
+    silence: Silence
+    alert: Alert | None
+    """The one that was named; None for a rule."""
+    fits: list[Alert]
+    """Open alerts that it is about."""
+    running: bool
+    """Whether a daemon runs."""
+    at_s: float
+
+
+def snooze(
+    gpus: Sequence[str],
+    conditions: Mapping[str, str | None],
+    term: str,
+    *,
+    named: str | None = None,
+    why: str | None = None,
+    even_critical: bool = False,
+) -> Snoozed:
+    """Set a silence of an alert, or of what fits a rule.
+
+    Parameters
+    ----------
+    gpus
+        GPUs that the rule names beside its conditions.
+    conditions
+        The rule: :data:`CONDITIONS`, of which each may be absent.
+    term
+        For how long.
+    named
+        The alert, in place of a rule.
+
+    Raises
+    ------
+    BadRequest
+        When it is neither an alert nor a rule, or both, or the term is none.
+    GpuwatchdError
+        When there is no such alert, no history, or it cannot be written.
+    """
+    now_s = time.time()
+    matcher = _matcher(gpus, conditions)
+    ruled = matcher != Matcher()
+    if ruled and named is not None:
+        raise BadRequest("an ALERT or a rule, not both")
+    if not ruled and named is None:
+        raise BadRequest(f"of which alert? snooze latest {term}")
+    if ruled and term == UNTIL_RESOLVED:
+        raise BadRequest("until-resolved needs an ALERT; a rule needs a duration: 8h, 2d")
+    for_s = seconds(term)
+    found = incidents.kept("snoozed")
+    alert = None if named is None else incidents.pick(found.alerts, named)
+    if alert is not None:
+        silence = of_alert(
+            alert, term, now_s=now_s, named=named or "", why=why, even_critical=even_critical
+        )
+    else:
+        silence = Silence(
+            matcher=matcher,
+            from_at_s=now_s,
+            until_at_s=now_s + for_s,
+            even_critical=even_critical,
+            who=user_filter.user(),
+            why=because(why),
+        )
+    kept = keep(silence)
+    return Snoozed(kept, alert, fitting(kept, found.alerts), current_state.running(), now_s)
+
+
+def _matcher(gpus: Sequence[str], conditions: Mapping[str, str | None]) -> Matcher:
+    values = {
+        name: text.clean(conditions.get(name) or "", limit=_VALUE_CHARS) for name in CONDITIONS
+    }
+    named = [*gpus, *([values["gpu"]] if values["gpu"] else [])]
+    if len(named) > 1:
+        raise BadRequest("one --gpu only; a glob may name several: --gpu '[01]'")
+    values["gpu"] = named[0].removeprefix("GPU ") if named else ""
+    return Matcher(**values)
+
+
+def standing(now_s: float, *, every: bool = False) -> tuple[list[Silence], list[Alert]]:
+    """Return the silences in force, newest first, and the alerts of the last weeks.
+
+    Parameters
+    ----------
+    every
+        Also those that are over or were cleared.
+
+    Raises
+    ------
+    StoreError
+        When there is no usable history.
+    """
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
+
+    with history_query.reader() as history:
+        silences = history.silences(all_of_them=every)
+        alerts = history.alerts(now_s - _TITLES_S)
+    in_force = (s for s in silences if every or state_of(s, now_s) == "in-force")
+    return list(in_force)[::-1], alerts
+
+
+class Cleared(NamedTuple):
+    """Silences that were just taken back."""
+
+    silences: list[Silence]
+    alerts: list[Alert]
+    """Those of the last weeks."""
+    in_force: int
+    """How many were in force until now."""
+    at_s: float
+
+
+def clear(which: str | None) -> Cleared:
+    """Take back the silences that a number or an alert names, or with None all of them.
+
+    Raises
+    ------
+    GpuwatchdError
+        When nothing of that name is snoozed, or the history cannot be written.
+    """
+    now_s = time.time()
+    silences, alerts = standing(now_s)
+    chosen = silences if which is None else _chosen(silences, which)
+    count = take_back(chosen, now_s)
+    cleared = [structs.replace(silence, cleared_at_s=now_s) for silence in chosen]
+    return Cleared(cleared, alerts, count, now_s)
+
+
+def _chosen(silences: Sequence[Silence], which: str) -> list[Silence]:
+    numbered = [silence for silence in silences if str(silence.row) == which]
+    exact = numbered or [silence for silence in silences if silence.matcher.key == which]
+    if exact:
+        return exact
+    try:
+        key = incidents.pick(incidents.kept("snoozed").alerts, which).key
+    except StoreError:
+        raise
+    except GpuwatchdError as error:
+        raise _not_snoozed(
+            f"no silence is named {text.clean(which, limit=_VALUE_CHARS)!r}"
+        ) from error
+    of_it = [silence for silence in silences if silence.matcher.key == key]
+    if not of_it:
+        raise _not_snoozed(f"{key} is not snoozed")
+    return of_it
+
+
+def _not_snoozed(why: str) -> GpuwatchdError:
+    return GpuwatchdError(why, hint="gpuwatchctl snooze list", page="errors#not-snoozed")
 
 
 def seconds(term: str) -> float:
@@ -30,8 +197,8 @@ def seconds(term: str) -> float:
 
     Raises
     ------
-    ValueError
-        With one sentence, when it is no duration, none at all or too long.
+    BadRequest
+        When it is no duration, none at all or too long.
     """
     from gpuwatchd.store.silences import LONGEST_S  # noqa: PLC0415 - SQLite comes with it
 
@@ -40,13 +207,13 @@ def seconds(term: str) -> float:
     try:
         length_s = units.parse_duration(term)
     except ValueError as error:
-        raise ValueError(f"{error}, or until-resolved") from error
+        raise BadRequest(f"{error}, or until-resolved") from error
     if term.strip().replace(".", "").isdecimal():
-        raise ValueError(f"{term} of what? {term}m or {term}h")
+        raise BadRequest(f"{term} of what? {term}m or {term}h")
     if length_s <= 0:
-        raise ValueError("the duration must be more than zero")
+        raise BadRequest("the duration must be more than zero")
     if length_s > LONGEST_S:
-        raise ValueError("at most 30d, so that no silence is forgotten")
+        raise BadRequest("at most 30d, so that no silence is forgotten")
     return length_s
 
 
@@ -75,7 +242,7 @@ def of_alert(
     ------
     GpuwatchdError
         When it is over, and the silence would be too.
-    ValueError
+    BadRequest
         When the term is none.
     """
     from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
@@ -132,44 +299,29 @@ def take_back(standing: Sequence[Silence], now_s: float) -> int:
         return store.clear(place.state_dir, rows, now_s) if rows else 0
 
 
-def follows(
-    silence: Silence, meant: Alert | None, fits: Sequence[Alert], *, running: bool, now_s: float
-) -> list[str]:
-    """Return what a silence that was just set does, one sentence a line.
-
-    Parameters
-    ----------
-    meant
-        The alert that it names; None for a rule.
-    fits
-        Open alerts that it is about.
-    running
-        Whether a daemon runs.
-    """
-    end = until(silence, now_s)
+def follows(snoozed: Snoozed) -> list[str]:
+    """Return what a silence that was just set does, one sentence a line."""
+    silence, alert, count = snoozed.silence, snoozed.alert, len(snoozed.fits)
+    end = until(silence, snoozed.at_s)
     lines = [f"silenced {end}; it is still monitored, and shown by status and alerts"]
-    if meant is None:
-        count = len(fits)
+    if alert is None:
         now = "no open alert" if not count else "1 open alert" if count == 1 else ""
         verb = "fits" if count < 2 else "fit"
         lines.append(f"{now or f'{count} open alerts'} {verb} it now")
-    elif meant.state not in incidents.OPEN:
+    elif alert.state not in incidents.OPEN:
         lines.append("it is resolved already: this applies if it fires again")
     if not silence.even_critical:
         lines.append("critical alerts are still sent (not with --even-critical)")
-    elif meant is not None and meant.severity == "critical":
+    elif alert is not None and alert.severity == "critical":
         lines.append("also of what is critical, as it is now")
     else:
         lines.append("also of what is critical")
-    if not running:
+    if not snoozed.running:
         lines.append("no daemon runs: it holds from when one does")
-    return lines
+    return [*lines, f"gpuwatchctl snooze clear {silence.row} takes it back"]
 
 
 # Silences as people are shown them: what they are about, until when, and what they fit.
-
-CONDITIONS = ("gpu", "user", "process", "framework", "job", "kind")
-"""What a rule may be made of, in the order in which it is shown."""
 
 
 def until(silence: Silence, now_s: float) -> str:
@@ -249,10 +401,8 @@ def entry(
     }
 
 
-def show(
-    out: Page, silence: Silence, alerts: Sequence[Alert], fits: Sequence[Alert], now_s: float
-) -> None:
-    """Show one silence in a line or two."""
+def show(out: Page, silence: Silence, alerts: Sequence[Alert], now_s: float) -> None:
+    """Write one silence in a line or two."""
     state = state_of(silence, now_s, alerts)
     ended = silence.until_at_s if silence.cleared_at_s is None else silence.cleared_at_s
     when = (
@@ -270,5 +420,5 @@ def show(
     ]
     out.flow([part for part in parts if part], rest="  ")
     if state == "in-force" and not silence.matcher.key:
-        count = len(fits)
+        count = len(fitting(silence, alerts))
         out.flow([(f"fits {count} open alert{'' if count == 1 else 's'}", "dim")], first="  ")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.analysis import cost
-from gpuwatchd.charts import chart_model
 from gpuwatchd.core import text, units
-from gpuwatchd.view.answers import envelope, payload
+from gpuwatchd.view.answers import charts, costs, envelope, payload
 from gpuwatchd.view.answers.base import finite
 from gpuwatchd.view.queries.incidents import OPEN
 from gpuwatchd.view.report import advice, compose, incident, usage
-from gpuwatchd.view.text import alert_details, cost_text
+from gpuwatchd.view.text import alert_details
 
 if TYPE_CHECKING:
     from gpuwatchd.view.report.advice import Item, Score
@@ -55,14 +54,14 @@ def data(period: Period) -> dict[str, Any]:
         "cost": {
             "currency": prices.currency,
             "per_usd": prices.per_usd,
-            "entries": [cost_text.entry_json(entry, prices) for entry in period.bill.entries],
-            "sums": cost_text.sums_json(period.bill.entries, prices),
-            "prices": cost_text.prices_json(period.bill),
+            "entries": [costs.paid(entry, prices) for entry in period.bill.entries],
+            "sums": costs.sums(period.bill.entries, prices),
+            "prices": costs.prices_used(period.bill),
         },
         "holdings": [payload.holding_json(holding) for holding in period.holdings],
         "channels": [_channel(channel) for channel in period.channels.values()],
         "quality": _quality(period),
-        "pictures": [chart_model.to_json(picture) for _, picture in period.process_pictures],
+        "pictures": [charts.picture(picture) for _, picture in period.process_pictures],
     }
 
 
@@ -118,7 +117,7 @@ def _finding(one: Incident) -> dict[str, Any]:
         "gpu_hours": finite(hours),
         "cost_usd": finite(usd),
         "silences": [payload.silence_json(each) for each in one.silences],
-        "picture": None if one.picture is None else chart_model.to_json(one.picture),
+        "picture": None if one.picture is None else charts.picture(one.picture),
     }
 
 
@@ -129,7 +128,7 @@ def _gpu(period: Period, device_use: DeviceUse) -> dict[str, Any]:
         "watched_s": device_use.watched_s,
         "mean_bytes": None if device_use.mean_bytes is None else round(device_use.mean_bytes),
         **envelope.fields(device_use, "peak_bytes peak_at util_pct busy_hours energy_kwh"),
-        "picture": None if picture is None else chart_model.to_json(picture),
+        "picture": None if picture is None else charts.picture(picture),
     }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from gpuwatchd.charts import page
 from gpuwatchd.charts.svg import badge, element, facts, table
 from gpuwatchd.core import text
+from gpuwatchd.view.answers import charts
 from gpuwatchd.view.report.document import Card, Facts, Figures, Says, Shown, Steps, Table
 
 if TYPE_CHECKING:
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.charts.svg import Markup
-    from gpuwatchd.view.report.document import Block, Document, Tone
-
+from gpuwatchd.view.report.document import Block, Document, Tone
 
 _TONES: Final[dict[Tone, str | None]] = {
     "": None,
@@ -53,7 +53,14 @@ def render(document: Document) -> str:
         ),
     ]
     foot = element("p", None, _safe(document.foot))
-    return page.document(_safe(document.title), body, pictures=pictures, head=head, foot=foot)
+    return page.document(
+        _safe(document.title),
+        body,
+        pictures=pictures,
+        data=[charts.picture(picture) for picture in pictures],
+        head=head,
+        foot=foot,
+    )
 
 
 def _block(block: Block, pictures: list[Picture], *, titled: bool = True) -> Markup:

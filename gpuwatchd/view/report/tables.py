@@ -158,7 +158,7 @@ def costs(period: Period) -> Iterator[Plain]:
         rows=tuple(rows),
         right=frozenset({1, 2, 3}),
     )
-    people, amount = cost_text.engineer(bill)
+    people, amount = bill.engineer()
     if people:
         text = units.money(amount, currency=bill.prices.currency)
         yield Says(text=f"And people, an hour for each of {people} lost runs: {text}.")
@@ -172,7 +172,7 @@ def costs(period: Period) -> Iterator[Plain]:
     if prices:
         yield Says(text="Prices", tone="note")
         yield Facts(rows=prices)
-    for _, sentence in cost_text.old(bill):
+    for _, sentence in bill.old_prices():
         yield Says(text=f"Note: {sentence}.", tone="warn")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.view import blocks
+from gpuwatchd.view.queries import cost_entries
 from gpuwatchd.view.text import cost_text
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _NAME, _CELL = 24, 11
 
 def show(out: Page, bill: Bill, by: str) -> None:
     """Write the sums, then whose they are."""
-    for _, sentence in [*bill.warnings, *cost_text.old(bill)]:
+    for _, sentence in [*bill.warnings, *bill.old_prices()]:
         out.flow(blocks.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
     since = units.clock(bill.since_s, now_s=bill.now_s)
     out.line((f"What leaks and idle memory cost since {since}", "bold"))
@@ -58,7 +59,7 @@ def _ahead_line(out: Page, bill: Bill, found: Sum) -> None:
 
 
 def _people(out: Page, bill: Bill) -> str:
-    hours, amount = cost_text.engineer(bill)
+    hours, amount = bill.engineer()
     if not hours:
         return ""
     money = units.money(amount, currency=bill.prices.currency, ascii_only=out.ascii)
@@ -78,7 +79,7 @@ def _groups(out: Page, bill: Bill, by: str) -> None:
     heads = ("at risk", "until full", "lost", "held", "saved")
     out.line("")
     out.line((f"{'by ' + by:<{_NAME}}" + "".join(f"{head:>{_CELL}}" for head in heads), "bold"))
-    for name, entries in cost.grouped(bill.entries, cost_text.BY[by]):
+    for name, entries in cost.grouped(bill.entries, cost_entries.BY[by]):
         sums = {what: cost.summed(e for e in entries if e.what == what) for what in cost.WHATS}
         cells = [
             _cell(out, bill, sums["at-risk"].usd, sums["at-risk"].gpu_hours),

@@ -1,19 +1,17 @@
-"""A bill as JSON and in words: what ``cost`` and ``report`` say of it."""
+"""A bill in words: what ``cost`` and ``report`` say of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.analysis import cost
-from gpuwatchd.core import text, units
+from gpuwatchd.core import units
 from gpuwatchd.core.config import prices as table
-from gpuwatchd.view.answers import envelope
-from gpuwatchd.view.answers.base import finite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from gpuwatchd.analysis.cost import Entry, Price, Prices, Sum
+    from gpuwatchd.analysis.cost import Price
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device
     from gpuwatchd.view.queries.cost_entries import Bill
@@ -30,125 +28,11 @@ SHORT: Final = {
     "held": "idle memory",
     "saved": "saved",
 }
-BY: Final[dict[str, Callable[[Entry], str]]] = {
-    "gpu": lambda one: one.gpu,
-    "user": lambda one: one.user or "(unknown)",
-    "job": lambda one: one.job or "(no job)",
-    "incident": lambda one: one.title,
-}
 SINCE: Final = {
     "start": "since its start, no checkpoint known",
     "checkpoint": "since its last checkpoint",
     "first-seen": "since it was first seen, no checkpoint known",
 }
-
-
-def money_json(name: str, usd: float | None, prices: Prices) -> dict[str, float | None]:
-    """Return an amount in US dollars and in the user's currency."""
-    rate = prices.per_usd
-    known = finite(usd)
-    own = None if known is None or rate is None else known * rate
-    return {f"{name}_usd": known, name: own}
-
-
-def entry_json(entry: Entry, prices: Prices) -> dict[str, Any]:
-    """Return one thing that costs."""
-    return {
-        **envelope.fields(entry, "what key title device_uid"),
-        "user": text.clean(entry.user) or None,
-        "job": text.clean(entry.job) or None,
-        **envelope.fields(entry, "since since_at until_at gpu_hours"),
-        **money_json("cost", entry.usd, prices),
-        **money_json("electricity", entry.electricity_usd, prices),
-        "whole_gpu_hours": finite(entry.whole_gpu_hours),
-        **money_json("whole", entry.whole_usd, prices),
-        "ahead_gpu_hours": finite(entry.ahead_gpu_hours),
-        **money_json("ahead", entry.ahead_usd, prices),
-        "basis": text.clean(entry.basis) or None,
-        "reason": text.clean(entry.said, limit=1024),
-    }
-
-
-def sum_json(found: Sum, prices: Prices) -> dict[str, Any]:
-    """Return a sum; what is partly unknown is null."""
-    return {
-        "incidents": found.incidents,
-        "gpu_hours": finite(found.gpu_hours),
-        **money_json("cost", found.usd, prices),
-        **money_json("known_cost", found.known_usd, prices),
-        **money_json("electricity", found.electricity_usd, prices),
-        "ahead_gpu_hours": finite(found.ahead_gpu_hours),
-        **money_json("ahead", found.ahead_usd, prices),
-        **money_json("known_ahead", found.known_ahead_usd, prices),
-    }
-
-
-def sums_json(entries: Sequence[Entry], prices: Prices) -> dict[str, Any]:
-    """Return a sum for each sort of cost."""
-    return {
-        what.replace("-", "_"): sum_json(
-            cost.summed(entry for entry in entries if entry.what == what), prices
-        )
-        for what in cost.WHATS
-    }
-
-
-def beside(bill: Bill, by: str) -> dict[str, Any]:
-    """Return sums, groups and prices; ``by`` is a key of :data:`BY`."""
-    prices = bill.prices
-    hours, people = engineer(bill)
-    return {
-        "since_at": units.instant(bill.since_s),
-        "currency": prices.currency,
-        "per_usd": prices.per_usd,
-        "sums": sums_json(bill.entries, prices),
-        "engineer_hours": hours,
-        "engineer": people,
-        "by": by,
-        "groups": [
-            {"name": text.clean(name), "sums": sums_json(group, prices)}
-            for name, group in cost.grouped(bill.entries, BY[by])
-        ],
-        "prices": prices_json(bill),
-    }
-
-
-def prices_json(bill: Bill) -> list[dict[str, Any]]:
-    """Return the price of each device, as it was counted with."""
-    prices = bill.prices
-    return [
-        {
-            "device_uid": text.clean(uid),
-            "name": text.clean(bill.devices[uid].name),
-            **money_json("per_hour", None if price is None else price.usd_per_hour, prices),
-            **money_json(
-                "whole_per_hour", None if price is None else price.whole_usd_per_hour, prices
-            ),
-            "basis": None if price is None else text.clean(price.basis),
-            "source": None if price is None else text.clean(price.source, limit=1024) or None,
-            "age_days": None if price is None else price.age_days,
-        }
-        for uid, price in bill.used.items()
-    ]
-
-
-def engineer(bill: Bill) -> tuple[int | None, float | None]:
-    """Return hours of people for lost runs, and what they cost in the user's currency."""
-    rate = bill.prices.section.engineer_per_hour
-    if rate is None:
-        return None, None
-    runs = len({(entry.key, entry.until_at_s) for entry in bill.of("lost")})
-    return runs, runs * rate
-
-
-def old(bill: Bill) -> list[tuple[str, str]]:
-    """Return a sentence for each price that is too old to be trusted as it is."""
-    found = {price.basis: price for price in bill.used.values() if price is not None}
-    return [
-        ("old-price", f"a price is {price.age_days} days old: {basis}; set [cost] prices")
-        for basis, price in found.items()
-        if price.is_old
-    ]
 
 
 def money(bill: Bill | Book, usd: float | None, *, ascii_only: bool = False) -> str:

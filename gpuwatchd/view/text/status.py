@@ -5,11 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 from gpuwatchd.core import units
-from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.core.model import is_leak
 from gpuwatchd.view.answers import envelope
 from gpuwatchd.view.queries import alert_order, state_location
 from gpuwatchd.view.text import cards, verdict_text
@@ -25,32 +21,6 @@ if TYPE_CHECKING:
 _SEVERITY_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
 
 
-def narrow(view: View, pids: Sequence[int]) -> None:
-    """Keep only the GPUs and processes that ``--pid`` names.
-
-    Raises
-    ------
-    GpuwatchdError
-        When none of them is on a GPU here.
-    """
-    if not pids:
-        return
-    items = []
-    for item in view.devices:
-        processes = tuple(p for p in item.processes or () if p.info.key.pid in pids)
-        if processes:
-            items.append(structs.replace(item, processes=processes))
-    if not items:
-        named = ", ".join(map(str, pids))
-        unknown = all(item.processes is None for item in view.devices)
-        why = "the processes are unknown here" if unknown else f"pid {named} is on no GPU here"
-        raise GpuwatchdError(why, hint="gpuwatchctl status -v", page="errors#no-such-process")
-    view.devices = tuple(items)
-    view.alerts = tuple(
-        a for a in view.alerts if a.subject.process is not None and a.subject.process.pid in pids
-    )
-
-
 def answer(verb: str, view: View) -> dict[str, Any]:
     """Return the devices, and what belongs to them, as JSON."""
     from gpuwatchd.view.answers import payload  # noqa: PLC0415 - only for those who want JSON
@@ -61,19 +31,6 @@ def answer(verb: str, view: View) -> dict[str, Any]:
         for others in (view.others.get(item.device.uid),)
     ]
     return envelope.answer(verb, data, view=view, beside=payload.beside(view))
-
-
-def leaks(view: View, *, whole: bool) -> bool:
-    """Return whether anything that is shown leaks; without ``whole``, any of the processes."""
-    return any(
-        is_leak(finding)
-        for item in view.devices
-        for finding in (
-            item.finding if whole else None,
-            *(process.finding for process in item.processes or ()),
-            *(process.host_finding for process in item.processes or ()),
-        )
-    )
 
 
 def show(

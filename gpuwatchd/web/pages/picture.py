@@ -5,9 +5,12 @@ from __future__ import annotations
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.charts import chart_model, scales, text_description
+import msgspec
+
+from gpuwatchd.charts import scales, text_description
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.answers import charts as pictures
 from gpuwatchd.view.queries import charts, current_state
 from gpuwatchd.web.pages import lookup
 from gpuwatchd.web.pages.page_parts import head
@@ -45,7 +48,8 @@ def picture(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
     least_s, most_s = _NEXT_S
     return {
         "page": head(view),
-        "picture": chart_model.to_json(drawn) | {"sentence": text_description.sentence(drawn)},
+        "picture": msgspec.to_builtins(pictures.picture(drawn))
+        | {"sentence": text_description.sentence(drawn)},
         # A forecast reaches further, at most twice the span again.
         "zones": scales.zone_rows(asked.begin_s, end_s + 2 * span_s),
         "marks": [_mark(mark, end_s) for mark in drawn.marks][::-1],

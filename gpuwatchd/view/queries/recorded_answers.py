@@ -1,0 +1,414 @@
+"""What is answered of the recorded past: ``history``, ``plot`` and ``cost``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from gpuwatchd.analysis import cost as analysis_cost
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.answers import charts, costs
+from gpuwatchd.view.answers import history as rows
+from gpuwatchd.view.answers.base import DeviceId, fill
+from gpuwatchd.view.answers.envelope import answer_of
+from gpuwatchd.view.queries import (
+    chart_selection,
+    cost_entries,
+    current_state,
+    state_location,
+    user_filter,
+)
+from gpuwatchd.view.queries.charts import action_words
+from gpuwatchd.view.text import device_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
+    from gpuwatchd.store.reader import ProcessRow, Reader
+    from gpuwatchd.view.answers.base import Answer
+    from gpuwatchd.view.queries.chart_selection import Selection
+    from gpuwatchd.view.queries.cost_entries import Bill
+    from gpuwatchd.view.query import Query
+
+_DAY_S = 86_400.0
+_ROUND_S = (60, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 604800)
+MOST_ROWS = 48
+"""Of a device's table that is fitted to its time."""
+
+
+class Answered(NamedTuple):
+    """An answer, and the exit code that goes with it."""
+
+    answer: Answer
+    exit_code: int = 0
+
+
+class EmptySpan(ValueError):
+    """A time that ends before it begins."""
+
+
+def span(since_s: float | None, until_s: float | None, *, now_s: float) -> tuple[float, float]:
+    """Return the time that is asked about, epoch seconds; the last day by default.
+
+    Raises
+    ------
+    EmptySpan
+        When it ends before it begins.
+    """
+    end_s = now_s if until_s is None else until_s
+    begin_s = end_s - _DAY_S if since_s is None else since_s
+    if begin_s >= end_s:
+        raise EmptySpan("--since is not before --until")
+    return begin_s, end_s
+
+
+# ---- history
+
+
+class Processes(NamedTuple):
+    """Processes that are shown instead of the devices, by pid or by user; false for none."""
+
+    pids: Sequence[int]
+    people: user_filter.People | None
+
+    def __bool__(self) -> bool:
+        return bool(self.pids) or self.people is not None
+
+    def has(self, key: ProcessKey, info: ProcessInfo | None) -> bool:
+        """Say whether a process is meant."""
+        if self.pids and key.pid not in self.pids:
+            return False
+        return self.people is None or self.people.own(info)
+
+
+class Recorded(NamedTuple):
+    """What is recorded of one device."""
+
+    device: Device
+    rows: Sequence[rows.DeviceRow | rows.ProcessRow]
+    events: Sequence[rows.Event]
+    """Oldest first."""
+    infos: Sequence[ProcessInfo]
+    """Who the processes are, where it is about processes."""
+
+
+class History:
+    """What is asked of the history.
+
+    Parameters
+    ----------
+    query
+        Its GPUs and users choose.
+    since_s, until_s
+        Epoch seconds; by default the last day.
+    bucket_s
+        Samples within so many seconds are one row; None for samples as they are kept.
+    pids
+        Processes whose memory is shown instead of the devices'.
+    events
+        What happened is shown, instead of memory.
+
+    Raises
+    ------
+    EmptySpan
+        When the time ends before it begins.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        *,
+        since_s: float | None = None,
+        until_s: float | None = None,
+        bucket_s: float | None = None,
+        pids: Sequence[int] = (),
+        events: bool = False,
+    ) -> None:
+        self._query = query
+        self._span = span(since_s, until_s, now_s=time.time() + 1.0)
+        self._bucket_s = bucket_s
+        self._events = events
+        people = user_filter.People(query.user) if query.user else None
+        self.processes = Processes(pids, people)
+
+    def queries(self) -> list[str]:
+        """Return what is asked of the database, for those who go on with sqlite3 themselves."""
+        from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
+
+        queries = []
+        with history_query.reader() as reader:
+            for device in self._devices(reader):
+                if self.processes:
+                    reader.process_rows(device.uid, *self._span)
+                else:
+                    reader.device_rows(device.uid, *self._span, self._bucket_s)
+                queries.append(reader.last_query)
+        return queries
+
+    def read(self, *, fit: bool = False) -> list[Recorded]:
+        """Return what is recorded, device by device.
+
+        Parameters
+        ----------
+        fit
+            Choose a width of rows of which no more than :data:`MOST_ROWS` cover the time.
+
+        Raises
+        ------
+        GpuwatchdError
+            When there is no history, or nothing in that time.
+        """
+        from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
+
+        since_s, until_s = self._span
+        bucket_s = _width(until_s - since_s) if fit else self._bucket_s
+        with history_query.reader() as reader:
+            devices = self._devices(reader)
+            every = [self._rows(reader, device, bucket_s) for device in devices]
+            first = min((row.at for some in every for row in some), default=None)
+            if fit and first is not None:
+                # What began a moment ago would be one row of a table for a day.
+                finer_s = _width(until_s - max(since_s, units.parse_instant(first, now_s=0.0)))
+                if finer_s < (bucket_s or 0.0):
+                    every = [self._rows(reader, device, finer_s) for device in devices]
+            infos = []
+            if self.processes:
+                infos = [
+                    info for info in reader.processes(since_s) if self.processes.has(info.key, info)
+                ]
+            recorded = [
+                Recorded(device, some, self._happened(reader, device), infos)
+                for device, some in zip(devices, every, strict=True)
+            ]
+        if not any(device.events if self._events else device.rows for device in recorded):
+            what = "no event" if self._events else "nothing"
+            raise GpuwatchdError(
+                f"{what} is recorded between {units.clock(since_s)} and {units.clock(until_s)}",
+                hint="the daemon writes once a minute; what is now: gpuwatchctl status",
+                page="errors#nothing-recorded",
+            )
+        return recorded
+
+    def answer(self) -> Answered:
+        """Return what ``history --json`` answers."""
+        kind: type[Answer] = rows.History
+        recorded_kind: type[Any] = rows.RecordedDevice
+        if self.processes:
+            kind, recorded_kind = rows.HistoryOfProcesses, rows.RecordedProcesses
+        data = tuple(
+            recorded_kind(
+                device=fill(DeviceId, recorded.device),
+                rows=tuple(recorded.rows),
+                events=tuple(recorded.events),
+            )
+            for recorded in self.read()
+        )
+        warnings = state_location.service_warnings()
+        return Answered(answer_of(kind, data, source="database", warnings=warnings))
+
+    def _devices(self, reader: Reader) -> list[Device]:
+        devices = device_facts.in_order(reader.devices())
+        return [device for device in devices if self._query.wants(device)]
+
+    def _rows(
+        self, reader: Reader, device: Device, bucket_s: float | None
+    ) -> Sequence[rows.DeviceRow | rows.ProcessRow]:
+        if self._events:
+            return []
+        since_s, until_s = self._span
+        if not self.processes:
+            found = reader.device_rows(device.uid, since_s, until_s, bucket_s)
+            return [rows.device_row(device, row) for row in found]
+        infos = {info.key: info for info in reader.processes(since_s)}
+        used = reader.process_rows(device.uid, since_s, until_s)
+        return [
+            rows.process_row(device, row, infos.get(row.process))
+            for row in _joined(used, bucket_s)
+            if self.processes.has(row.process, infos.get(row.process))
+        ]
+
+    def _happened(self, reader: Reader, device: Device) -> list[rows.Event]:
+        """Return what happened to a device and to time and, if asked, to the work of its jobs."""
+        since_s, until_s = self._span
+        here = {device.uid, device.parent_uid, None}
+        happened = [
+            rows.event(event.at_s, event.kind, text.clean(event.detail))
+            for event in reader.events(since_s)
+            if event.device_uid in here
+        ]
+        happened += [
+            rows.event(segment.at_s, segment.reason, device_facts.segment_words(segment))
+            for segment in reader.segments(since_s)
+        ]
+        if self._events:
+            infos = {info.key: info for info in reader.processes()} if self.processes else {}
+            happened += [
+                rows.action_event(event, action_words(event))
+                for event in reader.action_events(since_s)
+                if (not event.device_uids or device.uid in event.device_uids)
+                and (
+                    not self.processes
+                    or (
+                        event.process is not None
+                        and self.processes.has(event.process, infos.get(event.process))
+                    )
+                )
+            ]
+        end = units.instant(until_s) or ""
+        return sorted((event for event in happened if event.at < end), key=lambda event: event.at)
+
+
+def _width(span_s: float) -> float:
+    return next((float(s) for s in _ROUND_S if span_s / s <= MOST_ROWS), float(_ROUND_S[-1]))
+
+
+def _joined(used: Sequence[ProcessRow], bucket_s: float | None) -> Sequence[ProcessRow]:
+    """Return one row per process and bucket: its highest and its last value."""
+    if not bucket_s:
+        return used
+    joined: dict[tuple[object, float], ProcessRow] = {}
+    for row in used:
+        start_s = row.at_s // bucket_s * bucket_s
+        before = joined.get((row.process, start_s))
+        host_bytes, highest = row.host_last_bytes, [row.used_max_bytes]
+        if before is not None:
+            highest.append(before.used_max_bytes)
+            host_bytes = before.host_last_bytes if host_bytes is None else host_bytes
+        joined[row.process, start_s] = msgspec.structs.replace(
+            row,
+            at_s=start_s,
+            width_s=bucket_s,
+            used_max_bytes=max((value for value in highest if value is not None), default=None),
+            host_last_bytes=host_bytes,
+        )
+    return list(joined.values())
+
+
+def history(
+    query: Query,
+    *,
+    since_s: float | None = None,
+    until_s: float | None = None,
+    bucket_s: float | None = None,
+    pids: Sequence[int] = (),
+    events: bool = False,
+) -> Answered:
+    """Return what ``history --json`` answers; arguments and errors as of :class:`History`."""
+    return History(
+        query, since_s=since_s, until_s=until_s, bucket_s=bucket_s, pids=pids, events=events
+    ).answer()
+
+
+# ---- plot
+
+
+def selection(
+    query: Query,
+    *,
+    since_s: float | None = None,
+    until_s: float | None = None,
+    pids: Sequence[int] = (),
+) -> Selection:
+    """Return which pictures are meant; the arguments are those of :func:`pictures`."""
+    between = span(since_s, until_s, now_s=current_state.now_s())
+    return chart_selection.select(query, pids, between, tight=since_s is None)
+
+
+def pictures(
+    query: Query,
+    *,
+    since_s: float | None = None,
+    until_s: float | None = None,
+    pids: Sequence[int] = (),
+) -> Answered:
+    """Return what ``plot --json`` answers.
+
+    Parameters
+    ----------
+    query
+        Its GPUs and users choose.
+    since_s, until_s
+        Epoch seconds; by default the last day, or what is recorded of it.
+    pids
+        Processes whose pictures are meant instead of the devices'.
+
+    Raises
+    ------
+    EmptySpan
+        When the time ends before it begins.
+    GpuwatchdError
+        When there is no such GPU or process, or nothing is known of that time.
+    """
+    return Answered(pictures_answer(selection(query, since_s=since_s, until_s=until_s, pids=pids)))
+
+
+def pictures_answer(of: Selection) -> Answer:
+    """Return pictures as ``plot --json`` answers them."""
+    data = tuple(charts.picture(picture) for picture in of.pictures)
+    return answer_of(charts.Plot, data, source="database", warnings=of.warnings)
+
+
+# ---- cost
+
+
+def bill(query: Query, since_s: float | None = None) -> Bill:
+    """Return what leaks and idle memory cost, of the users that are meant.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is neither a history nor a live state.
+    """
+    since_s = time.time() - cost_entries.PERIOD_S if since_s is None else since_s
+    found = cost_entries.gather(query, since_s)
+    if query.user:
+        people = user_filter.People(query.user)
+        found.entries = [entry for entry in found.entries if people.has(entry.user)]
+    return found
+
+
+def cost(query: Query, *, since_s: float | None = None, by: str = "gpu") -> Answered:
+    """Return what ``cost --json`` answers.
+
+    Parameters
+    ----------
+    query
+        Its GPUs and users choose.
+    since_s
+        Nothing older counts, epoch seconds; by default 30 days.
+    by
+        What is added up by, a key of ``cost_entries.BY``.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is neither a history nor a live state.
+    """
+    of = bill(query, since_s)
+    prices = of.prices
+    hours, people = of.engineer()
+    groups = analysis_cost.grouped(of.entries, cost_entries.BY[by])
+    return Answered(
+        answer_of(
+            costs.Cost,
+            tuple(costs.paid(entry, prices) for entry in of.entries),
+            source=of.source,
+            warnings=[*of.warnings, *of.old_prices()],
+            since_at=units.instant(of.since_s),
+            currency=prices.currency,
+            per_usd=prices.per_usd,
+            sums=costs.sums(of.entries, prices),
+            engineer_hours=hours,
+            engineer=people,
+            by=by,
+            groups=tuple(
+                costs.Group(name=text.clean(name), sums=costs.sums(entries, prices))
+                for name, entries in groups
+            ),
+            prices=costs.prices_used(of),
+        )
+    )
