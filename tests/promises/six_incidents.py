@@ -38,12 +38,22 @@ argv = ["/usr/bin/logger", "-t", "gpu"]
 
 [cost]
 usd-per-gpu-hour = 2.5
+
+[detection]
+analysis-window-hours = 0.5
 """
 
 
 def pid(incident: str) -> int:
     """Return the pid of the process that an incident is about."""
     return 4_200_000 + 1024 * INCIDENTS.index(incident)
+
+
+def _names(incident: str) -> tuple[str, str]:
+    """Return what names the alert of an incident, and its process in an address; "" for none."""
+    if incident == "lost":
+        return f"gpu:{_UID}{INCIDENTS.index(incident)}", ""
+    return str(pid(incident)), f"&pid={pid(incident)}"
 
 
 def _world() -> Any:
@@ -96,7 +106,13 @@ class Machine:
         self._messages = 0
         with worlds.entered(self.place):
             self._go_on(0.0)
-            self.incident = worlds.drive("demo", _MINUTES, _world(), self._meanwhile)
+            self.incident = worlds.drive(
+                "demo",
+                _MINUTES,
+                _world(),
+                self._meanwhile,
+                detection={"analysis-window-hours": 0.5},
+            )
             self._go_on(_MINUTES * 60.0)
             self._ask()
 
@@ -106,9 +122,11 @@ class Machine:
     def _meanwhile(self, incident: Incident, elapsed_s: float) -> None:
         self._go_on(elapsed_s)
         taken = incident.post.taken
-        for number in range(self._messages, len(taken)):
-            self._message(f"message {number}", taken[number].message)
+        # Each channel gets the same; a second try is of what was said before.
+        new = {one.alert_key: one.message for one in taken[self._messages :] if not one.attempts}
         self._messages = len(taken)
+        for message in new.values():
+            self._message(f"message at {elapsed_s:.0f} s", message)
         if elapsed_s == _MINUTES * 60.0 - 10.0:
             for line in (
                 f"snooze {pid('snoozed')} 1h --why known",
@@ -139,14 +157,15 @@ class Machine:
     def _ask(self) -> None:
         for line in (
             "status", "status --wide", "predict", "alerts --all", "cost --by incident",
-            "report --since 2h", "plot --since 2h", "check", "snooze list", "feedback list",
+            "report --since 2h", "plot --since 2h", "snooze list", "feedback list",
         ):  # fmt: skip
             self._both(line)
+        self.answers["check"] = self._verb("check")
         for gpu, name in enumerate(INCIDENTS):
-            alert = f"gpu:{_UID}{gpu}" if name == "lost" else pid(name)
+            alert, who = _names(name)
             self._both(f"explain {gpu if name == 'lost' else alert}")
             self._both(f"alerts show {alert}")
-            self._both(f"plot {gpu} --pid {pid(name)} --since 2h")
+            self._both(f"plot {gpu} --since 2h{who.replace('&', ' --').replace('=', ' ')}")
         asyncio.run(self._screens())
         self._pages()
 
@@ -159,9 +178,9 @@ class Machine:
             "page/overview", "page/predict", "page/alerts",
         ]  # fmt: skip
         for gpu, name in enumerate(INCIDENTS):
-            about = f"gpu={_UID}{gpu}&pid={pid(name)}&span=6h"
+            alert, who = _names(name)
+            about = f"gpu={_UID}{gpu}{who}&span=6h"
             paths += [f"page/{view}?{about}" for view in ("process", "evidence", "picture")]
-            alert = f"gpu:{_UID}{gpu}" if name == "lost" else pid(name)
             paths += [f"page/gpu?gpu={_UID}{gpu}", f"page/alert?id={alert}"]
             paths += [f"explain?target={pid(name)}", f"alerts/{alert}"]
         for path in paths:
@@ -173,7 +192,7 @@ class Machine:
 
         for key in ("", "P", "d", "h", "a"):
             keys = [key] if key else []
-            async with viewing.opened(leaky.view(), *keys, size=(200, 60), now_s=frozen.NOW_S) as (
+            async with viewing.opened(leaky.view(), *keys, size=(300, 60), now_s=frozen.NOW_S) as (
                 app,
                 _,
             ):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpuwatchd.core.model import (
+        Alert,
         Blame,
         ChannelHealth,
         Device,
@@ -171,7 +172,7 @@ def beside(view: View) -> dict[str, Any]:
         "channels": [channel_json(channel) for channel in view.channels],
         "untold": [text.clean(key) for key in view.untold],
         "lost": [lost_json(alert) for alert in view.lost],
-        "silences": [silence_json(silence) for silence in view.silences],
+        "silences": [silence_json(silence, view.alerts) for silence in view.silences],
     }
 
 
@@ -195,10 +196,10 @@ def channel_json(channel: ChannelHealth) -> dict[str, Any]:
     }
 
 
-def silence_json(silence: Silence) -> dict[str, Any]:
-    """Return a silence."""
+def silence_json(silence: Silence, alerts: Iterable[Alert]) -> dict[str, Any]:
+    """Return a silence, which may be about one of these alerts."""
     return {
-        "about": delivery_text.conditions(silence.matcher),
+        "about": delivery_text.conditions(silence.matcher, alerts),
         **envelope.fields(silence, "from_at until_at until_resolved"),
         "who": text.clean(silence.who) or None,
         "why": text.clean(silence.why) or None,

@@ -130,7 +130,10 @@ def alerts(
         When there is neither a live state nor a history.
     """
     found, chosen = chosen_alerts(query, only_open=only_open, since_s=since_s, severity=severity)
-    data = [alert_details.as_json(alert, found) for alert in chosen]
+    from gpuwatchd.view.queries import cost_entries  # noqa: PLC0415 - prices come with it
+
+    counted = cost_entries.up_to_now(query, chosen)
+    data = [alert_details.as_json(alert, found) for alert in counted]
     answer = envelope.answer("alerts", data, source=found.source, warnings=found.warnings)
     return Answered(answer, FINDINGS if alert_order.shown(chosen) else OK)
 

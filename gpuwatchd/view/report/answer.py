@@ -116,7 +116,7 @@ def _finding(one: Incident) -> dict[str, Any]:
         "forecast_held": incident.held_true(one),
         "gpu_hours": finite(hours),
         "cost_usd": finite(usd),
-        "silences": [payload.silence_json(each) for each in one.silences],
+        "silences": [payload.silence_json(each, [one.alert]) for each in one.silences],
         "picture": None if one.picture is None else charts.picture(one.picture),
     }
 
