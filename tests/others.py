@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 _PROGRAM = """
 import sys
 from pathlib import Path
-from gpuwatchd.core.config import directories as places
+from gpuwatchd.core import directories as places
 places.SYSTEM_STATE_DIR, places.SYSTEM_RUNTIME_DIR = Path(sys.argv.pop(1)), Path(sys.argv.pop(1))
 sys.argv[0] = "gpuwatchctl"
 from gpuwatchd.cli import main

@@ -190,7 +190,7 @@ def test_what_a_shell_pipes_in_is_a_configuration() -> None:
 def test_directories_on_macos_are_those_of_the_library_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from gpuwatchd.core.config import directories
+    from gpuwatchd.core import directories
 
     monkeypatch.setattr(directories, "_on_macos", lambda: True)
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):

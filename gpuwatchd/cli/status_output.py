@@ -46,9 +46,7 @@ def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: 
     next_at_s = time.monotonic()
     while True:
         try:
-            view = current_state.load_view(flags)
-            current_state.narrow(view, pids)
-            _show(flags, view, whole=not pids and not flags.user)
+            _show(flags, pids)
         except GpuwatchdError as error:
             if done == 0:
                 raise
@@ -60,13 +58,19 @@ def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: 
         time.sleep(max(0.0, next_at_s - time.monotonic()))
 
 
-def _show(flags: Globals, view: current_state.View, *, whole: bool) -> None:
+def _show(flags: Globals, pids: Sequence[int]) -> None:
     if flags.json:
-        output.emit_json(status.answer("watch", view))
+        from gpuwatchd.view.answers.current import Watch  # noqa: PLC0415 - Structs come with it
+        from gpuwatchd.view.queries import live_answers  # noqa: PLC0415
+
+        output.emit_answered(live_answers.status(flags, pids, kind=Watch))
         return
+    view = current_state.load_view(flags)
+    current_state.narrow(view, pids)
     out = output.Out(flags)
     if out.terminal and out.colour:
         out.raw(_HOME_AND_CLEAR)
     out.line(time.strftime("%H:%M:%S"))
+    whole = not pids and not flags.user
     status.show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide)
     out.flush()

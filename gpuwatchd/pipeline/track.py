@@ -150,7 +150,7 @@ class Headroom(msgspec.Struct, kw_only=True):
 
 
 def _grew(finding: Finding, stopped_at_s: float | None, now_s: float) -> str:
-    """Return "grew by 2.1 GiB, stopped 5m 00s ago"."""
+    """Return "grew by 2.1 GiB, stopped 5 min ago"."""
     text = "grew" if finding.growth_bytes is None else f"grew by {units.size(finding.growth_bytes)}"
     ago_s = 0.0 if stopped_at_s is None else now_s - stopped_at_s
     when = f"{units.duration(ago_s)} ago" if ago_s >= 1.0 else "just now"
@@ -188,7 +188,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     info: ProcessInfo | None = None
     """Who it is, where it is a process."""
     baseline_bytes: float | None = None
-    """What is normal of memory that nobody owns."""
+    """What is normal of memory that no process owns."""
     job: JobKey | None = None
     """Job that it is a rank of, and whether it is about the host's memory."""
     lead: Track | None = None

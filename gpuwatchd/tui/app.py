@@ -1,7 +1,7 @@
 """The program behind ``gpuwatchctl top``: its screens, its state, and how it ends.
 
-A screen is a :class:`~gpuwatchd.tui.page.Page` and one line in ``VIEWS``. Whatever opens one has
-chosen before what it is about: ``selected_device_uid`` and ``selected_process``.
+A screen is a :class:`~gpuwatchd.tui.base.TopScreen` and one line in ``VIEWS``. Whatever opens one
+has chosen before what it is about: ``selected_device_uid`` and ``selected_process``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from rich.console import Console
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.scrollbar import ScrollBar
 from textual.theme import Theme
 
 from gpuwatchd.core import design, registry
 from gpuwatchd.tui import polling
-from gpuwatchd.tui.page import Page
-from gpuwatchd.tui.strips import Painter
-from gpuwatchd.tui.widgets import bars, frame
+from gpuwatchd.tui.base import TopScreen, clock
+from gpuwatchd.tui.theme import Painter
+from gpuwatchd.tui.widgets.texts import ThinScrollBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,8 +78,14 @@ class TopApp(App[int]):
         (words, kind) for the last row of the screen; "" for none.
     """
 
-    CSS = "Screen { background: $background; color: $foreground; }"
+    CSS = """
+    Screen { background: $background; color: $foreground; }
+    .flat Choices > .option-list--option-highlighted {
+        background: transparent; text-style: reverse;
+    }
+    """
     ENABLE_COMMAND_PALETTE = False
+    ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", show=False, priority=True),
         Binding("ctrl+q", "leave", show=False, priority=True),
@@ -94,17 +101,15 @@ class TopApp(App[int]):
         ascii_only: bool = False,
         every_s: float = 1.0,
         first: View | None = None,
-        now: Callable[[], float] = frame.clock,
+        now: Callable[[], float] = clock,
     ) -> None:
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         self.query_asked = query
         self.painter = Painter(color, ascii_only=ascii_only)
-        if self.painter.ascii:
-            from textual.scrollbar import ScrollBar  # noqa: PLC0415 - where there is no Unicode
-
-            ScrollBar.renderer = bars.PlainScrollBar
+        ScrollBar.renderer = ThinScrollBar.use(self.painter)
         self._colour()
+        self.set_class(not self.painter.rich, "flat")
         self.now_s = now
         self.every_s = every_s
         self.view: View | None = first
@@ -251,7 +256,7 @@ class TopApp(App[int]):
         self._redraw()
 
     def _redraw(self) -> None:
-        if isinstance(self.screen, Page):
+        if isinstance(self.screen, TopScreen):
             self.screen.draw()
 
     def open(self, key: str) -> None:

@@ -7,7 +7,9 @@ live screen lays out a whole page for its width, the web page takes the texts.
 from __future__ import annotations
 
 import unicodedata
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from gpuwatchd.core import text
 
@@ -25,14 +27,14 @@ Row = list[tuple[str, str]]
 """One line of a screen: texts with their styles."""
 
 
-class Line(NamedTuple):
+class Line(msgspec.Struct, frozen=True):
     """Parts one after the other, never broken."""
 
     parts: tuple[Part, ...]
     end: str = "\n"
 
 
-class Flow(NamedTuple):
+class Flow(msgspec.Struct, frozen=True):
     """Parts with gaps, broken between them where the width ends."""
 
     parts: tuple[Part, ...]
@@ -45,7 +47,7 @@ class Flow(NamedTuple):
     """A part that is wider than a line is broken, not cut."""
 
 
-class Table(NamedTuple):
+class Table(msgspec.Struct, frozen=True):
     """Rows under headers; cells wrap where the width ends."""
 
     headers: tuple[str, ...]

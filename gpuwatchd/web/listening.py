@@ -178,6 +178,15 @@ def _clear(path: Path, value: str) -> None:
     )
 
 
+def named(made: socket.socket, address: Address) -> str:
+    """Return where a socket listens, as people write it."""
+    at = made.getsockname()
+    if not isinstance(at, tuple):
+        return f"unix:{text.clean(os.fsdecode(at))}"
+    host = f"[{at[0]}]" if ":" in at[0] else at[0]
+    return f"http://{'localhost' if len(address.hosts) > 1 else host}:{at[1]}"
+
+
 def file_of(made: socket.socket) -> Path | None:
     """Return the file of a bound unix socket; None of any other."""
     return expanded(os.fsdecode(made.getsockname())) if made.family == socket.AF_UNIX else None

@@ -21,7 +21,7 @@ from gpuwatchd.cli.doctor import program as program_check
 from gpuwatchd.cli.flags import Globals
 from gpuwatchd.cli.verbs.doctor import command
 from gpuwatchd.core import config
-from gpuwatchd.core.config import directories as where
+from gpuwatchd.core import directories as where
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Availability
 from gpuwatchd.view.queries import current_state

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.cli import exits
-from gpuwatchd.core.config import directories, loading
+from gpuwatchd.core import directories
+from gpuwatchd.core.config import loading
 from gpuwatchd.service import interruptible_wait, process
 from gpuwatchd.store import directories as place
 from gpuwatchd.store import live, release_request, schema

@@ -185,7 +185,6 @@ class Machine:
             paths += [f"explain?target={pid(name)}", f"alerts/{alert}"]
         for path in paths:
             self.answers[f"api {path}"] = server.ask("GET", f"/api/v1/{path}")
-        server.close()
 
     async def _screens(self) -> None:
         from tests.tui import leaky, viewing

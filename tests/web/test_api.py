@@ -284,7 +284,7 @@ def test_the_document_is_whole() -> None:
 
 def test_every_refusal_is_in_the_document() -> None:
     document = openapi.document()
-    refused = {str(code) for code in answers._WORDS}
+    refused = {str(code) for code in answers._REFUSALS}
     assert refused <= set(document["components"]["responses"])
     asked = [one for path, each in document["paths"].items() if path.startswith(PREFIX)
              for one in each.items()]  # fmt: skip

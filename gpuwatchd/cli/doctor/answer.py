@@ -8,10 +8,10 @@ import threading
 import time
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from gpuwatchd.core import text
-from gpuwatchd.core.model import Value
+from gpuwatchd.view.answers.program import CheckShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,21 +27,8 @@ ROOT = Path("/")
 """Where /proc, /dev, /sys, /etc and /run are looked for."""
 PAGE = "troubleshoot"
 Level = Literal["ok", "warning", "failed"]
-
-
-class Check(Value, frozen=True, kw_only=True):
-    """One answer."""
-
-    name: str
-    """What was looked at, for people: "source nvml", "GPU 0"."""
-    level: Level
-    text: str
-    hint: str = ""
-    """The command (or step) that mends it."""
-    id: str = ""
-    """What is wrong, the same in every version; where nothing is, the check that says so."""
-    page: str = ""
-    """Page of the documentation; "" where nothing is wrong."""
+Check = CheckShape
+"""One answer."""
 
 
 class CheckContext:
@@ -140,24 +127,30 @@ class CheckContext:
         return (self.root / "run/systemd/system").is_dir()
 
 
-def _check(name: str, level: Level, words: str, **more: Any) -> Check:
-    hint = text.clean(more.pop("hint", ""), limit=1024)
-    return Check(name=name, level=level, text=text.clean(words, limit=1024), hint=hint, **more)
-
-
 def ok(name: str, words: str) -> Check:
     """Return that all is well, or that something is so and needs no mending."""
-    return _check(name, "ok", words)
+    return _check("", name, "ok", words, "")
 
 
 def warning(fault: str, name: str, words: str, hint: str = "") -> Check:
     """Return what should be mended; ``fault`` is its id, see docs/how-to/troubleshoot.md."""
-    return _check(name, "warning", words, hint=hint, id=fault, page=f"{PAGE}#{fault}")
+    return _check(fault, name, "warning", words, hint)
 
 
 def failed(fault: str, name: str, words: str, hint: str = "") -> Check:
     """Return what must be mended; ``fault`` is its id, see docs/how-to/troubleshoot.md."""
-    return _check(name, "failed", words, hint=hint, id=fault, page=f"{PAGE}#{fault}")
+    return _check(fault, name, "failed", words, hint)
+
+
+def _check(fault: str, name: str, level: Level, words: str, hint: str) -> Check:
+    return Check(
+        name=name,
+        level=level,
+        text=text.clean(words, limit=1024),
+        hint=text.clean(hint, limit=1024),
+        id=fault,
+        page=f"{PAGE}#{fault}" if fault else "",
+    )
 
 
 class PendingCheck:

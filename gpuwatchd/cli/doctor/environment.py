@@ -140,16 +140,11 @@ def device(item: LiveDevice, *, now_s: float) -> Iterator[Answer]:
     parts = device_facts.state(item, now_s=now_s)
     reading = item.reading
     if parts:
-        texts = [part if isinstance(part, str) else part[0] for part in parts]
-        *words, todo = texts if len(texts) > 1 else [*texts, "-> gpuwatchctl doctor"]
+        texts = [part if isinstance(part, str) else part[0] for part in parts[:2]]
         calm = reading is not None and reading.state in {"asleep", "released"}
-        sentence = "; ".join(word for word in words if word)
-        yield (
-            label,
-            "ok" if calm else "warning",
-            sentence,
-            "" if calm else todo.removeprefix("-> "),
-        )
+        sentence = "; ".join(text for text in texts if text)
+        todo = "" if calm else device_facts.remedy(reading)
+        yield label, "ok" if calm else "warning", sentence, todo
     unknown = device_facts.processes(item)
     if unknown and not parts:
         yield label, "warning", unknown, "compare with what nvidia-smi lists"

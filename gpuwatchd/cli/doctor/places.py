@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.cli.doctor.answer import Check, failed, ok, warning
+from gpuwatchd.core import directories as places
 from gpuwatchd.core import units
-from gpuwatchd.core.config import directories as places
 from gpuwatchd.core.errors import GpuwatchdError, StoreDamaged
 from gpuwatchd.store import file_modes
 from gpuwatchd.view.queries import state_location

@@ -177,7 +177,7 @@ def _synchronised(around: CheckContext) -> Iterator[Check]:
     yield warning(
         "clock-unsynchronised",
         _CLOCK,
-        "is set by nobody: the times of alerts and of other machines' logs drift apart",
+        "the clock is not synchronised: times of alerts and of other machines' logs drift apart",
         "sudo timedatectl set-ntp true (or install chrony)",
     )
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd import __version__
 from gpuwatchd.cli.doctor.answer import Check, ok, warning
 from gpuwatchd.collect.host.procfs import read_bytes
-from gpuwatchd.core import config, text, units
-from gpuwatchd.core.config import directories
+from gpuwatchd.core import config, directories, text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.queries import state_location
 
@@ -339,7 +338,7 @@ def _linger(around: CheckContext, values: dict[str, str]) -> Iterator[Check]:
     except KeyError:
         user = str(os.geteuid())
     if (around.root / "var/lib/systemd/linger" / user).exists():
-        yield ok("linger", f"services of {user} go on after logout")
+        yield ok("linger", f"services of {user} keep running after logout")
     elif values.get("LoadState") != "loaded":
         return  # nothing of ours that could end
     elif around.environ.get("DISPLAY") or around.environ.get("WAYLAND_DISPLAY"):

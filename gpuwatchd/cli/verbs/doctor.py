@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from gpuwatchd.cli import doctor, exits, options, output
 from gpuwatchd.cli.doctor import answer as names_of
 from gpuwatchd.view import blocks
+from gpuwatchd.view.answers.program import Doctor
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -46,8 +46,7 @@ def command(names: tuple[str, ...], offline: bool) -> int:  # noqa: FBT001
         if not flags.json and not (flags.quiet and check.level == "ok"):
             _show(out, check)
     if flags.json:
-        data = [msgspec.to_builtins(check) for check in answers]
-        output.emit("doctor", data, source="checks")
+        output.emit_answer(Doctor, answers, source="checks")
     levels = {check.level for check in answers}
     if "failed" in levels:
         return 1

@@ -5,16 +5,6 @@ Layers, lowest first: the defaults below, ``/etc/gpuwatchd/config.toml``, the us
 is refused with the nearest valid one. ``snake_case`` spellings are accepted.
 """
 
-from gpuwatchd.core.config.directories import (
-    SYSTEM_FILE,
-    SYSTEM_GROUP,
-    SYSTEM_RUNTIME_DIR,
-    SYSTEM_STATE_DIR,
-    expanded,
-    runtime_dir,
-    state_dir,
-    user_file,
-)
 from gpuwatchd.core.config.loading import SECRET_VARIABLES, Loaded, keys, load
 from gpuwatchd.core.config.schema import (
     ActSection,
@@ -36,4 +26,14 @@ from gpuwatchd.core.config.schema import (
     SourcesSection,
     StoreSection,
     WebSection,
+)
+from gpuwatchd.core.directories import (
+    SYSTEM_FILE,
+    SYSTEM_GROUP,
+    SYSTEM_RUNTIME_DIR,
+    SYSTEM_STATE_DIR,
+    expanded,
+    runtime_dir,
+    state_dir,
+    user_file,
 )

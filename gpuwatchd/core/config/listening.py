@@ -6,8 +6,7 @@ import ipaddress
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatchd.core import text
-from gpuwatchd.core.config import directories
+from gpuwatchd.core import directories, text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 import msgspec
 
 from gpuwatchd.core import typed, units
-from gpuwatchd.core.config.directories import SYSTEM_FILE, user_file
 from gpuwatchd.core.config.schema import Config, Seconds, Section, Size
+from gpuwatchd.core.directories import SYSTEM_FILE, user_file
 from gpuwatchd.core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from gpuwatchd.core import text
-from gpuwatchd.core.config import directories
+from gpuwatchd.core import directories, text
 from gpuwatchd.core.config.schema import WebSection
 from gpuwatchd.core.errors import ConfigError
 

@@ -11,20 +11,22 @@ from textual.containers import Container
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import is_leak
-from gpuwatchd.tui.base_screens import Bar, ViewScreen
+from gpuwatchd.tui.base import ViewScreen
 from gpuwatchd.tui.widgets.chart import Chart
+from gpuwatchd.tui.widgets.rows import Lines
+from gpuwatchd.tui.widgets.texts import TextPage
 from gpuwatchd.view.queries import charts, history_query, state_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from textual import events
     from textual.widget import Widget
 
     from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.core.model import Finding
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
+    from gpuwatchd.tui.base import Keys
     from gpuwatchd.tui.widgets.chart import Piece, Window
     from gpuwatchd.view.queries.charts import Asked
     from gpuwatchd.view.queries.current_state import View
@@ -126,7 +128,7 @@ class ChartScreen(ViewScreen):
     ChartScreen.beside #halves { layout: horizontal; }
     ChartScreen #left { height: 1fr; width: 1fr; }
     """
-    chart_keys: ClassVar[tuple[tuple[str, str], ...]] = (
+    chart_keys: ClassVar[Keys] = (
         ("←→", "pan"), ("+-", "zoom"), ("0", "reset"), ("1-6", "span"),
     )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -149,17 +151,23 @@ class ChartScreen(ViewScreen):
         self._follows = True
         self._shown_at_s = 0.0
 
-    def parts(self) -> Iterable[Widget]:
+    def body(self) -> Iterable[Widget]:
         """Return the chart and the text."""
-        yield Container(
-            Container(Chart(self.painter, id="chart"), Bar(self.painter, id="told"), id="left"),
-            *super().parts(),
-            id="halves",
-        )
+        return self.beside(TextPage(self.painter, id=self.page_id))
 
-    def on_resize(self, event: events.Resize) -> None:
+    def beside(self, widget: Widget) -> Iterable[Widget]:
+        """Return the chart with a widget beside it, or below."""
+        left = Container(
+            Chart(self.painter, id="chart"),
+            Lines(self.painter, id="told", classes="line"),
+            id="left",
+        )
+        yield Container(left, widget, id="halves")
+
+    def on_resize(self) -> None:
         """Put the text where there is room for it."""
-        self.set_class(event.size.width >= self.beside_columns, "beside")
+        self.set_class(self.size.width >= self.beside_columns, "beside")
+        super().on_resize()
 
     @property
     def chart(self) -> Chart:
@@ -265,7 +273,8 @@ class ChartScreen(ViewScreen):
     def read_out(self) -> None:
         """Write the line below the chart: what is under the cursor, else what is seen."""
         pieces = self.chart.point_under_cursor() or self.caption()
-        self.query_one("#told", Bar).show(pieces)
+        told = self.query_one("#told", Lines)
+        told.put([self.painter.cut(pieces, told.size.width, gap="  ")])
 
     def caption(self) -> list[Piece]:
         """Return what the chart shows, where there is no cursor."""

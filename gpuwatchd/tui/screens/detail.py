@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from textual.binding import Binding, BindingType
-from textual.message import Message
-
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Subject
-from gpuwatchd.tui.base_screens import SCROLLING, background
+from gpuwatchd.tui.base import SCROLLING, Settled
 from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
-from gpuwatchd.tui.widgets.command_output import Settled
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import cost_entries, incidents, subjects
 from gpuwatchd.view.text import alert_list as alerts
@@ -23,22 +18,24 @@ from gpuwatchd.view.text import cost_table as cost
 from gpuwatchd.view.text import explanation as explain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from textual.binding import BindingType
 
     from gpuwatchd.core.model import Alert, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.tui.widgets.command_output import Written
-    from gpuwatchd.view.blocks import Page
+    from gpuwatchd.tui.base import Keys
+    from gpuwatchd.tui.widgets.texts import Written
+    from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.queries.incidents import Incidents
     from gpuwatchd.view.queries.subjects import NamedSubject
     from gpuwatchd.view.query import Query
 
-_LOG = logging.getLogger(__name__)
 _MOST_ALERTS: Final = 12
 _TEXT_S: Final = 2.0
 _COST_AGAIN_S: Final = 30.0
-"""Seconds between two questions: what was told changes slowly."""
+"""Seconds between two readings: a cost changes slowly."""
 
 
 class About(NamedTuple):
@@ -51,25 +48,19 @@ class About(NamedTuple):
 
 
 class ReadDetail(NamedTuple):
-    """What was read."""
+    """What was read; None where it was not to be read."""
 
-    drawn: ReadPicture
-    text: tuple[Written, ...] | None = None
-    """None where only the chart was to be read."""
+    picture: ReadPicture
+    text: tuple[Written, ...] | None
+    cost: tuple[Written, ...] | None
 
 
 class DetailScreen(ChartScreen):
     """The chosen process, or where none is chosen the one that deserves a look most."""
 
     name_shown = "Detail"
-    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("↑↓", "scroll"),
-        *ChartScreen.chart_keys,
-        ("s", "snooze"),
-    )
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *(one for one in SCROLLING if isinstance(one, Binding) and one.key != "home")
-    ]
+    own_keys: ClassVar[Keys] = (("↑↓", "scroll"), *ChartScreen.chart_keys, ("s", "snooze"))
+    BINDINGS: ClassVar[list[BindingType]] = SCROLLING
     beside_columns = 130
     DEFAULT_CSS = """
     DetailScreen #left { height: 2fr; min-height: 7; width: 1fr; }
@@ -78,20 +69,12 @@ class DetailScreen(ChartScreen):
     DetailScreen.beside #left { height: 1fr; }
     """
 
-    class Costed(Message):
-        """What it costs was counted."""
-
-        def __init__(self, cost: tuple[Written, ...]) -> None:
-            super().__init__()
-            self.cost = cost
-
     def __init__(self) -> None:
         super().__init__()
         self._about: About | None = None
         self._key: ProcessKey | None = None
         self._uid: str | None = None
         self._due_text_s = self._due_cost_s = 0.0
-        self._counting = False
         self._drawn = False
         self._text: tuple[Written, ...] = ()
         self._cost: tuple[Written, ...] = ()
@@ -110,88 +93,61 @@ class DetailScreen(ChartScreen):
             self._about = About(*pair, ended=False)
         elif self._about is not None:
             self._about = self._about._replace(ended=True)
-        self.retitled()
 
-    def retitled(self) -> None:
-        """Say who it is."""
+    def subject(self) -> Iterable[Part]:
+        """Return who it is."""
         about = self._about
         if about is None:
-            self.headline(("no process is known here", "faint"))
+            yield "no process is known here", "faint"
             return
         badge = badges.process(about.process)
-        ended: list[tuple[str, str]] = [("it has ended", "watch bold")] if about.ended else []
-        self.headline(
-            (verdict_text.who(about.process.info), "bold"),
-            *ended,
-            (f"on {about.item.device.label}", ""),
-            (badge.words, badge.kind),
-        )
+        yield verdict_text.who(about.process.info), "bold"
+        if about.ended:
+            yield "it has ended", "watch bold"
+        yield f"on {about.item.device.label}"
+        yield badge.words, badge.kind
 
     def usual_span(self) -> tuple[str, float | None]:
         """Return a span that holds the growth."""
         return self.spanning(None if self._about is None else self._about.process.finding)
 
     def job(self) -> Callable[[], ReadDetail] | None:
-        """Return what reads the chart, and the text where that is due."""
-        view, about = self.view, self._about
+        """Return what reads the chart, and text and cost where they are due.
+
+        At first the chart alone, then the text, then the cost, so that each is there soon: who
+        explains a verdict asks much, and hours of many devices may go into a cost. Zoom and pan
+        read the chart alone.
+        """
+        view, about, query = self.view, self._about, self.top.query_asked
         if view is None or about is None:
             return None
         make = partial(
             picture_of, view=view, item=about.item, process=about.process, gone=about.ended
         )
         picture = self.picture_job(about.item.device.uid, make)
-        # At first the chart alone, so that it is there soon. Zoom and pan, too, read nothing else:
-        # who explains a verdict asks much.
-        whole, query = self._drawn and time.monotonic() >= self._due_text_s, self.query_asked
+        now_s = time.monotonic()
+        has_text = self._drawn and now_s >= self._due_text_s
+        has_cost = self._drawn and not has_text and now_s >= self._due_cost_s
 
         def read() -> ReadDetail:
-            return ReadDetail(picture(), _text(query, view, about) if whole else None)
+            text = _text(query, view, about) if has_text else None
+            return ReadDetail(picture(), text, _cost(query, about) if has_cost else None)
 
         return read
 
     def answered(self, detail: ReadDetail) -> None:
-        """Show the chart, and the text where it was read."""
-        self.put(detail.drawn)
+        """Show the chart, and what else was read."""
+        self.put(detail.picture)
+        now_s, was_drawn = time.monotonic(), self._drawn
+        self._drawn = True
         if detail.text is not None:
-            self._text = detail.text
-            self._due_text_s = time.monotonic() + max(self.top.every_s, _TEXT_S)
-            self._write()
-            self._count()
-        elif not self._drawn:
-            self._drawn = True
+            self._text, self._due_text_s = detail.text, now_s + max(self.top.every_s, _TEXT_S)
+        if detail.cost is not None:
+            self._cost, self._due_cost_s = detail.cost, now_s + _COST_AGAIN_S
+        if detail.text is not None or detail.cost is not None:
+            self.page.write(*self._text[:1], *self._cost, *self._text[1:])
+        if not was_drawn or (detail.text is not None and now_s >= self._due_cost_s):
             self.request(anew=True)
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is being read or counted."""
-        return self.asking or self._counting
-
-    def _write(self) -> None:
-        self.page.write(*self._text[:1], *self._cost, *self._text[1:])
-
-    def _count(self) -> None:
-        """Count the cost, in a thread of its own: hours of many devices may go into it."""
-        if self._counting or self._about is None or time.monotonic() < self._due_cost_s:
-            return
-        self._counting = True
-        query, about = self.query_asked, self._about
-
-        def count() -> None:
-            found: tuple[Written, ...] = ()
-            try:
-                found = _cost(query, about)
-            except Exception:  # noqa: BLE001 - the view goes on without it
-                _LOG.exception("view=detail part=cost")
-            self.post_message(self.Costed(found))
-
-        background(count)
-
-    def on_detail_screen_costed(self, message: Costed) -> None:
-        """Show what it costs."""
-        self._counting = False
-        self._due_cost_s = time.monotonic() + _COST_AGAIN_S
-        self._cost = message.cost
-        self._write()
 
 
 def _find(

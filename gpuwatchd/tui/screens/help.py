@@ -6,16 +6,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import design
-from gpuwatchd.tui.base_screens import PagedScreen
-from gpuwatchd.tui.widgets.command_output import blank, sentence
+from gpuwatchd.tui.base import PagedScreen
+from gpuwatchd.tui.widgets.texts import blank, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.tui.widgets.command_output import Written
+    from gpuwatchd.tui.base import Keys
+    from gpuwatchd.tui.widgets.texts import Written
     from gpuwatchd.view.blocks import Page, Part
 
-Keys = tuple[tuple[str, str], ...]
 EVERYWHERE: Final[Keys] = (
     ("P", "Predict: the forecast of every GPU, with its chart"),
     ("d, Enter", "Detail: everything about the process under the cursor"),
@@ -61,8 +61,9 @@ class HelpScreen(PagedScreen):
 
     name_shown = "Help"
 
-    def _begin(self) -> None:
-        super()._begin()
+    def begin(self) -> None:
+        """Show all of it."""
+        super().begin()
         # It says the same whatever there is to be seen.
         self.page.write(*written())
 

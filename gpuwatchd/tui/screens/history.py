@@ -9,19 +9,21 @@ from textual.binding import Binding, BindingType
 
 from gpuwatchd.charts import scales
 from gpuwatchd.core import units
+from gpuwatchd.tui.base import LISTED
 from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
-from gpuwatchd.tui.widgets.command_output import Paragraph, sentence
+from gpuwatchd.tui.widgets.texts import Choices, Paragraph, sentence
 from gpuwatchd.view.text import badges, verdict_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from textual import events
+    from textual.widget import Widget
 
     from gpuwatchd.charts.chart_model import Mark
     from gpuwatchd.core.model import ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.view.blocks import Page
+    from gpuwatchd.tui.base import Keys
+    from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.current_state import View
 
 _MOST: Final = 500
@@ -38,14 +40,11 @@ class PastScreen(ChartScreen):
     """A chart to be moved about, with a list of what happened."""
 
     name_shown = "History"
-    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (
+    own_keys: ClassVar[Keys] = (
         *ChartScreen.chart_keys, ("↑↓", "event"), ("Tab", "next subject"), ("< >", "cursor"),
     )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "mark(-1)", show=False),
-        Binding("down,j", "mark(1)", show=False),
-        Binding("pageup", "mark(-8)", show=False),
-        Binding("pagedown", "mark(8)", show=False),
+        *LISTED[:4],
         Binding("tab", "next(1)", show=False),
         Binding("shift+tab", "next(-1)", show=False),
     ]
@@ -79,27 +78,27 @@ class PastScreen(ChartScreen):
         pair = _find(self.view, self._whose)
         if pair is not None:
             self._last = pair
-        self.retitled()
 
-    def retitled(self) -> None:
-        """Say whose memory it is."""
+    def subject(self) -> Iterable[Part]:
+        """Return whose memory it is."""
         if self._last is None:
-            self.headline()
             return
         item, process = self._last
         on = f"{item.device.label}  {item.device.name}"
         if process is None:
+            yield on, "bold"
             badge = badges.device(item)
-            self.headline((on, "bold"), (badge.words, badge.kind))
-            return
-        badge = badges.process(process)
-        gone = self.view is not None and _find(self.view, self._whose) is None
-        self.headline(
-            (verdict_text.who(process.info), "bold"),
-            *([("it has ended", "watch")] if gone else []),
-            (f"on {on}", ""),
-            (badge.words, badge.kind),
-        )
+        else:
+            yield verdict_text.who(process.info), "bold"
+            if self.view is not None and _find(self.view, self._whose) is None:
+                yield "it has ended", "watch"
+            yield f"on {on}"
+            badge = badges.process(process)
+        yield badge.words, badge.kind
+
+    def body(self) -> Iterable[Widget]:
+        """Return the chart and the list of what happened."""
+        return self.beside(Choices(self.painter, id=self.page_id))
 
     def job(self) -> Callable[[], ReadPicture] | None:
         """Return what reads the chart."""
@@ -138,32 +137,20 @@ class PastScreen(ChartScreen):
             why = f": {gap.why}" if gap.why else ""
             lasted = units.duration(gap.end_s - gap.begin_s)
             paragraphs.append(Paragraph(sentence(f"no data for {lasted} from {since}{why}", "dim")))
-        self.page.put(paragraphs)
-        self.page.choose(marks.index(self._mark) if self._mark in marks else None)
+        self.list.put(paragraphs, marks.index(self._mark) if self._mark in marks else None)
 
-    def action_mark(self, by: int) -> None:
-        """Choose something that happened: the cursor goes there."""
-        marks = self._marks
-        if not marks:
+    def on_option_list_option_highlighted(self) -> None:
+        """Go to what was chosen, with the cursor."""
+        at, marks = self.list.chosen, self._marks
+        if at is None or at >= len(marks) or marks[at] == self._mark:
             return
-        at = marks.index(self._mark) + by if self._mark in marks else 0
-        self._take(min(max(at, 0), len(marks) - 1))
-
-    def _take(self, at: int) -> None:
-        self._mark = self._marks[at]
-        self.page.choose(at)
+        self._mark = marks[at]
         begin_s, end_s = self.chart.span
         at_s = self._mark.at_s
         if not begin_s <= at_s <= end_s:
             half_s = (end_s - begin_s) / 2
             self.chart.go((at_s - half_s, at_s + half_s))
         self.chart.point_at(at_s)
-
-    def on_click(self, event: events.Click) -> None:
-        """Choose what was clicked."""
-        at = self.page.clicked(event)
-        if at is not None and at < len(self._marks):
-            self._take(at)
 
     # ---- whose
 
@@ -179,7 +166,7 @@ class PastScreen(ChartScreen):
         self._last, self._mark, self.trouble = None, None, ""
         self.chart.put(None)
         self.chart.point_at(None)
-        self.page.put(())
+        self.list.put(())
         self.redrawn()
         self.request(anew=True)
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
 from gpuwatchd.core import text
-from gpuwatchd.tui.page import Lines, Page
-from gpuwatchd.tui.widgets import bars, frame, gpus, process_table
+from gpuwatchd.tui.base import TopScreen, spread, typed
+from gpuwatchd.tui.widgets import bars, gpus, process_table
+from gpuwatchd.tui.widgets.rows import Lines
 from gpuwatchd.view.queries import alert_order
 from gpuwatchd.view.text import device_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from textual import events
-    from textual.app import ComposeResult
+    from textual.widget import Widget
 
     from gpuwatchd.store.live import LiveDevice
-    from gpuwatchd.tui.strips import Row
+    from gpuwatchd.tui.base import Keys
+    from gpuwatchd.view.blocks import Row
     from gpuwatchd.view.queries.current_state import View
 
 _KEYS: Final = (
@@ -79,11 +81,11 @@ def share_rows(height: int, view: View, *, wide: bool, processes: int) -> RowBud
     return RowBudget(health, shown, each, alerts + lent, rows - lent)
 
 
-class OverviewScreen(Page):
+class OverviewScreen(TopScreen):
     """All GPUs, the processes, what is open."""
 
     name_shown = "Overview"
-    keys: ClassVar[tuple[tuple[str, str], ...]] = _KEYS
+    keys: ClassVar[Keys] = _KEYS
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,36 +97,33 @@ class OverviewScreen(Page):
 
     # ---- what is drawn
 
-    def compose(self) -> ComposeResult:
-        """Build the one widget."""
-        yield Lines(self.painter)
+    def parts(self) -> Iterable[Widget]:
+        """Return the one widget."""
+        yield Lines(self.painter, id="rows")
 
     def show(self, view: View) -> None:
         """Take a new view."""
         self.chosen.see(view)
         self.draw()
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Show what is known."""
-        if self.top.view is not None:
-            self.chosen.see(self.top.view)
+        self.on_screen_resume()
 
     def on_screen_resume(self) -> None:
         """Take what came in meanwhile, and the device that another screen has gone to."""
         if self.top.view is not None:
             self.chosen.see(self.top.view)
             self.chosen.come_back(self.top.selected_device_uid)
+        self.draw()
 
     def draw(self) -> None:
         """Paint what has changed."""
         width, height = self.size
-        if not self.is_mounted or not self.is_current or width < 1 or height < 1:
-            return
-        body = self.body(width, max(0, height - 2))[: max(0, height - 2)]
-        blank: Row = []
-        body += [blank] * (height - 2 - len(body))
-        rows = [self.head(width), *body, self.foot(width)]
-        self.query_one(Lines).put(rows[:height])
+        if self.is_mounted and self.is_current and width and height:
+            lines = self.body(width, max(0, height - 2))[: max(0, height - 2)]
+            self.query_one("#rows", Lines).put([*lines, *[[]] * (height - 2 - len(lines))])
+            super().draw()
 
     def body(self, width: int, height: int) -> list[Row]:
         """Return health, GPUs, processes, alerts."""
@@ -197,20 +196,18 @@ class OverviewScreen(Page):
         elif chosen.under_cursor is not None:
             self.top.selected_device_uid, self.top.selected_process = chosen.under_cursor
 
-    def head(self, width: int) -> Row:
-        """Return the first row, with what is left out."""
-        value = self.chosen.left_out(self.painter.ascii)
-        return frame.head(self.top, f"{self.name_shown} {value}".strip(), width)
+    def title_shown(self) -> str:
+        """Return the name of the screen, with what is left out of it."""
+        return f"{self.name_shown} {self.chosen.left_out(self.painter.ascii)}".strip()
 
     def foot(self, width: int) -> Row:
         """Return the filter while it is typed."""
         if not self._typing:
-            return frame.foot(self.top, self.keys, width)
+            return super().foot(width)
         cursor = "_" if self.painter.ascii else "▏"
-        value = f" filter: {self.chosen.wish}{cursor}"
-        hint = [("  name, user, pid, framework, GPU   Enter keeps, Esc clears ", "bar faint")]
-        shown = self.painter.safe(value)
-        return frame.spread([(shown[-width:], "bar bold")], [*hint], width, "bar")
+        shown = self.painter.safe(f" filter: {self.chosen.wish}{cursor}")
+        hint = "  name, user, pid, framework, GPU   Enter keeps, Esc clears "
+        return spread([(shown[-width:], "bar bold")], [(hint, "bar faint")], width, "bar")
 
     # ---- keys
 
@@ -229,19 +226,16 @@ class OverviewScreen(Page):
 
     def _type(self, event: events.Key) -> None:
         key, chosen = event.key, self.chosen
+        wish = typed(chosen.wish, event)
         if key == "escape":
             self._typing = False
             chosen.filter("")
         elif key in {"enter", "tab"}:
             self._typing = False
-        elif key == "backspace":
-            chosen.filter(chosen.wish[:-1])
-        elif key == "ctrl+u":
-            chosen.filter("")
         elif key in {"up", "down"}:
             chosen.move(1 if key == "down" else -1)
-        elif event.character is not None and event.is_printable:
-            chosen.filter(chosen.wish + event.character)
+        elif wish is not None:
+            chosen.filter(wish)
 
     def on_paste(self, event: events.Paste) -> None:
         """Take what is pasted while the filter is typed."""
@@ -305,8 +299,6 @@ class OverviewScreen(Page):
         """Select what was clicked; twice opens it, and the head of a column sorts by it."""
         hit = self._hit(event.screen_y)
         if hit is None:
-            if event.screen_y == self.size.height - 1 and not self._typing:
-                frame.clicked(self.top, self.keys, event.screen_x, self.size.width)
             return
         if hit.kind == "heads":
             name = process_table.column_at(self._columns, event.screen_x)

@@ -12,7 +12,8 @@ from gpuwatchd.view.text import badges, cards, device_facts, verdict_text
 
 if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice
-    from gpuwatchd.tui.strips import Painter, Row
+    from gpuwatchd.tui.theme import Painter
+    from gpuwatchd.view.blocks import Row
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.text.badges import Badge
 

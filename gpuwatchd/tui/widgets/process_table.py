@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.tui.strips import Painter, Row
+    from gpuwatchd.tui.theme import Painter
+    from gpuwatchd.view.blocks import Row
     from gpuwatchd.view.queries.current_state import View
 
 Who = tuple[str, "ProcessKey"]

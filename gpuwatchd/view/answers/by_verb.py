@@ -11,7 +11,17 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gpuwatchd.core.model import Finding, Message
-from gpuwatchd.view.answers import alerts, charts, costs, current, history, program, report
+from gpuwatchd.view.answers import (
+    alerts,
+    charts,
+    costs,
+    current,
+    explanation,
+    history,
+    idle_memory,
+    program,
+    report,
+)
 from gpuwatchd.view.answers.base import Failure, Shape
 
 VERSION: Final = 1
@@ -55,8 +65,8 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "status": (current.Status,),
     "watch": (current.Watch,),
     "predict": (current.Predict,),
-    "explain": (current.Explain,),
-    "zombies": (current.IdleMemory,),
+    "explain": (explanation.Explain,),
+    "zombies": (idle_memory.IdleMemory,),
     "plot": (charts.Plot,),
     "history": (history.History, history.HistoryOfProcesses, history.HistoryQueries),
     "report": (report.Report,),

@@ -106,6 +106,18 @@ class View:
         self.trend = True
         self.others: dict[str, Others] = {}
 
+    @property
+    def since_s(self) -> float | None:
+        """Since when somebody has been looking."""
+        return self.taken_at_s if self.source == "direct" else self.daemon.started_at_s
+
+
+def list_is_known(item: LiveDevice) -> bool:
+    """Return whether a process list is of now, and not only remembered."""
+    if item.reading is not None and item.reading.per_instance:
+        return True
+    return item.processes is not None and item.processes_age_s is None
+
 
 alive = state_location.alive
 

@@ -200,15 +200,3 @@ def idle_view(query: Query) -> View:
     )
     view.warnings.append(("one-look", once))
     return view
-
-
-def is_known(item: LiveDevice) -> bool:
-    """Return whether a process list is of now, and not only remembered."""
-    if item.reading is not None and item.reading.per_instance:
-        return True
-    return item.processes is not None and item.processes_age_s is None
-
-
-def since_s(view: View) -> float | None:
-    """Return since when somebody has been looking."""
-    return view.taken_at_s if view.source == "direct" else view.daemon.started_at_s

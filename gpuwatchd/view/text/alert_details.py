@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.view import blocks
-from gpuwatchd.view.answers import envelope, payload
-from gpuwatchd.view.answers.envelope import maybe
 from gpuwatchd.view.queries import incidents
 from gpuwatchd.view.text import delivery_text, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.core.model import Alert, Cost, Decision, Delivery
+    from gpuwatchd.core.model import Alert, Decision, Delivery
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.incidents import Incidents
     from gpuwatchd.view.query import Query
@@ -215,73 +213,3 @@ def _notification_lines(story: AlertRecord, now_s: float) -> list[Line]:
         named = sorted(_named(key, story.found) for key in also)
         found.append(("sent with", "; ".join(named), ""))
     return found
-
-
-def as_json(alert: Alert, found: Incidents, story: AlertRecord | None = None) -> dict[str, Any]:
-    """Return one alert; without ``story`` what was decided and delivered was not asked for."""
-    process = alert.subject.process
-    now_s = time.time()
-    silence = found.silence(alert, now_s)
-    deliveries = None if story is None else story.deliveries
-    decided = None if story is None else story.decisions
-    return {
-        "id": alert.code,
-        **envelope.fields(alert, "key kind state severity title"),
-        "device_uid": text.clean(alert.subject.device_uid),
-        "process": envelope.process_json(process),
-        "user": maybe(found.user(alert) or None),
-        "unattributed": alert.subject.unattributed,
-        "on_host": alert.subject.host,
-        **envelope.fields(
-            alert,
-            "opened_at watch_at firing_at resolved_at changed_at notices next_notice_at",
-        ),
-        "held_back": text.clean(alert.held_back) or None,
-        "group": text.clean(alert.group) or None,
-        "flaps": alert.flaps,
-        "inhibited_by": text.clean(alert.inhibited_by) or None,
-        "silence": None if silence is None else payload.silence_json(silence, [alert]),
-        "reached_nobody": alert.key in found.untold,
-        "ended": text.clean(alert.ended) or None,
-        "feedback": None if (word := found.user_label(alert)) is None else envelope.word_json(word),
-        "cost": None if alert.cost is None else _cost_json(alert.cost),
-        "verdict": envelope.verdict_json(alert.finding),
-        "decisions": None
-        if decided is None
-        else [_decision_json(decision) for decision in decided],
-        "deliveries": None
-        if deliveries is None
-        else [_delivery_json(delivery) for delivery in deliveries],
-    }
-
-
-def _cost_json(of: Cost) -> dict[str, Any]:
-    return {
-        "line": text.clean(cost.line(of)),
-        **envelope.fields(of, "spent_usd at_risk_usd gpu_hours at_risk_gpu_hours since since_at"),
-        "basis": text.clean(of.basis) or None,
-    }
-
-
-def _decision_json(decision: Decision) -> dict[str, Any]:
-    return {
-        **envelope.fields(decision, "at kind notice"),
-        "channel": text.clean(decision.target) or None,
-        "reason": text.clean(decision.reason),
-    }
-
-
-def _delivery_json(delivery: Delivery) -> dict[str, Any]:
-    return {
-        "channel": text.clean(delivery.channel),
-        "notice": delivery.message.notice,
-        **envelope.fields(delivery, "state attempts created_at sent_at next_try_at"),
-        "error": text.clean(delivery.error) if delivery.error else None,
-        "known": text.clean(delivery.known) or None,
-        "held": text.clean(delivery.held) or None,
-        "fallback_of": text.clean(delivery.fallback_of) or None,
-        "message_id": text.clean(delivery.message.id),
-        "subject": text.clean(delivery.message.subject),
-        "also": [text.clean(key) for key in delivery.message.also],
-        "dry_run": delivery.dry_run,
-    }

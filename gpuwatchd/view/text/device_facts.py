@@ -10,7 +10,15 @@ from gpuwatchd.core.model import limit_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.core.model import Device, DeviceState, Event, EventKind, Ledger, MemoryKind
+    from gpuwatchd.core.model import (
+        Device,
+        DeviceReading,
+        DeviceState,
+        Event,
+        EventKind,
+        Ledger,
+        MemoryKind,
+    )
     from gpuwatchd.store.live import LiveDevice
     from gpuwatchd.store.reader import Segment
     from gpuwatchd.view.blocks import Part
@@ -75,6 +83,11 @@ def state(item: LiveDevice, *, now_s: float, released_until_s: float | None = No
     style = "dim" if reading.state in {"asleep", "released"} else "yellow"
     why = event.text if event is not None else item.faults[0] if item.faults else ""
     return [("".join(words), style), why, (f"-> {todo}", "cyan")]
+
+
+def remedy(reading: DeviceReading | None) -> str:
+    """Return the command, or step, that helps with a device that cannot be read."""
+    return _DOCTOR if reading is None or reading.state == "ok" else _STATES[reading.state][-1]
 
 
 def state_words(
@@ -217,7 +230,7 @@ def happened(event: Event, *, now_s: float) -> list[Part]:
     style = "yellow" if event.hardware else ""
     look = ""
     if event.hardware is not None:
-        look = "check the hardware first" if event.hardware else "the application's doing"
+        look = "check the hardware first" if event.hardware else "caused by the application"
     sort = sort_of(event.kind, event.text)
     text = f"{sort} {event.text}".strip()
     return [units.clock(event.at_s, now_s=now_s), (text, style), (look, "dim")]

@@ -63,7 +63,7 @@ class ExplanationInput(NamedTuple):
         return is_leak(self.finding)
 
     @property
-    def held_bytes(self) -> float | None:
+    def held_bytes(self) -> int | None:
         """What the subject holds now."""
         if self.process is not None:
             return self.process.host_bytes if self.subject.host else self.process.used_bytes

@@ -67,7 +67,7 @@ def growth(rate_bytes_per_s: float | None) -> str:
 
 
 def stopped(finding: Finding | None) -> str:
-    """Return "grew by 2.1 GiB, stopped 5m 00s ago" of a leak that does not grow now, else ""."""
+    """Return "grew by 2.1 GiB, stopped 5 min ago" of a leak that does not grow now, else ""."""
     if finding is None or not is_leak(finding) or finding.rate_bytes_per_s != 0.0:
         return ""
     return finding.parts[0].whole if finding.parts else ""
