@@ -100,7 +100,10 @@ def alerts(
         Of this severity and above.
     """
     found, chosen = chosen_alerts(query, only_open=only_open, since_s=since_s, severity=severity)
-    data = tuple(structs.alert(alert, found) for alert in chosen)
+    from gpuwatchd.view.queries import cost_entries  # noqa: PLC0415 - prices come with it
+
+    counted = cost_entries.up_to_now(query, chosen)
+    data = tuple(structs.alert(alert, found) for alert in counted)
     answer = answer_of(structs.Alerts, data, source=found.source, warnings=found.warnings)
     return Answered(answer, FINDINGS if alert_order.shown(chosen) else OK)
 

@@ -137,6 +137,7 @@ def gather(query: Query, asked: Asked) -> Period:
     if query.user:
         found.keep_of(user_filter.People(query.user))
     bill = cost_entries.gather(query, asked.since_s)
+    found.alerts = [cost_entries.counted(bill, alert) for alert in found.alerts]
     period = Period(query, asked, found, bill)
     period.view = _view(query)
     # That no daemon runs is found by several, and said once.

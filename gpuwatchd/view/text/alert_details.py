@@ -31,7 +31,6 @@ Line = tuple[str, str, str]
 class Label(StrEnum):
     """Labels of what other pages say elsewhere, or in other words."""
 
-    GROWTH_SINCE = "growth since"
     GROWTH = "growth"
     FULL_IN = "full in"
     JUDGEMENT = "judgement"
@@ -79,7 +78,7 @@ def load(query: Query, alert: Alert, found: Incidents) -> AlertRecord:
     """Return an alert with its cost until now, and what was decided and delivered of it."""
     from gpuwatchd.view.queries import cost_entries, history_query  # noqa: PLC0415 - SQLite comes with it
 
-    alert = cost_entries.up_to_now(query, alert)
+    (alert,) = cost_entries.up_to_now(query, [alert])
     try:
         with history_query.reader() as history:
             mine = found.opening(alert)
@@ -134,7 +133,7 @@ def _facts(story: AlertRecord, now_s: float) -> list[Line]:
     facts: list[tuple[str, str]] = [
         (Label.ID, f"{alert.code}  {alert.key}"),
         (Label.STATE, f"{alert.state}, {alert.severity}"),
-        (Label.GROWTH_SINCE, verdict_text.growth_since(alert, now_s=now_s)),
+        verdict_text.growth_since(alert, now_s=now_s),
     ]
     facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
     facts += [
