@@ -44,9 +44,14 @@ def emit_answer(kind: type[Any], data: Any, **more: Any) -> None:
 
 
 def emit_answered(answered: Answered, *, exit_code: bool = False) -> int:
-    """Write an answer, and return the exit code; that of findings only where it is asked for."""
+    """Write an answer, and return its exit code; ``exit_code`` asks for that of findings."""
     emit_json(answered.answer)
-    return OK if answered.exit_code == FINDINGS and not exit_code else answered.exit_code
+    return code_of(answered.exit_code, findings=exit_code)
+
+
+def code_of(code: int, *, findings: bool) -> int:
+    """Return an exit code; that of findings only where it is asked for."""
+    return OK if code == FINDINGS and not findings else code
 
 
 def columns(stream: TextIO, environ: Mapping[str, str]) -> int:

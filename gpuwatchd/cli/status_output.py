@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli import exits, output
+from gpuwatchd.cli import output
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.queries import current_state
 
@@ -29,9 +29,7 @@ def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
     current_state.narrow(view, pids)
     whole = not pids and not flags.user
     status.show(output.Out(flags), view, whole=whole, verbose=flags.verbose, wide=flags.wide)
-    if all(item.reading is None for item in view.devices):
-        return exits.FAILED
-    return exits.FINDINGS if exit_code and current_state.leaks(view, whole=whole) else exits.OK
+    return output.code_of(current_state.exit_code(view, flags, pids), findings=exit_code)
 
 
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"

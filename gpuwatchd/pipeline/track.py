@@ -9,7 +9,16 @@ import msgspec
 from gpuwatchd.analysis import frameworks
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Ending, Reason
-from gpuwatchd.core.model import LEAK_PATTERNS, Alert, Device, Finding, ProcessInfo, Series, Subject
+from gpuwatchd.core.model import (
+    LEAK_PATTERNS,
+    Alert,
+    Device,
+    Finding,
+    ProcessInfo,
+    Series,
+    Subject,
+    limit_of,
+)
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.core.model.findings import Clause, dismissed_finding, reason_fields
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
@@ -106,15 +115,10 @@ class Headroom(msgspec.Struct, kw_only=True):
     """Subject id -> bytes/s at which it is being seen to leak: all take from the same room."""
 
     def limit(self, newest: float | None, *, whole: bool) -> float | None:
-        """Return where a subject that holds ``newest`` bytes runs out; None when unknown.
-
-        What it holds and what is free, at this instant: neither the driver's reserve nor, where
-        memory is shared with the host, what other programs hold is ever free.
-        """
+        """Return where a subject that holds ``newest`` bytes runs out; None when unknown."""
         held = self.used_bytes if whole and self.used_bytes is not None else newest
-        if self.free_bytes is None or held is None:
-            return self.total_bytes if whole else None
-        return held + self.free_bytes
+        limit = limit_of(held, self.free_bytes)
+        return self.total_bytes if limit is None and whole else limit
 
     def note_free(self, now_s: float) -> None:
         """Remember when there was last hardly any room."""
@@ -245,6 +249,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             util_pct=self.room.util_pct,
             history=self.history,
             age_s=None if begun_s is None or not values.size else float(t_s[-1]) - begun_s,
+            alerted=None if self.alert is None else self.alert.finding,
         )
 
     @property

@@ -136,6 +136,11 @@ class TopScreen(Screen[None]):
         """Show what is known already."""
         self.draw()
 
+    def show(self, view: View) -> None:
+        """Take a new live state."""
+        del view
+        self.draw()
+
     def draw(self) -> None:
         """Draw what has changed: here the first and the last line."""
         width = self.size.width

@@ -149,7 +149,7 @@ ENDPOINTS: Final = (
         live_answers.alert, (_ALERT,), alerts.AlertShown,
     ),
     Endpoint(
-        "/zombies", "zombies", "Idle memory, and what would free it.", live_answers.zombies,
+        "/zombies", "zombies", "Idle memory, and what would free it.", live_answers.idle_memory,
         (GPU, _USER),
     ),
     Endpoint(

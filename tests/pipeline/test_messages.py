@@ -82,7 +82,7 @@ def test_the_same_notice_has_the_same_id_and_the_next_another() -> None:
 
 
 def test_the_time_left_is_that_of_now_not_of_the_judgement() -> None:
-    told = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 600.0)
+    told = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 601.0)
     assert "Full in 37 min (29 to 52 min), at " in told.body
     assert told.facts["Host"]  # that of this machine, where none is given
     late = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 2_900.0)

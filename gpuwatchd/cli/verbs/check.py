@@ -16,6 +16,7 @@ from gpuwatchd.cli import monitoring_plugin, options, output
 from gpuwatchd.cli.monitoring_plugin import CRITICAL, OK, WARNING, Answer, Perf, Range
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.model import outdated_s
 from gpuwatchd.store import live
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.program import Check, Performance, PluginData
@@ -83,8 +84,7 @@ def left_s(finding: Finding | None, now_s: float) -> float | None:
     """Return how long it is from now to out of memory, None when that is unknown."""
     if finding is None or finding.eta is None or finding.tier == "none":
         return None
-    # A judgement of the future was made before the clock was set back: it counts as of now.
-    return max(0.0, finding.eta.mid_s - max(0.0, now_s - finding.judged_at_s))
+    return max(0.0, finding.eta.mid_s - outdated_s(finding.judged_at_s, finding.eta.mid_s, now_s))
 
 
 def _words(alert: Alert, now_s: float) -> str:
@@ -347,8 +347,6 @@ MODES: Final[dict[str, Callable[[Case], Answer]]] = {
     "zombies": idle_memory,
     "daemon": daemon,
 }
-
-
 _OWN: Final = "all"
 
 

@@ -1,4 +1,4 @@
-"""``checkpointed``: tell that a job has just saved its work, so that losses count from there.
+"""``checkpointed``: report that a job has just saved its work, so that losses count from there.
 
 One row that this program writes into the history itself (see :mod:`store.checkpoints`); a running
 daemon notices it within a tick, one that is stopped when it starts.

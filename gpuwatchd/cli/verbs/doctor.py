@@ -1,4 +1,4 @@
-"""``doctor``: what works here, what is missing, and the command that mends it."""
+"""``doctor``: what works here, what is missing, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuwatchd.cli import doctor, exits, options, output
-from gpuwatchd.cli.doctor import answer as names_of
 from gpuwatchd.view import blocks
 from gpuwatchd.view.answers.program import Doctor
 
@@ -22,7 +21,7 @@ _WIDTH = 9
 
 def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str | CompletionItem]:
     # A listing is for the checks; what they print and their ids come once a letter is typed.
-    known = names_of.every(tuple(doctor.CHECKS)) if incomplete else doctor.CHECKS
+    known = doctor.every_name() if incomplete else doctor.CHECKS
     return [name for name in known if name.startswith(incomplete)]
 
 

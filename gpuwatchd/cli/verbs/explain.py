@@ -1,4 +1,4 @@
-"""``explain``: the whole reasoning of one verdict, in plain words with its numbers."""
+"""``explain``: the reasoning of one verdict in full, with its numbers."""
 
 from __future__ import annotations
 

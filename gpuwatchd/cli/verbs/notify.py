@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.ports import Notifier
 
 _STYLES = {"arrived": "green", "usable": "green", "failed": "red", "not-usable": "yellow"}
-
-
 _CHANNELS = click.argument(
     "channels",
     nargs=-1,
@@ -123,8 +121,8 @@ def _write(flags: Globals, rows: Sequence[Reached]) -> int:
 def _table(out: output.Out, rows: Sequence[Reached]) -> None:
     for row in rows:
         used = " (in use)" if row.in_use is True else ""
-        result = row.result.replace("-", " ")
-        state = (result + used, _STYLES[row.result])
+        code: str = row.result
+        state = (code.replace("-", " ") + used, _STYLES[row.result])
         out.flow([state, row.detail], first=f"{row.channel:<9}", rest=" " * 9)
         if row.hint:
             out.flow([(f"hint: {row.hint}", "dim")], first=" " * 9, rest=" " * 9)

@@ -1,4 +1,4 @@
-"""``release``: let the daemon give the GPUs out of its hands, for a reset or another driver."""
+"""``release``: let the daemon release the GPUs, for a reset or another driver."""
 
 from __future__ import annotations
 

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
 from gpuwatchd.charts import scales
 from gpuwatchd.core import units
 from gpuwatchd.tui.base import LISTED
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, Whose, every
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph, sentence
 from gpuwatchd.view.text import badges, verdict_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from textual.widget import Widget
 
     from gpuwatchd.charts.chart_model import Mark
-    from gpuwatchd.core.model import ProcessKey
-    from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.tui.base import Keys
     from gpuwatchd.view.blocks import Page, Part
-    from gpuwatchd.view.queries.current_state import View
 
 _MOST: Final = 500
-
-
-class ChartSubject(NamedTuple):
-    """Whose memory is shown: that of a device, or of a process on it."""
-
-    uid: str
-    key: ProcessKey | None
 
 
 class PastScreen(ChartScreen):
@@ -57,8 +47,7 @@ class PastScreen(ChartScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._whose: ChartSubject | None = None
-        self._last: tuple[LiveDevice, LiveProcess | None] | None = None
+        self._whose: Whose | None = None
         self._mark: Mark | None = None
 
     def usual_span(self) -> tuple[str, float | None]:
@@ -69,28 +58,29 @@ class PastScreen(ChartScreen):
         """Follow whom it is about."""
         super().redrawn()
         assert self.view is not None  # noqa: S101
-        every = _subjects(self.view)
+        abouts = every(self.view)
         if self._whose is None:
             uid, key = self.top.selected_device_uid, self.top.selected_process
-            wished = [subject for subject in every if subject.key == key and key is not None]
-            wished += [subject for subject in every if subject.uid == uid and subject.key is None]
-            self._whose = next(iter(wished or every), None)
-        pair = _find(self.view, self._whose)
-        if pair is not None:
-            self._last = pair
+            wished = [about for about in abouts if key is not None and about.key == key]
+            wished += [about for about in abouts if about.whose == (uid, None)]
+            self._whose = next((about.whose for about in wished or abouts), None)
+        about = next((about for about in abouts if about.whose == self._whose), None)
+        if about is None and self.about is not None:
+            about = self.about._replace(ended=self.about.process is not None)
+        self.about = about
 
     def subject(self) -> Iterable[Part]:
         """Return whose memory it is."""
-        if self._last is None:
+        if self.about is None:
             return
-        item, process = self._last
+        item, process, ended = self.about
         on = f"{item.device.label}  {item.device.name}"
         if process is None:
             yield on, "bold"
             badge = badges.device(item)
         else:
             yield verdict_text.who(process.info), "bold"
-            if self.view is not None and _find(self.view, self._whose) is None:
+            if ended:
                 yield "it has ended", "watch"
             yield f"on {on}"
             badge = badges.process(process)
@@ -99,15 +89,6 @@ class PastScreen(ChartScreen):
     def body(self) -> Iterable[Widget]:
         """Return the chart and the list of what happened."""
         return self.beside(Choices(self.painter, id=self.page_id))
-
-    def job(self) -> Callable[[], ReadPicture] | None:
-        """Return what reads the chart."""
-        if self.view is None or self._last is None:
-            return None
-        item, process = self._last
-        gone = process is not None and _find(self.view, self._whose) is None
-        make = partial(picture_of, view=self.view, item=item, process=process, gone=gone)
-        return self.picture_job(item.device.uid, make)
 
     def answered(self, picture: ReadPicture) -> None:
         """Show the chart and what happened."""
@@ -158,39 +139,17 @@ class PastScreen(ChartScreen):
         """Show the next GPU, or the next process that deserves a look."""
         if self.view is None:
             return
-        every = _subjects(self.view)
-        if not every:
+        whose = [about.whose for about in every(self.view)]
+        if not whose:
             return
-        at = every.index(self._whose) + by if self._whose in every else 0
-        self._whose = every[at % len(every)]
-        self._last, self._mark, self.trouble = None, None, ""
+        at = whose.index(self._whose) + by if self._whose in whose else 0
+        self._whose = whose[at % len(whose)]
+        self.about, self._mark, self.trouble = None, None, ""
         self.chart.put(None)
         self.chart.point_at(None)
         self.list.put(())
         self.redrawn()
         self.request(anew=True)
-
-
-def _subjects(view: View) -> list[ChartSubject]:
-    """Return every device, each followed by its processes, the largest first."""
-    subjects = []
-    for item in view.devices:
-        subjects.append(ChartSubject(item.device.uid, None))
-        ranked = sorted(item.processes or (), key=lambda one: -(one.used_bytes or 0))
-        subjects += [ChartSubject(item.device.uid, one.info.key) for one in ranked]
-    return subjects
-
-
-def _find(view: View, whose: ChartSubject | None) -> tuple[LiveDevice, LiveProcess | None] | None:
-    item = next(
-        (device for device in view.devices if whose and device.device.uid == whose.uid), None
-    )
-    if item is None or whose is None:
-        return None
-    if whose.key is None:
-        return item, None
-    own = next((process for process in item.processes or () if process.info.key == whose.key), None)
-    return None if own is None else (item, own)
 
 
 def _mark_line(mark: Mark, now_s: float, ascii_only: bool, out: Page) -> None:  # noqa: FBT001

@@ -10,14 +10,14 @@ from textual.binding import Binding, BindingType
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.tui.base import LISTED
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
+from gpuwatchd.tui.screens.chart_screen import About, ChartScreen
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph
 from gpuwatchd.view import blocks
 from gpuwatchd.view.text import badges, cards, verdict_text
 from gpuwatchd.view.text import prediction as predict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Sequence
 
     from textual.widget import Widget
 
@@ -63,60 +63,34 @@ class PredictScreen(ChartScreen):
         """The GPUs."""
         return self.query_one("#gpus", Choices)
 
-    @property
-    def item(self) -> LiveDevice | None:
-        """The chosen device."""
-        devices = () if self.view is None else self.view.devices
-        return next((device for device in devices if device.device.uid == self._uid), None)
-
     def redrawn(self) -> None:
         """Show the list and the facts as they are now."""
         super().redrawn()
         assert self.view is not None  # noqa: S101
-        if self.item is None:
-            names = {device.device.uid for device in self.view.devices}
+        view, devices = self.view, self.view.devices
+        uids = [item.device.uid for item in devices]
+        if self._uid not in uids:
             wish = self.top.selected_device_uid
-            self._uid = wish if wish in names else _worst(self.view.devices)
-        item, view = self.item, self.view
-        devices = view.devices
+            self._uid = wish if wish in uids else _worst(devices)
+        at = uids.index(self._uid) if self._uid is not None else None
+        self.about = None if at is None else About(devices[at])
         self.list.styles.height = min(len(devices), _MOST_GPUS, max(1, self.size.height // 5))
-        self.list.put(
-            (Paragraph(partial(_row, device), at) for at, device in enumerate(devices)),
-            next((at for at, one in enumerate(devices) if one.device.uid == self._uid), None),
-        )
-        if item is not None:
-            tell = partial(
-                predict.write_device,
-                view=view,
-                item=item,
-                whole=True,
+        self.list.put((Paragraph(partial(_row, item), n) for n, item in enumerate(devices)), at)
+        if at is not None:
+            whole = partial(
+                predict.write_device, view=view, item=devices[at], whole=True,
                 of_users=bool(self.top.query_asked.user),
-            )
-            beside = self.has_class("beside")
-            self.page.write(tell if beside else partial(_short, item))
+            )  # fmt: skip
+            short = partial(_short, devices[at])
+            self.page.write(whole if self.has_class("beside") else short)
 
     def subject(self) -> Iterable[Part]:
         """Return of which GPU the chart is."""
-        item = self.item
-        if item is not None:
+        if self.about is not None:
+            item = self.about.item
             badge = badges.device(item)
             yield f"{item.device.label}  {item.device.name}"
             yield badge.words, badge.kind
-
-    def usual_span(self) -> tuple[str, float | None]:
-        """Return a span that holds the growth."""
-        return self.spanning(None if self.item is None else self.item.finding)
-
-    def job(self) -> Callable[[], ReadPicture] | None:
-        """Return what reads the chart."""
-        view, item = self.view, self.item
-        if view is None or item is None:
-            return None
-        return self.picture_job(item.device.uid, partial(picture_of, view=view, item=item))
-
-    def answered(self, picture: ReadPicture) -> None:
-        """Show the chart."""
-        self.put(picture)
 
     def on_option_list_option_highlighted(self) -> None:
         """Show the GPU that was chosen in the list."""
@@ -134,7 +108,7 @@ class PredictScreen(ChartScreen):
             self.request(anew=True)
 
 
-def _worst(devices: Iterable[LiveDevice]) -> str | None:
+def _worst(devices: Sequence[LiveDevice]) -> str | None:
     """Return the device that deserves a look first."""
     order = ("critical", "leak", "trouble", "watch", "held", "unknown", "calm")
     ranked = sorted(devices, key=lambda item: order.index(badges.device(item).kind))

@@ -165,7 +165,7 @@ def alert(of: model.Alert, found: Incidents, record: AlertRecord | None = None) 
         user=maybe(found.user(of)),
         unattributed=of.subject.unattributed,
         on_host=of.subject.host,
-        silence=None if silence is None else silent(silence),
+        silence=None if silence is None else silent(silence, [of]),
         reached_nobody=of.key in found.untold,
         feedback=fill(UserFeedback, found.user_label(of)),
         cost=fill(AlertCost, of.cost, line=text.clean(cost.line(of.cost))),

@@ -147,7 +147,6 @@ class Head(Shape):
     schema_version: Literal[1]
     """Raised when a key is renamed or retyped, not when one is added."""
     verb: str
-    """May be empty where it failed before one was recognised."""
     generated_at: Instant
     host: str
     """Name of the machine."""
@@ -210,6 +209,8 @@ class Fault(Shape):
 class Failure(Head):
     """The answer of any verb that failed."""
 
+    verb: str
+    """May be empty where it failed before one was recognised."""
     error: Fault
 
 

@@ -1,7 +1,4 @@
-"""The typed shape of everything that ``--json`` answers: the source of the JSON Schemas.
-
-Answers are built by hand, and tests hold that each of them is of its shape, with no key too many.
-"""
+"""The struct of everything that ``--json`` answers: what is built, and the source of its schema."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from gpuwatchd.view.answers.envelope import answer_of
 from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from gpuwatchd.core import model
     from gpuwatchd.store.live import LiveDevice
@@ -193,9 +193,9 @@ class Silent(Shape):
     why: str | None
 
 
-def silent(silence: model.Silence) -> Silent:
-    """Return a silence."""
-    return fill(Silent, silence, about=delivery_text.conditions(silence.matcher))
+def silent(silence: model.Silence, alerts: Iterable[model.Alert]) -> Silent:
+    """Return a silence, which may be about one of these alerts."""
+    return fill(Silent, silence, about=delivery_text.conditions(silence.matcher, alerts))
 
 
 class ObservedDevices(Answer):
@@ -252,5 +252,5 @@ def observed(kind: type[Observed], view: View) -> Observed:
         channels=tuple(fill(Channel, health) for health in view.channels),
         untold=tuple(map(text.clean, view.untold)),
         lost=tuple(fill(LostShape, alert) for alert in view.lost),
-        silences=tuple(silent(silence) for silence in view.silences),
+        silences=tuple(silent(silence, view.alerts) for silence in view.silences),
     )

@@ -154,24 +154,24 @@ def unlisted_openers(view: View) -> UnlistedOpeners:
     )
 
 
-def openers(query: Query, view: View) -> UnlistedOpeners:
-    """Return who has device files open; with ``--user`` leave what is theirs, in the view too."""
-    loose = unlisted_openers(view)
-    if query.user:
-        people = user_filter.People(query.user)
-        loose = structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
-        current_state.of_users(view, query)
-    return loose
-
-
-def idle_view(query: Query) -> View:
-    """Return what the daemon lists; without a daemon, what one look can prove.
+def idle_memory(query: Query) -> tuple[View, UnlistedOpeners]:
+    """Return what the daemon lists, or one look can prove, and who has device files open.
 
     Raises
     ------
     GpuwatchdError
         When no GPU was found anywhere, or none that ``--gpu`` names.
     """
+    view = _idle_view(query)
+    loose = unlisted_openers(view)
+    if query.user:
+        people = user_filter.People(query.user)
+        loose = structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
+        current_state.of_users(view, query)
+    return view, loose
+
+
+def _idle_view(query: Query) -> View:
     state, _ = current_state.read_state()
     if state is not None and current_state.alive(state):
         return current_state.load_view(query, everybody=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gpuwatchd.core.errors import FAILED, FINDINGS, OK
+from gpuwatchd.core.errors import FINDINGS, OK
 from gpuwatchd.view.answers import alerts as structs
 from gpuwatchd.view.answers.current import Predict, Status, observed
 from gpuwatchd.view.answers.envelope import Answered, answer_of
@@ -44,28 +44,23 @@ def status(
     """Return every GPU now; of some processes those alone."""
     view = current_state.load_view(query)
     current_state.narrow(view, pids)
-    answer = observed(kind, view)
-    if all(item.reading is None for item in view.devices):
-        return Answered(answer, FAILED)
-    leaks = current_state.leaks(view, whole=not pids and not query.user)
-    return Answered(answer, FINDINGS if leaks else OK)
+    return Answered(observed(kind, view), current_state.exit_code(view, query, pids))
 
 
 def predict(query: Query, pids: Sequence[int] = ()) -> Answered:
     """Return the same with a verdict in any case: without a live state, from the history."""
     view = subjects.judged_view(query)
     current_state.narrow(view, pids)
-    leaks = current_state.leaks(view, whole=not pids and not query.user)
+    leaks = current_state.leaks(view, query, pids)
     return Answered(observed(Predict, view), FINDINGS if leaks else OK)
 
 
-def zombies(query: Query) -> Answered:
+def idle_memory(query: Query) -> Answered:
     """Return idle memory, and who has device files open."""
     from gpuwatchd.view.answers.idle_memory import IdleMemory, idle_memory  # noqa: PLC0415 - as below
     from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - what reads /proc
 
-    view = direct_holdings.idle_view(query)
-    loose = direct_holdings.openers(query, view)
+    view, loose = direct_holdings.idle_memory(query)
     answer = answer_of(IdleMemory, idle_memory(view, loose), view=view)
     return Answered(answer, FINDINGS if view.holdings else OK)
 
@@ -105,7 +100,10 @@ def alerts(
         Of this severity and above.
     """
     found, chosen = chosen_alerts(query, only_open=only_open, since_s=since_s, severity=severity)
-    data = tuple(structs.alert(alert, found) for alert in chosen)
+    from gpuwatchd.view.queries import cost_entries  # noqa: PLC0415 - prices come with it
+
+    counted = cost_entries.up_to_now(query, chosen)
+    data = tuple(structs.alert(alert, found) for alert in counted)
     answer = answer_of(structs.Alerts, data, source=found.source, warnings=found.warnings)
     return Answered(answer, FINDINGS if alert_order.shown(chosen) else OK)
 

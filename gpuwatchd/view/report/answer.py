@@ -117,7 +117,7 @@ def _finding(one: Incident) -> report.ReportFinding:
         forecast_held=incident.held_true(one),
         gpu_hours=finite(hours),
         cost_usd=finite(usd),
-        silences=tuple(current.silent(silence) for silence in one.silences),
+        silences=tuple(current.silent(silence, [one.alert]) for silence in one.silences),
         picture=None if one.picture is None else charts.picture(one.picture),
     )
 

@@ -1,4 +1,4 @@
-"""Everything about one alert: when, why, what was decided, and what arrived where."""
+"""Alerts: one a line, and everything about one: when, why, what was decided, what arrived."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MOST = 30
 """Decisions that are told; the newest."""
+_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
 Line = tuple[str, str, str]
 """Label, sentence, style."""
 
@@ -30,7 +31,6 @@ Line = tuple[str, str, str]
 class Label(StrEnum):
     """Labels of what other pages say elsewhere, or in other words."""
 
-    GROWTH_SINCE = "growth since"
     GROWTH = "growth"
     FULL_IN = "full in"
     JUDGEMENT = "judgement"
@@ -78,7 +78,7 @@ def load(query: Query, alert: Alert, found: Incidents) -> AlertRecord:
     """Return an alert with its cost until now, and what was decided and delivered of it."""
     from gpuwatchd.view.queries import cost_entries, history_query  # noqa: PLC0415 - SQLite comes with it
 
-    alert = cost_entries.up_to_now(query, alert)
+    (alert,) = cost_entries.up_to_now(query, [alert])
     try:
         with history_query.reader() as history:
             mine = found.opening(alert)
@@ -133,7 +133,7 @@ def _facts(story: AlertRecord, now_s: float) -> list[Line]:
     facts: list[tuple[str, str]] = [
         (Label.ID, f"{alert.code}  {alert.key}"),
         (Label.STATE, f"{alert.state}, {alert.severity}"),
-        (Label.GROWTH_SINCE, verdict_text.growth_since(alert, now_s=now_s)),
+        verdict_text.growth_since(alert, now_s=now_s),
     ]
     facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
     facts += [
@@ -181,7 +181,7 @@ def _silent(alert: Alert, found: Incidents, now_s: float) -> str:
 def _why_quiet(alert: Alert) -> str:
     """Return why nothing was sent although something was seen; "" when something was."""
     if alert.notices or alert.state == "resolved":
-        return "" if alert.notices else "it was over before a notice was due"
+        return "" if alert.notices else "it was resolved before a message was due"
     if alert.state in {"pending", "watch"}:
         return "the evidence is not strong enough for an alert yet; a watch is shown, not sent"
     return "the first message waits, in case it resolves quickly"
@@ -214,3 +214,50 @@ def _notification_lines(story: AlertRecord, now_s: float) -> list[Line]:
         named = sorted(_named(key, story.found) for key in also)
         found.append(("sent with", "; ".join(named), ""))
     return found
+
+
+# Alerts, one line each.
+
+
+def table(out: Page, alerts: Sequence[Alert], found: Incidents, *, only_open: bool) -> None:
+    """Write alerts, one line each, and what is silent."""
+    for _, sentence in found.warnings:
+        out.flow([(f"! {sentence}", "yellow")])
+    now_s = time.time()
+    for alert in alerts:
+        out.flow(line(alert, found, now_s), rest=" " * 8)
+        if out.verbose:
+            out.flow([(alert.key, "dim")], first=" " * 8, rest=" " * 8)
+    for silence in found.silences:
+        text = delivery_text.silence(silence, now_s=now_s, alerts=found.alerts)
+        out.flow(blocks.sentence(f"silent: {text}", "dim"), rest="  ", gap=" ")
+    if not alerts:
+        out.line(
+            "no open alert; alerts --all lists the resolved ones"
+            if only_open
+            else "no alert in this period"
+        )
+    elif not out.quiet:
+        out.flow([(f"gpuwatchctl alerts show {alerts[0].code} shows the first in full", "dim")])
+
+
+def line(alert: Alert, found: Incidents, now_s: float) -> list[blocks.Part]:
+    """Return one alert in a line: what it is, then what became of it."""
+    ended = alert.resolved_at_s
+    until = f" - {units.clock(ended, now_s=now_s)}" if ended is not None else ""
+    rate = verdict_text.growth(alert.finding.rate_bytes_per_s)
+    calm = verdict_text.calmed(alert, now_s=now_s)
+    shape = f"{alert.finding.pattern}, {calm}" if calm else f"{rate} {alert.finding.pattern}"
+    return [
+        (alert.code, "cyan"),
+        (f"{alert.state} {alert.severity}", _STYLE[alert.severity]),
+        f"since {verdict_text.since(alert, now_s=now_s)}{until}",
+        alert.title or alert.subject.id,
+        shape if alert.kind == "leak" else alert.finding.reason,
+        f"{alert.notices} notices" if alert.notices != 1 else "1 notice",
+        ("not delivered yet", "red-bold") if alert.key in found.untold else "",
+        *suppression_reasons(alert, found, now_s),
+        f"came and went {verdict_text.times(alert.flaps)}" if alert.flaps else "",
+        (f"resolved: {alert.ended}", "dim") if alert.ended else "",
+        verdict_text.user_label(found.user_label(alert)),
+    ]

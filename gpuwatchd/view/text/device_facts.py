@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import text, units
+from gpuwatchd.core.model import limit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from gpuwatchd.store.reader import Segment
     from gpuwatchd.view.blocks import Part
 
+_LEAST_OTHERS = 0.01
+"""Less than this share of a card is not worth a word."""
 _WAKES = "it is read again when a program wakes it"
 _REBOOT, _STAYS = "sudo dmesg | grep -i xid; then reboot", "see dmesg; reboot if it persists"
 _RESET = "end its processes, then sudo nvidia-smi --gpu-reset"
@@ -159,6 +162,15 @@ def unowned(item: LiveDevice) -> str:
     bound = "<= " if ledger is not None and ledger.state == "partial" else ""
     text = f" ({units.size(usual)} is usual)" if usual else ""
     return f"{bound}{units.size(amount)} {UNOWNED}{text}"
+
+
+def others_hold(item: LiveDevice, limit_bytes: float | None) -> str:
+    """Return why a process runs out before its card does: "others hold 35.0 GiB"; "" if not."""
+    reading = item.reading
+    whole = None if reading is None else limit_of(reading.used_bytes, reading.free_bytes)
+    if whole is None or limit_bytes is None or whole - limit_bytes < _LEAST_OTHERS * whole:
+        return ""
+    return f"others hold {units.size(whole - limit_bytes)}"
 
 
 def balance(ledger: Ledger) -> str:

@@ -59,7 +59,9 @@ def case_about(
     query: Query, view: View, meant: NamedSubject
 ) -> tuple[ExplanationInput, list[tuple[str, str]]]:
     """Return the same about a subject that is known already."""
-    loaded = query.load_config()
+    loaded, alert = query.load_config(), meant.alert
+    if alert is not None:
+        (alert,) = cost_entries.up_to_now(query, [alert])
     over = meant.alert is not None and meant.alert.state == "resolved"
     now_s = view.taken_at_s
     if over and meant.finding is not None:
@@ -72,7 +74,7 @@ def case_about(
         process=meant.process,
         subject=meant.subject,
         finding=meant.finding,
-        alert=None if meant.alert is None else cost_entries.up_to_now(query, meant.alert),
+        alert=alert,
         evidence=found,
         config=loaded.config,
         now_s=now_s,

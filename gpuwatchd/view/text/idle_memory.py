@@ -21,14 +21,8 @@ if TYPE_CHECKING:
 
 
 _HEAD: Final = ("GPU", "what", "held", "since", "for", "GiB hours", "cost")
-
-
 _WHAT, _SINCE, _HOURS, _COST = 1, 3, 5, 6
-
-
 _SURE: Final = frozenset({"gone", "defunct", "driver-wait"})
-
-
 _MOST_NODES: Final = 4
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gpuwatchd.core import text
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import current_state, incidents, silence_changes
-from gpuwatchd.view.text import alert_details, alert_list, badges, verdict_text
+from gpuwatchd.view.text import alert_details, badges, verdict_text
 from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined, mark
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def alert(query: Query, parameters: Mapping[str, str]) -> AlertPage:
 
 def row(alert: Alert, gathered: Incidents, now_s: float) -> AlertRow:
     """Return one alert as the list has it."""
-    code, state, when, title, *rest = alert_list.line(alert, gathered, now_s)
+    code, state, when, title, *rest = alert_details.line(alert, gathered, now_s)
     silence = gathered.silence(alert, now_s)
     return AlertRow(
         id=alert.code,

@@ -53,8 +53,7 @@ class IdleMemory(parts.PageAnswer):
 
 def idle_memory(query: Query, _: Mapping[str, str]) -> IdleMemory:
     """Return what is held without work."""
-    view = direct_holdings.idle_view(query)
-    loose = direct_holdings.openers(query, view)
+    view, loose = direct_holdings.idle_memory(query)
     every = [item.device for item in view.devices]
     book = cost_text.Book(query.load_config().config, every, now_s=view.taken_at_s)
     unknown = idle_text.unknown_lists(view)
