@@ -174,7 +174,7 @@ ENDPOINTS: Final = (
         (
             _SINCE,
             Parameter(
-                "by", "What it is added up by.", choices=("gpu", "user", "job", "incident")
+                "by", "Group totals by.", choices=("gpu", "user", "job", "incident")
             ),
             GPU, _USER,
         ),
@@ -236,15 +236,15 @@ def read(endpoint: Endpoint, given: Iterable[tuple[str, str]]) -> dict[str, Any]
         texts.setdefault(name, []).append(text)
         if len(texts[name]) > 1 and not parameters[name].many:
             raise BadQuery(f"{name}: given twice")
-    found: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     for name, each in texts.items():
         parameter = parameters[name]
         try:
             values = tuple(_value(parameter, text) for text in each)
         except ValueError as error:
             raise BadQuery(f"{name}: {error}") from None
-        found[parameter.key or name] = values if parameter.many else values[0]
-    return found
+        keywords[parameter.key or name] = values if parameter.many else values[0]
+    return keywords
 
 
 def _value(parameter: Parameter, text: str) -> Any:
@@ -313,7 +313,7 @@ def document() -> dict[str, Any]:
     """Return the whole description."""
     kinds: set[type[Any]] = {Failure, SnoozeBody, FeedbackBody}
     kinds |= {kind for endpoint in ENDPOINTS for kind in by_verb.ANSWERS[endpoint.verb]}
-    ordered = sorted(kinds, key=lambda one: one.__name__)
+    ordered = sorted(kinds, key=lambda kind: kind.__name__)
     _, parts = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:
@@ -361,7 +361,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     codes = {"400", "401", "403", "404", "405", "409", "421", "429", "500", "503"}
     codes |= {"413", "415"} if endpoint.method != "GET" else set()
     codes |= {"408"} if endpoint.body else set()
-    found: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": "".join([endpoint.method.lower(), *words]),
         "summary": endpoint.about,
         "tags": [endpoint.verb],
@@ -371,8 +371,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     }
     if endpoint.body:
         content = {"schema": _ref(endpoint.body), "example": endpoint.example}
-        found["requestBody"] = {"required": True, "content": {"application/json": content}}
-    return found
+        operation["requestBody"] = {"required": True, "content": {"application/json": content}}
+    return operation
 
 
 def _health() -> dict[str, Any]:
@@ -393,17 +393,17 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         schema = {"type": "integer", "minimum": 1}
     elif parameter.choices:
         schema = {"type": "string", "enum": list(parameter.choices)}
-    found: dict[str, Any] = {"name": parameter.name, "in": "query", "description": parameter.about}
+    entry: dict[str, Any] = {"name": parameter.name, "in": "query", "description": parameter.about}
     if parameter.kind in {"path", "header"}:
-        found |= {"in": parameter.kind, "required": parameter.kind == "path"}
+        entry |= {"in": parameter.kind, "required": parameter.kind == "path"}
         schema = {"type": "string"}
-    found["schema"] = {"type": "array", "items": schema} if parameter.many else schema
+    entry["schema"] = {"type": "array", "items": schema} if parameter.many else schema
     if parameter.many:
-        found |= {"style": "form", "explode": True}
+        entry |= {"style": "form", "explode": True}
     if parameter.example:
         value: Any = int(parameter.example) if parameter.kind == "pid" else parameter.example
-        found["example"] = [value] if parameter.many else value
-    return found
+        entry["example"] = [value] if parameter.many else value
+    return entry
 
 
 def _answer(kinds: tuple[type[Any], ...]) -> dict[str, Any]:

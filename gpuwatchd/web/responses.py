@@ -87,7 +87,7 @@ class Page(NamedTuple):
 
 def pages() -> dict[str, Page]:
     """Return address -> file: ``/`` and what is below :data:`PREFIX`."""
-    found = {
+    files = {
         f"{PREFIX}chart.js": page_of(page.page_script().encode(), _SCRIPT),
         f"{PREFIX}page.css": page_of(page.page_style().encode(), _STYLE),
         f"{PREFIX}uPlot.LICENSE": page_of(
@@ -98,8 +98,8 @@ def pages() -> dict[str, Page]:
         media_type = _TYPES.get(f".{file.name.rpartition('.')[2]}")
         if media_type is not None:
             address = "/" if file.name == INDEX else PREFIX + file.name
-            found[address] = page_of(file.read_bytes(), media_type)
-    return found
+            files[address] = page_of(file.read_bytes(), media_type)
+    return files
 
 
 def page_of(body: bytes, media_type: str) -> Page:

@@ -244,7 +244,7 @@ class Connection(H11Protocol):
         ]
         if not strangers:
             return False
-        oldest = min(strangers, key=lambda one: one.since_s)
+        oldest = min(strangers, key=lambda stranger: stranger.since_s)
         self.connections.discard(oldest)  # now: the loop tells of its end later
         oldest.transport.abort()
         return True

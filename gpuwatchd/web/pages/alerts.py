@@ -91,41 +91,43 @@ def alerts(query: Query, parameters: Mapping[str, str]) -> AlertList:
     now_s = time.time()
     since = parameters.get("since", "")
     since = since if since in _DAYS else "7d"
-    found = incidents.gather(now_s - _DAYS[since] * _DAY_S, only_open=False)
-    chosen = [alert for alert in found.alerts if found.wanted(query, alert)]
-    rows = [row(alert, found, now_s) for alert in chosen]
+    gathered = incidents.gather(now_s - _DAYS[since] * _DAY_S, only_open=False)
+    chosen = [alert for alert in gathered.alerts if gathered.wanted(query, alert)]
+    rows = [row(alert, gathered, now_s) for alert in chosen]
     past = [each for each in rows if not each.open]
     return AlertList(
         page=frame(view),
-        missing=tuple(text.clean(words) for code, words in found.warnings if "daemon" not in code),
+        missing=tuple(
+            text.clean(words) for code, words in gathered.warnings if "daemon" not in code
+        ),
         open=tuple(each for each in rows if each.open),
         past=tuple(past[:_MOST]),
         more=max(0, len(past) - _MOST),
         since=since,
-        silences=tuple(_silence(silence, found.alerts, now_s) for silence in found.silences),
-        can=found.trouble is None,
+        silences=tuple(_silence(silence, gathered.alerts, now_s) for silence in gathered.silences),
+        can=gathered.trouble is None,
     )
 
 
 def alert(query: Query, parameters: Mapping[str, str]) -> AlertPage:
     """Return everything about the alert that ``id`` names."""
     view = current_state.load_view(query)
-    found = incidents.gather(0.0, only_open=False)
-    chosen = incidents.pick(found.alerts, parameters.get("id", ""))
-    story = alert_details.load(query, chosen, found)
+    gathered = incidents.gather(0.0, only_open=False)
+    chosen = incidents.pick(gathered.alerts, parameters.get("id", ""))
+    story = alert_details.load(query, chosen, gathered)
     return AlertPage(
         page=frame(view),
-        alert=row(chosen, found, time.time()),
+        alert=row(chosen, gathered, time.time()),
         lines=tuple((label, joined([words])) for label, words, _ in alert_details.lines(story)),
         about=_about(view, chosen),
-        can=found.trouble is None,
+        can=gathered.trouble is None,
     )
 
 
-def row(alert: Alert, found: Incidents, now_s: float) -> AlertRow:
+def row(alert: Alert, gathered: Incidents, now_s: float) -> AlertRow:
     """Return one alert as the list has it."""
-    code, state, when, title, *rest = alert_details.line(alert, found, now_s)
-    silence = found.silence(alert, now_s)
+    code, state, when, title, *rest = alert_details.line(alert, gathered, now_s)
+    silence = gathered.silence(alert, now_s)
     return AlertRow(
         id=alert.code,
         key=text.clean(alert.key),
@@ -137,7 +139,7 @@ def row(alert: Alert, found: Incidents, now_s: float) -> AlertRow:
         title=joined([title]),
         line=joined(rest),
         code=joined([code]),
-        silence=None if silence is None else _silence(silence, found.alerts, now_s),
+        silence=None if silence is None else _silence(silence, gathered.alerts, now_s),
         after=_AFTER[alert.severity == "critical"],
     )
 
