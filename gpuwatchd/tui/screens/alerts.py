@@ -15,7 +15,6 @@ from gpuwatchd.tui.screens.snooze import SnoozeScreen
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph, blank, sentence
 from gpuwatchd.view.queries import alert_order, incidents, silence_changes, user_filter
 from gpuwatchd.view.text import alert_details, delivery_text
-from gpuwatchd.view.text import alert_list as alerts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -208,7 +207,7 @@ def _paragraphs(listed: Listed) -> Iterator[Paragraph]:
 
 
 def _entry(alert: Alert, found: Incidents, now_s: float, out: Page) -> None:
-    out.flow(alerts.line(alert, found, now_s), rest=" " * 4)
+    out.flow(alert_details.line(alert, found, now_s), rest=" " * 4)
 
 
 class AlertDetailScreen(PagedScreen):

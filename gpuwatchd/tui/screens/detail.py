@@ -13,7 +13,7 @@ from gpuwatchd.tui.screens.chart_screen import About, ChartScreen, ReadPicture, 
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import cost_entries, incidents, subjects
 from gpuwatchd.view.text import (
-    alert_list,
+    alert_details,
     badges,
     cost_table,
     explanation,
@@ -232,4 +232,4 @@ def _cost(query: Query, key: ProcessKey) -> tuple[Written, ...]:
 
 
 def _alert(alert: Alert, found: Incidents, now_s: float, out: Page) -> None:
-    out.flow(alert_list.line(alert, found, now_s), first="  ", rest="    ")
+    out.flow(alert_details.line(alert, found, now_s), first="  ", rest="    ")

@@ -30,8 +30,7 @@ class IdleMemoryView(NamedTuple):
 def read(query: Query) -> IdleMemoryView:
     """Look once. Runs in a thread."""
     settled = Settled(query)
-    view = direct_holdings.idle_view(settled)
-    return IdleMemoryView(view, direct_holdings.openers(settled, view), settled)
+    return IdleMemoryView(*direct_holdings.idle_memory(settled), settled)
 
 
 class HeldScreen(PagedScreen):

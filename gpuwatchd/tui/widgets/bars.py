@@ -9,7 +9,7 @@ from gpuwatchd.core import units
 from gpuwatchd.tui.polling import FAILED
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import alert_order, state_location
-from gpuwatchd.view.text import cards, status
+from gpuwatchd.view.text import cards, delivery_text, status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,10 +135,7 @@ def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
 
 def _others(painter: Painter, view: View, width: int) -> list[Row]:
     sheet = Page(10_000, ascii_only=painter.ascii, terminal=True)
-    if view.untold or view.lost:
-        from gpuwatchd.view.text import undelivered  # noqa: PLC0415 - only where nobody was told
-
-        undelivered.banner(sheet, view)
+    delivery_text.banner(sheet, view)
     status.holdings(sheet, view)
     for problem in view.daemon.problems:
         sheet.flow([("problem: " + problem, "yellow")])
