@@ -236,6 +236,10 @@ class TopApp(App[int]):
         if isinstance(self.screen, TopScreen) and self.view is not None and not self._held:
             self.screen.show(self.view)
 
+    def select(self, device_uid: str | None, process: ProcessKey | None) -> None:
+        """Take what is under the cursor, for the screens that are opened about it."""
+        self.selected_device_uid, self.selected_process = device_uid, process
+
     def show_message(self, words: str, kind: Kind = "unknown") -> None:
         """Say something in the last row for a few seconds."""
         self._notice((words, kind))

@@ -185,11 +185,13 @@ class Painter:
         if style is None:
             looks, _, key = names.partition("@")
             words = looks.split()
+            if "badge" in words:  # the same under the cursor
+                words = words[:2]
             style = self._styles.get(" ".join(words))
             if style is None:
                 style = Style.combine([Style(), *(self._styles.get(w, Style()) for w in words)])
-            if not (self.rich or _BEHIND.isdisjoint(words)):
-                style = style.without_color
+                if not (self.rich or _BEHIND.isdisjoint(words)):
+                    style = style.without_color
             if key:
                 style += Style(meta={"@click": f"app.simulate_key('{key}')"})
             self._styles[names] = style

@@ -47,7 +47,7 @@ _MARGIN: Final = 0.5
 """So much more than what is seen is read at each side: a step aside shows something at once."""
 _PER_COLUMN: Final = 2
 _FEWEST: Final = 120
-Whose = tuple[str, "ProcessKey | None"]
+Identity = tuple[str, "ProcessKey | None"]
 """Uid of a device, and a process on it, or None."""
 
 
@@ -70,7 +70,7 @@ class About(NamedTuple):
         return None if self.process is None else self.process.info.key
 
     @property
-    def whose(self) -> Whose:
+    def identity(self) -> Identity:
         """What tells it from all others, at any time."""
         return self.item.device.uid, self.key
 
@@ -105,10 +105,13 @@ def read_picture(view: View, about: About, asked: Asked, *, tight: bool) -> Read
         with history_query.reader() as history:
             return ReadPicture(_picture(history, view, about, asked, tight=tight), "")
     except StoreError as error:
-        # What is wrong, without the path that the message begins with.
-        path = str(state_location.state_dir() / history_query.FILE_NAME)
-        note = error.message.replace(f"{path}: ", "").replace(path, "the history")
-        return ReadPicture(_picture(None, view, about, asked, tight=tight), note)
+        picture = _picture(None, view, about, asked, tight=tight)
+        return ReadPicture(picture, _without_path(error.message))
+
+
+def _without_path(message: str) -> str:
+    path = str(state_location.state_dir() / history_query.FILE_NAME)
+    return message.replace(f"{path}: ", "").replace(path, "the history")
 
 
 def _picture(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Subject
 from gpuwatchd.tui.base import SCROLLING, Settled
-from gpuwatchd.tui.screens.chart_screen import About, ChartScreen, ReadPicture, Whose, every
+from gpuwatchd.tui.screens.chart_screen import About, ChartScreen, Identity, ReadPicture, every
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import cost_entries, incidents, subjects
 from gpuwatchd.view.text import (
@@ -69,7 +69,7 @@ class DetailScreen(ChartScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._whose: Whose | None = None
+        self._identity: Identity | None = None
         self._due_text_s = self._due_cost_s = 0.0
         self._drawn = False
         self._text: tuple[Written, ...] = ()
@@ -79,11 +79,11 @@ class DetailScreen(ChartScreen):
         """Follow the process in what is seen now."""
         super().redrawn()
         assert self.view is not None  # noqa: S101
-        if self._whose is None:
+        if self._identity is None:
             uid = self.top.selected_device_uid
             chosen = _find(self.view, uid, self.top.selected_process) or _worst(self.view, uid)
-            self._whose = chosen.whose if chosen is not None else None
-        about = None if self._whose is None else _find(self.view, *self._whose)
+            self._identity = chosen.identity if chosen is not None else None
+        about = None if self._identity is None else _find(self.view, *self._identity)
         if about is None and self.about is not None:
             about = self.about._replace(ended=True)
         self.about = about

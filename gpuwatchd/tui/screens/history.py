@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from gpuwatchd.charts import scales
 from gpuwatchd.core import units
 from gpuwatchd.tui.base import LISTED
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, Whose, every
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, Identity, ReadPicture, every
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph, sentence
 from gpuwatchd.view.text import badges, verdict_text
 
@@ -47,7 +47,7 @@ class PastScreen(ChartScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._whose: Whose | None = None
+        self._identity: Identity | None = None
         self._mark: Mark | None = None
 
     def usual_span(self) -> tuple[str, float | None]:
@@ -59,12 +59,12 @@ class PastScreen(ChartScreen):
         super().redrawn()
         assert self.view is not None  # noqa: S101
         abouts = every(self.view)
-        if self._whose is None:
+        if self._identity is None:
             uid, key = self.top.selected_device_uid, self.top.selected_process
             wished = [about for about in abouts if key is not None and about.key == key]
-            wished += [about for about in abouts if about.whose == (uid, None)]
-            self._whose = next((about.whose for about in wished or abouts), None)
-        about = next((about for about in abouts if about.whose == self._whose), None)
+            wished += [about for about in abouts if about.identity == (uid, None)]
+            self._identity = next((about.identity for about in wished or abouts), None)
+        about = next((about for about in abouts if about.identity == self._identity), None)
         if about is None and self.about is not None:
             about = self.about._replace(ended=self.about.process is not None)
         self.about = about
@@ -139,11 +139,11 @@ class PastScreen(ChartScreen):
         """Show the next GPU, or the next process that deserves a look."""
         if self.view is None:
             return
-        whose = [about.whose for about in every(self.view)]
-        if not whose:
+        identities = [about.identity for about in every(self.view)]
+        if not identities:
             return
-        at = whose.index(self._whose) + by if self._whose in whose else 0
-        self._whose = whose[at % len(whose)]
+        at = identities.index(self._identity) + by if self._identity in identities else 0
+        self._identity = identities[at % len(identities)]
         self.about, self._mark, self.trouble = None, None, ""
         self.chart.put(None)
         self.chart.point_at(None)

@@ -148,9 +148,9 @@ class OverviewScreen(TopScreen):
         for row in bars.alerts(painter, view, width, share.alerts):
             yield row, ("alert", None)
         if chosen.on_gpus or not chosen.rows:
-            self.top.selected_device_uid, self.top.selected_process = chosen.gpu_under_cursor, None
+            self.top.select(chosen.gpu_under_cursor, None)
         elif chosen.under_cursor is not None:
-            self.top.selected_device_uid, self.top.selected_process = chosen.under_cursor
+            self.top.select(*chosen.under_cursor)
 
     def _processes(self, view: View, width: int, count: int) -> Iterator[tuple[Row, Hit]]:
         chosen, painter = self.chosen, self.painter

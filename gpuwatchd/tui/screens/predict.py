@@ -99,7 +99,8 @@ class PredictScreen(ChartScreen):
             return
         uid = self.view.devices[at].device.uid
         if uid != self._uid:
-            self._uid = self.top.selected_device_uid = uid
+            self._uid = uid
+            self.top.select(uid, self.top.selected_process)
             self.span_name = ""
             self.chart.put(None)
             self.chart.show_span(None)

@@ -218,8 +218,8 @@ def row(
     *others, name = shown
     for column in others:
         text, style = column.cell(entry, now_s)
-        style = style if style.endswith(" badge") else f"{style} {here}"
-        cells += [(painter.cell(text, column.wide, right=column.side == ">"), style), (" ", here)]
+        text = painter.cell(text, column.wide, right=column.side == ">")
+        cells += [(text, f"{style} {here}"), (" ", here)]
     return [*cells, *_name(painter, entry, name.wide, here), (" ", here)]
 
 
