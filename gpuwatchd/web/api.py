@@ -93,7 +93,7 @@ class Api:
             values: dict[str, Any] = {}
             try:
                 if endpoint.body:
-                    values = openapi.fields(await request.body(), endpoint.body)
+                    values = openapi.decoded_body(await request.body(), endpoint.body)
                 elif endpoint.method == "GET":
                     values = openapi.read(endpoint, request.query_params.multi_items())
             except BadQuery as error:

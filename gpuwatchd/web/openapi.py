@@ -271,7 +271,7 @@ def _positive(number: float, why: str) -> float:
     return number
 
 
-def fields(body: bytes, kind: type[RequestBody]) -> dict[str, Any]:
+def decoded_body(body: bytes, kind: type[RequestBody]) -> dict[str, Any]:
     """Return the fields of a body by their names in Python.
 
     Raises
