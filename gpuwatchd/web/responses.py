@@ -21,26 +21,26 @@ _JSON: Final = "application/json"
 _ADDRESSES: Final = "the addresses: /api/v1/openapi.json"
 _TOKEN: Final = "gpuwatchctl web --token prints it; send it as Authorization: Bearer TOKEN"  # noqa: S105
 _REFUSALS: Final = {
-    400: ("BadRequest", "this request cannot be understood", "web-request", ""),
-    401: ("Unauthorized", "this needs the token", "web-token", _TOKEN),
-    403: ("Forbidden", "only this page itself may do that", "web-request", ""),
-    404: ("NotFound", "there is no such address", "web-request", _ADDRESSES),
+    400: ("BadRequest", "this request cannot be understood", "errors#web-request", ""),
+    401: ("Unauthorized", "this needs the token", "errors#web-token", _TOKEN),
+    403: ("Forbidden", "only this page itself may do that", "errors#web-request", ""),
+    404: ("NotFound", "there is no such address", "errors#web-request", _ADDRESSES),
     405: (
-        "MethodNotAllowed", "this address has no such method", "web-request",
+        "MethodNotAllowed", "this address has no such method", "errors#web-request",
         "the addresses and their methods: /api/v1/openapi.json",
     ),
-    408: ("Timeout", "the request took too long", "web-request", ""),
-    413: ("TooLarge", "the request is too large", "web-request", ""),
-    415: ("NotJson", "a body must be application/json", "web-request", ""),
+    408: ("Timeout", "the request took too long", "errors#web-request", ""),
+    413: ("TooLarge", "the request is too large", "errors#web-request", ""),
+    415: ("NotJson", "a body must be application/json", "errors#web-request", ""),
     421: (
-        "ForeignHost", "this name is not one of this server's", "web-host",
+        "ForeignHost", "this name is not one of this server's", "errors#web-host",
         '[web] hosts = ["NAME"] adds one',
     ),
-    429: ("TooMany", "too many wrong tokens", "web-token", "wait a little"),
-    500: ("Internal", "internal error", "internal", "gpuwatchctl web --debug shows more"),
-    503: ("Busy", "too many requests at once", "web-request", "ask again in a second"),
+    429: ("TooMany", "too many wrong tokens", "errors#web-token", "wait a little"),
+    500: ("Internal", "internal error", "errors#internal", "gpuwatchctl web --debug shows more"),
+    503: ("Busy", "too many requests at once", "errors#web-request", "ask again in a second"),
 }  # fmt: skip
-"""Status -> kind, words, section of the page on errors, hint."""
+"""Status -> kind, words, page, hint."""
 
 
 def json_response(
@@ -53,11 +53,9 @@ def json_response(
 
 def refused_response(status: int, why: str = "") -> Response:
     """Return a refusal; nothing of the request is repeated in it."""
-    kind, words, section, hint = _REFUSALS[status]
+    kind, words, page, hint = _REFUSALS[status]
     code = errors.USAGE if status in {400, 404, 405, 413, 415} else errors.FAILED
-    answer = envelope.failure(
-        "web", kind, why or words, hint=hint, exit_code=code, page=f"errors#{section}"
-    )
+    answer = envelope.failure("web", kind, why or words, hint=hint, exit_code=code, page=page)
     headers = {}
     if status == 401:
         headers["www-authenticate"] = "Bearer"

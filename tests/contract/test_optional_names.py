@@ -47,13 +47,6 @@ def test_every_optional_attribute_is_defined_somewhere() -> None:
                     args=[_, ast.Constant(value=str(name)), *_],
                 ):
                     asked.add(name)
-                case ast.Call(
-                    func=ast.Name(id="fields") | ast.Attribute(attr="fields"),
-                    args=[_, ast.Constant(value=str(names))],
-                ):
-                    # What JSON has under the same name; an instant is kept in epoch seconds.
-                    keys = names.split()
-                    asked |= {f"{key}_s" if key.rpartition("_")[2] == "at" else key for key in keys}
                 case _:
                     pass
     assert {"on_action", "release_driver"} <= asked

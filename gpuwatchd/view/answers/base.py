@@ -86,7 +86,7 @@ def fill(kind: type[Filled], of: object, /, **given: Any) -> Filled | None:
 @cache
 def _optional(kind: type[Shape]) -> frozenset[str]:
     """Return the fields that may be null."""
-    hints = (getattr(base, "__annotations__", {}).items() for base in kind.__mro__)
+    hints = (vars(base).get("__annotations__", {}).items() for base in kind.__mro__)
     return frozenset(name for pairs in hints for name, hint in pairs if str(hint).endswith("None"))
 
 
