@@ -48,6 +48,7 @@ class Dispatcher:
         self._only = only
         self._readers: dict[str, FormatReader] = {}
         self._now: FormatReader | None = None
+        self._name = ""
         self.used: Counter[str] = Counter()
         self.ignored = 0
         self.first_line = ""
@@ -70,7 +71,7 @@ class Dispatcher:
         if self._now is not None:
             before = self._sink.rows
             self._now.close()
-            self.used[self._now.name] += self._sink.rows - before
+            self.used[self._name] += self._sink.rows - before
 
     def _touched(self, line: str, number: int) -> None:
         """Count a line that a run of NULs has touched as torn, unless it is a header."""
@@ -115,7 +116,7 @@ class Dispatcher:
             return 0
         before = self._sink.rows
         taken = reader.feed(lines, number)
-        self.used[reader.name] += self._sink.rows - before
+        self.used[self._name] += self._sink.rows - before
         return taken
 
     def _enter(self, name: str) -> None:
@@ -124,7 +125,7 @@ class Dispatcher:
             reader = self._readers[name] = _format(name)(self._sink)
         if self._now is not reader:
             self.close()
-        self._now = reader
+        self._now, self._name = reader, name
 
     def _detect(self, lines: Sequence[str], at: int) -> str | None:
         if not lines[at].strip():

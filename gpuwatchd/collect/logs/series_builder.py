@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gpuwatchd.collect.logs.collector import Track, as_array
+from gpuwatchd.collect.logs.collector import Place, Track, as_array
 from gpuwatchd.collect.logs.fields import BYTES_FROM, MIB
 from gpuwatchd.collect.logs.log_types import LogSeries
 from gpuwatchd.collect.logs.runs import Repairs, Run, interleaved, last_of_each_time, split
@@ -18,7 +18,7 @@ from gpuwatchd.collect.logs.times import EPOCH_FROM
 from gpuwatchd.core.model import ProcessKey, Subject
 
 if TYPE_CHECKING:
-    from gpuwatchd.collect.logs.collector import Collector, Place
+    from gpuwatchd.collect.logs.collector import Collector
     from gpuwatchd.collect.logs.log_types import LogFile
     from gpuwatchd.core.model import Device, FloatArray, ProcessInfo
 
@@ -88,7 +88,7 @@ def _without_torn_devices(tracks: list[Track], sink: Collector) -> list[Track]:
     for track in tracks:
         sizes[track.place.order] = sizes.get(track.place.order, 0) + len(track.t)
     torn: set[int] = set()
-    for group in sink.places.groups():
+    for group in sink.places.groups:
         largest = max((sizes.get(place.order, 0) for place in group), default=0)
         if len(group) > 1 and largest > 10 * FEW_ROWS:
             torn |= {place.order for place in group if sizes.get(place.order, 0) <= FEW_ROWS}
@@ -306,7 +306,8 @@ def _rows_of_ticks(t: FloatArray) -> np.ndarray | None:
 def _counted_device(track: Track, rows: np.ndarray, number: int, sink: Collector) -> Track:
     place = track.place
     if number:
-        place = sink.places.find(index=number, host=place.host, name=place.name, total=place.total)
+        row = Place(index=number, host=place.host, name=place.name, total=place.total)
+        place = sink.places.find(row)
     part = Track(place, None, timed=True, unitless=track.unitless, counted=True)
     part.t = as_array(np.asarray(track.t)[rows])
     part.used = as_array(np.asarray(track.used)[rows])

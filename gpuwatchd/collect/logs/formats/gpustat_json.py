@@ -1,4 +1,4 @@
-"""``gpustat --json``: one object per look, amounts in MiB, null where unknown."""
+"""Objects of gpustat."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow
+from gpuwatchd.collect.logs.collector import BadRow, Place
 from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.collect.logs.collector import Place
+    from gpuwatchd.collect.logs.collector import Time
 
 _OWN = re.compile(r'"gpus"\s*:\s*\[')
 
 
 class Reader(JsonReader):
-    """Reads one object at a time."""
-
-    name = "gpustat-json"
+    """``gpustat --json``: one object per look, amounts in MiB, null where unknown."""
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
@@ -33,21 +31,17 @@ class Reader(JsonReader):
         """Read the GPUs of one look."""
         gpus, stamp = value.get("gpus"), value.get("query_time")
         if not isinstance(gpus, list):
-            self._sink.bad("torn", line)
-            return
+            raise BadRow("torn")
         t = None if stamp is None else self._sink.clock.both(text_of(stamp))
         self._sink.ticks.advance()
         for position, gpu in enumerate(gpus):
             self._sink.ticks.of(("gpustat", position))
-            if isinstance(gpu, dict):
-                with self._sink.row(line):
-                    self._gpu(gpu, text_of(value.get("hostname")), t, line)
-            else:
-                self._sink.bad("torn", line)
+            with self._sink.row(line):
+                if not isinstance(gpu, dict):
+                    raise BadRow("torn")
+                self._gpu(gpu, text_of(value.get("hostname")), t, line)
 
-    def _gpu(
-        self, gpu: dict[str, Any], host: str, t: tuple[float, float] | None, line: int
-    ) -> None:
+    def _gpu(self, gpu: dict[str, Any], host: str, t: Time, line: int) -> None:
         if t is not None and math.isnan(t[0]):
             raise BadRow("bad time")
         used = fields.amount(text_of(gpu.get("memory.used")))
@@ -56,11 +50,13 @@ class Reader(JsonReader):
             raise BadRow("torn")
         known = None if math.isnan(total) or total <= 0 else total
         place = self._sink.places.find(
-            uuid=fields.uuid(text_of(gpu.get("uuid"))),
-            index=fields.whole(text_of(gpu.get("index"))),
-            host=host or None,
-            name=fields.value_or_none(text_of(gpu.get("name"))),
-            total=known,
+            Place(
+                uuid=fields.uuid(text_of(gpu.get("uuid"))),
+                index=fields.whole(text_of(gpu.get("index"))),
+                host=host or None,
+                name=fields.value_or_none(text_of(gpu.get("name"))),
+                total=known,
+            )
         )
         if math.isnan(used):
             self._sink.no_memory = "unified memory: this log holds no memory figure"
@@ -73,7 +69,7 @@ class Reader(JsonReader):
                 with self._sink.row(line):
                     self._process(each, place, t)
 
-    def _process(self, each: dict[str, Any], place: Place, t: tuple[float, float] | None) -> None:
+    def _process(self, each: dict[str, Any], place: Place, t: Time) -> None:
         pid = fields.whole(text_of(each.get("pid")))
         argv = each.get("full_command")
         who = None if pid is None else self._sink.process(

@@ -1,18 +1,17 @@
-"""Lines of gpustat: ``[0] NAME | 45'C, 12 % | 123 / 8192 MB | user:process/pid(mem) ...``."""
+"""Lines of gpustat."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.logs.collector import BadRow, FormatReader
+from gpuwatchd.collect.logs.collector import BadRow, FormatReader, Place
 from gpuwatchd.collect.logs.fields import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.collect.logs.collector import Collector
-    from gpuwatchd.collect.logs.documents import Time
+    from gpuwatchd.collect.logs.collector import Collector, Time
 
 _ROW = re.compile(
     r"\[(\d{1,3})\]\s+(.+?)\s*\|[^|]*\|\s*(\d{1,9}|\?+)\s*/\s*(\d{1,9}|\?+)\s*MB\s*\|?(.*)$"
@@ -22,9 +21,7 @@ _PROCESS = re.compile(r"([\w.-]+):([^\s()]+?)(?:/(\d{1,10}))?\((\d{1,9}|\?+)M\)"
 
 
 class Reader(FormatReader):
-    """Reads one look at a time: a line of host and date, then a line per GPU."""
-
-    name = "gpustat-text"
+    """Lines of gpustat: ``[0] NAME | 45'C, 12 % | 123 / 8192 MB | user:process/pid(mem) ...``."""
 
     def __init__(self, sink: Collector) -> None:
         super().__init__(sink)
@@ -39,23 +36,18 @@ class Reader(FormatReader):
         below = lines[at + 1 : at + 2]
         return bool(_HEAD.match(lines[at])) and bool(below and _ROW.match(below[0].strip()))
 
-    def feed(self, lines: Sequence[str], first_line: int) -> int:
-        """Take lines of gpustat."""
-        for number, line in enumerate(lines):
-            stripped = line.strip()
-            if not stripped:
-                continue
-            if head := _HEAD.match(stripped):
-                self._host = head.group(1)
-                self._t = self._sink.clock.both(head.group(2))
-                self._sink.ticks.advance()
-                continue
-            row = _ROW.match(stripped)
-            if row is None:
-                return number
-            with self._sink.row(first_line + number):
-                self._row(row)
-        return len(lines)
+    def line(self, line: str, stripped: str, number: int) -> bool:
+        """Take a line of gpustat."""
+        del line, number
+        if head := _HEAD.match(stripped):
+            self._host = head.group(1)
+            self._t = self._sink.clock.both(head.group(2))
+            self._sink.ticks.advance()
+            return True
+        row = _ROW.match(stripped)
+        if row is not None:
+            self._row(row)
+        return row is not None
 
     def _row(self, row: re.Match[str]) -> None:
         index, name, used, total, rest = row.groups()
@@ -65,7 +57,8 @@ class Reader(FormatReader):
         used_bytes, total_bytes = int(used) * MIB, int(total) * MIB
         if used_bytes > total_bytes:
             raise BadRow("torn")
-        place = sink.places.find(index=int(index), host=self._host, name=name, total=total_bytes)
+        row_place = Place(index=int(index), host=self._host, name=name, total=total_bytes)
+        place = sink.places.find(row_place)
         if self._t is None:
             sink.ticks.of(("gpustat", place.order))
         sink.point(place, self._t, used_bytes, total=total_bytes)

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
+from gpuwatchd.collect.logs.collector import Place
 from gpuwatchd.core.text import clean
 from gpuwatchd.core.units import size as in_units
 
@@ -251,8 +252,8 @@ def _device(
     }
     grown: dict[str, float] = {}
     for kind, signs in (("reserved", _RESERVED), ("allocated", _ALLOCATED)):
-        place = sink.places.find(uuid=f"cuda:{number} {kind}", name=f"PyTorch {kind}")
-        place.learn(None, None, number, None, None)
+        row = Place(uuid=f"cuda:{number} {kind}", index=number, name=f"PyTorch {kind}")
+        place = sink.places.find(row)
         t, used = _level(events, signs, float(now[kind]), _last_us(events))
         if not t.size:
             sink.point(place, None, float(now[kind]))
