@@ -126,7 +126,7 @@ def _is_history(line: str) -> bool:
 
 
 class AccountedTable(FormatReader):
-    """Tables of nvidia-smi that hold no course over time: accounted applications, retired pages."""
+    """Tables of nvidia-smi without a course over time: accounted applications, retired pages."""
 
     def __init__(self, sink: Collector) -> None:
         super().__init__(sink)
@@ -187,7 +187,7 @@ def _bare(line: str) -> Layout | None:
 
 
 class AppsTable(HeadedTable):
-    """``nvidia-smi --query-compute-apps``, with or without a header, and tables with a pid column."""
+    """``nvidia-smi --query-compute-apps``, with or without a header, and tables with pids."""
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:

@@ -95,7 +95,7 @@ class NvidiaMonitor(FormatReader):
 
 
 class DeviceMonitor(NvidiaMonitor):
-    """``nvidia-smi dmon``: one row per device and tick; only ``-s m`` holds an amount of memory."""
+    """``nvidia-smi dmon``: one row per device and tick; only ``-s m`` holds amounts of memory."""
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
@@ -126,7 +126,7 @@ class DeviceMonitor(NvidiaMonitor):
 
 
 class ProcessMonitor(NvidiaMonitor):
-    """``nvidia-smi pmon``: one row per process and tick; only ``-s m`` holds an amount of memory."""
+    """``nvidia-smi pmon``: one row per process and tick; only ``-s m`` holds amounts of memory."""
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
@@ -164,7 +164,7 @@ _DCGMI_ROLES = {"FBUSD": "used", "FBTTL": "total", "FBFRE": "free", "FBFREE": "f
 
 
 class DcgmiMonitor(FormatReader):
-    """``dcgmi dmon``: columns by the short names of the header; entities but GPUs are passed over."""
+    """``dcgmi dmon``: columns by the short names of the header; rows of GPUs only."""
 
     def __init__(self, sink: Collector) -> None:
         super().__init__(sink)
