@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -106,16 +106,12 @@ def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[tuple[str, Pr
     >>> absences([(nvml, "nvml: no driver: lib.so is not there (get it)"), (drm, "drm: no card")])
     [('no GPU found: no driver; no card', <ProblemCode.NO_GPU: 'no-gpu'>)]
     """
-    all_of_them = list(reasons)
-    told = [
-        (why, ProblemCode.OTHER)
-        for choice, why in all_of_them
-        if why is not None and not choice.optional
-    ]
-    quiet = [why for choice, why in all_of_them if why is not None and choice.optional]
-    if quiet and len(told) + len(quiet) == len(all_of_them):
-        told.append((none_found(quiet), ProblemCode.NO_GPU))
-    return told
+    sources = list(reasons)
+    missed = [(why, ProblemCode.OTHER) for choice, why in sources if why and not choice.optional]
+    quiet = [why for choice, why in sources if why and choice.optional]
+    if quiet and len(missed) + len(quiet) == len(sources):
+        missed.append((none_found(quiet), ProblemCode.NO_GPU))
+    return missed
 
 
 def none_found(reasons: Iterable[str]) -> str:
@@ -155,16 +151,12 @@ def make(word: str, section: SourcesSection) -> Source:
     """
     kind, _, argument = word.partition(":")
     own = getattr(section, kind, None)
-    settings: dict[str, Any] = {}
-    if isinstance(own, msgspec.Struct):
-        settings = msgspec.structs.asdict(own)
+    settings = msgspec.structs.asdict(own) if isinstance(own, msgspec.Struct) else {}
     if argument and kind in _MAIN_SETTING:
         settings[_MAIN_SETTING[kind]] = argument
     try:
-        found = registry.load(collect.SOURCES, kind)
+        load: type[Source] = registry.load(collect.SOURCES, kind)
     except ImportError as error:
-        raise SourceUnavailable(
-            f"{kind}: cannot be loaded: {error}", page="errors#installation"
-        ) from error
-    source: Source = found(**settings)
-    return source
+        why = f"{kind}: cannot be loaded: {error}"
+        raise SourceUnavailable(why, page="errors#installation") from error
+    return load(**settings)

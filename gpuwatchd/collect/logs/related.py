@@ -37,27 +37,23 @@ def pairs(files: Sequence[str], glance: Callable[[str], LogFile]) -> list[tuple[
         return alone
     devices: dict[str, set[str]] = {}
     processes: dict[str, set[str]] = {}
-    for file in files:
-        if not _plain(file):
-            continue
+    for file in filter(_plain, files):
         log = glance(file)
         uids = {each.device.uid for each in log.series if not each.device.uid.startswith("log:")}
-        if _of_processes(log):
+        with_process = [series.process is not None for series in log.series]
+        if any(with_process) and all(s.process is not None or s.lower_bound for s in log.series):
             processes[file] = uids
-        elif log.series and all(series.process is None for series in log.series):
+        elif log.series and not any(with_process):
             devices[file] = uids
-    partner: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for file, uids in processes.items():
-        texts = [other for other, theirs in devices.items() if uids & theirs]
-        if len(texts) == 1:
-            partner[file] = texts[0]
-    taken = Counter(partner.values())
-    chosen = {file: other for file, other in partner.items() if taken[other] == 1}
-    company = {other: file for file, other in chosen.items()}
+        partners = [other for other, theirs in devices.items() if uids & theirs]
+        if len(partners) == 1:
+            found.setdefault(partners[0], []).append(file)
+    company = {other: own[0] for other, own in found.items() if len(own) == 1}
+    taken = set(company.values())
     return [
-        (file, company[file]) if file in company else (file,)
-        for file in files
-        if file not in chosen
+        (file, company[file]) if file in company else (file,) for file in files if file not in taken
     ]
 
 
@@ -93,12 +89,6 @@ def _plain(file: str) -> bool:
     with contextlib.suppress(OSError, ValueError):
         return Path(file).is_file()
     return False
-
-
-def _of_processes(log: LogFile) -> bool:
-    return any(series.process is not None for series in log.series) and all(
-        series.process is not None or series.lower_bound for series in log.series
-    )
 
 
 def _overlap(log_series: LogSeries, other: LogSeries) -> bool:
