@@ -55,9 +55,13 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
             if refused is not None:
                 log.error, log.hint = refused
             elif torch_snapshot.is_pickle(head):
-                _read_snapshot(raw, sink, log)
+                torch_snapshot.read(raw, sink)
+                log.format = torch_snapshot.NAME
+                finish(sink, log)
             else:
                 _read(Stream(raw), sink, log, options)
+    except torch_snapshot.SnapshotError as error:
+        log.error, log.hint = str(error), error.hint
     except IsADirectoryError:
         log.error = "this is a directory"
     except (EOFError, zlib.error):
@@ -114,16 +118,6 @@ def _read(stream: Stream, sink: Collector, log: LogFile, options: LogOptions) ->
             log.error = f"no readings: this seems to be {log.format} without a usable row"
         else:
             log.error, log.hint = _unknown(stream, dispatcher)
-
-
-def _read_snapshot(raw: io.BufferedReader, sink: Collector, log: LogFile) -> None:
-    try:
-        torch_snapshot.read(raw, sink)
-    except torch_snapshot.SnapshotError as error:
-        log.error, log.hint = str(error), error.hint
-        return
-    log.format = torch_snapshot.NAME
-    finish(sink, log)
 
 
 def _unknown(stream: Stream, dispatcher: Dispatcher) -> tuple[str, str]:

@@ -336,10 +336,6 @@ class Collector:
         """Everybody met, in order of appearance."""
         return [each for group in self._by_pid.values() for each in group]
 
-    def good(self, count: int = 1) -> None:
-        """Count data rows that gave a reading."""
-        self.rows += count
-
     def bad(self, reason: str, line: int, count: int = 1) -> None:
         """Count data rows that gave none."""
         self.rows += count

@@ -156,12 +156,11 @@ def _name_variants(tracks: list[Track], sink: Collector) -> None:
     """Give devices that would have one identity a letter each."""
     places = {track.place.order: track.place for track in tracks}
     groups: dict[str, list[Place]] = {}
-    for _, place in sorted(places.items(), key=lambda item: (item[1].parent is not None, item[0])):
+    for place in sorted(places.values(), key=lambda each: (each.parent is not None, each.order)):
         group = groups.setdefault(place.uid, [])
         group.append(place)
         if len(group) > 1:
-            number = len(group)
-            letter = chr(ord("a") + number - 1) if number <= 26 else str(number)
+            letter = chr(ord("a") + len(group) - 1) if len(group) <= 26 else len(group)
             group[0].letter, place.letter = "(a)", f"({letter})"
     for group in groups.values():
         if len(group) > 1:
@@ -240,15 +239,13 @@ def _joined(group: list[Track]) -> Track:
     """Return one track of several, in order of time: their order in the file is not known."""
     first = group[0]
     joined = Track(first.place, first.process, first.timed, any(each.unitless for each in group))
-    t = np.concatenate([np.asarray(each.t) for each in group])
-    used = np.concatenate([np.asarray(each.used) for each in group])
-    other = np.concatenate(
-        [np.asarray(each.t if each.other is None else each.other) for each in group]
-    )
-    order = np.argsort(t, kind="stable")
-    joined.t, joined.used = as_array(t[order]), as_array(used[order])
-    if any(each.other is not None for each in group):
-        joined.other = as_array(other[order])
+    for each in group:
+        other = None if each.other is None else np.asarray(each.other)
+        joined.add(np.asarray(each.t), np.asarray(each.used), other)
+    order = np.argsort(np.asarray(joined.t), kind="stable")
+    joined.t, joined.used = (as_array(np.asarray(x)[order]) for x in (joined.t, joined.used))
+    if joined.other is not None:
+        joined.other = as_array(np.asarray(joined.other)[order])
     joined.total = max((each.total for each in group if each.total is not None), default=None)
     joined.usable = next((each.usable for each in group if each.usable is not None), None)
     return joined

@@ -179,7 +179,7 @@ class Table:
             if "total" in amounts and np.isnan(amounts["total"][~good]).any():
                 self._say_unified()
             self.sink.bad("not available", (first_line or 0) + int(np.argmin(good)), absent)
-        self.sink.good(int(good.sum()))
+        self.sink.rows += int(good.sum())
         orders = np.array([place.order for place in places])
         for place in dict.fromkeys(places):
             rows = np.flatnonzero((orders == place.order) & good)

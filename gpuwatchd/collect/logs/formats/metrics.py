@@ -188,7 +188,7 @@ class DcgmTable(FormatReader):
         sink = self._sink
         role, unit = METRICS.get(row.get("metric_name", ""), ("", MIB))
         if not role:
-            sink.good()
+            sink.rows += 1
             return
         t = sink.clock.both(row.get("timestamp", ""))
         if math.isnan(t[0]):
@@ -210,4 +210,4 @@ class DcgmTable(FormatReader):
         if role == "used":
             sink.point(place, t, value)
         else:
-            sink.good()
+            sink.rows += 1

@@ -248,7 +248,7 @@ def _device(
             continue
         track = sink.track(place, timed=True)
         if track is not None:
-            sink.good(t.size)
+            sink.rows += t.size
             track.add(t, used, None)
             grown[kind] = float(used[-1] - used[0])
     reserved, allocated = grown.get("reserved", 0.0), grown.get("allocated", 0.0)
