@@ -69,6 +69,15 @@ def joined(devices: LogFile, processes: LogFile) -> LogFile | None:
     meet = [(wholes[each.device.uid], each) for each in parts if each.device.uid in wholes]
     if not any(_overlap(whole, part) for whole, part in meet):
         return None
+    # A process's series gets what the device's own log knows of the device.
+    placed = [
+        dataclasses.replace(
+            part, device=whole.device, limit_bytes=whole.limit_bytes, total_bytes=whole.total_bytes
+        )
+        if (whole := wholes.get(part.device.uid))
+        else part
+        for part in parts
+    ]
     rest = [s for s in processes.series if s.process is None and s.device.uid not in wholes]
     of_both = [each for each in processes.warnings if "sums of processes" not in each]
     by_uid = {each.uid: each for each in (*processes.devices, *devices.devices)}
@@ -81,7 +90,7 @@ def joined(devices: LogFile, processes: LogFile) -> LogFile | None:
         warnings=list(dict.fromkeys([*devices.warnings, *of_both])),
         devices=list(by_uid.values()),
         processes=processes.processes,
-        series=[*devices.series, *rest, *(_placed(each, wholes) for each in parts)],
+        series=[*devices.series, *rest, *placed],
     )
 
 
@@ -94,13 +103,3 @@ def _plain(file: str) -> bool:
 def _overlap(log_series: LogSeries, other: LogSeries) -> bool:
     begins = max(float(log_series.t_s[0]), float(other.t_s[0]))
     return begins <= min(float(log_series.t_s[-1]), float(other.t_s[-1]))
-
-
-def _placed(part: LogSeries, wholes: dict[str, LogSeries]) -> LogSeries:
-    """Return a process's series with what the device's own log knows of the device."""
-    whole = wholes.get(part.device.uid)
-    if whole is None:
-        return part
-    return dataclasses.replace(
-        part, device=whole.device, limit_bytes=whole.limit_bytes, total_bytes=whole.total_bytes
-    )

@@ -209,11 +209,9 @@ class Table:
         """Return the times of a block, read both ways; None where they are alike or absent."""
         if "time" not in columns:
             return None, None
-        texts = [text.strip() for text in columns["time"]]
+        texts = list(map(str.strip, columns["time"]))
         if "clock" in columns:
-            texts = [
-                f"{day} {time.strip()}" for day, time in zip(texts, columns["clock"], strict=True)
-            ]
+            texts = list(map(" ".join, zip(texts, map(str.strip, columns["clock"]), strict=True)))
         times = self.sink.clock.column(texts)
         if times is not None:
             return times, None
