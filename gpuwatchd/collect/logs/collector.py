@@ -373,8 +373,8 @@ class Collector:
         found = self._known.get(alias)
         if found is None:
             of_pid = self._by_pid.setdefault(pid, [])
-            found = next((each for each in of_pid if _same_name(each.name, text)
-                          and each.key.started_at_s == started_at_s), None)  # fmt: skip
+            same = (each for each in of_pid if each.key.started_at_s == started_at_s)
+            found = next((each for each in same if _same_name(each.name, text)), None)
         if found is None:
             if len(self._known) >= MAX_SUBJECTS:
                 return None
@@ -393,8 +393,8 @@ class Collector:
         self, place: Place, process: ProcessInfo | None = None, *, timed: bool
     ) -> Track | None:
         """Return where the readings of a subject go; None when there are too many subjects."""
-        key = (place.order, process.key if process else None, process.name if process else "",
-               timed)  # fmt: skip
+        who = (process.key, process.name) if process else (None, "")
+        key = (place.order, *who, timed)
         found = self.tracks.get(key)
         if found is None:
             if len(self.tracks) >= MAX_SUBJECTS:

@@ -116,13 +116,11 @@ def _choose_dates(tracks: list[Track], sink: Collector, log: LogFile) -> None:
 
 def _better(month_first: list[FloatArray], day_first: list[FloatArray]) -> str | None:
     """Return the date order that the whole file tells, or None."""
-    impossible = [sum(int(np.isnan(t).sum()) for t in way) for way in (month_first, day_first)]
-    if impossible[0] != impossible[1]:
-        return "mdy" if impossible[0] < impossible[1] else "dmy"
-    unsteady = [sum(_unsteadiness(t) for t in way) for way in (month_first, day_first)]
-    if unsteady[0] == unsteady[1]:
-        return None
-    return "mdy" if unsteady[0] < unsteady[1] else "dmy"
+    for badness in (lambda t: int(np.isnan(t).sum()), _unsteadiness):
+        of_month, of_day = (sum(map(badness, way)) for way in (month_first, day_first))
+        if of_month != of_day:
+            return "mdy" if of_month < of_day else "dmy"
+    return None
 
 
 def _unsteadiness(t: FloatArray) -> float:

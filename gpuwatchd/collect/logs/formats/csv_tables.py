@@ -80,13 +80,11 @@ class HeadedTable(FormatReader):
     def _say_missing(self, table: Table) -> None:
         if table.has_memory:
             return
-        text = table.layout.column_names()
+        what, hint = "no memory column", WHAT_TO_LOG
         if "free" in table.layout.roles:
-            self._sink.no_memory = f"free memory without a total; columns found: {text}"
-            self._sink.no_memory_hint = "pass --total, for example --total 24GiB"
-        else:
-            self._sink.no_memory = f"no memory column; columns found: {text}"
-            self._sink.no_memory_hint = WHAT_TO_LOG
+            what, hint = "free memory without a total", "pass --total, for example --total 24GiB"
+        self._sink.no_memory = f"{what}; columns found: {table.layout.column_names()}"
+        self._sink.no_memory_hint = hint
 
 
 class NvidiaTable(HeadedTable):

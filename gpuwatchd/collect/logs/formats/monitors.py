@@ -88,10 +88,10 @@ class NvidiaMonitor(FormatReader):
         if match is None:
             return math.nan, math.nan
         hour, minute, second = map(int, match.groups())
-        moment = hour * 3600.0 + minute * 60.0 + second
-        self._midnights += moment < self._last_s - _DAY_S / 2
-        self._last_s = moment
-        return moment + self._midnights * _DAY_S, moment + self._midnights * _DAY_S
+        moment_s = hour * 3600.0 + minute * 60.0 + second
+        self._midnights += moment_s < self._last_s - _DAY_S / 2
+        self._last_s = moment_s
+        return (moment_s + self._midnights * _DAY_S,) * 2
 
 
 class DeviceMonitor(NvidiaMonitor):

@@ -56,25 +56,23 @@ class _ReportReader(FormatReader):
     def _keep(self, card: _Card, line: int, tick: Hashable) -> None:
         sink = self._sink
         sink.ticks.of(tick)
-        place = None
-        with sink.row(line):
-            try:
-                row = Place(
-                    uuid=fields.uuid(card.uuid),
-                    bus=fields.bus(card.bus),
-                    index=card.index,
-                    name=fields.value_or_none(card.name),
-                    total=_bytes(card.total) or None,
-                )
-            except ValueError:
-                raise BadRow("torn") from None
-            place = sink.places.find(row)
-            if self._t is not None and math.isnan(self._t[0]) and math.isnan(self._t[1]):
-                place = None
-                raise BadRow("bad time")
-            self._level(place, card)
-        if place is None:
+        try:
+            row = Place(
+                uuid=fields.uuid(card.uuid),
+                bus=fields.bus(card.bus),
+                index=card.index,
+                name=fields.value_or_none(card.name),
+                total=_bytes(card.total) or None,
+            )
+        except ValueError:
+            sink.bad("torn", line)
             return
+        place = sink.places.find(row)
+        if self._t is not None and math.isnan(self._t[0]) and math.isnan(self._t[1]):
+            sink.bad("bad time", line)
+            return
+        with sink.row(line):
+            self._level(place, card)
         parts = {}
         for instance in card.instances:
             key = f"{instance.gi}/{instance.ci}"
