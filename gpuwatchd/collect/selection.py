@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.core.config import SourcesSection
+    from gpuwatchd.core.model import Fault
     from gpuwatchd.core.ports import Source
 
 AUTO: Final = "auto"
@@ -90,7 +91,7 @@ def is_known(word: str) -> bool:
     return word == AUTO or word.partition(":")[0] in collect.SOURCES
 
 
-def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[tuple[str, ProblemCode]]:
+def absences(reasons: Iterable[tuple[Choice, Fault | None]]) -> list[tuple[str, ProblemCode]]:
     """Return what to tell of sources that give nothing, one sentence each with its code.
 
     Parameters
@@ -100,40 +101,26 @@ def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[tuple[str, Pr
 
     Examples
     --------
+    >>> from gpuwatchd.core.model import Fault
     >>> nvml, drm = Choice("nvml", optional=True), Choice("drm", optional=True)
-    >>> absences([(nvml, "nvml: no driver"), (drm, None)])
+    >>> no_driver = Fault(where="nvml", why="no driver: lib.so is missing", brief="no driver")
+    >>> absences([(nvml, no_driver), (drm, None)])
     []
-    >>> absences([(nvml, "nvml: no driver: lib.so is not there (get it)"), (drm, "drm: no card")])
+    >>> absences([(nvml, no_driver), (drm, Fault(where="drm", why="no card"))])
     [('no GPU found: no driver; no card', <ProblemCode.NO_GPU: 'no-gpu'>)]
     """
-    sources = list(reasons)
-    missed = [(why, ProblemCode.OTHER) for choice, why in sources if why and not choice.optional]
-    quiet = [why for choice, why in sources if why and choice.optional]
-    if quiet and len(missed) + len(quiet) == len(sources):
-        missed.append((none_found(quiet), ProblemCode.NO_GPU))
-    return missed
+    pairs = list(reasons)
+    absent = [(choice, fault) for choice, fault in pairs if fault is not None]
+    problems = [(it.text, ProblemCode.OTHER) for choice, it in absent if not choice.optional]
+    quiet = [fault for choice, fault in absent if choice.optional]
+    if quiet and len(absent) == len(pairs):
+        problems.append((none_found(quiet), ProblemCode.NO_GPU))
+    return problems
 
 
-def none_found(reasons: Iterable[str]) -> str:
-    """Return in one short sentence that no source has a GPU; ``doctor`` tells each in full.
-
-    Parameters
-    ----------
-    reasons
-        Why each source gives nothing, the gist before the first colon; its name may lead it.
-
-    Examples
-    --------
-    >>> none_found(["drm: no card: the kernel lists none (lspci -k)", "no driver"])
-    'no GPU found: no card; no driver'
-    """
-    parts = []
-    for reason in reasons:
-        kind, colon, rest = reason.partition(": ")
-        words = rest if colon and kind.partition(" ")[0] in collect.SOURCES else reason
-        gist = words.partition(": ")[0].partition(" (")[0]
-        parts.append(text.cut_words(gist, _GIST))
-    return f"{NONE}: {'; '.join(parts)}"
+def none_found(faults: Iterable[Fault]) -> str:
+    """Return in one short sentence that no source has a GPU; ``doctor`` tells each in full."""
+    return f"{NONE}: {'; '.join(text.cut_words(it.brief or it.why, _GIST) for it in faults)}"
 
 
 def make(word: str, section: SourcesSection) -> Source:
@@ -151,12 +138,18 @@ def make(word: str, section: SourcesSection) -> Source:
     """
     kind, _, argument = word.partition(":")
     own = getattr(section, kind, None)
-    settings = msgspec.structs.asdict(own) if isinstance(own, msgspec.Struct) else {}
+    settings: dict[str, Any] = {}
+    if isinstance(own, msgspec.Struct):
+        settings = msgspec.structs.asdict(own)
     if argument and kind in _MAIN_SETTING:
         settings[_MAIN_SETTING[kind]] = argument
     try:
-        load: type[Source] = registry.load(collect.SOURCES, kind)
+        found = registry.load(collect.SOURCES, kind)
     except ImportError as error:
-        why = f"{kind}: cannot be loaded: {error}"
-        raise SourceUnavailable(why, page="errors#installation") from error
-    return load(**settings)
+        raise SourceUnavailable(
+            f"{kind}: cannot be loaded: {error}",
+            page="errors#installation",
+            brief="cannot be loaded",
+        ) from error
+    source: Source = found(**settings)
+    return source
