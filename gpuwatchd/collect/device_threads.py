@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,13 +41,10 @@ class ReadRound:
 
     def wait(self, seconds: float) -> bool:
         """Wait until every lane has answered; return whether they have."""
-        if len(self.answers) == self.total:
-            return True
-        try:
-            self.done.get(timeout=max(0.0, seconds))
-        except queue.Empty:
-            return len(self.answers) == self.total
-        return True
+        if len(self.answers) < self.total:
+            with suppress(queue.Empty):
+                self.done.get(timeout=max(0.0, seconds))
+        return len(self.answers) == self.total
 
 
 class DeviceThreads:

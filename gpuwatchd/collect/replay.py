@@ -43,7 +43,8 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
     sentence why a log allows no verdict.
     """
     log = LogFile(path=str(path))
-    if (wrong := _wrong(str(path), options)) is not None:
+    wrong = _wrong(str(path), options)
+    if wrong is not None:
         log.error, log.hint = wrong
         return log
     sink = Collector(options)
@@ -54,9 +55,13 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
             if refused is not None:
                 log.error, log.hint = refused
             elif torch_snapshot.is_pickle(head):
-                _read_snapshot(raw, sink, log)
+                torch_snapshot.read(raw, sink)
+                log.format = torch_snapshot.NAME
+                finish(sink, log)
             else:
                 _read(Stream(raw), sink, log, options)
+    except torch_snapshot.SnapshotError as error:
+        log.error, log.hint = str(error), error.hint
     except IsADirectoryError:
         log.error = "this is a directory"
     except (EOFError, zlib.error):
@@ -115,16 +120,6 @@ def _read(stream: Stream, sink: Collector, log: LogFile, options: LogOptions) ->
             log.error, log.hint = _unknown(stream, dispatcher)
 
 
-def _read_snapshot(raw: io.BufferedReader, sink: Collector, log: LogFile) -> None:
-    try:
-        torch_snapshot.read(raw, sink)
-    except torch_snapshot.SnapshotError as error:
-        log.error, log.hint = str(error), error.hint
-        return
-    log.format = torch_snapshot.NAME
-    finish(sink, log)
-
-
 def _unknown(stream: Stream, dispatcher: Dispatcher) -> tuple[str, str]:
     if not stream.bytes:
         return "the file is empty", ""
@@ -170,6 +165,7 @@ class ReplaySource:
         self._started: tuple[float, float] | None = None
         self._first_s = 0.0
         self._last_s = 0.0
+        self._patience_s = 0.0
 
     def probe(self) -> Availability:
         """Say whether the log can be played, and why not."""
@@ -201,7 +197,7 @@ class ReplaySource:
         started_mono_s, started_at_s = self._started or (0.0, 0.0)
         played_s = (self._clock() - started_mono_s) * self._speed
         at_s = self._first_s + played_s
-        if at_s > self._last_s + self._patience_s():
+        if at_s > self._last_s + self._patience_s:
             raise SourceUnavailable(
                 "the recording has ended", hint="start the source anew", page="errors#recording"
             )
@@ -224,66 +220,56 @@ class ReplaySource:
         series = self._loaded().series
         self._first_s = min(float(each.t_s[0]) for each in series)
         self._last_s = max(float(each.t_s[-1]) for each in series)
+        longest = max(series, key=lambda each: each.t_s.size)
+        # A reading stays good for ten usual intervals.
+        self._patience_s = GAP_INTERVALS * (median_interval_s(longest.t_s) or 1.0)
         self._started = (self._clock(), self._wall())
 
-    def _patience_s(self) -> float:
-        """Return for how long a reading stays good: ten usual intervals."""
-        longest = max(self._loaded().series, key=lambda each: each.t_s.size)
-        return GAP_INTERVALS * (median_interval_s(longest.t_s) or 1.0)
-
     def _sample(self, at_s: float, taken_at_s: float, taken_mono_s: float) -> Sample:
-        used: dict[str, tuple[float, LogSeries]] = {}
+        used: dict[str, tuple[int, LogSeries]] = {}
         uses: dict[str, list[ProcessUse]] = {}
         people: dict[ProcessKey, ProcessInfo] = {}
-        patience_s = self._patience_s()
         for series in self._loaded().series:
-            value = _value_at(series, at_s, patience_s)
-            if value is None:
+            # The latest recorded value; none before the start and in a gap.
+            position = int(np.searchsorted(series.t_s, at_s, side="right")) - 1
+            if position < 0 or at_s - float(series.t_s[position]) > self._patience_s:
                 continue
+            value = round(float(series.used_bytes[position]))
             if series.process is None:
                 used[series.device.uid] = (value, series)
                 continue
             people[series.process.key] = series.process
-            uses.setdefault(series.device.uid, []).append(
-                ProcessUse(key=series.process.key, used_bytes=round(value))
-            )
+            use = ProcessUse(key=series.process.key, used_bytes=value)
+            uses.setdefault(series.device.uid, []).append(use)
+        devices = self._loaded().devices
+        why = "no reading in the recording here"
         return Sample(
             taken_at_s=taken_at_s,
             taken_mono_s=taken_mono_s,
             boot_id=f"replay:{Path(self._file).name}",
             readings=tuple(
                 _reading(device, used.get(device.uid), uses.get(device.uid))
-                for device in self._loaded().devices
+                for device in devices
                 if device.uid in used or device.uid in uses
             ),
             processes=tuple(people.values()),
             faults=tuple(
-                Fault(where=f"replay/{device.uid}", why="no reading in the recording here",
-                      device_uid=device.uid)
-                for device in self._loaded().devices
+                Fault(where=f"replay/{device.uid}", why=why, device_uid=device.uid)
+                for device in devices
                 if device.uid not in used
             ),
-        )  # fmt: skip
-
-
-def _value_at(series: LogSeries, at_s: float, patience_s: float) -> float | None:
-    """Return the latest recorded value, or None before the start and in a gap."""
-    position = int(np.searchsorted(series.t_s, at_s, side="right")) - 1
-    if position < 0 or at_s - float(series.t_s[position]) > patience_s:
-        return None
-    return float(series.used_bytes[position])
+        )
 
 
 def _reading(
-    device: Device, used: tuple[float, LogSeries] | None, uses: list[ProcessUse] | None
+    device: Device, level: tuple[int, LogSeries] | None, uses: list[ProcessUse] | None
 ) -> DeviceReading:
-    value = None if used is None else round(used[0])
-    limit = None if used is None else used[1].limit_bytes
+    used, limit = (None, None) if level is None else (level[0], level[1].limit_bytes)
     total = device.memory_total_bytes
     return DeviceReading(
         device_uid=device.uid,
-        used_bytes=value,
-        free_bytes=None if value is None or limit is None else max(0, round(limit) - value),
+        used_bytes=used,
+        free_bytes=None if used is None or limit is None else max(0, round(limit) - used),
         total_bytes=total,
         reserved_bytes=None if total is None or limit is None else max(0, total - round(limit)),
         uses=None if uses is None else tuple(uses),

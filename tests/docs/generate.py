@@ -149,8 +149,14 @@ def tables() -> str:
 
 
 def _what(target: str) -> str:
-    """Return the first sentence of what a row's module says of itself, without the row's name."""
-    said = importlib.import_module(target.partition(":")[0]).__doc__ or ""
+    """Return the first sentence of what a row's module says of itself, without the row's name.
+
+    Log formats of one kind share a module: there the class says it.
+    """
+    path, _, name = target.partition(":")
+    module = importlib.import_module(path)
+    shared = path.startswith("gpuwatchd.collect.logs.")
+    said = (getattr(module, name) if shared else module).__doc__ or ""
     first = said.strip().partition("\n\n")[0].replace("\n", " ").replace("``", "`")
     return re.sub(r"^`(gpuwatchctl )?[a-z-]+`: ", "", first).replace("|", "\\|")
 

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpuwatchd.collect.logs import tables
-from gpuwatchd.collect.logs.rowwise import RowTable
 from gpuwatchd.collect.replay import LogFile, LogOptions, read_log
 from gpuwatchd.core.text import clean
 
@@ -122,7 +121,7 @@ def test_by_column_and_by_row_are_one_reading(rows: list[str]) -> None:
         patch.setattr(tables, "_SMALL_ROWS", 1)
         fast = read(data, LogOptions())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables.Table, "_part", RowTable._part)
+        patch.setattr(tables.Table, "_part", tables.Table._by_row)
         slow = read(data, LogOptions())
     assert (fast.rows, fast.skipped, fast.error) == (slow.rows, slow.skipped, slow.error)
     assert len(fast.series) == len(slow.series)

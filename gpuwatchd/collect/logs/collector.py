@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,16 +19,18 @@ from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
 from gpuwatchd.core.text import clean, mask_argv
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from gpuwatchd.collect.logs.log_types import LogOptions
     from gpuwatchd.core.model import FloatArray
 
 
-class FormatReader(ABC):
-    """What a format is; the class of a format is called ``Reader``."""
+Time = tuple[float, float] | None
+"""A time with the month and with the day read first; None where a row has none."""
 
-    name = ""
+
+class FormatReader(ABC):
+    """What a format is: a class that FORMATS names."""
 
     def __init__(self, sink: Collector) -> None:
         self._sink = sink
@@ -38,9 +40,21 @@ class FormatReader(ABC):
     def starts(lines: Sequence[str], at: int) -> bool:
         """Say whether a block of this format begins at line ``at``."""
 
-    @abstractmethod
     def feed(self, lines: Sequence[str], first_line: int) -> int:
         """Take lines from the front; return how many."""
+        for number, line in enumerate(lines, first_line):
+            if stripped := line.strip():
+                with self._sink.row(number):
+                    if not self.line(line, stripped, number):
+                        return number - first_line
+        return len(lines)
+
+    def line(self, line: str, stripped: str, number: int) -> bool:
+        """Take a line that is not blank; say whether it is of this format.
+
+        A line is counted as a bad row where this raises ValueError.
+        """
+        raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027 - most formats hold nothing back
         """End a block: another format follows, or the end of the log."""
@@ -51,11 +65,11 @@ class FormatReader(ABC):
 _SAME_TOTAL = 2 * MIB
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Place:
     """One device as the rows describe it. Rows of one key but another name are another place."""
 
-    order: int
+    order: int = -1
     uuid: str | None = None
     bus: str | None = None
     index: int | None = None
@@ -65,11 +79,11 @@ class Place:
     """Explicit total, bytes."""
     vendor: str = "nvidia"
     parent: Place | None = None
-    unified: bool = False
-    letter: str = ""
-    """(a), (b): told apart under one key."""
+    """The card of a MIG instance."""
     key: str = ""
     """The instance's "gi/ci" on its card."""
+    letter: str = ""
+    """(a), (b): told apart under one key."""
 
     @property
     def uid(self) -> str:
@@ -92,152 +106,109 @@ class Place:
             index=self.index,
             name=clean(f"{name} {self.letter}" if self.letter else name),
             memory_total_bytes=None if total_bytes is None else round(total_bytes),
-            memory_kind="unified" if self.unified else "dedicated",
             parent_uid=clean(self.parent.uid) if self.parent else None,
             source="replay",
             pci_bus=self.bus,
         )
 
-    def learn(
-        self,
-        uuid: str | None,
-        bus: str | None,
-        index: int | None,
-        name: str | None,
-        total: float | None,
-    ) -> None:
-        """Take over what a row says and this place did not know."""
-        if name and (self.name is None or self.name.endswith("..")):
-            self.name = name
-        self.total = total if self.total is None else self.total
-        self.uuid, self.bus = self.uuid or uuid, self.bus or bus
-        self.index = index if self.index is None else self.index
-
     def take(self, other: Place) -> None:
-        """Take over what another place of the same device knows."""
-        self.learn(other.uuid, other.bus, other.index, other.name, other.total)
+        """Take over what another description of the same device knows."""
+        if other.name and (self.name is None or self.name.endswith("..")):
+            self.name = other.name
+        self.total = other.total if self.total is None else self.total
+        self.uuid, self.bus = self.uuid or other.uuid, self.bus or other.bus
+        self.index = other.index if self.index is None else self.index
 
-    def fits(self, name: str | None, total: float | None) -> bool:
-        """Say whether a row with this name and total can be of this device."""
-        if None not in {total, self.total} and abs((total or 0) - (self.total or 0)) > _SAME_TOTAL:
+    def fits(self, other: Place) -> bool:
+        """Say whether name and total of a description can be of this device."""
+        totals = [each.total for each in (self, other) if each.total is not None]
+        if totals and max(totals) - min(totals) > _SAME_TOTAL:
             return False
-        if name is None or self.name is None or name == self.name:
+        if self.name is None or other.name is None or self.name == other.name:
             return True
         # The default table cuts names, and how far depends on its width.
-        for cut, whole in ((name, self.name), (self.name, name)):
-            if cut.endswith("..") and whole.startswith(cut.rstrip(". ")):
-                return True
-        return False
+        return any(
+            cut.endswith("..") and whole.startswith(cut.rstrip(". "))
+            for cut, whole in ((self.name, other.name), (other.name, self.name))
+        )
 
 
-@dataclass(slots=True, eq=False)
-class _Base:
-    uuid: str | None
-    bus: str | None
-    variants: list[Place] = field(default_factory=list)
-
-    def may_be(self, uuid: str | None, bus: str | None) -> bool:
-        """Say whether nothing speaks against a row with this identity."""
-        if uuid and self.uuid and uuid != self.uuid:
-            return False
-        return not (bus and self.bus and bus != self.bus)
+def _may_be_one(group: Sequence[Place], others: Sequence[Place]) -> bool:
+    """Say whether no UUID and no bus id speaks against two groups being one device."""
+    return not any(
+        (one.uuid and other.uuid and one.uuid != other.uuid)
+        or (one.bus and other.bus and one.bus != other.bus)
+        for one in group
+        for other in others
+    )
 
 
 class Places:
-    """All devices of one log."""
+    """All devices of one log.
+
+    Attributes
+    ----------
+    groups
+        Places that share a key, each group in order of appearance.
+    """
 
     def __init__(self) -> None:
         self.all: list[Place] = []
-        self._bases: list[_Base] = []
-        self._keys: dict[tuple[object, ...], _Base] = {}
+        self.groups: list[list[Place]] = []
+        self._keys: dict[tuple[object, ...], list[Place]] = {}
 
-    def groups(self) -> list[list[Place]]:
-        """Return places that share one key, each group in order of appearance."""
-        return [base.variants for base in self._bases]
-
-    def find(  # noqa: PLR0913 - the ways to name a device, all optional
-        self,
-        *,
-        uuid: str | None = None,
-        bus: str | None = None,
-        index: int | None = None,
-        host: str | None = None,
-        name: str | None = None,
-        total: float | None = None,
-        vendor: str = "nvidia",
-        parent: Place | None = None,
-        key: str = "",
-    ) -> Place:
-        """Return the place of a row, made on first sight.
-
-        Parameters
-        ----------
-        parent, key
-            The card of a MIG instance, and the instance's "gi/ci" on it.
-        """
-        name = clean(name) if name else None
-        host = clean(host) if host else None
-        base = self._base(uuid, bus, index, host, f"{parent.order}/{key}" if parent else "")
-        for place in base.variants:
-            if place.fits(name, total):
-                place.learn(uuid, bus, index, name, total)
+    def find(self, row: Place) -> Place:
+        """Return the place that a row describes: the description itself on first sight."""
+        row.name = clean(row.name) if row.name else None
+        row.host = clean(row.host) if row.host else None
+        group = self._group(row)
+        for place in group:
+            if place.fits(row):
+                place.take(row)
                 return place
-        place = Place(len(self.all), uuid, bus, index, host, name, total, vendor, parent)
-        place.key = key
-        base.variants.append(place)
-        self.all.append(place)
-        return place
+        row.order = len(self.all)
+        group.append(row)
+        self.all.append(row)
+        return row
 
-    def _base(
-        self, uuid: str | None, bus: str | None, index: int | None, host: str | None, key: str
-    ) -> _Base:
-        keys: list[tuple[object, ...]] = []
-        if uuid:
-            keys.append(("uuid", uuid))
-        if key:
-            keys.append(("part", key))
+    def _group(self, row: Place) -> list[Place]:
+        keys: list[tuple[object, ...]] = [("uuid", row.uuid)] if row.uuid else []
+        if row.parent is not None:
+            keys.append(("part", row.parent.order, row.key))
         else:
-            if bus:
-                keys.append(("bus", host, bus))
-            if index is not None or not keys:
-                keys.append(("index", host, index))
-        bases = [base for each in keys if (base := self._keys.get(each)) is not None]
-        fitting = [base for base in bases if base.may_be(uuid, bus)]
-        if not fitting:
-            fitting = [_Base(uuid, bus)]
-            self._bases += fitting
-        base = fitting[0]
-        base.uuid, base.bus = base.uuid or uuid, base.bus or bus
-        for other in fitting[1:]:
-            if other is not base and base.may_be(other.uuid, other.bus):
-                self._absorb(base, other)
-        for each in keys:
-            self._keys.setdefault(each, base)
-        return base
-
-    def _absorb(self, base: _Base, other: _Base) -> None:
-        """Make one device of two: a row has named both."""
-        base.variants += other.variants
-        base.uuid, base.bus = base.uuid or other.uuid, base.bus or other.bus
-        for key, known in self._keys.items():
-            if known is other:
-                self._keys[key] = base
-        if other in self._bases:
-            self._bases.remove(other)
+            if row.bus:
+                keys.append(("bus", row.host, row.bus))
+            if row.index is not None or not keys:
+                keys.append(("index", row.host, row.index))
+        groups = [self._keys[key] for key in keys if key in self._keys]
+        groups = [group for group in groups if _may_be_one(group, [row])]
+        if not groups:
+            groups = [[]]
+            self.groups += groups
+        group = groups[0]
+        for other in groups[1:]:
+            if other is not group and _may_be_one(group, other):
+                # A row has named both: they are one device.
+                group += other
+                self._keys = {k: group if g is other else g for k, g in self._keys.items()}
+                self.groups = [each for each in self.groups if each is not other]
+        for key in keys:
+            self._keys.setdefault(key, group)
+        return group
 
     def united(self) -> dict[int, Place]:
         """Return, by order, the place that stands for each place which is no device of its own."""
         same: dict[int, Place] = {}
-        for base in self._bases:
+        for group in self.groups:
             places: list[Place] = []
-            for place in base.variants:
-                twin = next((each for each in places if each.fits(place.name, place.total)), None)
+            for place in group:
+                twin = next((each for each in places if each.fits(place)), None)
                 if twin is None or place.parent is not None:
                     places.append(place)
                     continue
                 twin.take(place)
                 same[place.order] = twin
-            base.variants[:] = places
+            group[:] = places
         return same | self._united_parts(same)
 
     def _united_parts(self, same: dict[int, Place]) -> dict[int, Place]:
@@ -252,8 +223,8 @@ class Places:
             if twin is not place:
                 twin.take(place)
                 places[place.order] = twin
-        for base in self._bases:
-            base.variants[:] = [place for place in base.variants if place.order not in places]
+        for group in self.groups:
+            group[:] = [place for place in group if place.order not in places]
         return places
 
 
@@ -323,10 +294,6 @@ class Ticks:
         self._seen.add(key)
         return float(self.now)
 
-    def many(self, keys: Iterable[Hashable]) -> FloatArray:
-        """Return the ticks of rows in file order."""
-        return np.array([self.of(key) for key in keys], dtype=np.float64)
-
     def advance(self) -> None:
         """Start a new tick, unless nothing came in this one."""
         if self._seen:
@@ -369,10 +336,6 @@ class Collector:
         """Everybody met, in order of appearance."""
         return [each for group in self._by_pid.values() for each in group]
 
-    def good(self, count: int = 1) -> None:
-        """Count data rows that gave a reading."""
-        self.rows += count
-
     def bad(self, reason: str, line: int, count: int = 1) -> None:
         """Count data rows that gave none."""
         self.rows += count
@@ -410,8 +373,8 @@ class Collector:
         found = self._known.get(alias)
         if found is None:
             of_pid = self._by_pid.setdefault(pid, [])
-            found = next((each for each in of_pid if _same_name(each.name, text)
-                          and each.key.started_at_s == started_at_s), None)  # fmt: skip
+            same = (each for each in of_pid if each.key.started_at_s == started_at_s)
+            found = next((each for each in same if _same_name(each.name, text)), None)
         if found is None:
             if len(self._known) >= MAX_SUBJECTS:
                 return None
@@ -430,8 +393,8 @@ class Collector:
         self, place: Place, process: ProcessInfo | None = None, *, timed: bool
     ) -> Track | None:
         """Return where the readings of a subject go; None when there are too many subjects."""
-        key = (place.order, process.key if process else None, process.name if process else "",
-               timed)  # fmt: skip
+        who = (process.key, process.name) if process else (None, "")
+        key = (place.order, *who, timed)
         found = self.tracks.get(key)
         if found is None:
             if len(self.tracks) >= MAX_SUBJECTS:
@@ -443,26 +406,21 @@ class Collector:
     def point(
         self,
         place: Place,
-        t: tuple[float, float] | float | None,
+        t: Time,
         used: float,
         *,
         total: float | None = None,
         usable: float | None = None,
         process: ProcessInfo | None = None,
-        unitless: bool = False,
-    ) -> None:
-        """Add one good reading. ``t`` None means "now, by the ticks"."""
-        timed = t is not None
-        track = self.track(place, process, timed=timed)
+    ) -> Track | None:
+        """Add one good reading and return its track. ``t`` None means "now, by the ticks"."""
         self.rows += 1
-        if track is None:
-            return
-        if t is None:
-            t = float(self.ticks.now)
-        pair = t if isinstance(t, tuple) else (t, t)
-        track.append(pair[0], pair[1], used)
-        track.unitless |= unitless
-        remember(track, total, usable)
+        track = self.track(place, process, timed=t is not None)
+        if track is not None:
+            month_first, day_first = t or (float(self.ticks.now),) * 2
+            track.append(month_first, day_first, used)
+            remember(track, total, usable)
+        return track
 
 
 def as_array(values: FloatArray) -> array[float]:
@@ -516,37 +474,22 @@ def used_of(amounts: dict[str, float], total_bytes: float | None) -> float | Non
     return left if math.isfinite(left) and left >= 0 else None
 
 
-def plausible(amounts: dict[str, FloatArray]) -> bool:
-    """Say whether the memory figures of rows can be true together; unknown figures are no lie."""
-    used, total = amounts.get("used"), amounts.get("total")
-    free = amounts.get("free")
-    if total is None:
-        return True
-    slack = total * SLACK
-    if used is not None and (used > total).any():
-        return False
-    if free is not None and (free > slack).any():
-        return False
-    if used is None or free is None:
-        return True
-    both = used + free + np.nan_to_num(amounts.get("reserved", np.zeros(1)))
-    # Without a reserved column the driver's reserve is missing from the sum.
-    least = total - np.maximum(RESERVE_SHARE * total, RESERVE_BYTES)
-    return not bool(((both > slack) | (both < least)).any())
-
-
-def sane_row(amounts: dict[str, float]) -> bool:
-    """Say of one row what ``sane`` says of many; a row is not worth an array.
+def contradicts(amounts: Mapping[str, Any]) -> Any:
+    """Return whether the figures of a row, or of each row of arrays, cannot be true together.
 
     Examples
     --------
-    >>> sane_row({"used": 3.0, "total": 2.0}), sane_row({"used": 1.0, "total": math.nan})
-    (False, True)
+    >>> contradicts({"used": 3.0, "total": 2.0}), contradicts({"used": 1.0, "total": math.nan})
+    (True, False)
     """
-    total = amounts.get("total", math.nan)
-    used, free = amounts.get("used", math.nan), amounts.get("free", math.nan)
-    if used > total or free > total * SLACK:
-        return False
-    reserved = amounts.get("reserved", 0.0)
-    both = used + free + (0.0 if math.isnan(reserved) else reserved)
-    return not (both > total * SLACK or both < total - max(RESERVE_SHARE * total, RESERVE_BYTES))
+    used, free, total = (amounts.get(role, math.nan) for role in ("used", "free", "total"))
+    both = used + free
+    if "reserved" in amounts:
+        both = both + np.nan_to_num(amounts["reserved"])
+    # Without a reserved column the driver's reserve is missing from the sum.
+    return (
+        (used > total)
+        | (free > total * SLACK)
+        | (both > total * SLACK)
+        | ((both < total - RESERVE_SHARE * total) & (both < total - RESERVE_BYTES))
+    )

@@ -6,6 +6,7 @@ import csv
 import math
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -36,38 +37,23 @@ _ANY_WORD = re.compile(
 _AMOUNT_ONLY = re.compile(r"(?:gpu|cuda)\d*_(?:mem|memory|ram)|vram")
 """With a unit of memory these can only be an amount in use; alone they could be a share."""
 _MEMORY = re.compile(r"mem|vram|(?:^|_)fb(?:_|$)|framebuffer")
-_TIME = frozenset(
-    {"timestamp", "time", "date", "datetime", "date_time", "ts", "taken_at", "query_time", "epoch"}
-    | {"unix_time", "unixtime", "time_stamp", "wall_time", "created_at", "_timestamp", "t_s"}
-    | {"elapsed", "elapsed_s", "elapsed_sec", "elapsed_seconds", "elapsed_time", "seconds", "sec"}
-    | {"time_s"}
-)
-_INDEX = (
-    "index",
-    "gpu_index",
-    "gpu_id",
-    "gpu",
-    "gpu_idx",
-    "idx",
-    "id",
-    "device",
-    "device_id",
-    "device_index",
-    "card",
-    "gpu_num",
-    "gpu_no",
-)
-_NAME = frozenset(
-    {"name", "gpu_name", "product_name", "product", "gpu_model", "model", "device_name"}
-    | {"modelname", "card_name"}
-)
-_PROCESS = frozenset(["process_name", "process", "command", "cmd", "program"])
-_EXACT = {
-    "uuid": "uuid", "gpu_uuid": "uuid", "device_uid": "uuid",
-    "pci_bus_id": "bus", "gpu_bus_id": "bus", "bus_id": "bus",
-    "host": "host", "hostname": "host", "node": "host", "host_name": "host",
-    "pid": "pid", "process_id": "pid", "user": "user", "username": "user", "started_at": "started",
-}  # fmt: skip
+_ROLES = {
+    "uuid": "uuid gpu_uuid device_uid",
+    "bus": "pci_bus_id gpu_bus_id bus_id",
+    "host": "host hostname node host_name",
+    "index": "index gpu_index gpu_id gpu gpu_idx idx id device device_id device_index card gpu_num"
+    " gpu_no",
+    "pid": "pid process_id",
+    "user": "user username",
+    "started": "started_at",
+    "name": "name gpu_name product_name product gpu_model model device_name modelname card_name",
+    "process": "process_name process command cmd program",
+    "time": "timestamp time date datetime date_time ts taken_at query_time epoch unix_time unixtime"
+    " time_stamp wall_time created_at _timestamp t_s elapsed elapsed_s elapsed_sec elapsed_seconds"
+    " elapsed_time seconds sec time_s",
+}
+"""What a column without an amount holds: an identity, a name or a time."""
+_ROLE_OF = {name: role for role, names in _ROLES.items() for name in names.split()}
 _USED_FIRST = ("memory_used", "used_gpu_memory", "used_memory", "memory_used_bytes")
 
 
@@ -155,46 +141,33 @@ def layout_from(cells: Sequence[str]) -> Layout:
     choices: dict[str, int] = {}
     for position, cell in enumerate(cells):
         name, unit = words_of(cell)
-        role = _role_of(name, unit, layout)
-        if role is not None:
-            layout.roles.setdefault(role, position)
-        elif unit == "%" or _memory_column(layout, position, name, unit):
-            continue
-        elif name in _INDEX and unit is None:
+        role = _ROLE_OF.get(name)
+        if role == "time" and (unit or "").startswith("ms"):
+            role = None
+        elif name == "time" and "time" in layout.roles:
+            before = words_of(layout.names[layout.roles["time"]])[0]
+            role = "clock" if before == "date" else role
+        if role is None and unit != "%":
+            _memory_column(layout, position, name, unit)
+        elif role == "index" and unit is None:
             choices.setdefault(name, position)
-    layout.index_choices = [choices[name] for name in _INDEX if name in choices]
+        elif role not in {None, "index"}:
+            layout.roles.setdefault(str(role), position)
+    layout.index_choices = [choices[name] for name in _ROLES["index"].split() if name in choices]
     return layout
 
 
-def _role_of(name: str, unit: str | None, layout: Layout) -> str | None:
-    """Return what a column without an amount holds: an identity, a name or a time."""
-    if name in _EXACT:
-        return _EXACT[name]
-    if name in _NAME:
-        return "name"
-    if name in _PROCESS:
-        return "process"
-    if name not in _TIME or (unit or "").startswith("ms"):
-        return None
-    before = layout.roles.get("time")
-    date = before is not None and words_of(layout.names[before])[0] == "date"
-    return "clock" if date and name == "time" else "time"
-
-
-def _memory_column(layout: Layout, position: int, name: str, unit: str | None) -> bool:
-    """Enter a column of an amount of memory; say whether it is one."""
+def _memory_column(layout: Layout, position: int, name: str, unit: str | None) -> None:
+    """Enter a column when it holds an amount of memory."""
     if unit is not None and unit not in UNITS:
-        return False
+        return
     role, guessed = memory_role(name), None
     if role is None and unit is not None and _AMOUNT_ONLY.fullmatch(name):
         role, guessed = "used", layout.names[position]
-    if role is None:
-        return False
-    if role not in layout.roles or (role == "used" and name in _USED_FIRST):
+    if role is not None and (role not in layout.roles or (role == "used" and name in _USED_FIRST)):
         layout.roles[role] = position
         layout.units[role] = UNITS[unit] if unit else None
         layout.guessed = guessed if role == "used" else layout.guessed
-    return True
 
 
 def layout_of(line: str) -> Layout | None:
@@ -246,41 +219,33 @@ def guess(lines: Sequence[str]) -> Layout | None:
     constant per device and largest (the total), and exactly one other can be an amount used.
     """
     rows = [line.split(",") for line in lines]
-    widths = Counter(len(row) for row in rows)
-    width = widths.most_common(1)[0][0] if rows else 0
+    width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
     rows = [row for row in rows if len(row) == width]
     if width < 3 or len(rows) < _LEAST_ROWS:
         return None
     columns = [[cell.strip() for cell in column] for column in zip(*rows, strict=True)]
-    times = [at for at, column in enumerate(columns) if _is_time(column)]
+    parse = Clock().parse
+    times = [
+        at
+        for at, column in enumerate(columns)
+        if sum(":" in cell and not math.isnan(parse(cell)) for cell in column) >= 0.9 * len(rows)
+    ]
     if len(times) != 1:
         return None
-    roles = {"time": times[0]}
-    at = times[0] + 1
-    if at < width and _counts_devices(columns[at]):
-        roles["index"] = at
-    device = columns[roles["index"]] if "index" in roles else [""] * len(rows)
+    roles, at, device = {"time": times[0]}, times[0] + 1, [""] * len(rows)
+    if at < width:
+        numbers = {fields.whole(cell) for cell in columns[at]}
+        if numbers == set(range(len(numbers))) and len(numbers) <= 64:
+            roles["index"], device = at, columns[at]
     pair = _memory(columns, set(roles.values()), device)
     if pair is None:
         return None
     roles["used"], roles["total"] = pair
     for position, column in enumerate(columns):
-        if position not in roles.values() and all(
-            cell[:1].isalpha() and " " in cell for cell in column
-        ):
+        words = all(cell[:1].isalpha() and " " in cell for cell in column)
+        if words and position not in roles.values():
             roles.setdefault("name", position)
     return Layout([f"column {n + 1}" for n in range(width)], roles, {"used": fields.MIB})
-
-
-def _is_time(column: Sequence[str]) -> bool:
-    clock = Clock()
-    good = sum(":" in cell and not math.isnan(clock.parse(cell)) for cell in column)
-    return good >= 0.9 * len(column)
-
-
-def _counts_devices(column: Sequence[str]) -> bool:
-    values = {fields.whole(cell) for cell in column}
-    return None not in values and values == set(range(len(values))) and len(values) <= 64
 
 
 def _memory(
@@ -292,26 +257,17 @@ def _memory(
     for at, column in enumerate(columns):
         if at in taken or (named and at not in named):
             continue
-        try:
+        with suppress(ValueError):
             values = np.array([fields.amount(cell) for cell in column])
-        except ValueError:
-            continue
-        if np.isfinite(values).all() and (named or float(values.max()) > 100 * fields.MIB):
-            amounts[at] = values
+            if np.isfinite(values).all() and (named or float(values.max()) > 100 * fields.MIB):
+                amounts[at] = values
+    devices = len(set(device))
     totals = [
         at
         for at, values in amounts.items()
         if float(values.min()) >= 1024 * fields.MIB
-        and _constant(values, device)
+        and len(set(zip(device, values.tolist(), strict=True))) == devices  # constant per device
         and all((other <= values).all() for other in amounts.values())
     ]
     used = [at for at in amounts if at not in totals]
     return (used[0], totals[0]) if len(totals) == 1 and len(used) == 1 else None
-
-
-def _constant(values: FloatArray, device: Sequence[str]) -> bool:
-    seen: dict[str, float] = {}
-    return all(
-        seen.setdefault(key, value) == value
-        for key, value in zip(device, values.tolist(), strict=True)
-    )

@@ -48,6 +48,7 @@ class Dispatcher:
         self._only = only
         self._readers: dict[str, FormatReader] = {}
         self._now: FormatReader | None = None
+        self._name = ""
         self.used: Counter[str] = Counter()
         self.ignored = 0
         self.first_line = ""
@@ -70,14 +71,13 @@ class Dispatcher:
         if self._now is not None:
             before = self._sink.rows
             self._now.close()
-            self.used[self._now.name] += self._sink.rows - before
+            self.used[self._name] += self._sink.rows - before
 
     def _touched(self, line: str, number: int) -> None:
         """Count a line that a run of NULs has touched as torn, unless it is a header."""
         left = line.replace("\0", "").strip()
         header = left and not left[0].isdigit()
-        if header and (text := self._detect([left], 0)) is not None:
-            self._enter(text)
+        if header and self._start([left], 0):
             self._take([left], number)
         else:
             self._sink.bad("torn", number)
@@ -104,10 +104,16 @@ class Dispatcher:
             at, window = at + 1, _WINDOW
 
     def _start(self, lines: Sequence[str], at: int) -> bool:
-        text = self._detect(lines, at)
-        if text is not None:
-            self._enter(text)
-        return text is not None
+        name = self._detect(lines, at)
+        if name is None:
+            return False
+        reader = self._readers.get(name)
+        if reader is None:
+            reader = self._readers[name] = _format(name)(self._sink)
+        if self._now is not reader:
+            self.close()
+        self._now, self._name = reader, name
+        return True
 
     def _take(self, lines: Sequence[str], number: int) -> int:
         reader = self._now
@@ -115,16 +121,8 @@ class Dispatcher:
             return 0
         before = self._sink.rows
         taken = reader.feed(lines, number)
-        self.used[reader.name] += self._sink.rows - before
+        self.used[self._name] += self._sink.rows - before
         return taken
-
-    def _enter(self, name: str) -> None:
-        reader = self._readers.get(name)
-        if reader is None:
-            reader = self._readers[name] = _format(name)(self._sink)
-        if self._now is not reader:
-            self.close()
-        self._now = reader
 
     def _detect(self, lines: Sequence[str], at: int) -> str | None:
         if not lines[at].strip():
@@ -133,10 +131,7 @@ class Dispatcher:
             # Told by the caller: the first line that is not blank is theirs.
             fits = self._now is None or _format(self._only).starts(lines, at)
             return self._only if fits else None
-        for name in FORMATS:
-            if _format(name).starts(lines, at):
-                return name
-        return None
+        return next((name for name in FORMATS if _format(name).starts(lines, at)), None)
 
     def _stray(self, line: str, number: int) -> None:
         stripped = line.strip()
@@ -156,24 +151,24 @@ def _format(name: str) -> type[FormatReader]:
     return reader
 
 
-_KINDS: tuple[tuple[bytes, str, str], ...] = (
+_KINDS = (
     (
         b":W&B",
-        "this is the binary log of Weights & Biases, which is not read",
+        "the binary log of Weights & Biases, which is not read",
         "export the system metrics of the run as CSV",
     ),
     (
         b"PK\x03\x04",
-        "this is a zip archive or a PyTorch file, not a log",
+        "a zip archive or a PyTorch file, not a log",
         "unpack it, or log with nvidia-smi",
     ),
-    (b"SQLite format 3\0", "this is a database, not a log", "use gpuwatchctl history"),
-    (b"PAR1", "this is a Parquet file, not a log", "export it as CSV"),
-    (b"\x89HDF", "this is an HDF5 file, not a log", "export it as CSV"),
-    (b"BZh", "this is compressed with bzip2, which is not read", "decompress it, or use gzip"),
-    (b"\xfd7zXZ\0", "this is compressed with xz, which is not read", "decompress it, or use gzip"),
-    (b"\x28\xb5\x2f\xfd", "this is compressed with zstd, which is not read", "decompress it"),
-    (b"\x7fELF", "this is a program, not a log", ""),
+    (b"SQLite format 3\0", "a database, not a log", "use gpuwatchctl history"),
+    (b"PAR1", "a Parquet file, not a log", "export it as CSV"),
+    (b"\x89HDF", "an HDF5 file, not a log", "export it as CSV"),
+    (b"BZh", "compressed with bzip2, which is not read", "decompress it, or use gzip"),
+    (b"\xfd7zXZ\0", "compressed with xz, which is not read", "decompress it, or use gzip"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd, which is not read", "decompress it"),
+    (b"\x7fELF", "a program, not a log", ""),
 )
 
 
@@ -187,10 +182,8 @@ def refusal(head: bytes) -> tuple[str, str] | None:
     >>> refusal(b"timestamp, index") is None
     True
     """
-    for magic, sentence, hint in _KINDS:
-        if head.startswith(magic):
-            return sentence, hint
-    return None
+    kinds = ((f"this is {kind}", hint) for magic, kind, hint in _KINDS if head.startswith(magic))
+    return next(kinds, None)
 
 
 # Bytes of a log to blocks of lines: gzip, encodings, line ends, NULs; in bounded memory.
@@ -198,7 +191,7 @@ def refusal(head: bytes) -> tuple[str, str] | None:
 BLOCK_BYTES = 1 << 17
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07?|[()][A-Z0-9]|.)?")
 """Terminal sequences, which a capture of ``watch`` is full of."""
-MAX_LINE_BYTES = 16 << 20
+MAX_LINE_CHARS = 16 << 20
 """A longer line is no log line; it becomes one torn row."""
 TORN = "\0"
 """What stands for a line that is too long to be kept."""
@@ -246,7 +239,7 @@ def encoding_of(head: bytes) -> str:
     Examples
     --------
     >>> encoding_of(b"\xff\xfet\0i\0"), encoding_of(b"time,used")
-    ('utf-16', 'utf-8')
+    ('utf-16', 'utf-8-sig')
     """
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
@@ -254,7 +247,7 @@ def encoding_of(head: bytes) -> str:
     # UTF-16 without its mark: every second byte is NUL. NUL runs of torn logs are not like that.
     if len(sample) > 16 and b"\0\0" not in sample and sample[1::2].count(0) > len(sample) * 0.4:
         return "utf-16-le"
-    return "utf-8"
+    return "utf-8-sig"
 
 
 class Stream:
@@ -268,41 +261,35 @@ class Stream:
 
     def __init__(self, raw: io.BufferedReader) -> None:
         self._raw = raw
-        self._encoding = ""
+        self._decoder: codecs.IncrementalDecoder | None = None
         self._line = 1
         self.notes: list[str] = []
         self.bytes = 0
 
     def __iter__(self) -> Iterator[Block]:
-        held = b""
+        held = ""
         skipping = False
         while chunk := self._read():
             self.bytes += len(chunk)
-            if not self._encoding:
-                self._encoding = encoding_of(chunk)
-                if self._encoding != "utf-8":
-                    yield from self._wide(chunk)
-                    return
-                chunk = chunk.removeprefix(codecs.BOM_UTF8)
-            cut = max(chunk.rfind(b"\n"), chunk.rfind(b"\r", 0, -1)) + 1
+            text = self._decode(chunk)
+            cut = max(text.rfind("\n"), text.rfind("\r", 0, -1)) + 1
             if not cut:
-                held = b"" if skipping else held + chunk
-                skipping = skipping or len(held) > MAX_LINE_BYTES
-                if skipping and self._line == 1 and self.bytes > 4 * MAX_LINE_BYTES:
+                held = "" if skipping else held + text
+                skipping = skipping or len(held) > MAX_LINE_CHARS
+                if skipping and self._line == 1 and self.bytes > 4 * MAX_LINE_CHARS:
                     # Endless (a device, a file of zeros): waiting for its first line is no use.
                     self.notes.append(f"no line ends in the first {self.bytes >> 20} MiB")
                     return
                 continue
             if skipping:
-                held, chunk = TORN.encode() + b"\n", chunk[chunk.find(b"\n") + 1 :]
-                cut = chunk.rfind(b"\n") + 1
-            whole = held + chunk[:cut]
-            held, skipping = chunk[cut:], False
-            yield self._block(self._decode(whole), open_end=False)
-        if skipping:
-            held = TORN.encode()
+                held, text = f"{TORN}\n", text[text.find("\n") + 1 :]
+                cut = text.rfind("\n") + 1
+            whole = held + text[:cut]
+            held, skipping = text[cut:], False
+            yield self._block(whole, open_end=False)
+        held = TORN if skipping else held + self._decode(b"", final=True)
         if held:
-            yield self._block(self._decode(held), open_end=True)
+            yield self._block(held, open_end=True)
 
     def _read(self) -> bytes:
         try:
@@ -313,29 +300,18 @@ class Stream:
             self.notes.append(f"reading stopped early: {error.strerror or error}")
         return b""
 
-    def _decode(self, data: bytes) -> str:
-        if self._encoding == "utf-8":
-            try:
-                return data.decode("utf-8")
-            except UnicodeDecodeError:
-                self._encoding = "latin-1"
-                self.notes.append("the log is not valid UTF-8; read as Latin-1")
-        return data.decode("latin-1")
-
-    def _wide(self, chunk: bytes) -> Iterator[Block]:
-        decoder = codecs.getincrementaldecoder(self._encoding)(errors="replace")
-        held = ""
-        while chunk:
-            text = held + decoder.decode(chunk)
-            cut = text.rfind("\n") + 1
-            held = text[cut:][:MAX_LINE_BYTES]
-            if cut:
-                yield self._block(text[:cut], open_end=False)
-            chunk = self._read()
-            self.bytes += len(chunk)
-        held += decoder.decode(b"", final=True)
-        if held:
-            yield self._block(held, open_end=True)
+    def _decode(self, data: bytes, *, final: bool = False) -> str:
+        if self._decoder is None:
+            encoding = encoding_of(data)
+            errors = "strict" if encoding == "utf-8-sig" else "replace"
+            self._decoder = codecs.getincrementaldecoder(encoding)(errors)
+        try:
+            return self._decoder.decode(data, final)
+        except UnicodeDecodeError:
+            self.notes.append("the log is not valid UTF-8; read as Latin-1")
+            data = self._decoder.getstate()[0] + data
+            self._decoder = codecs.getincrementaldecoder("latin-1")()
+            return self._decoder.decode(data.removeprefix(codecs.BOM_UTF8))
 
     def _block(self, text: str, *, open_end: bool) -> Block:
         if "\r" in text:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 MIB = 1024.0**2
 UNITS: dict[str, float] = {
@@ -27,6 +35,29 @@ NOT_AVAILABLE = frozenset(
     {"", "-", "--", "n/a", "na", "null", "none", "nan", "err!", "unknown error", "not found"}
 )
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z]*)", re.ASCII)
+
+
+class Memo(dict[_K, _V]):
+    """Values by what they are made of; forgets all of them when there are many."""
+
+    def __init__(self, make: Callable[[_K], _V], most: int = 100_000) -> None:
+        self._make = make
+        self._most = most
+
+    def __missing__(self, key: _K) -> _V:
+        if len(self) >= self._most:
+            self.clear()
+        value = self[key] = self._make(key)
+        return value
+
+
+def cells_of(line: str, *, strict: bool = False) -> list[str]:
+    """Return the cells of a line of CSV without blanks around them; none where it is too odd."""
+    reader = csv.reader([line], skipinitialspace=not strict, strict=strict)
+    try:
+        return [cell.strip() for cell in next(reader, [])]
+    except csv.Error:
+        return []
 
 
 def not_available(text: str) -> bool:

@@ -37,27 +37,23 @@ def pairs(files: Sequence[str], glance: Callable[[str], LogFile]) -> list[tuple[
         return alone
     devices: dict[str, set[str]] = {}
     processes: dict[str, set[str]] = {}
-    for file in files:
-        if not _plain(file):
-            continue
+    for file in filter(_plain, files):
         log = glance(file)
         uids = {each.device.uid for each in log.series if not each.device.uid.startswith("log:")}
-        if _of_processes(log):
+        with_process = [series.process is not None for series in log.series]
+        if any(with_process) and all(s.process is not None or s.lower_bound for s in log.series):
             processes[file] = uids
-        elif log.series and all(series.process is None for series in log.series):
+        elif log.series and not any(with_process):
             devices[file] = uids
-    partner: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for file, uids in processes.items():
-        texts = [other for other, theirs in devices.items() if uids & theirs]
-        if len(texts) == 1:
-            partner[file] = texts[0]
-    taken = Counter(partner.values())
-    chosen = {file: other for file, other in partner.items() if taken[other] == 1}
-    company = {other: file for file, other in chosen.items()}
+        partners = [other for other, theirs in devices.items() if uids & theirs]
+        if len(partners) == 1:
+            found.setdefault(partners[0], []).append(file)
+    company = {other: own[0] for other, own in found.items() if len(own) == 1}
+    taken = set(company.values())
     return [
-        (file, company[file]) if file in company else (file,)
-        for file in files
-        if file not in chosen
+        (file, company[file]) if file in company else (file,) for file in files if file not in taken
     ]
 
 
@@ -73,6 +69,15 @@ def joined(devices: LogFile, processes: LogFile) -> LogFile | None:
     meet = [(wholes[each.device.uid], each) for each in parts if each.device.uid in wholes]
     if not any(_overlap(whole, part) for whole, part in meet):
         return None
+    # A process's series gets what the device's own log knows of the device.
+    placed = [
+        dataclasses.replace(
+            part, device=whole.device, limit_bytes=whole.limit_bytes, total_bytes=whole.total_bytes
+        )
+        if (whole := wholes.get(part.device.uid))
+        else part
+        for part in parts
+    ]
     rest = [s for s in processes.series if s.process is None and s.device.uid not in wholes]
     of_both = [each for each in processes.warnings if each is not LogNote.SUMS]
     by_uid = {each.uid: each for each in (*processes.devices, *devices.devices)}
@@ -85,7 +90,7 @@ def joined(devices: LogFile, processes: LogFile) -> LogFile | None:
         warnings=list(dict.fromkeys([*devices.warnings, *of_both])),
         devices=list(by_uid.values()),
         processes=processes.processes,
-        series=[*devices.series, *rest, *(_placed(each, wholes) for each in parts)],
+        series=[*devices.series, *rest, *placed],
     )
 
 
@@ -95,22 +100,6 @@ def _plain(file: str) -> bool:
     return False
 
 
-def _of_processes(log: LogFile) -> bool:
-    return any(series.process is not None for series in log.series) and all(
-        series.process is not None or series.lower_bound for series in log.series
-    )
-
-
 def _overlap(log_series: LogSeries, other: LogSeries) -> bool:
     begins = max(float(log_series.t_s[0]), float(other.t_s[0]))
     return begins <= min(float(log_series.t_s[-1]), float(other.t_s[-1]))
-
-
-def _placed(part: LogSeries, wholes: dict[str, LogSeries]) -> LogSeries:
-    """Return a process's series with what the device's own log knows of the device."""
-    whole = wholes.get(part.device.uid)
-    if whole is None:
-        return part
-    return dataclasses.replace(
-        part, device=whole.device, limit_bytes=whole.limit_bytes, total_bytes=whole.total_bytes
-    )

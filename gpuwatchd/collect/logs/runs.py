@@ -107,11 +107,11 @@ def interleaved(t: FloatArray, used: FloatArray, *, timed: bool = True) -> bool:
     """
     if t.size < 8:
         return False
-    if not timed:
-        return _alternates(used, 64 * MIB)
-    if _levels_within_ticks(t, used):
+    if timed and _levels_within_ticks(t, used):
         return True
-    return _alternates(used, 64 * MIB) and _alternates(np.cumsum(np.diff(t)), 0.0, steps=True)
+    steps = np.diff(t)
+    least = 0.1 * float(np.median(np.abs(steps[1:])))
+    return _alternates(used, 64 * MIB) and (not timed or _alternates(steps[1:], least))
 
 
 def _levels_within_ticks(t: FloatArray, used: FloatArray) -> bool:
@@ -128,11 +128,9 @@ def _levels_within_ticks(t: FloatArray, used: FloatArray) -> bool:
     return bool(within > 16 * MIB + 10 * between)
 
 
-def _alternates(x: FloatArray, least: float, *, steps: bool = False) -> bool:
-    values = np.diff(x) if steps else x
+def _alternates(values: FloatArray, least: float) -> bool:
     if values.size < 6:
         return False
     one = float(np.median(np.abs(np.diff(values))))
     two = float(np.median(np.abs(values[2:] - values[:-2])))
-    scale = float(np.median(np.abs(values))) if steps else 0.0
-    return one > max(least, 0.1 * scale) and two * 10 <= one
+    return one > least and two * 10 <= one

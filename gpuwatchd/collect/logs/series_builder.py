@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from gpuwatchd.collect.logs.collector import Track, as_array
+from gpuwatchd.collect.logs.collector import Place, Track, as_array
 from gpuwatchd.collect.logs.fields import BYTES_FROM, MIB
 from gpuwatchd.collect.logs.log_types import LogNote, LogSeries
 from gpuwatchd.collect.logs.runs import Repairs, Run, interleaved, last_of_each_time, split
@@ -18,9 +17,9 @@ from gpuwatchd.collect.logs.times import EPOCH_FROM
 from gpuwatchd.core.model import ProcessKey, Subject
 
 if TYPE_CHECKING:
-    from gpuwatchd.collect.logs.collector import Collector, Place
+    from gpuwatchd.collect.logs.collector import Collector
     from gpuwatchd.collect.logs.log_types import LogFile
-    from gpuwatchd.core.model import Device, FloatArray, ProcessInfo
+    from gpuwatchd.core.model import FloatArray
 
 FEW_ROWS = 2
 """Rows with another total or name under one key: this many are torn, more are another device."""
@@ -38,9 +37,7 @@ def finish(sink: Collector, log: LogFile) -> None:
     _choose_dates(tracks, sink, log)
     tracks += _sums_of_processes(tracks, sink)
     _name_variants(tracks, sink)
-    built = build(tracks, sink)
-    log.series, log.devices = built.series, built.devices
-    _say_repairs(built.repairs, built.mixed, sink, log)
+    _say_repairs(*_build(tracks, sink, log), sink, log)
     log.processes = sink.processes
     log.rows = sink.rows
     log.skipped = {why: count for why, count in sink.skipped.most_common() if count}
@@ -84,17 +81,15 @@ def _scale_unitless(tracks: list[Track], sink: Collector) -> None:
 
 def _without_torn_devices(tracks: list[Track], sink: Collector) -> list[Track]:
     """Drop a device of one or two rows beside a long one of the same key: halves of two rows."""
-    sizes: dict[int, int] = {}
+    sizes: Counter[int] = Counter()
     for track in tracks:
-        sizes[track.place.order] = sizes.get(track.place.order, 0) + len(track.t)
+        sizes[track.place.order] += len(track.t)
     torn: set[int] = set()
-    for group in sink.places.groups():
-        largest = max((sizes.get(place.order, 0) for place in group), default=0)
-        if len(group) > 1 and largest > 10 * FEW_ROWS:
-            torn |= {place.order for place in group if sizes.get(place.order, 0) <= FEW_ROWS}
-    for order in torn:
-        if count := sizes.get(order, 0):
-            sink.skipped["torn"] += count
+    for group in sink.places.groups:
+        orders = {place.order for place in group}
+        if len(orders) > 1 and max(sizes[order] for order in orders) > 10 * FEW_ROWS:
+            torn |= {order for order in orders if sizes[order] <= FEW_ROWS}
+    sink.skipped["torn"] += sum(sizes[order] for order in torn)
     return [track for track in tracks if track.place.order not in torn]
 
 
@@ -121,13 +116,11 @@ def _choose_dates(tracks: list[Track], sink: Collector, log: LogFile) -> None:
 
 def _better(month_first: list[FloatArray], day_first: list[FloatArray]) -> str | None:
     """Return the date order that the whole file tells, or None."""
-    impossible = [sum(int(np.isnan(t).sum()) for t in way) for way in (month_first, day_first)]
-    if impossible[0] != impossible[1]:
-        return "mdy" if impossible[0] < impossible[1] else "dmy"
-    unsteady = [sum(_unsteadiness(t) for t in way) for way in (month_first, day_first)]
-    if unsteady[0] == unsteady[1]:
-        return None
-    return "mdy" if unsteady[0] < unsteady[1] else "dmy"
+    for badness in (lambda t: int(np.isnan(t).sum()), _unsteadiness):
+        of_month, of_day = (sum(map(badness, way)) for way in (month_first, day_first))
+        if of_month != of_day:
+            return "mdy" if of_month < of_day else "dmy"
+    return None
 
 
 def _unsteadiness(t: FloatArray) -> float:
@@ -161,12 +154,11 @@ def _name_variants(tracks: list[Track], sink: Collector) -> None:
     """Give devices that would have one identity a letter each."""
     places = {track.place.order: track.place for track in tracks}
     groups: dict[str, list[Place]] = {}
-    for _, place in sorted(places.items(), key=lambda item: (item[1].parent is not None, item[0])):
+    for place in sorted(places.values(), key=lambda each: (each.parent is not None, each.order)):
         group = groups.setdefault(place.uid, [])
         group.append(place)
         if len(group) > 1:
-            number = len(group)
-            letter = chr(ord("a") + number - 1) if number <= 26 else str(number)
+            letter = chr(ord("a") + len(group) - 1) if len(group) <= 26 else len(group)
             group[0].letter, place.letter = "(a)", f"({letter})"
     for group in groups.values():
         if len(group) > 1:
@@ -245,15 +237,13 @@ def _joined(group: list[Track]) -> Track:
     """Return one track of several, in order of time: their order in the file is not known."""
     first = group[0]
     joined = Track(first.place, first.process, first.timed, any(each.unitless for each in group))
-    t = np.concatenate([np.asarray(each.t) for each in group])
-    used = np.concatenate([np.asarray(each.used) for each in group])
-    other = np.concatenate(
-        [np.asarray(each.t if each.other is None else each.other) for each in group]
-    )
-    order = np.argsort(t, kind="stable")
-    joined.t, joined.used = as_array(t[order]), as_array(used[order])
-    if any(each.other is not None for each in group):
-        joined.other = as_array(other[order])
+    for each in group:
+        other = None if each.other is None else np.asarray(each.other)
+        joined.add(np.asarray(each.t), np.asarray(each.used), other)
+    order = np.argsort(np.asarray(joined.t), kind="stable")
+    joined.t, joined.used = (as_array(np.asarray(x)[order]) for x in (joined.t, joined.used))
+    if joined.other is not None:
+        joined.other = as_array(np.asarray(joined.other)[order])
     joined.total = max((each.total for each in group if each.total is not None), default=None)
     joined.usable = next((each.usable for each in group if each.usable is not None), None)
     return joined
@@ -276,10 +266,16 @@ def split_devices(tracks: list[Track], sink: Collector) -> list[Track]:
             found.append(track)
             continue
         sink.note(f"no device column: the n-th of {rows.shape[1]} rows in a tick is read as GPU n")
-        found += [
-            _counted_device(track, rows[:, number], number, sink) for number in range(rows.shape[1])
-        ]
         sink.skipped["torn"] += len(track.t) - rows.size
+        for number, chosen in enumerate(rows.T):
+            place = track.place
+            if number:
+                twin = Place(index=number, host=place.host, name=place.name, total=place.total)
+                place = sink.places.find(twin)
+            part = Track(place, None, timed=True, unitless=track.unitless, total=track.total)
+            part.t = as_array(np.asarray(track.t)[chosen])
+            part.used = as_array(np.asarray(track.used)[chosen])
+            found.append(part)
     return found
 
 
@@ -303,44 +299,17 @@ def _rows_of_ticks(t: FloatArray) -> np.ndarray | None:
     return rows
 
 
-def _counted_device(track: Track, rows: np.ndarray, number: int, sink: Collector) -> Track:
-    place = track.place
-    if number:
-        place = sink.places.find(index=number, host=place.host, name=place.name, total=place.total)
-    part = Track(place, None, timed=True, unitless=track.unitless, counted=True)
-    part.t = as_array(np.asarray(track.t)[rows])
-    part.used = as_array(np.asarray(track.used)[rows])
-    part.total = track.total
-    return part
-
-
 # From the readings of each subject to its series: runs, limits, identities.
 
 
-@dataclass(slots=True, eq=False)
-class BuildResult:
-    """The series of a log, its devices, and what had to be repaired."""
+def _build(tracks: list[Track], sink: Collector, log: LogFile) -> tuple[Repairs, int]:
+    """Fill in the series of all tracks, devices before their processes, and the devices.
 
-    series: list[LogSeries] = field(default_factory=list)
-    devices: list[Device] = field(default_factory=list)
-    repairs: Repairs = field(default_factory=Repairs)
-    mixed: int = 0
-    """Devices left out since rows of several seem mixed in them."""
-
-
-@dataclass(slots=True, eq=False)
-class _Level:
-    """A device's own course, for the room that its processes have."""
-
-    limit: float | None
-    t: FloatArray
-    used: FloatArray
-
-
-def build(tracks: list[Track], sink: Collector) -> BuildResult:
-    """Return the series of all tracks, devices before their processes."""
-    built = BuildResult()
-    levels: dict[int, _Level] = {}
+    Returns what had to be repaired, and how many devices were left out since rows of several seem
+    mixed in them.
+    """
+    repairs, mixed = Repairs(), 0
+    levels: dict[int, tuple[float | None, Run]] = {}
     tracks.sort(key=lambda track: (track.place.order, track.process is not None))
     totals = _totals(tracks, sink)
     counter: Counter[tuple[int, ProcessKey]] = Counter()
@@ -351,35 +320,27 @@ def build(tracks: list[Track], sink: Collector) -> BuildResult:
         anonymous = track.place.uuid is None and track.place.bus is None
         device = track.process is None and not track.derived
         if device and anonymous and interleaved(t, used, timed=track.timed):
-            built.mixed += 1
+            mixed += 1
         elif t.size:
-            runs = split(t, used, built.repairs)
-            limit = _limit(track, total, runs, levels.get(order))
+            runs = split(t, used, repairs)
+            limit = _limit(track, total, runs[-1], levels.get(order))
             if track.process is None:
-                levels[order] = _Level(limit, runs[-1].t, runs[-1].used)
-            built.series += _series_of(track, runs, total, limit, counter)
-    built.devices = _devices(tracks, totals, sink)
-    return built
-
-
-def _devices(tracks: list[Track], totals: dict[int, float | None], sink: Collector) -> list[Device]:
-    """Return the devices of the tracks; without any, those that rows named."""
-    places = {track.place.order: track.place for track in tracks}
-    if not tracks:
-        places = {place.order: place for place in sink.places.all}
-    devices = [place.device(totals.get(order, place.total)) for order, place in places.items()]
-    return list({device.uid: device for device in devices}.values())
+                levels[order] = limit, runs[-1]
+            log.series += _series_of(track, runs, total, limit, counter)
+    # Without any track, those that rows named.
+    places = [track.place for track in tracks] or sink.places.all
+    devices = [place.device(totals.get(place.order, place.total)) for place in places]
+    log.devices = list({device.uid: device for device in devices}.values())
+    return repairs, mixed
 
 
 def _totals(tracks: list[Track], sink: Collector) -> dict[int, float | None]:
     """Return the memory of each device: from the rows, else used + free, else as given."""
     totals: dict[int, float | None] = {}
     for track in tracks:
-        order = track.place.order
-        found = track.place.total
-        if found is None and track.process is None:
-            found = track.total
-        totals[order] = totals.get(order) or found
+        own = track.total if track.process is None else None
+        found = own if track.place.total is None else track.place.total
+        totals[track.place.order] = totals.get(track.place.order) or found
     given = sink.options.total_bytes
     for track in tracks:
         order = track.place.order
@@ -404,18 +365,18 @@ def _possible(track: Track, total: float | None, sink: Collector) -> tuple[Float
 
 
 def _limit(
-    track: Track, total: float | None, runs: list[Run], level: _Level | None
+    track: Track, total: float | None, last: Run, level: tuple[float | None, Run] | None
 ) -> float | None:
     """Return where the subject runs out: what it uses at its end plus what was free then."""
     if track.process is None:
-        if track.usable is not None and (total is None or track.usable < total):
-            return track.usable
+        usable = track.usable is not None and (total is None or track.usable < total)
+        return track.usable if usable else total
+    limit, device = level or (None, last)
+    if limit is None:
         return total
-    if level is None or level.limit is None:
-        return total
-    end, own = float(runs[-1].t[-1]), float(runs[-1].used[-1])
-    at = max(0, int(np.searchsorted(level.t, end, side="right")) - 1)
-    return own + max(0.0, level.limit - max(own, float(level.used[at])))
+    own = float(last.used[-1])
+    at = max(0, int(np.searchsorted(device.t, last.t[-1], side="right")) - 1)
+    return own + max(0.0, limit - max(own, float(device.used[at])))
 
 
 def _series_of(
@@ -425,52 +386,36 @@ def _series_of(
     limit: float | None,
     counter: Counter[tuple[int, ProcessKey]],
 ) -> list[LogSeries]:
-    if track.process is None:
-        return [
-            _series(track, run, None, number=number, total=total, limit=limit)
-            for number, run in enumerate(runs)
+    """Return a series per run; a pid that was away for more than ten intervals is another one."""
+    device, process = track.place.device(total), track.process
+    if process is not None:
+        runs = [
+            Run(run.t[start:end], run.used[start:end], ())
+            for run in runs
+            for start, end in itertools.pairwise([0, *run.breaks, run.t.size])
         ]
-    parts: list[LogSeries] = []
-    for run in runs:
-        # A pid that was away for more than ten intervals is another process.
-        for start, end in itertools.pairwise([0, *run.breaks, run.t.size]):
-            part = Run(run.t[start:end], run.used[start:end], ())
-            process = track.process
-            if (track.place.order, process.key) in counter:
-                process = _renewed(process, float(part.t[0]))
-            who = (track.place.order, process.key)
-            parts.append(
-                _series(track, part, process, number=counter[who], total=total, limit=limit)
+    series: list[LogSeries] = []
+    for number, run in enumerate(runs):
+        who = process
+        if who is not None and (track.place.order, who.key) in counter:
+            # The first sighting of a later process of the same pid tells it apart.
+            key = ProcessKey(pid=who.key.pid, started_at_s=float(run.t[0]))
+            who = msgspec.structs.replace(who, key=key)
+        same = None if who is None else (track.place.order, who.key)
+        series.append(
+            LogSeries(
+                subject=Subject(device_uid=device.uid, process=who.key if who else None),
+                device=device,
+                process=who,
+                t_s=run.t,
+                used_bytes=run.used,
+                limit_bytes=limit,
+                total_bytes=total,
+                breaks=run.breaks,
+                lower_bound=track.derived,
+                run=number if same is None else counter[same],
             )
-            counter[who] += 1
-    return parts
-
-
-def _renewed(process: ProcessInfo, first_seen_s: float) -> ProcessInfo:
-    """Return the identity of a later process of the same pid: its first sighting tells it apart."""
-    key = ProcessKey(pid=process.key.pid, started_at_s=first_seen_s)
-    return msgspec.structs.replace(process, key=key)
-
-
-def _series(
-    track: Track,
-    run: Run,
-    process: ProcessInfo | None,
-    *,
-    number: int,
-    total: float | None,
-    limit: float | None,
-) -> LogSeries:
-    device = track.place.device(total)
-    return LogSeries(
-        subject=Subject(device_uid=device.uid, process=process.key if process else None),
-        device=device,
-        process=process,
-        t_s=run.t,
-        used_bytes=run.used,
-        limit_bytes=limit,
-        total_bytes=total,
-        breaks=run.breaks,
-        lower_bound=track.derived,
-        run=number,
-    )
+        )
+        if same is not None:
+            counter[same] += 1
+    return series

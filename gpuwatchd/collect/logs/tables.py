@@ -5,34 +5,120 @@ from __future__ import annotations
 import csv
 import math
 import re
-from abc import abstractmethod
-from typing import TYPE_CHECKING, cast
+from contextlib import suppress
+from functools import partial
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import FormatReader, plausible
+from gpuwatchd.collect.logs.collector import BadRow, Place, contradicts, remember, used_of
 from gpuwatchd.collect.logs.columns import layout_of
-from gpuwatchd.collect.logs.rowwise import CACHE_MAX, MEMORY_ROLES, ProcessTable, RowTable, between
+from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from gpuwatchd.collect.logs.collector import Collector, Place
+    from gpuwatchd.collect.logs.collector import Collector, Time, Track
     from gpuwatchd.collect.logs.columns import Layout
     from gpuwatchd.core.model import FloatArray
 
+FOREIGN = re.compile(
+    r"\s*(?:[{}\[+|=#*<~]|NVIDIA-SMI|No devices|Unable to|Failed to|Traceback"
+    r"|GPU [0-9A-Fa-f]{4,8}:)"
+)
+"""Starts of lines that are no torn rows of a table but something else."""
+_LONE_DATE = re.compile(r"\s*\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?\s*")
+_BLOCK_ROWS = 1024
+"""Small enough for the caches of a processor that others use too."""
 _SMALL_ROWS = 32
 """So few rows are not worth another try by columns."""
-_Columns = dict[int, list[str]]
+_PLACE_ROLES = ("host", "uuid", "bus", "index", "name", "total")
+_MEMORY_ROLES = ("used", "free", "total", "reserved")
+NO_AMOUNT = "processes are listed without a memory figure"
+WHAT_TO_LOG = (
+    "log it with nvidia-smi --query-gpu=timestamp,index,uuid,memory.used,memory.total "
+    "--format=csv -l 5"
+)
 
 
-class Table(RowTable):
-    """Reads whole blocks by column, which is ten times faster than row by row."""
+def between(line: str) -> bool:
+    """Say whether a line only separates rows: blank, a rule, or a date alone.
+
+    Examples
+    --------
+    >>> between("----"), between("2026-02-03 10:00:00"), between("2026-02-03 10:00:00, 1")
+    (True, True, False)
+    """
+    return not line.strip(" \t-=*_#") or _LONE_DATE.fullmatch(line) is not None
+
+
+def table_of(layout: Layout, sink: Collector, header: str = "") -> Table:
+    """Return what reads the rows of a layout: of processes where it has a column of pids."""
+    return (ProcessTable if "pid" in layout.roles else Table)(layout, sink, header)
+
+
+class Table:
+    """Reads the rows under one header; by column, which is ten times faster than row by row."""
 
     def __init__(self, layout: Layout, sink: Collector, header: str = "") -> None:
-        super().__init__(layout, sink, header)
-        self._places: dict[tuple[str, ...], Place] = {}
+        self.layout = layout
+        self.sink = sink
+        self.header = header
+        self._chosen = not layout.index_choices
+        self._amounts = {
+            role: fields.Memo(partial(fields.amount, unit=layout.unit(role)))
+            for role in _MEMORY_ROLES
+        }
+        self._places = fields.Memo(self._find)
+        self._nth = 0
+        self._last_time: Time = None
+        self._held = ""
+        self._settle()
+        if layout.guessed is not None and "used" in layout.roles:
+            sink.note(f"column {clean(layout.guessed, limit=40)!r} is read as used memory")
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether an amount of used memory can come out of these columns."""
+        roles = self.layout.roles
+        total = "total" in roles or self.sink.options.total_bytes is not None
+        return "used" in roles or ("free" in roles and total)
+
+    def _settle(self) -> None:
+        self._identity = [role for role in _PLACE_ROLES if role in self.layout.roles]
+        self._numbered = not {"uuid", "bus", "index"}.isdisjoint(self._identity)
+
+    def _choose_index(self, rows: Sequence[Sequence[str]]) -> None:
+        """Take the index column that counts devices; one that holds words is a name."""
+        self._chosen = True
+        most = 0
+        for position in self.layout.index_choices:
+            values = {fields.whole(row[position]) for row in rows} - {None}
+            if not values and any(fields.value_or_none(row[position]) for row in rows):
+                self.layout.roles.setdefault("name", position)
+            elif len(values) > most:
+                self.layout.roles["index"], most = position, len(values)
+        self._settle()
+
+    def feed(self, lines: Sequence[str], first_line: int) -> int:
+        """Take rows; return how many lines were taken before one that is no row of this table."""
+        if not self._chosen:
+            rows = map(self._cells, lines[:64])
+            self._choose_index([row for row in rows if len(row) == self.layout.width])
+        for start in range(0, len(lines), _BLOCK_ROWS):
+            part = lines[start : start + _BLOCK_ROWS]
+            taken = self._part(part, first_line + start)
+            if taken < len(part):
+                return start + taken
+        return len(lines)
+
+    def close(self) -> None:
+        """Count a quoted row that never ended."""
+        if self._held:
+            self._held = ""
+            self.sink.bad("torn", self.sink.open_line or 0)
 
     def _part(self, lines: Sequence[str], first_line: int) -> int:
         """Take lines by columns; where something is odd, look for it in ever smaller parts."""
@@ -45,333 +131,276 @@ class Table(RowTable):
         return taken if taken < half else half + self._part(lines[half:], first_line + half)
 
     def _by_column(self, lines: Sequence[str], first_line: int) -> bool:
-        if self._whole_block(lines, first_line):
-            return True
-        rows = [line for line in lines if line != self.header and not between(line)]
-        return 0 < len(rows) < len(lines) and self._whole_block(rows, first_line, gapless=False)
-
-    def _whole_block(self, lines: Sequence[str], first_line: int, *, gapless: bool = True) -> bool:
-        """Read a block by columns; False, and nothing done, when anything in it is odd.
-
-        Without ``gapless`` other lines were taken out, so that line numbers are not known here.
-        """
+        """Read a block by columns; False, and nothing stored, when anything in it is odd."""
         if "used" not in self.layout.roles or self.sink.open_line is not None:
             return False  # no memory to look at, or the block with the unfinished last line
-        cut = self._cut(lines)
-        if cut is None:
-            return False
-        columns = {role: cut[at] for role, at in self.layout.roles.items()}
-        amounts = self._amount_columns(columns)
-        if amounts is None or not plausible(amounts):
-            return False
-        times = self._times(columns)
-        if times is None:
-            return False
-        if not gapless and not np.isfinite(amounts["used"]).all():
-            return False
-        if not self._numbered and self._counted(times[0]):
-            return False
-        places = self._block_places([cut[at] for at in self._identity], len(amounts["used"]))
-        if places is None:
-            return False
-        self._store(places, times, amounts, first_line)
-        return True
-
-    def _cut(self, lines: Sequence[str]) -> _Columns | None:
-        """Return the columns that matter; None when the rows are not all of the header's width."""
-        separator, width = self.layout.separator, self.layout.width
-        wanted = set(self.layout.roles.values())
-        joined = f"{separator}\n{separator}".join(lines)
-        if '"' in joined:
-            return self._cut_quoted(lines)
-        flat = joined.split(separator)
-        step, count = width + 1, len(lines)
-        if len(flat) != count * step - 1 or flat[width::step].count("\n") != count - 1:
-            return None
-        return {at: flat[at::step] for at in wanted}
-
-    def _cut_quoted(self, lines: Sequence[str]) -> _Columns | None:
-        if any(line.count('"') % 2 for line in lines):
-            return None  # a cell goes on in the next line
-        reader = csv.reader(lines, delimiter=self.layout.separator, skipinitialspace=True)
-        try:
-            rows = list(reader)
-        except csv.Error:
-            return None
-        if len(rows) != len(lines) or {len(row) for row in rows} != {self.layout.width}:
-            return None
-        table = list(zip(*rows, strict=True))
-        return {at: list(table[at]) for at in set(self.layout.roles.values())}
-
-    def _counted(self, t: FloatArray | None) -> bool:
-        """Say whether rows of one time count devices: those are taken row by row."""
-        if t is None:
-            return False
-        if isinstance(self._last_time, tuple) and self._last_time[0] == t[0]:
+        with suppress(ValueError, csv.Error):
+            self._block(lines, first_line)
             return True
-        return bool((np.diff(t) == 0).any())
+        rows = [line for line in lines if line != self.header and not between(line)]
+        if 0 < len(rows) < len(lines):
+            with suppress(ValueError, csv.Error):
+                self._block(rows, None)
+                return True
+        return False
+
+    def _block(self, lines: Sequence[str], first_line: int | None) -> None:
+        """Store the readings of a block; without ``first_line`` other lines were taken out of it.
+
+        Raises
+        ------
+        ValueError
+            When a row is odd; nothing is stored then.
+        """
+        columns = self._columns(lines)
+        amounts = {
+            role: np.array(list(map(self._amounts[role].__getitem__, columns[role])))
+            for role in _MEMORY_ROLES
+            if role in columns
+        }
+        used = amounts["used"]
+        good = np.isfinite(used)
+        if np.any(contradicts(amounts)) or (first_line is None and not good.all()):
+            raise ValueError("figures that need a closer look")
+        t, other = self._times(columns)
+        if not self._numbered and t is not None:
+            # Rows of one time count devices: those are taken row by row.
+            again = self._last_time is not None and self._last_time[0] == t[0]
+            if again or (np.diff(t) == 0).any():
+                raise ValueError("several rows of one time")
+        keys = zip(repeat(0, len(lines)), *map(columns.__getitem__, self._identity), strict=True)
+        places = list(map(self._places.__getitem__, keys))
+        timed = t is not None
+        if t is None:
+            t = np.array([self.sink.ticks.of(place.order) for place in places])
+        self._nth = 0
+        self._last_time = (float(t[-1]), float((t if other is None else other)[-1]))
+        if absent := int((~good).sum()):
+            if "total" in amounts and np.isnan(amounts["total"][~good]).any():
+                self._say_unified()
+            self.sink.bad("not available", (first_line or 0) + int(np.argmin(good)), absent)
+        self.sink.rows += int(good.sum())
+        orders = np.array([place.order for place in places])
+        for place in dict.fromkeys(places):
+            rows = np.flatnonzero((orders == place.order) & good)
+            track = self.sink.track(place, timed=timed) if rows.size else None
+            if track is not None:
+                track.add(t[rows], used[rows], None if other is None else other[rows])
+                last = {role: float(values[rows[-1]]) for role, values in amounts.items()}
+                self._remember(track, last)
+
+    def _columns(self, lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the columns that matter, when all rows are of the header's width."""
+        separator = self.layout.separator
+        if '"' not in "".join(lines):
+            rows = [line.split(separator) for line in lines]
+        elif any(line.count('"') % 2 for line in lines):
+            raise ValueError("a cell goes on in the next line")
+        else:
+            rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
+        if len(rows) != len(lines) or set(map(len, rows)) != {self.layout.width}:
+            raise ValueError("rows of another width")
+        table = list(zip(*rows, strict=True))
+        return {role: table[at] for role, at in self.layout.roles.items()}
 
     def _times(
-        self, columns: dict[str, list[str]]
-    ) -> tuple[FloatArray | None, FloatArray | None] | None:
-        """Return the times of a block, read both ways; (None, None) when the log has none."""
-        texts = columns.get("time")
-        if texts is None:
+        self, columns: Mapping[str, Sequence[str]]
+    ) -> tuple[FloatArray | None, FloatArray | None]:
+        """Return the times of a block, read both ways; None where they are alike or absent."""
+        if "time" not in columns:
             return None, None
+        texts = list(map(str.strip, columns["time"]))
         if "clock" in columns:
-            texts = [
-                f"{day.strip()} {time.strip()}"
-                for day, time in zip(texts, columns["clock"], strict=True)
-            ]
-        elif texts[0][:1] in {" ", '"'}:
-            texts = [text.strip() for text in texts]
+            texts = list(map(" ".join, zip(texts, map(str.strip, columns["clock"]), strict=True)))
         times = self.sink.clock.column(texts)
         if times is not None:
             return times, None
         pairs = np.array(list(map(self.sink.clock.both, texts)), dtype=np.float64)
         if np.isnan(pairs).all(axis=1).any():
-            return None
-        first, other = pairs[:, 0], pairs[:, 1]
-        same = bool((first == other).all())
-        return np.ascontiguousarray(first), None if same else np.ascontiguousarray(other)
+            raise ValueError("not a time")
+        t, other = pairs.T
+        return t, None if (t == other).all() else other
 
-    def _amount_columns(self, columns: dict[str, list[str]]) -> dict[str, FloatArray] | None:
-        arrays: dict[str, FloatArray] = {}
-        for role in MEMORY_ROLES:
-            texts = columns.get(role)
-            if texts is None:
-                continue
-            cache = self._amounts[role]
-            if _constant(texts):
-                if not self._learn(cache, texts[:1], role):
-                    return None
-                arrays[role] = np.full(len(texts), cache[texts[0]])
-                continue
-            try:
-                values = list(map(cache.__getitem__, texts))
-            except KeyError:
-                if not self._learn(cache, texts, role):
-                    return None
-                values = list(map(cache.__getitem__, texts))
-            arrays[role] = np.array(values, dtype=np.float64)
-        return arrays
-
-    def _learn(self, cache: dict[str, float], texts: Sequence[str], role: str) -> bool:
-        if len(cache) > CACHE_MAX:
-            cache.clear()
-        unit = self.layout.unit(role)
-        try:
-            for text in set(texts):
-                if text not in cache:
-                    cache[text] = fields.amount(text, unit)
-        except ValueError:
-            return False
-        return True
-
-    def _block_places(self, columns: list[list[str]], count: int) -> list[Place] | None:
-        varying = [column for column in columns if not _constant(column)]
-        if not varying:
-            place = self._place_of(tuple(column[0] for column in columns))
-            return None if place is None else [place] * count
-        if len(varying) == 1:
-            return self._places_of_one(columns, varying[0])
-        identity = list(zip(*columns, strict=True))
-        places = {key: self._place_of(key) for key in dict.fromkeys(identity)}
-        if None in places.values():
-            return None
-        return cast("list[Place]", list(map(places.__getitem__, identity)))
-
-    def _places_of_one(self, columns: list[list[str]], varying: list[str]) -> list[Place] | None:
-        """Return the places of rows that differ in one column only, mostly the index."""
-        places: dict[str, Place] = {}
-        for text in dict.fromkeys(varying):
-            key = tuple(text if column is varying else column[0] for column in columns)
-            place = self._place_of(key)
-            if place is None:
-                return None
-            places[text] = place
-        return list(map(places.__getitem__, varying))
-
-    def _place_of(self, key: tuple[str, ...]) -> Place | None:
-        place = self._places.get(key)
-        if place is None:
-            if len(self._places) > CACHE_MAX:
-                self._places.clear()
-            try:
-                place = self._places[key] = self._place(self._named(key), 0)
-            except ValueError:
-                return None
-        return place
-
-    def _store(
-        self,
-        places: list[Place],
-        times: tuple[FloatArray | None, FloatArray | None],
-        amounts: dict[str, FloatArray],
-        first_line: int,
-    ) -> None:
-        used = amounts["used"]
-        t, other = times
-        if t is None:
-            t = self.sink.ticks.many([place.order for place in places])
-        self._nth = 0
-        self._last_time = (float(t[-1]), float((t if other is None else other)[-1]))
-        good = np.isfinite(used)
-        if absent := int((~good).sum()):
-            total = amounts.get("total")
-            if total is not None and np.isnan(total[~good]).any():
-                self._say_unified()
-            self.sink.bad("not available", first_line + int(np.argmin(good)), absent)
-        self.sink.good(int(good.sum()))
-        orders = np.array([place.order for place in places])
-        by_order = {place.order: place for place in set(places)}
-        for order, place in by_order.items():
-            rows = np.flatnonzero((orders == order) & good)
-            track = self.sink.track(place, timed=times[0] is not None) if rows.size else None
-            if track is None:
-                continue
-            track.add(t[rows], used[rows], None if other is None else other[rows])
-            track.unitless |= self.layout.unitless()
-            track.counted = not self._numbered
-            self._remember(
-                track, {role: float(values[rows[-1]]) for role, values in amounts.items()}
-            )
-
-
-def _constant(column: list[str]) -> bool:
-    """Say whether all cells are the same text; the ends tell most columns that are not."""
-    return column[0] == column[-1] and column.count(column[0]) == len(column)
-
-
-# What the readers of tables with a header share: enter at a header, leave at a foreign line.
-
-WHAT_TO_LOG = (
-    "log it with nvidia-smi --query-gpu=timestamp,index,uuid,memory.used,memory.total "
-    "--format=csv -l 5"
-)
-
-
-class HeadedReader(FormatReader):
-    """Base of the readers of tables with a header; a format says how its header looks."""
-
-    def __init__(self, sink: Collector) -> None:
-        super().__init__(sink)
-        self._table: RowTable | None = None
-
-    def layout(self, header: str) -> Layout | None:
-        """Return what the columns under a header hold; None when it is none."""
-        return layout_of(header)
-
-    def feed(self, lines: Sequence[str], first_line: int) -> int:
-        """Take a header and the rows under it, or more rows."""
-        done = 0
-        if self._table is None or self.starts(lines, 0):
-            header = lines[0]
-            layout = self.layout(header)
-            if layout is None:
-                return 0
-            done = 1
-            if self._table is None or header.strip() != self._table.header.strip():
-                self.close()
-                kind = ProcessTable if "pid" in layout.roles else Table
-                self._table = kind(layout, self._sink, header)
-            self._say_missing(self._table)
-        return done + self._table.feed(lines[done:], first_line + done)
-
-    def close(self) -> None:
-        """End the table; rows that follow another block's still belong to it."""
-        if self._table is not None:
-            self._table.close()
-
-    def _say_missing(self, table: RowTable) -> None:
-        if table.has_memory:
-            return
-        text = table.layout.column_names()
-        if "free" in table.layout.roles:
-            self._sink.no_memory = f"free memory without a total; columns found: {text}"
-            self._sink.no_memory_hint = "pass --total, for example --total 24GiB"
-        else:
-            self._sink.no_memory = f"no memory column; columns found: {text}"
-            self._sink.no_memory_hint = WHAT_TO_LOG
-
-
-# Tables of ``dmon`` and ``pmon``: names after ``#``, columns by whitespace, header repeated.
-
-_TIME_OF_DAY = re.compile(r"(\d\d):(\d\d):(\d\d)", re.ASCII)
-_DAY_S = 86400.0
-_UNITS = frozenset({"Idx", "YYYYMMDD", "HH:MM:SS"})
-"""Words of the line of units under a header."""
-
-
-def names_of(line: str) -> list[str]:
-    """Return the lower-case column names of a header line, or nothing when it is none.
-
-    Examples
-    --------
-    >>> names_of("#Date       Time        gpu     fb")
-    ['date', 'time', 'gpu', 'fb']
-    >>> names_of("# Idx           #    C/G")
-    []
-    """
-    if not line.startswith("#"):
-        return []
-    names = line.lstrip("# ").lower().split()
-    if "gpu" not in names[:3] or not {"sm", "pwr", "fb", "pid", "mclk", "temp"} & set(names):
-        return []
-    return names
-
-
-class HashedReader(FormatReader):
-    """Base of the two monitors."""
-
-    def __init__(self, sink: Collector) -> None:
-        super().__init__(sink)
-        self._names: list[str] = []
-        self._midnights = 0
-        self._last_s = 0.0
-
-    def feed(self, lines: Sequence[str], first_line: int) -> int:
-        """Take headers and rows until a line that is neither."""
+    def _by_row(self, lines: Sequence[str], first_line: int) -> int:
         for number, line in enumerate(lines):
-            stripped = line.strip()
-            if not stripped:
+            if self._held:
+                line = f"{self._held}\n{line}"  # noqa: PLW2901 - a quoted cell goes on
+                self._held = ""
+            elif line == self.header or between(line):
                 continue
-            if line.startswith("#"):
-                if names := names_of(line):
-                    if ("pid" in names) != ("pid" in (self._names or names)):
-                        return number  # the other monitor
-                    self._names = names
-                elif stripped.startswith("####") or _UNITS.isdisjoint(
-                    stripped.lstrip("# ").split()
-                ):
-                    return number
-                continue
-            if not (stripped[0].isdigit() or stripped[0] == "-") or "," in stripped:
+            elif self._foreign(line):
                 return number
-            with self._sink.row(first_line + number):
-                self.row(stripped)
+            if line.count('"') % 2 and line.count("\n") < 8:
+                self._held = line
+                continue
+            self.take(self._cells(line), first_line + number)
         return len(lines)
 
-    @abstractmethod
-    def row(self, line: str) -> None:
-        """Read one row."""
+    def _foreign(self, line: str) -> bool:
+        if FOREIGN.match(line) and not line.startswith("[N"):
+            return True
+        if self.layout.separator not in line:
+            return True
+        return line[:1].isalpha() and layout_of(line) is not None
 
-    def time(self, row: dict[str, str]) -> tuple[float, float] | None:
-        """Return the time of a row, NaN when it is broken, None when there is no column for it."""
+    def _cells(self, line: str) -> list[str]:
+        separator = self.layout.separator
+        cells = line.split(separator)
+        if '"' in line:
+            reader = csv.reader(line.split("\n"), delimiter=separator, skipinitialspace=True)
+            try:
+                cells = next(reader, [])
+            except csv.Error:
+                return []
+        if len(cells) == self.layout.width + 1 and not cells[-1].strip():
+            cells.pop()
+        return cells
+
+    def take(self, cells: Sequence[str], number: int) -> None:
+        """Take one row that is already in cells."""
+        if not self._chosen:
+            self._choose_index([cells])
+        try:
+            self._row(cells, unfinished=number == self.sink.open_line)
+        except BadRow as error:
+            self.sink.bad(error.reason, number)
+        except ValueError:
+            self.sink.bad("torn" if number == self.sink.open_line else "bad number", number)
+
+    def _row(self, cells: Sequence[str], *, unfinished: bool) -> None:
+        if len(cells) != self.layout.width:
+            raise BadRow("torn")
+        row = {role: cells[at] for role, at in self.layout.roles.items()}
+        t = self._time(row)
+        if t is not None and math.isnan(t[0]) and math.isnan(t[1]):
+            raise BadRow("torn" if unfinished else "bad time")
+        if unfinished and self._cut_short(row):
+            raise BadRow("torn")
+        self._reading(row, t)
+
+    def _cut_short(self, row: dict[str, str]) -> bool:
+        """Say whether a row ends inside a number that we use."""
+        return any(
+            self.layout.roles[role] == self.layout.width - 1 and row[role].strip()[-1:].isdigit()
+            for role in _MEMORY_ROLES
+            if role in row
+        )
+
+    def _time(self, row: dict[str, str]) -> Time:
         if "time" not in row:
             return None
-        if "date" in row:
-            return self._sink.clock.both(f"{row['date']} {row['time']}")
-        match = _TIME_OF_DAY.fullmatch(row["time"])
-        if match is None:
-            return math.nan, math.nan
-        hour, minute, second = map(int, match.groups())
-        moment = hour * 3600.0 + minute * 60.0 + second
-        self._midnights += moment < self._last_s - _DAY_S / 2
-        self._last_s = moment
-        return moment + self._midnights * _DAY_S, moment + self._midnights * _DAY_S
+        text = f"{row['time'].strip()} {row['clock'].strip()}" if "clock" in row else row["time"]
+        return self.sink.clock.both(text)
 
-    def memory(self, row: dict[str, str]) -> float | None:
-        """Return frame buffer memory in bytes (columns say MB and mean MiB); None if unknown."""
-        value = fields.amount(row["fb"]) if "fb" in row else math.nan
-        return None if math.isnan(value) else value
+    def _reading(self, row: dict[str, str], t: Time) -> None:
+        amounts = {role: self._amounts[role][row[role]] for role in _MEMORY_ROLES if role in row}
+        used = used_of(amounts, self.sink.options.total_bytes)
+        place = self._place(row, t)
+        if used is None:
+            raise self._absent(amounts)
+        if contradicts(amounts):
+            raise BadRow("torn")
+        if t is None:
+            self.sink.ticks.of(place.order)
+        track = self.sink.point(place, t, used)
+        if track is not None:
+            self._remember(track, amounts)
+
+    def _absent(self, amounts: dict[str, float]) -> BadRow:
+        """Return how a row without used memory is counted, and keep why the log may hold none."""
+        if not self.has_memory:
+            return BadRow("no memory column")
+        if "used" in amounts and math.isnan(amounts.get("total", 0.0)):
+            self._say_unified()
+        elif "used" not in amounts:
+            self.sink.no_memory = "free memory without a total: no figure for used memory"
+            self.sink.no_memory_hint = "pass --total, for example --total 24GiB"
+        return BadRow("not available")
+
+    def _say_unified(self) -> None:
+        """Keep the reason of a row with neither a used nor a total figure."""
+        self.sink.no_memory = "unified memory: this log holds no memory figure"
+        self.sink.no_memory_hint = "use the output of nvidia-smi --query-compute-apps"
+
+    def _place(self, row: dict[str, str], t: Time) -> Place:
+        """Return the device of a row; without a device column, rows of one time are counted."""
+        if not self._numbered and t is not None:
+            self._nth = self._nth + 1 if t == self._last_time else 0
+            self._last_time = t
+        return self._places[self._nth, *map(row.__getitem__, self._identity)]
+
+    def _find(self, key: tuple[Any, ...]) -> Place:
+        nth, *texts = key
+        row = dict(zip(self._identity, texts, strict=True))
+        index = fields.whole(row.get("index")) if self._numbered else nth
+        if index is None and fields.value_or_none(row.get("index")) is not None:
+            raise BadRow("torn")
+        total = self._amounts["total"][row["total"]] if "total" in row else 0.0
+        return self.sink.places.find(
+            Place(
+                uuid=fields.uuid(row.get("uuid")),
+                bus=fields.bus(row.get("bus")),
+                index=index,
+                host=fields.value_or_none(row.get("host")),
+                name=fields.value_or_none(row.get("name")),
+                total=total if total > 0 else None,
+            )
+        )
+
+    def _remember(self, track: Track, amounts: dict[str, float]) -> None:
+        track.unitless |= self.layout.unitless()
+        track.counted = not self._numbered
+        used, free = amounts.get("used", math.nan), amounts.get("free", math.nan)
+        total = amounts.get("total", math.nan)
+        both = used + free
+        if math.isnan(total) and math.isfinite(both):
+            total = both + (amounts.get("reserved") or 0.0)
+        remember(track, total if total > 0 else None, both)
+
+
+class ProcessTable(Table):
+    """A table whose rows are processes; a row without a pid is about the device."""
+
+    def _part(self, lines: Sequence[str], first_line: int) -> int:
+        return self._by_row(lines, first_line)
+
+    def _cells(self, line: str) -> list[str]:
+        """Split a row; an unquoted process name in its middle may hold separators."""
+        cells, at = line.split(self.layout.separator), self.layout.roles.get("process")
+        extra = len(cells) - self.layout.width
+        if '"' in line:
+            return super()._cells(line)
+        if extra > 0 and at is not None:
+            cells[at : at + extra + 1] = [self.layout.separator.join(cells[at : at + extra + 1])]
+        return cells
+
+    def _reading(self, row: dict[str, str], t: Time) -> None:
+        if not row["pid"].strip() and "uuid" in row:
+            super()._reading(row, t)
+            return
+        pid = fields.whole(row["pid"])
+        process = None
+        if pid is not None:
+            name = row.get("process", "").strip()
+            started_at_s = self.sink.clock.parse(row.get("started", ""))
+            process = self.sink.process(
+                pid,
+                None if fields.not_available(name) else name,
+                user=fields.value_or_none(row.get("user")),
+                started_at_s=None if math.isnan(started_at_s) else started_at_s,
+            )
+        if process is None:
+            torn = fields.value_or_none(row["pid"]) is not None
+            raise BadRow("torn" if torn else "not available")
+        used = self._amounts["used"][row["used"]] if "used" in row else math.nan
+        if math.isnan(used):
+            self.sink.no_memory = self.sink.no_memory or NO_AMOUNT
+            raise BadRow("not available")
+        place = self._place(row, None)
+        if place.total is not None and used > place.total:
+            raise BadRow("torn")
+        if t is None:
+            self.sink.ticks.of((place.order, pid))
+        track = self.sink.point(place, t, used, process=process)
+        if track is not None:
+            track.unitless |= self.layout.unitless()

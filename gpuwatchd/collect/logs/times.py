@@ -10,39 +10,47 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from gpuwatchd.collect.logs.fields import Memo
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpuwatchd.core.model import FloatArray
 
-_MONTHS = {
-    name: number
-    for number, name in enumerate(
-        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1
-    )
-}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2}):(?P<second>\d{2})"
+_FRACTION = r"(?:[.,](?P<fraction>\d+))?"
+_HALF = r"(?:\s*(?P<half>[AP]M))?"
 _ISO = re.compile(
-    r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]\s*(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d+))?)?)?"
-    r"\s*(Z|UTC|[+-]\d{2}:?\d{2})?",
+    r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})"
+    rf"(?:[T ]\s*(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})(?::(?P<second>\d{{2}}){_FRACTION})?)?"
+    r"\s*(?P<offset>Z|UTC|[+-]\d{2}:?\d{2})?",
     re.ASCII,
 )
-_PACKED = re.compile(r"(\d{4})(\d{2})(\d{2})[ T]+(\d{2}):(\d{2}):(\d{2})(?:\.(\d+))?()", re.ASCII)
+_PACKED = re.compile(
+    r"(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})[ T]+(?P<hour>\d{2}):(?P<minute>\d{2})"
+    r":(?P<second>\d{2})(?:\.(?P<fraction>\d+))?",
+    re.ASCII,
+)
 _TWO_WAYS = re.compile(
-    r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})[ T,]+(\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d+))?"
-    r"(?:\s*([AP]M))?",
+    rf"(?P<month>\d{{1,2}})[-/.](?P<day>\d{{1,2}})[-/.](?P<year>\d{{4}})[ T,]+"
+    rf"{_CLOCK}{_FRACTION}{_HALF}",
     re.ASCII | re.IGNORECASE,
 )
+_OF_DAY = re.compile(f"{_CLOCK}{_FRACTION}{_HALF}", re.ASCII | re.IGNORECASE)
 _WORDS = re.compile(
-    r"[A-Za-z]{3,9},?\s+(?:([A-Za-z]{3,9})\s+(\d{1,2})|(\d{1,2})\s+([A-Za-z]{3,9}))"
-    r"(?:\s+(\d{4}))?\s+(\d{1,2}):(\d{2}):(\d{2})(?:\.\d+)?(?:\s*([AP]M))?"
-    r"(?:\s+[A-Z][A-Za-z]{1,4}|\s+[+-]\d{2,4})?(?:\s+(\d{4}))?",
+    r"[A-Za-z]{3,9},?\s+(?:(?P<name>[A-Za-z]{3,9})\s+(?P<day>\d{1,2})"
+    r"|(?P<day_2>\d{1,2})\s+(?P<name_2>[A-Za-z]{3,9}))"
+    rf"(?:\s+(?P<year>\d{{4}}))?\s+{_CLOCK}(?:\.\d+)?{_HALF}"
+    r"(?:\s+[A-Z][A-Za-z]{1,4}|\s+[+-]\d{2,4})?(?:\s+(?P<year_2>\d{4}))?",
     re.ASCII,
 )
-_OF_DAY = re.compile(
-    r"(\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d+))?(?:\s*([AP]M))?", re.ASCII | re.IGNORECASE
+_PLAIN = re.compile(
+    r"\d{4}[-/.]\d\d[-/.]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(\s*(?:Z|UTC|[+-]\d{2}:?\d{2}))?",
+    re.ASCII,
 )
+_FORMS = (_ISO, _PACKED, _TWO_WAYS, _OF_DAY, _WORDS)
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE]\+?[0-9]{1,2})?", re.ASCII)
-_CACHE_MAX = 50_000
 EPOCH_FROM = 1e8
 """Smaller numbers (before 1973) count from an unknown start."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,9 +62,8 @@ class Clock:
     def __init__(self, tz: str | None = None, date_order: str | None = None) -> None:
         self._zone = None if tz in {None, "UTC"} else ZoneInfo(str(tz))
         self._order = date_order
-        self._seen: dict[str, tuple[float, float]] = {}
-        self._days: dict[int, float] = {}
-        self._offsets: dict[int, float] = {}
+        self._pairs = Memo(self._parse, most=50_000)
+        self._offsets = Memo(self._offset_of_quarter)
 
     def parse(self, text: str) -> float:
         """Return epoch seconds; NaN when it is no time.
@@ -75,12 +82,7 @@ class Clock:
 
         They differ only for dates such as 04-03-2021; NaN where a reading is impossible.
         """
-        pair = self._seen.get(text)
-        if pair is None:
-            if len(self._seen) >= _CACHE_MAX:
-                self._seen.clear()
-            pair = self._seen[text] = self._parse(text.strip().strip('"').strip())
-        return pair
+        return self._pairs[text]
 
     def column(self, texts: Sequence[str]) -> FloatArray | None:
         """Return the times of a column, or None when they are not all of one plain shape.
@@ -88,16 +90,27 @@ class Clock:
         Plain are ``YYYY?MM?DD?HH:MM:SS`` with any fraction and one offset for all, and numbers.
         """
         first = texts[0]
-        if _NUMBER.fullmatch(first.strip()):
+        if _NUMBER.fullmatch(first):
             return self._numbers(texts)
-        width = len(first)
-        if width < 19 or not first[0].isdigit() or not first.isascii():
-            return None
+        match = _PLAIN.fullmatch(first)
         joined = "".join(texts)
-        if len(joined) != width * len(texts) or not joined.isascii():
+        if match is None or not joined.isascii() or len(joined) != len(first) * len(texts):
             return None
-        table = np.frombuffer(joined.encode("ascii"), dtype=np.uint8).reshape(len(texts), width)
-        return self._plain(table, first)
+        table = np.frombuffer(joined.encode("ascii"), dtype=np.uint8).reshape(len(texts), -1)
+        end = match.start(1) if match.group(1) else len(first)
+        digit = np.array([sign.isdigit() for sign in first[:end]] + [False] * (len(first) - end))
+        number = table[:, digit].astype(np.int64) - ord("0")
+        if (table[:, ~digit] != table[0, ~digit]).any() or (number < 0).any() or (number > 9).any():
+            return None
+        tens = number[:, 8:14:2] * 10 + number[:, 9:14:2]
+        days, where = np.unique(number[:, :8] @ 10 ** np.arange(7, -1, -1), return_inverse=True)
+        starts = [_day_start_s(day // 10000, day // 100 % 100, day % 100) for day in days.tolist()]
+        if (tens > (23, 59, 60)).any() or math.isnan(sum(starts)):
+            return None
+        width = number.shape[1] - 14
+        fraction = (number[:, 14:] @ 10.0 ** np.arange(width - 1, -1, -1)) / 10.0**width
+        naive = np.array(starts)[where.reshape(-1)] + (tens @ (3600.0, 60.0, 1.0) + fraction)
+        return self._localised(naive, (match.group(1) or "").strip())
 
     def _numbers(self, texts: Sequence[str]) -> FloatArray | None:
         try:
@@ -106,156 +119,72 @@ class Clock:
             return None
         if not (np.isfinite(values).all() and (values >= 0).all()):
             return None
-        top = float(values.max())
-        if top >= EPOCH_FROM and float(values.min()) < EPOCH_FROM:
+        top, least = float(values.max()), float(values.min())
+        if (top >= EPOCH_FROM > least) or _scale(top) != _scale(least):
             return None
-        return values / _scale(top) if _scale(top) == _scale(float(values.min())) else None
+        return values / _scale(top)
 
-    def _plain(self, table: np.ndarray, first: str) -> FloatArray | None:
-        match = _ISO.fullmatch(first)
-        if match is None or match.start(6) != 17:
-            return None
-        end = match.end(7) if match.group(7) else 19
-        fixed = [
-            4,
-            7,
-            10,
-            13,
-            16,
-            *range(19, 20 if match.group(7) else 19),
-            *range(end, len(first)),
-        ]
-        if (table[:, fixed] != table[0, fixed]).any():
-            return None
-        digits = table.astype(np.int16) - 48
-        places = [0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18, *range(20, end)]
-        used = digits[:, places]
-        if (used < 0).any() or (used > 9).any():
-            return None
-        number = used.astype(np.int64)
-        day = number[:, :8] @ np.array([10**7, 10**6, 10**5, 10**4, 1000, 100, 10, 1])
-        tens = number[:, 8:14:2] * 10 + number[:, 9:14:2]
-        if (tens > (23, 59, 60)).any():
-            return None
-        seconds = (tens @ np.array([3600, 60, 1])).astype(np.float64)
-        if end > 20:
-            weights = 10 ** np.arange(end - 21, -1, -1, dtype=np.float64)
-            seconds += (number[:, 14:] @ weights) / 10.0 ** (end - 20)
-        start = self._day_starts(day)
-        if start is None:
-            return None
-        naive = start + seconds
-        offset = match.group(8)
-        return naive - _offset_s(offset) if offset else self._localised(naive)
-
-    def _day_starts(self, day: np.ndarray) -> FloatArray | None:
-        values, where = np.unique(day, return_inverse=True)
-        starts = []
-        for value in values.tolist():
-            if value not in self._days:
-                try:
-                    moment = datetime(value // 10000, value // 100 % 100, value % 100, tzinfo=UTC)
-                except ValueError:
-                    return None
-                self._days[value] = (moment - _EPOCH).total_seconds()
-            starts.append(self._days[value])
-        return np.array(starts, dtype=np.float64)[where.reshape(-1)]
-
-    def _localised(self, naive: FloatArray) -> FloatArray:
-        if self._zone is None:
+    def _localised(self, naive: FloatArray, offset: str | None) -> FloatArray:
+        """Return epoch seconds of local times that have one offset, or that of the log's zone."""
+        if offset in {"Z", "UTC"} or (not offset and self._zone is None):
             return naive
+        if offset:
+            digits = offset[1:].replace(":", "")
+            shift = int(digits[:2]) * 3600.0 + int(digits[2:4]) * 60.0
+            return naive + shift if offset[0] == "-" else naive - shift
         quarters, where = np.unique(np.floor(naive / 900.0).astype(np.int64), return_inverse=True)
-        shifts = np.array([self._shift(quarter) for quarter in quarters.tolist()])
+        shifts = np.array(list(map(self._offsets.__getitem__, quarters.tolist())))
         shifted: FloatArray = naive - shifts[where.reshape(-1)]
         return shifted
 
-    def _shift(self, quarter: int) -> float:
+    def _offset_of_quarter(self, quarter: int) -> float:
         """Return the zone's offset in a quarter of an hour of local time, seconds."""
-        if quarter not in self._offsets:
-            local = (_EPOCH + timedelta(seconds=quarter * 900)).replace(tzinfo=self._zone)
-            offset = local.utcoffset()
-            self._offsets[quarter] = offset.total_seconds() if offset else 0.0
-        return self._offsets[quarter]
+        local = (_EPOCH + timedelta(seconds=quarter * 900)).replace(tzinfo=self._zone)
+        return (local.utcoffset() or timedelta()).total_seconds()
 
     def _parse(self, text: str) -> tuple[float, float]:
-        if not text or len(text) > 64:
+        text = text.strip().strip('"').strip()
+        if _NUMBER.fullmatch(text) and len(text) <= 64:
+            value = float(text) / _scale(float(text))
+            return value, value
+        forms = (form.fullmatch(text) for form in _FORMS if len(text) <= 64)
+        match = next(filter(None, forms), None)
+        if match is None:
             return math.nan, math.nan
-        if _NUMBER.fullmatch(text):
-            value = float(text)
-            value /= _scale(value)
-        elif match := _ISO.fullmatch(text) or _PACKED.fullmatch(text):
-            year, month, day, *rest = match.groups()
-            value = self._at(int(year), int(month), int(day), rest)
-        elif match := _TWO_WAYS.fullmatch(text):
-            return self._either(match)
-        elif match := _OF_DAY.fullmatch(text):
-            value = self._of_day(match)
-        elif match := _WORDS.fullmatch(text):
-            value = self._words(match)
-        else:
-            value = math.nan
-        return value, value
+        parts = match.groupdict()
+        value = self._moment(parts)
+        if match.re is not _TWO_WAYS or self._order == "mdy":
+            return value, value
+        other = self._moment(parts | {"month": parts["day"], "day": parts["month"]})
+        return (other if self._order == "dmy" else value), other
 
-    def _either(self, match: re.Match[str]) -> tuple[float, float]:
-        first, second, year, hour, minute, second_s, fraction, half = match.groups()
-        rest = [str(_hour(int(hour), half)), minute, second_s, fraction, None]
-        month_first = self._at(int(year), int(first), int(second), rest)
-        day_first = self._at(int(year), int(second), int(first), rest)
-        if self._order == "mdy":
-            return month_first, month_first
-        if self._order == "dmy":
-            return day_first, day_first
-        return month_first, day_first
+    def _moment(self, parts: Mapping[str, str | None]) -> float:
+        hour, minute, second = (int(parts.get(part) or 0) for part in ("hour", "minute", "second"))
+        if half := parts.get("half"):
+            hour = hour % 12 + 12 * (half.upper() == "PM")
+        if hour > 23 or minute > 59 or second > 60:
+            return math.nan
+        value = hour * 3600.0 + minute * 60.0 + second
+        fraction = float(f"0.{parts.get('fraction') or 0}")
+        if "year" not in parts:
+            return value + fraction  # since midnight of an unknown day
+        name = (parts.get("name") or parts.get("name_2") or "")[:3].lower()
+        month = _MONTHS.index(name) + 1 if name in _MONTHS else int(parts.get("month") or 0)
+        day = int(parts["day"] or parts.get("day_2") or 0)
+        value += _day_start_s(int(parts["year"] or parts.get("year_2") or 0), month, day)
+        if math.isnan(value):
+            return value
+        return float(self._localised(np.array([value + fraction]), parts.get("offset"))[0])
 
-    def _of_day(self, match: re.Match[str]) -> float:
-        """Return seconds since midnight of an unknown day."""
-        hour, minute, second, fraction, half = match.groups()
-        if int(hour) > 23 or int(minute) > 59 or int(second) > 60:
-            return math.nan
-        value = _hour(int(hour), half) * 3600.0 + int(minute) * 60.0 + int(second)
-        return value + (float(f"0.{fraction}") if fraction else 0.0)
 
-    def _words(self, match: re.Match[str]) -> float:
-        name, day, day_2, name_2, year, hour, minute, second, half, year_2 = match.groups()
-        month = _MONTHS.get((name or name_2)[:3].lower())
-        if month is None or not (year or year_2):
-            return math.nan
-        rest = [str(_hour(int(hour), half)), minute, second, None, None]
-        return self._at(int(year or year_2), month, int(day or day_2), rest)
-
-    def _at(self, year: int, month: int, day: int, rest: Sequence[str | None]) -> float:
-        hour, minute, second, fraction, offset = (*rest, None)[:5]
-        try:
-            moment = datetime(year, month, day, int(hour or 0), int(minute or 0), tzinfo=UTC)
-        except ValueError:
-            return math.nan
-        seconds = int(second or 0)
-        if seconds > 60:
-            return math.nan
-        value = (moment - _EPOCH).total_seconds() + seconds
-        value += float(f"0.{fraction}") if fraction else 0.0
-        if offset:
-            return value - _offset_s(offset)
-        return float(self._localised(np.array([value]))[0])
+def _day_start_s(year: int, month: int, day: int) -> float:
+    try:
+        return (datetime(year, month, day, tzinfo=UTC) - _EPOCH).total_seconds()
+    except ValueError:
+        return math.nan
 
 
 def _scale(value: float) -> float:
     """Return what a number has to be divided by to be seconds: ms, µs and ns are told by size."""
-    for limit, scale in ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3)):
-        if value > limit:
-            return scale
-    return 1.0
-
-
-def _hour(hour: int, half: str | None) -> int:
-    if not half:
-        return hour
-    return hour % 12 + (12 if half.upper() == "PM" else 0)
-
-
-def _offset_s(text: str) -> float:
-    if text in {"Z", "UTC"}:
-        return 0.0
-    sign = -1.0 if text[0] == "-" else 1.0
-    digits = text[1:].replace(":", "")
-    return sign * (int(digits[:2]) * 3600.0 + int(digits[2:4]) * 60.0)
+    scales = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+    return next((scale for limit, scale in scales if value > limit), 1.0)

@@ -41,11 +41,7 @@ class Shape(Protocol):
         """Return bytes held ``age_s`` seconds after the process started."""
 
 
-class _Frozen(msgspec.Struct, frozen=True):
-    """Base of the shapes: immutable, compared by value."""
-
-
-class Flat(_Frozen, frozen=True):
+class Flat(msgspec.Struct, frozen=True):
     """The same all the time: a model that was loaded, or a pool taken at start."""
 
     level_bytes: float
@@ -55,7 +51,7 @@ class Flat(_Frozen, frozen=True):
         return self.level_bytes
 
 
-class Linear(_Frozen, frozen=True):
+class Linear(msgspec.Struct, frozen=True):
     """A steady rise from ``onset_s`` on; with ``gain_bytes`` it ends there (a cache that fills)."""
 
     start_bytes: float
@@ -69,7 +65,7 @@ class Linear(_Frozen, frozen=True):
         return self.start_bytes + min(grown, self.gain_bytes)
 
 
-class Stairs(_Frozen, frozen=True):
+class Stairs(msgspec.Struct, frozen=True):
     """Plateaus and risers: something is kept at every epoch, reload or evaluation.
 
     Riser ``n`` comes once in every ``every_s``, early or late in it by ``jitter`` (share of
@@ -95,7 +91,7 @@ class Stairs(_Frozen, frozen=True):
         return self.start_bytes + self.riser_bytes * (count + wobble)
 
 
-class Cyclic(_Frozen, frozen=True):
+class Cyclic(msgspec.Struct, frozen=True):
     """Rises and falls every ``period_s``; the floor creeps up by ``creep_bytes`` a cycle.
 
     With ``creep_bytes=0`` it is a sawtooth that falls back to the same floor.
@@ -120,7 +116,7 @@ class Cyclic(_Frozen, frozen=True):
         return self.floor_bytes + self.creep_bytes * math.floor(kept) + swing * rise
 
 
-class WarmUp(_Frozen, frozen=True):
+class WarmUp(msgspec.Struct, frozen=True):
     """A rise that ends: allocator cache, autotuning, compilation."""
 
     start_bytes: float
@@ -132,7 +128,7 @@ class WarmUp(_Frozen, frozen=True):
         return self.start_bytes + self.gain_bytes * -math.expm1(-max(0.0, age_s) / self.tau_s)
 
 
-class Spikes(_Frozen, frozen=True):
+class Spikes(msgspec.Struct, frozen=True):
     """Flat with a bump of ``height_bytes`` for ``hold_s`` (an evaluation, a checkpoint).
 
     The first comes at ``first_s``; with ``every_s`` more follow.
@@ -151,7 +147,7 @@ class Spikes(_Frozen, frozen=True):
         return self.level_bytes + (self.height_bytes if inside else 0.0)
 
 
-class Swap(_Frozen, frozen=True):
+class Swap(msgspec.Struct, frozen=True):
     """Models that replace each other every ``every_s``, in an order drawn by chance."""
 
     levels_bytes: tuple[float, ...]
@@ -164,7 +160,7 @@ class Swap(_Frozen, frozen=True):
         return self.levels_bytes[int(unit(self.seed, turn) * len(self.levels_bytes))]
 
 
-class Noisy(_Frozen, frozen=True):
+class Noisy(msgspec.Struct, frozen=True):
     """Another shape under noise: a new value between -1 and 1 times ``size_bytes`` every few s."""
 
     shape: Shape
@@ -179,7 +175,7 @@ class Noisy(_Frozen, frozen=True):
         return max(0.0, self.shape.at(age_s) + self.size_bytes * bell)
 
 
-class Recorded(_Frozen, frozen=True):
+class Recorded(msgspec.Struct, frozen=True):
     """What was recorded, or computed beforehand: each value holds until the next one.
 
     The first value counts before the first instant, the last one for ever.
@@ -195,7 +191,7 @@ class Recorded(_Frozen, frozen=True):
         return self.held_bytes[max(0, bisect_right(self.age_s, age_s) - 1)]
 
 
-class Phases(_Frozen, frozen=True):
+class Phases(msgspec.Struct, frozen=True):
     """One shape after another, each from its own age 0: ``((seconds, shape), ...)``.
 
     The last one stays.

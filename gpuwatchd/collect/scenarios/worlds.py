@@ -7,6 +7,7 @@ noise, never the story: what is planted stays planted.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -96,25 +97,20 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     cards: tuple[Card, ...]
 
 
-def _model(name: str, total_mib: int, reserved_mib: int, max_power_w: float) -> Callable[..., Card]:
-    """Return what makes a card of one model, for the actors on it."""
-
-    def card(*actors: Actor) -> Card:
-        return Card(
-            name=name,
-            total_bytes=total_mib * MIB,
-            reserved_bytes=reserved_mib * MIB,
-            max_power_w=max_power_w,
-            actors=actors,
-        )
-
-    return card
+def _card(name: str, total_mib: int, reserved_mib: int, max_power_w: float, *actors: Actor) -> Card:
+    return Card(
+        name=name,
+        total_bytes=total_mib * MIB,
+        reserved_bytes=reserved_mib * MIB,
+        max_power_w=max_power_w,
+        actors=actors,
+    )
 
 
-_rtx_4090 = _model("NVIDIA GeForce RTX 4090", 24564, 418, 450.0)
-_a10 = _model("NVIDIA A10", 23028, 502, 150.0)
-_a100 = _model("NVIDIA A100-SXM4-80GB", 81920, 634, 400.0)
-_h100 = _model("NVIDIA H100 80GB HBM3", 81559, 551, 700.0)
+_rtx_4090 = partial(_card, "NVIDIA GeForce RTX 4090", 24564, 418, 450.0)
+_a10 = partial(_card, "NVIDIA A10", 23028, 502, 150.0)
+_a100 = partial(_card, "NVIDIA A100-SXM4-80GB", 81920, 634, 400.0)
+_h100 = partial(_card, "NVIDIA H100 80GB HBM3", 81559, 551, 700.0)
 
 
 def _python(script: str, user: str, *flags: str) -> Actor:

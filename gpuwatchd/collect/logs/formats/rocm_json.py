@@ -1,4 +1,4 @@
-"""``rocm-smi --json``: amounts in bytes as text, no time; keys vary between releases."""
+"""Objects of rocm-smi."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow
+from gpuwatchd.collect.logs.collector import BadRow, Place
 from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ _NAMES = ("Card Series", "Card series", "Device Name", "Card model", "Card Model
 
 
 class Reader(JsonReader):
-    """Reads one object of cards at a time."""
-
-    name = "rocm-smi-json"
+    """``rocm-smi --json``: amounts in bytes as text, no time; keys vary between releases."""
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
@@ -50,13 +48,12 @@ class Reader(JsonReader):
         names = (text_of(card.get(name)) for name in _NAMES)
         name = next((name for name in names if name and not name.startswith("0x")), "AMD GPU")
         known = None if math.isnan(total) or total <= 0 else total
-        unique = fields.value_or_none(text_of(card.get("Unique ID")))
-        place = self._sink.places.find(
-            uuid=unique,
+        place = Place(
+            uuid=fields.value_or_none(text_of(card.get("Unique ID"))),
             bus=fields.bus(text_of(card.get("PCI Bus"))),
             index=index,
             name=name,
             total=known,
             vendor="amd",
         )
-        self._sink.point(place, None, used, total=known)
+        self._sink.point(self._sink.places.find(place), None, used, total=known)

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
+from gpuwatchd.collect.logs.collector import Place
 from gpuwatchd.core.text import clean
 from gpuwatchd.core.units import size as in_units
 
@@ -47,6 +48,7 @@ _LITTLE: Final = 0.2
 """Allocated memory that grows by less than this share of the reserved did not cause the growth."""
 _OUR_FRAMES: Final = ("/torch/", "/site-packages/torch", "??", "/build/", "/pytorch/")
 
+_HINT: Final = "make one with torch.cuda.memory._dump_snapshot(FILE)"
 _RESERVED: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _ALLOCATED: Final = {"alloc": 1, "free_completed": -1}
 
@@ -72,11 +74,8 @@ class _Plain(pickle.Unpickler):
 
     def persistent_load(self, pid: object) -> NoReturn:
         """Refuse: a snapshot refers to nothing outside."""
-        raise SnapshotError("this is a pickle of something else than a memory snapshot", _hint(pid))
-
-
-def _hint(_: object = None) -> str:
-    return "make one with torch.cuda.memory._dump_snapshot(FILE)"
+        del pid
+        raise SnapshotError("this is a pickle of something else than a memory snapshot", _HINT)
 
 
 def is_pickle(head: bytes) -> bool:
@@ -104,20 +103,15 @@ def read(raw: IO[bytes], sink: Collector) -> None:
     """
     data = _load(raw)
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
-        raise SnapshotError("this pickle is no memory snapshot of PyTorch", _hint())
-    segments = [each for each in data["segments"] if isinstance(each, dict)]
-    traces = data.get("device_traces")
-    traces = (
-        [each if isinstance(each, list) else [] for each in traces or ()]
-        if isinstance(traces, list)
-        else []
-    )
+        raise SnapshotError("this pickle is no memory snapshot of PyTorch", _HINT)
+    segments = _dicts(data["segments"])
+    recorded = data.get("device_traces")
+    traces = [_dicts(trace) for trace in recorded] if isinstance(recorded, list) else []
     devices = {number for each in segments if (number := _whole(each.get("device"))) is not None}
     devices |= {number for number, trace in enumerate(traces[:MOST_DEVICES]) if trace}
     crashes = 0
     for device in sorted(devices)[:MOST_DEVICES]:
-        trace = traces[device] if 0 <= device < len(traces) else []
-        events = [each for each in trace if isinstance(each, dict)]
+        events = traces[device] if 0 <= device < len(traces) else []
         crashes += sum(each.get("action") == "oom" for each in events)
         mine = [each for each in segments if _whole(each.get("device")) == device]
         _device(sink, device, mine, events)
@@ -132,31 +126,26 @@ def read(raw: IO[bytes], sink: Collector) -> None:
         sink.note(site)
 
 
+def _dicts(values: object) -> list[dict[str, Any]]:
+    return [each for each in values if isinstance(each, dict)] if isinstance(values, list) else []
+
+
 def _load(raw: IO[bytes]) -> Any:
-    _refuse_large(raw)
+    # A file is refused by its size before a byte of it is loaded; a stream has none.
+    with suppress(OSError):
+        if os.fstat(raw.fileno()).st_size > MOST_BYTES:
+            raise _too_large()
     try:
         with _bounded() as room, _without_collector():
             return _Plain(_Counted(raw, room)).load()
     except SnapshotError:
         raise
     except MemoryError:
-        raise SnapshotError(
-            "this pickle needs more memory than a snapshot should", _hint()
-        ) from None
+        raise SnapshotError("this pickle needs more memory than a snapshot should", _HINT) from None
     except Exception as error:
         # Whatever a damaged pickle makes of the unpickler, it is damage.
         why = clean(str(error) or type(error).__name__, limit=120)
-        raise SnapshotError(f"this pickle is damaged or cut off: {why}", _hint()) from error
-
-
-def _refuse_large(raw: IO[bytes]) -> None:
-    """Refuse a file by its size, before a byte of it is loaded."""
-    try:
-        size = os.fstat(raw.fileno()).st_size
-    except OSError:  # not a file
-        return
-    if size > MOST_BYTES:
-        raise _too_large()
+        raise SnapshotError(f"this pickle is damaged or cut off: {why}", _HINT) from error
 
 
 def _too_large() -> SnapshotError:
@@ -251,15 +240,15 @@ def _device(
     }
     grown: dict[str, float] = {}
     for kind, signs in (("reserved", _RESERVED), ("allocated", _ALLOCATED)):
-        place = sink.places.find(uuid=f"cuda:{number} {kind}", name=f"PyTorch {kind}")
-        place.learn(None, None, number, None, None)
-        t, used = _level(events, signs, float(now[kind]), _last_us(events))
+        row = Place(uuid=f"cuda:{number} {kind}", index=number, name=f"PyTorch {kind}")
+        place = sink.places.find(row)
+        t, used = _level(events, signs, float(now[kind]))
         if not t.size:
             sink.point(place, None, float(now[kind]))
             continue
         track = sink.track(place, timed=True)
         if track is not None:
-            sink.good(t.size)
+            sink.rows += t.size
             track.add(t, used, None)
             grown[kind] = float(used[-1] - used[0])
     reserved, allocated = grown.get("reserved", 0.0), grown.get("allocated", 0.0)
@@ -271,29 +260,23 @@ def _device(
         )
 
 
-def _last_us(events: list[dict[str, Any]]) -> int | None:
-    """Return the newest event's time: both series go on until then."""
-    times = [time for each in events if (time := _whole(each.get("time_us"))) is not None]
-    return max(times, default=None)
-
-
 def _level(
-    events: list[dict[str, Any]], signs: dict[str, int], end: float, last_us: int | None
+    events: list[dict[str, Any]], signs: dict[str, int], end: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return seconds (n,) and bytes (n,) of one sum over a trace that ends at ``end`` bytes."""
+    times = [(time, each) for each in events if (time := _whole(each.get("time_us"))) is not None]
     rows = [
         (time, sign * _amount(each.get("size")))
-        for each in events
-        if (sign := signs.get(str(each.get("action")))) is not None
-        and (time := _whole(each.get("time_us"))) is not None
-        and 0 <= time < 1 << 62
+        for time, each in times
+        if (sign := signs.get(str(each.get("action")))) is not None and 0 <= time < 1 << 62
     ]
-    if last_us is None or not rows:
+    if not rows:
         return np.empty(0), np.empty(0)
-    rows.append((last_us, 0))
-    order = np.argsort(np.array([time for time, _ in rows], dtype=np.float64), kind="stable")
-    t = np.array([time for time, _ in rows], dtype=np.float64)[order] / 1e6
-    change = np.array([change for _, change in rows], dtype=np.float64)[order]
+    # Both sums go on until the newest event.
+    rows.append((max(time for time, _ in times), 0))
+    table = np.array(rows, dtype=np.float64)
+    t, change = table[np.argsort(table[:, 0], kind="stable")].T
+    t = t / 1e6
     level = end - (change.sum() - np.cumsum(change))
     # A trace that lost events, or a free of what was there before it, must not go below nothing.
     level = np.maximum(level - min(0.0, float(level.min())), 0.0)
@@ -306,9 +289,8 @@ def _sites(segments: list[dict[str, Any]]) -> Iterable[str]:
     """Yield where the largest live allocations were made, where their stacks were recorded."""
     held: Counter[str] = Counter()
     for segment in segments:
-        blocks = segment.get("blocks")
-        for block in blocks if isinstance(blocks, list) else ():
-            if isinstance(block, dict) and block.get("state") == "active_allocated":
+        for block in _dicts(segment.get("blocks")):
+            if block.get("state") == "active_allocated":
                 site = _site(block.get("frames"))
                 if site is not None:
                     held[site] += _amount(block.get("size"))
@@ -318,10 +300,9 @@ def _sites(segments: list[dict[str, Any]]) -> Iterable[str]:
 
 def _site(frames: object) -> str | None:
     """Return the innermost frame that is not PyTorch's own."""
-    for frame in frames if isinstance(frames, list) else ():
-        with suppress(AttributeError):
-            file = str(frame.get("filename"))
-            if file.endswith(".py") and not any(part in file for part in _OUR_FRAMES):
-                line, name = frame.get("line"), frame.get("name")
-                return clean(f"{file.rpartition('/')[2]}:{line} {name}", limit=80)
+    for frame in _dicts(frames):
+        file = str(frame.get("filename"))
+        if file.endswith(".py") and not any(part in file for part in _OUR_FRAMES):
+            line, name = frame.get("line"), frame.get("name")
+            return clean(f"{file.rpartition('/')[2]}:{line} {name}", limit=80)
     return None

@@ -1,0 +1,290 @@
+"""Tables with separators: ``nvidia-smi --query-...=... --format=csv``, exports, anybody's own.
+
+A row with a pid is about a process, one without about its device.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import FormatReader
+from gpuwatchd.collect.logs.columns import Layout, guess, layout_from, layout_of
+from gpuwatchd.collect.logs.tables import NO_AMOUNT, WHAT_TO_LOG, Table, between, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.collect.logs.collector import Collector
+
+OF_HISTORY: Final = {
+    "at": "taken_at",
+    "gpu": "index",
+    "uid": "device_uid",
+    "name": "process_name",
+    "used_last_bytes": "used_bytes",
+}
+"""What the columns of ``history`` are called in an export."""
+_NVIDIA_WORDS = re.compile(
+    r"(?:^#?|,)\s*(?:memory\.(?:used|free|total|reserved)|utilization\.(?:gpu|memory)|power\.draw"
+    r"|temperature\.gpu|pci\.bus_id|fan\.speed|clocks\.\S+|driver_version|pstate)(?:\s|,|$)",
+    re.IGNORECASE,
+)
+
+
+class HeadedTable(FormatReader):
+    """Tables that people write themselves: header words matched loosely, ``,`` ``;`` or tab."""
+
+    def __init__(self, sink: Collector) -> None:
+        super().__init__(sink)
+        self._table: Table | None = None
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether a header with a memory column, or with a time and rows under it, is here."""
+        layout = layout_of(lines[at])
+        if layout is None or "pid" in layout.roles:
+            return False
+        if not layout.roles.keys().isdisjoint({"used", "free"}):
+            return True
+        below = next((line for line in lines[at + 1 :] if line.strip()), "")
+        rows = below.count(layout.separator) == lines[at].count(layout.separator)
+        timed = not layout.roles.keys().isdisjoint({"time", "uuid"})
+        return rows and timed and any(sign.isdigit() for sign in below)
+
+    def layout(self, header: str) -> Layout | None:
+        """Return what the columns under a header hold; None when it is none."""
+        return layout_of(header)
+
+    def feed(self, lines: Sequence[str], first_line: int) -> int:
+        """Take a header and the rows under it, or more rows."""
+        done = 0
+        if self._table is None or self.starts(lines, 0):
+            header = lines[0]
+            layout = self.layout(header)
+            if layout is None:
+                return 0
+            done = 1
+            if self._table is None or header.strip() != self._table.header.strip():
+                self.close()
+                self._table = table_of(layout, self._sink, header)
+            self._say_missing(self._table)
+        return done + self._table.feed(lines[done:], first_line + done)
+
+    def close(self) -> None:
+        """End the table; rows that follow another block's still belong to it."""
+        if self._table is not None:
+            self._table.close()
+
+    def _say_missing(self, table: Table) -> None:
+        if table.has_memory:
+            return
+        what, hint = "no memory column", WHAT_TO_LOG
+        if "free" in table.layout.roles:
+            what, hint = "free memory without a total", "pass --total, for example --total 24GiB"
+        self._sink.no_memory = f"{what}; columns found: {table.layout.column_names()}"
+        self._sink.no_memory_hint = hint
+
+
+class NvidiaTable(HeadedTable):
+    """``nvidia-smi --query-gpu=... --format=csv`` in all its variants of columns and units."""
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether a header of ``--query-gpu`` stands here."""
+        line = lines[at]
+        if line[:1] in {"{", "|"} or not _NVIDIA_WORDS.search(line):
+            return False
+        layout = layout_of(line)
+        return layout is not None and "pid" not in layout.roles
+
+
+class ExportTable(HeadedTable):
+    """Our own export as CSV, and what ``gpuwatchctl history --format csv`` writes."""
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether the header of an export stands here."""
+        line = lines[at]
+        if _is_history(line):
+            return True
+        return line[:1] != "{" and "device_uid" in line and layout_of(line) is not None
+
+    def layout(self, header: str) -> Layout | None:
+        """Return what the columns hold, in a header of ``history`` under their other names."""
+        if _is_history(header):
+            names = header.strip().split(",")
+            header = ",".join(OF_HISTORY.get(name, name) for name in names)
+        return layout_of(header)
+
+
+def _is_history(line: str) -> bool:
+    return line.startswith("at,gpu,uid,") and "used_last_bytes" in line
+
+
+class AccountedTable(FormatReader):
+    """Tables of nvidia-smi without a course over time: accounted applications, retired pages."""
+
+    def __init__(self, sink: Collector) -> None:
+        super().__init__(sink)
+        self._width = 0
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether the header of such a table stands here."""
+        line = lines[at]
+        return "," in line and ("max_memory_usage" in line or "retired_pages.cause" in line)
+
+    def line(self, line: str, stripped: str, number: int) -> bool:
+        """Pass over the header and its rows."""
+        del stripped, number
+        if self.starts([line], 0):
+            self._width = line.count(",")
+            if "max_memory_usage" in line and not self._sink.no_memory:
+                self._sink.no_memory = "accounted applications hold peaks only: no series"
+        return line.count(",") >= self._width
+
+
+_CELLS = (
+    ("uuid", re.compile(r"\s*(?:GPU|MIG)-[0-9A-Za-z-]+\s*")),
+    ("time", re.compile(r"\s*\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?\s*")),
+    ("used", re.compile(r"\s*(?:\d+(?:\.\d+)? (?:MiB|MB)|\[N/A\])\s*")),
+    (
+        "process",
+        re.compile(
+            r"\s*(?:\[(?:Insufficient Permissions|Not Found)\]|[A-Za-z]:\\.*|\.{0,2}/.*"
+            r"|[A-Za-z_][\w.+-]*)\s*"
+        ),
+    ),
+    ("pid", re.compile(r"\s*\d{1,11}\s*", re.ASCII)),
+)
+"""What a cell of a row without a header must be, by its looks."""
+
+
+def _bare(line: str) -> Layout | None:
+    """Return the columns of a process's row without a header, when each can be only one thing."""
+    cells = line.split(",")
+    if not 2 <= len(cells) <= 12:
+        return None
+    roles: dict[str, int] = {}
+    for at, cell in enumerate(cells):
+        role = next((role for role, shape in _CELLS if shape.fullmatch(cell)), None)
+        if role is None or role in roles:
+            # The only thing that may go on over separators is the name.
+            if roles.get("process") == at - 1 or ("process" in roles and role is None):
+                continue
+            return None
+        roles[role] = at
+    if "pid" not in roles or roles.keys().isdisjoint({"process", "used"}):
+        return None
+    name = cells[roles["process"]].strip() if "process" in roles else ""
+    if roles.keys().isdisjoint({"uuid", "used"}) and name[:1] not in {"[", "/"} and ":" not in name:
+        return None  # any words with a number would do
+    return Layout([""] * len(cells), roles, {"used": fields.MIB})
+
+
+class AppsTable(HeadedTable):
+    """``nvidia-smi --query-compute-apps``, with or without a header, and tables with pids."""
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether a header with a pid column, or such a row without a header, stands here."""
+        line = lines[at]
+        if line[:1] in {"{", "|", "+"} or len(line) > 65536:
+            return False
+        layout = layout_of(line)
+        if layout is not None:
+            return "pid" in layout.roles and "max_memory_usage" not in line
+        return _bare(line) is not None
+
+    def feed(self, lines: Sequence[str], first_line: int) -> int:
+        """Take a header and rows; without a header the first row tells the columns."""
+        if layout_of(lines[0]) is not None:
+            return super().feed(lines, first_line)
+        if self._table is None:
+            layout = _bare(lines[0])
+            if layout is None:
+                return 0
+            self._table = table_of(layout, self._sink)
+            if "used" not in layout.roles:
+                self._sink.no_memory = NO_AMOUNT
+        return self._table.feed(lines, first_line)
+
+    def _say_missing(self, table: Table) -> None:
+        if "pid" in table.layout.roles and "used" not in table.layout.roles:
+            self._sink.no_memory = f"{NO_AMOUNT}; columns found: {table.layout.column_names()}"
+
+
+_LOOK_AT = 256
+_ROW = re.compile(
+    r"\s*(?:\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d|\d{1,2}-\d{1,2}-\d{4}|\d{1,13}\s*,"
+    r"|GPU-[0-9a-f]{8}|\d{9,13}\.\d+\s*,)"
+)
+_NUMBER = re.compile(r"\s*(?:\d+(?:\.\d+)?(?: (?:MiB|%|W|C|MHz))?|\[[A-Z][^\]]*\])\s*")
+
+
+class BareTable(FormatReader):
+    """Rows of a table without a header (``noheader``): columns given, or guessed, or refused."""
+
+    def __init__(self, sink: Collector) -> None:
+        super().__init__(sink)
+        self._held: list[str] = []
+        self._first_line = 0
+        self._table: Table | None = None
+        self._refused = False
+        if sink.options.columns:
+            layout = layout_from(sink.options.columns)
+            self._table = table_of(layout, sink)
+            if not self._table.has_memory:
+                sink.no_memory = f"no memory column; columns named: {layout.column_names()}"
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether a row of numbers stands here."""
+        line = lines[at]
+        if len(line) > 65536 or not _ROW.match(line):
+            return False
+        cells = line.split(",")
+        return len(cells) >= 3 and sum(_NUMBER.fullmatch(cell) is not None for cell in cells) >= 2
+
+    def feed(self, lines: Sequence[str], first_line: int) -> int:
+        """Take rows; hold the first ones back until they tell what their columns are."""
+        if self._table is not None:
+            return self._table.feed(lines, first_line)
+        foreign = (at for at, line in enumerate(lines) if "," not in line and not between(line))
+        taken = next(foreign, len(lines))
+        if not self._held:
+            self._first_line = first_line
+        self._held += [line for line in lines[:taken] if "," in line]
+        if len(self._held) >= _LOOK_AT:
+            self._settle()
+        return taken
+
+    def close(self) -> None:
+        """Settle what the rows are with what there is."""
+        self._settle()
+        if self._table is not None:
+            self._table.close()
+
+    def _settle(self) -> None:
+        held, self._held = self._held, []
+        if not held or self._table is not None:
+            return
+        layout = None if self._refused else guess(held)
+        if layout is None:
+            self._refused = True
+            self._sink.bad("no header", self._first_line, len(held))
+            self._sink.no_memory = (
+                f"line {self._first_line}: a table without a header, and its columns cannot be "
+                "identified"
+            )
+            self._sink.no_memory_hint = (
+                "pass --columns, for example --columns timestamp,index,memory.used,memory.total"
+            )
+            return
+        names = {at: role for role, at in layout.roles.items()}
+        text = ", ".join(names.get(at, "-") for at in range(layout.width))
+        self._sink.note(f"no header; the only columns that fit: {text}")
+        self._table = Table(layout, self._sink)
+        self._table.feed(held, self._first_line)

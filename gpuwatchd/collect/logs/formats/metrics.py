@@ -1,0 +1,213 @@
+"""Metrics of exporters: Prometheus text, scrapes saved one after another; DCGM's long tables."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.collector import BadRow, FormatReader, Place
+from gpuwatchd.collect.logs.fields import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.collect.logs.collector import Collector
+
+METRICS: dict[str, tuple[str, float]] = {
+    "DCGM_FI_DEV_FB_USED": ("used", MIB),
+    "DCGM_FI_DEV_FB_FREE": ("free", MIB),
+    "DCGM_FI_DEV_FB_TOTAL": ("total", MIB),
+    "DCGM_FI_DEV_FB_RESERVED": ("reserved", MIB),
+    "nvidia_smi_memory_used_bytes": ("used", 1.0),
+    "nvidia_smi_memory_free_bytes": ("free", 1.0),
+    "nvidia_smi_memory_total_bytes": ("total", 1.0),
+    "nvidia_gpu_memory_used_bytes": ("used", 1.0),
+    "nvidia_gpu_memory_total_bytes": ("total", 1.0),
+    "gpuwatchd_device_memory_used_bytes": ("used", 1.0),
+    "gpuwatchd_device_memory_total_bytes": ("total", 1.0),
+}
+"""Metric -> what it is, and bytes per unit."""
+_LINE = re.compile(
+    r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+([-+]?(?:[0-9][0-9.eE+-]*|NaN|Inf))(?:\s+(-?\d{1,16}))?\s*$"
+)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
+_START = re.compile(
+    r"(?:# (?:HELP|TYPE) )?(?:" + "|".join(METRICS) + r"|DCGM_FI_\w+|nvidia_smi_\w+)[ {]"
+)
+_KEYS = ("uuid", "gpu_uuid", "device_uid", "gpu", "index", "minor_number", "gpu_i_id", "hostname",
+         "instance")  # fmt: skip
+_Key = tuple[str | None, ...]
+
+
+class PrometheusReader(FormatReader):
+    """Prometheus text exposition, scrapes saved one after another: DCGM and other exporters."""
+
+    def __init__(self, sink: Collector) -> None:
+        super().__init__(sink)
+        self._seen: set[str] = set()
+        self._rows: dict[_Key, dict[str, float]] = {}
+        self._labels: dict[_Key, dict[str, str]] = {}
+        self._stamp_s: float | None = None
+        self._line = 0
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether a line of such an exposition stands here."""
+        return bool(_START.match(lines[at]))
+
+    def line(self, line: str, stripped: str, number: int) -> bool:
+        """Take a metric or a comment."""
+        del line
+        if stripped.startswith(("# HELP", "# TYPE", "# EOF")):
+            return True
+        match = _LINE.match(stripped) if len(stripped) < 65536 else None
+        if match is not None:
+            self._metric(match, number)
+        elif _START.match(stripped):
+            raise BadRow("torn")
+        return match is not None
+
+    def _metric(self, match: re.Match[str], number: int) -> None:
+        name, labels, value, stamp = match.groups()
+        if name not in METRICS:
+            return
+        series = f"{name}{{{labels}}}"
+        stamp_s = int(stamp) / 1e3 if stamp else None
+        if series in self._seen or (stamp_s and self._stamp_s and stamp_s != self._stamp_s):
+            self.close()
+        self._seen.add(series)
+        self._line, self._stamp_s = number, stamp_s
+        values = {key.lower(): _unescaped(text) for key, text in _LABEL.findall(labels or "")}
+        key = tuple(values.get(each) for each in _KEYS)
+        role, unit = METRICS[name]
+        self._rows.setdefault(key, {})[role] = fields.amount(value, unit)
+        self._labels[key] = values
+
+    def close(self) -> None:
+        """End the last scrape."""
+        rows, self._rows = self._rows, {}
+        stamp_s, self._stamp_s = self._stamp_s, None
+        self._seen.clear()
+        self._sink.ticks.advance()
+        for key, amounts in rows.items():
+            with self._sink.row(self._line):
+                self._device(self._labels[key], amounts, stamp_s)
+
+    def _device(
+        self, labels: dict[str, str], amounts: dict[str, float], stamp_s: float | None
+    ) -> None:
+        sink = self._sink
+        used, free, total = (amounts.get(role, math.nan) for role in ("used", "free", "total"))
+        if math.isnan(total):
+            total = used + free + amounts.get("reserved", 0.0)
+        if math.isnan(used) or used > total:
+            raise BadRow("not available" if math.isnan(used) else "torn")
+        uuid = labels.get("uuid") or labels.get("gpu_uuid") or labels.get("device_uid")
+        index = labels.get("gpu") or labels.get("index") or labels.get("minor_number")
+        place = sink.places.find(
+            Place(
+                uuid=fields.uuid(uuid),
+                index=fields.whole(index),
+                host=labels.get("hostname") or labels.get("instance"),
+                name=labels.get("modelname") or labels.get("name"),
+            )
+        )
+        if part := labels.get("gpu_i_id"):
+            profile = labels.get("gpu_i_profile", "MIG instance")
+            place = sink.places.find(Place(parent=place, key=part, name=profile))
+        sink.ticks.of(("prometheus", place.order))
+        t = None if stamp_s is None else (stamp_s, stamp_s)
+        sink.point(place, t, used, total=total, usable=used + free)
+
+
+def _unescaped(text: str) -> str:
+    r"""Return a label as it was before it was escaped; a line end becomes a blank.
+
+    Examples
+    --------
+    >>> print(_unescaped(r'C:\\new \"big\"'))
+    C:\new "big"
+    """
+    return _ESCAPED.sub(lambda match: " " if match[1] == "n" else match[1], text)
+
+
+class DcgmTable(FormatReader):
+    """Long tables of DCGM metrics: one row per metric, device and time, pivoted here."""
+
+    def __init__(self, sink: Collector) -> None:
+        super().__init__(sink)
+        self._names: list[str] = []
+        self._header = ""
+        self._last: dict[Place, dict[str, tuple[float, float]]] = {}
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether the header of such a table stands here."""
+        line = lines[at]
+        if "metric_name" not in line or len(line) >= 65536:
+            return False
+        names = {cell.lower() for cell in fields.cells_of(line)}
+        return names >= {"timestamp", "metric_name", "value"}
+
+    def line(self, line: str, stripped: str, number: int) -> bool:
+        """Take the header or a row."""
+        del stripped, number
+        if line == self._header:
+            return True
+        if not self._names or self.starts([line], 0):
+            self._header = line
+            self._names = [cell.lower() for cell in fields.cells_of(line)]
+            return True
+        if "," not in line:
+            return False
+        cells = fields.cells_of(line, strict=True)
+        if len(cells) != len(self._names):
+            raise BadRow("torn")
+        self._row(dict(zip(self._names, cells, strict=True)))
+        return True
+
+    def close(self) -> None:
+        """Give each device the total that its last figures tell."""
+        for place, amounts in self._last.items():
+            track = self._sink.track(place, timed=True)
+            if track is None or "used" not in amounts:
+                continue
+            used_at, used = amounts["used"]
+            same = {role: value for role, (at, value) in amounts.items() if at == used_at}
+            if "total" in same:
+                track.total = same["total"]
+            elif "free" in same:
+                track.total = used + same["free"] + same.get("reserved", 0.0)
+            if "free" in same:
+                track.usable = used + same["free"]
+
+    def _row(self, row: dict[str, str]) -> None:
+        sink = self._sink
+        role, unit = METRICS.get(row.get("metric_name", ""), ("", MIB))
+        if not role:
+            sink.rows += 1
+            return
+        t = sink.clock.both(row.get("timestamp", ""))
+        if math.isnan(t[0]):
+            raise BadRow("bad time")
+        value = fields.amount(row.get("value", ""), unit)
+        if math.isnan(value):
+            raise BadRow("not available")
+        host, gpu = row.get("hostname", ""), row.get("gpu_id", "")
+        model = row.get("modelname") or "GPU"
+        place = sink.places.find(
+            Place(
+                uuid=fields.uuid(row.get("uuid")),
+                index=fields.whole(gpu),
+                host=host or None,
+                name=f"{model} ({host}/{gpu})" if host else model,
+            )
+        )
+        self._last.setdefault(place, {})[role] = (t[0], value)
+        if role == "used":
+            sink.point(place, t, value)
+        else:
+            sink.rows += 1
