@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from gpuwatchd.store import integrity, notification_decisions, records
+from gpuwatchd.store import integrity, records, tables
 
 if TYPE_CHECKING:
     import sqlite3
@@ -164,26 +165,6 @@ class AlertWriter(ABC):
 _WAITING_LIMIT = 2000
 
 
-class Segment(NamedTuple):
-    """Where time went on differently: rows on its two sides do not belong together."""
-
-    started_ts_ms: int
-    boot_id: str
-    mono_ms: int
-    reason: str
-    wall_step_s: float | None
-    gap_s: float | None
-
-
-class Event(NamedTuple):
-    """Something that happened, for people."""
-
-    ts_ms: int
-    kind: str
-    gpu_uuid: str | None
-    detail: str
-
-
 class AlertBuffer:
     """Open alerts, pending deliveries, and the rows that wait to be written."""
 
@@ -191,8 +172,8 @@ class AlertBuffer:
         self.open_alerts: dict[str, Alert] = {}
         self.pending: dict[int, Delivery] = {}
         self._next_row = 1
-        self._segments: deque[Segment] = deque(maxlen=_WAITING_LIMIT)
-        self._events: deque[Event] = deque(maxlen=_WAITING_LIMIT)
+        self.segments: deque[dict[str, Any]] = deque(maxlen=_WAITING_LIMIT)
+        self.events: deque[dict[str, Any]] = deque(maxlen=_WAITING_LIMIT)
         self.decisions: deque[Decision] = deque(maxlen=_WAITING_LIMIT)
         self._alerts: dict[tuple[str, float], Alert] = {}
         self._deliveries: dict[int, Delivery] = {}
@@ -201,7 +182,7 @@ class AlertBuffer:
     def waiting(self) -> bool:
         """Whether anything is not yet written."""
         return bool(
-            self._segments or self._events or self._alerts or self._deliveries or self.decisions
+            self.segments or self.events or self._alerts or self._deliveries or self.decisions
         )
 
     @property
@@ -211,10 +192,10 @@ class AlertBuffer:
 
     def left(self) -> tuple[tuple[int, str, str], ...]:
         """Return (how many, what, the newest of them) of what is not yet written."""
-        event = self._events[-1].detail if self._events else ""
+        event = self.events[-1]["detail"] if self.events else ""
         alert = next(reversed(self._alerts.values()), None)
         return (
-            (len(self._events), "event", event),
+            (len(self.events), "event", event),
             (len(self._alerts), "alert", "" if alert is None else alert.title or alert.key),
             (len(self._deliveries), "message", ""),
         )
@@ -235,14 +216,6 @@ class AlertBuffer:
     def number_from(self, row: int) -> None:
         """Give new deliveries rows from ``row`` on."""
         self._next_row = max(self._next_row, row)
-
-    def add_segment(self, segment: Segment) -> None:
-        """Note a break in time."""
-        self._segments.append(segment)
-
-    def add_event(self, event: Event) -> None:
-        """Note an event."""
-        self._events.append(event)
 
     def add_alert(self, alert: Alert) -> None:
         """Note how an alert stands now."""
@@ -290,32 +263,22 @@ class AlertBuffer:
             Deliveries that got another row than they were promised, and how many rows were
             refused because a value did not fit.
         """
-        refused = 0
         moved: dict[int, int] = {}
-        for statement, values in (
-            *((_SEGMENT, segment) for segment in self._segments),
-            *((_EVENT, event) for event in self._events),
-        ):
-            try:
-                connection.execute(statement, values)
-            except records.REFUSED:
-                refused += 1
-        for alert in self._alerts.values():
-            try:
-                subject(alert)
-                records.save_alert(connection, alert)
-            except records.REFUSED:
-                refused += 1
-        if self.decisions:
-            refused += notification_decisions.save(connection, self.decisions)
-        for row, delivery in self._deliveries.items():
-            try:
-                saved = records.save_delivery(connection, delivery, row)
-            except records.REFUSED:
-                refused += 1
-            else:
-                if saved != row:
-                    moved[row] = saved
+
+        def save_alert(alert: Alert) -> None:
+            subject(alert)
+            records.save_alert(connection, alert)
+
+        def save_delivery(delivery: tuple[int, Delivery]) -> None:
+            row = records.save_delivery(connection, delivery[1], delivery[0])
+            if row != delivery[0]:
+                moved[delivery[0]] = row
+
+        refused = records.refused(partial(records.insert, connection, "segment"), self.segments)
+        refused += records.refused(partial(records.insert, connection, "event"), self.events)
+        refused += records.refused(save_alert, self._alerts.values())
+        refused += tables.save_decisions(connection, self.decisions)
+        refused += records.refused(save_delivery, self._deliveries.items())
         return moved, refused
 
     def written(self, moved: dict[int, int]) -> None:
@@ -330,18 +293,11 @@ class AlertBuffer:
 
     def drop(self) -> None:
         """Forget what waited; alerts and deliveries that stand are kept."""
-        self._segments.clear()
-        self._events.clear()
+        self.segments.clear()
+        self.events.clear()
         self._alerts.clear()
         self._deliveries.clear()
         self.decisions.clear()
-
-
-_SEGMENT = (
-    "INSERT INTO segment(started_ts_ms, boot_id, mono_ms, reason, wall_step_s, gap_s)"
-    " VALUES(?,?,?,?,?,?)"
-)
-_EVENT = "INSERT INTO event(ts_ms, kind, gpu_uuid, detail) VALUES(?,?,?,?)"
 
 
 def _bound(waiting: dict[Any, Any]) -> None:

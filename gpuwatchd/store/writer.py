@@ -14,11 +14,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.store import database, directories, integrity, recent_points, records, schema
-from gpuwatchd.store.alert_buffer import AlertBuffer, AlertWriter, Event, Segment
+from gpuwatchd.store import database, integrity, private_directories, recent_points, records, schema
+from gpuwatchd.store.alert_buffer import AlertBuffer, AlertWriter
 from gpuwatchd.store.profiles import ProfileStore
+from gpuwatchd.store.retention import Retention, reopen_buckets
 from gpuwatchd.store.sample_buffer import SampleBuffer
-from gpuwatchd.store.upkeep import Upkeep, reopen_buckets
 from gpuwatchd.store.write_problems import WriteProblems
 
 if TYPE_CHECKING:
@@ -89,13 +89,13 @@ class History(AlertWriter):
         self._settings = settings
         self._clock = clock
         self._monotonic = monotonic
-        self._boot_id = directories.this_boot() if boot_id is None else boot_id
+        self._boot_id = private_directories.this_boot() if boot_id is None else boot_id
         self._thread = threading.get_ident()
         self._connection: sqlite3.Connection | None = None
         self._mode: database.Mode = "memory"
         self._intake = SampleBuffer()
         self._ledger = AlertBuffer()
-        self._upkeep = Upkeep(settings, monotonic)
+        self._retention = Retention(settings, monotonic)
         self._health = WriteProblems(directory, min_free_mib=settings.min_free_mib, mono=monotonic)
         self.shelf = ProfileStore(
             lambda: self._connection if self._mode == "writing" else None, self._health.failed
@@ -171,33 +171,33 @@ class History(AlertWriter):
     def _begin(self, sample: Sample) -> None:
         """Note where the samples of a source begin; a simulated one has a boot of its own."""
         self._boot_id = self._boot_id or sample.boot_id
-        mono_ms = round(sample.taken_mono_s * 1000)
-        at_ms = round(sample.taken_at_s * 1000)
-        self._boots.add(sample.boot_id)
-        self._ledger.add_segment(Segment(at_ms, sample.boot_id, mono_ms, "start", None, None))
+        self._segment("start", sample.taken_at_s, sample.taken_mono_s, sample.boot_id)
 
     def segment(
         self, reason: str, wall_step_s: float | None = None, gap_s: float | None = None
     ) -> None:
         """Note that time went on differently: start, clock-step, suspend, gap, driver-reset."""
         self._own()
-        self._segment(reason, self._clock(), wall_step_s, gap_s)
+        steps = {"wall_step_s": wall_step_s, "gap_s": gap_s}
+        self._segment(reason, self._clock(), self._monotonic(), self._boot_id, **steps)
         self._commit()
 
     def _segment(
-        self, reason: str, at_s: float, wall_step_s: float | None, gap_s: float | None
+        self, reason: str, at_s: float, mono_s: float, boot_id: str, **steps: float | None
     ) -> None:
-        self._boots.add(self._boot_id)
-        mono_ms = round(self._monotonic() * 1000)
-        self._ledger.add_segment(
-            Segment(round(at_s * 1000), self._boot_id, mono_ms, reason, wall_step_s, gap_s)
-        )
+        self._boots.add(boot_id)
+        instants = {"started_ts_ms": round(at_s * 1000), "mono_ms": round(mono_s * 1000)}
+        self._ledger.segments.append({"boot_id": boot_id, "reason": reason, **instants, **steps})
 
     def event(self, kind: str, detail: str, device_uid: str | None = None) -> None:
         """Note something that happened, at once and power-cut-safe."""
         self._own()
-        self._ledger.add_event(Event(round(self._clock() * 1000), kind, device_uid, detail))
+        self._event(kind, detail, self._clock(), device_uid)
         self._commit()
+
+    def _event(self, kind: str, detail: str, at_s: float, device_uid: str | None = None) -> None:
+        row = {"ts_ms": round(at_s * 1000), "kind": kind, "gpu_uuid": device_uid, "detail": detail}
+        self._ledger.events.append(row)
 
     @property
     def boot_id(self) -> str:
@@ -277,7 +277,7 @@ class History(AlertWriter):
         if connection is None:
             return
         try:
-            self._upkeep.run(connection, now_s, self._intake.oldest_ms)
+            self._retention.run(connection, now_s, self._intake.oldest_ms)
         except integrity.SUSPECT as error:
             self._health.failed(error)
         else:
@@ -320,7 +320,7 @@ class History(AlertWriter):
         self._health.set("opening", None if lost else opening.problem)
         if lost:
             self._health.set("damaged", opening.problem)
-            self._ledger.add_event(Event(round(now_s * 1000), "db", None, opening.problem or ""))
+            self._event("db", opening.problem or "", now_s)
             self._ledger.write_all_again()
         if self._connection is not None:
             self._load(self._connection)
@@ -361,9 +361,9 @@ class History(AlertWriter):
 
     def _begin_anew(self, text: str, now_s: float) -> None:
         self._health.set("damaged", text)
-        self._ledger.add_event(Event(round(now_s * 1000), "db", None, text))
+        self._event("db", text, now_s)
         self._ledger.write_all_again()
-        self._segment("start", now_s, None, None)
+        self._segment("start", now_s, self._monotonic(), self._boot_id)
         self._open(now_s)
 
     def _notice_loss(self, now_s: float) -> None:
@@ -391,15 +391,8 @@ class History(AlertWriter):
             return {}
         self._retry_mono_s = self._monotonic() + _RETRY_S
         try:
-            # The level cannot be changed inside a transaction.
-            connection.execute("PRAGMA synchronous = FULL")
-            try:
-                connection.execute("BEGIN IMMEDIATE")
+            with integrity.transaction(connection, durable=True):
                 moved, refused = self._ledger.write(connection, self._subject)
-                connection.execute("COMMIT")
-            finally:
-                database.roll_back(connection)
-                connection.execute("PRAGMA synchronous = NORMAL")
         except integrity.SUSPECT as error:
             self._health.failed(error)
             return {}
@@ -416,7 +409,7 @@ class History(AlertWriter):
         enough = self._health.has_space()
         if not enough:
             try:
-                self._upkeep.expire(connection, now_s)
+                self._retention.expire(connection, now_s)
             except integrity.SUSPECT as error:
                 if integrity.is_doubtful(error):
                     self._health.failed(error)
@@ -426,14 +419,10 @@ class History(AlertWriter):
         if not len(self._intake) and not self.shelf.waiting:
             return
         try:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
+            with integrity.transaction(connection):
                 refused = self._intake.write(connection) + self.shelf.write(connection)
                 if (oldest_ms := self._intake.oldest_ms) is not None:
                     reopen_buckets(connection, oldest_ms)
-                connection.execute("COMMIT")
-            finally:
-                database.roll_back(connection)
         except records.REFUSED:
             # A device or a process itself does not fit: without them their rows mean nothing.
             refused = len(self._intake)

@@ -13,7 +13,8 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Matcher, Silence, Subject
 from gpuwatchd.pipeline.active_silences import STEP_S, ActiveSilences
-from gpuwatchd.store import silences
+from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
 from tests.making import CARD, KEY, alert
 from tests.store.world import T0, Time, opened
 
@@ -72,12 +73,12 @@ def test_one_set_by_another_program_holds_at_the_next_look(tmp_path: Path) -> No
     silencing = ActiveSilences(history.shelf, time.monotonic)
     silencing.refresh(time.now_s)
     assert not silencing.active
-    kept = silences.add(tmp_path, silence())
+    kept = transaction(tmp_path, tables.write_silence, silence())
     history.shelf.changed_elsewhere()
     silencing.refresh(time.now_s)
     assert list(silencing.active) == [kept]
     assert kept.row is not None
-    silences.clear(tmp_path, (kept.row,), T0)
+    transaction(tmp_path, tables.end_silences, (kept.row,), T0)
     history.shelf.changed_elsewhere()
     silencing.refresh(time.now_s)
     assert not silencing.active
@@ -87,7 +88,7 @@ def test_one_set_by_another_program_holds_at_the_next_look(tmp_path: Path) -> No
 def test_it_ends_on_time_and_stays_over(tmp_path: Path) -> None:
     time = Time()
     history = opened(tmp_path, time)
-    silences.add(tmp_path, silence())
+    transaction(tmp_path, tables.write_silence, silence())
     history.shelf.changed_elsewhere()
     silencing = ActiveSilences(history.shelf, time.monotonic)
     silencing.refresh(time.now_s)
@@ -163,7 +164,7 @@ def test_a_silence_of_a_device_goes_to_no_memory_of_the_host() -> None:
 def test_moved_to_another_key_it_is_kept_and_the_old_one_struck(tmp_path: Path) -> None:
     time = Time()
     history = opened(tmp_path, time)
-    silences.add(tmp_path, silence(row=None))
+    transaction(tmp_path, tables.write_silence, silence(row=None))
     history.shelf.changed_elsewhere()
     silencing = ActiveSilences(history.shelf, time.monotonic)
     silencing.refresh(time.now_s)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpuwatchd.core.model import Device, EtaRange, Finding, ProcessKey
-    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.live import KnownRuns
+    from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.current_state import Daemon, View
 
 SCHEMA_VERSION: Final = 1

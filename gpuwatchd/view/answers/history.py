@@ -29,7 +29,7 @@ from gpuwatchd.view.answers.base import (
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Device, ProcessInfo
     from gpuwatchd.store import reader
-    from gpuwatchd.store.actions import ActionEvent
+    from gpuwatchd.store.tables import ActionEvent
 
 
 class DeviceRow(Shape):

@@ -200,7 +200,7 @@ def seconds(term: str) -> float:
     BadRequest
         When it is no duration, none at all or too long.
     """
-    from gpuwatchd.store.silences import LONGEST_S  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store.tables import LONGEST_S  # noqa: PLC0415 - SQLite comes with it
 
     if term == UNTIL_RESOLVED:
         return LONGEST_S
@@ -245,7 +245,7 @@ def of_alert(
     BadRequest
         When the term is none.
     """
-    from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import tables  # noqa: PLC0415 - SQLite comes with it
 
     for_s = seconds(term)
     until_resolved = term == UNTIL_RESOLVED
@@ -255,7 +255,7 @@ def of_alert(
             hint=f"give a duration: gpuwatchctl snooze {named or alert.code} 8h",
             page="errors#already-over",
         )
-    return store.of_alert(
+    return tables.silence_of(
         alert,
         now_s=now_s,
         for_s=for_s,
@@ -276,10 +276,10 @@ def keep(silence: Silence) -> Silence:
     NotAllowed
         When it belongs to somebody else.
     """
-    from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
     with state_location.writing() as place:
-        return store.add(place.state_dir, silence)
+        return checked_connection.transaction(place.state_dir, tables.write_silence, silence)
 
 
 def take_back(standing: Sequence[Silence], now_s: float) -> int:
@@ -292,11 +292,15 @@ def take_back(standing: Sequence[Silence], now_s: float) -> int:
     NotAllowed
         When it belongs to somebody else.
     """
-    from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
     rows = tuple(silence.row for silence in standing if silence.row is not None)
     with state_location.writing() as place:
-        return store.clear(place.state_dir, rows, now_s) if rows else 0
+        return (
+            checked_connection.transaction(place.state_dir, tables.end_silences, rows, now_s)
+            if rows
+            else 0
+        )
 
 
 def follows(snoozed: Snoozed) -> list[str]:
