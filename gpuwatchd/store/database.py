@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sqlite3
 import sys
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -102,14 +102,11 @@ def _frozen(directory: Path) -> sqlite3.Connection | None:
     path = directory / schema.FILE_NAME
     if os.access(directory, os.W_OK) or not path.exists():
         return None
-    with suppress(sqlite3.Error):
-        connection = _connect(path, "ro&immutable=1")
-        try:
-            if _pragma(connection, "application_id") == schema.APPLICATION_ID:
-                return connection
-        except sqlite3.Error:
-            pass
-        connection.close()
+    with suppress(sqlite3.Error), ExitStack() as stack:
+        connection = stack.enter_context(closing(_connect(path, "ro&immutable=1")))
+        if _pragma(connection, "application_id") == schema.APPLICATION_ID:
+            stack.pop_all()
+            return connection
     return None
 
 

@@ -204,15 +204,13 @@ def stretches(
 def _stretches(
     connection: sqlite3.Connection, rows: str, width_s: int, span: dict[str, Any]
 ) -> Iterator[Stretch]:
-    limit_s = MISSING_S + width_s
     begin: float | None = None
     before = 0.0
     for first, last in _without_gap(connection, rows, width_s, span):
-        if begin is None:
-            begin = first
-        elif first - before > limit_s:
+        if begin is not None and first - before > MISSING_S + width_s:
             yield begin, before + width_s
-            begin = first
+            begin = None
+        begin = first if begin is None else begin
         before = last
     if begin is not None:
         yield begin, before + width_s
@@ -283,18 +281,18 @@ def holders(connection: sqlite3.Connection, since_s: float, until_s: float) -> l
     if hours_s < tail_s:
         pieces.insert(0, _HOURS)
     query = _HOLDERS.format(pieces=" UNION ALL ".join(pieces))
-    return [_tenure(row) for row in connection.execute(query, values)]
-
-
-def _tenure(row: tuple[Any, ...]) -> Coverage:
-    uid, pid, started, held, taken, whole, minutes, peak, first, last = row
-    return Coverage(
-        device_uid=uid,
-        process=ProcessKey(pid=pid, started_at_s=started),
-        gib_hours=None if held is None else held / _GIB / 60.0,
-        gpu_hours=taken / 60.0 if whole and taken is not None else None,
-        whole_hours=minutes / 60.0,
-        peak_bytes=peak,
-        first_at_s=float(first),
-        last_at_s=float(last),
-    )
+    return [
+        Coverage(
+            device_uid=uid,
+            process=ProcessKey(pid=pid, started_at_s=started),
+            gib_hours=None if held is None else held / _GIB / 60.0,
+            gpu_hours=taken / 60.0 if complete and taken is not None else None,
+            whole_hours=minutes / 60.0,
+            peak_bytes=peak,
+            first_at_s=float(first),
+            last_at_s=float(last),
+        )
+        for uid, pid, started, held, taken, complete, minutes, peak, first, last in (
+            connection.execute(query, values)
+        )
+    ]
