@@ -180,7 +180,7 @@ def diagnose(
     program = next((e for e in reversed(recent) if e.hardware is False), None)
     if program is not None:
         when = units.clock(program.at_s, now_s=now_s)
-        sentence = f"the application's doing: {program.text}, at {when}"
+        sentence = f"caused by the application: {program.text}, at {when}"
         return Diagnosis(word="application", sentence=sentence, event=program)
     either = next((e for e in reversed(recent) if e.kind == "xid" and e.hardware is None), None)
     if either is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.core import units
 from gpuwatchd.core.design import FLAGS, SEVERITY_KINDS
+from gpuwatchd.core.model import outdated_s
 
 if TYPE_CHECKING:
     from gpuwatchd.charts.chart_model import Forecast, Mark, Picture
@@ -194,7 +195,6 @@ def ahead_s(at_s: float) -> float:
 # Words and marks on a chart: what stands together, and how it looks.
 
 _SAME_S = 60.0
-_FRESH_S = 600.0
 _KINDS = ("alert", "event", "restart", "resolved", "asked", "saved", "began", "ended")
 _GRAVE = ("critical", "warning", "info")
 """What matters most first."""
@@ -268,19 +268,9 @@ def _told(mark: Mark, found: list[Group]) -> bool:
     )
 
 
-def since_judged(forecast: Forecast, now_s: float) -> float:
-    """Return by how much the time that is left is shorter than it was foreseen, seconds.
-
-    Of a judgement of now 0: the words beside a picture tell the figures of the judgement itself,
-    and one thing has one number.
-    """
-    passed_s = now_s - forecast.judged_at_s
-    return passed_s if passed_s > _FRESH_S else 0.0
-
-
 def limit_texts(forecast: Forecast, now_s: float) -> list[str]:
     """Return when it is full, the longest form first."""
-    passed_s = since_judged(forecast, now_s)
+    passed_s = outdated_s(forecast.judged_at_s, forecast.mid_s, now_s)
     mid_s = max(0.0, (forecast.mid_s or 0.0) - passed_s)
     short = f"full in {units.duration(mid_s)}"
     if forecast.low_s is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.charts.scales import since_judged
+from gpuwatchd.charts.scales import limit_texts
 from gpuwatchd.core import units
 from gpuwatchd.core.design import FLAGS, LEGEND
 
@@ -73,16 +73,7 @@ def _future(forecast: Forecast, now_s: float) -> str:
     rate = f"The fit grows {units.rate(forecast.rate_bytes_per_s)}"
     if forecast.mid_s is None:
         return f"{rate}; there is no forecast of when memory is full."
-    passed_s = since_judged(forecast, now_s)
-    left_s = max(0.0, forecast.mid_s - passed_s)
-    full = f"full in {units.duration(left_s)}"
-    if forecast.low_s is None:
-        return f"{rate}: {full}."
-    early = units.duration(max(0.0, forecast.low_s - passed_s))
-    if forecast.high_s is None:
-        return f"{rate}: {full} (at least {early})."
-    late = units.duration(max(0.0, forecast.high_s - passed_s))
-    return f"{rate}: {full} ({early} to {late})."
+    return f"{rate}: {limit_texts(forecast, now_s)[0]}."
 
 
 def extremes(curve: Curve) -> tuple[float | None, float | None]:

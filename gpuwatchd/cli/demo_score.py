@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpuwatchd.core import units
-from gpuwatchd.core.model import Finding, Subject, Value
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers.base import Eta, fill
+from gpuwatchd.view.answers.program import Scored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpuwatchd.collect.simulate import Planted
-    from gpuwatchd.core.model import Alert, EtaRange
-
-
-class Row(Value, frozen=True, kw_only=True):
-    """One program of the script (over all its restarts) and what was said about it."""
-
-    program: str
-    planted: str
-    """Pattern, with "leak" where it is one; "nothing" where nothing was planted."""
-    found: str
-    watch_s: float | None
-    """World time of the first watch, seconds since the demo began."""
-    alert_s: float | None
-    """World time of the first alert."""
-    eta: EtaRange | None
-    """What the first alert said."""
-    true_eta_s: float | None
-    """Time from the first alert to the real out-of-memory; None: never."""
-    leak: bool
-    right: bool
+    from gpuwatchd.core.model import Alert, Finding, Subject
 
 
 class _Story(msgspec.Struct, kw_only=True):
@@ -71,7 +52,7 @@ class DemoScore:
                 story.firing = alert
                 story.watch_at_s = story.watch_at_s or alert.watch_at_s
 
-    def rows(self, truth: Iterable[Planted]) -> list[Row]:
+    def rows(self, truth: Iterable[Planted]) -> list[Scored]:
         """Return one row per planted program, and one per alert that nobody planted."""
         programs: dict[str, list[Planted]] = {}
         for planted in truth:
@@ -85,20 +66,20 @@ class DemoScore:
                 rows.append(self._unplanted(story, story.firing))
         return rows
 
-    def _row(self, program: str, runs: list[Planted]) -> Row:
+    def _row(self, program: str, runs: list[Planted]) -> Scored:
         stories = [(run, self._stories.get(run.subject.id)) for run in runs]
         fired = [(run, story.firing) for run, story in stories if story and story.firing]
         watched = [story.watch_at_s for _, story in stories if story and story.watch_at_s]
         run, alert = fired[0] if fired else (runs[0], None)
         at_s = alert.firing_at_s if alert is not None else None
         in_time = at_s is not None and (run.oom_at_s is None or at_s < run.oom_at_s)
-        return Row(
+        return Scored(
             program=program,
             planted=f"{run.pattern} leak" if run.leak else run.pattern,
             found=self._found(runs, alert, watched=bool(watched)),
             watch_s=self._since(min(watched)) if watched else None,
             alert_s=self._since(at_s),
-            eta=alert.finding.eta if alert is not None else None,
+            eta=None if alert is None else fill(Eta, alert.finding.eta),
             true_eta_s=None if run.oom_at_s is None or at_s is None else run.oom_at_s - at_s,
             leak=run.leak,
             right=in_time if run.leak else alert is None,
@@ -111,14 +92,14 @@ class DemoScore:
         pattern = last.pattern if last is not None else "nothing"
         return f"{pattern} (watch)" if watched else pattern
 
-    def _unplanted(self, story: _Story, alert: Alert) -> Row:
-        return Row(
+    def _unplanted(self, story: _Story, alert: Alert) -> Scored:
+        return Scored(
             program=alert.title or story.subject.id,
             planted="nothing",
             found=f"{alert.finding.pattern} ALERT",
             watch_s=self._since(story.watch_at_s),
             alert_s=self._since(alert.firing_at_s),
-            eta=alert.finding.eta,
+            eta=fill(Eta, alert.finding.eta),
             true_eta_s=None,
             leak=False,
             right=False,
@@ -128,7 +109,7 @@ class DemoScore:
         return None if at_s is None else at_s - self.began_s
 
 
-def verdict_line(rows: Iterable[Row], *, simulated_s: float) -> str:
+def verdict_line(rows: Iterable[Scored], *, simulated_s: float) -> str:
     """Return the result in one sentence."""
     rows = list(rows)
     leaks = [row for row in rows if row.leak]
@@ -147,11 +128,11 @@ HEADERS = ("GPU, program", "planted", "found", "when", "ETA", "true ETA", "right
 WRONG = "NO"
 
 
-def cells(row: Row, *, wide: bool) -> list[str]:
+def cells(row: Scored, *, wide: bool) -> list[str]:
     """Return the row as people read it; ``wide`` has room for the interval of the prediction."""
     text = "-"
-    if row.eta is not None:
-        eta = row.eta
+    eta = row.eta
+    if eta is not None and eta.low_s is not None and eta.mid_s is not None:
         text = units.band(eta.low_s, eta.mid_s, eta.high_s) if wide else units.duration(eta.mid_s)
     return [
         row.program.removeprefix("GPU "),
@@ -162,13 +143,3 @@ def cells(row: Row, *, wide: bool) -> list[str]:
         "-" if row.true_eta_s is None else units.duration(row.true_eta_s),
         "yes" if row.right else WRONG,
     ]
-
-
-def row_json(row: Row) -> dict[str, Any]:
-    """Return the row for programs."""
-    return {
-        **envelope.fields(row, "program planted leak found watch_s alert_s"),
-        "eta": envelope.eta_json(row.eta),
-        "true_eta_s": row.true_eta_s,
-        "right": row.right,
-    }

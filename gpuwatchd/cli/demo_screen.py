@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from gpuwatchd.cli import demo_score, output
 from gpuwatchd.core import units
 from gpuwatchd.pipeline import messages
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers.base import DeviceId, ProcessId, fill, verdict
+from gpuwatchd.view.answers.program import (
+    DemoBegins,
+    DemoEnds,
+    DemoEvent,
+    DemoGoesOn,
+    DemoStarted,
+    DemoSummary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +34,13 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Finding
     from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
     from gpuwatchd.view import blocks
+    from gpuwatchd.view.answers.base import Answer
+    from gpuwatchd.view.answers.program import Scored
 
 # Three ways to show the demo: plain lines, a live table, NDJSON.
 
-_KINDS = {
+EventKind = Literal["watch", "alert", "escalated", "cleared", "recovered", "crashed", "pop-up"]
+_KINDS: dict[EventKind, str] = {
     "watch": "yellow",
     "alert": "red-bold",
     "escalated": "red-bold",
@@ -46,8 +57,7 @@ _WIDE = 100
 class Event(NamedTuple):
     """One thing worth a line."""
 
-    kind: str
-    """One of watch, alert, escalated, cleared, recovered, crashed, pop-up."""
+    kind: EventKind
     world_s: float
     """World seconds since the demo began."""
     words: str
@@ -123,7 +133,7 @@ class Lines:
         lines += [[" " * margin + line] for line in rest]
         return lines
 
-    def end(self, rows: Sequence[demo_score.Row], *, simulated_s: float) -> None:
+    def end(self, rows: Sequence[Scored], *, simulated_s: float) -> None:
         """Write the final table and the next command."""
         self.out.line()
         wide = not self.out.terminal or self.out.width >= _WIDE
@@ -157,47 +167,40 @@ class Json:
 
     def begin(self, title: str, note: str) -> None:
         """Write the first object."""
-        self._write({"event": "started", "world_s": 0.0, "title": title, "note": note})
+        _emit(DemoBegins, DemoStarted(event="started", world_s=0.0, title=title, note=note))
 
     def update(self, state: LiveState, world_s: float, events: Sequence[Event]) -> None:  # noqa: ARG002
         """Write the events of this tick."""
         devices = {item.device.uid: item.device for item in state.devices}
         for event in events:
-            data: dict[str, Any] = {
-                "event": event.kind,
-                "world_s": event.world_s,
-                "at": units.instant(state.taken_at_s),
-                "text": event.words,
-            }
+            data = DemoEvent(
+                event=event.kind,
+                world_s=event.world_s,
+                at=units.instant(state.taken_at_s) or "",
+                text=event.words,
+            )
             if event.alert is not None:
                 subject = event.alert.subject
-                device, process = devices.get(subject.device_uid), subject.process
-                data |= {
-                    "key": event.alert.key,
-                    "device": None if device is None else envelope.device_json(device),
-                    "pid": None if process is None else process.pid,
-                    "started_at": None if process is None else units.instant(process.started_at_s),
-                    "verdict": envelope.verdict_json(event.alert.finding),
-                }
-            self._write(data)
+                data.key = event.alert.key
+                data.device = fill(DeviceId, devices.get(subject.device_uid))
+                process = fill(ProcessId, subject.process)
+                data.pid = None if process is None else process.pid
+                data.started_at = None if process is None else process.started_at
+                data.verdict = verdict(event.alert.finding)
+            _emit(DemoGoesOn, data)
 
-    def end(self, rows: Sequence[demo_score.Row], *, simulated_s: float) -> None:
+    def end(self, rows: Sequence[Scored], *, simulated_s: float) -> None:
         """Write the last object."""
-        self._write(
-            {
-                "event": "summary",
-                "world_s": simulated_s,
-                "text": demo_score.verdict_line(rows, simulated_s=simulated_s),
-                "rows": [demo_score.row_json(row) for row in rows],
-            }
-        )
+        words = demo_score.verdict_line(rows, simulated_s=simulated_s)
+        summary = DemoSummary(event="summary", world_s=simulated_s, text=words, rows=tuple(rows))
+        _emit(DemoEnds, summary)
 
     def close(self) -> None:
         """Nothing to restore."""
 
-    @staticmethod
-    def _write(data: dict[str, Any]) -> None:
-        output.emit("demo", data, source="simulate")
+
+def _emit(kind: type[Answer], data: object) -> None:
+    output.emit_answer(kind, data, source="simulate")
 
 
 Show = Lines | Json
@@ -258,7 +261,7 @@ class Screen(Lines):
         self._drawn_s = now_s
         self._live.update(self._picture(state, world_s), refresh=True)
 
-    def end(self, rows: Sequence[demo_score.Row], *, simulated_s: float) -> None:
+    def end(self, rows: Sequence[Scored], *, simulated_s: float) -> None:
         """Replace the live table by what remains: heading, events, final table."""
         self.close()
         super().begin(self._title, self._note)

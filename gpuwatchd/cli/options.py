@@ -218,5 +218,5 @@ user_option = click.option(
 """Fills :class:`Globals`, as ``--wide`` does."""
 exit_code_option = click.option("--exit-code", is_flag=True, help="Exit 3 when a leak is found.")
 wide_option = click.option(
-    "--wide", is_flag=True, expose_value=False, callback=_keep, help="All that is known."
+    "--wide", is_flag=True, expose_value=False, callback=_keep, help="Show all details."
 )

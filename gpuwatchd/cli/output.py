@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpuwatchd.core.errors import FINDINGS, OK
 from gpuwatchd.view.blocks import Flow, Page, use_colour
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
     from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.view.answers.envelope import Answered
     from gpuwatchd.view.blocks import Block
-    from gpuwatchd.view.queries.live_answers import Answered
 
 _SGR = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36",
@@ -24,29 +22,8 @@ _SGR = {
 }  # fmt: skip
 
 
-_handed: ContextVar[list[Any] | None] = ContextVar("handed", default=None)
-
-
-@contextmanager
-def capture_json(words: Sequence[str]) -> Iterator[list[Any]]:
-    """Collect what this thread emits as JSON instead of writing it: we ask a verb by ``words``."""
-    from gpuwatchd.view.queries import state_location  # noqa: PLC0415 - a server alone asks so
-
-    kept: list[Any] = []
-    before, typed = _handed.set(kept), state_location.asked_as.set(tuple(words))
-    try:
-        yield kept
-    finally:
-        _handed.reset(before)
-        state_location.asked_as.reset(typed)
-
-
 def emit_json(value: Any) -> None:
     """Write one object and a newline to stdout, and flush."""
-    handed = _handed.get()
-    if handed is not None:
-        handed.append(value)
-        return
     import msgspec  # noqa: PLC0415
 
     line = msgspec.json.encode(value) + b"\n"
@@ -59,13 +36,6 @@ def emit_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def emit(verb: str, data: Any, **more: Any) -> None:
-    """Write the answer of a verb that succeeded; the rest is what ``envelope.answer`` takes."""
-    from gpuwatchd.view.answers import envelope  # noqa: PLC0415 - only for those who want JSON
-
-    emit_json(envelope.answer(verb, data, **more))
-
-
 def emit_answer(kind: type[Any], data: Any, **more: Any) -> None:
     """Write the answer of a verb that succeeded; the rest is what ``answer_of`` takes."""
     from gpuwatchd.view.answers import envelope  # noqa: PLC0415 - only for those who want JSON
@@ -74,9 +44,14 @@ def emit_answer(kind: type[Any], data: Any, **more: Any) -> None:
 
 
 def emit_answered(answered: Answered, *, exit_code: bool = False) -> int:
-    """Write an answer, and return the exit code; that of findings only where it is asked for."""
+    """Write an answer, and return its exit code; ``exit_code`` asks for that of findings."""
     emit_json(answered.answer)
-    return OK if answered.exit_code == FINDINGS and not exit_code else answered.exit_code
+    return code_of(answered.exit_code, findings=exit_code)
+
+
+def code_of(code: int, *, findings: bool) -> int:
+    """Return an exit code; that of findings only where it is asked for."""
+    return OK if code == FINDINGS and not findings else code
 
 
 def columns(stream: TextIO, environ: Mapping[str, str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -82,8 +81,6 @@ class Verbs(click.Group):
 
 
 _loaded: dict[str, click.Command] = {}
-_loading = threading.RLock()
-"""The server of the live page asks several verbs at once; each gets its global flags once."""
 
 
 def load(name: str) -> click.Command:
@@ -94,17 +91,16 @@ def load(name: str) -> click.Command:
     ImportError
         When its module (or something that it needs) is missing.
     """
-    with _loading:
-        if name not in _loaded:
-            from gpuwatchd.core import registry  # noqa: PLC0415
+    if name not in _loaded:
+        from gpuwatchd.core import registry  # noqa: PLC0415
 
-            try:
-                command: click.Command = registry.load(COMMANDS, name)
-            except AttributeError as error:
-                raise ImportError(str(error)) from error
-            _loaded[name] = options.add_globals(command)
-            options.name_page(command, name)
-        return _loaded[name]
+        try:
+            command: click.Command = registry.load(COMMANDS, name)
+        except AttributeError as error:
+            raise ImportError(str(error)) from error
+        _loaded[name] = options.add_globals(command)
+        options.name_page(command, name)
+    return _loaded[name]
 
 
 def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001

@@ -88,7 +88,7 @@ def masked(value: object) -> object:
     return text.mask_argv([value])[0] if isinstance(value, str) and value else value
 
 
-def plain(value: object) -> object:
+def plain(value: object) -> Any:
     """Return a value as JSON may have it; durations as the configuration writes them.
 
     Examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli import exits, output
+from gpuwatchd.cli import output
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.queries import current_state
 
@@ -29,9 +29,7 @@ def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
     current_state.narrow(view, pids)
     whole = not pids and not flags.user
     status.show(output.Out(flags), view, whole=whole, verbose=flags.verbose, wide=flags.wide)
-    if all(item.reading is None for item in view.devices):
-        return exits.FAILED
-    return exits.FINDINGS if exit_code and current_state.leaks(view, whole=whole) else exits.OK
+    return output.code_of(current_state.exit_code(view, flags, pids), findings=exit_code)
 
 
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
@@ -46,9 +44,7 @@ def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: 
     next_at_s = time.monotonic()
     while True:
         try:
-            view = current_state.load_view(flags)
-            current_state.narrow(view, pids)
-            _show(flags, view, whole=not pids and not flags.user)
+            _show(flags, pids)
         except GpuwatchdError as error:
             if done == 0:
                 raise
@@ -60,13 +56,19 @@ def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: 
         time.sleep(max(0.0, next_at_s - time.monotonic()))
 
 
-def _show(flags: Globals, view: current_state.View, *, whole: bool) -> None:
+def _show(flags: Globals, pids: Sequence[int]) -> None:
     if flags.json:
-        output.emit_json(status.answer("watch", view))
+        from gpuwatchd.view.answers.current import Watch  # noqa: PLC0415 - Structs come with it
+        from gpuwatchd.view.queries import live_answers  # noqa: PLC0415
+
+        output.emit_answered(live_answers.status(flags, pids, kind=Watch))
         return
+    view = current_state.load_view(flags)
+    current_state.narrow(view, pids)
     out = output.Out(flags)
     if out.terminal and out.colour:
         out.raw(_HOME_AND_CLEAR)
     out.line(time.strftime("%H:%M:%S"))
+    whole = not pids and not flags.user
     status.show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide)
     out.flush()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.core.config import SourcesSection
+    from gpuwatchd.core.model import Fault
     from gpuwatchd.core.ports import Source
 
 AUTO: Final = "auto"
@@ -90,7 +91,7 @@ def is_known(word: str) -> bool:
     return word == AUTO or word.partition(":")[0] in collect.SOURCES
 
 
-def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[tuple[str, ProblemCode]]:
+def absences(reasons: Iterable[tuple[Choice, Fault | None]]) -> list[tuple[str, ProblemCode]]:
     """Return what to tell of sources that give nothing, one sentence each with its code.
 
     Parameters
@@ -100,44 +101,26 @@ def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[tuple[str, Pr
 
     Examples
     --------
+    >>> from gpuwatchd.core.model import Fault
     >>> nvml, drm = Choice("nvml", optional=True), Choice("drm", optional=True)
-    >>> absences([(nvml, "nvml: no driver"), (drm, None)])
+    >>> no_driver = Fault(where="nvml", why="no driver: lib.so is missing", brief="no driver")
+    >>> absences([(nvml, no_driver), (drm, None)])
     []
-    >>> absences([(nvml, "nvml: no driver: lib.so is not there (get it)"), (drm, "drm: no card")])
+    >>> absences([(nvml, no_driver), (drm, Fault(where="drm", why="no card"))])
     [('no GPU found: no driver; no card', <ProblemCode.NO_GPU: 'no-gpu'>)]
     """
-    all_of_them = list(reasons)
-    told = [
-        (why, ProblemCode.OTHER)
-        for choice, why in all_of_them
-        if why is not None and not choice.optional
-    ]
-    quiet = [why for choice, why in all_of_them if why is not None and choice.optional]
-    if quiet and len(told) + len(quiet) == len(all_of_them):
-        told.append((none_found(quiet), ProblemCode.NO_GPU))
-    return told
+    pairs = list(reasons)
+    absent = [(choice, fault) for choice, fault in pairs if fault is not None]
+    problems = [(it.text, ProblemCode.OTHER) for choice, it in absent if not choice.optional]
+    quiet = [fault for choice, fault in absent if choice.optional]
+    if quiet and len(absent) == len(pairs):
+        problems.append((none_found(quiet), ProblemCode.NO_GPU))
+    return problems
 
 
-def none_found(reasons: Iterable[str]) -> str:
-    """Return in one short sentence that no source has a GPU; ``doctor`` tells each in full.
-
-    Parameters
-    ----------
-    reasons
-        Why each source gives nothing, the gist before the first colon; its name may lead it.
-
-    Examples
-    --------
-    >>> none_found(["drm: no card: the kernel lists none (lspci -k)", "no driver"])
-    'no GPU found: no card; no driver'
-    """
-    parts = []
-    for reason in reasons:
-        kind, colon, rest = reason.partition(": ")
-        words = rest if colon and kind.partition(" ")[0] in collect.SOURCES else reason
-        gist = words.partition(": ")[0].partition(" (")[0]
-        parts.append(text.cut_words(gist, _GIST))
-    return f"{NONE}: {'; '.join(parts)}"
+def none_found(faults: Iterable[Fault]) -> str:
+    """Return in one short sentence that no source has a GPU; ``doctor`` tells each in full."""
+    return f"{NONE}: {'; '.join(text.cut_words(it.brief or it.why, _GIST) for it in faults)}"
 
 
 def make(word: str, section: SourcesSection) -> Source:
@@ -164,7 +147,9 @@ def make(word: str, section: SourcesSection) -> Source:
         found = registry.load(collect.SOURCES, kind)
     except ImportError as error:
         raise SourceUnavailable(
-            f"{kind}: cannot be loaded: {error}", page="errors#installation"
+            f"{kind}: cannot be loaded: {error}",
+            page="errors#installation",
+            brief="cannot be loaded",
         ) from error
     source: Source = found(**settings)
     return source

@@ -78,6 +78,11 @@ class SourceUnavailable(SourceError):
 
     default_page = "errors#no-gpu"
 
+    def __init__(self, message: str, *, hint: str = "", page: str = "", brief: str = "") -> None:
+        super().__init__(message, hint=hint, page=page)
+        self.brief = brief
+        """The message in few words, where that is longer."""
+
 
 class DeviceLost(SourceError):
     """A device answered before and does not answer now."""

@@ -154,7 +154,7 @@ class Daemon:
             runtime_dir=self.runtime_dir,
             message_dispatcher=self._new_dispatcher(self.config),
             fresh=lambda position: selection.make(self._chosen[position].word, self._begun.sources),
-            absences=lambda whys: selection.absences(zip(self._chosen, whys, strict=True)),
+            absences=lambda faults: selection.absences(zip(self._chosen, faults, strict=True)),
         )
         self.pipeline.pressed.file = None if file is None else file.absolute()
         self.letting_go = DriverRelease(self.runtime_dir, self.pipeline.workers.values())

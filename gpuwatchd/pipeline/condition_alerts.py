@@ -213,7 +213,7 @@ _WORDS: Final[dict[HoldingKind, str]] = {
     "orphaned-runner": "held by a runner that its server has forgotten",
     "no-model": "held by a server without a model",
     "leaked-kv": "held by a cache that its server does not use",
-    "hung-rank": "held by a rank that waits for its job in vain",
+    "hung-rank": "held by a rank that waits for ranks that have ended",
     "idle": "held by an idle process",
 }
 

@@ -62,7 +62,7 @@ def news(
     *,
     from_s: float,
 ) -> DigestContent:
-    """Choose what belongs into a digest.
+    """Choose what belongs in a digest.
 
     Parameters
     ----------

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd.core.model.findings import with_blame
 from gpuwatchd.pipeline import action_handler, messages
 from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.pipeline.track_evaluation import subject_facts
@@ -53,7 +54,7 @@ def with_attribution(
         },
         complete=fresh and kind == "dedicated" and ledger is not None and ledger.state == "whole",
     )
-    told = msgspec.structs.replace(alert, finding=msgspec.structs.replace(finding, blame=shares))
+    told = msgspec.structs.replace(alert, finding=with_blame(finding, shares))
     if track is not None and track.alert is not None and track.alert.key == alert.key:
         track.alert = told
     return told

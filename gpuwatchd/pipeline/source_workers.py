@@ -101,11 +101,6 @@ class SourceWorker:
             return answer
         return self._failed(answer, now_mono_s)
 
-    @property
-    def why_absent(self) -> str | None:
-        """Why the source gives nothing at present, in one sentence."""
-        return None if self.absent is None else self.absent.text
-
     def _whole(self, sample: Sample) -> Fault | None:
         """Return what a sample says of the source as a whole: it answers, but not for its GPUs."""
         if sample.readings and all(each.state in _LEFT_ALONE for each in sample.readings):
@@ -143,8 +138,9 @@ class SourceWorker:
     def _failed(self, error: Exception, now_mono_s: float) -> Fault | None:
         hint = error.hint if isinstance(error, GpuwatchdError) else ""
         why = str(error) or type(error).__name__
-        told = f"{why} ({hint})" if hint else why
-        self.absent = Fault(where=self.source.name, why=told)
+        brief = getattr(error, "brief", "") or why
+        full = f"{why} ({hint})" if hint else why
+        self.absent = Fault(where=self.source.name, why=full, brief=brief)
         if isinstance(error, SourceUnavailable):
             self._retry_at_s = now_mono_s + self._retry_step_s
             self._retry_step_s = min(2 * self._retry_step_s, _RETRY_LAST_S)

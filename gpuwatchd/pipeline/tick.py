@@ -150,7 +150,7 @@ class Pipeline:
         runtime_dir: Path | None = None,
         message_dispatcher: Dispatcher | None = None,
         fresh: Callable[[int], Source] | None = None,
-        absences: Callable[[list[str | None]], list[Problem]] | None = None,
+        absences: Callable[[list[Fault | None]], list[Problem]] | None = None,
         wall: Callable[[], float] = time.time,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -378,10 +378,10 @@ class Pipeline:
 
     def problems(self) -> list[Problem]:
         """Return what is missing or broken now, one sentence each with its code."""
-        reasons = [worker.why_absent for worker in self.workers.values()]
+        faults = [worker.absent for worker in self.workers.values()]
         other = ProblemCode.OTHER
         told = (
-            self._absences(reasons) if self._absences else [(why, other) for why in reasons if why]
+            self._absences(faults) if self._absences else [(it.text, other) for it in faults if it]
         )
         texts = self._guard.whys
         texts += [*self.watcher.unjudged.values(), *self.alert_notifier.failing.values()]

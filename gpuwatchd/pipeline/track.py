@@ -9,7 +9,16 @@ import msgspec
 from gpuwatchd.analysis import frameworks
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Ending, Reason
-from gpuwatchd.core.model import LEAK_PATTERNS, Alert, Device, Finding, ProcessInfo, Series, Subject
+from gpuwatchd.core.model import (
+    LEAK_PATTERNS,
+    Alert,
+    Device,
+    Finding,
+    ProcessInfo,
+    Series,
+    Subject,
+    limit_of,
+)
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.core.model.findings import Clause, dismissed_finding, reason_fields
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
@@ -106,15 +115,10 @@ class Headroom(msgspec.Struct, kw_only=True):
     """Subject id -> bytes/s at which it is being seen to leak: all take from the same room."""
 
     def limit(self, newest: float | None, *, whole: bool) -> float | None:
-        """Return where a subject that holds ``newest`` bytes runs out; None when unknown.
-
-        What it holds and what is free, at this instant: neither the driver's reserve nor, where
-        memory is shared with the host, what other programs hold is ever free.
-        """
+        """Return where a subject that holds ``newest`` bytes runs out; None when unknown."""
         held = self.used_bytes if whole and self.used_bytes is not None else newest
-        if self.free_bytes is None or held is None:
-            return self.total_bytes if whole else None
-        return held + self.free_bytes
+        limit = limit_of(held, self.free_bytes)
+        return self.total_bytes if limit is None and whole else limit
 
     def note_free(self, now_s: float) -> None:
         """Remember when there was last hardly any room."""
@@ -146,7 +150,7 @@ class Headroom(msgspec.Struct, kw_only=True):
 
 
 def _grew(finding: Finding, stopped_at_s: float | None, now_s: float) -> str:
-    """Return "grew by 2.1 GiB, stopped 5m 00s ago"."""
+    """Return "grew by 2.1 GiB, stopped 5 min ago"."""
     text = "grew" if finding.growth_bytes is None else f"grew by {units.size(finding.growth_bytes)}"
     ago_s = 0.0 if stopped_at_s is None else now_s - stopped_at_s
     when = f"{units.duration(ago_s)} ago" if ago_s >= 1.0 else "just now"
@@ -184,7 +188,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     info: ProcessInfo | None = None
     """Who it is, where it is a process."""
     baseline_bytes: float | None = None
-    """What is normal of memory that nobody owns."""
+    """What is normal of memory that no process owns."""
     job: JobKey | None = None
     """Job that it is a rank of, and whether it is about the host's memory."""
     lead: Track | None = None
@@ -245,6 +249,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             util_pct=self.room.util_pct,
             history=self.history,
             age_s=None if begun_s is None or not values.size else float(t_s[-1]) - begun_s,
+            alerted=None if self.alert is None else self.alert.finding,
         )
 
     @property

@@ -17,7 +17,7 @@ from gpuwatchd.analysis import attribution, frameworks
 from gpuwatchd.core.codes import Ending, Hold
 from gpuwatchd.core.model import Alert, AlertSubject, Finding, Pattern, Series, Severity
 from gpuwatchd.core.model.alerts import Title
-from gpuwatchd.core.model.findings import Clause, reason_fields, with_reason
+from gpuwatchd.core.model.findings import Clause, reason_fields, with_blame, with_reason
 from gpuwatchd.pipeline import titles
 from gpuwatchd.pipeline.job_ranks import Ranks, suppress_for_lead, unsuppress
 from gpuwatchd.pipeline.rule_settings import rules_of
@@ -285,7 +285,7 @@ class Watcher:
         before = track.alert
         if before is not None and finding.tier != "none" and not finding.blame and not led:
             # Asked for when the alert opened; it stays until its state changes.
-            finding = msgspec.structs.replace(finding, blame=before.finding.blame)
+            finding = with_blame(finding, before.finding.blame)
         outcome = alerts.evaluate(
             finding,
             before,

@@ -102,7 +102,7 @@ class Launchd:
     def probe(self) -> Availability:
         """Say whether this user's graphical session has a launchd domain."""
         if shutil.which("launchctl", path=self._environ.get("PATH")) is None:
-            return Availability(ok=False, reason="launchctl is not here")
+            return Availability(ok=False, reason="launchctl is not installed")
         if self._launchctl("print", self._domain).code:
             return Availability(
                 ok=False,

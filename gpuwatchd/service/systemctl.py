@@ -307,7 +307,7 @@ def _hints(values: Mapping[str, str], state: _State, code: int | None, ctl: Syst
     if values.get("LoadState") == "masked":
         return [f"{ctl.shown} unmask gpuwatchd"]
     if values.get("LoadState") in {"bad-setting", "error"}:
-        return [f"systemd refuses the unit: {ctl.own('install')} writes it anew"]
+        return [f"systemd refuses the unit: {ctl.own('install')} writes it again"]
     if state == "failed" or (state == "starting" and result != "success"):
         hints += _why_failed(result, code, ctl)
     elif state == "stopped":

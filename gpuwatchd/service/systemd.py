@@ -64,7 +64,7 @@ class Systemd:
     def probe(self) -> Availability:
         """Say whether the manager can be reached."""
         if self._find("systemctl") is None:
-            return Availability(ok=False, reason="systemctl is not here")
+            return Availability(ok=False, reason="systemctl is not installed")
         why = self._ctl.unreachable()
         if why:
             return Availability(ok=False, reason=why, hint=self._ctl.login_hint)
@@ -271,7 +271,7 @@ class Systemd:
             texts.append("account and configuration go with the package: sudo apt purge gpuwatchd")
         if not self._system and _lingers(self._run):
             texts.append(
-                "you go on lingering, other services may need it; if none does:"
+                "linger stays enabled, other services may need it; if none does:"
                 f" loginctl disable-linger {user_name()}"
             )
         return texts

@@ -93,7 +93,7 @@ def need_ours(unit: Path, edit: str) -> None:
             _NAME,
             "service install",
             f"{unit} was not written by gpuwatchctl",
-            hint=f"move it away; changes of yours belong into: {edit} edit gpuwatchd",
+            hint=f"move it away; changes of yours belong in: {edit} edit gpuwatchd",
         )
 
 

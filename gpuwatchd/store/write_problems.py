@@ -159,7 +159,7 @@ class WriteProblems:
                 size = size if busy else 0
         self.set(
             "wal",
-            f"a program reads the history without end, so its log grew to {units.size(size)}; "
+            f"a program keeps a read transaction open, so its log grew to {units.size(size)}; "
             f"find it with: {database.who_has(file)}"
             if size > _WAL_GUARD_BYTES
             else None,

@@ -1,7 +1,7 @@
 """The program behind ``gpuwatchctl top``: its screens, its state, and how it ends.
 
-A screen is a :class:`~gpuwatchd.tui.page.Page` and one line in ``VIEWS``. Whatever opens one has
-chosen before what it is about: ``selected_device_uid`` and ``selected_process``.
+A screen is a :class:`~gpuwatchd.tui.base.TopScreen` and one line in ``VIEWS``. Whatever opens one
+has chosen before what it is about: ``selected_device_uid`` and ``selected_process``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from rich.console import Console
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.scrollbar import ScrollBar
 from textual.theme import Theme
 
 from gpuwatchd.core import design, registry
 from gpuwatchd.tui import polling
-from gpuwatchd.tui.page import Page
-from gpuwatchd.tui.strips import Painter
-from gpuwatchd.tui.widgets import bars, frame
+from gpuwatchd.tui.base import TopScreen, clock
+from gpuwatchd.tui.theme import Painter
+from gpuwatchd.tui.widgets.texts import ThinScrollBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,13 +78,19 @@ class TopApp(App[int]):
         (words, kind) for the last row of the screen; "" for none.
     """
 
-    CSS = "Screen { background: $background; color: $foreground; }"
+    CSS = """
+    Screen { background: $background; color: $foreground; }
+    .flat Choices > .option-list--option-highlighted {
+        background: transparent; text-style: reverse;
+    }
+    """
     ENABLE_COMMAND_PALETTE = False
+    ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "interrupt", show=False, priority=True),
-        Binding("ctrl+q", "leave", show=False, priority=True),
+        Binding("ctrl+c", "end(130)", show=False, priority=True),
+        Binding("ctrl+q", "end(0)", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False, priority=True),
-        Binding("ctrl+l", "again", show=False, priority=True),
+        Binding("ctrl+l", "all_again", show=False, priority=True),
     ]
 
     def __init__(
@@ -94,17 +101,18 @@ class TopApp(App[int]):
         ascii_only: bool = False,
         every_s: float = 1.0,
         first: View | None = None,
-        now: Callable[[], float] = frame.clock,
+        now: Callable[[], float] = clock,
     ) -> None:
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         self.query_asked = query
         self.painter = Painter(color, ascii_only=ascii_only)
-        if self.painter.ascii:
-            from textual.scrollbar import ScrollBar  # noqa: PLC0415 - where there is no Unicode
-
-            ScrollBar.renderer = bars.PlainScrollBar
-        self._colour()
+        ScrollBar.renderer = ThinScrollBar.use(self.painter)
+        if self.painter.rich:
+            ink = design.PARTS["ink"].dark
+            self.register_theme(Theme(THEME, primary=ink, foreground=ink, background=design.NIGHT))
+        self.theme = THEME if self.painter.rich else "ansi-dark"
+        self.set_class(not self.painter.rich, "flat")
         self.now_s = now
         self.every_s = every_s
         self.view: View | None = first
@@ -124,21 +132,6 @@ class TopApp(App[int]):
             legacy_windows=False, force_terminal=True, safe_box=False, soft_wrap=False,
             _environ={},
         )  # fmt: skip
-
-    def _colour(self) -> None:
-        if self.painter.rich:
-            parts = {name: one.dark for name, one in design.PARTS.items()}
-            self.register_theme(Theme(
-                name=THEME, primary=parts["curve"], background=design.NIGHT,
-                foreground=parts["ink"], surface=parts["surface"], panel=parts["surface"],
-                warning=design.LOOKS["leak"].dark, error=design.LOOKS["critical"].dark,
-                success=design.LOOKS["calm"].dark, accent=parts["curve"], dark=True,
-                variables={
-                    "scrollbar": parts["faint"], "scrollbar-background": parts["surface"],
-                    "scrollbar-hover": parts["ink"], "scrollbar-active": parts["ink"],
-                },
-            ))  # fmt: skip
-        self.theme = THEME if self.painter.rich else "ansi-dark"
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return none: the painter writes no colour that the terminal or its user will not have."""
@@ -214,6 +207,14 @@ class TopApp(App[int]):
             self.all_again()
         self.screen.check_idle()
 
+    def action_end(self, code: int) -> None:
+        """End with an exit code: Ctrl-C as it ends every other verb."""
+        self.exit(code)
+
+    def action_all_again(self) -> None:
+        """Paint everything again: something else has written on the terminal."""
+        self.all_again()
+
     def all_again(self) -> None:
         """Paint everything again, as soon as the terminal takes it."""
         if self.screen_stack and not self._exit:
@@ -231,27 +232,20 @@ class TopApp(App[int]):
             self._show()
 
     def _show(self) -> None:
-        if self._held:
-            self._owed = True
-            return
-        show = getattr(self.screen, "show", None)
-        if show is not None and self.view is not None:
-            show(self.view)
+        self._owed = self._held
+        if isinstance(self.screen, TopScreen) and self.view is not None and not self._held:
+            self.screen.show(self.view)
 
     def show_message(self, words: str, kind: Kind = "unknown") -> None:
         """Say something in the last row for a few seconds."""
-        self.notice = (words, kind)
+        self._notice((words, kind))
         if self._calm is not None:
             self._calm.stop()
-        self._calm = self.set_timer(NOTICE_S, self._quiet)
-        self._redraw()
+        self._calm = self.set_timer(NOTICE_S, lambda: self._notice(None))
 
-    def _quiet(self) -> None:
-        self.notice = None
-        self._redraw()
-
-    def _redraw(self) -> None:
-        if isinstance(self.screen, Page):
+    def _notice(self, notice: tuple[str, Kind] | None) -> None:
+        self.notice = notice
+        if isinstance(self.screen, TopScreen):
             self.screen.draw()
 
     def open(self, key: str) -> None:
@@ -263,8 +257,7 @@ class TopApp(App[int]):
             return
         if isinstance(self.screen, screen):
             return
-        below = (at for at, one in enumerate(self.screen_stack) if isinstance(one, screen))
-        for _ in self.screen_stack[next(below, len(self.screen_stack)) :]:
+        while any(isinstance(shown, screen) for shown in self.screen_stack):
             self.pop_screen()  # else they would be as many as keys were pressed
         self.push_screen(screen())
 
@@ -279,20 +272,6 @@ class TopApp(App[int]):
             self.exit(0)
         elif event.key == "escape" and len(self.screen_stack) > 2:
             self.pop_screen()
-
-    # Actions
-
-    def action_leave(self) -> None:
-        """End."""
-        self.exit(0)
-
-    def action_interrupt(self) -> None:
-        """End, as Ctrl-C ends every other verb."""
-        self.exit(130)
-
-    def action_again(self) -> None:
-        """Paint everything again: something else has written on the terminal."""
-        self.screen.refresh(layout=True)
 
     # A mistake of ours: textual would print what it looked like inside
 

@@ -48,17 +48,7 @@ class Failed(Message):
 
 
 class Feed:
-    """Looks again and again until it is stopped.
-
-    Parameters
-    ----------
-    query
-        Which GPUs, whose processes.
-    post
-        Called in the feed's thread with what was found.
-    every_s
-        Seconds between two looks.
-    """
+    """Looks again and again until it is stopped; ``post`` is called in its thread."""
 
     def __init__(self, query: Query, post: Callable[[Message], object], *, every_s: float) -> None:
         self._query = query

@@ -1,245 +1,41 @@
-"""What is answered: addresses, the verbs behind them, the views of the page, and its files."""
+"""What is answered: the addresses of the API, the views of the page, and its files."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
-import queue
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import click
 from starlette.responses import Response
-from starlette.routing import Route, Router
+from starlette.routing import Match, Route
 
-from gpuwatchd.cli import exits, output, program
 from gpuwatchd.core import errors
 from gpuwatchd.core.errors import GpuwatchdError, NotAllowed, StoreBusy
 from gpuwatchd.store import live
 from gpuwatchd.view.answers import envelope
-from gpuwatchd.view.queries import state_location
+from gpuwatchd.view.answers.envelope import Answered
+from gpuwatchd.view.queries import recorded_answers, silence_changes, state_location
 from gpuwatchd.view.query import Query
-from gpuwatchd.web import openapi, responses
-from gpuwatchd.web import pages as views
-from gpuwatchd.web.openapi import ENDPOINTS, PREFIX, BadQuery, Endpoint, words
+from gpuwatchd.web import openapi, pages, responses
+from gpuwatchd.web.openapi import ENDPOINTS, PREFIX, BadQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from gpuwatchd.web.openapi import Endpoint
+
     Handler = Callable[[Request], Awaitable[Response]]
 
 _LATE_S: Final = 10.0
-"""A live state that does not change any more is told again so often: its age is part of it."""
-
-
-class Api:
-    """Answers for one server.
-
-    Parameters
-    ----------
-    config, gpu
-        ``--config`` and ``--gpu`` of the server; the GPUs are those that are meant where a
-        request names none.
-    unexpected
-        Is told of errors that nobody foresaw.
-    """
-
-    def __init__(
-        self, *, config: Path | None, gpu: Sequence[str], unexpected: Callable[[Exception], None]
-    ) -> None:
-        self._config = config
-        self._gpu = tuple(gpu)
-        self._unexpected = unexpected
-        self._workers = Workers()
-        described = responses.page_of(openapi.encoded(), "application/json")
-        self._files = {**responses.pages(), f"{PREFIX}/openapi.json": described}
-
-    def app(self) -> ASGIApp:
-        """Return what answers requests."""
-        routes = [  # the key of an alert may have a slash in it
-            Route(
-                PREFIX + endpoint.path.replace("{id}", "{id:path}"),
-                self._reading(endpoint),
-                methods=["GET"],
-            )
-            for endpoint in ENDPOINTS
-        ]
-        routes += [
-            Route(f"{PREFIX}/snoozes", self._writing(openapi.snooze), methods=["POST"]),
-            Route(
-                f"{PREFIX}/snoozes/{{id:path}}",
-                self._taking("snooze", "clear"),
-                methods=["DELETE"],
-            ),
-            Route(f"{PREFIX}/feedback", self._writing(openapi.feedback), methods=["POST"]),
-            Route(
-                f"{PREFIX}/feedback/{{id:path}}",
-                self._taking("feedback", "undo"),
-                methods=["DELETE"],
-            ),
-            Route(f"{PREFIX}/page/{{name}}", self._view, methods=["GET"]),
-            Route("/healthz", _healthy, methods=["GET"]),
-            *(Route(address, self._file, methods=["GET"]) for address in self._files),
-        ]
-        return _Table(routes)
-
-    def close(self) -> None:
-        """Begin nothing any more."""
-        self._workers.close()
-
-    # ---- reading
-
-    def _reading(self, endpoint: Endpoint) -> Handler:
-        async def handle(request: Request) -> Response:
-            try:
-                wanted = words(
-                    endpoint, request.query_params.multi_items(), request.path_params.get("id")
-                )
-            except BadQuery as error:
-                return _failed(endpoint.verb, error, BAD_REQUEST)
-            whole = self._defaults(endpoint, wanted)
-            if endpoint.path != "/status":
-                return await self._ask(whole)
-            tag = _tag(whole)
-            if tag and tag in request.headers.get("if-none-match", ""):
-                return Response(status_code=304, headers={"etag": tag})
-            return await self._ask(whole, {"etag": tag} if tag else {})
-
-        return handle
-
-    def _defaults(self, endpoint: Endpoint, wanted: list[str]) -> list[str]:
-        """Return the words with the flags of the server behind the verb."""
-        more = [] if self._config is None else [f"--config={self._config}"]
-        has_gpu = any(parameter.name == "gpu" for parameter in endpoint.parameters)
-        if has_gpu and not any(word.startswith("--gpu=") for word in wanted):
-            more += [f"--gpu={text}" for text in self._gpu]
-        at = 1 + len(endpoint.words)
-        return [*wanted[:at], *more, *wanted[at:]]
-
-    async def _ask(
-        self,
-        wanted: list[str],
-        headers: dict[str, str] | None = None,
-        *,
-        writes: bool = False,
-        done: int = 200,
-    ) -> Response:
-        try:
-            response = await self._workers.do(lambda: ask(wanted, self._unexpected), writes=writes)
-        except Busy:
-            return responses.refused_response(503)
-        if response.status != OK:
-            more = {"retry-after": "1"} if response.status == UNAVAILABLE else {}
-            return responses.json_response(response.status, response.answer, response.code, more)
-        return responses.json_response(done, response.answer, response.code, headers)
-
-    async def _view(self, request: Request) -> Response:
-        name, query = request.path_params["name"], dict(request.query_params)
-        if name not in views.ANSWERS:
-            return responses.refused_response(404)
-        flags = Query()
-        flags.config, flags.gpu = self._config, list(self._gpu)
-        try:
-            found = await self._workers.do(lambda: views.answer(name, flags, query))
-        except Busy:
-            return responses.refused_response(503)
-        except GpuwatchdError as error:
-            return _failed("web", error, status(error))
-        return responses.json_response(200, found, 0)
-
-    # ---- writing
-
-    def _writing(self, put: Callable[[bytes], list[str]]) -> Handler:
-        async def handle(request: Request) -> Response:
-            if request.query_params:
-                return responses.refused_response(400, "no parameters are known here")
-            try:
-                wanted = put(await request.body())
-            except BadQuery as error:
-                verb = "snooze" if put is openapi.snooze else "feedback"
-                return _failed(verb, error, BAD_REQUEST)
-            return await self._ask(wanted, writes=True, done=201)
-
-        return handle
-
-    def _taking(self, *verb: str) -> Handler:
-        async def handle(request: Request) -> Response:
-            return await self._ask([*verb, "--", request.path_params["id"]], writes=True)
-
-        return handle
-
-    # ---- files
-
-    async def _file(self, request: Request) -> Response:
-        page = self._files[request.url.path]
-        headers = {"etag": page.tag, "cache-control": "no-cache"}
-        if page.tag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        return Response(page.body, 200, headers, media_type=page.media_type)
-
-
-class _Table:
-    """The addresses; what is none of them is refused in our own words."""
-
-    def __init__(self, routes: Sequence[Route]) -> None:
-        self._router = Router(routes, redirect_slashes=False, default=_unknown)
-        self._known = routes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from starlette.routing import Match  # noqa: PLC0415 - beside its use
-
-        fits = [route.matches(scope)[0] for route in self._known]
-        if Match.PARTIAL in fits and Match.FULL not in fits:
-            names = {
-                method
-                for route, fit in zip(self._known, fits, strict=True)
-                if fit == Match.PARTIAL
-                for method in route.methods or ()
-            }
-            refused = responses.refused_response(405)
-            refused.headers["allow"] = ", ".join(sorted(names))
-            await refused(scope, receive, send)
-            return
-        await self._router(scope, receive, send)
-
-
-async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    await responses.refused_response(404)(scope, receive, send)
-
-
-async def _healthy(_: Request) -> Response:
-    return responses.json_response(200, {"status": "ok"}, 0)
-
-
-def _failed(verb: str, error: GpuwatchdError, status: int) -> Response:
-    failed = _refused(verb, error, error.message, error.hint, error.exit_code, status, error.page)
-    return responses.json_response(status, failed.answer, failed.code)
-
-
-def _tag(wanted: Sequence[str]) -> str:
-    """Return what stays the same as long as ``status`` has nothing new to say; "" is never."""
-    place = state_location.chosen()
-    try:
-        stat_result = (place.runtime_dir / live.FILE_NAME).lstat()
-    except OSError:
-        return ""
-    age = int(max(0.0, time.time() - stat_result.st_mtime) // _LATE_S)
-    running = state_location.runs(place.runtime_dir)
-    file = (stat_result.st_ino, stat_result.st_mtime_ns, stat_result.st_size)
-    facts: list[Any] = [place.scope, *file, age, running, *wanted]
-    return f'W/"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}"'
-
-
-# The verbs of ``gpuwatchctl``, asked within this program: the same answers, the same refusals.
-
-OK, BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT = 200, 400, 403, 404, 409
+"""A live state that does not change any more is answered again so often: its age is part of it."""
+BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT = 400, 403, 404, 409
 BROKEN, UNAVAILABLE = 500, 503
 _BY_PAGE: Final = {
     "errors#no-such-gpu": NOT_FOUND,
@@ -257,63 +53,141 @@ _BY_PAGE: Final = {
 """Page of the documentation about an error -> status; of any other: it cannot be had now."""
 
 
-class VerbResponse(NamedTuple):
-    """What a verb answered."""
-
-    status: int
-    """Of HTTP."""
-    code: int
-    """The exit code that the verb would have had."""
-    answer: dict[str, Any]
-    """Its one JSON object."""
-
-
-def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> VerbResponse:
-    """Return what a verb says to these words and ``--json``. Raises nothing.
+class Api:
+    """Answers for one server.
 
     Parameters
     ----------
-    words
-        As on a command line, the verb first; never from a stranger as they are: values belong
-        behind "=" or "--".
-    unexpected
-        Is told of an error that nobody foresaw.
+    query
+        The configuration, and the GPUs that are meant where a request names none.
     """
-    verb = words[0]
-    try:
-        with output.capture_json(words) as emitted:
-            code = _call([verb, "--json", *words[1:]])
-        return VerbResponse(OK, code, emitted[0])
-    except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx is not None else exits.NAME
-        message = error.format_message().replace("\n", " ")
-        return _refused(verb, error, message, f"{path} --help", errors.USAGE, BAD_REQUEST)
-    except GpuwatchdError as error:
-        response = _refused(
-            verb, error, error.message, error.hint, error.exit_code, status(error), error.page
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._workers = Workers()
+        described = responses.page_of(openapi.encoded(), "application/json")
+        self._files = {**responses.pages(), f"{PREFIX}/openapi.json": described}
+
+    def app(self) -> ASGIApp:
+        """Return what answers requests."""
+        return _Table(
+            [
+                *(  # the key of an alert may have a slash in it
+                    Route(
+                        PREFIX + endpoint.path.replace("{id}", "{id:path}"),
+                        self._handler(endpoint),
+                        methods=[endpoint.method],
+                    )
+                    for endpoint in ENDPOINTS
+                ),
+                Route(f"{PREFIX}/page/{{name}}", self._view),
+                Route("/healthz", _healthy),
+                *(Route(address, self._file) for address in self._files),
+            ]
         )
-    except Exception as error:  # noqa: BLE001 - no request may end the server, or see a traceback
-        unexpected(error)
-        response = _refused(
-            verb,
-            error,
-            f"internal error: {type(error).__name__}",
-            "gpuwatchctl web --debug shows more",
-            errors.FAILED,
-            BROKEN,
-            "errors#internal",
-        )
-    return response
+
+    def _handler(self, endpoint: Endpoint) -> Handler:
+        async def handle(request: Request) -> Response:
+            if endpoint.body and request.query_params:
+                return responses.refused_response(400, "no parameters are known here")
+            values: dict[str, Any] = {}
+            try:
+                if endpoint.body:
+                    values = openapi.decoded_body(await request.body(), endpoint.body)
+                elif endpoint.method == "GET":
+                    values = openapi.read(endpoint, request.query_params.multi_items())
+            except BadQuery as error:
+                return _failed(endpoint.verb, error)
+            query = Query(config=self._query.config)
+            if openapi.GPU in endpoint.parameters:
+                query.gpu = list(values.pop("gpu", self._query.gpu))
+                query.user = list(values.pop("user", ()))
+            tag = _tag(query, values) if openapi.TAG in endpoint.parameters else ""
+            headers = {"etag": tag} if tag else {}
+            if tag and tag in request.headers.get("if-none-match", ""):
+                return Response(status_code=304, headers=headers)
+            work = partial(endpoint.ask, query, *request.path_params.values(), **values)
+            return await self._answer(
+                endpoint.verb, work, headers,
+                writes=endpoint.method != "GET", done=201 if endpoint.body else 200,
+            )  # fmt: skip
+
+        return handle
+
+    async def _view(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in pages.ANSWERS:
+            return responses.refused_response(404)
+        work = partial(pages.ANSWERS[name], self._query, dict(request.query_params))
+        return await self._answer("web", lambda: Answered(work()))
+
+    async def _answer(
+        self,
+        verb: str,
+        work: Callable[[], Answered],
+        headers: Mapping[str, str] | None = None,
+        *,
+        writes: bool = False,
+        done: int = 200,
+    ) -> Response:
+        try:
+            answer, code = await self._workers.do(work, writes=writes)
+        except Busy:
+            return responses.refused_response(503)
+        except (silence_changes.BadRequest, recorded_answers.EmptySpan) as error:
+            return _failed(verb, BadQuery(str(error)))
+        except GpuwatchdError as error:
+            return _failed(verb, error)
+        return responses.json_response(done, answer, code, headers)
+
+    async def _file(self, request: Request) -> Response:
+        page = self._files[request.url.path]
+        headers = {"etag": page.tag, "cache-control": "no-cache"}
+        if page.tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(page.body, 200, headers, media_type=page.media_type)
 
 
-def _call(words: list[str]) -> int:
-    with program.program.make_context(exits.NAME, words, obj=Query()) as context:
-        result = program.program.invoke(context)
-    return result if isinstance(result, int) else errors.OK
+class _Table:
+    """The addresses; what is none of them is refused in our own words."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        methods: set[str] = set()
+        for route in self._routes:
+            match, more = route.matches(scope)
+            if match is Match.FULL:
+                scope.update(more)
+                await route.handle(scope, receive, send)
+                return
+            if match is Match.PARTIAL:
+                methods |= route.methods or set()
+        refused = responses.refused_response(405 if methods else 404)
+        if methods:
+            refused.headers["allow"] = ", ".join(sorted(methods))
+        await refused(scope, receive, send)
+
+
+async def _healthy(_: Request) -> Response:
+    return responses.json_response(200, {"status": "ok"}, 0)
+
+
+def _failed(verb: str, error: GpuwatchdError) -> Response:
+    code = status(error)
+    answer = envelope.failure(
+        verb, type(error).__name__, error.message,
+        hint=error.hint, exit_code=error.exit_code, page=error.page,
+    )  # fmt: skip
+    more = {"retry-after": "1"} if code == UNAVAILABLE and verb != "web" else {}
+    return responses.json_response(code, answer, error.exit_code, more)
 
 
 def status(error: GpuwatchdError) -> int:
-    """Return the status of HTTP that an error is told with."""
+    """Return the status of HTTP that an error is answered with."""
+    if error.exit_code == errors.USAGE:
+        return BAD_REQUEST
     if isinstance(error, StoreBusy):
         return UNAVAILABLE
     if isinstance(error, NotAllowed):
@@ -321,88 +195,50 @@ def status(error: GpuwatchdError) -> int:
     return _BY_PAGE.get(error.page, UNAVAILABLE)
 
 
-def _refused(  # noqa: PLR0917 - one argument per part of the answer
-    verb: str, error: Exception, message: str, hint: str, code: int, status: int, page: str = ""
-) -> VerbResponse:
-    kind = type(error).__name__
-    answer = envelope.failure(verb, kind, message, hint=hint, exit_code=code, page=page)
-    return VerbResponse(status, code, answer)
+def _tag(query: Query, values: Mapping[str, Any]) -> str:
+    """Return what stays the same as long as ``status`` has nothing new to say; "" is never."""
+    place = state_location.chosen()
+    try:
+        stat_result = (place.runtime_dir / live.FILE_NAME).lstat()
+    except OSError:
+        return ""
+    age = int(max(0.0, time.time() - stat_result.st_mtime) // _LATE_S)
+    running = state_location.runs(place.runtime_dir)
+    file = (stat_result.st_ino, stat_result.st_mtime_ns, stat_result.st_size)
+    facts = (place.scope, file, age, running, query.config, query.gpu, query.user, values)
+    return f'W/"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}"'
 
 
-# Questions to the verbs, asked in a few threads: what is slow keeps nothing else waiting.
+# Questions, asked in a few threads: what is slow keeps nothing else waiting.
 
 THREADS: Final = 4
 MOST_WAITING: Final = 32
 LONGEST_S: Final = 30.0
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class Busy(Exception):
     """More was asked at once than will be answered."""
 
 
-class _Threads:
-    """Threads that the end of the program does not wait for.
-
-    Those of the standard library's executor are joined at exit: a writer that waits for a locked
-    history would hold up Ctrl-C for as long. SQLite takes back what was not committed.
-    """
-
-    def __init__(self, number: int, name: str) -> None:
-        self._number = number
-        self._name = name
-        self._begun: list[threading.Thread] = []
-        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
-            queue.SimpleQueue()
-        )
-
-    def submit(self, work: Callable[[], Answer]) -> Future[Answer]:
-        future: Future[Answer] = Future()
-        if len(self._begun) < self._number:
-            thread = threading.Thread(
-                target=self._run, name=f"{self._name}-{len(self._begun)}", daemon=True
-            )
-            self._begun.append(thread)
-            thread.start()
-        self._work.put((future, work))
-        return future
-
-    def _run(self) -> None:
-        while (item := self._work.get()) is not None:
-            future, work = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                found = work()
-            except BaseException as error:  # noqa: BLE001 - whoever asked gets it
-                future.set_exception(error)
-            else:
-                future.set_result(found)
-            del item, future, work  # else the last answer is kept until the next question
-
-    def close(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                item = self._work.get_nowait()
-                if item is not None:
-                    item[0].cancel()
-        for _ in self._begun:
-            self._work.put(None)
-
-
 class Workers:
-    """A few threads, and one more for what writes.
+    """A few threads for what reads, and one for what writes.
 
     Writing is done one after the other: root writes as the owner of the history, and these rights
     are the whole program's.
+
+    Each question has a thread of its own that the end of the program does not wait for: those of
+    ``concurrent.futures`` and of anyio are joined at exit, so that a writer that waits for a locked
+    history held up Ctrl-C for the five seconds that it waits. SQLite takes back what was not
+    committed.
     """
 
     def __init__(self) -> None:
-        self._readers = _Threads(THREADS, "web-read")
-        self._writer = _Threads(1, "web-write")
+        self._readers = asyncio.Semaphore(THREADS)
+        self._writer = asyncio.Semaphore(1)
         self._asked = 0
 
-    async def do(self, work: Callable[[], Answer], *, writes: bool = False) -> Answer:
+    async def do(self, work: Callable[[], Result], *, writes: bool = False) -> Result:
         """Return what the work returns.
 
         Raises
@@ -413,20 +249,31 @@ class Workers:
         if self._asked >= THREADS + MOST_WAITING:
             raise Busy
         self._asked += 1
-        pool = self._writer if writes else self._readers
-        future = asyncio.wrap_future(pool.submit(work))
-        future.add_done_callback(self._done)
+        task = asyncio.ensure_future(_run(work, self._writer if writes else self._readers))
+        task.add_done_callback(self._done)
         try:
-            return await asyncio.wait_for(asyncio.shield(future), LONGEST_S)
+            return await asyncio.wait_for(asyncio.shield(task), LONGEST_S)
         except TimeoutError:
             raise Busy from None
 
-    def _done(self, future: asyncio.Future[Answer]) -> None:
+    def _done(self, task: asyncio.Future[Any]) -> None:
         self._asked -= 1
-        if not future.cancelled():
-            future.exception()  # whoever waited has it; who gave up must not be told again
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; who gave up must not be told again
 
-    def close(self) -> None:
-        """Begin nothing any more; what is under way is waited for by nobody."""
-        self._readers.close()
-        self._writer.close()
+
+async def _run(work: Callable[[], Result], slots: asyncio.Semaphore) -> Result:
+    async with slots:
+        future: Future[Result] = Future()
+        future.set_running_or_notify_cancel()  # from now on nobody can cancel it
+        threading.Thread(target=_finish, args=(future, work), daemon=True).start()
+        return await asyncio.wrap_future(future)
+
+
+def _finish(future: Future[Result], work: Callable[[], Result]) -> None:
+    try:
+        result = work()
+    except BaseException as error:  # noqa: BLE001 - whoever asked gets it
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -174,13 +174,13 @@ class Guard:
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _headers(scope)
-        found: bytes | int = self._refused(scope, given) or b""
-        if found == b"" and scope["method"] == "POST":
-            found = await _body(given, receive)
-        if isinstance(found, int):
-            await responses.refused_response(found)(scope, _whole(b""), send)
+        body: bytes | int = self._refused(scope, given) or b""
+        if body == b"" and scope["method"] == "POST":
+            body = await _body(given, receive)
+        if isinstance(body, int):
+            await responses.refused_response(body)(scope, _whole(b""), send)
         else:
-            await self._app(scope, _whole(found), send)
+            await self._app(scope, _whole(body), send)
 
     def _refused(self, scope: Scope, given: dict[bytes, list[bytes]]) -> int | None:
         """Return the status of a refusal; None for who may come in."""
@@ -211,15 +211,15 @@ class Guard:
 
     def _unknown(self, given: dict[bytes, list[bytes]]) -> int | None:
         """Return the status for who has not the token; None for who has."""
-        said = given.get(b"authorization", [])
-        scheme, _, token = (said[0] if len(said) == 1 else b"").decode("latin-1").partition(" ")
+        sent = given.get(b"authorization", [])
+        scheme, _, token = (sent[0] if len(sent) == 1 else b"").decode("latin-1").partition(" ")
         if scheme.lower() == "bearer" and self._tokens.fits(token.strip()):
             return None
         now = self._clock()
         self._wrong = [at for at in self._wrong if at > now - WRONG_S]
         if len(self._wrong) >= WRONG_TOKENS:
             return 429
-        if said:
+        if sent:
             self._wrong.append(now)
         return 401
 
@@ -238,13 +238,13 @@ def _headers(scope: Scope) -> dict[bytes, list[bytes]]:
 
 def _same_origin(method: str, given: dict[bytes, list[bytes]], host: str) -> bool:
     """Say whether a request comes from our own page, or from no browser at all."""
-    site = [one.lower() for one in given.get(b"sec-fetch-site", [])]
+    sites = [site.lower() for site in given.get(b"sec-fetch-site", [])]
     allowed = {b"same-origin"} if method in _WRITING else {b"same-origin", b"none"}
-    if any(one not in allowed for one in site):
+    if any(site not in allowed for site in sites):
         return False
-    for one in given.get(b"origin", []):
+    for origin in given.get(b"origin", []):
         try:
-            parts = urlsplit(one.decode("latin-1"))
+            parts = urlsplit(origin.decode("latin-1"))
         except ValueError:
             return False
         if parts.scheme not in {"http", "https"} or parts.netloc.lower() != host.lower():

@@ -61,22 +61,22 @@ def sockets(address: Address) -> list[socket.socket]:
     """
     if address.path is not None:
         return [_unix(address.path)]
-    found: list[socket.socket] = []
+    bound: list[socket.socket] = []
     port = address.port
     try:
         for host in address.hosts:
             try:
-                found.append(_tcp(host, port))
+                bound.append(_tcp(host, port))
             except OSError as error:
-                if found and error.errno in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
+                if bound and error.errno in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
                     continue  # a machine without IPv6
                 raise _taken(host, port, error) from error
-            port = found[0].getsockname()[1]
+            port = bound[0].getsockname()[1]
     except CannotListen:
-        for one in found:
-            one.close()
+        for made in bound:
+            made.close()
         raise
-    return found
+    return bound
 
 
 def _tcp(host: str, port: int) -> socket.socket:
@@ -178,6 +178,15 @@ def _clear(path: Path, value: str) -> None:
     )
 
 
+def named(made: socket.socket, address: Address) -> str:
+    """Return where a socket listens, as people write it."""
+    at = made.getsockname()
+    if not isinstance(at, tuple):
+        return f"unix:{text.clean(os.fsdecode(at))}"
+    host = f"[{at[0]}]" if ":" in at[0] else at[0]
+    return f"http://{'localhost' if len(address.hosts) > 1 else host}:{at[1]}"
+
+
 def file_of(made: socket.socket) -> Path | None:
     """Return the file of a bound unix socket; None of any other."""
     return expanded(os.fsdecode(made.getsockname())) if made.family == socket.AF_UNIX else None
@@ -200,7 +209,7 @@ def may_connect(peer: socket.socket) -> bool:
     if kind is None:
         return True
     try:
-        said = peer.getsockopt(socket.SOL_SOCKET, kind, struct.calcsize("3i"))
+        credentials = peer.getsockopt(socket.SOL_SOCKET, kind, struct.calcsize("3i"))
     except OSError:
         return False
-    return struct.unpack("3i", said)[1] in {os.geteuid(), 0}
+    return struct.unpack("3i", credentials)[1] in {os.geteuid(), 0}

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from gpuwatchd import __version__
-from gpuwatchd.core import typed
-from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.view.answers import by_verb
+from gpuwatchd.core import typed, units
+from gpuwatchd.core.errors import USAGE, GpuwatchdError
+from gpuwatchd.view.answers import alerts, by_verb
 from gpuwatchd.view.answers.base import Failure
+from gpuwatchd.view.queries import live_answers, recorded_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-# Which address of the API asks which verb, and with which parameters: one table.
+    from gpuwatchd.view.answers.base import Answer
+    from gpuwatchd.view.answers.envelope import Answered
+    from gpuwatchd.view.query import Query
+
+# Which address of the API asks which question, and with which parameters: one table.
 
 PREFIX: Final = "/api/v1"
 LONGEST_VALUE: Final = 512
@@ -26,158 +32,24 @@ MOST_VALUES: Final = 64
 class BadQuery(GpuwatchdError):
     """A parameter that an address does not have, or that cannot have this value."""
 
-    exit_code = 2
+    exit_code = USAGE
     default_page = "errors#web-request"
 
 
 class Parameter(NamedTuple):
-    """One parameter of a query: the option of the verb that has its name."""
+    """One parameter, of the query but for those in the path or in a header."""
 
     name: str
     about: str
-    kind: Literal["text", "flag", "number"] = "text"
+    kind: Literal["text", "user", "flag", "pid", "instant", "duration", "path", "header"] = "text"
+    key: str = ""
+    """Its name in Python, where it is another one."""
     many: bool = False
     choices: tuple[str, ...] = ()
     example: str = ""
 
 
-class Endpoint(NamedTuple):
-    """One address that is read."""
-
-    path: str
-    """Below :data:`PREFIX`; ``{id}`` is one word."""
-    verb: str
-    about: str
-    words: tuple[str, ...] = ()
-    """After the verb, before what is asked for."""
-    parameters: tuple[Parameter, ...] = ()
-    target: str = ""
-    """Name of the parameter that is no option but a word of its own: in the path, or a query."""
-    shape: int = 0
-    """Which of the verb's shapes answers."""
-
-
-_GPU = Parameter("gpu", "Only this GPU: index, name, UUID or glob.", many=True, example="0")
-_PID = Parameter("pid", "Only this process.", kind="number", many=True, example="4711")
-_USER = Parameter("user", "Only processes of this user: name, glob or number.", many=True)
-_SINCE = Parameter(
-    "since", "From when on: 2h (ago), today, yesterday, 2026-11-21T08:00.", example="24h"
-)
-_UNTIL = Parameter("until", "Until when, written the same way; by default now.")
-_ALL = Parameter("all", "Also what has expired or was cleared.", kind="flag")
-
-ENDPOINTS: Final = (
-    Endpoint(
-        "/status", "status", "Every GPU now: used, growth, time left, who; open alerts; health.",
-        ("--exit-code",), (_GPU, _PID, _USER),
-    ),
-    Endpoint(
-        "/predict", "predict", "The same, with a verdict in any case: without a live state from "
-        "the history.", ("--exit-code",), (_GPU, _PID, _USER),
-    ),
-    Endpoint(
-        "/alerts", "alerts", "Open alerts, or all since an instant; the newest first.",
-        ("--exit-code",),
-        (
-            Parameter("all", "Also the resolved ones.", kind="flag"),
-            _SINCE,
-            Parameter(
-                "severity", "This severity and above.", choices=("info", "warning", "critical")
-            ),
-            _GPU, _USER,
-        ),
-    ),
-    Endpoint(
-        "/alerts/{id}", "alerts", "One alert: why, what was decided, where it was delivered.",
-        ("show",), target="id", shape=1,
-    ),
-    Endpoint(
-        "/zombies", "zombies", "Idle memory, and what would free it.",
-        ("--exit-code",), (_GPU, _USER),
-    ),
-    Endpoint(
-        "/history", "history", "Memory over time and what happened; of processes with pid or user.",
-        (),
-        (
-            _SINCE, _UNTIL,
-            Parameter("bucket", "Join samples: a duration such as 5m.", example="5m"),
-            _GPU, _PID, _USER,
-            Parameter("events", "What happened, instead of memory.", kind="flag"),
-        ),
-    ),
-    Endpoint(
-        "/pictures", "plot", "The same as pictures: what a chart of it consists of, with fit and "
-        "forecast.", (), (_SINCE, _UNTIL, _GPU, _PID, _USER),
-    ),
-    Endpoint(
-        "/cost", "cost", "What leaks and idle memory cost.", (),
-        (
-            _SINCE,
-            Parameter(
-                "by", "What it is added up by.", choices=("gpu", "user", "job", "incident")
-            ),
-            _GPU, _USER,
-        ),
-    ),
-    Endpoint(
-        "/explain", "explain", "The whole reasoning of one verdict, and what to do next.",
-        (), (Parameter("target", "A GPU, a pid or an alert; by default the worst verdict."),),
-        target="target",
-    ),
-    Endpoint("/snoozes", "snooze", "What is snoozed, the newest first.", ("list",), (_ALL,)),
-    Endpoint("/feedback", "feedback", "The labels of alerts, newest first.", ("list",), (_ALL,)),
-)  # fmt: skip
-
-
-def words(endpoint: Endpoint, query: Iterable[tuple[str, str]], target: str | None) -> list[str]:
-    """Return the words to ask the verb with.
-
-    Parameters
-    ----------
-    query
-        Names and values, decoded.
-    target
-        What stands in the path; None where nothing does.
-
-    Raises
-    ------
-    BadQuery
-        When a parameter is unknown, too long, or given twice.
-    """
-    parameters = {parameter.name: parameter for parameter in endpoint.parameters}
-    out = [endpoint.verb, *endpoint.words]
-    names: set[str] = set()
-    for count, (name, value) in enumerate(query):
-        parameter = parameters.get(name)
-        if parameter is None:
-            has = ", ".join(parameters) or "none"
-            raise BadQuery("no such parameter", hint=f"parameters: {has}")
-        if len(value) > LONGEST_VALUE or count >= MOST_VALUES:
-            raise BadQuery(f"{name}: too long, or too many", hint=f"{LONGEST_VALUE} characters")
-        if name in names and not parameter.many:
-            raise BadQuery(f"{name}: given twice")
-        names.add(name)
-        if name == endpoint.target:
-            target = value
-        elif parameter.kind != "flag":
-            out.append(f"--{name}={value}")
-        elif _is_set(name, value):
-            out.append(f"--{name}")
-    return out if target is None else [*out, "--", target]
-
-
-def _is_set(name: str, value: str) -> bool:
-    if value in {"true", "1"}:
-        return True
-    if value in {"false", "0"}:
-        return False
-    raise BadQuery(f"{name}: true or false")
-
-
-# What is written through the API: the bodies of requests, and the words of the verbs for them.
-
 Text = Annotated[str, Meta(max_length=LONGEST_VALUE)]
-_RULE = ("gpu", "user", "process", "framework", "job", "kind")
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -210,65 +82,210 @@ class FeedbackBody(RequestBody, frozen=True, kw_only=True):
     why: Text | None = None
 
 
-def snooze(body: bytes) -> list[str]:
-    """Return the words that set a silence.
+class Endpoint(NamedTuple):
+    """One address, and what is done there."""
+
+    path: str
+    """Below :data:`PREFIX`; ``{id}`` is one word."""
+    verb: str
+    """Whose ``--json`` is the same."""
+    about: str
+    ask: Callable[..., Answered]
+    """Query, the ``{id}`` of the path, parameters or fields of the body by their names."""
+    parameters: tuple[Parameter, ...] = ()
+    answer: type[Answer] | None = None
+    """Where it is one of those of the verb."""
+    method: Literal["GET", "POST", "DELETE"] = "GET"
+    body: type[RequestBody] | None = None
+    example: Any = None
+    """Of a body."""
+
+
+GPU = Parameter("gpu", "Only this GPU: index, name, UUID or glob.", many=True, example="0")
+_PID = Parameter("pid", "Only this process.", "pid", "pids", many=True, example="4711")
+_USER = Parameter("user", "Only processes of this user: name, glob or number.", "user", many=True)
+_SINCE = Parameter(
+    "since", "From when on: 2h (ago), today, yesterday, 2026-11-21T08:00.", "instant", "since_s",
+    example="24h",
+)  # fmt: skip
+_UNTIL = Parameter(
+    "until", "Until when, written the same way; by default now.", "instant", "until_s"
+)
+_ALL = Parameter("all", "Also what has expired or was cleared.", "flag", "every")
+_ALERT = Parameter("id", "The alert: id, key, a part of it, a pid, or latest.", "path")
+_TAKEN = Parameter("id", "The number of the silence, or the alert.", "path")
+TAG = Parameter(
+    "If-None-Match", "The ETag of the last answer: 304 while nothing has changed.", "header"
+)
+
+
+def _alerts(query: Query, *, every: bool = False, **more: Any) -> Answered:
+    return live_answers.alerts(query, only_open=not every, **more)
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "/status", "status", "Every GPU now: used, growth, time left, who; open alerts; health.",
+        live_answers.status, (GPU, _PID, _USER, TAG),
+    ),
+    Endpoint(
+        "/predict", "predict", "The same, with a verdict in any case: without a live state from "
+        "the history.", live_answers.predict, (GPU, _PID, _USER),
+    ),
+    Endpoint(
+        "/alerts", "alerts", "Open alerts, or all since an instant; the newest first.", _alerts,
+        (
+            _ALL._replace(about="Also the resolved ones."),
+            _SINCE,
+            Parameter(
+                "severity", "This severity and above.", choices=("info", "warning", "critical")
+            ),
+            GPU, _USER,
+        ),
+        alerts.Alerts,
+    ),
+    Endpoint(
+        "/alerts/{id}", "alerts", "One alert: why, what was decided, where it was delivered.",
+        live_answers.alert, (_ALERT,), alerts.AlertShown,
+    ),
+    Endpoint(
+        "/zombies", "zombies", "Idle memory, and what would free it.", live_answers.idle_memory,
+        (GPU, _USER),
+    ),
+    Endpoint(
+        "/history", "history", "Memory over time and what happened; of processes with pid or user.",
+        recorded_answers.history,
+        (
+            _SINCE, _UNTIL,
+            Parameter(
+                "bucket", "Join samples: a duration such as 5m.", "duration", "bucket_s",
+                example="5m",
+            ),
+            GPU, _PID, _USER,
+            Parameter("events", "What happened, instead of memory.", "flag"),
+        ),
+    ),
+    Endpoint(
+        "/pictures", "plot", "The same as pictures: what a chart of it consists of, with fit and "
+        "forecast.", recorded_answers.pictures, (_SINCE, _UNTIL, GPU, _PID, _USER),
+    ),
+    Endpoint(
+        "/cost", "cost", "What leaks and idle memory cost.", recorded_answers.cost,
+        (
+            _SINCE,
+            Parameter(
+                "by", "Group totals by.", choices=("gpu", "user", "job", "incident")
+            ),
+            GPU, _USER,
+        ),
+    ),
+    Endpoint(
+        "/explain", "explain", "The whole reasoning of one verdict, and what to do next.",
+        live_answers.explain,
+        (Parameter("target", "A GPU, a pid or an alert; by default the worst verdict."),),
+    ),
+    Endpoint(
+        "/snoozes", "snooze", "What is snoozed, the newest first.", live_answers.snoozes, (_ALL,)
+    ),
+    Endpoint(
+        "/feedback", "feedback", "The labels of alerts, newest first.", live_answers.labels, (_ALL,)
+    ),
+    Endpoint(
+        "/snoozes", "snooze", "Silence an alert, or what matches a rule, for a while.",
+        live_answers.snooze, method="POST", body=SnoozeBody,
+        example={"alert": "latest", "for": "1h", "why": "known"},
+    ),
+    Endpoint(
+        "/snoozes/{id}", "snooze", "Take it back: by its number, or its alert.",
+        live_answers.unsnooze, (_TAKEN,), method="DELETE",
+    ),
+    Endpoint(
+        "/feedback", "feedback", "Mark an alert as normal or as a leak.", live_answers.label,
+        method="POST", body=FeedbackBody,
+        example={"alert": "latest", "word": "normal", "why": "fills its cache"},
+    ),
+    Endpoint(
+        "/feedback/{id}", "feedback", "Remove the label of an alert.", live_answers.unlabel,
+        (_TAKEN,), method="DELETE",
+    ),
+)  # fmt: skip
+
+
+def read(endpoint: Endpoint, given: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return the parameters of a request by their names in Python.
+
+    Parameters
+    ----------
+    given
+        Names and values, decoded.
+
+    Raises
+    ------
+    BadQuery
+        When a parameter is unknown, too long or given twice, or cannot have its value.
+    """
+    asked = (each for each in endpoint.parameters if each.kind not in {"path", "header"})
+    parameters = {parameter.name: parameter for parameter in asked}
+    texts: dict[str, list[str]] = {}
+    for count, (name, text) in enumerate(given):
+        if name not in parameters:
+            has = ", ".join(parameters) or "none"
+            raise BadQuery("no such parameter", hint=f"parameters: {has}")
+        if len(text) > LONGEST_VALUE or count >= MOST_VALUES:
+            raise BadQuery(f"{name}: too long, or too many", hint=f"{LONGEST_VALUE} characters")
+        texts.setdefault(name, []).append(text)
+        if len(texts[name]) > 1 and not parameters[name].many:
+            raise BadQuery(f"{name}: given twice")
+    keywords: dict[str, Any] = {}
+    for name, each in texts.items():
+        parameter = parameters[name]
+        try:
+            values = tuple(_value(parameter, text) for text in each)
+        except ValueError as error:
+            raise BadQuery(f"{name}: {error}") from None
+        keywords[parameter.key or name] = values if parameter.many else values[0]
+    return keywords
+
+
+def _value(parameter: Parameter, text: str) -> Any:
+    """Return the value that a text means; ValueError with a reason where it means none."""
+    if parameter.kind == "instant":
+        return units.parse_instant(text, now_s=time.time())
+    if parameter.kind == "duration":
+        return _positive(units.parse_duration(text), "must be more than zero")
+    if parameter.kind == "pid":
+        return _positive(int(text) if text.isdecimal() else 0, "a number, 1 or more")
+    choices = {"true": True, "1": True, "false": False, "0": False}
+    if parameter.kind == "flag" and text not in choices:
+        raise ValueError("true or false")
+    if parameter.choices and text not in parameter.choices:
+        raise ValueError(f"one of {', '.join(parameter.choices)}")
+    if parameter.kind == "user" and not text.strip():
+        raise ValueError("names no user: write a name, a glob, a number, or me")
+    return choices[text] if parameter.kind == "flag" else text
+
+
+def _positive(number: float, why: str) -> float:
+    if number <= 0:
+        raise ValueError(why)
+    return number
+
+
+def decoded_body(body: bytes, kind: type[RequestBody]) -> dict[str, Any]:
+    """Return the fields of a body by their names in Python.
 
     Raises
     ------
     BadQuery
         When the body is not what is wanted.
     """
-    wish = _decoded(body, SnoozeBody)
-    given = [f"--{name}={value}" for name in _RULE if (value := getattr(wish, name)) is not None]
-    if wish.why:
-        given.append(f"--why={wish.why}")
-    if wish.even_critical:
-        given.append("--even-critical")
-    named = [] if wish.alert is None else [wish.alert]
-    return ["snooze", "set", *given, "--", *named, wish.for_]
-
-
-def feedback(body: bytes) -> list[str]:
-    """Return the words that say what an alert is.
-
-    Raises
-    ------
-    BadQuery
-        When the body is not what is wanted.
-    """
-    wish = _decoded(body, FeedbackBody)
-    why = [f"--why={wish.why}"] if wish.why else []
-    return ["feedback", "say", *why, "--", wish.alert, wish.word]
-
-
-def _decoded(body: bytes, kind: type[Any]) -> Any:
     try:
-        return typed.decode(body, kind)
+        return msgspec.structs.asdict(typed.decode(body, kind))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         text = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON object"
         raise BadQuery(f"the body: {text}", hint="see /api/v1/openapi.json") from None
 
 
-_WRITTEN: Final = (
-    (
-        "/snoozes",
-        "post",
-        "snooze",
-        SnoozeBody,
-        "Silence an alert, or what matches a rule, for a while.",
-        {"alert": "latest", "for": "1h", "why": "known"},
-    ),
-    ("/snoozes/{id}", "delete", "snooze", None, "Take it back: by its number, or its alert.", None),
-    (
-        "/feedback",
-        "post",
-        "feedback",
-        FeedbackBody,
-        "Mark an alert as normal or as a leak.",
-        {"alert": "latest", "word": "normal", "why": "fills its cache"},
-    ),
-    ("/feedback/{id}", "delete", "feedback", None, "Remove the label of an alert.", None),
-)
 _REFUSED: Final = {
     "400": "A parameter or a body that cannot be (exit code 2).",
     "401": "Without the token, or with a wrong one.",
@@ -296,15 +313,12 @@ def document() -> dict[str, Any]:
     """Return the whole description."""
     kinds: set[type[Any]] = {Failure, SnoozeBody, FeedbackBody}
     kinds |= {kind for endpoint in ENDPOINTS for kind in by_verb.ANSWERS[endpoint.verb]}
-    ordered = sorted(kinds, key=lambda one: one.__name__)
+    ordered = sorted(kinds, key=lambda kind: kind.__name__)
     _, parts = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:
-        paths.setdefault(PREFIX + endpoint.path, {})["get"] = _read(endpoint)
-    for path, method, verb, body, about, example in _WRITTEN:
-        paths.setdefault(PREFIX + path, {})[method] = _write(
-            path, method, verb, body, about, example
-        )
+        operations = paths.setdefault(PREFIX + endpoint.path, {})
+        operations[endpoint.method.lower()] = _operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -338,50 +352,27 @@ def encoded() -> bytes:
     return msgspec.json.encode(document())
 
 
-def _read(endpoint: Endpoint) -> dict[str, Any]:
-    kinds = by_verb.ANSWERS[endpoint.verb]
-    if endpoint.verb == "alerts":
-        kinds = (kinds[endpoint.shape],)
-    parameters = [_parameter(each) for each in endpoint.parameters]
-    if endpoint.target == "id":
-        parameters.append(_id("The alert: id, key, a part of it, a pid, or latest."))
-    if endpoint.path == "/status":
-        parameters.append(
-            {
-                "name": "If-None-Match",
-                "in": "header",
-                "schema": {"type": "string"},
-                "description": "The ETag of the last answer: 304 while nothing has changed.",
-            }
-        )
-    more = {"304": {"description": "Nothing has changed."}} if endpoint.path == "/status" else {}
-    return {
-        "operationId": _name("get", endpoint.path),
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    kinds = (endpoint.answer,) if endpoint.answer else by_verb.ANSWERS[endpoint.verb]
+    words = [word.strip("{}").capitalize() for word in endpoint.path.split("/") if word]
+    responses = {"201" if endpoint.body else "200": _answer(kinds)}
+    if TAG in endpoint.parameters:
+        responses["304"] = {"description": "Nothing has changed."}
+    codes = {"400", "401", "403", "404", "405", "409", "421", "429", "500", "503"}
+    codes |= {"413", "415"} if endpoint.method != "GET" else set()
+    codes |= {"408"} if endpoint.body else set()
+    operation: dict[str, Any] = {
+        "operationId": "".join([endpoint.method.lower(), *words]),
         "summary": endpoint.about,
         "tags": [endpoint.verb],
-        "parameters": parameters,
-        "responses": {"200": _answer(kinds), **more, **_refused("400", "404", "405", "409")},
+        "parameters": [_parameter(each) for each in endpoint.parameters],
+        "responses": responses
+        | {code: {"$ref": f"#/components/responses/{code}"} for code in sorted(codes)},
     }
-
-
-def _write(  # noqa: PLR0917 - one argument per column of the table
-    path: str, method: str, verb: str, body: type[Any] | None, about: str, example: Any
-) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "operationId": _name(method, path),
-        "summary": about,
-        "tags": [verb],
-        "responses": {
-            "200" if method == "delete" else "201": _answer(by_verb.ANSWERS[verb]),
-            **_refused("400", "404", "405", "409", "413", "415", *(["408"] if body else [])),
-        },
-    }
-    if body is None:
-        found["parameters"] = [_id("The number of the silence, or the alert.")]
-    else:
-        content = {"schema": _ref(body), "example": example}
-        found["requestBody"] = {"required": True, "content": {"application/json": content}}
-    return found
+    if endpoint.body:
+        content = {"schema": _ref(endpoint.body), "example": endpoint.example}
+        operation["requestBody"] = {"required": True, "content": {"application/json": content}}
+    return operation
 
 
 def _health() -> dict[str, Any]:
@@ -398,23 +389,21 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string", "maxLength": 512}
     if parameter.kind == "flag":
         schema = {"type": "boolean", "default": False}
-    elif parameter.kind == "number":
+    elif parameter.kind == "pid":
         schema = {"type": "integer", "minimum": 1}
     elif parameter.choices:
         schema = {"type": "string", "enum": list(parameter.choices)}
-    found: dict[str, Any] = {"name": parameter.name, "in": "query", "description": parameter.about}
-    found["schema"] = {"type": "array", "items": schema} if parameter.many else schema
+    entry: dict[str, Any] = {"name": parameter.name, "in": "query", "description": parameter.about}
+    if parameter.kind in {"path", "header"}:
+        entry |= {"in": parameter.kind, "required": parameter.kind == "path"}
+        schema = {"type": "string"}
+    entry["schema"] = {"type": "array", "items": schema} if parameter.many else schema
     if parameter.many:
-        found |= {"style": "form", "explode": True}
+        entry |= {"style": "form", "explode": True}
     if parameter.example:
-        value: Any = int(parameter.example) if parameter.kind == "number" else parameter.example
-        found["example"] = [value] if parameter.many else value
-    return found
-
-
-def _id(about: str) -> dict[str, Any]:
-    schema = {"type": "string"}
-    return {"name": "id", "in": "path", "required": True, "description": about, "schema": schema}
+        value: Any = int(parameter.example) if parameter.kind == "pid" else parameter.example
+        entry["example"] = [value] if parameter.many else value
+    return entry
 
 
 def _answer(kinds: tuple[type[Any], ...]) -> dict[str, Any]:
@@ -427,19 +416,9 @@ def _answer(kinds: tuple[type[Any], ...]) -> dict[str, Any]:
     }
 
 
-def _refused(*codes: str) -> dict[str, Any]:
-    always = ("401", "403", "421", "429", "500", "503")
-    return {code: {"$ref": f"#/components/responses/{code}"} for code in sorted({*codes, *always})}
-
-
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
 def _ref(kind: type[Any]) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{kind.__name__}"}
-
-
-def _name(method: str, path: str) -> str:
-    words = [word.strip("{}").capitalize() for word in path.split("/") if word]
-    return method + "".join(words)

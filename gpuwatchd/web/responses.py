@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 CODE_HEADER: Final = "gpuwatchctl-exit-code"
 _JSON: Final = "application/json"
-_WORDS: Final = {
-    400: ("BadRequest", "this request cannot be understood", "errors#web-request"),
-    401: ("Unauthorized", "this needs the token", "errors#web-token"),
-    403: ("Forbidden", "only this page itself may do that", "errors#web-request"),
-    404: ("NotFound", "there is no such address", "errors#web-request"),
-    405: ("MethodNotAllowed", "this address has no such method", "errors#web-request"),
-    408: ("Timeout", "the request took too long", "errors#web-request"),
-    413: ("TooLarge", "the request is too large", "errors#web-request"),
-    415: ("NotJson", "a body must be application/json", "errors#web-request"),
-    421: ("ForeignHost", "this name is not one of this server's", "errors#web-host"),
-    429: ("TooMany", "too many wrong tokens", "errors#web-token"),
-    500: ("Internal", "internal error", "errors#internal"),
-    503: ("Busy", "too many requests at once", "errors#web-request"),
-}
-_HINTS: Final = {
-    401: "gpuwatchctl web --token prints it; send it as Authorization: Bearer TOKEN",
-    404: "the addresses: /api/v1/openapi.json",
-    405: "the addresses and their methods: /api/v1/openapi.json",
-    421: '[web] hosts = ["NAME"] adds one',
-    429: "wait a little",
-    500: "gpuwatchctl web --debug shows more",
-    503: "ask again in a second",
-}
+_ADDRESSES: Final = "the addresses: /api/v1/openapi.json"
+_TOKEN: Final = "gpuwatchctl web --token prints it; send it as Authorization: Bearer TOKEN"  # noqa: S105
+_REFUSALS: Final = {
+    400: ("BadRequest", "this request cannot be understood", "web-request", ""),
+    401: ("Unauthorized", "this needs the token", "web-token", _TOKEN),
+    403: ("Forbidden", "only this page itself may do that", "web-request", ""),
+    404: ("NotFound", "there is no such address", "web-request", _ADDRESSES),
+    405: (
+        "MethodNotAllowed", "this address has no such method", "web-request",
+        "the addresses and their methods: /api/v1/openapi.json",
+    ),
+    408: ("Timeout", "the request took too long", "web-request", ""),
+    413: ("TooLarge", "the request is too large", "web-request", ""),
+    415: ("NotJson", "a body must be application/json", "web-request", ""),
+    421: (
+        "ForeignHost", "this name is not one of this server's", "web-host",
+        '[web] hosts = ["NAME"] adds one',
+    ),
+    429: ("TooMany", "too many wrong tokens", "web-token", "wait a little"),
+    500: ("Internal", "internal error", "internal", "gpuwatchctl web --debug shows more"),
+    503: ("Busy", "too many requests at once", "web-request", "ask again in a second"),
+}  # fmt: skip
+"""Status -> kind, words, section of the page on errors, hint."""
 
 
 def json_response(
@@ -53,12 +53,11 @@ def json_response(
 
 def refused_response(status: int, why: str = "") -> Response:
     """Return a refusal; nothing of the request is repeated in it."""
-    kind, words, page = _WORDS[status]
+    kind, words, section, hint = _REFUSALS[status]
     code = errors.USAGE if status in {400, 404, 405, 413, 415} else errors.FAILED
     answer = envelope.failure(
-        "web", kind, why or words, hint=_HINTS.get(status, ""),
-        exit_code=code, page=page,
-    )  # fmt: skip
+        "web", kind, why or words, hint=hint, exit_code=code, page=f"errors#{section}"
+    )
     headers = {}
     if status == 401:
         headers["www-authenticate"] = "Bearer"
@@ -88,7 +87,7 @@ class Page(NamedTuple):
 
 def pages() -> dict[str, Page]:
     """Return address -> file: ``/`` and what is below :data:`PREFIX`."""
-    found = {
+    files = {
         f"{PREFIX}chart.js": page_of(page.page_script().encode(), _SCRIPT),
         f"{PREFIX}page.css": page_of(page.page_style().encode(), _STYLE),
         f"{PREFIX}uPlot.LICENSE": page_of(
@@ -99,8 +98,8 @@ def pages() -> dict[str, Page]:
         media_type = _TYPES.get(f".{file.name.rpartition('.')[2]}")
         if media_type is not None:
             address = "/" if file.name == INDEX else PREFIX + file.name
-            found[address] = page_of(file.read_bytes(), media_type)
-    return found
+            files[address] = page_of(file.read_bytes(), media_type)
+    return files
 
 
 def page_of(body: bytes, media_type: str) -> Page:

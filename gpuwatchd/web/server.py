@@ -14,84 +14,96 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpuwatchd.core import errors
+from gpuwatchd.core.config import expanded, state_dir
+from gpuwatchd.view.query import Query
 from gpuwatchd.web import auth, listening, responses
 from gpuwatchd.web.api import Api
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from gpuwatchd.view.query import Query
-    from gpuwatchd.web.auth import Tokens
+    from gpuwatchd.core.config import WebSection
 
 _GRACE_S: Final = 1
 """For answers under way at the end; the whole end takes two seconds at most."""
 
 
-class Page:
-    """One server.
+class WebServer:
+    """The live page and the API of one user.
 
     Parameters
     ----------
-    flags
-        Of the call: ``--config`` and ``--gpu`` hold for every answer, ``-v`` says each request on
-        standard error, ``--debug`` errors that nobody foresaw.
-    tokens
-        Its key.
-    hosts
-        Names that it has besides those of loopback.
+    query
+        Its configuration and GPUs hold for every answer.
+    section
+        ``[web]``.
+    verbose, debug
+        Write each request, and errors that nobody foresaw, on standard error.
     """
 
     def __init__(
-        self,
-        query: Query,
-        tokens: Tokens,
-        hosts: Sequence[str],
-        *,
-        verbose: bool = False,
-        debug: bool = False,
+        self, query: Query, section: WebSection, *, verbose: bool = False, debug: bool = False
     ) -> None:
-        self._query = query
+        config = None if query.config is None else query.config.absolute()
+        self._query = Query(config=config, gpu=query.gpu)
+        self._section = section
         self._verbose = verbose
         self._debug = debug
-        self._tokens = tokens
-        self._hosts = tuple(hosts)
+        path = expanded(section.token_file) if section.token_file else state_dir() / auth.FILE_NAME
+        self.token_file = path
 
-    def serve(self, made: Sequence[socket.socket], begun: Callable[[], None]) -> int:
+    def token(self, *, renew: bool = False) -> str:
+        """Return the token, or a new one that the old one is worthless beside.
+
+        Raises
+        ------
+        TokenError
+            When its file cannot be used.
+        """
+        return auth.renew(self.token_file) if renew else auth.kept(self.token_file)
+
+    def serve(self, listen: str, port: int | None, begun: Callable[[str], None]) -> int:
         """Answer until a signal comes, and return the exit code: 130 of Ctrl-C, 0 of SIGTERM.
 
         Parameters
         ----------
-        made
-            Bound sockets; they are closed at the end.
+        listen
+            Address.
+        port
+            Another port than that of the address.
         begun
-            Called once answers are given.
+            Called with the address once answers are given.
+
+        Raises
+        ------
+        CannotListen
+            When the address is none, or cannot be had.
         """
-        config = self._query.config
-        api = Api(
-            config=None if config is None else config.absolute(),
-            gpu=self._query.gpu,
-            unexpected=self._unexpected,
-        )
+        address = listening.parse(listen, remote=self._section.remote)
+        if port is not None:
+            address = address._replace(port=port)
+        made = listening.sockets(address)
+        where = listening.named(made[0], address)
+        tokens = auth.Tokens(self.token_file)
         guard = auth.Guard(
-            api.app(), self._names(made), self._tokens, log=self._log, unexpected=self._unexpected
-        )
-        left = [listening.file_of(one) for one in made]  # known no more once it is closed
-        server = _Server(_settings(guard), begun)
+            Api(self._query).app(), self._names(made[0]), tokens,
+            log=self._log, unexpected=self._unexpected,
+        )  # fmt: skip
+        left = [listening.file_of(each) for each in made]  # known no more once it is closed
+        server = _Server(_settings(guard), lambda: begun(where))
         try:
-            server.run(sockets=list(made))
+            server.run(sockets=made)
         finally:
-            api.close()
             for path in left:
                 listening.leave(path)
         return errors.INTERRUPTED if server.ended_by == signal.SIGINT else errors.OK
 
-    def _names(self, made: Sequence[socket.socket]) -> auth.Names:
-        where = made[0].getsockname()
-        if not isinstance(where, tuple):
-            return auth.names(self._hosts, None)
-        own = f"[{where[0]}]" if ":" in where[0] else where[0]
-        return auth.names(self._hosts, where[1], own)
+    def _names(self, made: socket.socket) -> auth.Names:
+        at = made.getsockname()
+        if not isinstance(at, tuple):
+            return auth.names(self._section.hosts, None)
+        return auth.names(self._section.hosts, at[1], f"[{at[0]}]" if ":" in at[0] else at[0])
 
     def _log(self, words: str) -> None:
         if self._verbose:
@@ -232,7 +244,7 @@ class Connection(H11Protocol):
         ]
         if not strangers:
             return False
-        oldest = min(strangers, key=lambda one: one.since_s)
+        oldest = min(strangers, key=lambda stranger: stranger.since_s)
         self.connections.discard(oldest)  # now: the loop tells of its end later
         oldest.transport.abort()
         return True

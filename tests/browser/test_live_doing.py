@@ -85,7 +85,7 @@ def test_a_link_with_the_token_may_lead_to_a_view(
 ) -> None:
     page = new_page()
     page.goto(f"{served.url}&view=/held")
-    page.wait_for_selector("h1:text('Held memory')")
+    page.wait_for_selector("h1:text('Idle memory')")
     assert page.url == f"{served.address}/#/held"
 
 
@@ -142,7 +142,7 @@ def test_without_any_gpu_the_page_says_what_to_do(
         assert "no GPU found" in page.get_by_role("alert").inner_text()
         assert "gpuwatchctl doctor" in page.get_by_role("alert").inner_text()
         for view, heading in (
-            ("held", "Held memory"), ("gpu/GPU-1", "GPU"), ("predict", "Predict"),
+            ("held", "Idle memory"), ("gpu/GPU-1", "GPU"), ("predict", "Predict"),
         ):  # fmt: skip
             page.evaluate("view => { location.hash = `#/${view}`; }", view)
             page.locator("h1", has_text=heading).wait_for()
@@ -197,7 +197,7 @@ def test_snoozing_really_snoozes_and_can_be_taken_back(page: Page) -> None:
     assert kept.why == "runs out <b>tonight</b>"
     assert kept.until_at_s - kept.from_at_s == 8 * 3600
     assert [one["state"] for one in listed()] == ["in-force"]
-    page.wait_for_function("() => document.activeElement.textContent === 'Tell again'")
+    page.wait_for_function("() => document.activeElement.textContent === 'Unsnooze'")
     assert "Snoozed: GPU 0" in page.locator("#heard").inner_text()
 
     page.reload()

@@ -25,6 +25,7 @@ from tests.cli.calls import on_a_terminal
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuwatchd.view.answers.program import Scored
     from tests.cli.calls import Ctl
 
 pytestmark = pytest.mark.slow
@@ -257,7 +258,7 @@ def _alert(subject: Subject, state: AlertState, at_s: float) -> Alert:
     )  # fmt: skip
 
 
-def _score(planted: list[Planted], *alerts: Alert) -> list[demo_score.Row]:
+def _score(planted: list[Planted], *alerts: Alert) -> list[Scored]:
     ledger = demo_score.DemoScore(100.0)
     for alert in alerts:
         ledger.note({alert.subject.id: alert.finding}, [alert])

@@ -18,6 +18,9 @@ from tests.cli import world
 from tests.cli.sick import Card, Machine, Well
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.cli.doctor.answer import Check
     from gpuwatchd.core.model import DeviceState
     from gpuwatchd.store.live import LiveState
     from tests.cli.calls import Ctl
@@ -191,6 +194,11 @@ def _proc(root: Path, options: str = "", *, namespace: str = "pid:[4026531836]")
     (root / "proc/self/ns/pid").symlink_to(namespace)
 
 
+def told(checks: Iterable[Check]) -> list[tuple[str, str, str, str]]:
+    """Return name, level, text and hint of checks."""
+    return [(check.name, check.level, check.text, check.hint) for check in checks]
+
+
 def test_without_device_files_nothing_is_said(tmp_path: Path) -> None:
     assert list(environment.device_files(tmp_path)) == []
 
@@ -201,11 +209,11 @@ def test_files_that_may_not_be_opened_name_the_command(
     (tmp_path / "dev").mkdir()
     for name in ("nvidiactl", "nvidia0", "nvidia1"):
         (tmp_path / "dev" / name).touch()
-    ((name, level, said, _),) = environment.device_files(tmp_path)
+    ((name, level, said, _),) = told(environment.device_files(tmp_path))
     assert (name, level) == ("device files", "ok")
     assert "nvidia0" in said
     monkeypatch.setattr(os, "access", lambda path, _: not str(path).endswith("nvidia1"))
-    ((_, level, said, hint),) = environment.device_files(tmp_path)
+    ((_, level, said, hint),) = told(environment.device_files(tmp_path))
     assert level == "warning"
     assert "nvidia1" in said
     assert "nvidia0" not in said
@@ -225,7 +233,7 @@ def test_hidepid_is_seen(
     _proc(tmp_path, options)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     assert environment.hidden(tmp_path) is expected
-    ((_, level, said, hint),) = environment.processes(tmp_path)
+    ((_, level, said, hint),) = told(environment.processes(tmp_path))
     assert level == ("warning" if expected else "ok")
     assert bool(hint) is expected
     assert ("guesses" in said) == (user != 0 and not expected)
@@ -242,7 +250,7 @@ def test_without_proc_nothing_is_said_of_processes(tmp_path: Path) -> None:
 )
 def test_a_container_is_told(namespace: str, inside: bool, tmp_path: Path) -> None:
     _proc(tmp_path, namespace=namespace)
-    answers = list(environment.container(tmp_path))
+    answers = told(environment.container(tmp_path))
     assert bool(answers) is inside
     assert all("stay unnamed" in said for _, _, said, _ in answers)
 
@@ -253,11 +261,11 @@ def _state(**changes: Any) -> LiveState:
 
 def test_what_cannot_be_read_has_its_state_and_what_mends_it() -> None:
     first, lost = world.odd().devices
-    ((name, level, said, hint),) = environment.device(lost, now_s=time.time())
+    ((name, level, said, hint),) = told(environment.device(lost, now_s=time.time()))
     assert (name, level) == ("GPU 1", "warning")
     assert said.startswith("lost since")
     assert "dmesg" in hint
-    ((_, level, said, hint),) = environment.device(first, now_s=time.time())
+    ((_, level, said, hint),) = told(environment.device(first, now_s=time.time()))
     assert (level, said) == ("warning", "processes unknown: train; last known 40 s ago")
     assert hint
 
@@ -268,7 +276,7 @@ def test_memory_that_is_unknown_has_the_reason() -> None:
     unknown = msgspec.structs.replace(first.reading, used_bytes=None)
     why = ("the figures contradict each other",)
     item = msgspec.structs.replace(first, reading=unknown, faults=why)
-    ((_, level, said, hint),) = environment.device(item, now_s=time.time())
+    ((_, level, said, hint),) = told(environment.device(item, now_s=time.time()))
     assert (level, said.endswith(why[0]), bool(hint)) == ("warning", True, True)
 
 
@@ -280,26 +288,27 @@ def test_a_gpu_that_sleeps_is_no_trouble() -> None:
         reading=msgspec.structs.replace(lost.reading, state="asleep"),
         events=(Event(at_s=1.0, kind="throttle", text="x"),),
     )
-    ((_, level, said, _),) = environment.device(asleep, now_s=time.time())
+    ((_, level, said, _),) = told(environment.device(asleep, now_s=time.time()))
     assert level == "ok"
     assert said.startswith("asleep")
 
 
 def test_servers_answer_or_say_why_not() -> None:
-    answers = list(environment.servers(Config(), _state()))
+    answers = told(environment.servers(Config(), _state().servers, now_s=time.time()))
     assert [(name, level) for name, level, _, _ in answers] == [
         ("server Ollama", "ok"), ("server vLLM", "ok"), ("server SGLang", "warning"),
     ]  # fmt: skip
     assert "does not answer: train" in answers[2][2]
-    ((name, level, *_),) = environment.servers(Config(), _state(servers=()))
-    assert (name, level) == ("servers", "ok")
     off = msgspec.structs.replace(Config(), endpoints=EndpointsSection(enabled=False))
-    ((_, _, said, _),) = environment.servers(off, _state())
+    ((_, _, said, _),) = told(environment.servers(off, ()))
     assert "not asked" in said
 
 
-def test_a_dead_daemon_says_nothing_of_now() -> None:
-    state = _state(servers=(ServerReading(kind="vLLM", url="u", at_s=0.0),))
-    live = {name for name, *_ in environment.every(Config(), state, alive=True)}
-    dead = {name for name, *_ in environment.every(Config(), state, alive=False)}
+def test_a_dead_daemon_says_nothing_of_now(machine: Machine) -> None:
+    around = machine.around()
+    around.state = _state(servers=(ServerReading(kind="vLLM", url="u", at_s=0.0),)), []
+    around.alive = True
+    live = {check.name for check in environment.check(around)}
+    around.alive = False
+    dead = {check.name for check in environment.check(around)}
     assert live - dead == {"GPU 0", "GPU 1", "server vLLM"}

@@ -130,7 +130,8 @@ def test_the_daemon_names_all_in_one_short_sentence_when_none_works(
     assert said[:2] == [f"gpuwatchctl: {told}", "hint: gpuwatchctl doctor"]
 
 
-WHY = "no NVIDIA driver is installed here: libnvidia-ml.so.1 was not found"
+BRIEF = "no NVIDIA driver is installed here"
+WHY = f"{BRIEF}: libnvidia-ml.so.1 was not found"
 
 
 class Absent:
@@ -139,13 +140,13 @@ class Absent:
     name = "nvml"
 
     def probe(self) -> Availability:
-        return Availability(ok=False, reason=WHY, hint="install it")
+        return Availability(ok=False, reason=WHY, hint="install it", brief=BRIEF)
 
     def devices(self) -> tuple[Device, ...]:
         return ()
 
     def read(self) -> Sample:
-        raise SourceUnavailable(WHY, hint="install it")
+        raise SourceUnavailable(WHY, hint="install it", brief=BRIEF)
 
     def close(self) -> None:
         pass

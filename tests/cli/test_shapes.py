@@ -17,7 +17,18 @@ from gpuwatchd.cli.verbs import service
 from gpuwatchd.core.model import Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.answers import alerts, base, by_verb, charts, costs, current, history, report
+from gpuwatchd.view.answers import (
+    alerts,
+    base,
+    by_verb,
+    charts,
+    costs,
+    current,
+    explanation,
+    history,
+    idle_memory,
+    report,
+)
 from gpuwatchd.view.answers import program as own
 from gpuwatchd.view.answers.schema import schema
 from tests import making
@@ -36,9 +47,9 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("status --user alice", current.Status),
     ("watch -n 1", current.Watch),
     ("predict", current.Predict),
-    ("explain 4711", current.Explain),
-    ("explain GPU-2", current.Explain),
-    ("zombies", current.IdleMemory),
+    ("explain 4711", explanation.Explain),
+    ("explain GPU-2", explanation.Explain),
+    ("zombies", idle_memory.IdleMemory),
     ("plot", charts.Plot),
     ("history", history.History),
     ("history --events", history.History),
@@ -269,7 +280,7 @@ UNITS = ("_bytes", "_s", "_pct", "_c", "_w", "_j", "_usd", "_hours", "share", "c
 
 
 def _structs() -> dict[str, type[base.Shape]]:
-    modules = (own, base, history, current, alerts)
+    modules = (own, base, history, current, explanation, idle_memory, alerts)
     return {
         name: found
         for module in modules

@@ -166,7 +166,7 @@ def test_without_a_daemon_a_container_that_sees_nobody_calls_nothing_a_ghost(
 ) -> None:
     monkeypatch.setattr(direct_holdings, "inside_container", lambda *_: inside)
     reading = msgspec.structs.replace(world.reading(making.CARD.uid, 30), util_pct=0.0)
-    view = View("direct", 0.0, [LiveDevice(device=making.CARD, reading=reading, processes=())])
+    view = View("direct", 0.0, (LiveDevice(device=making.CARD, reading=reading, processes=()),))
     found = direct_holdings.idle_holdings(view, Config(), None)
     assert [one.kind for one in found] == ([] if inside else ["ghost"])
 

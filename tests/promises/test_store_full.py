@@ -163,7 +163,7 @@ def test_a_reader_that_stays_is_told_when_the_log_grows(
             if tick % 500 == 499:
                 assert history.flush(T0)
         (said,) = history.problems
-        assert "reads the history without end" in said
+        assert "keeps a read transaction open" in said
         file = tmp_path / "history.db"
         assert said.endswith(f"find it with: sudo fuser -v {file} {file}-shm")
         reader.execute("COMMIT")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tests.pipeline import telling
+from tests.pipeline import message_snapshots
 from tests.recordings import places
 from tests.recordings.items import Item
 from tests.recordings.worlds import INCIDENTS
@@ -23,7 +23,7 @@ _VOLATILE: Final = {"date", "content-type"}
 
 def items(stage: Stage) -> Iterator[Item]:
     """Yield each notice for each channel."""
-    cases = dict(telling.cases())
+    cases = dict(message_snapshots.cases())
     for name, message in cases.items():
         for channel, render in CHANNELS.items():
             yield Item(

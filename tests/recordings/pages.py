@@ -61,9 +61,8 @@ class _Server:
         kept = places.security.Tokens(file)
         self.token = places.security.kept(file)
         self.wrong: list[Exception] = []
-        self.api = places.Api(config=None, gpu=(), unexpected=self.wrong.append)
         self.app = places.security.Guard(
-            self.api.app(),
+            places.Api(places.Query()).app(),
             places.security.names((), 9753, "127.0.0.1"),
             kept,
             log=lambda words: None,
@@ -130,56 +129,39 @@ class _Server:
             ]
         )
 
-    def close(self) -> None:
-        self.api.close()
-
 
 def _read(stage: Stage, world: str, path: str) -> str:
     with stage.before(world, copied=True) as place:
-        server = _Server(place)
-        try:
-            return server.ask("GET", f"/api/v1/{path}")
-        finally:
-            server.close()
+        return _Server(place).ask("GET", f"/api/v1/{path}")
 
 
 def _written(stage: Stage) -> str:
     with stage.before("leak", copied=True) as place:
         server = _Server(place)
-        try:
-            return "\n=====\n".join(
-                server.ask(method, f"/api/v1/{path}", body) for method, path, body in WRITTEN
-            )
-        finally:
-            server.close()
+        return "\n=====\n".join(
+            server.ask(method, f"/api/v1/{path}", body) for method, path, body in WRITTEN
+        )
 
 
 def _file(stage: Stage, address: str) -> str:
     with stage.before("none", copied=True) as place:
-        server = _Server(place)
-        try:
-            return server.ask("GET", address, authorization=None)
-        finally:
-            server.close()
+        return _Server(place).ask("GET", address, authorization=None)
 
 
 def _guarded(stage: Stage) -> str:
     with stage.before("leak", copied=True) as place:
         server = _Server(place)
-        try:
-            return "\n=====\n".join(
-                [
-                    server.ask("GET", "/api/v1/status", authorization=None),
-                    server.ask("GET", "/api/v1/status", authorization="Bearer wrong"),
-                    server.ask("GET", "/api/v1/status", host="evil.example.org"),
-                    server.ask("GET", "/api/v1/status", origin="http://evil.example.org"),
-                    server.ask("GET", "/healthz", authorization=None),
-                    server.ask("GET", "/nonsense", authorization=None),
-                    server.ask("POST", "/healthz", {}),
-                    server.ask("TRACE", "/api/v1/status"),
-                    server.ask("GET", f"/api/v1/status?gpu={'x' * 9000}"),
-                    server.ask("POST", "/api/v1/snoozes", {}, content_type="text/plain"),
-                ]
-            )
-        finally:
-            server.close()
+        return "\n=====\n".join(
+            [
+                server.ask("GET", "/api/v1/status", authorization=None),
+                server.ask("GET", "/api/v1/status", authorization="Bearer wrong"),
+                server.ask("GET", "/api/v1/status", host="evil.example.org"),
+                server.ask("GET", "/api/v1/status", origin="http://evil.example.org"),
+                server.ask("GET", "/healthz", authorization=None),
+                server.ask("GET", "/nonsense", authorization=None),
+                server.ask("POST", "/healthz", {}),
+                server.ask("TRACE", "/api/v1/status"),
+                server.ask("GET", f"/api/v1/status?gpu={'x' * 9000}"),
+                server.ask("POST", "/api/v1/snoozes", {}, content_type="text/plain"),
+            ]
+        )

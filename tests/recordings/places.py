@@ -18,6 +18,7 @@ from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import live
 from gpuwatchd.store.schema import FILE_NAME as HISTORY_FILE
 from gpuwatchd.store.writer import History
+from gpuwatchd.view.query import Query
 from gpuwatchd.web import auth as security
 from gpuwatchd.web import responses
 from gpuwatchd.web.api import Api
@@ -30,6 +31,7 @@ __all__ = [
     "Api",
     "History",
     "Pipeline",
+    "Query",
     "SimulateSource",
     "chat",
     "command",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from gpuwatchd.collect.scenarios.worlds import World
+
 _TICK_S: Final = 10.0
 CONFIG: Final = """
 [policy]
@@ -215,19 +217,29 @@ class _Ear(logging.Handler):
         self._lines.append(f"{record.levelname} {record.getMessage()}")
 
 
-def drive(scenario: str, minutes: float) -> Incident:
-    """Let a scenario happen before the real pipeline, ending now, in the folder in force."""
+def drive(
+    scenario: str,
+    minutes: float,
+    world: World | None = None,
+    meanwhile: Callable[[Incident, float], None] = lambda incident, elapsed_s: None,
+    **settings: dict[str, Any],
+) -> Incident:
+    """Let a scenario happen before the real pipeline, ending now, in the folder in force.
+
+    ``meanwhile`` is called after each tick, with the seconds since the first.
+    """
     found = Incident()
-    settings = places.config.load(
+    config = places.config.load(
         environ={},
         overrides={
             "daemon": {"source-deadline": "60s"},
             "policy": {"channels": ["email", "command"], "max-per-hour": 6, "digest": "daily"},
             "cost": {"usd-per-gpu-hour": 2.5},
             "store": {"min-free-mib": 0},
+            **settings,
         },
     ).config
-    source = places.SimulateSource(scenario, 7, 1.0, epoch_s=NOW_S - minutes * 60.0)
+    source = places.SimulateSource(scenario, 7, 1.0, world=world, epoch_s=NOW_S - minutes * 60.0)
     source.advance(0.0)
     ear, logger = _Ear(found.log), logging.getLogger("gpuwatchd")
     level = logger.level
@@ -236,13 +248,13 @@ def drive(scenario: str, minutes: float) -> Incident:
     runtime = places.config.runtime_dir()
     history = places.History.open(
         _state_dir(),
-        settings.store,
+        config.store,
         clock=lambda: source.now_s,
         monotonic=lambda: source.elapsed_s,
         boot_id="boot",
     )
     pipeline = places.Pipeline(
-        config=settings,
+        config=config,
         sources=[source],
         history=history,
         runtime_dir=runtime,
@@ -255,6 +267,7 @@ def drive(scenario: str, minutes: float) -> Incident:
         while source.elapsed_s < minutes * 60.0:
             tick = pipeline.tick()
             _note(found, source.elapsed_s, tick)
+            meanwhile(found, source.elapsed_s)
             source.advance(_TICK_S)
             if source.elapsed_s % 60.0 < _TICK_S:
                 history.flush(source.now_s)

@@ -122,7 +122,7 @@ def test_a_machine_without_systemd(tools: Tools, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     manager = Systemd(environ=tools.environ | {"PATH": str(empty)})
-    assert manager.probe().reason == "systemctl is not here"
+    assert manager.probe().reason == "systemctl is not installed"
 
 
 def test_homebrew_s_service_is_not_doubled(manager: Systemd, tools: Tools) -> None:

@@ -90,12 +90,7 @@ WITHIN = {
     "gpuwatchd.web": {"answers": "responses"},
 }
 """Package -> names that are not allowed in it, as ``ALONE``."""
-VERBS = (
-    "gpuwatchd.cli.verbs.release",
-    "gpuwatchd.cli.verbs.zombies",
-    "gpuwatchd.cli.verbs.release",
-    "gpuwatchd.cli.verbs.zombies",
-)
+VERBS = ("gpuwatchd.cli.verbs.release", "gpuwatchd.cli.verbs.zombies")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 

@@ -17,12 +17,8 @@ if TYPE_CHECKING:
 LONG, SHORT = 600, 60
 FAMILIES = (
     "gpuwatchd.analysis.detectors",
-    "gpuwatchd.analysis.detectors",
-    "gpuwatchd.analysis.frameworks",
     "gpuwatchd.analysis.frameworks",
     "gpuwatchd.collect.logs.formats",
-    "gpuwatchd.collect.logs.formats",
-    "gpuwatchd.collect.engines",
     "gpuwatchd.collect.engines",
     "gpuwatchd.collect.nvml",
     "gpuwatchd.collect.metal",
@@ -32,7 +28,6 @@ FAMILIES = (
     "gpuwatchd.pipeline.chores",
     "gpuwatchd.view.queries",
     "gpuwatchd.cli.verbs",
-    "gpuwatchd.cli.doctor",
     "gpuwatchd.cli.doctor",
     "gpuwatchd.tui.screens",
     "gpuwatchd.tui.widgets",

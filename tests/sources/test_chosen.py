@@ -10,6 +10,7 @@ from gpuwatchd.collect import SOURCES, selection
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.config import ReplaySection, SimulateSection, SourcesSection
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.core.model import Fault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,22 +83,24 @@ def test_what_was_named_is_missed_and_read_once(tmp_path: Path) -> None:
     ("reasons", "told"),
     [
         ((None, None), []),
-        (("nvml: a", None), []),
-        ((None, "drm: b"), []),
-        (("nvml: a", "drm: b"), ["no GPU found: a; b"]),
+        (("a", None), []),
+        ((None, "b"), []),
+        (("a", "b"), ["no GPU found: a; b"]),
     ],
 )
 def test_absent_sources_are_told_together_and_only_when_none_works(
     reasons: tuple[str | None, ...], told: list[str]
 ) -> None:
     both = [selection.Choice("nvml", optional=True), selection.Choice("drm", optional=True)]
-    found = selection.absences(zip(both, reasons, strict=True))
+    faults = [None if why is None else Fault(where="", why=why) for why in reasons]
+    found = selection.absences(zip(both, faults, strict=True))
     assert found == [(text, ProblemCode.NO_GPU) for text in told]
 
 
 def test_what_was_named_is_told_whatever_else_works() -> None:
     named, tried = selection.Choice("nvml", optional=False), selection.Choice("drm", optional=True)
-    assert selection.absences([(named, "nvml: hangs"), (tried, None)]) == [
+    hangs, none = Fault(where="nvml", why="hangs"), Fault(where="drm", why="no card")
+    assert selection.absences([(named, hangs), (tried, None)]) == [
         ("nvml: hangs", ProblemCode.OTHER)
     ]
-    assert selection.absences([(named, None), (tried, "drm: no card")]) == []
+    assert selection.absences([(named, None), (tried, none)]) == []

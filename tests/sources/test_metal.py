@@ -251,7 +251,7 @@ def test_a_program_is_run_without_a_shell_in_a_bare_environment(
 
 
 def test_a_program_that_is_not_there_is_no_mac() -> None:
-    with pytest.raises(SourceUnavailable, match="/usr/sbin/no-such-program is not here"):
+    with pytest.raises(SourceUnavailable, match="/usr/sbin/no-such-program is not installed"):
         Mac().run(("/usr/sbin/no-such-program",))
 
 

@@ -114,11 +114,13 @@ def _read() -> Iterator[type[msgspec.Struct]]:
                 handed.add(function.name)
             else:
                 yield from _structs(_meant(module, kind))
-    # Where the type is an argument of the function around it: from whoever calls that.
-    for module, tree in _trees() if handed else ():
+    # Where the type is an argument of the function around it: from whoever calls that; those of
+    # the API stand in its table.
+    for module, tree in _trees():
         for _, call in _calls(tree):
-            if _name(call.func) in handed:
-                for argument in call.args:
+            bodies = [one.value for one in call.keywords if one.arg == "body"]
+            if _name(call.func) in handed or bodies:
+                for argument in bodies or call.args:
                     if _CLASS.search(ast.unparse(argument)):
                         yield from _structs(_meant(module, argument, None))
 

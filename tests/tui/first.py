@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.tui.page import Lines, Page
+from gpuwatchd.tui.base import TopScreen
 from tests.tui import world
 from tests.tui.viewing import view_of
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 def rows_of(app: TopApp) -> list[str]:
     """Return the whole screen."""
-    lines = app.screen.query_one(Lines)
-    return [lines.render_line(y).text for y in range(app.size.height)]
+    return [strip.text for strip in app.screen._compositor.render_strips()]
 
 
 def processes_of(app: TopApp) -> list[str]:
@@ -42,5 +41,5 @@ def cursor(app: TopApp) -> str:
     return found[0]
 
 
-class Opened(Page):
+class Opened(TopScreen):
     """Stands for a screen behind a key."""

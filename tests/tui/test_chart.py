@@ -9,7 +9,7 @@ import pytest
 from textual.app import App, ComposeResult
 
 from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
-from gpuwatchd.tui.strips import Painter
+from gpuwatchd.tui.theme import Painter
 from gpuwatchd.tui.widgets.chart import SHORTEST_S, Chart, point, point_text
 from tests.making import GIB
 

@@ -9,12 +9,12 @@ import pytest
 
 from gpuwatchd.core import config
 from gpuwatchd.store.live import LiveState
-from gpuwatchd.tui.base_screens import Bar
 from gpuwatchd.tui.screens.chart_screen import SPANS
 from gpuwatchd.tui.screens.detail import DetailScreen
 from gpuwatchd.tui.screens.history import PastScreen
 from gpuwatchd.tui.screens.predict import PredictScreen
-from gpuwatchd.tui.widgets.command_output import Pages
+from gpuwatchd.tui.widgets.rows import Lines
+from gpuwatchd.tui.widgets.texts import TextPage
 from tests.cli import world
 from tests.tui import leaky
 from tests.tui import world as machine
@@ -36,7 +36,7 @@ def left() -> LiveState:
 
 
 def text(view: Any, name: str = "text") -> str:
-    return " ".join(view.query_one(f"#{name}", Pages).text.split())
+    return " ".join(view.query_one(f"#{name}", TextPage).text.split())
 
 
 # ---- what they tell
@@ -85,7 +85,7 @@ async def test_history_lists_what_happened_and_goes_there() -> None:
         newest = picture.marks[-1]
         await press(pilot, "down")
         assert view.chart.cursor_s == newest.at_s
-        assert newest.text.split()[0] in text(view, "marks")
+        assert newest.text.split()[0] in words(app)
         await press(pilot, "escape")
 
 
@@ -119,7 +119,7 @@ async def test_spans_zoom_pan_and_reset() -> None:
                 assert asked_s == pytest.approx(span_s)
             else:
                 assert asked_s == pytest.approx(HOUR_S, rel=0.1), "everything there is"
-            assert f"span {name}" in view.query_one("#told", Bar).text
+            assert f"span {name}" in view.query_one("#told", Lines).text
         await press(pilot, "1")
         whole = view.chart.span
         await press(pilot, "plus", "plus", "left", "left", "left")
@@ -140,7 +140,7 @@ async def test_a_view_opens_where_the_record_begins(key: str) -> None:
         assert picture is not None
         span_s = picture.end_s - picture.begin_s
         assert span_s == pytest.approx(HOUR_S, rel=0.2), "hours of nothing are drawn"
-        assert "since recording started" in view.query_one("#told", Bar).text
+        assert "since recording started" in view.query_one("#told", Lines).text
         await press(pilot, "2")
         assert view.chart.picture is not None
         assert view.chart.picture.begin_s < picture.begin_s - HOUR_S, "6h stays what it says"
@@ -171,9 +171,9 @@ async def test_the_cursor_reads_out() -> None:
     async with opened(leaky.view(), "P") as (app, pilot):
         view = screen(app, PredictScreen)
         await press(pilot, "1", "less_than_sign", "shift+left")
-        assert "GiB" in view.query_one("#told", Bar).text
+        assert "GiB" in view.query_one("#told", Lines).text
         await press(pilot, "home")
-        assert "span 1h" in view.query_one("#told", Bar).text
+        assert "span 1h" in view.query_one("#told", Lines).text
 
 
 # ---- whatever the machine is like

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.tui.page import Lines
 from gpuwatchd.view.blocks import width_of
 from tests.tui import leaky, world
 from tests.tui.viewing import opened, view_of
@@ -94,5 +93,4 @@ async def test_the_first_screen(
         app,
         _,
     ):
-        lines = app.screen.query_one(Lines)
-        assert look_of(map(lines.render_line, range(rows))) == snapshot
+        assert look_of(app.screen._compositor.render_strips()) == snapshot

@@ -6,14 +6,14 @@ import pytest
 from rich.style import Style
 
 from gpuwatchd.core import design
-from gpuwatchd.tui import strips
+from gpuwatchd.tui import theme
 from gpuwatchd.tui.widgets import bars
 
 TRUE = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
 
 
-def painter(environ: dict[str, str], *, color: str = "auto") -> strips.Painter:
-    return strips.Painter(color, environ=environ)
+def painter(environ: dict[str, str], *, color: str = "auto") -> theme.Painter:
+    return theme.Painter(color, environ=environ)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def painter(environ: dict[str, str], *, color: str = "auto") -> strips.Painter:
 def test_the_first_rule_that_applies_decides_on_colours(
     flag: str, environ: dict[str, str], wanted: str
 ) -> None:
-    assert strips.depth(flag, environ) == wanted
+    assert theme.depth(flag, environ) == wanted
 
 
 @pytest.mark.parametrize("kind", design.LOOKS)

@@ -9,21 +9,20 @@ import pytest
 
 from gpuwatchd.core import design
 from gpuwatchd.core.errors import StoreError
-from gpuwatchd.tui import base_screens
+from gpuwatchd.tui import base
 from gpuwatchd.tui.app import VIEWS
-from gpuwatchd.tui.base_screens import Bar, ViewScreen
+from gpuwatchd.tui.base import ViewScreen
 from gpuwatchd.tui.screens.help import HelpScreen
 from gpuwatchd.tui.screens.idle import HeldScreen
-from gpuwatchd.tui.widgets.command_output import Pages
+from gpuwatchd.tui.widgets.rows import Lines
 from tests.cli import world
 from tests.tui import world as machine
 from tests.tui.viewing import opened, press, screen, settled, shown, view_of, words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from textual.pilot import Pilot
-    from textual.widget import Widget
 
     from gpuwatchd.tui.app import TopApp
 
@@ -38,9 +37,6 @@ class Asking(ViewScreen):
         super().__init__()
         self.got: list[Any] = []
         self.asked = 0
-
-    def parts(self) -> Iterable[Widget]:
-        yield Pages(self.painter, id="text")
 
     def job(self) -> Callable[[], Any]:
         self.asked += 1
@@ -65,7 +61,7 @@ async def until(pilot: Pilot[int], holds: Callable[[], bool]) -> None:
 
 
 def subject(asking: ViewScreen) -> str:
-    return asking.query_one("#subject", Bar).text
+    return asking.query_one("#subject", Lines).text
 
 
 async def test_what_takes_long_says_so_and_keeps_nobody_waiting() -> None:
@@ -136,7 +132,7 @@ async def test_one_that_was_left_is_not_drawn_on() -> None:
 
 
 async def test_what_costs_much_is_not_read_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_screens, "_SHARE", 1e9)
+    monkeypatch.setattr(base, "_SHARE", 1e9)
     view = view_of(machine.state(2))
     async with opened(view) as (app, pilot):
         asking = await asking_on(app, Asking.work)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuwatchd.tui.app import TopApp
-from gpuwatchd.tui.base_screens import ViewScreen
+from gpuwatchd.tui.base import ViewScreen
 from gpuwatchd.view.queries.current_state import View
 from gpuwatchd.view.query import Query
 
@@ -68,7 +68,7 @@ async def settled(pilot: Pilot[int]) -> None:
         await pilot.app.workers.wait_for_complete()
         await pilot.pause()
         screen = pilot.app.screen
-        if not (isinstance(screen, ViewScreen) and screen.busy):
+        if not (isinstance(screen, ViewScreen) and screen.asking):
             return
         await pilot.pause(0.01)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import queue
 import re
 import signal
 import socket
@@ -16,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from gpuwatchd.cli.flags import Globals
-from gpuwatchd.core import config
-from gpuwatchd.web import auth, listening, server
+from gpuwatchd.core.config import WebSection
+from gpuwatchd.view.query import Query
+from gpuwatchd.web import auth, server
 from tests.cli import world
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def whole(link: socket.socket) -> bytes:
 @contextmanager
 def within(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """Run a server in a thread of this program, so that its bounds can be set."""
-    begun = threading.Event()
+    begun: queue.Queue[str] = queue.Queue()
     running: list[server._Server] = []
 
     class Kept(server._Server):
@@ -115,16 +116,12 @@ def within(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             running.append(self)
 
     monkeypatch.setattr(server, "_Server", Kept)
-    kept = auth.Tokens(config.state_dir() / auth.FILE_NAME)
-    token = auth.kept(kept.path)
-    made = listening.sockets(listening.parse("127.0.0.1:0", remote=False))
-    port = made[0].getsockname()[1]
-    page = server.Page(Globals(), kept, ())
-    thread = threading.Thread(target=page.serve, args=(made, begun.set))
+    page = server.WebServer(Query(), WebSection())
+    token = page.token()
+    thread = threading.Thread(target=page.serve, args=("127.0.0.1:0", None, begun.put))
     thread.start()
     try:
-        assert begun.wait(20)
-        yield Served(port, token, None)
+        yield Served(int(begun.get(timeout=20).rpartition(":")[2]), token, None)
     finally:
         running[0].should_exit = True
         thread.join(20)

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli.flags import Globals
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import live
 from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.query import Query
 from gpuwatchd.web import pages
 from gpuwatchd.web.pages import overview
 from tests import making
@@ -30,8 +30,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069
 
 def ask(name: str, **query: str) -> dict[str, Any]:
     """Return an answer as it travels."""
-    said = pages.answer(name, Globals(), query)
-    found: dict[str, Any] = json.loads(json.dumps(said, allow_nan=False))
+    found: dict[str, Any] = json.loads(msgspec.json.encode(pages.ANSWERS[name](Query(), query)))
     return found
 
 
@@ -72,12 +71,12 @@ def test_hostile_words_are_clean_in_every_answer(name: str) -> None:
 def test_processes_are_in_the_order_of_the_live_screen_and_fit_the_same_words() -> None:
     table = pytest.importorskip("gpuwatchd.tui.widgets.process_table")
     world.write(devices=(crowd(120), *world.state().devices[1:]))
-    view = current_state.load_view(Globals())
+    view = current_state.load_view(Query())
     mine = overview.ordered(view.devices)
     theirs = table.ordered(table.entries(view), table.NATURAL, turned=False)
     assert mine == [tuple(one) for one in theirs]
     for wish in ("job1", "105", "alice", "watch", "a100 job", "gpu0", "nobody"):
-        fitting = overview.table(mine, {"filter": wish, "all": "1"})["fitting"]
+        _, fitting = overview.table(mine, {"filter": wish, "all": "1"})
         assert fitting == len(table.matching(theirs, wish)), wish
 
 
@@ -125,7 +124,7 @@ def test_gaps_of_a_small_curve_stay_gaps() -> None:
     item = msgspec.structs.replace(
         world.state().devices[0], recent_bytes=(10 * making.GIB, None, 20 * making.GIB)
     )
-    assert overview.spark(item, 80 * making.GIB) == [0.0, None, 1.0]
+    assert overview.spark(item, 80 * making.GIB) == (0.0, None, 1.0)
 
 
 def test_what_a_pool_breathes_is_small_on_every_small_curve() -> None:
@@ -155,8 +154,6 @@ def test_addresses_lead_back_to_their_processes_and_strangers_to_an_error() -> N
         with pytest.raises(GpuwatchdError) as raised:
             ask(view, **wrong)
         assert "\x1b" not in raised.value.message
-    with pytest.raises(KeyError):
-        ask("../secrets")
 
 
 def test_a_process_without_a_known_beginning_is_found_by_its_pid() -> None:

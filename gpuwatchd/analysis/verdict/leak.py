@@ -47,6 +47,8 @@ MANY_EVENTS = 20.0
 """A ramp of few and large steps, such as that of a batch size, is not plain to see so early."""
 LOADS_BYTES_PER_S = 8e9 / 60.0
 """So fast disks and networks are, and few leaks."""
+FILLED_SHARE = 0.9
+"""Growth over this share of the window fills it: it began before."""
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
 _CRITICAL_S, _WARNING_S = 3600.0, 86400.0
 
@@ -88,6 +90,7 @@ def leak(
     if eta is not None and eta.mid_s > settings.eta_horizon:
         tier, severity = "watch", "info"
     growth = growth._replace(onset_s=since_s)
+    onset_at_s, grown_bytes = _since_begin(series, view, growth, rate, settings)
     trend = next((signal for signal in named.signals if signal.detector == "trend"), None)
     p_value = trend.facts["p_value"] if trend is not None else p_value_since(view, growth.onset_s)
     return Finding(
@@ -103,10 +106,12 @@ def leak(
         r_squared=r_squared,
         p_value=p_value,
         detector=named.signal.detector if named.signal is not None else "trend",
-        onset_at_s=view.now_s + growth.onset_s,
-        **reason_fields(*_leak_reason(growth, named, prospect, series)),
+        onset_at_s=onset_at_s,
+        **reason_fields(
+            *_leak_reason(growth, named, prospect, series, (view.now_s - onset_at_s, grown_bytes))
+        ),
         framework=series.framework,
-        growth_bytes=_grown(growth),
+        growth_bytes=grown_bytes,
         limit_bytes=series.limit_bytes,
         levels_off_bytes=prospect.levels_off_bytes,
         samples=view.samples,
@@ -223,6 +228,24 @@ def _grown(growth: Growth) -> float:
     return max(high - low, float(growth.found.growth[growth.best]))
 
 
+def _since_begin(
+    series: Series, view: SeriesWindow, growth: Growth, rate: float, settings: DetectionSection
+) -> tuple[float, float]:
+    """Return since when it has grown, and by how much, also where that began before the window.
+
+    Growth that fills the window goes on from what its alert was judged by last.
+    """
+    onset_at_s, grown, before = view.now_s + growth.onset_s, _grown(growth), series.alerted
+    window_s = settings.analysis_window_hours * 3600.0
+    if before is None or before.subject != series.subject or before.growth_bytes is None:
+        return onset_at_s, grown
+    begun_s, passed_s = before.onset_at_s, view.now_s - before.judged_at_s
+    filled = -growth.onset_s >= FILLED_SHARE * window_s
+    if begun_s is None or not filled or begun_s >= onset_at_s or not 0.0 <= passed_s <= window_s:
+        return onset_at_s, grown
+    return begun_s, max(grown, before.growth_bytes + rate * passed_s)
+
+
 def _keeps(growth: Growth) -> bool:
     """Say whether nothing worth a word was given back since the growth began."""
     view = growth.found.view
@@ -243,9 +266,14 @@ def _severity(
 
 
 def _leak_reason(
-    growth: Growth, named: PatternMatch, prospect: LimitForecast, series: Series
+    growth: Growth,
+    named: PatternMatch,
+    prospect: LimitForecast,
+    series: Series,
+    extent: tuple[float, float],
 ) -> Iterator[Clause | str]:
-    yield _how(growth, named, prospect)
+    """Yield the parts of the reason; ``extent``: for how long it has grown, and by how much."""
+    yield _how(growth, named, prospect, extent)
     yield growth.compared(beyond=True)
     yield prospect.words
     eta = prospect.eta
@@ -255,16 +283,17 @@ def _leak_reason(
     room = growth.headroom or 0.0
     left = "its recent peak would no longer fit"
     if room > 0.0:
-        gone = _grown(growth) / (_grown(growth) + room)
+        gone = extent[1] / (extent[1] + room)
         left = f"{units.percent(gone)} of the free memory is used, {units.size(room)} left"
     full = f"{left}, full in {units.band(eta.low_s, eta.mid_s, eta.high_s)}"
     yield Clause(text=full, short=left, forecast=True)
 
 
-def _how(growth: Growth, named: PatternMatch, prospect: LimitForecast) -> Clause:
+def _how(
+    growth: Growth, named: PatternMatch, prospect: LimitForecast, extent: tuple[float, float]
+) -> Clause:
     """Return how it grows."""
-    for_s = units.duration(-growth.onset_s)
-    grown = units.size(_grown(growth))
+    for_s, grown = units.duration(extent[0]), units.size(extent[1])
     speed = units.rate(named.rate)
     kept = "nothing released" if _keeps(growth) else ""
     if named.pattern == "step" and named.signal is not None:

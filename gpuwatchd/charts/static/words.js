@@ -1,5 +1,5 @@
 "use strict";
-/* Sizes and times as people write them. Sizes are those of gpuwatchd/units.py, which a test compares. */
+/* Sizes and times as people write them. Sizes are those of gpuwatchd/core/units.py, which a test compares. */
 
 const GpuwatchdWords = (() => {
   const MIB = 1024 ** 2;

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from gpuwatchd.cli.doctor import answer
-from gpuwatchd.cli.doctor.answer import Check, CheckContext, PendingCheck, failed, select_checks
-from gpuwatchd.cli.doctor.answer import every as every_name
+from gpuwatchd.cli.doctor.answer import Check, CheckContext, PendingCheck, failed
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -21,26 +21,95 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.flags import Globals
 
-CHECKS = {
-    "program": "program:check",
-    "config": "program:configuration",
-    "gpus": "gpus:check",
-    "host": "program:surroundings",
-    "daemon": "running:check",
-    "instances": "running:instances",
-    "service": "running:service",
-    "disk": "places:check",
-    "history": "places:history",
-    "clock": "program:clock",
-    "prices": "program:prices",
-    "session": "channels:desktop_session",
-    "channels": "channels:check",
-    "mail": "channels:mail_server",
-    "web": "web:check",
+
+class Row(NamedTuple):
+    """One check."""
+
+    where: str
+    """Module and function."""
+    faults: str
+    """The ids of what it can find, with spaces between them."""
+    printed: tuple[str, ...] = ()
+    """What it is called where it answers, beside its own name."""
+    slow: bool = False
+    """It waits for somebody else; these wait together, the others take their turn."""
+
+
+CHECKS: Final = {
+    "program": Row(
+        "program:check",
+        "python-untested sqlite-old terminal-encoding",
+        printed=("python", "sqlite", "terminal", "extras", "shell"),
+    ),
+    "config": Row(
+        "program:configuration",
+        "config-consequence config-error config-problem config-readable config-variable "
+        "config-writable",
+    ),
+    "gpus": Row(
+        "gpus:check",
+        "driver-container driver-library driver-library-unusable driver-mismatch "
+        "driver-nodes driver-not-loaded driver-nouveau gpu-none gpu-unread source-empty "
+        "source-hangs source-unusable",
+        printed=("gpu", "driver", "source"),
+        slow=True,
+    ),
+    "host": Row(
+        "environment:check",
+        "device-files gpu-unread processes-hidden server-silent",
+        printed=("device files", "processes", "container", "servers"),
+    ),
+    "daemon": Row(
+        "running:check",
+        "daemon-absent daemon-denied daemon-late daemon-newer daemon-problem "
+        "daemon-state daemon-version",
+    ),
+    "instances": Row(
+        "running:instances",
+        "instance-homebrew instance-second instance-system path-differs path-several",
+    ),
+    "service": Row(
+        "running:service",
+        "linger-missing service-broken service-disabled service-failed service-memory "
+        "service-none service-old service-other service-reload service-restarts",
+        printed=("machine's service", "linger"),
+        slow=True,
+    ),
+    "disk": Row(
+        "places:check",
+        "directory-closed directory-foreign directory-network directory-none "
+        "directory-open directory-relative disk-full disk-low disk-quota disk-read-only "
+        "disk-small disk-unknown",
+        printed=("history directory", "live directory"),
+    ),
+    "history": Row("places:history", "history-damaged history-unreadable"),
+    "clock": Row("program:clock", "clock-behind clock-unsynchronised clock-zone"),
+    "prices": Row("program:prices", "price-doubtful", printed=("price",)),
+    "session": Row("channels:desktop_session", "session-dead session-foreign session-none"),
+    "channels": Row(
+        "channels:check",
+        "channel-chat channel-command channel-desktop channel-email channel-hangs",
+        printed=("channel",),
+        slow=True,
+    ),
+    "mail": Row(
+        "channels:mail_server",
+        "mail-certificate mail-login mail-name mail-refuses mail-tls mail-unreachable",
+        printed=("mail server",),
+        slow=True,
+    ),
+    "web": Row("web:check", "web-extra web-listen web-remote web-token", printed=("live page",)),
 }
-"""Name -> module and function, in the order in which they are told."""
-_SLOW = {"gpus", "service", "channels", "mail"}
-"""Those that wait for somebody else; they wait together, the others take their turn."""
+"""Name -> check, in the order in which they are told."""
+ANY: Final = ("check-breaks", "check-hangs")
+"""Ids that every check may answer with."""
+_ONE_OF: Final = (
+    (re.compile(r"source \S+"), ("gpus",)),
+    (re.compile(r"(GPU|MIG)( \S+)?"), ("gpus", "host")),
+    (re.compile(r"server \S.*"), ("host",)),
+    (re.compile(r"channel \S+"), ("channels",)),
+)
+"""What is called after a thing of this machine."""
 _SLACK_S = 2.0
 """A check whose parts have their own deadline gets that much more for itself."""
 
@@ -64,10 +133,10 @@ def every(flags: Globals, names: Sequence[str] = (), *, offline: bool = False) -
     """
     wanted: list[str] = []
     for name in names:
-        meant = select_checks(name, tuple(CHECKS))
+        meant = select_checks(name)
         wanted += meant
         if not meant:
-            near = difflib.get_close_matches(name, every_name(tuple(CHECKS)), n=1)
+            near = difflib.get_close_matches(name, every_name(), n=1)
             guess = f"; did you mean {near[0]}?" if near else ""
             raise GpuwatchdError(
                 f"no such check: {name}{guess}",
@@ -91,7 +160,7 @@ def ask(machine: CheckContext, names: Sequence[str] = ()) -> Iterator[Check]:
     """Yield what the checks answer about a machine."""
     machine.read()
     wanted = [name for name in CHECKS if not names or name in names]
-    early = {name: _asked(machine, name) for name in wanted if name in _SLOW}
+    early = {name: _asked(machine, name) for name in wanted if CHECKS[name].slow}
     for name in wanted:
         asked = early.get(name) or _asked(machine, name)
         for check in asked.answers(answer.DEADLINE_S + _SLACK_S):
@@ -100,7 +169,7 @@ def ask(machine: CheckContext, names: Sequence[str] = ()) -> Iterator[Check]:
 
 def _asked(machine: CheckContext, name: str) -> PendingCheck:
     def work() -> Iterable[Check]:
-        module, _, function = CHECKS[name].partition(":")
+        module, _, function = CHECKS[name].where.partition(":")
         checks: Iterable[Check] = getattr(
             importlib.import_module(f"{__name__}.{module}"), function
         )(machine)
@@ -110,3 +179,36 @@ def _asked(machine: CheckContext, name: str) -> PendingCheck:
         "check-hangs", name, "does not come to an end", f"gpuwatchctl doctor {name} --debug"
     )
     return PendingCheck(work, hung)
+
+
+# By which names a check may be asked for: its own, what it prints, the id of what it finds.
+
+
+def select_checks(name: str) -> tuple[str, ...]:
+    """Return which of the checks a name means; none where it means nothing.
+
+    Examples
+    --------
+    >>> select_checks("extras"), select_checks("gpu-none")
+    (('program',), ('gpus',))
+    """
+    if name in CHECKS:
+        return (name,)
+    things = [check for pattern, meant in _ONE_OF if pattern.fullmatch(name) for check in meant]
+    return tuple(
+        check
+        for check, row in CHECKS.items()
+        if name in ANY or name in row.printed or name in row.faults.split() or check in things
+    )
+
+
+def every_name() -> list[str]:
+    """Return every name that can be listed: checks first, then what they print, then ids."""
+    from gpuwatchd.collect import SOURCES  # noqa: PLC0415
+    from gpuwatchd.notify import NOTIFIERS  # noqa: PLC0415 - only to complete a name
+
+    words = [word for row in CHECKS.values() for word in row.printed]
+    words += [fault for row in CHECKS.values() for fault in row.faults.split()]
+    words += [f"source {source}" for source in SOURCES]
+    words += [f"channel {notifier}" for notifier in NOTIFIERS]
+    return list(dict.fromkeys([*CHECKS, *words, *ANY]))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpuwatchd.core import text
-from gpuwatchd.core.model import Value
+from gpuwatchd.view.answers.program import CheckShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,21 +26,8 @@ ROOT = Path("/")
 """Where /proc, /dev, /sys, /etc and /run are looked for."""
 PAGE = "troubleshoot"
 Level = Literal["ok", "warning", "failed"]
-
-
-class Check(Value, frozen=True, kw_only=True):
-    """One answer."""
-
-    name: str
-    """What was looked at, for people: "source nvml", "GPU 0"."""
-    level: Level
-    text: str
-    hint: str = ""
-    """The command (or step) that mends it."""
-    id: str = ""
-    """What is wrong, the same in every version; where nothing is, the check that says so."""
-    page: str = ""
-    """Page of the documentation; "" where nothing is wrong."""
+Check = CheckShape
+"""One answer."""
 
 
 class CheckContext:
@@ -140,24 +126,30 @@ class CheckContext:
         return (self.root / "run/systemd/system").is_dir()
 
 
-def _check(name: str, level: Level, words: str, **more: Any) -> Check:
-    hint = text.clean(more.pop("hint", ""), limit=1024)
-    return Check(name=name, level=level, text=text.clean(words, limit=1024), hint=hint, **more)
-
-
 def ok(name: str, words: str) -> Check:
     """Return that all is well, or that something is so and needs no mending."""
-    return _check(name, "ok", words)
+    return _check("", name, "ok", words, "")
 
 
 def warning(fault: str, name: str, words: str, hint: str = "") -> Check:
     """Return what should be mended; ``fault`` is its id, see docs/how-to/troubleshoot.md."""
-    return _check(name, "warning", words, hint=hint, id=fault, page=f"{PAGE}#{fault}")
+    return _check(fault, name, "warning", words, hint)
 
 
 def failed(fault: str, name: str, words: str, hint: str = "") -> Check:
     """Return what must be mended; ``fault`` is its id, see docs/how-to/troubleshoot.md."""
-    return _check(name, "failed", words, hint=hint, id=fault, page=f"{PAGE}#{fault}")
+    return _check(fault, name, "failed", words, hint)
+
+
+def _check(fault: str, name: str, level: Level, words: str, hint: str) -> Check:
+    return Check(
+        name=name,
+        level=level,
+        text=text.clean(words, limit=1024),
+        hint=text.clean(hint, limit=1024),
+        id=fault,
+        page=f"{PAGE}#{fault}" if fault else "",
+    )
 
 
 class PendingCheck:
@@ -194,106 +186,3 @@ class PendingCheck:
         self._thread.join(max(0.0, self._began_s + within_s - time.monotonic()))
         checks = list(self._found)
         return [*checks, self._hung] if self._thread.is_alive() else checks
-
-
-# By which names a check may be asked for: its own, what it prints, the id of what it finds.
-
-PRINTED: Final = {
-    "program": ("python", "sqlite", "terminal", "extras", "shell"),
-    "gpus": ("gpu", "driver", "source"),
-    "host": ("device files", "processes", "container", "servers"),
-    "service": ("machine's service", "linger"),
-    "disk": ("history directory", "live directory"),
-    "prices": ("price",),
-    "channels": ("channel",),
-    "mail": ("mail server",),
-    "web": ("live page",),
-}
-"""What a check is called where it answers, beside its own name."""
-FAULTS: Final = {
-    "program": ("python-untested", "sqlite-old", "terminal-encoding"),
-    "config": (
-        "config-consequence", "config-error", "config-problem", "config-readable",
-        "config-variable", "config-writable",
-    ),
-    "gpus": (
-        "driver-container", "driver-library", "driver-library-unusable", "driver-mismatch",
-        "driver-nodes",
-        "driver-not-loaded", "driver-nouveau", "gpu-none", "gpu-unread", "source-empty",
-        "source-hangs", "source-unusable",
-    ),
-    "host": ("device-files", "gpu-unread", "processes-hidden", "server-silent"),
-    "daemon": (
-        "daemon-absent", "daemon-denied", "daemon-late", "daemon-newer", "daemon-problem",
-        "daemon-state", "daemon-version",
-    ),
-    "instances": (
-        "instance-homebrew", "instance-second", "instance-system", "path-differs", "path-several",
-    ),
-    "service": (
-        "linger-missing", "service-broken", "service-disabled", "service-failed",
-        "service-memory", "service-none", "service-old", "service-other", "service-reload",
-        "service-restarts",
-    ),
-    "disk": (
-        "directory-closed", "directory-foreign", "directory-network", "directory-none",
-        "directory-open", "directory-relative", "disk-full", "disk-low", "disk-quota",
-        "disk-read-only", "disk-small", "disk-unknown",
-    ),
-    "history": ("history-damaged", "history-unreadable"),
-    "clock": ("clock-behind", "clock-unsynchronised", "clock-zone"),
-    "prices": ("price-doubtful",),
-    "session": ("session-dead", "session-foreign", "session-none"),
-    "channels": (
-        "channel-chat", "channel-command", "channel-desktop", "channel-email", "channel-hangs",
-    ),
-    "mail": (
-        "mail-certificate", "mail-login", "mail-name", "mail-refuses", "mail-tls",
-        "mail-unreachable",
-    ),
-    "web": ("web-extra", "web-listen", "web-remote", "web-token"),
-}  # fmt: skip
-"""The ids of what a check can find."""
-ANY: Final = ("check-breaks", "check-hangs")
-"""Ids that every check may answer with."""
-_ONE_OF: Final = (
-    (re.compile(r"source \S+"), ("gpus",)),
-    (re.compile(r"(GPU|MIG)( \S+)?"), ("gpus", "host")),
-    (re.compile(r"server \S.*"), ("host",)),
-    (re.compile(r"channel \S+"), ("channels",)),
-)
-"""What is called after a thing of this machine."""
-
-
-def select_checks(name: str, checks: tuple[str, ...]) -> tuple[str, ...]:
-    """Return which of the checks a name means; none where it means nothing.
-
-    Examples
-    --------
-    >>> names = ("program", "gpus")
-    >>> select_checks("extras", names), select_checks("gpu-none", names)
-    (('program',), ('gpus',))
-    """
-    if name in checks:
-        return (name,)
-    if name in ANY:
-        return checks
-    texts = [
-        text for table in (PRINTED, FAULTS) for text, all_of in table.items() if name in all_of
-    ]
-    for pattern, meant in _ONE_OF:
-        if pattern.fullmatch(name):
-            texts += meant
-    return tuple(check for check in checks if check in texts)
-
-
-def every(checks: tuple[str, ...]) -> list[str]:
-    """Return every name that can be listed: checks first, then what they print, then ids."""
-    from gpuwatchd.collect import SOURCES  # noqa: PLC0415
-    from gpuwatchd.notify import NOTIFIERS  # noqa: PLC0415 - only to complete a name
-
-    things = [f"source {source}" for source in SOURCES] + [
-        f"channel {notifier}" for notifier in NOTIFIERS
-    ]
-    tables = [text for table in (PRINTED, FAULTS) for all_of in table.values() for text in all_of]
-    return list(dict.fromkeys([*checks, *tables, *things, *ANY]))

@@ -113,7 +113,7 @@ def desktop_session(around: CheckContext) -> Iterator[Check]:
         yield warning(
             "session-dead",
             _SESSION,
-            f"no answer from the session bus {text.clean(names[0])}: that session is over",
+            f"no answer from the session bus {text.clean(names[0])}: that session has ended",
             "unset DBUS_SESSION_BUS_ADDRESS and log in again",
         )
     else:

@@ -4,55 +4,47 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwatchd.cli.doctor.answer import Check, ok, warning
 from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.core import units
 from gpuwatchd.view.text import device_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
+    from gpuwatchd.cli.doctor.answer import CheckContext
     from gpuwatchd.core.config import Config
-    from gpuwatchd.store.live import LiveDevice, LiveState
+    from gpuwatchd.core.model import ServerReading
+    from gpuwatchd.store.live import LiveDevice
 
-ROOT = Path("/")
-"""Where /proc, /dev and /sys are looked for."""
 _NODES = ("dev/nvidiactl", "dev/nvidia[0-9]*", "dev/dri/render*", "dev/kfd")
 _HIDING = {"1", "2", "4", "noaccess", "invisible", "ptraceable"}
 _INSIDE = (
     "inside one: the driver's pids are those of the host; foreign ones stay unnamed and are never "
     "signalled (a daemon on the host names them)"
 )
-Answer = tuple[str, str, str, str]
-"""Name, level, sentence and the command that mends it."""
 
 
-def every(settings: Config, state: LiveState | None, *, alive: bool) -> Iterator[Answer]:
-    """Yield what is around us, in order.
-
-    Parameters
-    ----------
-    settings
-        All settings.
-    state
-        The live state, None without one.
-    alive
-        Whether the daemon that wrote it runs.
-    """
-    yield from device_files(ROOT)
-    yield from processes(ROOT)
-    yield from container(ROOT)
-    if state is not None and alive:
-        for item in state.devices:
-            yield from device(item, now_s=state.taken_at_s)
-        yield from servers(settings, state)
-    elif not settings.endpoints.enabled:
-        yield "servers", "ok", "serving engines are not asked (endpoints.enabled)", ""
+def check(around: CheckContext) -> Iterator[Check]:
+    """Yield what is around us, in order."""
+    yield from device_files(around.root)
+    yield from processes(around.root)
+    yield from container(around.root)
+    state, _ = around.state
+    if state is None or not around.alive:
+        yield from servers(around.settings, ())
+        return
+    for item in state.devices:
+        yield from device(item, now_s=state.taken_at_s)
+    yield from servers(around.settings, state.servers, now_s=state.taken_at_s)
+    if around.settings.endpoints.enabled and not state.servers:
+        yield ok("servers", "no serving engine is seen to run here")
 
 
-def device_files(root: Path) -> Iterator[Answer]:
+def device_files(root: Path) -> Iterator[Check]:
     """Yield whether the files of GPUs may be opened; nothing where there are none."""
     paths = sorted(node for pattern in _NODES for node in root.glob(pattern))
     closed = [node for node in paths if not os.access(node, os.R_OK | os.W_OK)]
@@ -61,12 +53,12 @@ def device_files(root: Path) -> Iterator[Answer]:
     if not closed:
         names = ", ".join(str(node) for node in paths[:4])
         more = f" and {len(paths) - 4} more" if len(paths) > 4 else ""
-        yield "device files", "ok", f"may be opened: {names}{more}", ""
+        yield ok("device files", f"may be opened: {names}{more}")
         return
     group = _group(closed[0])
     hint = f"sudo usermod -aG {group} $USER" if group else f"ls -l {closed[0]}"
     names = ", ".join(str(node) for node in closed[:4])
-    yield "device files", "warning", f"may not be opened by you: {names}", hint
+    yield warning("device-files", "device files", f"may not be opened by you: {names}", hint)
 
 
 def _group(node: Path) -> str:
@@ -82,26 +74,24 @@ def _group(node: Path) -> str:
         return ""
 
 
-def processes(root: Path) -> Iterator[Answer]:
+def processes(root: Path) -> Iterator[Check]:
     """Yield how much of other people's processes can be read."""
     hiding = hidden(root)
     if hiding is None:
         return
     if hiding:
-        yield (
+        yield warning(
+            "processes-hidden",
             "processes",
-            "warning",
             "those of other users are hidden (hidepid): they are shown as mere pids",
             "ask for the group that /proc names (gid=), or run the daemon as root",
         )
     elif os.geteuid() == 0:
-        yield "processes", "ok", "all can be read", ""
+        yield ok("processes", "all can be read")
     else:
-        yield (
+        yield ok(
             "processes",
-            "ok",
             "others' are named; their libraries cannot be read: their frameworks are guesses",
-            "",
         )
 
 
@@ -126,51 +116,48 @@ def hidden(root: Path) -> bool | None:
     return False
 
 
-def container(root: Path) -> Iterator[Answer]:
+def container(root: Path) -> Iterator[Check]:
     """Yield whether the driver's pids are not ours."""
     if not (root / "proc/self").exists():
         return
     if inside_container(root / "proc", root):
-        yield "container", "ok", _INSIDE, ""
+        yield ok("container", _INSIDE)
 
 
-def device(item: LiveDevice, *, now_s: float) -> Iterator[Answer]:
+def device(item: LiveDevice, *, now_s: float) -> Iterator[Check]:
     """Yield what keeps the daemon from reading a device, and why its processes are unknown."""
     label = item.device.label
     parts = device_facts.state(item, now_s=now_s)
     reading = item.reading
     if parts:
-        texts = [part if isinstance(part, str) else part[0] for part in parts]
-        *words, todo = texts if len(texts) > 1 else [*texts, "-> gpuwatchctl doctor"]
+        texts = [part if isinstance(part, str) else part[0] for part in parts[:2]]
         calm = reading is not None and reading.state in {"asleep", "released"}
-        sentence = "; ".join(word for word in words if word)
-        yield (
-            label,
-            "ok" if calm else "warning",
-            sentence,
-            "" if calm else todo.removeprefix("-> "),
-        )
+        sentence = "; ".join(text for text in texts if text)
+        if calm:
+            yield ok(label, sentence)
+        else:
+            yield warning("gpu-unread", label, sentence, device_facts.remedy(reading))
     unknown = device_facts.processes(item)
     if unknown and not parts:
-        yield label, "warning", unknown, "compare with what nvidia-smi lists"
+        yield warning("gpu-unread", label, unknown, "compare with what nvidia-smi lists")
 
 
-def servers(settings: Config, state: LiveState) -> Iterator[Answer]:
-    """Yield which serving engines were found, and whether they answer."""
+def servers(
+    settings: Config, found: Iterable[ServerReading], *, now_s: float = 0.0
+) -> Iterator[Check]:
+    """Yield whether the serving engines that were found answer."""
     if not settings.endpoints.enabled:
-        yield "servers", "ok", "serving engines are not asked (endpoints.enabled)", ""
+        yield ok("servers", "serving engines are not asked (endpoints.enabled)")
         return
-    for server in state.servers:
+    for server in found:
         name = f"server {server.kind}"
-        ago = units.duration(max(0.0, state.taken_at_s - server.at_s))
         if server.ok:
-            yield name, "ok", f"{server.url} answered {ago} ago", ""
+            ago = units.duration(max(0.0, now_s - server.at_s))
+            yield ok(name, f"{server.url} answered {ago} ago")
         else:
-            yield (
+            yield warning(
+                "server-silent",
                 name,
-                "warning",
                 f"{server.url} does not answer: {server.why or 'no reason given'}",
                 f"curl -v {server.url}, or name its address in [endpoints] urls",
             )
-    if not state.servers:
-        yield "servers", "ok", "no serving engine is seen to run here", ""

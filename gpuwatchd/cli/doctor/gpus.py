@@ -125,11 +125,8 @@ def _troubles(device: Device, sample: Sample) -> list[Check]:
     faults = tuple(fault.why for fault in sample.faults if fault.device_uid == device.uid)
     reading = next((one for one in sample.readings if one.device_uid == device.uid), None)
     item = LiveDevice(device=device, reading=reading, faults=faults)
-    return [
-        warning("gpu-unread", name, words, hint)
-        for name, level, words, hint in environment.device(item, now_s=sample.taken_at_s)
-        if level != "ok"
-    ]
+    checks = environment.device(item, now_s=sample.taken_at_s)
+    return [check for check in checks if check.level != "ok"]
 
 
 # Why NVIDIA's driver does not answer: module, library, device files, container, nouveau.

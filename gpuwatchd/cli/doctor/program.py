@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
 from gpuwatchd.cli import settings
-from gpuwatchd.cli.doctor import environment
 from gpuwatchd.cli.doctor.answer import Check, failed, ok, warning
 from gpuwatchd.core import config, extras, text, units
 from gpuwatchd.core.errors import GpuwatchdError
@@ -108,23 +107,6 @@ def _brought(around: CheckContext) -> Check:
     return ok("shell", f"{words}; {'man pages too' if pages else 'no man pages'}")
 
 
-# What is around the program: device files, other people's processes, container, servers.
-
-_FAULTS = {"device files": "device-files", "processes": "processes-hidden"}
-
-
-def surroundings(around: CheckContext) -> Iterator[Check]:
-    """Yield what is around us."""
-    state, _ = around.state
-    found = environment.every(around.settings, state, alive=around.alive)
-    for name, level, words, hint in found:
-        if level == "ok":
-            yield ok(name, words)
-            continue
-        fault = _FAULTS.get(name, "server-silent" if name.startswith("server") else "gpu-unread")
-        yield warning(fault, name, words, hint)
-
-
 # Is the clock right: synchronised, with a time zone, and not behind what is recorded.
 
 _CLOCK = "clock"
@@ -177,7 +159,7 @@ def _synchronised(around: CheckContext) -> Iterator[Check]:
     yield warning(
         "clock-unsynchronised",
         _CLOCK,
-        "is set by nobody: the times of alerts and of other machines' logs drift apart",
+        "the clock is not synchronised: times of alerts and of other machines' logs drift apart",
         "sudo timedatectl set-ntp true (or install chrony)",
     )
 

@@ -338,7 +338,7 @@ def _linger(around: CheckContext, values: dict[str, str]) -> Iterator[Check]:
     except KeyError:
         user = str(os.geteuid())
     if (around.root / "var/lib/systemd/linger" / user).exists():
-        yield ok("linger", f"services of {user} go on after logout")
+        yield ok("linger", f"services of {user} keep running after logout")
     elif values.get("LoadState") != "loaded":
         return  # nothing of ours that could end
     elif around.environ.get("DISPLAY") or around.environ.get("WAYLAND_DISPLAY"):

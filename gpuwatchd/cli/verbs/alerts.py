@@ -1,4 +1,4 @@
-"""``alerts``: what is open, what was, who was told, and what was held back and why."""
+"""``alerts``: what is open, what was, what was sent, and what was held back and why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.view.queries import alert_order, incidents, live_answers
-from gpuwatchd.view.text import alert_details, alert_list
+from gpuwatchd.view.text import alert_details
 
 
 @click.group(
@@ -46,7 +46,7 @@ def command(
     found, chosen = live_answers.chosen_alerts(
         flags, only_open=only_open, since_s=since, severity=severity
     )
-    alert_list.table(output.Out(flags), chosen, found, only_open=only_open)
+    alert_details.table(output.Out(flags), chosen, found, only_open=only_open)
     return 3 if exit_code and alert_order.shown(chosen) else 0
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +14,7 @@ from gpuwatchd.cli import exits, options, output, parallel
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError, LogFormatError
 from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers.history import Analyze, log_read
 from gpuwatchd.view.text import log_text
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
     from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.collect.logs.log_types import LogFile, LogOptions
     from gpuwatchd.core.config import Config
-    from gpuwatchd.pipeline.replay import Event, SubjectResult
+    from gpuwatchd.pipeline.replay import SubjectResult
+    from gpuwatchd.view.answers.base import Answer
 
     Job = tuple[tuple[str, ...], LogOptions, Config]
     Drawn = dict[str, Picture]
-    Answer = tuple[LogFile, list[SubjectResult], Drawn]
+    Analyzed = tuple[LogFile, list[SubjectResult], Drawn]
 
 FINDINGS, BAD_INPUT = 3, 5
 _PARALLEL_FROM_BYTES = 2 * 1024**2
@@ -136,7 +138,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     return _exit_code(results, fail_on, tell=not flags.json)
 
 
-def _save(page: Path, answers: list[Answer], *, show_all: bool) -> None:
+def _save(page: Path, answers: list[Analyzed], *, show_all: bool) -> None:
     """Write what was found as one page; where no log could be read there is none to write."""
     if all(log.error is not None for log, _, _ in answers):
         return
@@ -193,7 +195,7 @@ def _below(folder: str) -> Iterator[str]:
                 yield path
 
 
-def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -> list[Answer]:
+def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -> list[Analyzed]:
     from gpuwatchd.collect.logs import related  # noqa: PLC0415
     from gpuwatchd.collect.replay import read_log  # noqa: PLC0415
     from gpuwatchd.pipeline import replay  # noqa: PLC0415
@@ -204,7 +206,7 @@ def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -
         whole = related.joined(*logs)
         logs = logs if whole is None else [whole]
     tell(_READ_SHARE)
-    answers: list[Answer] = []
+    answers: list[Analyzed] = []
     for log in logs:
         results: list[SubjectResult] = []
         if log.error is None:
@@ -231,7 +233,7 @@ def _pictures(log: LogFile, results: list[SubjectResult]) -> Drawn:
 
 def _work(
     files: list[str], wishes: LogOptions, config: Config, *, quiet: bool, drawn: bool = False
-) -> list[Answer]:
+) -> list[Analyzed]:
     from gpuwatchd.collect.logs import related  # noqa: PLC0415
     from gpuwatchd.collect.logs.log_types import LogFile  # noqa: PLC0415
     from gpuwatchd.collect.replay import preview  # noqa: PLC0415
@@ -243,7 +245,7 @@ def _work(
     sizes = [sum(_size(file) for file in group) for group, _, _ in jobs]
     # Standard input cannot be handed to another process.
     alone = "-" in files or sum(sizes) < _PARALLEL_FROM_BYTES
-    spread: parallel.Spread[Job, list[Answer]] = parallel.Spread(
+    spread: parallel.Spread[Job, list[Analyzed]] = parallel.Spread(
         partial(_analyzed, drawn=drawn),
         lambda job: Path(job[0][0]).name,
         cores=1 if alone else None,
@@ -251,7 +253,7 @@ def _work(
     much = len(jobs) > 1 or sum(sizes) >= _PARALLEL_FROM_BYTES
     with parallel.Bar(shown=not quiet and much and parallel.on_terminal()) as bar:
         results = spread.map(jobs, bar, weights=[float(size + 1) for size in sizes])
-    out: list[Answer] = []
+    out: list[Analyzed] = []
     for (group, _, _), answers in zip(jobs, results, strict=True):
         if not isinstance(answers, parallel.Lost):
             out += answers
@@ -270,64 +272,19 @@ def _size(file: str) -> int:
         return 0
 
 
-def _event_json(event: Event) -> dict[str, Any]:
-    finding = event.alert.finding
-    return {
-        "at": units.instant(event.at_s),
-        "state": event.state,
-        "severity": event.alert.severity,
-        **envelope.fields(finding, "pattern confidence rate_bytes_per_s"),
-        "eta": envelope.eta_json(finding.eta),
-        "reason": event.alert.ended if event.state == "resolved" else finding.reason,
-    }
-
-
-def _subject_json(subject_result: SubjectResult) -> dict[str, Any]:
-    process = subject_result.process
-    return {
-        "device": envelope.device_json(subject_result.device),
-        "process": None
-        if process is None
-        else {
-            "pid": process.key.pid,
-            "started_at": units.instant(process.key.started_at_s),
-            "name": process.name,
-        },
-        **envelope.fields(subject_result, "samples started_at ended_at"),
-        "verdict": None
-        if subject_result.finding is None
-        else envelope.verdict_json(subject_result.finding),
-        "watches": [_event_json(event) for event in subject_result.watches],
-        "alerts": [_event_json(event) for event in subject_result.alerts],
-    }
-
-
-def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> dict[str, Any]:
-    said = envelope.answer("analyze", [_file_json(*result) for result in results], source="files")
-    if all(log.error is not None for log, _ in results):
-        first = results[0][0]
-        said |= envelope.error_json(
-            "LogFormatError",
-            f"{first.path}: {first.error}",
-            hint=first.hint,
-            exit_code=BAD_INPUT,
-            page=LogFormatError.default_page,
-        )
-    return said
-
-
-def _file_json(log: LogFile, results: list[SubjectResult]) -> dict[str, Any]:
-    return {
-        "path": log.path,
-        "format": log.format,
-        "rows": log.rows,
-        "bad_rows": log.bad_rows,
-        "skipped": log.skipped,
-        "warnings": list(log.warnings),
-        "error": log.error,
-        "hint": log.hint or None,
-        "subjects": [_subject_json(subject_result) for subject_result in results],
-    }
+def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> Answer:
+    data = tuple(log_read(*result) for result in results)
+    if any(log.error is None for log, _ in results):
+        return envelope.answer_of(Analyze, data, source="files")
+    first = results[0][0]
+    error = envelope.fault(
+        "LogFormatError",
+        f"{first.path}: {first.error}",
+        hint=first.hint,
+        exit_code=BAD_INPUT,
+        page=LogFormatError.default_page,
+    )
+    return envelope.answer_of(Analyze, data, source="files", error=error)
 
 
 def _exit_code(

@@ -14,7 +14,8 @@ from gpuwatchd.core import text
 from gpuwatchd.core.errors import ActionError, GpuwatchdError, TargetGone
 from gpuwatchd.core.registry import load
 from gpuwatchd.view import blocks
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers.base import ProcessId, fill
+from gpuwatchd.view.answers.program import AskCheckpoint, Asked
 from gpuwatchd.view.queries import state_location, user_filter
 
 if TYPE_CHECKING:
@@ -104,12 +105,8 @@ def _answer(
 ) -> int:
     flags = options.current()
     if flags.json:
-        data = {
-            "process": envelope.process_json(key),
-            "asked": done,
-            "result": value,
-        }
-        output.emit("ask-checkpoint", data, source="process", warnings=doubts or ())
+        asked = Asked(process=fill(ProcessId, key), asked=done, result=value)
+        output.emit_answer(AskCheckpoint, asked, source="process", warnings=doubts or ())
         return 0
     out = output.Out(flags)
     if not flags.quiet:

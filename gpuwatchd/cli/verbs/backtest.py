@@ -11,8 +11,7 @@ import click
 from gpuwatchd.cli import options, output, parallel
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.view.answers import envelope
-from gpuwatchd.view.answers.base import finite
+from gpuwatchd.view.answers.history import Backtest, BacktestData, replayed, setting
 from gpuwatchd.view.queries import state_location
 from gpuwatchd.view.text import verdict_text
 
@@ -72,11 +71,12 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
         )
     tallies = backtest.tally(reports, tried)
     if flags.json:
-        data = _data(reports, tallies)
-        answer = envelope.answer(
-            "backtest", data, source="database", warnings=state_location.service_warnings()
+        data = BacktestData(
+            devices=tuple(replayed(report) for report in reports),
+            settings=tuple(setting(tally) for tally in tallies),
         )
-        output.emit_json(answer)
+        warnings = state_location.service_warnings()
+        output.emit_answer(Backtest, data, source="database", warnings=warnings)
     else:
         out = output.Out(flags)
         state_location.head(out)
@@ -278,57 +278,3 @@ def _row(tally: Tally) -> list[str]:
         f"{tally.missed} of {tally.deaths}",
         "-" if tally.lead_s is None else units.duration(tally.lead_s),
     ]
-
-
-# ---- as JSON
-
-
-def _data(reports: Sequence[DeviceReport], tallies: Sequence[Tally]) -> dict[str, Any]:
-    return {
-        "devices": [
-            {
-                "device": envelope.device_json(report.device),
-                "subjects": report.subjects,
-                "points": report.samples,
-                "begun_at": units.instant(report.begun_at_s),
-                "ended_at": units.instant(report.ended_at_s),
-                "cases": [_case_json(case) for case in report.played[0].cases]
-                if report.played
-                else [],
-            }
-            for report in reports
-        ],
-        "settings": [_tally_json(tally) for tally in tallies],
-    }
-
-
-def _case_json(case: BacktestCase) -> dict[str, Any]:
-    process = case.subject.process
-    return {
-        "title": case.title,
-        "pid": None if process is None else process.pid,
-        "started_at": None if process is None else units.instant(process.started_at_s),
-        **envelope.fields(case, "pattern watch_at alert_at over_at rate_bytes_per_s confidence"),
-        "eta": envelope.eta_json(case.eta),
-        "reason": case.reason,
-        "came": case.fate.came,
-        "came_at": units.instant(case.fate.at_s),
-        "memory_share": finite(case.fate.share),
-        "process_ended": case.fate.ended,
-        **envelope.fields(case, "word true lead_s band_held"),
-    }
-
-
-def _tally_json(tally: Tally) -> dict[str, Any]:
-    known = tally.true + tally.false
-    return {
-        "name": tally.trial,
-        **envelope.fields(tally, "watches alerts true false unknown"),
-        "precision": tally.true / known if known else None,
-        "deaths": tally.deaths,
-        "deaths_missed": tally.missed,
-        "median_lead_s": finite(tally.lead_s),
-        "band_held": tally.held,
-        "band_known": tally.foretold,
-        "band_stopped": tally.stopped,
-    }

@@ -16,8 +16,10 @@ from gpuwatchd.cli import monitoring_plugin, options, output
 from gpuwatchd.cli.monitoring_plugin import CRITICAL, OK, WARNING, Answer, Perf, Range
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.model import outdated_s
 from gpuwatchd.store import live
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.answers.program import Check, Performance, PluginData
 from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
@@ -82,8 +84,7 @@ def left_s(finding: Finding | None, now_s: float) -> float | None:
     """Return how long it is from now to out of memory, None when that is unknown."""
     if finding is None or finding.eta is None or finding.tier == "none":
         return None
-    # A judgement of the future was made before the clock was set back: it counts as of now.
-    return max(0.0, finding.eta.mid_s - max(0.0, now_s - finding.judged_at_s))
+    return max(0.0, finding.eta.mid_s - outdated_s(finding.judged_at_s, finding.eta.mid_s, now_s))
 
 
 def _words(alert: Alert, now_s: float) -> str:
@@ -346,8 +347,6 @@ MODES: Final[dict[str, Callable[[Case], Answer]]] = {
     "zombies": idle_memory,
     "daemon": daemon,
 }
-
-
 _OWN: Final = "all"
 
 
@@ -405,8 +404,8 @@ def command(warn: str | None, crit: str | None, timeout_s: float, mode: str) -> 
 
     0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN: also for a wrong flag, and without the state of a daemon
     that runs (--mode daemon: CRITICAL). RANGE is that of plug-ins: 4h: alerts below, 90 above,
-    @10:20 inside. It is of the time that is left (all, eta), of per cent (used), of a number
-    (leak, zombies), of the age of the last sample (daemon).
+    @10:20 inside. It applies to the time left (all, eta), to per cent (used), to a number
+    (leak, zombies), to the age of the last sample (daemon).
     """
     flags = options.current()
     ranges = _range(warn, "-w", mode), _range(crit, "-c", mode)
@@ -418,7 +417,7 @@ def command(warn: str | None, crit: str | None, timeout_s: float, mode: str) -> 
             monitoring_plugin.UNKNOWN, f"no answer within {timeout_s:g} s"
         )
     if flags.json:
-        output.emit("check", _payload(answer, mode), source="state-file")
+        output.emit_answer(Check, _data(answer, mode), source="state-file")
     else:
         click.echo(monitoring_plugin.render(answer))
     return answer.state
@@ -511,21 +510,22 @@ def _state() -> LiveState:
     return state
 
 
-def _payload(answer: Answer, mode: str) -> dict[str, Any]:
-    return {
-        "mode": mode,
-        "state": monitoring_plugin.STATES[answer.state],
-        "exit_code": answer.state,
-        "text": monitoring_plugin.safe(answer.line),
-        "details": [monitoring_plugin.safe(line) for line in answer.more],
-        "perfdata": [
-            {
-                **envelope.fields(perf, "label value unit"),
-                "warning": str(perf.warn) if perf.warn is not None else None,
-                "critical": str(perf.crit) if perf.crit is not None else None,
-                "min": perf.low,
-                "max": perf.high,
-            }
+def _data(answer: Answer, mode: Any) -> PluginData:
+    return PluginData(
+        mode=mode,
+        state=monitoring_plugin.STATES[answer.state],
+        exit_code=answer.state,
+        text=monitoring_plugin.safe(answer.line),
+        details=tuple(map(monitoring_plugin.safe, answer.more)),
+        perfdata=tuple(
+            fill(
+                Performance,
+                perf,
+                warning=None if perf.warn is None else str(perf.warn),
+                critical=None if perf.crit is None else str(perf.crit),
+                min=perf.low,
+                max=perf.high,
+            )
             for perf in answer.perf
-        ],
-    }
+        ),
+    )

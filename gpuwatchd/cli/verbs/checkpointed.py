@@ -1,6 +1,6 @@
-"""``checkpointed``: tell that a job has just saved its work, so that losses count from there.
+"""``checkpointed``: report that a job has just saved its work, so that losses count from there.
 
-One row that this program writes into the history itself (see :mod:`store.checkpoints`); a running
+One row that this program writes into the history itself (see :mod:`store.tables`); a running
 daemon notices it within a tick, one that is stopped when it starts.
 """
 
@@ -15,6 +15,8 @@ import click
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.answers.program import Checkpointed, Saved
 from gpuwatchd.view.queries import current_state, state_location, user_filter
 
 if TYPE_CHECKING:
@@ -54,14 +56,14 @@ def command(pid: int, at_s: float | None) -> int:
     with state_location.writing() as place:
         checkpoint = checked_connection.transaction(place.state_dir, tables.write_checkpoint, point)
     if flags.json:
-        entry = {
-            "pid": pid,
-            "started_at": units.instant(started_at_s),
-            "saved_at": units.instant(checkpoint.saved_at_s),
-            "said_by": text.clean(checkpoint.said_by),
-            "daemon_running": current_state.running(),
-        }
-        output.emit("checkpointed", [entry], source="database")
+        saved = fill(
+            Saved,
+            checkpoint,
+            pid=pid,
+            started_at=units.instant(started_at_s),
+            daemon_running=current_state.running(),
+        )
+        output.emit_answer(Checkpointed, (saved,), source="database")
     else:
         at = units.clock(checkpoint.saved_at_s, now_s=now_s, seconds=True)
         parts: list[blocks.Part] = [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from importlib import resources
+from typing import Literal
 
 import click
 
 from gpuwatchd.cli import options, output
+from gpuwatchd.view.answers.program import Completion, Script
 
 FILES = {"bash": "gpuwatchctl.bash", "zsh": "_gpuwatchctl", "fish": "gpuwatchctl.fish"}
 """The scripts in gpuwatchd/cli/completions: they hand over the line so far, and show the answer.
@@ -42,11 +44,11 @@ For every shell of yours (packages bring the files themselves):
     epilog=options.examples('eval "$(gpuwatchctl completion bash)"', "completion fish | source"),
 )
 @click.argument("shell", type=click.Choice(list(FILES)))
-def command(shell: str) -> int:
+def command(shell: Literal["bash", "zsh", "fish"]) -> int:
     """Print the completion script of a shell, to be sourced or installed."""
     script = script_of(shell)
     if options.current().json:
-        output.emit("completion", {"shell": shell, "script": script})
+        output.emit_answer(Completion, Script(shell=shell, script=script))
     else:
         click.echo(script, nl=False)
     return 0

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
 from gpuwatchd.cli import options, output, ruleset, settings
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
+from gpuwatchd.view.answers.program import (
+    ConfigFile,
+    ConfigInit,
+    ConfigKey,
+    ConfigPath,
+    ConfigPaths,
+    ConfigPrint,
+    ConfigValidate,
+    Validated,
+    Written,
+)
 
 
 @click.group("config", epilog=options.examples("config init", "config print --origin"))
@@ -28,19 +38,19 @@ def path() -> int:
     flags = options.current()
     named = flags.config or os.environ.get("GPUWATCHD_CONFIG")
     files = [Path(named)] if named else [config.SYSTEM_FILE, config.user_file()]
-    data = {
-        "files": [{"path": str(file), "exists": file.exists()} for file in files],
-        "state_dir": str(config.state_dir()),
-        "runtime_dir": str(config.runtime_dir()),
-    }
+    paths = ConfigPaths(
+        files=tuple(ConfigFile(path=str(file), exists=file.exists()) for file in files),
+        state_dir=str(config.state_dir()),
+        runtime_dir=str(config.runtime_dir()),
+    )
     if flags.json:
-        output.emit("config", data, source="files")
+        output.emit_answer(ConfigPath, paths, source="files")
         return 0
     out = output.Out(flags)
-    for file in files:
-        out.line(f"configuration  {file}" + ("" if file.exists() else "  (does not exist)"))
-    out.line(f"history        {data['state_dir']}")
-    out.line(f"live state     {data['runtime_dir']}")
+    for file in paths.files:
+        out.line(f"configuration  {file.path}" + ("" if file.exists else "  (does not exist)"))
+    out.line(f"history        {paths.state_dir}")
+    out.line(f"live state     {paths.runtime_dir}")
     return 0
 
 
@@ -56,25 +66,19 @@ def show(origin: bool) -> int:  # noqa: FBT001
     ]
     warnings = [("environment", words) for words in loaded.warnings]
     if flags.json:
-        data = [
-            {
-                "key": key,
-                "value": settings.plain(value),
-                "default": settings.plain(default),
-                "origin": source,
-            }
-            for key, value, default, source in rows
-        ]
         if loaded.config.override:
-            data.append(
-                {
-                    "key": "override",
-                    "value": [settings.plain(settings.masked(o)) for o in loaded.config.override],
-                    "default": [],
-                    "origin": loaded.origin["override"],
-                }
+            sections = [settings.masked(section) for section in loaded.config.override]
+            rows.append(("override", sections, [], loaded.origin["override"]))
+        data = tuple(
+            ConfigKey(
+                key=key,
+                value=settings.plain(value),
+                default=settings.plain(default),
+                origin=source,
             )
-        output.emit("config", data, source="files", warnings=warnings)
+            for key, value, default, source in rows
+        )
+        output.emit_answer(ConfigPrint, data, source="files", warnings=warnings)
         return 0
     out = output.Out(flags)
     section = None
@@ -125,7 +129,7 @@ def init(force: bool) -> int:  # noqa: FBT001
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         stream.write(settings.default_file())
     if flags.json:
-        output.emit("config", {"written": str(file)}, source="files")
+        output.emit_answer(ConfigInit, Written(written=str(file)), source="files")
     elif not flags.quiet:
         output.Out(flags).line(f"wrote {file}")
     return 0
@@ -152,12 +156,15 @@ def validate(file: Path | None) -> int:
         raise ConfigError("", "", first, hint="gpuwatchctl config print --origin")
     files = [str(name) for name in loaded.files]
     if flags.json:
-        data: dict[str, Any] = {
-            "files": files, "valid": not problems, "problems": problems, "consequences": notes,
-            "rules": rules,
-        }  # fmt: skip
+        data = Validated(
+            files=tuple(files),
+            valid=not problems,
+            problems=tuple(problems),
+            consequences=tuple(notes),
+            rules=tuple(rules),
+        )
         warnings = [("environment", words) for words in loaded.warnings]
-        output.emit("config", data, source="files", warnings=warnings)
+        output.emit_answer(ConfigValidate, data, source="files", warnings=warnings)
         return 5 if problems else 0
     out = output.Out(flags)
     if not flags.quiet:

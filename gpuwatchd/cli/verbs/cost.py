@@ -19,7 +19,7 @@ from gpuwatchd.view.text import cost_table
     type=click.Choice(list(cost_entries.BY)),
     default="gpu",
     show_default=True,
-    help="What it is added up by.",
+    help="Group totals by.",
 )
 @options.user_option
 def command(since: float | None, by: str) -> int:

@@ -49,9 +49,9 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     default=SPEED,
     show_default=True,
     metavar="FACTOR",
-    help="World seconds per second.",
+    help="Simulated seconds per second.",
 )
-@click.option("--seed", type=int, default=7, show_default=True, help="Another seed, other noise.")
+@click.option("--seed", type=int, default=7, show_default=True, help="Seed of the noise.")
 @click.option(
     "--scenario",
     default="demo",
@@ -66,7 +66,7 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     type=options.Span(),
     default=DURATION_S,
     metavar="TIME",
-    help="World time to show, for example 90m (3h).",
+    help="Simulated time to show, for example 90m (3h).",
 )
 @click.option("--no-notify", is_flag=True, help="No pop-up.")
 @click.option("--plain", is_flag=True, help="Lines instead of a live table.")

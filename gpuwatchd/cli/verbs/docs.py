@@ -8,6 +8,15 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.view import blocks, manual
+from gpuwatchd.view.answers.program import (
+    Hit,
+    PageName,
+    Pages,
+    PagesFound,
+    PageShown,
+    PageText,
+    SectionName,
+)
 
 _WIDEST = 100
 """Columns: longer lines of prose are hard to read."""
@@ -39,7 +48,7 @@ def complete_page(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 def command(words: tuple[str, ...], listed: bool, search: bool) -> int:  # noqa: FBT001
     """Show a page of the manual; without one, what there is to read.
 
-    The pages came with the program: no network is asked.
+    The pages are part of the program: no network access.
     """
     if listed and (search or words):
         raise click.UsageError("--list stands alone")
@@ -80,18 +89,19 @@ def _show(page: manual.Page, anchor: str) -> int:
     out = output.Out(flags)
     width = min(out.width, _WIDEST)
     if flags.json:
-        data = {
-            "page": page.name,
-            "kind": page.kind or None,
-            "title": page.title,
-            "section": anchor or None,
-            "sections": [
-                {"section": one.anchor, "title": one.title, "level": one.level}
-                for one in page.sections()
-            ],
-            "text": manual.render(words, _WIDEST),
-        }
-        output.emit("docs", data, source="files")
+        sections = (
+            SectionName(section=section.anchor, title=section.title, level=section.level)
+            for section in page.sections()
+        )
+        data = PageText(
+            page=page.name,
+            kind=page.kind or None,
+            title=page.title,
+            section=anchor or None,
+            sections=tuple(sections),
+            text=manual.render(words, _WIDEST),
+        )
+        output.emit_answer(PageShown, data, source="files")
     elif out.colour and not out.ascii:
         _rich(words, width)
     else:
@@ -123,10 +133,10 @@ def _rich(words: str, width: int) -> None:
 def _list(found: list[manual.Page]) -> int:
     flags = options.current()
     if flags.json:
-        data = [
-            {"page": page.name, "kind": page.kind or None, "title": page.title} for page in found
-        ]
-        output.emit("docs", data, source="files")
+        names = (
+            PageName(page=page.name, kind=page.kind or None, title=page.title) for page in found
+        )
+        output.emit_answer(Pages, tuple(names), source="files")
         return 0
     out = output.Out(flags)
     widest = max(len(page.name) for page in found)
@@ -144,11 +154,10 @@ def _search(found: list[manual.Page], words: list[str]) -> int:
     hits = manual.search(found, words)
     flags = options.current()
     if flags.json:
-        data = [
-            {"page": hit.page, "section": hit.anchor, "title": hit.title, "line": hit.line}
-            for hit in hits
-        ]
-        output.emit("docs", data, source="files")
+        data = (
+            Hit(page=hit.page, section=hit.anchor, title=hit.title, line=hit.line) for hit in hits
+        )
+        output.emit_answer(PagesFound, tuple(data), source="files")
         return 0 if hits else 1
     out = output.Out(flags)
     for hit in hits:

@@ -1,15 +1,14 @@
-"""``doctor``: what works here, what is missing, and the command that mends it."""
+"""``doctor``: what works here, what is missing, and the command that fixes it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from gpuwatchd.cli import doctor, exits, options, output
-from gpuwatchd.cli.doctor import answer as names_of
 from gpuwatchd.view import blocks
+from gpuwatchd.view.answers.program import Doctor
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -22,7 +21,7 @@ _WIDTH = 9
 
 def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str | CompletionItem]:
     # A listing is for the checks; what they print and their ids come once a letter is typed.
-    known = names_of.every(tuple(doctor.CHECKS)) if incomplete else doctor.CHECKS
+    known = doctor.every_name() if incomplete else doctor.CHECKS
     return [name for name in known if name.startswith(incomplete)]
 
 
@@ -46,8 +45,7 @@ def command(names: tuple[str, ...], offline: bool) -> int:  # noqa: FBT001
         if not flags.json and not (flags.quiet and check.level == "ok"):
             _show(out, check)
     if flags.json:
-        data = [msgspec.to_builtins(check) for check in answers]
-        output.emit("doctor", data, source="checks")
+        output.emit_answer(Doctor, answers, source="checks")
     levels = {check.level for check in answers}
     if "failed" in levels:
         return 1

@@ -1,4 +1,4 @@
-"""``explain``: the whole reasoning of one verdict, in plain words with its numbers."""
+"""``explain``: the reasoning of one verdict in full, with its numbers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 def command(target: str | None) -> int:
     """Explain the reasoning of one verdict in full, and what to do next.
 
-    Of the worst verdict, or of a GPU (index, UUID, glob), a pid, or the key of an alert. Of what
-    is calm it tells why it is no leak.
+    Of the worst verdict, or of a GPU (index, UUID, glob), a pid, or the key of an alert. For a calm
+    subject it explains why it is not a leak.
     """
     flags = options.current()
     if flags.json:

@@ -1,4 +1,4 @@
-"""``feedback``: the user's word on an alert; its program's next runs are judged by it."""
+"""``feedback``: the user's label of an alert; the program's next runs are judged by it."""
 
 from __future__ import annotations
 

@@ -66,13 +66,14 @@ def command(  # noqa: PLR0917 - one argument per flag
         )
     except recorded_answers.EmptySpan as error:
         raise click.UsageError(str(error)) from None
+    fit = bucket is None and form == "table" and not flags.json
     if sql:
-        _sql(flags, asked.queries())
+        _sql(flags, asked.queries(fit=fit))
         return 0
     if flags.json:
         output.emit_json(asked.answer().answer)
         return 0
-    recorded = asked.read(fit=bucket is None and form == "table")
+    recorded = asked.read(fit=fit)
     of_processes = bool(asked.processes)
     if form != "table":
         _stream(form, recorded, events=events, of_processes=of_processes)

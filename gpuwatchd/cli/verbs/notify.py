@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuwatchd.cli import exits, options, output
-from gpuwatchd.core import text
 from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Chart, Message
 from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.view.answers import alerts as answers
 from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers.alerts import Reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.ports import Notifier
 
 _STYLES = {"arrived": "green", "usable": "green", "failed": "red", "not-usable": "yellow"}
-
-
 _CHANNELS = click.argument(
     "channels",
     nargs=-1,
@@ -82,42 +81,53 @@ def _example(now_s: float) -> Chart:
     )
 
 
-def _row(name: str, result: str, detail: str, hint: str = "", page: str = "") -> dict[str, Any]:
-    values = {"channel": name, "result": result, "detail": detail, "hint": hint or None}
-    return {**values, "page": page or None}
-
-
-def _probe(name: str, notifier: Notifier) -> dict[str, Any]:
-    availability = notifier.probe()
-    return _row(
-        name, "usable" if availability.ok else "not-usable", availability.reason, availability.hint
+def _probe(name: str, notifier: Notifier, **more: bool) -> Reached:
+    state = notifier.probe()
+    return Reached(
+        channel=name,
+        result="usable" if state.ok else "not-usable",
+        detail=state.reason,
+        hint=state.hint or None,
+        page=None,
+        **more,
     )
 
 
-def _send(name: str, notifier: Notifier, message: Message) -> dict[str, Any]:
+def _send(name: str, notifier: Notifier, message: Message) -> Reached:
     """Send for real; only what the channel itself confirmed counts as arrived."""
     try:
-        return _row(name, "arrived", notifier.send(message))
+        detail = notifier.send(message)
     except NotifyError as error:
         again = "" if error.permanent else " (the daemon would try again)"
-        return _row(name, "failed", f"{error.message}{again}", error.hint, error.page)
+        return Reached(
+            channel=name,
+            result="failed",
+            detail=f"{error.message}{again}",
+            hint=error.hint or None,
+            page=error.page or None,
+        )
+    return Reached(channel=name, result="arrived", detail=detail, hint=None, page=None)
 
 
-def _write(flags: Globals, rows: list[dict[str, Any]]) -> None:
+def _write(flags: Globals, rows: Sequence[Reached]) -> int:
+    """Write what became of each channel; return 1 where one cannot be used."""
     if flags.json:
-        output.emit("notify", rows, source="channels")
-        return
-    out = output.Out(flags)
+        output.emit_answer(answers.Notify, rows, source="channels")
+    else:
+        _table(output.Out(flags), rows)
+    return 0 if all(row.result in {"arrived", "usable"} for row in rows) else 1
+
+
+def _table(out: output.Out, rows: Sequence[Reached]) -> None:
     for row in rows:
-        detail = row["detail"]
-        used = " (in use)" if row.get("in_use") else ""
-        result = row["result"].replace("-", " ")
-        words = [(result + used, _STYLES[row["result"]]), detail]
-        out.flow(words, first=f"{row['channel']:<9}", rest=" " * 9)
-        if row["hint"]:
-            out.flow([(f"hint: {row['hint']}", "dim")], first=" " * 9, rest=" " * 9)
-        if row["page"]:
-            out.flow([(exits.docs_reference(row["page"]), "dim")], first=" " * 9, rest=" " * 9)
+        used = " (in use)" if row.in_use is True else ""
+        code: str = row.result
+        state = (code.replace("-", " ") + used, _STYLES[row.result])
+        out.flow([state, row.detail], first=f"{row.channel:<9}", rest=" " * 9)
+        if row.hint:
+            out.flow([(f"hint: {row.hint}", "dim")], first=" " * 9, rest=" " * 9)
+        if row.page:
+            out.flow([(exits.docs_reference(row.page), "dim")], first=" " * 9, rest=" " * 9)
 
 
 @command.command("list", epilog=options.examples("notify list", "notify list --json"))
@@ -125,9 +135,10 @@ def list_() -> int:
     """List every channel, whether it can work here, and which ones are in use."""
     flags = options.current()
     config = flags.load_config().config
-    rows = [_probe(name, notifier) for name, notifier in _build(config, NOTIFIERS).items()]
-    for row in rows:
-        row["in_use"] = row["channel"] in config.policy.channels
+    rows = [
+        _probe(name, notifier, in_use=name in config.policy.channels)
+        for name, notifier in _build(config, NOTIFIERS).items()
+    ]
     _write(flags, rows)
     return 0
 
@@ -147,8 +158,7 @@ def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
         _probe(name, notifier) if dry_run else _send(name, notifier, _message(name))
         for name, notifier in _build(config, names).items()
     ]
-    _write(flags, rows)
-    return 0 if all(row["result"] in {"arrived", "usable"} for row in rows) else 1
+    return _write(flags, rows)
 
 
 def _configured(names: Sequence[str], example: str) -> Sequence[str]:
@@ -195,8 +205,7 @@ def digest(channels: tuple[str, ...], since_s: float, dry_run: bool) -> int:  # 
         return 0
     names = _configured(channels or config.policy.digest_channels, "notify digest desktop")
     rows = [_send(name, it, message) for name, it in _build(config, names).items()]
-    _write(flags, rows)
-    return 0 if all(row["result"] == "arrived" for row in rows) else 1
+    return _write(flags, rows)
 
 
 def _digest(since_s: float) -> Message:
@@ -227,14 +236,8 @@ def _digest(since_s: float) -> Message:
 
 def _show(flags: Globals, message: Message) -> None:
     if flags.json:
-        data = {
-            "subject": text.clean(message.subject),
-            "body": [text.clean(line) for line in message.body.splitlines()],
-            "facts": {text.clean(key): text.clean(value) for key, value in message.facts.items()},
-            "severity": message.severity,
-            "command": text.clean(message.command),
-        }
-        output.emit("notify", data, source="database")
+        data = answers.message(answers.Digest, message)
+        output.emit_answer(answers.NotifyDigest, data, source="database")
         return
     out = output.Out(flags)
     out.flow([(message.subject, "bold")], rest="  ")

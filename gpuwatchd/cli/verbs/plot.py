@@ -66,9 +66,9 @@ def _size(_: click.Context, __: click.Parameter, words: str | None) -> tuple[int
     "--output", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     callback=_place, help="Draw it there: .png or .svg (extra charts).",
 )  # fmt: skip
-@click.option("--dark", is_flag=True, help="Of a file: light on dark.")
+@click.option("--dark", is_flag=True, help="Dark theme (file only).")
 @click.option(
-    "--size", metavar="WxH", callback=_size, help="Of a file: pixels, for example 1200x800."
+    "--size", metavar="WxH", callback=_size, help="Size in pixels (file only), as 1200x800."
 )
 def command(  # noqa: PLR0917 - one argument per flag
     gpus: tuple[str, ...],

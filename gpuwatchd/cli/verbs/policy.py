@@ -17,7 +17,8 @@ from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import Alert, AlertSubject, NoticeKind, Pattern, Severity
 from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.view import blocks
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers import alerts as answers
+from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.queries import incidents
 
 if TYPE_CHECKING:
@@ -49,17 +50,20 @@ def show() -> int:
     """Explain in plain sentences which messages go to which channel and when."""
     flags = options.current()
     config = flags.load_config().config
-    rules, notes = ruleset.explain(config), list(ruleset.notes(config))
+    rules = answers.Rules(
+        rules=tuple(ruleset.explain(config)),
+        notes=tuple(ruleset.notes(config)),
+        problems=tuple(settings.problems(config)),
+    )
     if flags.json:
-        data = {"rules": rules, "notes": notes, "problems": settings.problems(config)}
-        output.emit("policy", data, source="files")
+        output.emit_answer(answers.PolicyShown, rules, source="files")
         return 0
     out = output.Out(flags)
-    for sentence in rules:
+    for sentence in rules.rules:
         out.flow([sentence], whole=True)
-    for note in notes:
+    for note in rules.notes:
         out.flow([(f"note: {note}", "yellow")], whole=True)
-    for problem in settings.problems(config):
+    for problem in rules.problems:
         out.flow([(f"cannot work: {problem}", "red")], whole=True)
     return 0
 
@@ -87,7 +91,7 @@ def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> 
     "--notice",
     type=click.Choice(NOTICES),
     default="firing",
-    help="Which message of its life (firing).",
+    help="Which message about it (firing).",
 )
 @click.option(
     "--at",
@@ -118,7 +122,7 @@ def test(alert: str | None, notice: NoticeKind, at_s: float | None, changes: dic
     trial.alert = _changed(trial.alert, changes)
     trial.run()
     if flags.json:
-        output.emit("policy", trial.payload(), source=trial.source)
+        output.emit_answer(answers.PolicyTested, trial.answer(), source=trial.source)
     else:
         _write(flags, trial)
     return 0
@@ -199,30 +203,20 @@ class _Trial:
         steps = alerts.rules_for(self.alert, self.rules).repeat_s
         return "" if self.notice != "repeat" or steps else "it has no reminders"
 
-    def payload(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        message = self.message
-        return {
-            "alert": text.clean(self.alert.key),
-            "title": text.clean(self.alert.title),
-            "notice": self.notice,
-            "at": units.instant(self.at_s),
-            "text_at": units.instant(self.as_of_s),
-            "never": self.never() or None,
-            "routes": [
-                envelope.fields(route, "channel kind reason until_at") for route in self.routes
-            ],
-            "fallback": [text.clean(name) for name in self.config.policy.fallback],
-            "overrides": [{"sets": key, "by": name} for key, name in self.applied],
-            "message": {
-                "severity": message.severity,
-                "subject": text.clean(message.subject),
-                "body": [text.clean(line) for line in message.body.splitlines()],
-                "facts": {text.clean(k): text.clean(v) for k, v in message.facts.items()},
-                "cost": text.clean(message.cost) or None,
-                "command": text.clean(message.command),
-            },
-        }
+    def answer(self) -> answers.Tried:
+        """Return it for programs."""
+        return answers.Tried(
+            alert=text.clean(self.alert.key),
+            title=text.clean(self.alert.title),
+            notice=self.notice,
+            at=units.instant(self.at_s) or "",
+            text_at=units.instant(self.as_of_s),
+            never=self.never() or None,
+            routes=tuple(fill(answers.Route, route) for route in self.routes),
+            fallback=tuple(map(text.clean, self.config.policy.fallback)),
+            overrides=tuple(answers.Override(sets=key, by=name) for key, name in self.applied),
+            message=answers.message(answers.Letter, self.message),
+        )
 
 
 def _write(flags: Globals, trial: _Trial) -> None:

@@ -31,4 +31,4 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
         out.flow([(f"! {sentence}", "yellow")])
     for item in view.devices:
         prediction.write_device(out, view, item, whole=whole, of_users=bool(flags.user))
-    return 3 if exit_code and current_state.leaks(view, whole=whole) else 0
+    return 3 if exit_code and current_state.leaks(view, flags, pids) else 0

@@ -1,4 +1,4 @@
-"""``release``: let the daemon give the GPUs out of its hands, for a reset or another driver."""
+"""``release``: let the daemon release the GPUs, for a reset or another driver."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +19,8 @@ from gpuwatchd.store import live
 from gpuwatchd.store import release_request as requests
 from gpuwatchd.store.private_directories import private_directory
 from gpuwatchd.view import blocks
+from gpuwatchd.view.answers.base import ProcessId, fill
+from gpuwatchd.view.answers.program import DriverRelease, ReleaseData
 from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
@@ -74,18 +76,21 @@ def _command(
     request = requests.ask(directory, duration, now_s)
     heard = interruptible_wait.ring(directory)
     until = units.clock(request.until_at_s, now_s=now_s, seconds=True)
-    data: dict[str, Any] = {"until_at": units.instant(request.until_at_s), "daemon": None}
+    data = ReleaseData(
+        until_at=units.instant(request.until_at_s), daemon=None, released=True, open_files=None
+    )
     if state is None or not running:
         words = f"no daemon is running: gpuwatchd holds no GPU; one that starts waits until {until}"
-        return _answer(flags, {**data, "released": True, "open_files": None}, words)
-    data["daemon"] = {"pid": state.pid, "started_at": units.instant(state.started_at_s)}
+        return _answer(flags, data, words)
+    data.daemon = fill(ProcessId, state)
     if not wait:
-        words, doubt = _asked(state, until, heard=heard)
-        return _answer(flags, {**data, "released": None, "open_files": None}, words, doubt)
+        data.released = None
+        return _answer(flags, data, *_asked(state, until, heard=heard))
     held = _wait(flags, directory, state)
+    data.open_files = None if held is None else tuple(held)
     sure = "no /dev/nvidia* open" if held is not None else "its open files cannot be seen"
     words = f"gpuwatchd (pid {state.pid}) has released the GPUs until {until}; {sure}"
-    return _answer(flags, {**data, "released": True, "open_files": held}, words)
+    return _answer(flags, data, words)
 
 
 def _end(flags: Globals, directory: Path, *, running: bool) -> int:
@@ -97,7 +102,7 @@ def _end(flags: Globals, directory: Path, *, running: bool) -> int:
         words = "the daemon takes the GPUs back"
     else:
         words = "the request is withdrawn; no daemon runs"
-    return _answer(flags, {"until_at": None, "released": False, "was_released": was}, words)
+    return _answer(flags, ReleaseData(until_at=None, released=False, was_released=was), words)
 
 
 def _asked(state: LiveState, until: str, *, heard: bool) -> tuple[str, str]:
@@ -113,10 +118,10 @@ def _asked(state: LiveState, until: str, *, heard: bool) -> tuple[str, str]:
     )
 
 
-def _answer(flags: Globals, data: dict[str, Any], words: str, doubt: str = "") -> int:
+def _answer(flags: Globals, data: ReleaseData, words: str, doubt: str = "") -> int:
     warnings = [("unconfirmed", doubt)] if doubt else []
     if flags.json:
-        output.emit("release", data, source="daemon", warnings=warnings)
+        output.emit_answer(DriverRelease, data, source="daemon", warnings=warnings)
         return 0
     out = output.Out(flags)
     if not flags.quiet:

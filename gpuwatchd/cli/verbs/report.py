@@ -29,9 +29,9 @@ _TOP: Final = 5
 @options.user_option
 @click.option(
     "--top", type=click.IntRange(min=0), default=_TOP, show_default=True, metavar="N",
-    help="So many findings and pieces of advice in full.",
+    help="Number of findings and advice items shown in full.",
 )  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="All of them.")
+@click.option("--all", "everything", is_flag=True, help="Show all in full.")
 @click.option(
     "--format",
     "form",
@@ -99,7 +99,7 @@ def _print(flags: Globals, period: Period, form: str) -> None:
     from gpuwatchd.view.report import answer, compose, plain  # noqa: PLC0415
 
     if form == "json":
-        output.emit_json(answer.report_json(period))
+        output.emit_json(answer.answer(period))
     elif form == "text":
         plain.show(output.Out(flags), compose.document(period))
     else:
@@ -117,7 +117,7 @@ def content(flags: Globals, period: Period, form: str) -> str:
     if form == "json":
         import msgspec  # noqa: PLC0415
 
-        return msgspec.json.encode(answer.report_json(period)).decode() + "\n"
+        return msgspec.json.encode(answer.answer(period)).decode() + "\n"
     from gpuwatchd.view.report import plain  # noqa: PLC0415
 
     stream = io.StringIO()

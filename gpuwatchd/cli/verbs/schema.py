@@ -8,6 +8,7 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.view.answers import schema
+from gpuwatchd.view.answers.program import SchemaName, Schemas
 
 
 def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -34,12 +35,14 @@ def command(name: str | None) -> int:
 
 def _list() -> None:
     flags = options.current()
-    rows = [(name, schema.schema_id(name), schema.title(name)) for name in schema.NAMES]
+    rows = [
+        SchemaName(name=name, id=schema.schema_id(name), title=schema.title(name))
+        for name in schema.NAMES
+    ]
     if flags.json:
-        data = [dict(zip(("name", "id", "title"), row, strict=True)) for row in rows]
-        output.emit("schema", data, source="files")
+        output.emit_answer(Schemas, rows, source="files")
         return
     out = output.Out(flags)
     widest = max(map(len, schema.NAMES))
-    for name, identifier, title in rows:
-        out.line(f"{name:<{widest}}  ", f"{title} ({identifier})")
+    for row in rows:
+        out.line(f"{row.name:<{widest}}  ", f"{row.title} ({row.id})")

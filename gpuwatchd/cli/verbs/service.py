@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +13,15 @@ from gpuwatchd.core import registry, units
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service import MANAGERS
 from gpuwatchd.service.unit_files import CREDENTIAL_NAMES
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers.program import (
+    Done,
+    ServiceDone,
+    ServiceNow,
+    ServicePrint,
+    ServiceStatus,
+    Unit,
+    service_now,
+)
 
 if TYPE_CHECKING:
     from gpuwatchd.cli.flags import Globals
@@ -49,9 +57,10 @@ def _running_manager(*, system: bool) -> Manager:
     return manager
 
 
-def _report(flags: Globals, data: dict[str, Any], lines: list[str]) -> None:
+def _report(flags: Globals, data: Done | ServiceNow, lines: list[str]) -> None:
     if flags.json:
-        output.emit("service", data, source="service-manager")
+        kind = ServiceDone if isinstance(data, Done) else ServiceStatus
+        output.emit_answer(kind, data, source="service-manager")
     elif not flags.quiet:
         out = output.Out(flags)
         for line in lines:
@@ -112,7 +121,7 @@ def install(
         raise click.UsageError("--linger is for a user service; the system service stays on")
     manager = _load(_own(), system=system) if dry_run else _running_manager(system=system)
     done = manager.install(dry_run=dry_run, linger=linger, anyway=anyway, credentials=credentials)
-    _report(options.current(), {"dry_run": dry_run, "done": done}, done)
+    _report(options.current(), Done(dry_run=dry_run, done=tuple(done)), done)
     return 0
 
 
@@ -132,7 +141,7 @@ def uninstall(system: bool, dry_run: bool, purge: bool, yes: bool) -> int:  # no
     done = manager.uninstall(dry_run=only_said, purge=purge)
     if asks and not dry_run:
         done = [*done, "dry run: --yes does it"]
-    _report(options.current(), {"dry_run": only_said, "done": done}, done)
+    _report(options.current(), Done(dry_run=only_said, done=tuple(done)), done)
     return 0
 
 
@@ -146,7 +155,7 @@ def _add_order(name: str, done: str, text: str) -> None:
     def order(system: bool) -> int:  # noqa: FBT001
         """Give the order and say that it was carried out."""
         getattr(_running_manager(system=system), name)()
-        _report(options.current(), {"done": [done]}, [done])
+        _report(options.current(), Done(done=(done,)), [done])
         return 0
 
 
@@ -160,23 +169,8 @@ _add_order("restart", "restarted", "Restart the service.")
 def status(system: bool) -> int:  # noqa: FBT001
     """Show the state of the service; exit 0 running, 3 not running, 4 no such service."""
     state = _running_manager(system=system).status()
-    _report(options.current(), _state_json(state), _lines(state, time.time()))
+    _report(options.current(), service_now(state), _lines(state, time.time()))
     return state.code
-
-
-def _state_json(state: ServiceState) -> dict[str, Any]:
-    """Return the state as JSON has it."""
-    return {
-        **envelope.fields(state, "running state"),
-        "text": state.text,
-        **envelope.fields(state, "enabled since_at pid restarts"),
-        "result": state.result or None,
-        **envelope.fields(state, "exit_code memory_bytes memory_max_bytes watchdog_s"),
-        "file": state.file or None,
-        "beside": list(state.beside),
-        "log": list(state.log),
-        "hints": list(state.hints),
-    }
 
 
 def _lines(state: ServiceState, now_s: float) -> list[str]:
@@ -208,7 +202,7 @@ def _lines(state: ServiceState, now_s: float) -> list[str]:
     "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, metavar="COUNT",
     help="How many lines.",
 )  # fmt: skip
-@click.option("-f", "--follow", is_flag=True, help="Go on as lines come.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new lines.")
 @click.option("--since", type=options.Instant(), metavar="TIME", help="Not before this: 2h (ago).")
 @click.option(
     "--level",
@@ -245,8 +239,8 @@ def print_(system: bool, name: str | None, packaged: str) -> int:  # noqa: FBT00
     text = manager.render(packaged)
     flags = options.current()
     if flags.json:
-        data = {"manager": manager.name, "unit": text}
-        output.emit("service", data, source="service-manager")
+        unit = Unit(manager=manager.name, unit=text)
+        output.emit_answer(ServicePrint, unit, source="service-manager")
     else:
         click.echo(text, nl=not text.endswith("\n"))
     return 0

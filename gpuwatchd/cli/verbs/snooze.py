@@ -1,4 +1,4 @@
-"""``snooze``: nobody is told of an alert, or of whatever fits a rule, for a while."""
+"""``snooze``: no messages about an alert, or about whatever matches a rule, for a while."""
 
 from __future__ import annotations
 

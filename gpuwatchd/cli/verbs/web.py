@@ -8,23 +8,17 @@ import importlib.util
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
 from gpuwatchd.cli import options, output
-from gpuwatchd.core import text
-from gpuwatchd.core.config import expanded, runtime_dir, state_dir
+from gpuwatchd.core import registry, text
+from gpuwatchd.core.config import runtime_dir
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.view.answers.program import Serving, Web
 
-if TYPE_CHECKING:
-    import socket
-    from pathlib import Path
-
-    from gpuwatchd.cli.flags import Globals
-    from gpuwatchd.core.config import WebSection
-    from gpuwatchd.web.auth import Tokens
-
+_SERVER = {"web": "gpuwatchd.web.server:WebServer"}
+"""Starlette and uvicorn come with it."""
 _NEEDED = ("starlette", "uvicorn")
 _DOOR = "web-open.html"
 _ASK = "(gpuwatchctl web --token prints its token)"
@@ -45,7 +39,7 @@ _ASK = "(gpuwatchctl web --token prints its token)"
 @click.option(
     "--new-token",
     is_flag=True,
-    help="Serve with a new token, or with --token print one; the old one holds no longer.",
+    help="Serve with a new token, or with --token print one; the old one is no longer valid.",
 )
 def command(
     listen: str | None,
@@ -64,81 +58,39 @@ def command(
     flags = options.current()
     section = flags.load_config().config.web
     _need_extra()
-    from gpuwatchd.web import auth  # noqa: PLC0415 - of the extra
+    listen = listen or section.listen
+    if port is not None and listen.startswith("unix"):
+        raise click.UsageError("--port is of an address, not of a unix socket")
+    server = registry.load(_SERVER, "web")(flags, section, verbose=flags.verbose, debug=flags.debug)
+    secret = server.token(renew=new_token)
 
-    path = expanded(section.token_file) if section.token_file else state_dir() / auth.FILE_NAME
-    secret = auth.renew(path) if new_token else auth.kept(path)
-    if token:
-        _confirm(flags, secret, None, listens=None, token=secret, path=path)
-        return 0
-    return _serve(flags, section, _Listening(listen, port, opens), auth.Tokens(path), secret)
+    def confirm(words: str, url: str | None, listens: str | None, shown: str | None) -> None:
+        if flags.json:
+            file = text.clean(str(server.token_file))
+            answer = Serving(url=url, listens=listens, token=shown, token_file=file)
+            output.emit_answer(Web, answer)
+        else:
+            print(words, flush=True)
 
-
-class _Listening(NamedTuple):
-    """What the flags say of where and how."""
-
-    listen: str | None
-    port: int | None
-    opens: bool
-
-
-def _serve(
-    flags: Globals, section: WebSection, wish: _Listening, tokens: Tokens, secret: str
-) -> int:
-    from gpuwatchd.web import listening, server  # noqa: PLC0415 - of the extra
-
-    address = listening.parse(wish.listen or section.listen, remote=section.remote)
-    if wish.port is not None:
-        if address.path is not None:
-            raise click.UsageError("--port is of an address, not of a unix socket")
-        address = address._replace(port=wish.port)
-    made = listening.sockets(address)
-    where = _where(made[0], address.hosts)
-    url = None if address.path is not None else f"{where}/#token={secret}"
-
-    def begun() -> None:
+    def begun(where: str) -> None:
+        url = f"{where}/#token={secret}" if where.startswith("http") else None
         if sys.stdout.isatty():
-            _confirm(
-                flags, url or f"{where} {_ASK}", url, listens=where, token=secret, path=tokens.path
-            )
+            confirm(url or f"{where} {_ASK}", url, where, secret)
         else:  # a file or a journal, which others may read, and which is kept
-            _confirm(flags, f"{where} {_ASK}", None, listens=where, token=None, path=tokens.path)
-        if wish.opens and url is not None:
+            confirm(f"{where} {_ASK}", None, where, None)
+        if opens and url is not None:
             # A browser of the terminal comes back when it is left: we must answer it until then.
             threading.Thread(target=_open, args=(url,), daemon=True).start()
 
+    if token:
+        confirm(secret, None, None, secret)
+        return 0
     try:
-        return server.Page(
-            flags, tokens, section.hosts, verbose=flags.verbose, debug=flags.debug
-        ).serve(made, begun)
+        return int(server.serve(listen, port, begun))
     finally:
-        if wish.opens:
+        if opens:
             with contextlib.suppress(OSError):
                 (runtime_dir() / _DOOR).unlink()
-
-
-def _where(made: socket.socket, hosts: tuple[str, ...]) -> str:
-    at = made.getsockname()
-    if not isinstance(at, tuple):
-        return f"unix:{text.clean(os.fsdecode(at))}"
-    host = "localhost" if len(hosts) > 1 else f"[{at[0]}]" if ":" in at[0] else at[0]
-    return f"http://{host}:{at[1]}"
-
-
-def _confirm(
-    flags: Globals,
-    words: str,
-    url: str | None,
-    *,
-    listens: str | None,
-    token: str | None,
-    path: Path,
-) -> None:
-    if flags.json:
-        data = {"url": url, "listens": listens, "token": token, "token_file": text.clean(str(path))}
-        output.emit("web", data)
-    else:
-        print(words, flush=True)
 
 
 def _open(url: str) -> None:
@@ -167,14 +119,10 @@ def _open(url: str) -> None:
 def _need_extra() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        _lacks(missing)
+        from gpuwatchd.core import extras  # noqa: PLC0415 - rare
 
-
-def _lacks(missing: list[str]) -> NoReturn:
-    from gpuwatchd.core import extras  # noqa: PLC0415 - rare
-
-    raise GpuwatchdError(
-        f"the live page needs {' and '.join(missing)}, which are not installed",
-        hint=extras.install("web"),
-        page="errors#web-extra",
-    )
+        raise GpuwatchdError(
+            f"the live page needs {' and '.join(missing)}, which are not installed",
+            hint=extras.install("web"),
+            page="errors#web-extra",
+        )

@@ -22,8 +22,7 @@ def command(exit_code: bool) -> int:  # noqa: FBT001
     """
     flags = options.current()
     if flags.json:
-        return output.emit_answered(live_answers.zombies(flags), exit_code=exit_code)
-    view = direct_holdings.idle_view(flags)
-    loose = direct_holdings.openers(flags, view)
+        return output.emit_answered(live_answers.idle_memory(flags), exit_code=exit_code)
+    view, loose = direct_holdings.idle_memory(flags)
     idle_memory.show(output.Out(flags), flags, view, loose)
     return 3 if exit_code and view.holdings else 0

@@ -118,7 +118,7 @@ class DrmSource:
             self._scan_at_mono_s = mono_s + self._rescan_s
         if not self._cards:
             absence = self._absence()
-            raise SourceUnavailable(absence.reason, hint=absence.hint)
+            raise SourceUnavailable(absence.reason, hint=absence.hint, brief=absence.brief)
         faults: list[Fault] = []
         events: list[Event] = []
         awake = {
@@ -213,7 +213,8 @@ class DrmSource:
 
     def _absence(self) -> Availability:
         if not sys.platform.startswith("linux") and not (self._sys / "class/drm").is_dir():
-            return Availability(ok=False, reason="not for this system: it reads Linux's /sys")
+            brief = "not for this system"
+            return Availability(ok=False, reason=f"{brief}: it reads Linux's /sys", brief=brief)
         drivers = [
             driver
             for _, folder in sysfs.card_folders(self._sys)
@@ -221,9 +222,11 @@ class DrmSource:
         ]
         listed = f" (here: {', '.join(dict.fromkeys(drivers))})" if drivers else ""
         left_out = any(driver in sysfs.DRIVERS for driver in drivers)
+        brief = "no AMD GPU, no Intel GPU with its own memory"
         return Availability(
             ok=False,
-            reason=f"no AMD GPU, no Intel GPU with its own memory: the kernel lists none{listed}",
+            reason=f"{brief}: the kernel lists none{listed}",
+            brief=brief,
             hint="to watch integrated graphics: [sources.drm] integrated = true"
             if left_out
             else "amdgpu, i915 and xe are read: lspci -k says which driver a card has",

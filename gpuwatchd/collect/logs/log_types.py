@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -55,6 +56,12 @@ class LogSeries:
     """A device known only by the sum of its listed processes."""
     run: int = 0
     """Position of this run of ascending time among the runs of its subject."""
+
+
+class LogNote(StrEnum):
+    """A warning that code recognises."""
+
+    SUMS = "device figures are sums of processes: a lower bound"
 
 
 @dataclass(kw_only=True, eq=False)

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
+from gpuwatchd.collect.logs.log_types import LogFile, LogNote, LogSeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,7 +74,7 @@ def joined(devices: LogFile, processes: LogFile) -> LogFile | None:
     if not any(_overlap(whole, part) for whole, part in meet):
         return None
     rest = [s for s in processes.series if s.process is None and s.device.uid not in wholes]
-    of_both = [each for each in processes.warnings if "sums of processes" not in each]
+    of_both = [each for each in processes.warnings if each is not LogNote.SUMS]
     by_uid = {each.uid: each for each in (*processes.devices, *devices.devices)}
     return LogFile(
         path=f"{devices.path} + {processes.path}",

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuwatchd.collect.logs.collector import Track, as_array
 from gpuwatchd.collect.logs.fields import BYTES_FROM, MIB
-from gpuwatchd.collect.logs.log_types import LogSeries
+from gpuwatchd.collect.logs.log_types import LogNote, LogSeries
 from gpuwatchd.collect.logs.runs import Repairs, Run, interleaved, last_of_each_time, split
 from gpuwatchd.collect.logs.times import EPOCH_FROM
 from gpuwatchd.core.model import ProcessKey, Subject
@@ -153,7 +153,7 @@ def _sums_of_processes(tracks: list[Track], sink: Collector) -> list[Track]:
         total.used = as_array(np.bincount(where.reshape(-1), used, times.size).astype(np.float64))
         sums.append(total)
     if sums:
-        sink.note("device figures are sums of processes: a lower bound")
+        sink.note(LogNote.SUMS)
     return sums
 
 

@@ -94,7 +94,7 @@ class Mac:
                 env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL": "C"},
             )
         except FileNotFoundError as error:
-            raise SourceUnavailable(f"{argv[0]} is not here") from error
+            raise SourceUnavailable(f"{argv[0]} is not installed") from error
         except subprocess.TimeoutExpired as error:
             raise SourceError(f"{name} did not answer within {TIMEOUT_S:g} s") from error
         except OSError as error:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import DeviceState
 
 NOT_HERE: Final = "not for this system: it reads the GPUs of a Mac"
+NONE_LISTED: Final = "macOS lists no GPU (IOAccelerator)"
 NO_PROCESSES: Final = "macOS does not report who holds the memory of a discrete GPU"
 
 
@@ -93,14 +94,14 @@ class MetalSource:
     def probe(self) -> Availability:
         """Say whether macOS lists a GPU, and where its ceiling comes from. Never raises."""
         if not self._is_mac:
-            return Availability(ok=False, reason=NOT_HERE)
+            return Availability(ok=False, reason=NOT_HERE, brief="not for this system")
         try:
             nodes = self._nodes()
             self._adopt(nodes)
         except GpuwatchdError as error:
             return Availability(ok=False, reason=error.message, hint=error.hint)
         if not nodes:
-            return Availability(ok=False, reason="macOS lists no GPU (IOAccelerator)")
+            return Availability(ok=False, reason=NONE_LISTED, brief="macOS lists no GPU")
         self._system([])
         names = ", ".join(gpu.device.name for gpu in self._gpus.values())
         return Availability(ok=True, reason=f"macOS lists {names}{self._ceiling_in_words()}")
@@ -118,7 +119,7 @@ class MetalSource:
             When no GPU was ever seen, or this is no Mac.
         """
         if not self._is_mac:
-            raise SourceUnavailable(NOT_HERE)
+            raise SourceUnavailable(NOT_HERE, brief="not for this system")
         taken_at_s, mono_s = self._clock(), self._monotonic()
         faults: list[Fault] = []
         events: list[Event] = []
@@ -133,7 +134,7 @@ class MetalSource:
                 faults.append(_fault(gpu, "", error.message))
             silent = True
         if not self._gpus:
-            raise SourceUnavailable("macOS lists no GPU (IOAccelerator)")
+            raise SourceUnavailable(NONE_LISTED, brief="macOS lists no GPU")
         system = self._system(faults)
         readings = []
         for gpu in self._gpus.values():

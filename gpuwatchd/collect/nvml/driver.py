@@ -60,7 +60,8 @@ def pending_call_message(
         reason = f"the NVIDIA driver is being restarted or released, and {silent}"
     else:
         reason = f"the NVIDIA driver {silent}"
-    return Availability(ok=False, reason=reason, hint="see dmesg")
+    brief = gone.brief if gone is not None else ""
+    return Availability(ok=False, reason=reason, hint="see dmesg", brief=brief)
 
 
 class Driver:
@@ -145,12 +146,14 @@ class Driver:
 
     def explain(self, code: int) -> Availability:
         """Return one sentence and one hint for what NVML refused to start with."""
+        brief = ""
         if code == LIBRARY_NOT_FOUND and self._flaw is not None:
             why = clean(self._flaw.words, limit=1024)
-            reason = f"the NVIDIA library cannot be loaded: {why}"
+            reason = f"{(brief := 'the NVIDIA library cannot be loaded')}: {why}"
             hint = self._flaw.hint
         elif code == LIBRARY_NOT_FOUND:
-            reason = "no NVIDIA driver is installed here: libnvidia-ml.so.1 was not found"
+            brief = "no NVIDIA driver is installed here"
+            reason = f"{brief}: libnvidia-ml.so.1 was not found"
             hint = "install the NVIDIA driver; in a container, start it with --gpus all"
         elif code == NO_PERMISSION:
             reason = "the NVIDIA driver refuses this user"
@@ -167,12 +170,12 @@ class Driver:
             else:
                 hint = "reboot, or reload the module"
         else:
-            reason = f"NVML did not answer: {self._reader.text(code)}"
+            reason = f"{(brief := 'NVML did not answer')}: {self._reader.text(code)}"
             hint = "see nvidia-smi"
             if in_container(self._proc):
                 # A reload of systemd on the host takes the GPUs away from a running container.
                 hint = "restart the container: the host may have taken its GPUs away"
-        return Availability(ok=False, reason=reason, hint=hint)
+        return Availability(ok=False, reason=reason, hint=hint, brief=brief)
 
 
 # Where the NVIDIA library lies, and why one that lies there cannot be loaded.

@@ -134,10 +134,10 @@ class NvmlSource:
         life = self._life
         life.drive(mono_s, self._deadline_s if life.cards else START_S)
         if not life.cards:
-            raise SourceUnavailable(life.why.reason, hint=life.why.hint)
+            raise SourceUnavailable(life.why.reason, hint=life.why.hint, brief=life.why.brief)
         faults: list[Fault] = []
         if not life.is_open and not life.why.ok:
-            faults.append(Fault(where="nvml", why=life.why.reason))
+            faults.append(Fault(where="nvml", why=life.why.reason, brief=life.why.brief))
         elif life.is_open and (stuck_s := life.stuck_s) > self._deadline_s:
             why = f"the search for new GPUs has not ended for {stuck_s:.0f} s"
             faults.append(Fault(where="nvml", why=why))
@@ -205,7 +205,7 @@ class NvmlSource:
             _, gone = self._turn(back, mono_s, max(left_s, self._deadline_s / 4), readings, faults)
         if gone:
             life.lose_all(mono_s, gone)
-            faults.append(Fault(where="nvml", why=life.why.reason))
+            faults.append(Fault(where="nvml", why=life.why.reason, brief=life.why.brief))
         return [readings.get(uid) or card.blank() for uid, card in life.cards.items()]
 
     def _turn(

@@ -34,7 +34,7 @@ class DaemonSection(Section, frozen=True, kw_only=True):
     source_deadline: Seconds = Seconds(2)
     """A source that has not answered by then is unknown for this tick; the others go on."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """How much is said on standard error: debug, info, warning or error."""
+    """Lowest level that is logged on standard error: debug, info, warning or error."""
     readers: Literal["user", "group"] = "user"
     """Who may read the live state and the history: only the user that runs the daemon (user), or
     the members of its group too (group), as on a shared server. Nobody else ever may."""
@@ -105,25 +105,25 @@ class DetectionSection(Section, frozen=True, kw_only=True):
 
 
 class PolicySection(Section, frozen=True, kw_only=True):
-    """``[policy]``: when people are told, by what, and how often."""
+    """``[policy]``: when messages are sent, by which channels, and how often."""
 
     preset: Literal["workstation", "shared", "ci"] = "workstation"
     """Defaults for a machine of one's own (workstation), a shared server (shared), or a run without
     people (ci); keys that are set win over it."""
     channels: tuple[str, ...] = ("desktop",)
-    """Every one of them gets every notice, so that one that fails never silences an alert."""
+    """Every one of them gets every message, so that one that fails never silences an alert."""
     fallback: tuple[str, ...] = ()
     """Used in this order, until one delivers, when none of the channels above could."""
     fallback_after: Seconds = Seconds(120)
     """A channel that fails for a reason that may pass has this long before a fallback is used."""
     severity: dict[str, Literal["info", "warning", "critical"]] = {}
-    """Channel = the least severity that it is used for: info, warning or critical."""
+    """Channel = the lowest severity that it is used for: info, warning or critical."""
     quiet_hours: dict[str, tuple[str, ...]] = {}
     """Channel (or "all") = hours such as ["22:00-07:00", "sat 00:00-24:00"]; what is not critical
-    waits for their end, and leaves as one message."""
+    waits for their end and is sent as one message."""
     digest: Literal["off", "daily", "weekly"] = "off"
-    """A summary of what is open, what was, and what it cost, by the digest's channels: off, daily
-    or weekly."""
+    """A summary of what is open, what was resolved, and what it cost, sent through the digest's
+    channels: off, daily or weekly."""
     digest_at: str = "08:00"
     """When, in local time; a weekly one comes on Mondays."""
     digest_channels: tuple[str, ...] = ("email",)
@@ -131,21 +131,21 @@ class PolicySection(Section, frozen=True, kw_only=True):
     confirm: Annotated[int, Meta(ge=1)] = 3
     """Evaluations in a row before a finding opens."""
     cooldown: Seconds = Seconds(1800)
-    """No repeat for the same subject before this has passed; an escalation passes it."""
+    """No repeat for the same subject before this has passed; an escalation is sent at once."""
     flap_hold: Seconds = Seconds(30)
-    """From opening to the first notice; what resolves within it is never sent."""
+    """From opening to the first message; what resolves within it is never sent."""
     clear_after: Annotated[int, Meta(ge=1)] = 3
     """Evaluations in a row without the finding before it is resolved."""
     repeat: tuple[Seconds, ...] = tuple(Seconds(h * 3600) for h in (1, 2, 4, 8, 24))
-    """Reminders while it lasts; the last one repeats."""
+    """Reminders while an alert is open; the last interval repeats."""
     recovered: bool = True
-    """Tell when it is over (only if its opening was told)."""
+    """Send a message when an alert resolves (only if its first message was sent)."""
     max_per_hour: Annotated[int, Meta(ge=1)] = 20
-    """Messages per hour over all channels; what exceeds it waits."""
+    """Messages per hour over all channels; those beyond it wait."""
     group_interval: Seconds = Seconds(300)
-    """Alerts of one cause share a notice; no new member is told of sooner than this after it."""
+    """Alerts of one cause share a message; a new one of that cause waits this long after it."""
     flaps: Annotated[int, Meta(ge=2)] = 3
-    """An alert that opens so often within an hour is told of as one that comes and goes."""
+    """An alert that opens this often within an hour is reported as flapping."""
     tell_hardware: bool = True
     """Raise an alert when a GPU is lost, hangs or must be reset."""
     tell_held: tuple[
@@ -167,10 +167,10 @@ class PolicySection(Section, frozen=True, kw_only=True):
 
 
 class OverrideSection(Section, frozen=True, kw_only=True):
-    """``[[override]]``: other rules for some; of those that fit, the last that sets a key wins."""
+    """``[[override]]``: rules for some; of those that match, the last that sets a key wins."""
 
     gpu: str = ""
-    """Index, uid or name of the device, as a glob; an empty condition fits everything."""
+    """Index, uid or name of the device, as a glob; an empty condition matches everything."""
     user: str = ""
     """Owner of the process, as a glob, like those below."""
     process: str = ""
@@ -188,15 +188,15 @@ class OverrideSection(Section, frozen=True, kw_only=True):
     pattern: str = ""
     """gradual, step, cyclic or spike."""
     mute: bool = False
-    """Nobody is told; it is still watched and shown."""
+    """No message is sent; it is still watched and shown."""
     grows: bool = False
     """It may grow: watched at most, never an alert, unless it is about to run out of memory."""
     grows_to: Size | None = None
-    """It may grow up to this, for example "24GiB": nobody is told below it."""
+    """It may grow up to this, for example "24GiB": no message below it."""
     severity: Literal["info", "warning", "critical"] | None = None
-    """Told with this severity at most: info, warning or critical."""
+    """Highest severity sent: info, warning or critical."""
     channels: tuple[str, ...] | None = None
-    """Told by these channels."""
+    """Sent through these channels."""
     repeat: tuple[Seconds, ...] | None = None
     """Reminders."""
     why: str = ""
@@ -236,9 +236,9 @@ class EmailSection(Section, frozen=True, kw_only=True):
     password_keyring: str = ""
     """Name of a keyring service that has the password of the user name (extra keyring)."""
     sender: str = ""
-    """The address that mails come from."""
+    """Address of the sender."""
     to: tuple[str, ...] = ()
-    """Who gets them."""
+    """Recipients."""
     chart: bool = True
     """Put a picture of the growth into the mail (extra charts); else a line of text."""
     timeout: Seconds = Seconds(20)
@@ -274,12 +274,12 @@ class NotifySection(Section, frozen=True, kw_only=True):
 
 
 class EndpointsSection(Section, frozen=True, kw_only=True):
-    """``[endpoints]``: what serving engines on this machine say of themselves; loopback only."""
+    """``[endpoints]``: what serving engines on this machine report; loopback only."""
 
     enabled: bool = True
     """Ask Ollama, vLLM, SGLang and llama.cpp servers that are seen to run here."""
     every: Seconds = Seconds(15)
-    """Time between two questions to one server."""
+    """Time between two requests to one server."""
     timeout: Seconds = Seconds(1)
     """A server that has not answered by then is unknown; nothing else waits for it."""
     urls: tuple[str, ...] = ()
@@ -327,7 +327,7 @@ class CheckpointsSection(Section, frozen=True, kw_only=True):
     """File patterns such as "~/runs/**/*.ckpt", or "{cwd}/checkpoints/*" beside each job: a file
     that its owner wrote while it ran is a checkpoint. Or say: gpuwatchctl checkpointed PID."""
     every: Seconds = Seconds(60)
-    """Time between two looks."""
+    """Time between two checks."""
 
 
 class ActSection(Section, frozen=True, kw_only=True):
@@ -372,11 +372,11 @@ class WebSection(Section, frozen=True, kw_only=True):
     listen: str = "127.0.0.1:9753"
     """Address and port ("localhost:9753": by IPv4 and IPv6), "unix" or "unix:PATH" (a socket)."""
     hosts: tuple[str, ...] = ()
-    """Names that it has in a browser besides localhost, such as "gpu.example.org" of a proxy."""
+    """Host names accepted besides localhost, such as "gpu.example.org" of a proxy."""
     token_file: str = ""
-    """The file of its token, which you alone can read; by default web-token beside the history."""
+    """File of its token, readable by you alone; by default web-token beside the history."""
     remote: bool = False
-    """May it listen elsewhere than on loopback? Whoever reads the traffic then has the token."""
+    """Allow listening elsewhere than on loopback; whoever reads the traffic then has the token."""
 
 
 class Config(Section, frozen=True, kw_only=True):

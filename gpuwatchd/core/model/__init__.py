@@ -51,6 +51,8 @@ from gpuwatchd.core.model.findings import (
     Signal,
     Subject,
     is_leak,
+    limit_of,
+    outdated_s,
 )
 from gpuwatchd.core.model.readings import (
     Device,

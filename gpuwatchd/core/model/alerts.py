@@ -343,6 +343,8 @@ class Availability(Value, frozen=True, kw_only=True):
     ok: bool
     reason: str
     hint: str = ""
+    brief: str = ""
+    """The reason in few words, where it is longer."""
 
 
 class ServiceState(Value, frozen=True, kw_only=True):

@@ -83,8 +83,8 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     """Memory over time of one subject.
 
     ``t_s`` (n,) is strictly ascending; ``used_bytes`` (n,) is finite; gaps are absent points.
-    ``limit_bytes`` is where this subject runs out: what it uses now plus what is free on its
-    device; None when the total is unknown (then there is no ETA).
+    ``limit_bytes`` is where this subject runs out (:func:`limit_of`); None when that is unknown
+    (then there is no ETA).
     """
 
     subject: Subject
@@ -104,6 +104,8 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     """Earlier runs of the same program, newest last; siblings; yesterday."""
     age_s: float | None = None
     """Age of the process at the last sample, where known: the window may begin later."""
+    alerted: Finding | None = None
+    """What its open alert was judged by last: its growth may have begun before the window."""
 
 
 class EtaRange(Value, frozen=True, kw_only=True):
@@ -230,6 +232,50 @@ class Finding(Value, frozen=True, kw_only=True):
         """The same without what is for this program alone: no JSON has a field that is unset."""
         blame = tuple([replace(share, rank=UNSET) for share in self.blame])
         return replace(self, blame=blame, grounds=UNSET, commands=UNSET, hardware_at_s=UNSET)
+
+
+STALE_S = 600.0
+"""A judgement that is older than this is said to be; until then its figures are those of now."""
+
+
+def outdated_s(judged_at_s: float, mid_s: float | None, now_s: float) -> float:
+    """Return by how much the time that is left is shorter than it was judged, seconds.
+
+    0 until the judgement is old, or would have come true (``mid_s`` after it): till then every view
+    says its figures, and one thing has one number.
+    """
+    age_s = now_s - judged_at_s
+    return age_s if age_s > min(STALE_S, STALE_S if mid_s is None else mid_s) else 0.0
+
+
+def limit_of(held_bytes: float | None, free_bytes: float | None) -> float | None:
+    """Return where a subject runs out: what it holds and what is free; None when unknown.
+
+    Neither the driver's reserve nor what others hold is ever free. What grows keeps the limit that
+    it was judged by: :attr:`Finding.limit_bytes`.
+    """
+    if held_bytes is None or free_bytes is None:
+        return None
+    return float(held_bytes) + free_bytes
+
+
+def with_blame(finding: Finding, blame: tuple[Blame, ...]) -> Finding:
+    """Return a finding with whose growth explains it.
+
+    Its subject has the pace that was judged; of the others there is only what they grew.
+    """
+    own, pace = finding.subject.process, finding.rate_bytes_per_s
+    return replace(
+        finding,
+        blame=tuple(
+            [
+                share
+                if own is None or pace is None or share.process != own
+                else replace(share, rate_bytes_per_s=pace)
+                for share in blame
+            ]
+        ),
+    )
 
 
 def reason_fields(

@@ -250,6 +250,8 @@ class Fault(Value, frozen=True, kw_only=True):
     """"source", "source/device" or "source/device/field"."""
     why: str
     device_uid: str | None = None
+    brief: str = ""
+    """Why in few words, where that is longer."""
 
     @property
     def text(self) -> str:

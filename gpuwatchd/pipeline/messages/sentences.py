@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import OUT_OF_MEMORY, Ending, Reason, TitleRole
+from gpuwatchd.core.model import outdated_s
 from gpuwatchd.core.model.alerts import TitlePart
+from gpuwatchd.core.model.findings import STALE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, EtaRange, Finding, NoticeKind
 
 SUBJECT_CHARS = 78
-STALE_S = 600.0
-"""Figures that are older than this are said to be."""
 _WHY_CHARS = 44
 _LEAST_NAME = 12
 _HOST_CHARS = 16
@@ -89,11 +89,11 @@ def crashed(alert: Alert) -> bool:
 
 
 def left(finding: Finding, now_s: float) -> EtaRange | None:
-    """Return the time that is left now: the judgement may be some minutes old."""
+    """Return the time that is left: of an old judgement, what is left of it now."""
     eta = finding.eta
     if eta is None:
         return None
-    age_s = max(0.0, now_s - finding.judged_at_s)
+    age_s = outdated_s(finding.judged_at_s, eta.mid_s, now_s)
     return type(eta)(
         low_s=max(0.0, eta.low_s - age_s),
         mid_s=max(0.0, eta.mid_s - age_s),
@@ -232,7 +232,7 @@ def growth(alert: Alert, *, now_s: float) -> str:
         return f"{value} in {span} from {units.moment(onset_s, now_s=now_s, zone=True)} on."
     value = f"Grows {units.rate(rate)}" if rate else "Grows" if rate is None else "Not growing"
     if onset_s is not None:
-        lasted = units.duration(max(0.0, now_s - onset_s))
+        lasted = units.duration(max(0.0, finding.judged_at_s - onset_s))
         value += f" since {units.moment(onset_s, now_s=now_s, zone=True)} ({lasted})"
     return f"{value}, {amount} so far." if amount else f"{value}."
 
@@ -246,14 +246,15 @@ def crash(finding: Finding, *, now_s: float, zone: bool) -> str:
         return f"Time to full unknown:{why}."
     if eta.mid_s <= 0.0:
         return f"{full} at any moment: it was expected for {_due(finding, now_s)}."
-    mid_at_s = now_s + eta.mid_s
+    begin_s = min(now_s, finding.judged_at_s) if eta == finding.eta else now_s
+    mid_at_s = begin_s + eta.mid_s
     clock = units.moment(mid_at_s, now_s=now_s, zone=zone)
     # The day is said once: again only where an end of the interval is on another one.
-    low = units.moment(now_s + eta.low_s, now_s=mid_at_s)
+    low = units.moment(begin_s + eta.low_s, now_s=mid_at_s)
     band = f"{full} in {units.band(eta.low_s, eta.mid_s, eta.high_s)}, at {clock}"
     if eta.high_s is None:
         return f"{band} ({low} or later): it may level off before."
-    high = units.moment(now_s + eta.high_s, now_s=mid_at_s)
+    high = units.moment(begin_s + eta.high_s, now_s=mid_at_s)
     return f"{band} ({low} to {high}), 90 % sure."
 
 

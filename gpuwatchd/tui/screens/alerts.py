@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from textual.binding import Binding, BindingType
 
 from gpuwatchd.core import design
-from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.tui.base_screens import PagedScreen, ViewScreen
+from gpuwatchd.tui.base import LISTED, PagedScreen, ViewScreen
 from gpuwatchd.tui.screens import snooze
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
-from gpuwatchd.tui.widgets.command_output import Paragraph, blank, sentence
+from gpuwatchd.tui.widgets.texts import Choices, Paragraph, blank, sentence
 from gpuwatchd.view.queries import alert_order, incidents, silence_changes, user_filter
 from gpuwatchd.view.text import alert_details, delivery_text
-from gpuwatchd.view.text import alert_list as alerts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from textual import events
+    from textual.widget import Widget
 
     from gpuwatchd.core.model import Alert, Silence
-    from gpuwatchd.view.blocks import Page
+    from gpuwatchd.tui.base import Keys
+    from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.incidents import Incidents
     from gpuwatchd.view.query import Query
 
@@ -70,18 +70,14 @@ class AlertsScreen(ViewScreen):
 
     name_shown = "Alerts"
     is_changed_above = True
-    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (
+    page_id = "list"
+    own_keys: ClassVar[Keys] = (
         ("↑↓", "choose"), ("Enter", "story"), ("s", "snooze"), ("u", "un-snooze"),
     )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "choose(-1)", show=False),
-        Binding("down,j", "choose(1)", show=False),
-        Binding("pageup", "choose(-8)", show=False),
-        Binding("pagedown,space", "choose(8)", show=False),
-        Binding("home", "choose(-9999)", show=False),
-        Binding("end", "choose(9999)", show=False),
-        Binding("enter", "story", show=False),
-        Binding("s", "snooze", show=False),
+        *LISTED,
+        Binding("enter", "open('story')", show=False),
+        Binding("s", "open('snooze')", show=False),
         Binding("u", "unsnooze", show=False),
     ]
 
@@ -90,91 +86,73 @@ class AlertsScreen(ViewScreen):
         self._listed: Listed | None = None
         self._chosen: Which | None = None
         self._asked_twice = False
-        self._soon: Callable[[], None] | None = None
+        self._soon = ""
         """What was asked for before there was anything to choose from."""
+
+    def body(self) -> Iterable[Widget]:
+        """Return the list."""
+        yield Choices(self.painter, id=self.page_id)
 
     def job(self) -> Callable[[], Listed]:
         """Return what reads the list."""
-        return partial(read, self.query_asked)
+        return partial(read, self.top.query_asked)
 
-    def retitled(self) -> None:
-        """Say how many there are."""
+    def subject(self) -> Iterable[Part]:
+        """Return how many there are."""
         listed = self._listed
         if listed is None:
-            self.headline()
             return
         opened = [alert for alert in listed.alerts if alert.state in incidents.OPEN]
         over = len(listed.alerts) + listed.left_out - len(opened)
         silent = sum(
             listed.found.silence(alert, listed.now_s) is not None for alert in listed.alerts
         )
-        pieces = [
-            (f"{alert_order.counted(opened) or 'nothing'} open", "bold" if opened else "calm")
-        ]
-        pieces += [(f"{silent} snoozed", "held")] if silent else []
-        self.headline(*pieces, (f"{over} resolved in 7 days", "faint"))
+        counted = alert_order.counted(opened) or "nothing"
+        yield f"{counted} open", "bold" if opened else "calm"
+        if silent:
+            yield f"{silent} snoozed", "held"
+        yield f"{over} resolved in 7 days", "faint"
 
     def answered(self, listed: Listed) -> None:
         """Show the list; what was chosen stays chosen."""
         self._listed = listed
         keys = [which(alert) for alert in listed.alerts]
         if self._chosen not in keys:
-            self._chosen = self._first(listed)
-        self.page.put(list(_paragraphs(listed)))
-        self.page.choose(keys.index(self._chosen) if self._chosen in keys else None)
-        soon, self._soon = self._soon, None
-        if soon is not None:
-            soon()
-
-    def _first(self, listed: Listed) -> Which | None:
-        """Return the alert about what was chosen on the screen before, else the first."""
-        about = snooze.about(self.top, listed.alerts)
-        chosen = about or (listed.alerts[0] if listed.alerts else None)
-        return None if chosen is None else which(chosen)
+            # The alert about what was chosen on the screen before, else the first.
+            about = snooze.about(self.top, listed.alerts)
+            self._chosen = which(about) if about is not None else next(iter(keys), None)
+        chosen = keys.index(self._chosen) if self._chosen is not None else None
+        self.list.put(_paragraphs(listed), chosen)
+        soon, self._soon = self._soon, ""
+        if soon:
+            self.action_open(soon)
 
     @property
     def alert(self) -> Alert | None:
         """The chosen one."""
         alerts_ = () if self._listed is None else self._listed.alerts
-        return next((one for one in alerts_ if which(one) == self._chosen), None)
+        return next((alert for alert in alerts_ if which(alert) == self._chosen), None)
 
-    def action_choose(self, by: int) -> None:
-        """Choose another one."""
-        if self._listed is None or not self._listed.alerts:
-            return
-        keys = [which(alert) for alert in self._listed.alerts]
-        at = keys.index(self._chosen) if self._chosen in keys else 0
-        self._take(min(max(at + by, 0), len(keys) - 1))
-
-    def _take(self, at: int) -> None:
-        assert self._listed is not None  # noqa: S101 - asked before
-        self._chosen = which(self._listed.alerts[at])
-        self._asked_twice = False
-        self.page.choose(at)
+    def on_option_list_option_highlighted(self) -> None:
+        """Take what is marked in the list as chosen."""
+        at = self.list.chosen
+        if self._listed is not None and at is not None:
+            chosen = which(self._listed.alerts[at])
+            self._asked_twice = self._asked_twice and chosen == self._chosen
+            self._chosen = chosen
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the one that was clicked; a second click tells its story."""
-        at = self.page.clicked(event)
-        if self._listed is None or at is None:
-            return
-        again = which(self._listed.alerts[at]) == self._chosen
-        self._take(at)
-        if again and event.chain > 1:
-            self.action_story()
+        """Tell the story of what was clicked twice."""
+        if event.chain > 1 and self.list.clicked(event) is not None:
+            self.action_open("story")
 
-    def action_story(self) -> None:
-        """Tell everything about it."""
+    def action_open(self, what: str) -> None:
+        """Tell everything about the chosen one, or ask for how long it is snoozed, and why."""
         if self._listed is None:
-            self._soon = self.action_story
+            self._soon = what
         elif self.alert is not None:
-            self.app.push_screen(AlertDetailScreen(self.alert))
-
-    def action_snooze(self) -> None:
-        """Ask for how long, and why."""
-        if self._listed is None:
-            self._soon = self.action_snooze
-        elif self.alert is not None:
-            self.app.push_screen(SnoozeScreen(self.alert))
+            screen = AlertDetailScreen if what == "story" else SnoozeScreen
+            self.app.push_screen(screen(self.alert))
 
     def action_unsnooze(self) -> None:
         """Take a silence back; of a rule that fits others as well only when asked twice."""
@@ -193,27 +171,20 @@ class AlertsScreen(ViewScreen):
             )
             return
         self._asked_twice = False
-        self.run_worker(partial(self._take_back, silence), thread=True, exit_on_error=False)
-
-    def _take_back(self, silence: Silence) -> None:
-        """Run in a thread."""
-        try:
-            silence_changes.take_back([silence], time.time())
-        except GpuwatchdError as error:
-            text = f"{error.message} ({error.hint})" if error.hint else error.message
-            self.app.call_from_thread(self.top.show_message, text, "trouble")
-            return
-        self.app.call_from_thread(self._taken_back, silence)
+        self.change(
+            lambda: silence_changes.take_back([silence], time.time()),
+            lambda _: self._taken_back(silence),
+        )
 
     def _taken_back(self, silence: Silence) -> None:
         view = self.top.view
         if view is not None:
-            view.silences = tuple(one for one in view.silences if one.row != silence.row)
+            view.silences = tuple(other for other in view.silences if other.row != silence.row)
         self.top.show_message("removed: messages about it are sent again", "calm")
         self.request(anew=True)
 
 
-def _paragraphs(listed: Listed) -> Iterable[Paragraph]:
+def _paragraphs(listed: Listed) -> Iterator[Paragraph]:
     found = listed.found
     for _, text in found.warnings:
         yield Paragraph(sentence(f"! {text}", "yellow"))
@@ -236,7 +207,7 @@ def _paragraphs(listed: Listed) -> Iterable[Paragraph]:
 
 
 def _entry(alert: Alert, found: Incidents, now_s: float, out: Page) -> None:
-    out.flow(alerts.line(alert, found, now_s), rest=" " * 4)
+    out.flow(alert_details.line(alert, found, now_s), rest=" " * 4)
 
 
 class AlertDetailScreen(PagedScreen):
@@ -244,7 +215,7 @@ class AlertDetailScreen(PagedScreen):
 
     name_shown = "Alert"
     is_changed_above = True
-    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (("↑↓", "scroll"), ("s", "snooze"))
+    own_keys: ClassVar[Keys] = (("↑↓", "scroll"), ("s", "snooze"))
     BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "snooze", show=False)]
 
     def __init__(self, alert: Alert) -> None:
@@ -253,17 +224,15 @@ class AlertDetailScreen(PagedScreen):
 
     def job(self) -> Callable[[], alert_details.AlertRecord]:
         """Return what reads the story."""
-        return partial(_story, self.query_asked, self._alert)
+        return partial(_story, self.top.query_asked, self._alert)
 
-    def retitled(self) -> None:
-        """Say which it is."""
+    def subject(self) -> Iterable[Part]:
+        """Return which it is."""
         alert = self._alert
         kind = design.SEVERITY_KINDS[alert.severity] if alert.state != "resolved" else "calm"
-        self.headline(
-            (alert.code, "held"),
-            (f"{alert.state} {alert.severity}", f"{kind} bold"),
-            (alert.title or alert.key, "bold"),
-        )
+        yield alert.code, "held"
+        yield f"{alert.state} {alert.severity}", f"{kind} bold"
+        yield alert.title or alert.key, "bold"
 
     def answered(self, story: alert_details.AlertRecord) -> None:
         """Tell it."""

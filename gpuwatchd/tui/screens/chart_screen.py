@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -11,20 +11,22 @@ from textual.containers import Container
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import is_leak
-from gpuwatchd.tui.base_screens import Bar, ViewScreen
+from gpuwatchd.tui.base import ViewScreen
 from gpuwatchd.tui.widgets.chart import Chart
+from gpuwatchd.tui.widgets.rows import Lines
+from gpuwatchd.tui.widgets.texts import TextPage
 from gpuwatchd.view.queries import charts, history_query, state_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from textual import events
     from textual.widget import Widget
 
     from gpuwatchd.charts.chart_model import Picture
-    from gpuwatchd.core.model import Finding
+    from gpuwatchd.core.model import Finding, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
+    from gpuwatchd.tui.base import Keys
     from gpuwatchd.tui.widgets.chart import Piece, Window
     from gpuwatchd.view.queries.charts import Asked
     from gpuwatchd.view.queries.current_state import View
@@ -45,6 +47,41 @@ _MARGIN: Final = 0.5
 """So much more than what is seen is read at each side: a step aside shows something at once."""
 _PER_COLUMN: Final = 2
 _FEWEST: Final = 120
+Whose = tuple[str, "ProcessKey | None"]
+"""Uid of a device, and a process on it, or None."""
+
+
+class About(NamedTuple):
+    """What a chart is about: a device, or a process on it."""
+
+    item: LiveDevice
+    process: LiveProcess | None = None
+    ended: bool = False
+    """Whether it is among the processes no more; then it is as it was seen last."""
+
+    @property
+    def finding(self) -> Finding | None:
+        """What is judged of it."""
+        return self.item.finding if self.process is None else self.process.finding
+
+    @property
+    def key(self) -> ProcessKey | None:
+        """Of the process; None where it is about the device."""
+        return None if self.process is None else self.process.info.key
+
+    @property
+    def whose(self) -> Whose:
+        """What tells it from all others, at any time."""
+        return self.item.device.uid, self.key
+
+
+def every(view: View) -> list[About]:
+    """Return every device, each followed by its processes, the largest first."""
+    abouts = []
+    for item in view.devices:
+        ranked = sorted(item.processes or (), key=lambda process: -(process.used_bytes or 0))
+        abouts += [About(item), *(About(item, process) for process in ranked)]
+    return abouts
 
 
 class ReadPicture(NamedTuple):
@@ -54,17 +91,11 @@ class ReadPicture(NamedTuple):
     note: str
 
 
-def read_picture(
-    uid: str, make: Callable[[Reader | None, Asked], Picture], asked: Asked, *, tight: bool = False
-) -> ReadPicture:
+def read_picture(view: View, about: About, asked: Asked, *, tight: bool) -> ReadPicture:
     """Return a picture, made with the history where there is one. Runs in a thread.
 
     Parameters
     ----------
-    uid
-        Of the device: everything there is begins with its record.
-    make
-        Given the open history, or None, and what is asked for.
     asked
         Its begin may be 0: then everything is wanted.
     tight
@@ -72,48 +103,33 @@ def read_picture(
     """
     try:
         with history_query.reader() as history:
-            begun = _clamped(asked, history.oldest_s(uid))
-            return ReadPicture(_made(partial(make, history), begun, tight=tight), "")
+            return ReadPicture(_picture(history, view, about, asked, tight=tight), "")
     except StoreError as error:
-        begun = _clamped(asked, None)
-        return ReadPicture(_made(partial(make, None), begun, tight=tight), _brief(error.message))
+        # What is wrong, without the path that the message begins with.
+        path = str(state_location.state_dir() / history_query.FILE_NAME)
+        note = error.message.replace(f"{path}: ", "").replace(path, "the history")
+        return ReadPicture(_picture(None, view, about, asked, tight=tight), note)
 
 
-def _made(make: Callable[[Asked], Picture], asked: Asked, *, tight: bool) -> Picture:
-    picture = make(asked)
-    shorter = charts.since_record([picture], asked) if tight else asked
-    return picture if shorter == asked else make(shorter)
-
-
-def _brief(message: str) -> str:
-    """Return what is wrong with the history, without the path that it begins with."""
-    path = str(state_location.state_dir() / history_query.FILE_NAME)
-    return message.replace(f"{path}: ", "").replace(path, "the history")
-
-
-def _clamped(asked: Asked, oldest_s: float | None) -> Asked:
-    if asked.begin_s > 0:
-        return asked
-    begin_s = asked.end_s - _HOUR_S if oldest_s is None else oldest_s
-    begin_s = min(max(begin_s, asked.end_s - _LONGEST_S), asked.end_s - 60.0)
-    return charts.Asked(begin_s, asked.end_s, asked.points)
-
-
-def picture_of(
-    history: Reader | None,
-    asked: Asked,
-    *,
-    view: View,
-    item: LiveDevice,
-    process: LiveProcess | None = None,
-    gone: bool = False,
+def _picture(
+    history: Reader | None, view: View, about: About, asked: Asked, *, tight: bool
 ) -> Picture:
-    """Return the picture of a device, or of a process on it, which may have ended."""
-    if process is None:
-        return charts.of_device(history, view, item, asked)
-    if gone and history is not None:
-        return charts.past_process(history, item.device, process.info, asked)
-    return charts.of_process(history, view, item, process, asked)
+    if asked.begin_s <= 0:
+        oldest_s = None if history is None else history.oldest_s(about.item.device.uid)
+        begin_s = asked.end_s - _HOUR_S if oldest_s is None else oldest_s
+        begin_s = min(max(begin_s, asked.end_s - _LONGEST_S), asked.end_s - 60.0)
+        asked = asked._replace(begin_s=begin_s)
+    picture = _drawn(history, view, about, asked)
+    shorter = charts.since_record([picture], asked) if tight else asked
+    return picture if shorter == asked else _drawn(history, view, about, shorter)
+
+
+def _drawn(history: Reader | None, view: View, about: About, asked: Asked) -> Picture:
+    if about.process is None:
+        return charts.of_device(history, view, about.item, asked)
+    if about.ended and history is not None:
+        return charts.past_process(history, about.item.device, about.process.info, asked)
+    return charts.of_process(history, view, about.item, about.process, asked)
 
 
 class ChartScreen(ViewScreen):
@@ -126,22 +142,23 @@ class ChartScreen(ViewScreen):
     ChartScreen.beside #halves { layout: horizontal; }
     ChartScreen #left { height: 1fr; width: 1fr; }
     """
-    chart_keys: ClassVar[tuple[tuple[str, str], ...]] = (
+    chart_keys: ClassVar[Keys] = (
         ("←→", "pan"), ("+-", "zoom"), ("0", "reset"), ("1-6", "span"),
     )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("plus,equals_sign", "zoom(1)", show=False),
-        Binding("minus,underscore", "zoom(-1)", show=False),
-        Binding("left", "pan(-1)", show=False),
-        Binding("right", "pan(1)", show=False),
-        Binding("shift+left,comma,less_than_sign", "step(-1)", show=False),
-        Binding("shift+right,full_stop,greater_than_sign", "step(1)", show=False),
-        Binding("0,home", "reset", show=False),
+        Binding("plus,equals_sign", "chart('zoom', 1)", show=False),
+        Binding("minus,underscore", "chart('zoom', -1)", show=False),
+        Binding("left", "chart('pan', -1)", show=False),
+        Binding("right", "chart('pan', 1)", show=False),
+        Binding("shift+left,comma,less_than_sign", "chart('step', -1)", show=False),
+        Binding("shift+right,full_stop,greater_than_sign", "chart('step', 1)", show=False),
+        Binding("0,home", "chart('reset')", show=False),
         *(Binding(key, f"span('{key}')", show=False) for key, _, _ in SPANS),
     ]
 
     def __init__(self) -> None:
         super().__init__()
+        self.about: About | None = None
         self.span_s: float | None = None
         self.span_name = ""
         self._usual = True
@@ -149,17 +166,23 @@ class ChartScreen(ViewScreen):
         self._follows = True
         self._shown_at_s = 0.0
 
-    def parts(self) -> Iterable[Widget]:
+    def body(self) -> Iterable[Widget]:
         """Return the chart and the text."""
-        yield Container(
-            Container(Chart(self.painter, id="chart"), Bar(self.painter, id="told"), id="left"),
-            *super().parts(),
-            id="halves",
-        )
+        return self.beside(TextPage(self.painter, id=self.page_id))
 
-    def on_resize(self, event: events.Resize) -> None:
+    def beside(self, widget: Widget) -> Iterable[Widget]:
+        """Return the chart with a widget beside it, or below."""
+        left = Container(
+            Chart(self.painter, id="chart"),
+            Lines(self.painter, id="told", classes="line"),
+            id="left",
+        )
+        yield Container(left, widget, id="halves")
+
+    def on_resize(self) -> None:
         """Put the text where there is room for it."""
-        self.set_class(event.size.width >= self.beside_columns, "beside")
+        self.set_class(self.size.width >= self.beside_columns, "beside")
+        super().on_resize()
 
     @property
     def chart(self) -> Chart:
@@ -168,21 +191,9 @@ class ChartScreen(ViewScreen):
 
     # ---- keys
 
-    def action_zoom(self, steps: int) -> None:
-        """Zoom in or out."""
-        self.chart.zoom(steps)
-
-    def action_pan(self, steps: int) -> None:
-        """Go along in time."""
-        self.chart.pan(steps)
-
-    def action_step(self, columns: int) -> None:
-        """Move the cursor."""
-        self.chart.step(columns)
-
-    def action_reset(self) -> None:
-        """Show the whole span again."""
-        self.chart.reset()
+    def action_chart(self, movement: str, *steps: int) -> None:
+        """Zoom, pan, move the cursor, or show the whole span again."""
+        getattr(self.chart, movement)(*steps)
 
     def action_span(self, key: str) -> None:
         """Show another span, up to now."""
@@ -193,19 +204,13 @@ class ChartScreen(ViewScreen):
     # ---- what is asked for
 
     def usual_span(self) -> tuple[str, float | None]:
-        """Return the span of a view that was just opened: name and seconds."""
-        return SPANS[1][1:]
-
-    def spanning(self, finding: Finding | None) -> tuple[str, float | None]:
-        """Return the shortest span that a growth is well inside, 6 h at least."""
-        since_s = finding.onset_at_s if finding is not None and is_leak(finding) else None
-        if since_s is None or self.view is None:
+        """Return the span of a view that was just opened: 6 h, longer where a growth needs it."""
+        finding = None if self.about is None else self.about.finding
+        if finding is None or finding.onset_at_s is None or not is_leak(finding) or not self.view:
             return SPANS[1][1:]
-        need_s = 1.2 * (self.view.taken_at_s - since_s)
-        return next(
-            (span[1:] for span in SPANS[1:] if span[2] is not None and span[2] >= need_s),
-            SPANS[-1][1:],
-        )
+        need_s = 1.2 * (self.view.taken_at_s - finding.onset_at_s)
+        enough = (span[1:] for span in SPANS[1:] if span[2] is not None and span[2] >= need_s)
+        return next(enough, SPANS[-1][1:])
 
     def asked(self) -> Asked:
         """Return what is to be read for what is seen; begin 0 is everything there is."""
@@ -225,13 +230,17 @@ class ChartScreen(ViewScreen):
         first_s = min(begin_s - beside_s, last_s - 60.0)
         return charts.Asked(max(1.0, first_s), last_s, round(points * (1 + 2 * _MARGIN)))
 
-    def picture_job(
-        self, uid: str, make: Callable[[Reader | None, Asked], Picture]
-    ) -> Callable[[], ReadPicture]:
-        """Return what reads the picture; for a job's thread."""
+    def job(self) -> Callable[[], Any] | None:
+        """Return what reads the chart."""
+        if self.view is None or self.about is None:
+            return None
         asked = self.asked()
         tight = self._usual and self.chart.window is None
-        return partial(read_picture, uid, make, asked, tight=tight)
+        return partial(read_picture, self.view, self.about, asked, tight=tight)
+
+    def answered(self, picture: ReadPicture) -> None:
+        """Show the chart."""
+        self.put(picture)
 
     # ---- what is shown
 
@@ -265,7 +274,8 @@ class ChartScreen(ViewScreen):
     def read_out(self) -> None:
         """Write the line below the chart: what is under the cursor, else what is seen."""
         pieces = self.chart.point_under_cursor() or self.caption()
-        self.query_one("#told", Bar).show(pieces)
+        told = self.query_one("#told", Lines)
+        told.put([self.painter.cut(pieces, told.size.width, gap="  ")])
 
     def caption(self) -> list[Piece]:
         """Return what the chart shows, where there is no cursor."""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import design
-from gpuwatchd.tui.base_screens import PagedScreen
-from gpuwatchd.tui.widgets.command_output import blank, sentence
+from gpuwatchd.tui.base import PagedScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gpuwatchd.tui.widgets.command_output import Written
+    from gpuwatchd.tui.base import Keys
     from gpuwatchd.view.blocks import Page, Part
 
-Keys = tuple[tuple[str, str], ...]
 EVERYWHERE: Final[Keys] = (
     ("P", "Predict: the forecast of every GPU, with its chart"),
     ("d, Enter", "Detail: everything about the process under the cursor"),
@@ -56,46 +51,6 @@ PAGES: Final = ("see-it", "reading-the-charts", "understand-a-verdict", "be-warn
 """Of the documentation, as ``gpuwatchctl docs`` calls them."""
 
 
-class HelpScreen(PagedScreen):
-    """Made of the same design as everything it explains."""
-
-    name_shown = "Help"
-
-    def _begin(self) -> None:
-        super()._begin()
-        # It says the same whatever there is to be seen.
-        self.page.write(*written())
-
-
-def written() -> Iterator[Written]:
-    """Yield the whole help, part by part."""
-    for title, keys in (
-        ("Keys everywhere", EVERYWHERE),
-        ("In the overview", OVERVIEW),
-        ("In charts", CHARTS),
-        ("In lists and texts", LISTS),
-    ):
-        yield partial(_title, title)
-        for key, what in keys:
-            yield partial(_key, key, what)
-        yield blank
-    yield partial(_title, "Verdicts")
-    for kind, words in _MEANS.items():
-        yield partial(_verdict, kind, words)
-    yield blank
-    yield partial(_title, "What a chart consists of")
-    for part, word in design.LEGEND.items():
-        yield partial(_part, part, word)
-    yield blank
-    yield partial(_title, "What is marked on a chart")
-    for name in design.FLAGS:
-        yield partial(_flag, name)
-    yield blank
-    yield partial(_title, "To read on")
-    for page in PAGES:
-        yield sentence(f"gpuwatchctl docs {page}", "cyan")
-
-
 _MEANS: Final[dict[design.Kind, str]] = {
     "critical": "it leaks, and memory is full soon",
     "leak": "it leaks",
@@ -105,37 +60,53 @@ _MEANS: Final[dict[design.Kind, str]] = {
     "trouble": "the GPU cannot be read, or is broken",
     "held": "there is idle memory",
 }
-
-
-def _title(words: str, out: Page) -> None:
-    out.line((words, "bold"))
-
-
-def _key(key: str, what: str, out: Page) -> None:
-    room = 14
-    parts: list[Part] = [(f"{key:<{room - 2}}", "bold"), *what.split(" ")]
-    out.flow(parts, first="  ", rest=" " * (room + 1), gap=" ")
-
-
-def _verdict(kind: design.Kind, words: str, out: Page) -> None:
-    look = design.LOOKS[kind]
-    mark = look.ascii_mark if out.ascii else look.mark
-    parts: list[Part] = [(f"{mark} {look.word:<12}", kind), *words.split(" ")]
-    out.flow(parts, first="  ", rest=" " * 17, gap=" ")
-
-
-def _part(part: str, word: str, out: Page) -> None:
-    sign = _ASCII_SIGNS.get(part, "#") if out.ascii else _SIGNS.get(part, "█")
-    out.line(("  ", ""), (f"{sign * 4}", part), (f"  {word}", ""))
-
-
 _SIGNS: Final = {"floor": "┄", "fit": "╌", "limit": "─", "now": "│", "band": "▒", "gap": "░",
                  "range": "▒"}  # fmt: skip
 _ASCII_SIGNS: Final = {"floor": ".", "fit": "-", "limit": "=", "now": "|", "band": ":", "gap": " ",
                        "range": "%"}  # fmt: skip
 
 
-def _flag(name: str, out: Page) -> None:
-    flag = design.FLAGS[name]
-    sign = flag.ascii_mark if out.ascii else flag.mark
-    out.line(("  ", ""), (f"{sign}", flag.colour), (f"  {flag.word}", ""))
+class HelpScreen(PagedScreen):
+    """Made of the same design as everything it explains."""
+
+    name_shown = "Help"
+
+    def begin(self) -> None:
+        """Show all of it: it says the same whatever there is to be seen."""
+        super().begin()
+        self.page.write(write)
+
+
+def write(out: Page) -> None:
+    """Write the whole help, part by part."""
+    for title, keys in (
+        ("Keys everywhere", EVERYWHERE),
+        ("In the overview", OVERVIEW),
+        ("In charts", CHARTS),
+        ("In lists and texts", LISTS),
+    ):
+        out.line((title, "bold"))
+        for key, what in keys:
+            parts: list[Part] = [(f"{key:<12}", "bold"), *what.split(" ")]
+            out.flow(parts, first="  ", rest=" " * 15, gap=" ")
+        out.line("")
+    out.line(("Verdicts", "bold"))
+    for kind, words in _MEANS.items():
+        look = design.LOOKS[kind]
+        mark = look.ascii_mark if out.ascii else look.mark
+        parts = [(f"{mark} {look.word:<12}", kind), *words.split(" ")]
+        out.flow(parts, first="  ", rest=" " * 17, gap=" ")
+    out.line("")
+    out.line(("What a chart consists of", "bold"))
+    for part, word in design.LEGEND.items():
+        sign = _ASCII_SIGNS.get(part, "#") if out.ascii else _SIGNS.get(part, "█")
+        out.line("  ", (sign * 4, part), f"  {word}")
+    out.line("")
+    out.line(("What is marked on a chart", "bold"))
+    for flag in design.FLAGS.values():
+        sign = flag.ascii_mark if out.ascii else flag.mark
+        out.line("  ", (sign, flag.colour), f"  {flag.word}")
+    out.line("")
+    out.line(("To read on", "bold"))
+    for page in PAGES:
+        out.line((f"gpuwatchctl docs {page}", "cyan"))

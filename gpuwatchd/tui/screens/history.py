@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
 from gpuwatchd.charts import scales
 from gpuwatchd.core import units
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
-from gpuwatchd.tui.widgets.command_output import Paragraph, sentence
+from gpuwatchd.tui.base import LISTED
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, Whose, every
+from gpuwatchd.tui.widgets.texts import Choices, Paragraph, sentence
 from gpuwatchd.view.text import badges, verdict_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
-    from textual import events
+    from textual.widget import Widget
 
     from gpuwatchd.charts.chart_model import Mark
-    from gpuwatchd.core.model import ProcessKey
-    from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.view.blocks import Page
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.tui.base import Keys
+    from gpuwatchd.view.blocks import Page, Part
 
 _MOST: Final = 500
-
-
-class ChartSubject(NamedTuple):
-    """Whose memory is shown: that of a device, or of a process on it."""
-
-    uid: str
-    key: ProcessKey | None
 
 
 class PastScreen(ChartScreen):
     """A chart to be moved about, with a list of what happened."""
 
     name_shown = "History"
-    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (
+    own_keys: ClassVar[Keys] = (
         *ChartScreen.chart_keys, ("↑↓", "event"), ("Tab", "next subject"), ("< >", "cursor"),
     )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "mark(-1)", show=False),
-        Binding("down,j", "mark(1)", show=False),
-        Binding("pageup", "mark(-8)", show=False),
-        Binding("pagedown", "mark(8)", show=False),
+        *LISTED[:4],
         Binding("tab", "next(1)", show=False),
         Binding("shift+tab", "next(-1)", show=False),
     ]
@@ -58,8 +47,7 @@ class PastScreen(ChartScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._whose: ChartSubject | None = None
-        self._last: tuple[LiveDevice, LiveProcess | None] | None = None
+        self._whose: Whose | None = None
         self._mark: Mark | None = None
 
     def usual_span(self) -> tuple[str, float | None]:
@@ -70,45 +58,37 @@ class PastScreen(ChartScreen):
         """Follow whom it is about."""
         super().redrawn()
         assert self.view is not None  # noqa: S101
-        every = _subjects(self.view)
+        abouts = every(self.view)
         if self._whose is None:
             uid, key = self.top.selected_device_uid, self.top.selected_process
-            wished = [subject for subject in every if subject.key == key and key is not None]
-            wished += [subject for subject in every if subject.uid == uid and subject.key is None]
-            self._whose = next(iter(wished or every), None)
-        pair = _find(self.view, self._whose)
-        if pair is not None:
-            self._last = pair
-        self.retitled()
+            wished = [about for about in abouts if key is not None and about.key == key]
+            wished += [about for about in abouts if about.whose == (uid, None)]
+            self._whose = next((about.whose for about in wished or abouts), None)
+        about = next((about for about in abouts if about.whose == self._whose), None)
+        if about is None and self.about is not None:
+            about = self.about._replace(ended=self.about.process is not None)
+        self.about = about
 
-    def retitled(self) -> None:
-        """Say whose memory it is."""
-        if self._last is None:
-            self.headline()
+    def subject(self) -> Iterable[Part]:
+        """Return whose memory it is."""
+        if self.about is None:
             return
-        item, process = self._last
+        item, process, ended = self.about
         on = f"{item.device.label}  {item.device.name}"
         if process is None:
+            yield on, "bold"
             badge = badges.device(item)
-            self.headline((on, "bold"), (badge.words, badge.kind))
-            return
-        badge = badges.process(process)
-        gone = self.view is not None and _find(self.view, self._whose) is None
-        self.headline(
-            (verdict_text.who(process.info), "bold"),
-            *([("it has ended", "watch")] if gone else []),
-            (f"on {on}", ""),
-            (badge.words, badge.kind),
-        )
+        else:
+            yield verdict_text.who(process.info), "bold"
+            if ended:
+                yield "it has ended", "watch"
+            yield f"on {on}"
+            badge = badges.process(process)
+        yield badge.words, badge.kind
 
-    def job(self) -> Callable[[], ReadPicture] | None:
-        """Return what reads the chart."""
-        if self.view is None or self._last is None:
-            return None
-        item, process = self._last
-        gone = process is not None and _find(self.view, self._whose) is None
-        make = partial(picture_of, view=self.view, item=item, process=process, gone=gone)
-        return self.picture_job(item.device.uid, make)
+    def body(self) -> Iterable[Widget]:
+        """Return the chart and the list of what happened."""
+        return self.beside(Choices(self.painter, id=self.page_id))
 
     def answered(self, picture: ReadPicture) -> None:
         """Show the chart and what happened."""
@@ -138,20 +118,14 @@ class PastScreen(ChartScreen):
             why = f": {gap.why}" if gap.why else ""
             lasted = units.duration(gap.end_s - gap.begin_s)
             paragraphs.append(Paragraph(sentence(f"no data for {lasted} from {since}{why}", "dim")))
-        self.page.put(paragraphs)
-        self.page.choose(marks.index(self._mark) if self._mark in marks else None)
+        self.list.put(paragraphs, marks.index(self._mark) if self._mark in marks else None)
 
-    def action_mark(self, by: int) -> None:
-        """Choose something that happened: the cursor goes there."""
-        marks = self._marks
-        if not marks:
+    def on_option_list_option_highlighted(self) -> None:
+        """Go to what was chosen, with the cursor."""
+        at, marks = self.list.chosen, self._marks
+        if at is None or at >= len(marks) or marks[at] == self._mark:
             return
-        at = marks.index(self._mark) + by if self._mark in marks else 0
-        self._take(min(max(at, 0), len(marks) - 1))
-
-    def _take(self, at: int) -> None:
-        self._mark = self._marks[at]
-        self.page.choose(at)
+        self._mark = marks[at]
         begin_s, end_s = self.chart.span
         at_s = self._mark.at_s
         if not begin_s <= at_s <= end_s:
@@ -159,51 +133,23 @@ class PastScreen(ChartScreen):
             self.chart.go((at_s - half_s, at_s + half_s))
         self.chart.point_at(at_s)
 
-    def on_click(self, event: events.Click) -> None:
-        """Choose what was clicked."""
-        at = self.page.clicked(event)
-        if at is not None and at < len(self._marks):
-            self._take(at)
-
     # ---- whose
 
     def action_next(self, by: int) -> None:
         """Show the next GPU, or the next process that deserves a look."""
         if self.view is None:
             return
-        every = _subjects(self.view)
-        if not every:
+        whose = [about.whose for about in every(self.view)]
+        if not whose:
             return
-        at = every.index(self._whose) + by if self._whose in every else 0
-        self._whose = every[at % len(every)]
-        self._last, self._mark, self.trouble = None, None, ""
+        at = whose.index(self._whose) + by if self._whose in whose else 0
+        self._whose = whose[at % len(whose)]
+        self.about, self._mark, self.trouble = None, None, ""
         self.chart.put(None)
         self.chart.point_at(None)
-        self.page.put(())
+        self.list.put(())
         self.redrawn()
         self.request(anew=True)
-
-
-def _subjects(view: View) -> list[ChartSubject]:
-    """Return every device, each followed by its processes, the largest first."""
-    subjects = []
-    for item in view.devices:
-        subjects.append(ChartSubject(item.device.uid, None))
-        ranked = sorted(item.processes or (), key=lambda one: -(one.used_bytes or 0))
-        subjects += [ChartSubject(item.device.uid, one.info.key) for one in ranked]
-    return subjects
-
-
-def _find(view: View, whose: ChartSubject | None) -> tuple[LiveDevice, LiveProcess | None] | None:
-    item = next(
-        (device for device in view.devices if whose and device.device.uid == whose.uid), None
-    )
-    if item is None or whose is None:
-        return None
-    if whose.key is None:
-        return item, None
-    own = next((process for process in item.processes or () if process.info.key == whose.key), None)
-    return None if own is None else (item, own)
 
 
 def _mark_line(mark: Mark, now_s: float, ascii_only: bool, out: Page) -> None:  # noqa: FBT001

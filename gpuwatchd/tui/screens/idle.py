@@ -6,15 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.core import units
-from gpuwatchd.tui.base_screens import PagedScreen
-from gpuwatchd.tui.widgets.command_output import Settled
+from gpuwatchd.tui.base import PagedScreen, Settled
 from gpuwatchd.view.queries import direct_holdings
 from gpuwatchd.view.text import idle_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from gpuwatchd.view.blocks import Page
+    from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.queries.direct_holdings import UnlistedOpeners
     from gpuwatchd.view.query import Query
@@ -25,14 +24,13 @@ class IdleMemoryView(NamedTuple):
 
     view: View
     loose: UnlistedOpeners
-    query: Settled
+    query: Query
 
 
 def read(query: Query) -> IdleMemoryView:
     """Look once. Runs in a thread."""
     settled = Settled(query)
-    view = direct_holdings.idle_view(settled)
-    return IdleMemoryView(view, direct_holdings.openers(settled, view), settled)
+    return IdleMemoryView(*direct_holdings.idle_memory(settled), settled)
 
 
 class HeldScreen(PagedScreen):
@@ -42,23 +40,22 @@ class HeldScreen(PagedScreen):
 
     def job(self) -> Callable[[], IdleMemoryView]:
         """Return what looks."""
-        return partial(read, self.query_asked)
+        return partial(read, self.top.query_asked)
 
-    def redrawn(self) -> None:
-        """Say what the live state says, until the whole story is read."""
-        self.retitled()
-
-    def retitled(self) -> None:
-        """Say how much it is."""
+    def subject(self) -> Iterable[Part]:
+        """Return how much it is, by the live state, until the whole story is read."""
         holdings = () if self.view is None else self.view.holdings
         known = [holding.held_bytes for holding in holdings if holding.held_bytes is not None]
         count = len(holdings)
         if not count:
-            self.headline(("no idle memory, as far as is known", "calm"))
+            yield "no idle memory, as far as is known", "calm"
             return
         least = "at least " if len(known) < count else ""
-        text = f"{count} holding{'s' if count > 1 else ''}, {least}{units.size(sum(known))}"
-        self.headline((text, "held bold"), ("no process is ever signalled", "faint"))
+        yield (
+            f"{count} holding{'s' if count > 1 else ''}, {least}{units.size(sum(known))}",
+            "held bold",
+        )
+        yield "no process is ever signalled", "faint"
 
     def answered(self, held: IdleMemoryView) -> None:
         """Show what was found."""

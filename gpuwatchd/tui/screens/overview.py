@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
 from gpuwatchd.core import text
-from gpuwatchd.tui.page import Lines, Page
-from gpuwatchd.tui.widgets import bars, frame, gpus, process_table
+from gpuwatchd.tui.base import TopScreen, spread, typed
+from gpuwatchd.tui.widgets import bars, gpus, process_table
+from gpuwatchd.tui.widgets.rows import Lines
 from gpuwatchd.view.queries import alert_order
 from gpuwatchd.view.text import device_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from textual import events
-    from textual.app import ComposeResult
+    from textual.widget import Widget
 
-    from gpuwatchd.store.live import LiveDevice
-    from gpuwatchd.tui.strips import Row
+    from gpuwatchd.tui.base import Keys
+    from gpuwatchd.tui.theme import Painter
+    from gpuwatchd.view.blocks import Row
     from gpuwatchd.view.queries.current_state import View
 
 _KEYS: Final = (
@@ -29,15 +31,10 @@ _LEAST_ROWS = 6
 """Of processes: GPUs get a second row, alerts a fourth, where so many are left."""
 _WHEEL = 3
 _WISH_CHARS = 256
-_DOUBLE = 2
-
-
-class Hit(NamedTuple):
-    """What a row of the screen is about."""
-
-    kind: str
-    """gpu, process, heads, alert."""
-    what: object = None
+_SOON_S = 1.0
+"""Two digits within this time are one number."""
+Hit = tuple[str, object] | None
+"""What a row of the screen is about: gpu and its uid, process and who, heads, alert."""
 
 
 class RowBudget(NamedTuple):
@@ -79,104 +76,98 @@ def share_rows(height: int, view: View, *, wide: bool, processes: int) -> RowBud
     return RowBudget(health, shown, each, alerts + lent, rows - lent)
 
 
-class OverviewScreen(Page):
+class OverviewScreen(TopScreen):
     """All GPUs, the processes, what is open."""
 
     name_shown = "Overview"
-    keys: ClassVar[tuple[tuple[str, str], ...]] = _KEYS
+    keys: ClassVar[Keys] = _KEYS
 
     def __init__(self) -> None:
         super().__init__()
         self.chosen = Selection()
-        self.hits: list[Hit | None] = []
+        self.hits: list[Hit] = []
         self._typing = False
         self._columns: tuple[process_table.Column, ...] = ()
         self._page = 1
 
     # ---- what is drawn
 
-    def compose(self) -> ComposeResult:
-        """Build the one widget."""
-        yield Lines(self.painter)
+    def parts(self) -> Iterable[Widget]:
+        """Return the one widget."""
+        yield Lines(self.painter, id="rows")
 
     def show(self, view: View) -> None:
         """Take a new view."""
         self.chosen.see(view)
         self.draw()
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Show what is known."""
-        if self.top.view is not None:
-            self.chosen.see(self.top.view)
+        self.on_screen_resume()
 
     def on_screen_resume(self) -> None:
         """Take what came in meanwhile, and the device that another screen has gone to."""
         if self.top.view is not None:
             self.chosen.see(self.top.view)
             self.chosen.come_back(self.top.selected_device_uid)
+        self.draw()
 
     def draw(self) -> None:
         """Paint what has changed."""
         width, height = self.size
-        if not self.is_mounted or not self.is_current or width < 1 or height < 1:
-            return
-        body = self.body(width, max(0, height - 2))[: max(0, height - 2)]
-        blank: Row = []
-        body += [blank] * (height - 2 - len(body))
-        rows = [self.head(width), *body, self.foot(width)]
-        self.query_one(Lines).put(rows[:height])
+        if self.is_mounted and self.is_current and width and height:
+            room = max(0, height - 2)
+            pairs = [*self._body(width, room)][:room]
+            self.hits = [hit for _, hit in pairs]
+            self.query_one("#rows", Lines).put([row for row, _ in pairs])
+            super().draw()
 
-    def body(self, width: int, height: int) -> list[Row]:
-        """Return health, GPUs, processes, alerts."""
-        view, painter = self.top.view, self.painter
+    def _body(self, width: int, height: int) -> Iterator[tuple[Row, Hit]]:
+        """Yield health, GPUs, processes, alerts: rows, and what each is about."""
+        view, painter, chosen = self.top.view, self.painter, self.chosen
         if view is None:
-            self.hits = []
-            return [[(" looking for GPUs", "faint")]]
+            yield [(" looking for GPUs", "faint")], None
+            return
         plan = gpus.plan(view, width)
-        share = share_rows(height, view, wide=plan.rest > 0, processes=len(self.chosen.all_rows))
-        rows = bars.daemon_rows(painter, view, width, share.health)
-        rows += [[] for _ in range(share.health - len(rows))]
-        hits: list[Hit | None] = [None] * share.health
-        rows.append(gpus.head(painter, plan, view, share.gpus))
-        hits.append(None)
-        first = self.chosen.first_gpu(share.gpus)
+        share = share_rows(height, view, wide=plan.rest > 0, processes=len(chosen.all_rows))
+        health = bars.daemon_rows(painter, view, width, share.health)
+        yield from ((row, None) for row in [*health, *[[]] * (share.health - len(health))])
+        yield gpus.head(painter, plan, view, share.gpus), None
+        first = chosen.first_gpu(share.gpus)
         for item in view.devices[first : first + share.gpus]:
             uid = item.device.uid
-            here = self.chosen.on_gpus and uid == self.chosen.gpu_under_cursor
-            rows.append(gpus.row(painter, plan, item, chosen=here))
-            hits.append(Hit("gpu", uid))
+            here = chosen.on_gpus and uid == chosen.gpu_under_cursor
+            yield gpus.row(painter, plan, item, chosen=here), ("gpu", uid)
             if share.each > 1:
-                rows.append(gpus.second(painter, view, item, width))
-                hits.append(Hit("gpu", uid))
-        self._processes(rows, hits, view, width, share.rows)
-        rows += bars.alerts(painter, view, width, share.alerts)
-        hits += [Hit("alert")] * share.alerts
-        self.hits = hits
-        self._tell_top()
-        return rows
-
-    def _processes(
-        self, rows: list[Row], hits: list[Hit | None], view: View, width: int, count: int
-    ) -> None:
-        painter, chosen = self.painter, self.chosen
+                yield gpus.second(painter, view, item, width), ("gpu", uid)
         self._columns = process_table.columns(view, width)
-        rows.append(process_table.heads(painter, self._columns, chosen.by, turned=chosen.turned))
-        hits.append(Hit("heads"))
+        heads = process_table.heads(painter, self._columns, chosen.by, turned=chosen.turned)
+        yield heads, ("heads", None)
+        yield from self._processes(view, width, share.rows)
+        for row in bars.alerts(painter, view, width, share.alerts):
+            yield row, ("alert", None)
+        if chosen.on_gpus or not chosen.rows:
+            self.top.selected_device_uid, self.top.selected_process = chosen.gpu_under_cursor, None
+        elif chosen.under_cursor is not None:
+            self.top.selected_device_uid, self.top.selected_process = chosen.under_cursor
+
+    def _processes(self, view: View, width: int, count: int) -> Iterator[tuple[Row, Hit]]:
+        chosen, painter = self.chosen, self.painter
         self._page = max(1, count - 1)
         first = chosen.first_row(count)
+        cursor = None if chosen.on_gpus else chosen.under_cursor
         entries = chosen.rows[first : first + count]
-        lines: list[Row] = [
-            process_table.row(painter, self._columns, entry,
-                      chosen=entry.who == chosen.under_cursor and not chosen.on_gpus,
-                      now_s=view.taken_at_s)
+        rows = [
+            process_table.row(painter, self._columns, entry, chosen=entry.who == cursor,
+                              now_s=view.taken_at_s)
             for entry in entries
         ]  # fmt: skip
-        if not lines:
-            lines = [[(painter.fit(f" {why}", width), "faint")] for why in self._none(view)][:count]
-        _scroll_bar(lines, len(chosen.rows), first, count, ascii_only=painter.ascii)
-        rows += lines + [[] for _ in range(count - len(lines))]
-        hits += [Hit("process", entry.who) for entry in entries]
-        hits += [None] * (count - len(entries))
+        if not rows:
+            rows = [[(painter.fit(f" {why}", width), "faint")] for why in self._none(view)][:count]
+        _scroll_bar(rows, len(chosen.rows), first, count, ascii_only=painter.ascii)
+        rows += [[] for _ in range(count - len(rows))]
+        hits: list[Hit] = [("process", entry.who) for entry in entries]
+        yield from zip(rows, [*hits, *[None] * (count - len(hits))], strict=True)
 
     def _none(self, view: View) -> list[str]:
         """Return why there is no row."""
@@ -189,28 +180,18 @@ class OverviewScreen(Page):
         ]
         return unknown or ["no process uses a GPU"]
 
-    def _tell_top(self) -> None:
-        """Tell the other screens what is under the cursor."""
-        chosen = self.chosen
-        if chosen.on_gpus or not chosen.rows:
-            self.top.selected_device_uid, self.top.selected_process = chosen.gpu_under_cursor, None
-        elif chosen.under_cursor is not None:
-            self.top.selected_device_uid, self.top.selected_process = chosen.under_cursor
-
-    def head(self, width: int) -> Row:
-        """Return the first row, with what is left out."""
-        value = self.chosen.left_out(self.painter.ascii)
-        return frame.head(self.top, f"{self.name_shown} {value}".strip(), width)
+    def title_shown(self) -> str:
+        """Return the name of the screen, with what is left out of it."""
+        return f"{self.name_shown} {self.chosen.left_out(self.painter)}".strip()
 
     def foot(self, width: int) -> Row:
         """Return the filter while it is typed."""
         if not self._typing:
-            return frame.foot(self.top, self.keys, width)
+            return super().foot(width)
         cursor = "_" if self.painter.ascii else "▏"
-        value = f" filter: {self.chosen.wish}{cursor}"
-        hint = [("  name, user, pid, framework, GPU   Enter keeps, Esc clears ", "bar faint")]
-        shown = self.painter.safe(value)
-        return frame.spread([(shown[-width:], "bar bold")], [*hint], width, "bar")
+        shown = self.painter.safe(f" filter: {self.chosen.wish}{cursor}")
+        hint = "  name, user, pid, framework, GPU   Enter keeps, Esc clears "
+        return spread([(shown[-width:], "bar bold")], [(hint, "bar faint")], width, "bar")
 
     # ---- keys
 
@@ -220,7 +201,7 @@ class OverviewScreen(Page):
             event.stop()
             event.prevent_default()
             self._type(event)
-        elif self._move(event.key) or self._order(event) or self._open(event.key):
+        elif self._move(event.key) or self._order(event.key) or self._open(event.key):
             event.stop()
             event.prevent_default()
         else:
@@ -229,19 +210,16 @@ class OverviewScreen(Page):
 
     def _type(self, event: events.Key) -> None:
         key, chosen = event.key, self.chosen
+        wish = typed(chosen.wish, event)
         if key == "escape":
             self._typing = False
             chosen.filter("")
         elif key in {"enter", "tab"}:
             self._typing = False
-        elif key == "backspace":
-            chosen.filter(chosen.wish[:-1])
-        elif key == "ctrl+u":
-            chosen.filter("")
         elif key in {"up", "down"}:
             chosen.move(1 if key == "down" else -1)
-        elif event.character is not None and event.is_printable:
-            chosen.filter(chosen.wish + event.character)
+        elif wish is not None:
+            chosen.filter(wish)
 
     def on_paste(self, event: events.Paste) -> None:
         """Take what is pasted while the filter is typed."""
@@ -257,28 +235,23 @@ class OverviewScreen(Page):
                  "ctrl+u": -self._page, "ctrl+b": -self._page}  # fmt: skip
         if key in steps:
             self.chosen.move(steps[key])
-        elif key in {"home", "g"}:
-            self.chosen.to_end(last=False)
-        elif key in {"end", "G"}:
-            self.chosen.to_end(last=True)
+        elif key in {"home", "g", "end", "G"}:
+            self.chosen.to_end(last=key in {"end", "G"})
         elif key in {"tab", "shift+tab"}:
             self.chosen.on_gpus = not self.chosen.on_gpus
         else:
             return False
         return True
 
-    def _order(self, event: events.Key) -> bool:
-        key = event.key
+    def _order(self, key: str) -> bool:
         turns = {"right": 1, "full_stop": 1, "greater_than_sign": 1,
                  "left": -1, "comma": -1, "less_than_sign": -1}  # fmt: skip
         if key in turns:
             self.chosen.sort_beside([column.name for column in self._columns], turns[key])
         elif key in {"r", "R"}:
             self.chosen.turn()
-        elif key in {"M", "m"}:
-            self.chosen.sort("memory")
-        elif key == "N":
-            self.chosen.sort(process_table.NATURAL)
+        elif key in {"M", "m", "N"}:
+            self.chosen.sort(process_table.NATURAL if key == "N" else "MEMORY")
         elif key.isdecimal() and len(key) == 1:
             if not self.chosen.digit(key, self.top.now_s()):
                 self.top.show_message(f"there is no GPU {key}")
@@ -291,36 +264,29 @@ class OverviewScreen(Page):
         return True
 
     def _open(self, key: str) -> bool:
-        if key != "enter":
-            return False
-        if self.top.selected_process is not None:
+        if key == "enter" and self.top.selected_process is not None:
             self.top.open("d")
-        elif self.top.selected_device_uid is not None:
+        elif key == "enter" and self.top.selected_device_uid is not None:
             self.top.open("P")
-        return True
+        return key == "enter"
 
     # ---- the mouse
 
     def on_click(self, event: events.Click) -> None:
         """Select what was clicked; twice opens it, and the head of a column sorts by it."""
-        hit = self._hit(event.screen_y)
-        if hit is None:
-            if event.screen_y == self.size.height - 1 and not self._typing:
-                frame.clicked(self.top, self.keys, event.screen_x, self.size.width)
-            return
-        if hit.kind == "heads":
+        kind, what = self._hit(event) or ("", None)
+        twice = event.chain > 1
+        if kind == "heads":
             name = process_table.column_at(self._columns, event.screen_x)
             if name is not None:
                 self.chosen.sort(name)
-        elif hit.kind == "alert":
-            if event.chain >= _DOUBLE:
-                self.top.open("a")
-        else:
-            self.chosen.take(hit.kind, hit.what)
-            self._tell_top()
-            if event.chain >= _DOUBLE:
-                self._open("enter")
+        elif kind in {"gpu", "process"}:
+            self.chosen.take(what, gpu=kind == "gpu")
         self.draw()
+        if twice and kind in {"gpu", "process"}:
+            self._open("enter")
+        elif twice and kind == "alert":
+            self.top.open("a")
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """Go down where the mouse is."""
@@ -332,13 +298,12 @@ class OverviewScreen(Page):
 
     def _wheel(self, event: events.MouseEvent, by: int) -> None:
         event.stop()
-        hit = self._hit(event.screen_y)
-        self.chosen.on_gpus = hit is not None and hit.kind == "gpu"
+        self.chosen.on_gpus = (self._hit(event) or ("",))[0] == "gpu"
         self.chosen.move(by)
         self.draw()
 
-    def _hit(self, y: float) -> Hit | None:
-        at = int(y) - 1
+    def _hit(self, event: events.MouseEvent) -> Hit:
+        at = int(event.screen_y) - 1
         return self.hits[at] if 0 <= at < len(self.hits) else None
 
 
@@ -354,12 +319,6 @@ def _scroll_bar(lines: list[Row], total: int, first: int, count: int, *, ascii_o
             del line[-1]  # the blank behind the last column
             inside = begin <= y < begin + size
             line.append((full if inside else empty, "faint" if inside else "grid"))
-
-
-# What of the first screen is under the cursor, in which order it is, and what is left out.
-
-_SOON_S = 1.0
-"""Two digits within this time are one number."""
 
 
 class Selection:
@@ -400,14 +359,12 @@ class Selection:
     def see(self, view: View) -> None:
         """Take a new view: the cursor stays on its process, or where that has been."""
         self._view = view
-        uids = {item.device.uid for item in view.devices}
-        if self.gpu not in uids:
-            self.gpu = None
-        if self._device not in uids:
-            self._device = None
-        self._arrange()
+        self.gpu = self.gpu if self.gpu in self._uids else None
+        self._device = self._device if self._device in self._uids else None
+        self.arrange()
 
-    def _arrange(self) -> None:
+    def arrange(self) -> None:
+        """Filter and sort anew."""
         if self._view is None:
             return
         self.all_rows = process_table.entries(self._view, self.gpu)
@@ -416,15 +373,14 @@ class Selection:
         if self._who is None:
             self._at = 0
             return
-        found = next((at for at, entry in enumerate(self.rows) if entry.who == self._who), None)
-        self._at = min(self._at, max(0, len(self.rows) - 1)) if found is None else found
-        if found is None and self.rows:
+        at = next((at for at, entry in enumerate(self.rows) if entry.who == self._who), None)
+        self._at = min(self._at, max(0, len(self.rows) - 1)) if at is None else at
+        if at is None and self.rows:
             self._who = self.rows[self._at].who
 
     @property
-    def devices(self) -> Sequence[LiveDevice]:
-        """All devices."""
-        return () if self._view is None else self._view.devices
+    def _uids(self) -> list[str]:
+        return [] if self._view is None else [item.device.uid for item in self._view.devices]
 
     @property
     def under_cursor(self) -> process_table.Who | None:
@@ -434,57 +390,53 @@ class Selection:
     @property
     def gpu_under_cursor(self) -> str | None:
         """The device under the cursor, or the one that is shown alone, or the first."""
-        text = self._device or self.gpu
-        if text is None and self.devices:
-            text = self.devices[0].device.uid
-        return text
+        return self._device or self.gpu or next(iter(self._uids), None)
 
-    def left_out(self, ascii_only: bool) -> str:  # noqa: FBT001 - of the terminal
+    def left_out(self, painter: Painter) -> str:
         """Return what is left out, in words; "" for nothing."""
         parts = []
-        if self.gpu is not None:
-            label = next(i.device.label for i in self.devices if i.device.uid == self.gpu)
-            parts.append(label)
+        if self.gpu is not None and self._view is not None:
+            devices = (item.device for item in self._view.devices)
+            parts += [device.label for device in devices if device.uid == self.gpu]
         if self.wish:
-            wish = self.wish if not ascii_only else self.wish.encode("ascii", "replace").decode()
-            parts.append(f"/{wish}/ {len(self.rows)} of {len(self.all_rows)}")
+            counted = f"{len(self.rows)} of {len(self.all_rows)}"
+            parts.append(f"/{painter.safe(self.wish)}/ {counted}")
         return ", ".join(parts)
 
     # ---- moving
 
     def move(self, by: int) -> None:
         """Move the cursor, within what there is."""
-        if self.on_gpus:
-            uids = [item.device.uid for item in self.devices]
-            if uids:
-                at = uids.index(cast("str", self.gpu_under_cursor))
-                self._device = uids[min(max(at + by, 0), len(uids) - 1)]
-                if self.gpu is not None:
-                    self.gpu = self._device
-                    self._arrange()
-        elif self.rows:
+        uids = self._uids
+        if self.on_gpus and self.gpu_under_cursor is not None:
+            at = uids.index(self.gpu_under_cursor)
+            self._device = uids[min(max(at + by, 0), len(uids) - 1)]
+            if self.gpu is not None:
+                self.gpu = self._device
+                self.arrange()
+        elif self.rows and not self.on_gpus:
             self._at = min(max(self._at + by, 0), len(self.rows) - 1)
             self._who = self.rows[self._at].who
 
     def to_end(self, *, last: bool) -> None:
         """Move it to the first, which it then follows, or to the last."""
-        many = len(self.devices) if self.on_gpus else len(self.rows)
+        many = len(self._uids) + len(self.rows)
         self.move(many if last else -many)
         if not last and not self.on_gpus:
             self._who, self._at = None, 0
 
-    def take(self, kind: str, what: object) -> None:
+    def take(self, what: object, *, gpu: bool) -> None:
         """Put the cursor on what was clicked."""
-        self.on_gpus = kind == "gpu"
-        if kind == "gpu":
+        self.on_gpus = gpu
+        if gpu:
             self._device = cast("str", what)
         else:
             self._who = cast("process_table.Who", what)
-            self._arrange()
+            self.arrange()
 
     def come_back(self, device_uid: str | None) -> None:
         """Go to the device that another screen was about, where the cursor is among them."""
-        if self.on_gpus and device_uid in {item.device.uid for item in self.devices}:
+        if self.on_gpus and device_uid in self._uids:
             self._device = device_uid
 
     def first_row(self, count: int) -> int:
@@ -494,7 +446,7 @@ class Selection:
 
     def first_gpu(self, count: int) -> int:
         """Return the first device of ``count`` that are seen."""
-        uids = [item.device.uid for item in self.devices]
+        uids = self._uids
         at = uids.index(self._device) if self._device in uids else 0
         self._first_gpu = _first(self._first_gpu, at, count, len(uids))
         return self._first_gpu
@@ -503,30 +455,30 @@ class Selection:
 
     def sort(self, by: str) -> None:
         """Sort by a column; by the same again turns it round."""
-        self.turned = not self.turned if by == self.by else False
+        self.turned = not self.turned and by == self.by
         self.by = by
-        self._arrange()
+        self.arrange()
 
     def sort_beside(self, names: Sequence[str], by: int) -> None:
         """Sort by the next column, or the one before."""
         at = names.index(self.by) if self.by in names else 0
         self.by, self.turned = names[(at + by) % len(names)], False
-        self._arrange()
+        self.arrange()
 
     def turn(self) -> None:
         """Turn the order round."""
         self.turned = not self.turned
-        self._arrange()
+        self.arrange()
 
     def filter(self, wish: str) -> None:
         """Show only what matches."""
         self.wish = wish
-        self._arrange()
+        self.arrange()
 
     def clear(self) -> None:
         """Show everything again."""
-        self.wish, self.gpu, self.on_gpus = "", None, False
-        self._arrange()
+        self.gpu, self.on_gpus = None, False
+        self.filter("")
 
     def digit(self, key: str, at_s: float) -> bool:
         """Show the processes of a GPU alone, by its index; the same again shows all.
@@ -537,16 +489,15 @@ class Selection:
             False where there is no such GPU.
         """
         before, when_s = self._digits
-        values = {
-            str(i.device.index): i.device.uid for i in self.devices if not i.device.parent_uid
-        }
-        number = before + key if at_s - when_s < _SOON_S and before + key in values else key
+        devices = () if self._view is None else [item.device for item in self._view.devices]
+        uids = {str(device.index): device.uid for device in devices if not device.parent_uid}
+        number = before + key if at_s - when_s < _SOON_S and before + key in uids else key
         self._digits = (number, at_s)
-        if number not in values:
+        if number not in uids:
             return False
-        self.gpu = None if self.gpu == values[number] else values[number]
+        self.gpu = None if self.gpu == uids[number] else uids[number]
         self._device = self.gpu or self._device
-        self._arrange()
+        self.arrange()
         return True
 
 

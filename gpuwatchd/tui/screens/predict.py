@@ -9,20 +9,21 @@ from textual.binding import Binding, BindingType
 
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
-from gpuwatchd.tui.screens.chart_screen import ChartScreen, ReadPicture, picture_of
-from gpuwatchd.tui.widgets.command_output import Pages, Paragraph
+from gpuwatchd.tui.base import LISTED
+from gpuwatchd.tui.screens.chart_screen import About, ChartScreen
+from gpuwatchd.tui.widgets.texts import Choices, Paragraph
 from gpuwatchd.view import blocks
 from gpuwatchd.view.text import badges, cards, verdict_text
 from gpuwatchd.view.text import prediction as predict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Sequence
 
-    from textual import events
     from textual.widget import Widget
 
     from gpuwatchd.core.model import Finding
     from gpuwatchd.store.live import LiveDevice
+    from gpuwatchd.tui.base import Keys
     from gpuwatchd.view.blocks import Page, Part
 
 _MOST_GPUS = 8
@@ -34,12 +35,11 @@ class PredictScreen(ChartScreen):
     """Growth rate, R², confidence, time left, detector, pattern, framework, suspect, chart."""
 
     name_shown = "Predict"
-    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (("↑↓", "GPU"), *ChartScreen.chart_keys)
+    own_keys: ClassVar[Keys] = (("↑↓", "GPU"), *ChartScreen.chart_keys)
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "choose(-1)", show=False),
-        Binding("down,j", "choose(1)", show=False),
-        Binding("pageup", "scroll_page(-1)", show=False),
-        Binding("pagedown,space", "scroll_page(1)", show=False),
+        *LISTED[:2],
+        Binding("pageup", "text('page_up')", show=False),
+        Binding("pagedown,space", "text('page_down')", show=False),
     ]
     page_id = "facts"
     beside_columns = 110
@@ -53,96 +53,62 @@ class PredictScreen(ChartScreen):
         super().__init__()
         self._uid: str | None = None
 
-    def parts(self) -> Iterable[Widget]:
+    def body(self) -> Iterable[Widget]:
         """Return the list, the chart and the facts."""
-        yield Pages(self.painter, id="gpus")
-        yield from super().parts()
+        yield Choices(self.painter, id="gpus")
+        yield from super().body()
 
     @property
-    def item(self) -> LiveDevice | None:
-        """The chosen device."""
-        devices = () if self.view is None else self.view.devices
-        return next((device for device in devices if device.device.uid == self._uid), None)
+    def list(self) -> Choices:
+        """The GPUs."""
+        return self.query_one("#gpus", Choices)
 
     def redrawn(self) -> None:
         """Show the list and the facts as they are now."""
         super().redrawn()
         assert self.view is not None  # noqa: S101
-        if self.item is None:
-            names = {device.device.uid for device in self.view.devices}
+        view, devices = self.view, self.view.devices
+        uids = [item.device.uid for item in devices]
+        if self._uid not in uids:
             wish = self.top.selected_device_uid
-            self._uid = wish if wish in names else _worst(self.view.devices)
-        item, view = self.item, self.view
-        gpus = self.query_one("#gpus", Pages)
-        gpus.styles.height = min(len(view.devices), _MOST_GPUS, max(1, self.size.height // 5))
-        gpus.put([Paragraph(partial(_row, one), at) for at, one in enumerate(view.devices)])
-        gpus.choose(
-            next((at for at, one in enumerate(view.devices) if one.device.uid == self._uid), None)
-        )
-        if item is not None:
-            tell = partial(
-                predict.write_device,
-                view=view,
-                item=item,
-                whole=True,
-                of_users=bool(self.query_asked.user),
-            )
-            beside = self.has_class("beside")
-            self.page.write(tell if beside else partial(_short, item))
-        self.retitled()
+            self._uid = wish if wish in uids else _worst(devices)
+        at = uids.index(self._uid) if self._uid is not None else None
+        self.about = None if at is None else About(devices[at])
+        self.list.styles.height = min(len(devices), _MOST_GPUS, max(1, self.size.height // 5))
+        self.list.put((Paragraph(partial(_row, item), n) for n, item in enumerate(devices)), at)
+        if at is not None:
+            whole = partial(
+                predict.write_device, view=view, item=devices[at], whole=True,
+                of_users=bool(self.top.query_asked.user),
+            )  # fmt: skip
+            short = partial(_short, devices[at])
+            self.page.write(whole if self.has_class("beside") else short)
 
-    def retitled(self) -> None:
-        """Say of which GPU the chart is."""
-        item = self.item
-        if item is None:
-            self.headline()
+    def subject(self) -> Iterable[Part]:
+        """Return of which GPU the chart is."""
+        if self.about is not None:
+            item = self.about.item
+            badge = badges.device(item)
+            yield f"{item.device.label}  {item.device.name}"
+            yield badge.words, badge.kind
+
+    def on_option_list_option_highlighted(self) -> None:
+        """Show the GPU that was chosen in the list."""
+        at = self.list.chosen
+        if self.view is None or at is None or at >= len(self.view.devices):
             return
-        badge = badges.device(item)
-        self.headline((f"{item.device.label}  {item.device.name}", ""), (badge.words, badge.kind))
-
-    def usual_span(self) -> tuple[str, float | None]:
-        """Return a span that holds the growth."""
-        return self.spanning(None if self.item is None else self.item.finding)
-
-    def job(self) -> Callable[[], ReadPicture] | None:
-        """Return what reads the chart."""
-        view, item = self.view, self.item
-        if view is None or item is None:
-            return None
-        return self.picture_job(item.device.uid, partial(picture_of, view=view, item=item))
-
-    def answered(self, picture: ReadPicture) -> None:
-        """Show the chart."""
-        self.put(picture)
-
-    def action_choose(self, by: int) -> None:
-        """Choose another GPU."""
-        if self.view is None or not self.view.devices:
-            return
-        uids = [device.device.uid for device in self.view.devices]
-        at = uids.index(self._uid) if self._uid in uids else 0
-        self._take(uids[min(max(at + by, 0), len(uids) - 1)])
-
-    def on_click(self, event: events.Click) -> None:
-        """Choose the GPU that was clicked."""
-        at = self.query_one("#gpus", Pages).clicked(event)
-        if self.view is not None and at is not None and at < len(self.view.devices):
-            self._take(self.view.devices[at].device.uid)
-
-    def _take(self, uid: str) -> None:
-        if uid == self._uid:
-            return
-        self._uid = uid
-        self.top.selected_device_uid = uid
-        self.span_name = ""
-        self.chart.put(None)
-        self.chart.show_span(None)
-        self.chart.point_at(None)
-        self.redrawn()
-        self.request(anew=True)
+        uid = self.view.devices[at].device.uid
+        if uid != self._uid:
+            self._uid = self.top.selected_device_uid = uid
+            self.span_name = ""
+            self.chart.put(None)
+            self.chart.show_span(None)
+            self.chart.point_at(None)
+            self.redrawn()
+            self.request(anew=True)
 
 
-def _worst(devices: Iterable[LiveDevice]) -> str | None:
+def _worst(devices: Sequence[LiveDevice]) -> str | None:
     """Return the device that deserves a look first."""
     order = ("critical", "leak", "trouble", "watch", "held", "unknown", "calm")
     ranked = sorted(devices, key=lambda item: order.index(badges.device(item).kind))
@@ -157,16 +123,7 @@ def _row(item: LiveDevice, out: Page) -> None:
         (f"{badge.word:<{badges.WORD_CELLS}}", badge.kind),
     ]
     cells += _figures(item, finding, wide=out.width >= _WIDE)
-    shown: list[Part] = []
-    room = out.width
-    for cell in cells:
-        text, style = (cell, "") if isinstance(cell, str) else cell
-        value = blocks.fit(out.safe(text), max(0, room), out.safe("…"))
-        if room <= 1:
-            break
-        shown += [(value, style), "  "]
-        room -= blocks.width_of(value) + 2
-    out.line(*shown[:-1])
+    out.line(*[part for cell in cells for part in (cell, "  ")][:-1])
 
 
 def _figures(item: LiveDevice, finding: Finding | None, *, wide: bool) -> list[Part]:

@@ -7,21 +7,22 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from gpuwatchd.core import text, units
-from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.tui.base_screens import ViewScreen
-from gpuwatchd.tui.widgets.command_output import Paragraph, blank, sentence
+from gpuwatchd.tui.base import ViewScreen, typed
+from gpuwatchd.tui.widgets.texts import Choices, Paragraph, blank, sentence
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import incidents, silence_changes
 from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from textual import events
+    from textual.widget import Widget
 
     from gpuwatchd.core.model import Alert, Silence
     from gpuwatchd.tui.app import TopApp
-    from gpuwatchd.view.blocks import Page
+    from gpuwatchd.tui.base import Keys
+    from gpuwatchd.view.blocks import Page, Part
 
 _SAID: Final = {
     "1h": "an hour",
@@ -50,12 +51,12 @@ class SnoozeScreen(ViewScreen):
     """
 
     name_shown = "Snooze"
-    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (
+    own_keys: ClassVar[Keys] = (
         ("Enter", "snooze"),
         ("↑↓", "how long"),
         ("Tab", "why"),
     )
-    keys: ClassVar[tuple[tuple[str, str], ...]] = (("Esc", "back"),)
+    keys: ClassVar[Keys] = (("Esc", "back"),)
 
     def __init__(self, alert: Alert | None = None) -> None:
         super().__init__()
@@ -65,6 +66,10 @@ class SnoozeScreen(ViewScreen):
         self._typing = False
         self._silence: Silence | None = None
         self._answered = self._writing = False
+
+    def body(self) -> Iterable[Widget]:
+        """Return the form."""
+        yield Choices(self.painter, id=self.page_id)
 
     def job(self) -> Callable[[], tuple[Alert | None, Silence | None]]:
         """Return what looks the alert up, and whether it is silent already."""
@@ -83,67 +88,57 @@ class SnoozeScreen(ViewScreen):
         """Show the form."""
         self._alert, self._silence = pair
         self._answered = True
-        self._form()
+        self.redrawn()
+
+    def subject(self) -> Iterable[Part]:
+        """Return which alert it is about."""
+        alert = self._alert
+        if alert is not None:
+            yield alert.code, "held"
+            yield alert.title or alert.key, "bold"
+        elif self._answered:
+            yield "no alert is open", "calm"
 
     def redrawn(self) -> None:
         """Show the form for the hour that it is now."""
-        self._form()
-
-    def retitled(self) -> None:
-        """Say of which alert."""
         alert = self._alert
-        if alert is None:
-            self.headline(*([("no alert is open", "calm")] if self._answered else []))
-        else:
-            self.headline((alert.code, "held"), (alert.title or alert.key, "bold"))
+        if alert is not None:
+            self.list.put(self._form(alert, time.time()), self._chosen)
+        elif self._answered:
+            none = sentence("there is no open alert that could be snoozed", "green")
+            self.list.put([Paragraph(none)])
 
-    def _form(self) -> None:
-        alert = self._alert
-        if alert is None and not self._answered:
-            return
-        if alert is None:
-            self.page.write(sentence("there is no open alert that could be snoozed", "green"))
-            return
-        now_s = time.time()
-        form = [Paragraph(sentence("How long shall it be silenced?", "bold"))]
-        form += [
-            Paragraph(partial(_term, term, now_s, at + 1), at)
-            for at, term in enumerate(silence_changes.TERMS)
-        ]
-        form += [Paragraph(blank), Paragraph(partial(_reason, self._why, self._typing))]
-        form.append(Paragraph(blank))
+    def _form(self, alert: Alert, now_s: float) -> Iterator[Paragraph]:
+        yield Paragraph(sentence("How long shall it be silenced?", "bold"))
+        for at, term in enumerate(silence_changes.TERMS):
+            yield Paragraph(partial(_term, term, now_s, at + 1), at)
+        yield Paragraph(blank)
+        yield Paragraph(partial(_reason, self._why, self._typing))
+        yield Paragraph(blank)
         if self._silence is not None:
-            value = delivery_text.silence_end(self._silence, now_s=now_s)
-            form.append(Paragraph(sentence(f"silent already {value}", "yellow")))
-        critical = alert.severity == "critical"
-        told = (
-            "it is critical now: no message about it is sent until then"
-            if critical
-            else "a message is still sent when it becomes critical"
-        )
-        for words in (told, "it is still watched, and shown here, by status and by alerts"):
-            form.append(Paragraph(sentence(words, "dim")))
-        self.page.put(form)
-        self.page.choose(self._chosen)
+            end = delivery_text.silence_end(self._silence, now_s=now_s)
+            yield Paragraph(sentence(f"silent already {end}", "yellow"))
+        words = "a message is still sent when it becomes critical"
+        if alert.severity == "critical":
+            words = "it is critical now: no message about it is sent until then"
+        yield Paragraph(sentence(words, "dim"))
+        words = "it is still watched, and shown here, by status and by alerts"
+        yield Paragraph(sentence(words, "dim"))
 
     # ---- keys
 
-    def action_choose(self, by: int) -> None:
-        """Choose another term."""
-        self._chosen = min(max(self._chosen + by, 0), len(silence_changes.TERMS) - 1)
-        self._form()
-
-    def action_why(self) -> None:
-        """Go from one question to the other."""
-        self._typing = not self._typing
-        self._form()
-
     def on_key(self, event: events.Key) -> None:
         """Answer every key here, one after the other: bindings would come before what is typed."""
-        if event.key in _DOES:
-            _DOES[event.key](self)
-        elif self._typing and self._typed(event):
-            pass
+        why = typed(self._why, event) if self._typing else None
+        if event.key in {"up", "down"}:
+            self._chosen += 1 if event.key == "down" else -1
+            self._chosen = min(max(self._chosen, 0), len(silence_changes.TERMS) - 1)
+        elif event.key in {"tab", "shift+tab"}:
+            self._typing = not self._typing
+        elif event.key == "enter":
+            self._keep()
+        elif why is not None:
+            self._take(why)
         elif not self._typing and event.character and event.character in _NUMBERS:
             self._chosen = _NUMBERS.index(event.character)
         else:
@@ -151,72 +146,52 @@ class SnoozeScreen(ViewScreen):
         event.stop()
         event.prevent_default()
         if self.is_current:
-            self._form()
+            self.redrawn()
 
-    def _typed(self, event: events.Key) -> bool:
-        """Take a key as part of the reason, if it is one."""
-        if event.key in {"backspace", "ctrl+h"}:
-            self._why = self._why[:-1]
-        elif event.key == "ctrl+u":
-            self._why = ""
-        elif event.is_printable and event.character is not None:
-            self._take(event.character)
-        else:
-            return False
-        return True
-
-    def _take(self, typed: str) -> None:
-        limit = silence_changes.WHY_CHARS
-        self._why = text.clean(self._why + typed, limit=limit).lstrip()
+    def _take(self, why: str) -> None:
+        self._why = text.clean(why, limit=silence_changes.WHY_CHARS).lstrip()
 
     def on_paste(self, event: events.Paste) -> None:
         """Take what is pasted as the reason."""
         self._typing = True
-        self._take(event.text)
+        self._take(self._why + event.text)
         event.stop()
-        self._form()
+        self.redrawn()
 
     def on_click(self, event: events.Click) -> None:
         """Choose the term that was clicked; a double click sets it."""
-        at = self.page.clicked(event)
-        if at is not None:
-            self._chosen = at
-            self._form()
+        term = self.list.clicked(event)
+        if term is not None:
+            self._chosen = term
             if event.chain > 1:
-                self.action_keep()
+                self._keep()
 
     # ---- writing it
 
-    def action_keep(self) -> None:
-        """Write the silence, in a thread."""
+    def _keep(self) -> None:
         if self._alert is None or self._writing:
             return
         self._writing = True
-        write = partial(self._write, self._alert, silence_changes.TERMS[self._chosen], self._why)
-        self.run_worker(write, thread=True, exit_on_error=False)
+        alert, term, why = self._alert, silence_changes.TERMS[self._chosen], self._why
 
-    def _write(self, alert: Alert, term: str, why: str) -> None:
-        """Run in the thread."""
-        try:
+        def write() -> Silence:
             silence = silence_changes.of_alert(alert, term, now_s=time.time(), why=why)
-            kept = silence_changes.keep(silence)
-        except GpuwatchdError as error:
-            value = f"{error.message} ({error.hint})" if error.hint else error.message
-            self.app.call_from_thread(self._refused, value)
-            return
-        self.app.call_from_thread(self._kept, kept)
+            return silence_changes.keep(silence)
 
-    def _refused(self, value: str) -> None:
+        self.change(write, self._kept)
+
+    def refused(self, trouble: str) -> None:
+        """Say why it was not written."""
         self._writing = False
-        self.trouble = value
-        self.top.show_message(value, "trouble")
-        self.retitled()
+        self.trouble = trouble
+        super().refused(trouble)
+        self.headline()
 
     def _kept(self, silence: Silence) -> None:
         self._writing = False
         view, now_s = self.top.view, time.time()
         if view is not None:  # shown at once; the daemon says the same a tick later
-            others = (one for one in view.silences if one.matcher != silence.matcher)
+            others = (other for other in view.silences if other.matcher != silence.matcher)
             view.silences = (*others, silence)
         self.top.show_message(
             f"{delivery_text.silent(silence, now_s=now_s)}; u in alerts takes it back", "held"
@@ -242,11 +217,4 @@ def _reason(why: str, typing: bool, out: Page) -> None:  # noqa: FBT001
     out.line(("Why? ", "bold"), (value, ""), cursor)
 
 
-_DOES: Final[dict[str, Callable[[SnoozeScreen], None]]] = {
-    "up": lambda form: form.action_choose(-1),
-    "down": lambda form: form.action_choose(1),
-    "tab": SnoozeScreen.action_why,
-    "shift+tab": SnoozeScreen.action_why,
-    "enter": SnoozeScreen.action_keep,
-}
 _NUMBERS: Final = "1234"

@@ -1,31 +1,22 @@
-"""Bars, sparklines and scroll bars, with and without Unicode."""
+"""Bars and sparklines, with and without Unicode."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
-from textual.scrollbar import ScrollBarRender
+from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
 from gpuwatchd.core import units
 from gpuwatchd.tui.polling import FAILED
-from gpuwatchd.view.blocks import Page, width_of
+from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import alert_order, state_location
-from gpuwatchd.view.text import cards, status
+from gpuwatchd.view.text import cards, delivery_text, status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.tui.strips import Cell, Painter, Row
-    from gpuwatchd.view.blocks import Part
+    from gpuwatchd.tui.theme import Painter
+    from gpuwatchd.view.blocks import Row
     from gpuwatchd.view.queries.current_state import View
-
-
-class PlainScrollBar(ScrollBarRender):
-    """A scroll bar without characters of its own: its colours are enough."""
-
-    VERTICAL_BARS: ClassVar[list[str]] = [" "] * 8
-    HORIZONTAL_BARS: ClassVar[list[str]] = [" "] * 8
 
 
 def figured(
@@ -122,7 +113,7 @@ def alerts(painter: Painter, view: View, width: int, most: int) -> list[Row]:
     if most < 1:
         return []
     lines: list[Row] = [
-        _line(painter, status.alert_line(alert, view), width)
+        painter.cut([" ", *status.alert_line(alert, view)], width, gap="  ")
         for alert in alert_order.shown(view.alerts)
     ]
     lines += _others(painter, view, width)
@@ -144,28 +135,8 @@ def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
 
 def _others(painter: Painter, view: View, width: int) -> list[Row]:
     sheet = Page(10_000, ascii_only=painter.ascii, terminal=True)
-    if view.untold or view.lost:
-        from gpuwatchd.view.text import undelivered  # noqa: PLC0415 - only where nobody was told
-
-        undelivered.banner(sheet, view)
+    delivery_text.banner(sheet, view)
     status.holdings(sheet, view)
     for problem in view.daemon.problems:
         sheet.flow([("problem: " + problem, "yellow")])
-    return [_line(painter, [*row], width, apart="") for row in sheet.rows()]
-
-
-def _line(
-    painter: Painter, parts: list[Part] | list[Cell], width: int, *, apart: str = "  "
-) -> Row:
-    """Return parts in one row, two columns apart, cut where it ends."""
-    row: Row = [(" ", "")]
-    room = width - 1
-    for part in parts:
-        words, style = (part, "") if isinstance(part, str) else part
-        if not words or room < (2 if apart else 1):
-            continue
-        text = painter.fit(words, room)
-        gap = "" if words.startswith(" ") or text.endswith(" ") else apart
-        row += [(text, style), (gap, "")]
-        room -= width_of(text) + len(gap)
-    return row
+    return [painter.cut([" ", *row], width) for row in sheet.rows()]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from textual import events
 
     from gpuwatchd.charts.chart_model import Curve, Picture
-    from gpuwatchd.tui.strips import Painter
+    from gpuwatchd.tui.theme import Painter
 
 Window = tuple[float, float]
 """From and to, epoch seconds."""
@@ -320,7 +320,7 @@ class Chart(Widget):
         """Return one row of the screen."""
         width = self.size.width
         if y >= len(self._drawn):
-            return self._painter.strip((), width)
+            return self._painter.strip([], width)
         strip = self._drawn[y]
         column = self._column()
         if column is None or not self._plot.top <= y < self._plot.bottom:

@@ -12,7 +12,8 @@ from gpuwatchd.view.text import badges, cards, device_facts, verdict_text
 
 if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice
-    from gpuwatchd.tui.strips import Painter, Row
+    from gpuwatchd.tui.theme import Painter
+    from gpuwatchd.view.blocks import Part, Row
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.text.badges import Badge
 
@@ -78,78 +79,51 @@ def head(painter: Painter, columns: Plan, view: View, shown: int) -> Row:
 
 def row(painter: Painter, columns: Plan, item: LiveDevice, *, chosen: bool) -> Row:
     """Return the row of one device."""
-    badge = badges.device(item)
+    badge, reading, finding = badges.device(item), item.reading, item.finding
     here = "chosen" if chosen else ""
     mark = ">" if chosen and not painter.rich else " "
-    cells: Row = [
-        (mark, here),
-        (painter.cell(item.device.label, columns.label), f"bold {here}"),
-        (" ", here),
-        *badge_cell(painter, badge, BADGE, here),
-        (" ", here),
-        *_memory(painter, item, columns.bar, badge),
-    ]
-    finding = item.finding
     leaks = finding is not None and is_leak(finding)
-    if columns.eta:
-        full = _eta(item, columns.eta)
-        cells += [
-            (" ", here),
-            (painter.cell(full, columns.eta), f"{badge.kind if leaks else ''} {here}"),
-        ]
-    reading = item.reading
-    util, temp, power = (
-        (None, None, None)
-        if reading is None
-        else (reading.util_pct, reading.temp_c, reading.power_w)
-    )
-    if columns.load:
-        load = "?" if util is None else f"{util:.0f} %"
-        cells += [(" ", here), (painter.cell(load, columns.load, right=True), here)]
-    if columns.heat:
-        degrees = "C" if painter.ascii else "°C"
-        warm = "?" if temp is None else f"{temp:.0f}{degrees}"
-        watt = "?" if power is None else f"{power:.0f}W"
-        cells += [
-            (" ", here),
-            (painter.cell(f"{warm:>5} {watt:>5}", columns.heat, right=True), here),
-        ]
-    if columns.rate:
-        cells += [(" ", here), (painter.cell(_rate(item), columns.rate, right=True), here)]
-    if columns.spark:
-        marks = bars.spark(item.recent_bytes, _total(item), columns.spark, ascii_only=painter.ascii)
-        cells += [(" ", here), (marks, f"curve {here}")]
-    if columns.rest:
-        cells += [(" ", here), (painter.cell(_rest(item), columns.rest), f"faint {here}")]
+    label = painter.cell(item.device.label, columns.label)
+    cells: Row = [(mark, here), (label, f"bold {here}"), (" ", here)]
+    cells += [*badge_cell(painter, badge, BADGE, here), (" ", here)]
+    cells += _memory(painter, item, columns.bar, badge)
+    util, temp, power = None, None, None
+    if reading is not None:
+        util, temp, power = reading.util_pct, reading.temp_c, reading.power_w
+    load = "?" if util is None else f"{util:.0f} %"
+    degrees = "C" if painter.ascii else "°C"
+    warm = "?" if temp is None else f"{temp:.0f}{degrees}"
+    watt = "?" if power is None else f"{power:.0f}W"
+    recent, total = item.recent_bytes, _total(item)
+    spark = bars.spark(recent, total, columns.spark, ascii_only=painter.ascii)
+    for text, wide, right, style in (
+        (_eta(item, columns.eta), columns.eta, False, badge.kind if leaks else ""),
+        (load, columns.load, True, ""),
+        (f"{warm:>5} {watt:>5}", columns.heat, True, ""),
+        (_rate(item), columns.rate, True, ""),
+        (spark, columns.spark, False, "curve"),
+        (_rest(item), columns.rest, False, "faint"),
+    ):
+        if wide:
+            cells += [(" ", here), (painter.cell(text, wide, right=right), f"{style} {here}")]
     return cells
 
 
 def second(painter: Painter, view: View, item: LiveDevice, width: int) -> Row:
     """Return the second row: what is wrong with it, its name, and whose growth it is."""
-    cells: Row = [("   ", "")]
-    state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
-    broken = device_facts.broken(item, now_s=view.taken_at_s)
-    pairs: list[tuple[str, str]] = [(item.device.name, "faint")]
-    note = device_facts.memory_note(item.device)
-    facts = (*state, *broken, (note, "faint"), (device_facts.processes(item), "yellow"))
-    pairs += [(part, "") if isinstance(part, str) else part for part in facts]
-    finding = item.finding
+    now_s, finding, others = view.taken_at_s, item.finding, view.others.get(item.device.uid)
+    state = device_facts.state(item, now_s=now_s, released_until_s=view.released_until_s)
+    parts: list[Part] = ["   ", (item.device.name, "faint"), *state]
+    parts += device_facts.broken(item, now_s=now_s)
+    parts.append((device_facts.memory_note(item.device), "faint"))
+    parts.append((device_facts.processes(item), "yellow"))
     if not state:
         badge = badges.device(item)
         leaks = finding is not None and is_leak(finding)
-        pairs.append((badge.rest, badge.kind if leaks else "faint"))
-        by = cards.suspect(item, finding) if finding is not None and is_leak(finding) else ""
-        pairs.append((f"by {by}" if by else "", ""))
-    pairs.append((device_facts.unowned(item), "yellow"))
-    others = view.others.get(item.device.uid)
-    pairs.append(("" if others is None else others.line(none=not item.processes), "dim"))
-    room = width - 4
-    for what, parts in pairs:
-        if what and room > 3:
-            text = painter.fit(what, room)
-            cells += [(text, parts), ("  ", "")]
-            room -= width_of(text) + 2
-    return cells
+        parts += [(badge.rest, badge.kind if leaks else "faint"), _suspect(item)]
+    parts.append((device_facts.unowned(item), "yellow"))
+    parts.append(("" if others is None else others.line(none=not item.processes), "dim"))
+    return painter.cut(parts, width - 1, gap="  ")
 
 
 def badge_cell(painter: Painter, badge: Badge, width: int, here: str = "") -> Row:
@@ -201,7 +175,11 @@ def _rate(item: LiveDevice) -> str:
     return verdict_text.growth(finding.rate_bytes_per_s)
 
 
-def _rest(item: LiveDevice) -> str:
+def _suspect(item: LiveDevice) -> str:
     finding = item.finding
     by = cards.suspect(item, finding) if finding is not None and is_leak(finding) else ""
-    return f"by {by}, {item.device.name}" if by else item.device.name
+    return f"by {by}" if by else ""
+
+
+def _rest(item: LiveDevice) -> str:
+    return ", ".join(filter(None, (_suspect(item), item.device.name)))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
-from gpuwatchd.tui.widgets.gpus import badge_cell
 from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.text import badges, process_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from gpuwatchd.core.design import Kind
     from gpuwatchd.core.model import ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.tui.strips import Painter, Row
+    from gpuwatchd.tui.theme import Painter
+    from gpuwatchd.view.blocks import Row
     from gpuwatchd.view.queries.current_state import View
 
 Who = tuple[str, "ProcessKey"]
@@ -34,6 +35,10 @@ class Entry(NamedTuple):
         return self.item.device.uid, self.process.info.key
 
 
+Cell = tuple[str, str]
+"""A text and its style."""
+
+
 def _left_s(entry: Entry) -> float:
     finding = entry.process.finding
     if finding is None or finding.eta is None or not is_leak(finding):
@@ -41,38 +46,95 @@ def _left_s(entry: Entry) -> float:
     return finding.eta.mid_s
 
 
-def _gpu(entry: Entry) -> tuple[int, int, str]:
+def _card(entry: Entry) -> tuple[int, int, str]:
     device = entry.item.device
     card = device.index if device.parent_index is None else device.parent_index
-    return (
-        -1 if card is None else card, -1 if device.index is None else device.index, device.uid,
-    )  # fmt: skip
+    return -1 if card is None else card, -1 if device.index is None else device.index, device.uid
 
 
-def _age_s(entry: Entry) -> float:
+def _kind(entry: Entry) -> Kind:
+    return badges.process(entry.process).kind
+
+
+def _number(item: LiveDevice) -> str:
+    return (item.device.number or item.device.label)[:8]
+
+
+def _growth(entry: Entry, _: float) -> Cell:
+    finding = entry.process.finding
+    if finding is None or finding.pattern not in LEAK_PATTERNS:
+        host = entry.process.host_finding
+        return ("host memory", "yellow") if host is not None and is_leak(host) else ("", "faint")
+    if verdict_text.stopped(finding):
+        return "stopped", "faint"
+    return verdict_text.growth(finding.rate_bytes_per_s), _kind(entry) if is_leak(finding) else ""
+
+
+def _verdict(entry: Entry, _: float) -> Cell:
+    badge = badges.process(entry.process)
+    return badge.word, f"{badge.kind} badge" if badge.kind in {"critical", "leak"} else badge.kind
+
+
+def _full_in(entry: Entry, _: float) -> Cell:
+    left_s = _left_s(entry)
+    return "" if left_s == float("inf") else units.duration(left_s), ""
+
+
+def _time(entry: Entry, now_s: float) -> Cell:
     started_at_s = entry.process.info.key.started_at_s
-    return float("inf") if started_at_s is None else started_at_s
+    if started_at_s is None:
+        return "?", "faint"
+    return units.duration(max(0.0, now_s - started_at_s)), ""
+
+
+def _sm(entry: Entry, _: float) -> Cell:
+    share = entry.process.sm_pct
+    return ("?", "faint") if share is None else (f"{share:.0f} %", "")
+
+
+class Column(NamedTuple):
+    """One column."""
+
+    name: str
+    wide: int
+    side: Literal["<", ">"]
+    from_width: int
+    """It is left out of a narrower screen."""
+    by: Callable[[Entry], Any]
+    """What it sorts by, the most striking first."""
+    cell: Callable[[Entry, float], Cell]
+    """Given what time it is."""
+    rare: Callable[[LiveProcess], object] | None = None
+    """What not every machine, or log, knows: the column is left out where nobody has it."""
 
 
 _KINDS = ("critical", "leak", "trouble", "watch", "held", "unknown", "calm")
-SORTS: Final[dict[str, Callable[[Entry], object]]] = {
-    "gpu": _gpu,
-    "pid": lambda entry: entry.process.info.key.pid,
-    "user": lambda entry: (
-        entry.process.info.user is None,
-        (entry.process.info.user or "").lower(),
-    ),
-    "memory": lambda entry: -(entry.process.used_bytes or -1),
-    "growth": lambda entry: -process_facts.leak_rate(entry.process),
-    "verdict": lambda entry: _KINDS.index(badges.process(entry.process).kind),
-    "full in": _left_s,
-    "sm": lambda entry: -(-1.0 if entry.process.sm_pct is None else entry.process.sm_pct),
-    "host": lambda entry: -(entry.process.host_bytes or -1),
-    "time": _age_s,
-    "name": lambda entry: entry.process.info.label.lower(),
-}
-"""Name of a column -> what it sorts by, the most striking first."""
-NATURAL: Final = "growth"
+_COLUMNS = (
+    Column("GPU", 3, "<", 0, _card, lambda entry, _: (_number(entry.item), "faint")),
+    Column("PID", 8, ">", 52, lambda entry: entry.process.info.key.pid,
+           lambda entry, _: (str(entry.process.info.key.pid), "")),
+    Column("USER", 9, "<", 62,
+           lambda entry: (entry.process.info.user is None, (entry.process.info.user or "").lower()),
+           lambda entry, _: (entry.process.info.user or "?", "faint")),
+    Column("MEMORY", 9, ">", 0, lambda entry: -(entry.process.used_bytes or -1),
+           lambda entry, _: (units.size(entry.process.used_bytes), "")),
+    Column("GROWTH", 13, ">", 0, lambda entry: -process_facts.leak_rate(entry.process), _growth),
+    Column("VERDICT", badges.WORD_CELLS, "<", 72,
+           lambda entry: _KINDS.index(_kind(entry)), _verdict),
+    Column("FULL IN", 11, ">", 96, _left_s, _full_in),
+    Column("SM", 5, ">", 101,
+           lambda entry: -(-1.0 if entry.process.sm_pct is None else entry.process.sm_pct), _sm,
+           lambda process: process.sm_pct),
+    Column("HOST MEM", 9, ">", 120, lambda entry: -(entry.process.host_bytes or -1),
+           lambda entry, _: (units.size(entry.process.host_bytes), "faint"),
+           lambda process: process.host_bytes),
+    Column("TIME", 11, ">", 112,
+           lambda entry: entry.process.info.key.started_at_s or float("inf"), _time,
+           lambda process: process.info.key.started_at_s),
+    Column("NAME", 0, "<", 0, lambda entry: entry.process.info.label.lower(),
+           lambda entry, _: (entry.process.info.label, "")),
+)  # fmt: skip
+NATURAL: Final = "GROWTH"
 
 
 def entries(view: View, device_uid: str | None = None) -> list[Entry]:
@@ -88,7 +150,7 @@ def entries(view: View, device_uid: str | None = None) -> list[Entry]:
 def ordered(found: Iterable[Entry], by: str, *, turned: bool) -> list[Entry]:
     """Return them sorted: what is equal by growth, then memory, then pid."""
     rows = sorted(found, key=lambda entry: process_facts.place(*entry))
-    rows.sort(key=SORTS[by], reverse=turned)  # type: ignore[arg-type]
+    rows.sort(key=next(column.by for column in _COLUMNS if column.name == by), reverse=turned)
     return rows
 
 
@@ -101,58 +163,26 @@ def matching(found: Sequence[Entry], wish: str) -> list[Entry]:
     ]
 
 
-class Column(NamedTuple):
-    """One column."""
-
-    name: str
-    wide: int
-    side: Literal["<", ">"]
-    from_width: int
-    """It is left out of a narrower screen."""
-
-
-_COLUMNS = (
-    Column("gpu", 3, "<", 0), Column("pid", 8, ">", 52), Column("user", 9, "<", 62),
-    Column("memory", 9, ">", 0), Column("growth", 13, ">", 0),
-    Column("verdict", badges.WORD_CELLS, "<", 72), Column("full in", 11, ">", 96),
-    Column("sm", 5, ">", 101), Column("host", 9, ">", 120), Column("time", 11, ">", 112),
-)  # fmt: skip
 _NAME_MIN = 8
 _NAME_WHOLE = 24
 """Columns of a name from which on there is room for the interpreter, too."""
 _SIGNS = 3
 """Columns before the first: the cursor, the mark of the verdict, a blank."""
-_HEADS = {"pid": "PID", "gpu": "GPU", "sm": "SM", "host": "HOST MEM", "time": "TIME"}
 
 
 def columns(view: View, width: int) -> tuple[Column, ...]:
-    """Return the columns that a width has room for; the last one takes the rest.
-
-    One in which nothing is known of anybody is left out.
-    """
-    gpu = max((len(_short(item)) for item in view.devices), default=3)
-    found = [
-        column._replace(wide=max(3, gpu)) if column.name == "gpu" else column
-        for column in _COLUMNS
+    """Return the columns that a width has room for; the last one takes the rest."""
+    every = entries(view)
+    gpu, *others, name = _COLUMNS
+    gpu = gpu._replace(wide=max([3, *(len(_number(entry.item)) for entry in every)]))
+    shown = [
+        column
+        for column in (gpu, *others)
         if width >= column.from_width
-        and (column.name not in _RARE or _any_known(view, _RARE[column.name]))
+        and (column.rare is None or any(column.rare(e.process) is not None for e in every))
     ]
-    used = _SIGNS + sum(column.wide + 1 for column in found)
-    return (*found, Column("name", max(_NAME_MIN, width - used - 1), "<", 0))
-
-
-_RARE: Final[dict[str, Callable[[LiveProcess], object]]] = {
-    "sm": lambda process: process.sm_pct,
-    "host": lambda process: process.host_bytes,
-    "time": lambda process: process.info.key.started_at_s,
-}
-"""What not every machine, or log, tells."""
-
-
-def _any_known(view: View, what: Callable[[LiveProcess], object]) -> bool:
-    return any(
-        what(process) is not None for item in view.devices for process in item.processes or ()
-    )
+    used = _SIGNS + sum(column.wide + 1 for column in shown)
+    return (*shown, name._replace(wide=max(_NAME_MIN, width - used - 1)))
 
 
 def heads(painter: Painter, shown: Sequence[Column], by: str, *, turned: bool) -> Row:
@@ -160,11 +190,10 @@ def heads(painter: Painter, shown: Sequence[Column], by: str, *, turned: bool) -
     row: Row = [("   ", "head")]
     arrow = ("^" if turned else "v") if painter.ascii else ("▲" if turned else "▼")
     for column in shown:
-        text = _HEADS.get(column.name, column.name.upper())
+        text, style = column.name, "head faint"
         if column.name == by:
-            text = f"{text[: column.wide - 1]}{arrow}"
-        parts = "head bold underline" if column.name == by else "head faint"
-        row += [(painter.cell(text, column.wide, right=column.side == ">"), parts), (" ", "head")]
+            text, style = f"{text[: column.wide - 1]}{arrow}", "head bold underline"
+        row += [(painter.cell(text, column.wide, right=column.side == ">"), style), (" ", "head")]
     return row
 
 
@@ -186,69 +215,12 @@ def row(
     here = "chosen" if chosen else ""
     sign = ">" if chosen and not painter.rich else " "
     cells: Row = [(sign, here), (f"{painter.mark(badge.kind)} ", f"{badge.kind} {here}")]
-    for column in shown:
-        if column.name == "verdict":
-            if badge.kind in {"critical", "leak"}:
-                # The mark stands at the beginning of the row.
-                style = badge_cell(painter, badge, column.wide)[0][1]
-                cells.append((painter.cell(badge.word, column.wide), style))
-            else:
-                cells.append((painter.cell(badge.word, column.wide), f"{badge.kind} {here}"))
-        elif column.name == "name":
-            cells += _name(painter, entry, column.wide, here)
-        else:
-            text, parts = _TEXTS[column.name](entry, now_s)
-            text = painter.cell(text, column.wide, right=column.side == ">")
-            cells.append((text, f"{parts} {here}"))
-        cells.append((" ", here))
-    return cells
-
-
-def _short(item: LiveDevice) -> str:
-    return (item.device.number or item.device.label)[:8]
-
-
-def _grown(entry: Entry, _: float) -> tuple[str, str]:
-    finding = entry.process.finding
-    if finding is None or finding.pattern not in LEAK_PATTERNS:
-        host = entry.process.host_finding
-        if host is not None and is_leak(host):
-            return "host memory", "yellow"
-        return "", "faint"
-    if verdict_text.stopped(finding):
-        return "stopped", "faint"
-    loud = badges.process(entry.process).kind
-    return verdict_text.growth(finding.rate_bytes_per_s), loud if is_leak(finding) else ""
-
-
-def _full(entry: Entry, _: float) -> tuple[str, str]:
-    left_s = _left_s(entry)
-    return ("", "") if left_s == float("inf") else (units.duration(left_s), "")
-
-
-def _time(entry: Entry, now_s: float) -> tuple[str, str]:
-    started_at_s = entry.process.info.key.started_at_s
-    if started_at_s is None:
-        return "?", "faint"
-    return units.duration(max(0.0, now_s - started_at_s)), ""
-
-
-def _sm(entry: Entry, _: float) -> tuple[str, str]:
-    share = entry.process.sm_pct
-    return ("?", "faint") if share is None else (f"{share:.0f} %", "")
-
-
-_TEXTS: Final[dict[str, Callable[[Entry, float], tuple[str, str]]]] = {
-    "gpu": lambda entry, _: (_short(entry.item), "faint"),
-    "pid": lambda entry, _: (str(entry.process.info.key.pid), ""),
-    "user": lambda entry, _: (entry.process.info.user or "?", "faint"),
-    "memory": lambda entry, _: (units.size(entry.process.used_bytes), ""),
-    "growth": _grown,
-    "full in": _full,
-    "sm": _sm,
-    "host": lambda entry, _: (units.size(entry.process.host_bytes), "faint"),
-    "time": _time,
-}
+    *others, name = shown
+    for column in others:
+        text, style = column.cell(entry, now_s)
+        style = style if style.endswith(" badge") else f"{style} {here}"
+        cells += [(painter.cell(text, column.wide, right=column.side == ">"), style), (" ", here)]
+    return [*cells, *_name(painter, entry, name.wide, here), (" ", here)]
 
 
 def _called(info: ProcessInfo, width: int) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import time
+from typing import TYPE_CHECKING, Literal, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
+from gpuwatchd.analysis import cost
+from gpuwatchd.core import text
 from gpuwatchd.core.model import AlertState, DecisionKind, NoticeKind, Severity
 from gpuwatchd.view.answers.base import (
     Answer,
@@ -15,20 +19,31 @@ from gpuwatchd.view.answers.base import (
     Shape,
     Verdict,
     Word,
+    fill,
+    maybe,
     of_verb,
+    verdict,
 )
-from gpuwatchd.view.answers.current import Silent
+from gpuwatchd.view.answers.current import Silent, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.core import model
+    from gpuwatchd.store.tables import UserLabel
+    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.text.alert_details import AlertRecord
 
 
 class UserFeedback(Shape):
-    """What the user said of an alert."""
+    """The user's label of an alert."""
 
     word: Word
     why: str | None
-    by: str | None
+    who: str | None = msgspec.field(name="by")
     given_at: Instant
     undone_at: Instant | None
-    """Null while it holds."""
+    """Null while it is in force."""
 
 
 class AlertCost(Shape):
@@ -46,12 +61,12 @@ class AlertCost(Shape):
 
 
 class Decided(Shape):
-    """One decision on whom to tell."""
+    """One decision on a message."""
 
     at: Instant
     kind: DecisionKind
     notice: str | None
-    channel: str | None
+    target: str | None = msgspec.field(name="channel")
     reason: str
 
 
@@ -71,7 +86,7 @@ class Delivered(Shape):
     held: str | None
     """Why it waits."""
     fallback_of: str | None
-    """The channel that could not."""
+    """The channel that could not deliver it."""
     message_id: str
     subject: str
     also: tuple[str, ...]
@@ -79,10 +94,23 @@ class Delivered(Shape):
     dry_run: bool
 
 
+def delivered(delivery: model.Delivery) -> Delivered:
+    """Return one message on one channel."""
+    message = delivery.message
+    return fill(
+        Delivered,
+        delivery,
+        notice=message.notice,
+        message_id=text.clean(message.id),
+        subject=text.clean(message.subject),
+        also=tuple(map(text.clean, message.also)),
+    )
+
+
 class AlertShape(Shape):
     """One alert."""
 
-    id: str
+    code: str = msgspec.field(name="id")
     """Six characters that other verbs take, too."""
     key: str
     kind: Literal["leak", "gpu", "held"]
@@ -104,13 +132,13 @@ class AlertShape(Shape):
     notices: Count
     next_notice_at: Instant | None
     held_back: str | None
-    """Why nobody is told."""
+    """Why it was held back."""
     group: str | None
-    """What it shares its notices with."""
+    """The group that it shares messages with."""
     flaps: Count
-    """How often it came and went within the hour before."""
+    """How often it opened and resolved within the hour before."""
     inhibited_by: str | None
-    """Key of the alert that makes it no news."""
+    """Key of the alert that inhibits it."""
     silence: Silent | None
     """The one in force."""
     reached_nobody: bool
@@ -122,6 +150,31 @@ class AlertShape(Shape):
     """Null in the list; oldest first."""
     deliveries: tuple[Delivered, ...] | None
     """Null in the list."""
+
+
+def alert(of: model.Alert, found: Incidents, record: AlertRecord | None = None) -> AlertShape:
+    """Return one alert; without a record what was decided and delivered was not asked for."""
+    silence = found.silence(of, time.time())
+    decisions = None if record is None else record.decisions
+    deliveries = None if record is None else record.deliveries
+    return fill(
+        AlertShape,
+        of,
+        device_uid=text.clean(of.subject.device_uid),
+        process=fill(ProcessId, of.subject.process),
+        user=maybe(found.user(of)),
+        unattributed=of.subject.unattributed,
+        on_host=of.subject.host,
+        silence=None if silence is None else silent(silence, [of]),
+        reached_nobody=of.key in found.untold,
+        feedback=fill(UserFeedback, found.user_label(of)),
+        cost=fill(AlertCost, of.cost, line=text.clean(cost.line(of.cost))),
+        verdict=verdict(of.finding),
+        decisions=None
+        if decisions is None
+        else tuple(fill(Decided, decision) for decision in decisions),
+        deliveries=None if deliveries is None else tuple(map(delivered, deliveries)),
+    )
 
 
 class Alerts(Answer):
@@ -148,7 +201,7 @@ class MatcherShape(Shape):
 class SilenceShape(Shape):
     """A silence, and which alerts it is about."""
 
-    id: int | None
+    row: int | None = msgspec.field(name="id")
     matcher: MatcherShape
     state: Literal["in-force", "over", "cleared"]
     from_at: Instant
@@ -165,23 +218,68 @@ class SilenceShape(Shape):
     """Only of one that was just set."""
 
 
-class WordShape(UserFeedback):
+def silence_entry(
+    silence: model.Silence,
+    state: Literal["in-force", "over", "cleared"],
+    fits: Iterable[model.Alert] = (),
+    *,
+    daemon_running: bool | UnsetType = UNSET,
+) -> SilenceShape:
+    """Return a silence."""
+    matcher = silence.matcher
+    named = {name: text.clean(getattr(matcher, name)) for name in MatcherShape.__struct_fields__}
+    return fill(
+        SilenceShape,
+        silence,
+        matcher=MatcherShape(**{name: value for name, value in named.items() if value}),
+        state=state,
+        fits=tuple(text.clean(alert.key) for alert in fits),
+        daemon_running=daemon_running,
+    )
+
+
+class WordShape(Shape):
     """What was said, of which alert."""
 
-    key: str
+    alert_key: str = msgspec.field(name="key")
     title: str
     opened_at: Instant
     device_uid: str
     process: ProcessId | None
     on_host: bool
+    word: Word
+    why: str | None
+    who: str | None = msgspec.field(name="by")
+    given_at: Instant
+    undone_at: Instant | None
+    """Null while it holds."""
     program_known: bool | UnsetType = UNSET
-    """Only of a word just said: whether the program's next runs are judged by it."""
+    """Only of a label just set: whether it applies to the program's next runs."""
     daemon_running: bool | UnsetType = UNSET
-    """Only of a word just said."""
+    """Only of a label just set."""
+
+
+def label_entry(
+    label: UserLabel,
+    *,
+    program_known: bool | UnsetType = UNSET,
+    daemon_running: bool | UnsetType = UNSET,
+) -> WordShape:
+    """Return what was said."""
+    subject = label.subject
+    return fill(
+        WordShape,
+        label,
+        device_uid=text.clean(subject.device_uid),
+        process=fill(ProcessId, subject.process),
+        on_host=subject.host,
+        program_known=program_known,
+        daemon_running=daemon_running,
+    )
 
 
 class Rules(Shape):
-    """Who is told what, in sentences."""
+    """Which messages are sent where, in sentences."""
 
     rules: tuple[str, ...]
     notes: tuple[str, ...]
@@ -190,7 +288,7 @@ class Rules(Shape):
 
 
 class Route(Shape):
-    """What becomes of the message on one channel."""
+    """What happens to the message on one channel."""
 
     channel: str
     kind: Literal["send", "wait", "hold"]
@@ -208,30 +306,50 @@ class Override(Shape):
 class Digest(Shape):
     """A message as it would be sent."""
 
+    subject: str
+    body: tuple[str, ...]
+    """Lines."""
+    facts: dict[str, str]
+    """Label to text."""
+    severity: Severity
+    command: str
+
+
+class Letter(Shape):
+    """A message about an alert."""
+
     severity: Severity
     subject: str
     body: tuple[str, ...]
     """Lines."""
     facts: dict[str, str]
     """Label to text."""
+    cost: str | None
     command: str
 
 
-class Letter(Digest):
-    """A message about an alert."""
+Sent = TypeVar("Sent", Digest, Letter)
 
-    cost: str | None
+
+def message(kind: type[Sent], of: model.Message) -> Sent:
+    """Return a message as it would be sent."""
+    return fill(
+        kind,
+        of,
+        body=tuple(map(text.clean, of.body.splitlines())),
+        facts={text.clean(name): text.clean(value) for name, value in of.facts.items()},
+    )
 
 
 class Tried(Shape):
-    """What would be told of an alert."""
+    """What would be sent about an alert."""
 
     alert: str
     title: str
     notice: NoticeKind
     at: Instant
     text_at: Instant | None
-    """When what the text tells was judged: not before `at`."""
+    """When the text's figures were judged: not before `at`."""
     never: str | None
     """Why such a message is never due."""
     routes: tuple[Route, ...]

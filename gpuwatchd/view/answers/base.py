@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar, overload
 
 import msgspec
 from msgspec import Meta
@@ -17,8 +18,17 @@ from gpuwatchd.core.model import (
     Pattern,
     Severity,
     Tier,
+    is_leak,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.core import model
+    from gpuwatchd.store.live import LiveProcess
+
+LONGEST: Final = 1024
+"""Characters of a sentence."""
 Instant = Annotated[
     str,
     Meta(
@@ -42,33 +52,65 @@ class Shape(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 Filled = TypeVar("Filled", bound=Shape)
 
 
-def fill(kind: type[Filled], of: object, **given: Any) -> Filled:
+@overload
+def fill(kind: type[Filled], of: None, /, **given: Any) -> None: ...
+@overload
+def fill(kind: type[Filled], of: object, /, **given: Any) -> Filled: ...
+def fill(kind: type[Filled], of: object, /, **given: Any) -> Filled | None:
     """Return a shape whose keys are the attributes of a value, under their own names.
 
     Parameters
     ----------
     kind
-        The shape. Its ``at`` and ``*_at`` are the instants of ``at_s`` and ``*_at_s``; numbers are
-        finite or null, texts and lists of texts are clean.
+        The shape. Its ``at`` and ``*_at`` are the instants of ``at_s`` and ``*_at_s``, or of
+        ``*_s``; numbers are finite or null, texts and lists of texts are clean. A text that may be
+        null is null where it is empty.
     of
-        Whose attributes.
+        Whose attributes; None gives None.
     given
         Keys that are made otherwise.
     """
+    if of is None:
+        return None
     names = (name for name in kind.__struct_fields__ if name not in given)
-    return kind(**{name: _value(of, name) for name in names}, **given)
+    optional = _optional(kind)
+    return kind(
+        **{
+            name: None if (found := value(of, name)) == "" and name in optional else found
+            for name in names
+        },
+        **given,
+    )
 
 
-def _value(of: object, name: str) -> Any:
+@cache
+def _optional(kind: type[Shape]) -> frozenset[str]:
+    """Return the fields that may be null."""
+    hints = (getattr(base, "__annotations__", {}).items() for base in kind.__mro__)
+    return frozenset(name for pairs in hints for name, hint in pairs if str(hint).endswith("None"))
+
+
+def value(of: object, name: str) -> Any:
     """Return one attribute: JSON has neither infinities nor control characters."""
     if name == "at" or name.endswith("_at"):
-        return units.instant(getattr(of, f"{name}_s"))
-    value = getattr(of, name)
-    if isinstance(value, str):
-        return text.clean(value)
-    if isinstance(value, (tuple, list)):
-        return tuple(text.clean(line) for line in value)
-    return finite(value) if isinstance(value, float) else value
+        own = f"{name}_s"
+        return units.instant(getattr(of, own if hasattr(of, own) else f"{name[:-3]}_s"))
+    found = getattr(of, name)
+    if isinstance(found, str):
+        return text.clean(found)
+    if isinstance(found, (tuple, list)):
+        return tuple(text.clean(line) for line in found)
+    return finite(found) if isinstance(found, float) else found
+
+
+def maybe(value: str | None) -> str | None:
+    """Return foreign text cleaned; None where there is none."""
+    return text.clean(value) if value else None
+
+
+def lines(values: Iterable[str]) -> tuple[str, ...]:
+    """Return sentences cleaned, each as long as it is."""
+    return tuple(text.clean(value, limit=LONGEST) for value in values)
 
 
 def finite(value: float | None) -> float | None:
@@ -105,7 +147,6 @@ class Head(Shape):
     schema_version: Literal[1]
     """Raised when a key is renamed or retyped, not when one is added."""
     verb: str
-    """May be empty where it failed before one was recognised."""
     generated_at: Instant
     host: str
     """Name of the machine."""
@@ -124,7 +165,7 @@ class Answer(Head):
     """Age of the live state."""
     warnings: tuple[Warned, ...]
     daemon: DaemonState | None
-    """Null where it plays no part."""
+    """Null where it is not involved."""
 
 
 def of_verb(verb: str, name: str, data: Any, title: str) -> type[Answer]:
@@ -146,7 +187,6 @@ def of_verb(verb: str, name: str, data: Any, title: str) -> type[Answer]:
         [("verb", Literal[verb]), ("data", data)],
         bases=(Answer,),
         namespace={"__doc__": title, "VERB": verb},
-        kw_only=True,
         forbid_unknown_fields=True,
     )
     answer: type[Answer] = struct
@@ -169,6 +209,8 @@ class Fault(Shape):
 class Failure(Head):
     """The answer of any verb that failed."""
 
+    verb: str
+    """May be empty where it failed before one was recognised."""
     error: Fault
 
 
@@ -207,7 +249,7 @@ class Verdict(Shape):
     """A judgement."""
 
     leak: bool
-    """A leaking pattern that the settings do not wave off."""
+    """A leaking pattern that the settings do not exclude."""
     tier: Tier
     pattern: Pattern
     severity: Severity
@@ -226,6 +268,26 @@ class Verdict(Shape):
     """One sentence."""
     advice: tuple[str, ...]
     """What to check."""
+
+
+@overload
+def verdict(finding: None) -> None: ...
+@overload
+def verdict(finding: model.Finding) -> Verdict: ...
+def verdict(finding: model.Finding | None) -> Verdict | None:
+    """Return a judgement; None where there is none."""
+    if finding is None:
+        return None
+    level = finite(finding.levels_off_bytes)
+    return fill(
+        Verdict,
+        finding,
+        leak=is_leak(finding),
+        eta=fill(Eta, finding.eta),
+        levels_off_bytes=None if level is None else round(level),
+        reason=text.clean(finding.reason, limit=LONGEST),
+        advice=lines(finding.advice),
+    )
 
 
 class DevicePlace(DeviceId):
@@ -252,7 +314,7 @@ class LedgerShape(Shape):
     owned_bytes: Bytes | None
     unattributed_bytes: Bytes | None
     baseline_bytes: Bytes | None
-    """What nobody owns while the device is idle."""
+    """What no process owns while the device is idle."""
 
 
 class HappenedShape(Shape):
@@ -264,7 +326,7 @@ class HappenedShape(Shape):
     code: int | None
     """Number of an XID, for example."""
     hardware: bool | None
-    """True: look there first; false: the application's doing; null: neither, or not known."""
+    """True: check it first; false: caused by the application; null: neither, or unknown."""
 
 
 class BlameShape(Shape):
@@ -278,13 +340,26 @@ class BlameShape(Shape):
     rate_bytes_per_s: float | None
 
 
+def blame(shares: Iterable[model.Blame]) -> tuple[BlameShape, ...]:
+    """Return whose growth it is."""
+    return tuple(
+        fill(
+            BlameShape,
+            share,
+            pid=None if share.process is None else share.process.pid,
+            started_at=None if share.process is None else units.instant(share.process.started_at_s),
+        )
+        for share in shares
+    )
+
+
 class KnownShape(Shape):
     """What is known beside the curve."""
 
     runs: Count
     """Earlier runs of the same program that count."""
     word: Word | None
-    """What was last said of one of them, or of this one."""
+    """The last label of one of them, or of this one."""
     siblings: Count
     """Other ranks of the job."""
     yesterday: bool
@@ -321,6 +396,21 @@ class Info(Shape):
     """Ranks of that job, on all machines."""
 
 
+Who = TypeVar("Who", bound=Info)
+
+
+def info(kind: type[Who], who: model.ProcessInfo, /, **given: Any) -> Who:
+    """Return who a process is, and what else is given of it."""
+    return fill(
+        kind,
+        who,
+        pid=who.key.pid,
+        started_at=units.instant(who.key.started_at_s),
+        framework_sure=who.framework_sure if who.framework else None,
+        **given,
+    )
+
+
 class Process(Info):
     """A process on a device."""
 
@@ -331,10 +421,25 @@ class Process(Info):
     host_bytes: Bytes | None
     """Anonymous memory and swap on the host."""
     history: KnownShape | None
-    """Null where the program cannot be known again."""
+    """Null where the program cannot be recognised."""
     verdict: Verdict | None
     host_verdict: Verdict | None
     """On the host's memory."""
+
+
+def process(live: LiveProcess) -> Process:
+    """Return a process on a device."""
+    return info(
+        Process,
+        live.info,
+        kind=live.kind,
+        used_bytes=live.used_bytes,
+        sm_pct=finite(live.sm_pct),
+        host_bytes=live.host_bytes,
+        history=fill(KnownShape, live.history),
+        verdict=verdict(live.finding),
+        host_verdict=verdict(live.host_finding),
+    )
 
 
 class HoldingShape(Shape):
@@ -344,7 +449,7 @@ class HoldingShape(Shape):
     kind: HoldingKind
     device_uid: str
     process: Info | None
-    """Null when nobody is known to hold it."""
+    """Null when no process is known to hold it."""
     held_bytes: Bytes | None
     since_at: Instant | None
     evidence: str
@@ -352,3 +457,14 @@ class HoldingShape(Shape):
     gib_hours: float | None
     cost_usd: float | None
     """Null without a price."""
+
+
+def holding(held: model.Holding) -> HoldingShape:
+    """Return idle memory."""
+    return fill(
+        HoldingShape,
+        held,
+        process=None if held.process is None else info(Info, held.process),
+        evidence=text.clean(held.evidence, limit=LONGEST),
+        advice=lines(held.advice),
+    )

@@ -1,7 +1,4 @@
-"""The typed shape of everything that ``--json`` answers: the source of the JSON Schemas.
-
-Answers are built by hand, and tests hold that each of them is of its shape, with no key too many.
-"""
+"""The struct of everything that ``--json`` answers: what is built, and the source of its schema."""
 
 from __future__ import annotations
 
@@ -11,7 +8,17 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gpuwatchd.core.model import Finding, Message
-from gpuwatchd.view.answers import alerts, charts, costs, current, history, program, report
+from gpuwatchd.view.answers import (
+    alerts,
+    charts,
+    costs,
+    current,
+    explanation,
+    history,
+    idle_memory,
+    program,
+    report,
+)
 from gpuwatchd.view.answers.base import Failure, Shape
 
 VERSION: Final = 1
@@ -55,8 +62,8 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "status": (current.Status,),
     "watch": (current.Watch,),
     "predict": (current.Predict,),
-    "explain": (current.Explain,),
-    "zombies": (current.IdleMemory,),
+    "explain": (explanation.Explain,),
+    "zombies": (idle_memory.IdleMemory,),
     "plot": (charts.Plot,),
     "history": (history.History, history.HistoryOfProcesses, history.HistoryQueries),
     "report": (report.Report,),

@@ -102,7 +102,7 @@ class Cost(Answer):
     since_at: Instant
     currency: str
     per_usd: float | None
-    """Units of the currency for one US dollar, by your word."""
+    """Units of the currency for one US dollar, as configured."""
     sums: Sums
     engineer_hours: Count | None
     engineer: float | None

@@ -1,10 +1,13 @@
-"""``status``, ``watch``, ``predict``, ``explain`` and ``zombies``."""
+"""``status``, ``watch`` and ``predict``: what is seen of the devices."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from gpuwatchd.core.model import AlertState, DeviceState, Pattern, Severity
+import msgspec
+
+from gpuwatchd.core import text, units
+from gpuwatchd.core.model import DeviceState, Severity
 from gpuwatchd.view.answers.base import (
     Answer,
     BlameShape,
@@ -13,7 +16,6 @@ from gpuwatchd.view.answers.base import (
     DevicePlace,
     HappenedShape,
     HoldingShape,
-    Info,
     Instant,
     LedgerShape,
     Pid,
@@ -22,8 +24,24 @@ from gpuwatchd.view.answers.base import (
     Shape,
     Share,
     Verdict,
-    of_verb,
+    blame,
+    fill,
+    holding,
+    maybe,
+    process,
+    value,
+    verdict,
 )
+from gpuwatchd.view.answers.envelope import answer_of
+from gpuwatchd.view.text import delivery_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gpuwatchd.core import model
+    from gpuwatchd.store.live import LiveDevice
+    from gpuwatchd.view.queries import user_filter
+    from gpuwatchd.view.queries.current_state import View
 
 
 class OthersShape(Shape):
@@ -72,6 +90,34 @@ class DeviceNow(Shape):
     """What other users hold, with --user; null without it, and where the list is unknown."""
 
 
+_READ: Final = (
+    "state", "used_bytes", "free_bytes", "reserved_bytes", "resident_bytes", "util_pct", "temp_c",
+    "power_w", "memory_api", "throttle", "ecc_errors", "retired_pages",
+)  # fmt: skip
+
+
+def device_now(item: LiveDevice, others: user_filter.Others | None) -> DeviceNow:
+    """Return one device; every value that is read of it is null where nothing was."""
+    reading = item.reading
+    return fill(
+        DeviceNow,
+        item,
+        device=fill(DevicePlace, item.device),
+        **{name: None if reading is None else value(reading, name) for name in _READ},
+        processes_reason=None if reading is None else maybe(reading.uses_reason),
+        ledger=fill(LedgerShape, item.ledger),
+        events=tuple(fill(HappenedShape, event) for event in item.events),
+        verdict=verdict(item.finding),
+        blame=blame(() if item.finding is None else item.finding.blame),
+        processes=None if item.processes is None else tuple(map(process, item.processes)),
+        others=None
+        if others is None
+        else OthersShape(
+            processes=others.count, held_bytes=others.held_bytes if others.whole else None
+        ),
+    )
+
+
 class Served(Shape):
     """A model that a serving engine has loaded."""
 
@@ -82,7 +128,7 @@ class Served(Shape):
 
 
 class Server(Shape):
-    """What a serving engine says of itself."""
+    """What a serving engine reports."""
 
     kind: str
     url: str
@@ -100,8 +146,19 @@ class Server(Shape):
     pool_share: Share | None
 
 
+def server(reading: model.ServerReading, started: Mapping[int, str | None]) -> Server:
+    """Return a serving engine; ``started`` is pid -> start of the processes that are here."""
+    models = reading.models
+    return fill(
+        Server,
+        reading,
+        started_at=None if reading.pid is None else started.get(reading.pid),
+        models=None if models is None else tuple(fill(Served, served) for served in models),
+    )
+
+
 class Channel(Shape):
-    """How a channel does."""
+    """State of a channel."""
 
     name: str
     ok: bool | None
@@ -110,18 +167,18 @@ class Channel(Shape):
     failing_since_at: Instant | None
     delivered_at: Instant | None
     waiting: Count
-    """Messages that are to leave by it."""
+    """Messages that wait for it."""
 
 
 class LostShape(Shape):
-    """An alert of the last day that was over, badly, before anybody could be told."""
+    """An alert of the last day that ended badly before any message could be sent."""
 
     key: str
-    id: str
+    code: str = msgspec.field(name="id")
     title: str
     severity: Severity
     ended: str
-    """What became of it."""
+    """How it ended."""
     ended_at: Instant | None
 
 
@@ -136,8 +193,13 @@ class Silent(Shape):
     why: str | None
 
 
+def silent(silence: model.Silence, alerts: Iterable[model.Alert]) -> Silent:
+    """Return a silence, which may be about one of these alerts."""
+    return fill(Silent, silence, about=delivery_text.conditions(silence.matcher, alerts))
+
+
 class ObservedDevices(Answer):
-    """What is seen of the devices."""
+    """State of the devices."""
 
     data: tuple[DeviceNow, ...]
     holdings: tuple[HoldingShape, ...]
@@ -171,152 +233,24 @@ class Predict(ObservedDevices):
     verb: Literal["predict"]
 
 
-class Examined(Shape):
-    """The recorded series, measured again."""
-
-    samples: Count
-    span_s: Seconds
-    interval_s: Seconds | None
-    until_at: Instant
-    noise_bytes: Bytes
-    minimum_growth_bytes: Bytes
-    growth_bytes: int | None
-    """Of the growth that deserves a verdict most."""
-    growth_age_s: Seconds | None
-    growth_events: float | None
-    confidence: Share | None
+Observed = TypeVar("Observed", bound=ObservedDevices)
 
 
-class SignalShape(Shape):
-    """What one detector sees."""
-
-    detector: str
-    pattern: Pattern
-    rate_bytes_per_s: float | None
-    confidence: Share | None
-    since_at: Instant | None
-    n: Count
-    """Samples, or steps."""
-    facts: dict[str, float | None]
-
-
-class Levels(Shape):
-    """What it takes."""
-
-    watch_confidence: Share
-    alert_confidence: Share
-    minimum_samples: Count
-    minimum_duration_s: Seconds
-    eta_horizon_s: Seconds
-
-
-class ExplainedDelivery(Shape):
-    """One message on one channel."""
-
-    at: Instant
-    channel: str
-    notice: str
-    state: str
-    error: str | None
-
-
-class ExplainedAlert(Shape):
-    """The alert that is open, or meant."""
-
-    key: str
-    state: AlertState
-    confirmations: Count
-    alert_confirmations: Count
-    notices: Count
-    held_back: str | None
-    deliveries: tuple[ExplainedDelivery, ...]
-
-
-class Hardware(Shape):
-    """Whether the hardware is to blame."""
-
-    word: Literal["clean", "unreadable", "hardware", "application"]
-    """unreadable: it cannot be told."""
-    sentence: str
-    look_first: bool
-    events: tuple[HappenedShape, ...]
-
-
-class Section(Shape):
-    """A part of the text."""
-
-    title: str
-    lines: tuple[str, ...]
-
-
-class NextStep(Shape):
-    """What to do."""
-
-    text: str
-    command: str | None
-
-
-class Explained(Shape):
-    """The whole reasoning of one verdict."""
-
-    device: DevicePlace
-    process: Process | None
-    unattributed: bool
-    on_host: bool
-    held_bytes: Bytes | None
-    verdict: Verdict | None
-    blame: tuple[BlameShape, ...]
-    ledger: LedgerShape | None
-    measured: Examined | None
-    """Null without a recorded series."""
-    signals: tuple[SignalShape, ...]
-    levels: Levels
-    alert: ExplainedAlert | None
-    hardware: Hardware
-    sections: tuple[Section, ...]
-    next_steps: tuple[NextStep, ...]
-
-
-Explain = of_verb("explain", "Explain", Explained, "``explain``.")
-
-
-class Checked(Shape):
-    """How much was looked at."""
-
-    devices: Count
-    devices_known: Count
-    """Whose process list is known."""
-    processes: Count
-    since_at: Instant | None
-
-
-class Holder(Info):
-    """A process that the driver does not list, with device files open."""
-
-    nodes: tuple[str, ...]
-    computes: bool
-    """False: it has only opened the cards, as a monitor does."""
-
-
-class OpenFiles(Shape):
-    """Who has device files open."""
-
-    possible: bool
-    """False without /proc."""
-    whole: bool
-    looked: Count
-    unreadable: Count
-    """Processes that only root may look into."""
-    holders: tuple[Holder, ...]
-
-
-class ZombiesData(Shape):
-    """Idle memory."""
-
-    holdings: tuple[HoldingShape, ...]
-    """The surest first."""
-    checked: Checked
-    open_files: OpenFiles
-
-
-IdleMemory = of_verb("zombies", "IdleMemory", ZombiesData, "``zombies``.")
+def observed(kind: type[Observed], view: View) -> Observed:
+    """Return the devices, and what belongs to them."""
+    started = {
+        live.info.key.pid: units.instant(live.info.key.started_at_s)
+        for item in view.devices
+        for live in item.processes or ()
+    }
+    return answer_of(
+        kind,
+        tuple(device_now(item, view.others.get(item.device.uid)) for item in view.devices),
+        view=view,
+        holdings=tuple(map(holding, view.holdings)),
+        servers=tuple(server(reading, started) for reading in view.servers),
+        channels=tuple(fill(Channel, health) for health in view.channels),
+        untold=tuple(map(text.clean, view.untold)),
+        lost=tuple(fill(LostShape, alert) for alert in view.lost),
+        silences=tuple(silent(silence, view.alerts) for silence in view.silences),
+    )

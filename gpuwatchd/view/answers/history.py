@@ -23,11 +23,18 @@ from gpuwatchd.view.answers.base import (
     Verdict,
     Word,
     fill,
+    finite,
     of_verb,
+    verdict,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.collect.logs.log_types import LogFile
     from gpuwatchd.core.model import Device, ProcessInfo
+    from gpuwatchd.pipeline import replay
+    from gpuwatchd.pipeline.backtest import BacktestCase, DeviceReport, Tally
     from gpuwatchd.store import reader
     from gpuwatchd.store.tables import ActionEvent
 
@@ -96,7 +103,7 @@ class Event(Shape):
     """Also ask-to-save, asked-to-save, not-asked-to-save and saved: with `--events`."""
     text: str
     pid: Pid | UnsetType | None = UNSET
-    """Only of a job's work; null where the process is not known any more."""
+    """Only of a job's work; null where the process is no longer known."""
     started_at: Instant | UnsetType | None = UNSET
     by: str | UnsetType | None = UNSET
     """The user; null for a file that was seen."""
@@ -181,8 +188,22 @@ class Change(Shape):
     reason: str
 
 
+def change(event: replay.Event) -> Change:
+    """Return one change of an alert."""
+    finding = event.alert.finding
+    return fill(
+        Change,
+        finding,
+        at=units.instant(event.at_s),
+        state=event.state,
+        severity=event.alert.severity,
+        eta=fill(Eta, finding.eta),
+        reason=event.alert.ended if event.state == "resolved" else finding.reason,
+    )
+
+
 class Subject(Shape):
-    """A device or a process in a log, and what is thought of it."""
+    """A device or a process in a log, and its verdict."""
 
     device: DeviceId
     process: AnalyzedProcess | None
@@ -193,6 +214,20 @@ class Subject(Shape):
     """At the end of the log."""
     watches: tuple[Change, ...]
     alerts: tuple[Change, ...]
+
+
+def subject(result: replay.SubjectResult) -> Subject:
+    """Return a subject of a log."""
+    process = result.process
+    return fill(
+        Subject,
+        result,
+        device=fill(DeviceId, result.device),
+        process=None if process is None else fill(AnalyzedProcess, process.key, name=process.name),
+        verdict=verdict(result.finding),
+        watches=tuple(change(event) for event in result.watches),
+        alerts=tuple(change(event) for event in result.alerts),
+    )
 
 
 class LogRead(Shape):
@@ -209,6 +244,21 @@ class LogRead(Shape):
     """Why it cannot be read."""
     hint: str | None
     subjects: tuple[Subject, ...]
+
+
+def log_read(log: LogFile, results: Iterable[replay.SubjectResult]) -> LogRead:
+    """Return one log and what is in it."""
+    return LogRead(
+        path=log.path,
+        format=log.format,
+        rows=log.rows,
+        bad_rows=log.bad_rows,
+        skipped=log.skipped,
+        warnings=tuple(log.warnings),
+        error=log.error,
+        hint=log.hint or None,
+        subjects=tuple(subject(result) for result in results),
+    )
 
 
 class Analyze(Answer):
@@ -241,12 +291,30 @@ class Case(Shape):
     memory_share: float | None
     process_ended: bool | None
     word: Word | None
-    """What the user said."""
+    """The user's label."""
     true: bool | None
     lead_s: float | None
     """From the alert to the full memory."""
     band_held: bool | None
-    """The interval of the time left held the real one."""
+    """The interval of the time left contained the real one."""
+
+
+def case(of: BacktestCase) -> Case:
+    """Return what would have been raised of one subject, and what came of it."""
+    process, fate = of.subject.process, of.fate
+    return fill(
+        Case,
+        of,
+        title=of.title,
+        pid=None if process is None else process.pid,
+        started_at=None if process is None else units.instant(process.started_at_s),
+        eta=fill(Eta, of.eta),
+        reason=of.reason,
+        came=fate.came,
+        came_at=units.instant(fate.at_s),
+        memory_share=finite(fate.share),
+        process_ended=fate.ended,
+    )
 
 
 class Replayed(Shape):
@@ -260,8 +328,19 @@ class Replayed(Shape):
     cases: tuple[Case, ...]
 
 
+def replayed(report: DeviceReport) -> Replayed:
+    """Return what the first of the settings would have raised on a device."""
+    return fill(
+        Replayed,
+        report,
+        device=fill(DeviceId, report.device),
+        points=report.samples,
+        cases=tuple(case(one) for one in report.played[0].cases) if report.played else (),
+    )
+
+
 class Setting(Shape):
-    """How settings would have done."""
+    """How settings would have performed."""
 
     name: str
     watches: Count
@@ -277,6 +356,22 @@ class Setting(Shape):
     band_held: Count
     band_known: Count
     band_stopped: Count
+
+
+def setting(tally: Tally) -> Setting:
+    """Return how settings would have done."""
+    known = tally.true + tally.false
+    return fill(
+        Setting,
+        tally,
+        name=tally.trial,
+        precision=tally.true / known if known else None,
+        deaths_missed=tally.missed,
+        median_lead_s=finite(tally.lead_s),
+        band_held=tally.held,
+        band_known=tally.foretold,
+        band_stopped=tally.stopped,
+    )
 
 
 class BacktestData(Shape):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -17,8 +17,12 @@ from gpuwatchd.view.answers.base import (
     Seconds,
     Shape,
     Verdict,
+    fill,
     of_verb,
 )
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import ServiceState
 
 Setting = None | bool | int | float | str | list[Any] | dict[str, Any]
 """A value of the configuration, as TOML has it."""
@@ -31,7 +35,7 @@ class CheckShape(Shape):
     level: Literal["ok", "warning", "failed"]
     text: str
     hint: str
-    """The command (or step) that mends it; empty where nothing is wrong."""
+    """The command (or step) that fixes it; empty where nothing is wrong."""
     id: str
     """What is wrong, the same in every version; where nothing is, the check that says so."""
     page: str
@@ -53,7 +57,7 @@ class Performance(Shape):
 
 
 class PluginData(Shape):
-    """What a monitoring system is told."""
+    """What a monitoring system gets."""
 
     mode: Literal["all", "leak", "eta", "used", "zombies", "daemon"]
     state: Literal["OK", "WARNING", "CRITICAL", "UNKNOWN"]
@@ -106,16 +110,16 @@ class Validated(Shape):
     rules: tuple[str, ...]
 
 
-class Done(Shape):
+class Done(Shape, kw_only=True):
     """What was done, step by step."""
 
-    done: tuple[str, ...]
     dry_run: bool | UnsetType = UNSET
     """Only of ``install`` and ``uninstall``: only said what would be done."""
+    done: tuple[str, ...]
 
 
 class ServiceNow(Shape):
-    """How the service is, as the service manager says."""
+    """State of the service, as the service manager reports it."""
 
     running: bool
     state: Literal["running", "starting", "stopping", "stopped", "failed", "not-installed"]
@@ -127,7 +131,7 @@ class ServiceNow(Shape):
     pid: Pid | None
     restarts: Count | None
     result: str | None
-    """How it ended last, in the manager's word; null for well."""
+    """How it ended last, in the manager's word; null for success."""
     exit_code: int | None
     memory_bytes: Bytes | None
     memory_max_bytes: Bytes | None
@@ -139,6 +143,20 @@ class ServiceNow(Shape):
     hints: tuple[str, ...]
 
 
+def service_now(state: ServiceState) -> ServiceNow:
+    """Return how the service is; what the manager says is shown as it is."""
+    return fill(
+        ServiceNow,
+        state,
+        text=state.text,
+        result=state.result or None,
+        file=state.file or None,
+        beside=state.beside,
+        log=state.log,
+        hints=state.hints,
+    )
+
+
 class Unit(Shape):
     """The unit or property list."""
 
@@ -146,15 +164,15 @@ class Unit(Shape):
     unit: str
 
 
-class ReleaseData(Shape):
+class ReleaseData(Shape, kw_only=True):
     """Whether the daemon has let go of the driver."""
 
-    released: bool | None
-    """Null: asked, not waited for."""
     until_at: Instant | None
     """Null with ``--end``."""
     daemon: ProcessId | UnsetType | None = UNSET
     """Who was asked; absent with ``--end``."""
+    released: bool | None
+    """Null: asked, not waited for."""
     open_files: tuple[str, ...] | UnsetType | None = UNSET
     """Device files that it still holds; null where they cannot be seen."""
     was_released: bool | UnsetType = UNSET
@@ -162,7 +180,7 @@ class ReleaseData(Shape):
 
 
 class Saved(Shape):
-    """A job that said that it has saved its work."""
+    """A job that reported that it has saved its work."""
 
     pid: Pid
     started_at: Instant | None
@@ -176,7 +194,7 @@ class Asked(Shape):
 
     process: ProcessId
     asked: bool
-    """False: only said what would be done."""
+    """False: nothing was done, only printed."""
     result: str
 
 
@@ -184,7 +202,7 @@ class Asked(Shape):
 
 
 class Serving(Shape):
-    """Where the live page is, and its key."""
+    """Address and token of the live page."""
 
     url: str | None
     """With the token; null of a unix socket, with --token, and where the output is no terminal."""
@@ -224,7 +242,7 @@ class DemoEvent(Shape):
 
 
 class Scored(Shape):
-    """One program of the script, and what was said about it."""
+    """One program of the script, and what was found."""
 
     program: str
     planted: str

@@ -37,7 +37,7 @@ class Summary(Shape):
     leaks: Count
     gpu_troubles: Count
     idle: Count
-    """Idle memory that was told of."""
+    """Idle memory that was notified."""
     suspicions: Count
     """Watches that never became an alert."""
     ended_full: Count
@@ -54,7 +54,7 @@ class Summary(Shape):
 
 
 class Score(Shape):
-    """How well it went."""
+    """The score."""
 
     value: Annotated[int, Meta(ge=0, le=100)] | None
     """Null where too little was watched; `reason` says so."""
@@ -84,14 +84,14 @@ class ReportFinding(Shape):
     alert: AlertShape
     who: str | None
     first: Verdict
-    """As it was judged when it was told of first, as far as that is on record."""
+    """Its judgement at the first message, as far as that is on record."""
     first_at: Instant
     forecast_held: bool | None
     """Whether memory ran out within the interval of `first`; null where it did not run out."""
     gpu_hours: float | None
     cost_usd: float | None
     silences: tuple[Silent, ...]
-    """That held for it at some time."""
+    """Silences that applied to it."""
     picture: PictureShape | None
     """As `plot --json` has it; null beyond the first ones, and where nothing is recorded."""
 
@@ -122,10 +122,17 @@ class Held(Shape):
     peak_bytes: Bytes | None
 
 
-class HeldBy(Held):
+class HeldBy(Shape):
     """The same of one user."""
 
     name: str
+    processes: Count
+    gib_hours: float | None
+    """Memory times time."""
+    gpu_hours: float | None
+    """Time of the GPU, shared by what each process held."""
+    cost_usd: float | None
+    peak_bytes: Bytes | None
 
 
 class ReportHolder(Shape):

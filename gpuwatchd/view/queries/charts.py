@@ -7,8 +7,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.charts.chart_model import Curve, Mark, Picture
-from gpuwatchd.core import text
-from gpuwatchd.core.model import Subject
+from gpuwatchd.core import text, units
+from gpuwatchd.core.model import Subject, is_leak, limit_of
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store.tables import SAVED, same_process
 from gpuwatchd.view.queries import current_state, recorded_chart, state_location
@@ -64,6 +64,7 @@ class _Subject(NamedTuple):
     now_s: float = 0.0
     marks: tuple[Mark, ...] = ()
     """What the live state knows of it."""
+    notes: tuple[str, ...] = ()
 
 
 def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked) -> Picture:
@@ -80,7 +81,7 @@ def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked
         kind=badge.kind,
         verdict=text.clean(badge.words, limit=1024),
         finding=finding,
-        limit_bytes=_device_limit(item),
+        limit_bytes=_limit(Subject(device_uid=item.device.uid), finding, used, item),
         live=None if used is None else (view.taken_at_s, used),
         now_s=max(view.taken_at_s, asked.end_s),
     )
@@ -105,18 +106,23 @@ def of_process(
 ) -> Picture:
     """Return the picture of a process that is on a device now."""
     info, used = process.info, process.used_bytes
+    subject = Subject(device_uid=item.device.uid, process=info.key)
     badge = badges.process(process)
     about = _Subject(
-        id=Subject(device_uid=item.device.uid, process=info.key),
+        id=subject,
         title=_process_title(item.device, info),
         kind=badge.kind,
         verdict=text.clean(badge.words, limit=1024),
         finding=process.finding,
-        limit_bytes=_process_limit(item, process),
+        limit_bytes=_limit(subject, process.finding, used, item),
         live=None if used is None else (view.taken_at_s, used),
         now_s=max(view.taken_at_s, asked.end_s),
     )
-    about = about._replace(marks=tuple(live_marks(view, about.id, ())))
+    others = device_facts.others_hold(item, about.limit_bytes)
+    note = f"full at {units.size(about.limit_bytes)}: {others}" if others else ""
+    about = about._replace(
+        marks=tuple(live_marks(view, about.id, ())), notes=(note,) if note else ()
+    )
     if history is None:
         curve = _within(Curve(), about, asked)
         marks = [*about.marks, *began_mark(info)]
@@ -132,7 +138,7 @@ def past_process(history: Reader, device: Device, info: ProcessInfo, asked: Aske
         kind="unknown",
         verdict="has ended",
         finding=None,
-        limit_bytes=None if device.memory_total_bytes is None else float(device.memory_total_bytes),
+        limit_bytes=_limit_before(history, device, info.key, asked.begin_s),
         now_s=max(time.time(), asked.end_s),
     )
     return _of_process(history, device, info, about, asked)
@@ -246,7 +252,7 @@ def _picture(about: _Subject, asked: Asked, curve: _RecordedCurve) -> Picture:
         forecast=recorded_chart.forecast(about.finding, curve.drawn, about.limit_bytes),
         marks=marks,
         gaps=missing,
-        notes=recorded_chart.notes(curve.drawn, missing, left_out=left_out),
+        notes=recorded_chart.notes(curve.drawn, missing, left_out=left_out) + about.notes,
     )
 
 
@@ -285,23 +291,39 @@ def _process_title(device: Device, info: ProcessInfo) -> str:
     return f"{text.clean(verdict_text.who(info))} on {text.clean(device.label)}"
 
 
-def _device_limit(item: LiveDevice) -> float | None:
-    """Return where a device runs out: what is used and what is free, else all it has."""
+def _limit(
+    subject: Subject, finding: Finding | None, held_bytes: float | None, item: LiveDevice
+) -> float | None:
+    """Return where a subject runs out: one that leaks keeps the limit that it was judged by."""
+    judged = None
+    if finding is not None and finding.subject == subject:
+        judged = finding.limit_bytes
+    if judged is not None and is_leak(finding):
+        return judged
     reading = item.reading
-    if reading is not None and reading.used_bytes is not None and reading.free_bytes is not None:
-        return float(reading.used_bytes + reading.free_bytes)
+    limit = limit_of(held_bytes, None if reading is None else reading.free_bytes)
+    limit = judged if limit is None else limit
+    if limit is not None or subject.process is not None:
+        return limit
     total = item.device.memory_total_bytes
     if total is None and reading is not None:
         total = reading.total_bytes
     return None if total is None else float(total)
 
 
-def _process_limit(item: LiveDevice, process: LiveProcess) -> float | None:
-    """Return what a process could have at most: what it has and what is free."""
-    reading, used = item.reading, process.used_bytes
-    if used is not None and reading is not None and reading.free_bytes is not None:
-        return float(used + reading.free_bytes)
-    return None if process.finding is None else process.finding.limit_bytes
+def _limit_before(history: Reader, device: Device, key: ProcessKey, begin_s: float) -> float | None:
+    """Return where a process ran out that has ended: what its alert was judged by, else the card.
+
+    What others held is known only of an alert.
+    """
+    judged = [
+        alert.finding.limit_bytes
+        for alert in history.alerts(begin_s)
+        if alert.subject == Subject(device_uid=device.uid, process=key)
+        and alert.finding.limit_bytes is not None
+    ]
+    total = device.memory_total_bytes
+    return judged[-1] if judged else None if total is None else float(total)
 
 
 # What happened, as marks of a picture: in the words of ``history --events`` and ``alerts``.
@@ -469,9 +491,7 @@ def _alerts(history: Reader, since_s: float, uid: str, key: ProcessKey | None) -
 
 
 def _opened(alert: Alert) -> Mark:
-    at_s = min(
-        at for at in (alert.watch_at_s, alert.firing_at_s, alert.opened_at_s) if at is not None
-    )
+    at_s = verdict_text.since_s(alert)
     state = "watch" if alert.firing_at_s is None else alert.severity
     value = f"{state}: {_title(alert)}"
     # The history keeps milliseconds: the same alert is to be the same mark.

@@ -127,23 +127,30 @@ def gather(query: Query, since_s: float) -> Bill:
     return bill
 
 
-def up_to_now(query: Query, alert: Alert) -> Alert:
-    """Return an open alert with what it has cost until now, not until its last message.
+def up_to_now(query: Query, alerts: Sequence[Alert]) -> list[Alert]:
+    """Return alerts, the open ones with what they have cost until now, not until their message."""
+    if not any(alert.kind == "leak" and alert.state in _OPEN for alert in alerts):
+        return list(alerts)
+    try:
+        bill = gather(query, time.time() - PERIOD_S)
+    except GpuwatchdError:
+        return list(alerts)
+    return [counted(bill, alert) for alert in alerts]
+
+
+def counted(bill: Bill, alert: Alert) -> Alert:
+    """Return an open alert with what it has cost by a bill.
 
     Unchanged where nothing can be counted, and where the last message knew money and we do not.
     """
     if alert.kind != "leak" or alert.state not in _OPEN:
-        return alert
-    try:
-        bill = gather(query, time.time() - PERIOD_S)
-    except GpuwatchdError:
         return alert
     mine = [entry for entry in bill.of("at-risk") if entry.key == alert.key]
     found = cost.summed(mine)
     said = alert.cost
     if not mine or (said is not None and said.spent_usd is not None and found.usd is None):
         return alert
-    counted = Cost(
+    until_now = Cost(
         spent_usd=found.usd,
         at_risk_usd=found.ahead_usd,
         gpu_hours=found.gpu_hours,
@@ -154,7 +161,7 @@ def up_to_now(query: Query, alert: Alert) -> Alert:
         currency=bill.prices.currency,
         per_usd=bill.prices.per_usd or 1.0,
     )
-    return msgspec.structs.replace(alert, cost=counted)
+    return msgspec.structs.replace(alert, cost=until_now)
 
 
 class _Counter:

@@ -8,11 +8,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from msgspec import structs
+import msgspec
 
 from gpuwatchd.core.codes import ProblemCode
-from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
-from gpuwatchd.core.model import ProcessInfo, is_leak
+from gpuwatchd.core.errors import FAILED, FINDINGS, OK, GpuwatchdError, SourceUnavailable
+from gpuwatchd.core.model import Fault, ProcessInfo, is_leak
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.view.queries import state_location
@@ -45,66 +45,64 @@ LAST_WORDS_S = 3600.0
 """A dead daemon's state up to this age is shown; after it a direct look says more."""
 
 
-class Daemon:
-    """What is known about the daemon; every field may be None."""
+class Daemon(msgspec.Struct, eq=False):
+    """What is known about the daemon."""
 
-    __slots__ = (
-        "last_sample_at_s", "pid", "problem_codes", "problems", "running", "scope", "started_at_s",
-        "version",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.running = False
-        self.scope: state_location.Scope = state_location.chosen().scope
-        self.pid: int | None = None
-        self.version: str | None = None
-        self.started_at_s: float | None = None
-        self.last_sample_at_s: float | None = None
-        self.problems: tuple[str, ...] = ()
-        self.problem_codes: tuple[ProblemCode, ...] = ()
+    running: bool = False
+    scope: state_location.Scope = msgspec.field(
+        default_factory=lambda: state_location.chosen().scope
+    )
+    pid: int | None = None
+    version: str | None = None
+    started_at_s: float | None = None
+    last_sample_at_s: float | None = None
+    problems: tuple[str, ...] = ()
+    problem_codes: tuple[ProblemCode, ...] = ()
 
 
-class View:
-    """What one look gave.
+class View(msgspec.Struct, eq=False):
+    """What one look gave; alerts are the open ones."""
 
-    Attributes
-    ----------
-    source
-        "state-file", "database" or "direct".
-    stale_s
-        Age of the readings in seconds.
-    interval_s
-        At which the daemon looks; 0 where none did.
-    devices, alerts, holdings, servers, channels, untold, lost, silences
-        As in the live state; alerts are the open ones.
-    released_until_s
-        Until when (epoch seconds) the GPUs are let go on request; None where they are not.
-    warnings
-        (code, sentence) of what is missing or doubtful.
-    others
-        UUID of a device -> what other users hold there, where ``--user`` has left them out.
-    trend
-        Whether there is a history behind the readings, so that verdicts can exist.
-    """
+    source: str
+    """state-file, database or direct."""
+    taken_at_s: float
+    devices: tuple[LiveDevice, ...] = ()
+    stale_s: float = 0.0
+    """Age of the readings."""
+    interval_s: float = 0.0
+    """At which the daemon looks; 0 where none did."""
+    alerts: tuple[Alert, ...] = ()
+    holdings: tuple[Holding, ...] = ()
+    servers: tuple[ServerReading, ...] = ()
+    channels: tuple[ChannelHealth, ...] = ()
+    untold: tuple[str, ...] = ()
+    lost: tuple[UndeliveredAlert, ...] = ()
+    silences: tuple[Silence, ...] = ()
+    daemon: Daemon = msgspec.field(default_factory=Daemon)
+    released_until_s: float | None = None
+    """Until when (epoch seconds) the GPUs are let go on request; None where they are not."""
+    warnings: list[tuple[str, str]] = []
+    """(code, sentence) of what is missing or doubtful."""
+    trend: bool = True
+    """Whether there is a history behind the readings, so that verdicts can exist."""
+    others: dict[str, Others] = {}
+    """UUID of a device -> what other users hold there, where ``--user`` has left them out."""
 
-    def __init__(self, source: str, taken_at_s: float, devices: Sequence[LiveDevice]) -> None:
-        self.source = source
-        self.taken_at_s = taken_at_s
-        self.stale_s = max(0.0, time.time() - taken_at_s)
-        self.interval_s = 0.0
-        self.devices = tuple(devices)
-        self.alerts: tuple[Alert, ...] = ()
-        self.holdings: tuple[Holding, ...] = ()
-        self.servers: tuple[ServerReading, ...] = ()
-        self.channels: tuple[ChannelHealth, ...] = ()
-        self.untold: tuple[str, ...] = ()
-        self.lost: tuple[UndeliveredAlert, ...] = ()
-        self.silences: tuple[Silence, ...] = ()
-        self.daemon = Daemon()
-        self.released_until_s: float | None = None
-        self.warnings: list[tuple[str, str]] = []
-        self.trend = True
-        self.others: dict[str, Others] = {}
+    def __post_init__(self) -> None:
+        """Note the age of the readings."""
+        self.stale_s = max(0.0, time.time() - self.taken_at_s)
+
+    @property
+    def since_s(self) -> float | None:
+        """Since when somebody has been looking."""
+        return self.taken_at_s if self.source == "direct" else self.daemon.started_at_s
+
+
+def list_is_known(item: LiveDevice) -> bool:
+    """Return whether a process list is of now, and not only remembered."""
+    if item.reading is not None and item.reading.per_instance:
+        return True
+    return item.processes is not None and item.processes_age_s is None
 
 
 alive = state_location.alive
@@ -116,16 +114,18 @@ def running() -> bool:
 
 
 def _daemon(state: LiveState | None) -> Daemon:
-    daemon = Daemon()
     if state is None:
-        return daemon
-    daemon.running = alive(state)
-    daemon.pid = state.pid if daemon.running else None
-    daemon.version = state.version
-    daemon.started_at_s = state.started_at_s
-    daemon.last_sample_at_s = state.taken_at_s
-    daemon.problems, daemon.problem_codes = state.problems, state.problem_codes
-    return daemon
+        return Daemon()
+    running = alive(state)
+    return Daemon(
+        running=running,
+        pid=state.pid if running else None,
+        version=state.version,
+        started_at_s=state.started_at_s,
+        last_sample_at_s=state.taken_at_s,
+        problems=state.problems,
+        problem_codes=state.problem_codes,
+    )
 
 
 def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
@@ -164,14 +164,20 @@ def released_until_s() -> float | None:
 
 
 def _from_state(state: LiveState, daemon: Daemon) -> View:
-    view = View("state-file", state.taken_at_s, state.devices)
-    view.interval_s = state.interval_s
-    view.alerts = state.alerts
-    view.holdings = state.holdings
-    view.servers = state.servers
-    view.channels, view.untold, view.silences = state.channels, state.untold, state.silences
-    view.lost = state.lost
-    view.daemon = daemon
+    view = View(
+        "state-file",
+        state.taken_at_s,
+        state.devices,
+        interval_s=state.interval_s,
+        alerts=state.alerts,
+        holdings=state.holdings,
+        servers=state.servers,
+        channels=state.channels,
+        untold=state.untold,
+        lost=state.lost,
+        silences=state.silences,
+        daemon=daemon,
+    )
     if any(d.reading is not None and d.reading.state == "released" for d in state.devices):
         view.released_until_s = released_until_s()
     if not daemon.running:
@@ -258,7 +264,7 @@ def narrow(view: View, pids: Sequence[int]) -> None:
     for item in view.devices:
         processes = tuple(p for p in item.processes or () if p.info.key.pid in pids)
         if processes:
-            items.append(structs.replace(item, processes=processes))
+            items.append(msgspec.structs.replace(item, processes=processes))
     if not items:
         named = ", ".join(map(str, pids))
         unknown = all(item.processes is None for item in view.devices)
@@ -270,8 +276,16 @@ def narrow(view: View, pids: Sequence[int]) -> None:
     )
 
 
-def leaks(view: View, *, whole: bool) -> bool:
-    """Return whether anything that is shown leaks; without ``whole``, any of the processes."""
+def exit_code(view: View, query: Query, pids: Sequence[int]) -> int:
+    """Return 1 where no GPU could be read, 3 where anything that is asked about leaks, else 0."""
+    if all(item.reading is None for item in view.devices):
+        return FAILED
+    return FINDINGS if leaks(view, query, pids) else OK
+
+
+def leaks(view: View, query: Query, pids: Sequence[int]) -> bool:
+    """Return whether anything that is asked about leaks; of some processes, any of those."""
+    whole = not pids and not query.user
     return any(
         is_leak(finding)
         for item in view.devices
@@ -330,7 +344,7 @@ def read_sources(query: Query) -> View:
     settings = query.load_config().config
     items: list[LiveDevice] = []
     reasons: list[str] = []
-    quiet: list[str] = []
+    quiet: list[Fault] = []
     hint = "gpuwatchctl doctor"
     for name, optional in selection.choices(settings.sources):
         if name.partition(":")[0] == "replay":
@@ -340,19 +354,22 @@ def read_sources(query: Query) -> View:
             reasons.append(_let_go(until_s))
             hint = TAKE_BACK
             continue
-        texts: list[str] = []
+        faults: list[Fault] = []
         try:
-            items += (seen := _look_once(name, settings, texts))
+            items += (seen := _look_once(name, settings, faults))
         except GpuwatchdError as error:
-            texts.append(error.message)
+            faults.append(Fault(where=name, why=error.message, brief=getattr(error, "brief", "")))
             seen = []
-        (reasons if seen or not optional else quiet).extend(texts)
+        if seen or not optional:
+            reasons += [fault.why for fault in faults]
+        else:
+            quiet += faults
     if not items:
         # What was merely tried is told in short; what somebody must mend, as it is.
         text = "; ".join(reasons) or ("" if quiet else "no source is enabled")
         why = f"{selection.NONE}: {text}" if text else selection.none_found(quiet)
         raise SourceUnavailable(why, hint=hint)
-    view = View("direct", time.time(), items)
+    view = View("direct", time.time(), tuple(items))
     view.trend = False
     view.warnings.append(("no-trend", "one direct reading: no trend and no verdict"))
     view.warnings += [("source", reason) for reason in reasons]
@@ -366,21 +383,21 @@ def _let_go(until_s: float) -> str:
     return f"the GPUs are released on request until {until} ({TAKE_BACK})"
 
 
-def _look_once(name: str, settings: Config, reasons: list[str]) -> list[LiveDevice]:
+def _look_once(name: str, settings: Config, faults: list[Fault]) -> list[LiveDevice]:
     from gpuwatchd.collect import selection  # noqa: PLC0415 - only where there is no live state
 
     source = selection.make(name, settings.sources)
     try:
         usable = source.probe()
         if not usable.ok:
-            reasons.append(usable.reason)
+            faults.append(Fault(where=name, why=usable.reason, brief=usable.brief))
             return []
         sample: Sample = source.read()
         devices: Sequence[Device] = tuple(source.devices())
     finally:
         with contextlib.suppress(GpuwatchdError):
             source.close()
-    reasons += [f.why for f in sample.faults if f.device_uid is None]
+    faults += [fault for fault in sample.faults if fault.device_uid is None]
     readings = {reading.device_uid: reading for reading in sample.readings}
     infos = _identify(sample)
     return [_live_device(d, readings.get(d.uid), sample, infos) for d in devices]

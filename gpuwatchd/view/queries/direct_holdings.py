@@ -154,24 +154,24 @@ def unlisted_openers(view: View) -> UnlistedOpeners:
     )
 
 
-def openers(query: Query, view: View) -> UnlistedOpeners:
-    """Return who has device files open; with ``--user`` leave what is theirs, in the view too."""
-    loose = unlisted_openers(view)
-    if query.user:
-        people = user_filter.People(query.user)
-        loose = structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
-        current_state.of_users(view, query)
-    return loose
-
-
-def idle_view(query: Query) -> View:
-    """Return what the daemon lists; without a daemon, what one look can prove.
+def idle_memory(query: Query) -> tuple[View, UnlistedOpeners]:
+    """Return what the daemon lists, or one look can prove, and who has device files open.
 
     Raises
     ------
     GpuwatchdError
         When no GPU was found anywhere, or none that ``--gpu`` names.
     """
+    view = _idle_view(query)
+    loose = unlisted_openers(view)
+    if query.user:
+        people = user_filter.People(query.user)
+        loose = structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
+        current_state.of_users(view, query)
+    return view, loose
+
+
+def _idle_view(query: Query) -> View:
     state, _ = current_state.read_state()
     if state is not None and current_state.alive(state):
         return current_state.load_view(query, everybody=True)
@@ -200,15 +200,3 @@ def idle_view(query: Query) -> View:
     )
     view.warnings.append(("one-look", once))
     return view
-
-
-def is_known(item: LiveDevice) -> bool:
-    """Return whether a process list is of now, and not only remembered."""
-    if item.reading is not None and item.reading.per_instance:
-        return True
-    return item.processes is not None and item.processes_age_s is None
-
-
-def since_s(view: View) -> float | None:
-    """Return since when somebody has been looking."""
-    return view.taken_at_s if view.source == "direct" else view.daemon.started_at_s

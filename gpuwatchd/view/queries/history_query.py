@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple, cast, get_args
 import msgspec
 
 from gpuwatchd.core.errors import StoreError
-from gpuwatchd.core.model import DeviceReading, Event, EventKind, ProcessInfo, Series, Subject
+from gpuwatchd.core.model import (
+    DeviceReading,
+    Event,
+    EventKind,
+    ProcessInfo,
+    Series,
+    Subject,
+    limit_of,
+)
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store import reader as store
 from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
@@ -115,7 +123,7 @@ def judged(
         return None
     from gpuwatchd.view.queries.current_state import View  # noqa: PLC0415 - look imports us
 
-    view = View("database", newest_s, devices)
+    view = View("database", newest_s, tuple(devices))
     view.warnings.append(
         ("from-history", "evaluated from the history, without the daemon's alerts")
     )
@@ -357,7 +365,7 @@ def series_of(
         subject=subject,
         t_s=known.at_s,
         used_bytes=known.used_bytes,
-        limit_bytes=None if free_bytes is None else float(known.used_bytes[-1]) + free_bytes,
+        limit_bytes=limit_of(float(known.used_bytes[-1]), free_bytes),
         total_bytes=None if total_bytes is None else float(total_bytes),
         framework=framework,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.view.queries import alert_order, current_state, user_filter
@@ -26,30 +28,29 @@ _ROUNDING_S = 1.0
 _STAGES = {"pending": 1, "watch": 2, "firing": 3}
 
 
-class Incidents:
+class Incidents(msgspec.Struct, eq=False):
     """Alerts, open ones first and the worst of them first, with what is missing."""
 
-    def __init__(self) -> None:
-        self.alerts: list[Alert] = []
-        self.devices: dict[str, Device] = {}
-        self.words: list[UserLabel] = []
-        """What the user said of alerts and did not take back, oldest first."""
-        self.known: set[ProcessKey] = set()
-        """Processes whose program would be known again."""
-        self.source = "state-file"
-        self.warnings: list[tuple[str, str]] = []
-        self.trouble: StoreError | None = None
-        """Why there is no history."""
-        self.silences: tuple[Silence, ...] = ()
-        """Those in force."""
-        self.untold: frozenset[str] = frozenset()
-        """Keys of open alerts that were to be told and have reached nobody."""
-        self.channels: tuple[ChannelHealth, ...] = ()
-        """How the channels of a running daemon do."""
-        self.infos: dict[ProcessKey, ProcessInfo] = {}
-        """Who processes are."""
-        self.holders: list[tuple[str, ProcessInfo]] = []
-        """(UUID of a GPU, who holds memory there) as the live state has it."""
+    alerts: list[Alert] = []
+    devices: dict[str, Device] = {}
+    words: list[UserLabel] = []
+    """What the user said of alerts and did not take back, oldest first."""
+    known: set[ProcessKey] = set()
+    """Processes whose program would be known again."""
+    source: str = "state-file"
+    warnings: list[tuple[str, str]] = []
+    trouble: StoreError | None = None
+    """Why there is no history."""
+    silences: tuple[Silence, ...] = ()
+    """Those in force."""
+    untold: frozenset[str] = frozenset()
+    """Keys of open alerts that were to be told and have reached nobody."""
+    channels: tuple[ChannelHealth, ...] = ()
+    """How the channels of a running daemon do."""
+    infos: dict[ProcessKey, ProcessInfo] = {}
+    """Who processes are."""
+    holders: list[tuple[str, ProcessInfo]] = []
+    """(UUID of a GPU, who holds memory there) as the live state has it."""
 
     def wanted(self, query: Query, alert: Alert) -> bool:
         """Return whether ``--gpu`` lets an alert through."""

@@ -1,19 +1,18 @@
 """Labelling an alert as normal or as a leak, and taking it back.
 
-A label is one row that this program writes into the history itself (see :mod:`store.labels`); a
+A label is one row that this program writes into the history itself (see :mod:`store.tables`); a
 running daemon notices it within a tick, one that is stopped when it starts.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import structs
 
-from gpuwatchd.core import text, units
+from gpuwatchd.core import text
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.view.answers import envelope
 from gpuwatchd.view.queries import current_state, incidents, silence_changes, state_location
 from gpuwatchd.view.queries.user_filter import user
 
@@ -61,7 +60,8 @@ def label(named: str, word: Literal["normal", "leak"], why: str | None) -> Label
         why=silence_changes.because(why) or None,
         who=user(),
     )
-    with state_location.writing() as place:
+    because = [f"--why={given.why}"] if given.why else []
+    with state_location.writing("feedback", alert.key, word, *because) as place:
         kept = checked_connection.transaction(place.state_dir, tables.write_label, given)
     learned = alert.subject.process is not None and alert.subject.process in found.known
     return Labelled(kept, alert, learned, current_state.running())
@@ -94,7 +94,7 @@ def unlabel(named: str) -> UserLabel:
             raise none from error
     last = next(label for label in reversed(found.words) if label.alert_key == key)
     now_s = time.time()
-    with state_location.writing() as place:
+    with state_location.writing("feedback", "undo", key) as place:
         undone = checked_connection.transaction(place.state_dir, tables.remove_label, key, now_s)
     if not undone:
         raise none
@@ -113,16 +113,3 @@ def labels(*, every: bool = False) -> list[UserLabel]:
 
     with history_query.reader() as history:
         return history.user_labels(all_of_them=every)[::-1]
-
-
-def entry(label: UserLabel) -> dict[str, Any]:
-    """Return a label as JSON."""
-    return {
-        "key": text.clean(label.alert_key),
-        "title": text.clean(label.title),
-        "opened_at": units.instant(label.opened_at_s),
-        "device_uid": text.clean(label.subject.device_uid),
-        "process": envelope.process_json(label.subject.process),
-        "on_host": label.subject.host,
-        **envelope.word_json(label),
-    }

@@ -1,12 +1,18 @@
-"""What the live state and the alerts answer: one function per question, for programs."""
+"""What the live state and the alerts answer: one function per question, for programs.
+
+Each raises :class:`.GpuwatchdError` where there is nothing to answer from, what is named is not
+there or not one thing, or the history cannot be written.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gpuwatchd.core.errors import FAILED, FINDINGS, OK
-from gpuwatchd.view.answers import envelope, payload
+from gpuwatchd.core.errors import FINDINGS, OK
+from gpuwatchd.view.answers import alerts as structs
+from gpuwatchd.view.answers.current import Predict, Status, observed
+from gpuwatchd.view.answers.envelope import Answered, answer_of
 from gpuwatchd.view.queries import (
     alert_order,
     current_state,
@@ -18,12 +24,13 @@ from gpuwatchd.view.queries import (
     user_filter,
 )
 from gpuwatchd.view.text import alert_details
-from gpuwatchd.view.text import status as status_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.core.model import Alert
+    from gpuwatchd.view.answers.base import Answer
+    from gpuwatchd.view.answers.current import ObservedDevices
     from gpuwatchd.view.queries.incidents import Incidents
     from gpuwatchd.view.query import Query
 
@@ -31,58 +38,30 @@ _RANK: Final = {"info": 0, "warning": 1, "critical": 2}
 _DAY_S: Final = 86400.0
 
 
-class Answered(NamedTuple):
-    """An answer, and what it comes to."""
-
-    answer: Any
-    exit_code: int = OK
-    """As of the verb with ``--exit-code``: 1 where no GPU could be read, 3 for findings."""
-
-
-def status(query: Query, pids: Sequence[int] = ()) -> Answered:
-    """Return every GPU now; of some processes those alone.
-
-    Raises
-    ------
-    GpuwatchdError
-        When no GPU was found, none is what the query names, or no process has one of the pids.
-    """
+def status(
+    query: Query, pids: Sequence[int] = (), *, kind: type[ObservedDevices] = Status
+) -> Answered:
+    """Return every GPU now; of some processes those alone."""
     view = current_state.load_view(query)
     current_state.narrow(view, pids)
-    answer = status_text.answer("status", view)
-    if all(item.reading is None for item in view.devices):
-        return Answered(answer, FAILED)
-    leaks = current_state.leaks(view, whole=not pids and not query.user)
-    return Answered(answer, FINDINGS if leaks else OK)
+    return Answered(observed(kind, view), current_state.exit_code(view, query, pids))
 
 
 def predict(query: Query, pids: Sequence[int] = ()) -> Answered:
-    """Return the same with a verdict in any case: without a live state, from the history.
-
-    Raises
-    ------
-    GpuwatchdError
-        As with :func:`status`, and when there is nothing to judge.
-    """
+    """Return the same with a verdict in any case: without a live state, from the history."""
     view = subjects.judged_view(query)
     current_state.narrow(view, pids)
-    leaks = current_state.leaks(view, whole=not pids and not query.user)
-    return Answered(status_text.answer("predict", view), FINDINGS if leaks else OK)
+    leaks = current_state.leaks(view, query, pids)
+    return Answered(observed(Predict, view), FINDINGS if leaks else OK)
 
 
-def zombies(query: Query) -> Answered:
-    """Return idle memory, and who has device files open.
+def idle_memory(query: Query) -> Answered:
+    """Return idle memory, and who has device files open."""
+    from gpuwatchd.view.answers.idle_memory import IdleMemory, idle_memory  # noqa: PLC0415 - as below
+    from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - what reads /proc
 
-    Raises
-    ------
-    GpuwatchdError
-        When no GPU was found anywhere, or none is what the query names.
-    """
-    from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - it reads /proc
-
-    view = direct_holdings.idle_view(query)
-    loose = direct_holdings.openers(query, view)
-    answer = envelope.answer("zombies", payload.idle_json(view, loose), view=view)
+    view, loose = direct_holdings.idle_memory(query)
+    answer = answer_of(IdleMemory, idle_memory(view, loose), view=view)
     return Answered(answer, FINDINGS if view.holdings else OK)
 
 
@@ -93,17 +72,13 @@ def explain(query: Query, target: str | None = None) -> Answered:
     ----------
     target
         A GPU, a pid or an alert; None for the worst verdict.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is nothing to explain, or nothing that fits.
     """
+    from gpuwatchd.view.answers.explanation import Explain, explained  # noqa: PLC0415 - as below
     from gpuwatchd.view.text import explanation  # noqa: PLC0415 - numpy and SQLite come with it
 
     case, warnings = explanation.case_of(query, target)
-    data = explanation.as_json(case, explanation.sections(case), explanation.steps(case))
-    return Answered(envelope.answer("explain", data, view=case.view, warnings=warnings))
+    data = explained(case, explanation.sections(case), explanation.steps(case))
+    return Answered(answer_of(Explain, data, view=case.view, warnings=warnings))
 
 
 def alerts(
@@ -123,15 +98,13 @@ def alerts(
         Not older than this (epoch seconds); by default any that are open, else a week.
     severity
         Of this severity and above.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is neither a live state nor a history.
     """
     found, chosen = chosen_alerts(query, only_open=only_open, since_s=since_s, severity=severity)
-    data = [alert_details.as_json(alert, found) for alert in chosen]
-    answer = envelope.answer("alerts", data, source=found.source, warnings=found.warnings)
+    from gpuwatchd.view.queries import cost_entries  # noqa: PLC0415 - prices come with it
+
+    counted = cost_entries.up_to_now(query, chosen)
+    data = tuple(structs.alert(alert, found) for alert in counted)
+    answer = answer_of(structs.Alerts, data, source=found.source, warnings=found.warnings)
     return Answered(answer, FINDINGS if alert_order.shown(chosen) else OK)
 
 
@@ -159,34 +132,28 @@ def alert(query: Query, key: str) -> Answered:
     ----------
     key
         Its id or key, a unique part of the key, a pid, or "latest".
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is none, or more than one.
     """
     found = incidents.gather(0.0, only_open=False)
-    story = alert_details.load(query, incidents.pick(found.alerts, key), found)
-    data = alert_details.as_json(story.alert, found, story)
-    return Answered(envelope.answer("alerts", data, source=found.source, warnings=found.warnings))
+    record = alert_details.load(query, incidents.pick(found.alerts, key), found)
+    data = structs.alert(record.alert, found, record)
+    return Answered(
+        answer_of(structs.AlertShown, data, source=found.source, warnings=found.warnings)
+    )
 
 
 def snoozes(_: Query, *, every: bool = False) -> Answered:
-    """Return what is snoozed, the newest first; ``every``: also what is over or was cleared.
-
-    Raises
-    ------
-    StoreError
-        When there is no usable history.
-    """
+    """Return what is snoozed, the newest first; ``every``: also what is over or was cleared."""
     now_s = time.time()
     silences, known = silence_changes.standing(now_s, every=every)
-    data = [
-        silence_changes.entry(silence, silence_changes.fitting(silence, known), now_s, known)
+    data = tuple(
+        structs.silence_entry(
+            silence,
+            silence_changes.state_of(silence, now_s, known),
+            silence_changes.fitting(silence, known),
+        )
         for silence in silences
-    ]
-    pairs = state_location.service_warnings()
-    return Answered(envelope.answer("snooze", data, source="database", warnings=pairs))
+    )
+    return _recorded(structs.Snooze, data, state_location.service_warnings())
 
 
 def snooze(
@@ -215,69 +182,45 @@ def snooze(
     ------
     BadRequest
         When that cannot be: one sentence.
-    GpuwatchdError
-        When there is no such alert, no history, or it cannot be written.
     """
     snoozed = silence_changes.snooze(
         query.gpu, rule, for_, named=alert, why=why, even_critical=even_critical
     )
-    entry = silence_changes.entry(snoozed.silence, snoozed.fits, snoozed.at_s)
-    data = [entry | {"daemon_running": snoozed.running}]
-    return Answered(envelope.answer("snooze", data, source="database"))
+    entry = structs.silence_entry(
+        snoozed.silence, "in-force", snoozed.fits, daemon_running=snoozed.running
+    )
+    return _recorded(structs.Snooze, (entry,))
 
 
 def unsnooze(_: Query, target: str | None) -> Answered:
-    """Take back the silences that a number or an alert names, or with None all of them.
-
-    Raises
-    ------
-    GpuwatchdError
-        When nothing of that name is snoozed, or the history cannot be written.
-    """
-    cleared = silence_changes.clear(target)
-    data = [
-        silence_changes.entry(silence, (), cleared.at_s) | {"state": "cleared"}
-        for silence in cleared.silences
-    ]
-    return Answered(envelope.answer("snooze", data, source="database"))
+    """Take back the silences that a number or an alert names, or with None all of them."""
+    silences = silence_changes.clear(target).silences
+    data = tuple(structs.silence_entry(silence, "cleared") for silence in silences)
+    return _recorded(structs.Snooze, data)
 
 
 def labels(_: Query, *, every: bool = False) -> Answered:
-    """Return the labels of alerts, newest first; ``every``: also those that were taken back.
-
-    Raises
-    ------
-    StoreError
-        When there is no usable history.
-    """
-    data = [label_changes.entry(label) for label in label_changes.labels(every=every)]
-    pairs = state_location.service_warnings()
-    return Answered(envelope.answer("feedback", data, source="database", warnings=pairs))
+    """Return the labels of alerts, newest first; ``every``: also those that were taken back."""
+    data = tuple(map(structs.label_entry, label_changes.labels(every=every)))
+    return _recorded(structs.Feedback, data, state_location.service_warnings())
 
 
 def label(
     _: Query, alert: str, word: Literal["normal", "leak"], why: str | None = None
 ) -> Answered:
-    """Mark an alert as normal or as a leak.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is no such alert, it is not about growth, or the history cannot be written.
-    """
+    """Mark an alert as normal or as a leak."""
     labelled = label_changes.label(alert, word, why)
-    more = {"program_known": labelled.learned, "daemon_running": labelled.running}
-    data = [label_changes.entry(labelled.label) | more]
-    return Answered(envelope.answer("feedback", data, source="database"))
+    entry = structs.label_entry(
+        labelled.label, program_known=labelled.learned, daemon_running=labelled.running
+    )
+    return _recorded(structs.Feedback, (entry,))
 
 
 def unlabel(_: Query, target: str) -> Answered:
-    """Take the label of an alert back.
+    """Take the label of an alert back."""
+    return _recorded(structs.Feedback, (structs.label_entry(label_changes.unlabel(target)),))
 
-    Raises
-    ------
-    GpuwatchdError
-        When there is no such alert, it has none, or the history cannot be written.
-    """
-    data = [label_changes.entry(label_changes.unlabel(target))]
-    return Answered(envelope.answer("feedback", data, source="database"))
+
+def _recorded(kind: type[Answer], data: Any, warnings: Sequence[tuple[str, str]] = ()) -> Answered:
+    """Return what the history answers."""
+    return Answered(answer_of(kind, data, source="database", warnings=warnings))

@@ -13,7 +13,7 @@ from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers import charts, costs
 from gpuwatchd.view.answers import history as rows
 from gpuwatchd.view.answers.base import DeviceId, fill
-from gpuwatchd.view.answers.envelope import answer_of
+from gpuwatchd.view.answers.envelope import Answered, answer_of
 from gpuwatchd.view.queries import (
     chart_selection,
     cost_entries,
@@ -38,13 +38,6 @@ _DAY_S = 86_400.0
 _ROUND_S = (60, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 604800)
 MOST_ROWS = 48
 """Of a device's table that is fitted to its time."""
-
-
-class Answered(NamedTuple):
-    """An answer, and the exit code that goes with it."""
-
-    answer: Answer
-    exit_code: int = 0
 
 
 class EmptySpan(ValueError):
@@ -135,17 +128,19 @@ class History:
         people = user_filter.People(query.user) if query.user else None
         self.processes = Processes(pids, people)
 
-    def queries(self) -> list[str]:
-        """Return what is asked of the database, for those who go on with sqlite3 themselves."""
+    def queries(self, *, fit: bool = False) -> list[str]:
+        """Return what :meth:`read` asks of the database, for those who go on with sqlite3."""
         from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
 
+        since_s, until_s = self._span
+        bucket_s = _width(until_s - since_s) if fit else self._bucket_s
         queries = []
         with history_query.reader() as reader:
             for device in self._devices(reader):
                 if self.processes:
-                    reader.process_rows(device.uid, *self._span)
+                    reader.process_rows(device.uid, since_s, until_s)
                 else:
-                    reader.device_rows(device.uid, *self._span, self._bucket_s)
+                    reader.device_rows(device.uid, since_s, until_s, bucket_s)
                 queries.append(reader.last_query)
         return queries
 

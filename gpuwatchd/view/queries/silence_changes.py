@@ -1,20 +1,19 @@
 """Setting a silence and taking it back: what the verb, the live screen and its page have in common.
 
-A silence is one row that this program writes into the history itself (see :mod:`store.silences`); a
+A silence is one row that this program writes into the history itself (see :mod:`store.tables`); a
 running daemon notices it within a tick, one that is stopped when it starts.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import structs
 
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import Matcher, Silence
-from gpuwatchd.view.answers import envelope
 from gpuwatchd.view.queries import current_state, incidents, state_location, user_filter
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from gpuwatchd.view.blocks import Page, Part
 
 UNTIL_RESOLVED = "until-resolved"
+State = Literal["in-force", "over", "cleared"]
 TERMS = ("1h", "8h", "2d", UNTIL_RESOLVED)
 """How long people are offered."""
 WHY_CHARS = 200
@@ -60,7 +60,7 @@ def snooze(
     why: str | None = None,
     even_critical: bool = False,
 ) -> Snoozed:
-    """Set a silence of an alert, or of what fits a rule.
+    """Set a silence of the alert that is named, or of what fits a rule.
 
     Parameters
     ----------
@@ -68,10 +68,6 @@ def snooze(
         GPUs that the rule names beside its conditions.
     conditions
         The rule: :data:`CONDITIONS`, of which each may be absent.
-    term
-        For how long.
-    named
-        The alert, in place of a rule.
 
     Raises
     ------
@@ -121,12 +117,7 @@ def _matcher(gpus: Sequence[str], conditions: Mapping[str, str | None]) -> Match
 
 
 def standing(now_s: float, *, every: bool = False) -> tuple[list[Silence], list[Alert]]:
-    """Return the silences in force, newest first, and the alerts of the last weeks.
-
-    Parameters
-    ----------
-    every
-        Also those that are over or were cleared.
+    """Return the silences in force, newest first, or every one, and the alerts of the last weeks.
 
     Raises
     ------
@@ -150,7 +141,6 @@ class Cleared(NamedTuple):
     """Those of the last weeks."""
     in_force: int
     """How many were in force until now."""
-    at_s: float
 
 
 def clear(which: str | None) -> Cleared:
@@ -166,7 +156,7 @@ def clear(which: str | None) -> Cleared:
     chosen = silences if which is None else _chosen(silences, which)
     count = take_back(chosen, now_s)
     cleared = [structs.replace(silence, cleared_at_s=now_s) for silence in chosen]
-    return Cleared(cleared, alerts, count, now_s)
+    return Cleared(cleared, alerts, count)
 
 
 def _chosen(silences: Sequence[Silence], which: str) -> list[Silence]:
@@ -278,8 +268,19 @@ def keep(silence: Silence) -> Silence:
     """
     from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
-    with state_location.writing() as place:
+    with state_location.writing(*_words(silence)) as place:
         return checked_connection.transaction(place.state_dir, tables.write_silence, silence)
+
+
+def _words(silence: Silence) -> list[str]:
+    """Return the verb that sets a silence."""
+    matcher = silence.matcher
+    given = ((name, getattr(matcher, name)) for name in CONDITIONS)
+    rule = [matcher.key] if matcher.key else [f"--{name}={value}" for name, value in given if value]
+    minutes = round((silence.until_at_s - silence.from_at_s) / 60)
+    more = ["--even-critical"] if silence.even_critical else []
+    more += [f"--why={silence.why}"] if silence.why else []
+    return ["snooze", *rule, UNTIL_RESOLVED if silence.until_resolved else f"{minutes}m", *more]
 
 
 def take_back(standing: Sequence[Silence], now_s: float) -> int:
@@ -295,7 +296,7 @@ def take_back(standing: Sequence[Silence], now_s: float) -> int:
     from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
     rows = tuple(silence.row for silence in standing if silence.row is not None)
-    with state_location.writing() as place:
+    with state_location.writing("snooze", "clear", *map(str, rows)) as place:
         return (
             checked_connection.transaction(place.state_dir, tables.end_silences, rows, now_s)
             if rows
@@ -349,7 +350,7 @@ def fitting(silence: Silence, alerts: Sequence[Alert]) -> list[Alert]:
     return list(found.values())
 
 
-def state_of(silence: Silence, now_s: float, alerts: Sequence[Alert] = ()) -> str:
+def state_of(silence: Silence, now_s: float, alerts: Sequence[Alert] = ()) -> State:
     """Return whether a silence is in force, over, or taken back.
 
     Parameters
@@ -382,27 +383,6 @@ def called(matcher: Matcher, alerts: Sequence[Alert]) -> str:
     """Return what a silence is about: the title of its alert where it is known, else its rule."""
     titles = (alert.title for alert in reversed(alerts) if alert.key == matcher.key and alert.title)
     return next(titles, "") or rule_of(matcher)
-
-
-def entry(
-    silence: Silence, fits: Sequence[Alert], now_s: float, alerts: Sequence[Alert] = ()
-) -> dict[str, Any]:
-    """Return a silence as JSON."""
-    matcher = {
-        name: text.clean(value)
-        for name in ("key", *CONDITIONS)
-        if (value := getattr(silence.matcher, name))
-    }
-    return {
-        "id": silence.row,
-        "matcher": matcher,
-        "state": state_of(silence, now_s, alerts),
-        **envelope.fields(silence, "from_at until_at until_resolved even_critical"),
-        "who": envelope.maybe(silence.who or None),
-        "why": envelope.maybe(silence.why or None),
-        "cleared_at": units.instant(silence.cleared_at_s),
-        "fits": [text.clean(alert.key) for alert in fits],
-    }
 
 
 def show(out: Page, silence: Silence, alerts: Sequence[Alert], now_s: float) -> None:

@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -39,8 +38,6 @@ _STATE: Final = "state.json"
 _HISTORY: Final = "history.db"
 """As in store.schema, whose import costs more than a look."""
 _MAX_BYTES: Final = 64 * 2**20
-asked_as: ContextVar[tuple[str, ...]] = ContextVar("asked_as", default=())
-"""The words of the verb that a server answers for; empty where a person has typed it."""
 
 
 class Place:
@@ -222,11 +219,17 @@ def _proc_stat(pid: int) -> tuple[bool, float | None]:
 
 
 @contextmanager
-def writing() -> Iterator[Place]:
+def writing(*words: str) -> Iterator[Place]:
     """Yield where something is to be written, as the user that owns it.
 
     Root writes as the owner of the directory: a file of root's would lock the daemon out, and a
     link that the owner had planted there could lead anywhere.
+
+    Parameters
+    ----------
+    words
+        The verb that writes the same, and its arguments: for the hint of a refusal, where no person
+        has typed that verb.
 
     Raises
     ------
@@ -247,7 +250,7 @@ def writing() -> Iterator[Place]:
         yield place
         return
     if mine != 0:
-        raise _not_yours(place, stat_result.st_uid)
+        raise _not_yours(place, stat_result.st_uid, words)
     with _acting_as(stat_result, place.state_dir):
         yield place
 
@@ -274,7 +277,7 @@ def _acting_as(owner: os.stat_result, directory: Path) -> Iterator[None]:
         os.setgroups(groups)
 
 
-def _not_yours(place: Place, owner: int) -> NotAllowed:
+def _not_yours(place: Place, owner: int, words: tuple[str, ...]) -> NotAllowed:
     import shlex  # noqa: PLC0415 - only for a refusal
 
     from gpuwatchd.service import account  # noqa: PLC0415
@@ -288,9 +291,12 @@ def _not_yours(place: Place, owner: int) -> NotAllowed:
             "write to it"
         )
     own = os.path.basename(sys.argv[0]) == "gpuwatchctl"  # noqa: PTH119
-    typed = asked_as.get() or sys.argv[1:]  # a server was called otherwise
-    words = shlex.join(typed) if own else "..."
+    typed = sys.argv[1:] if own else ["..."]
+    if words and words[0] not in typed:  # the live screen or the page asks
+        typed = list(words)
     # sudo takes these away, and the verb would be about another place.
     named = [f"{name}={os.environ[name]}" for name in _DIRECTORIES if os.environ.get(name)]
     program = shlex.join([*(["env", *named] if named else []), account.ourselves()])
-    return NotAllowed(why, hint=f"an administrator may: sudo -u {user} {program} {words}")
+    return NotAllowed(
+        why, hint=f"an administrator may: sudo -u {user} {program} {shlex.join(typed)}"
+    )

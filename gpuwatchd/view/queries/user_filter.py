@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -73,10 +73,6 @@ class Others:
         plural = "process" if self.count == 1 else "processes"
         held = f"others hold {least}{units.size(self.held_bytes)} in {self.count} {plural}"
         return f"{own}; {held}" if own else held
-
-    def json(self) -> dict[str, Any]:
-        """Return it for programs; the sum is null where a part of it is unknown."""
-        return {"processes": self.count, "held_bytes": self.held_bytes if self.whole else None}
 
 
 def only(view: View, wishes: Sequence[str]) -> None:

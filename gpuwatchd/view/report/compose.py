@@ -166,8 +166,8 @@ def _idle(period: Period) -> str:
 
 
 def _money(period: Period) -> str:
-    text = tables.at_stake(period)
-    unknown = ' "+ ?" stands for GPUs whose price is unknown.' if "+ ?" in text else ""
+    text, partial = tables.at_stake(period)
+    unknown = ' "+ ?" stands for GPUs whose price is unknown.' if partial else ""
     return f"At stake: {text}.{unknown}" if text else ""
 
 

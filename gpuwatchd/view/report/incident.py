@@ -12,6 +12,7 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.core.model import Finding, ProcessInfo
+from gpuwatchd.core.model.findings import STALE_S
 from gpuwatchd.view.queries.incidents import OPEN
 from gpuwatchd.view.report import document, report_charts
 from gpuwatchd.view.text import verdict_text
@@ -32,7 +33,6 @@ _KINDS = {"leak": 0, "gpu": 1, "held": 2}
 _BEFORE, _AFTER = 0.25, 0.1
 """A chart begins and ends so much of the incident's length before and after it."""
 _LEAST_S = 900.0
-_FRESH_S = 600.0
 _LONGEST_S = 30 * 86_400.0
 
 
@@ -297,7 +297,7 @@ def _with_forecast(picture: Picture, finding: Finding) -> Picture:
         level_bytes=level,
         rate_bytes_per_s=finding.rate_bytes_per_s,
         onset_at_s=finding.onset_at_s,
-        limit_bytes=finding.limit_bytes,
+        limit_bytes=picture.limit_bytes,
         low_s=finding.eta.low_s,
         mid_s=finding.eta.mid_s,
         high_s=finding.eta.high_s,
@@ -336,7 +336,7 @@ def foreseen(incident: Incident, *, now_s: float) -> str:
 
 def is_old(finding: Finding, *, now_s: float) -> bool:
     """Say whether a judgement is of a while ago, so that the time it leaves has run on since."""
-    return now_s - finding.judged_at_s > _FRESH_S
+    return now_s - finding.judged_at_s > STALE_S
 
 
 def outcome(incident: Incident, *, now_s: float) -> str:

@@ -111,7 +111,7 @@ class Period:
         if self.view is not None and self.present:
             return self.view
         return current_state.View(
-            "database", self.asked.until_s, [self.item(device) for device in self.devices]
+            "database", self.asked.until_s, tuple(self.item(device) for device in self.devices)
         )
 
 
@@ -137,6 +137,7 @@ def gather(query: Query, asked: Asked) -> Period:
     if query.user:
         found.keep_of(user_filter.People(query.user))
     bill = cost_entries.gather(query, asked.since_s)
+    found.alerts = [cost_entries.counted(bill, alert) for alert in found.alerts]
     period = Period(query, asked, found, bill)
     period.view = _view(query)
     # That no daemon runs is found by several, and said once.

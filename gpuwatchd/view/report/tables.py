@@ -176,9 +176,9 @@ def costs(period: Period) -> Iterator[Plain]:
         yield Says(text=f"Note: {sentence}.", tone="warn")
 
 
-def at_stake(period: Period) -> str:
-    """Return what is at risk, lost and held idle, each in money; "" where it is nothing."""
-    parts = []
+def at_stake(period: Period) -> tuple[str, bool]:
+    """Return what is at risk, lost and held idle, in money, and whether some of it is unknown."""
+    parts, partial = [], False
     for what in _STAKE:
         entries = period.bill.of(what)
         if not entries:
@@ -189,8 +189,9 @@ def at_stake(period: Period) -> str:
             text = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
         else:
             text = cost_text.partly(period.bill, usd, found.known_usd)
+            partial |= usd is None
         parts.append(f"{text} {cost_text.SHORT[what]}")
-    return ", ".join(parts)
+    return ", ".join(parts), partial
 
 
 def lost_or_at_risk(period: Period) -> str:

@@ -1,30 +1,29 @@
-"""Everything about one alert: when, why, what was decided, and what arrived where."""
+"""Alerts: one a line, and everything about one: when, why, what was decided, what arrived."""
 
 from __future__ import annotations
 
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.view import blocks
-from gpuwatchd.view.answers import envelope, payload
-from gpuwatchd.view.answers.envelope import maybe
 from gpuwatchd.view.queries import incidents
 from gpuwatchd.view.text import delivery_text, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.core.model import Alert, Cost, Decision, Delivery
+    from gpuwatchd.core.model import Alert, Decision, Delivery
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.incidents import Incidents
     from gpuwatchd.view.query import Query
 
 _MOST = 30
 """Decisions that are told; the newest."""
+_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
 Line = tuple[str, str, str]
 """Label, sentence, style."""
 
@@ -32,7 +31,6 @@ Line = tuple[str, str, str]
 class Label(StrEnum):
     """Labels of what other pages say elsewhere, or in other words."""
 
-    GROWTH_SINCE = "growth since"
     GROWTH = "growth"
     FULL_IN = "full in"
     JUDGEMENT = "judgement"
@@ -80,7 +78,7 @@ def load(query: Query, alert: Alert, found: Incidents) -> AlertRecord:
     """Return an alert with its cost until now, and what was decided and delivered of it."""
     from gpuwatchd.view.queries import cost_entries, history_query  # noqa: PLC0415 - SQLite comes with it
 
-    alert = cost_entries.up_to_now(query, alert)
+    (alert,) = cost_entries.up_to_now(query, [alert])
     try:
         with history_query.reader() as history:
             mine = found.opening(alert)
@@ -135,7 +133,7 @@ def _facts(story: AlertRecord, now_s: float) -> list[Line]:
     facts: list[tuple[str, str]] = [
         (Label.ID, f"{alert.code}  {alert.key}"),
         (Label.STATE, f"{alert.state}, {alert.severity}"),
-        (Label.GROWTH_SINCE, verdict_text.growth_since(alert, now_s=now_s)),
+        verdict_text.growth_since(alert, now_s=now_s),
     ]
     facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
     facts += [
@@ -183,7 +181,7 @@ def _silent(alert: Alert, found: Incidents, now_s: float) -> str:
 def _why_quiet(alert: Alert) -> str:
     """Return why nothing was sent although something was seen; "" when something was."""
     if alert.notices or alert.state == "resolved":
-        return "" if alert.notices else "it was over before a notice was due"
+        return "" if alert.notices else "it was resolved before a message was due"
     if alert.state in {"pending", "watch"}:
         return "the evidence is not strong enough for an alert yet; a watch is shown, not sent"
     return "the first message waits, in case it resolves quickly"
@@ -218,71 +216,48 @@ def _notification_lines(story: AlertRecord, now_s: float) -> list[Line]:
     return found
 
 
-def as_json(alert: Alert, found: Incidents, story: AlertRecord | None = None) -> dict[str, Any]:
-    """Return one alert; without ``story`` what was decided and delivered was not asked for."""
-    process = alert.subject.process
+# Alerts, one line each.
+
+
+def table(out: Page, alerts: Sequence[Alert], found: Incidents, *, only_open: bool) -> None:
+    """Write alerts, one line each, and what is silent."""
+    for _, sentence in found.warnings:
+        out.flow([(f"! {sentence}", "yellow")])
     now_s = time.time()
-    silence = found.silence(alert, now_s)
-    deliveries = None if story is None else story.deliveries
-    decided = None if story is None else story.decisions
-    return {
-        "id": alert.code,
-        **envelope.fields(alert, "key kind state severity title"),
-        "device_uid": text.clean(alert.subject.device_uid),
-        "process": envelope.process_json(process),
-        "user": maybe(found.user(alert) or None),
-        "unattributed": alert.subject.unattributed,
-        "on_host": alert.subject.host,
-        **envelope.fields(
-            alert,
-            "opened_at watch_at firing_at resolved_at changed_at notices next_notice_at",
-        ),
-        "held_back": text.clean(alert.held_back) or None,
-        "group": text.clean(alert.group) or None,
-        "flaps": alert.flaps,
-        "inhibited_by": text.clean(alert.inhibited_by) or None,
-        "silence": None if silence is None else payload.silence_json(silence),
-        "reached_nobody": alert.key in found.untold,
-        "ended": text.clean(alert.ended) or None,
-        "feedback": None if (word := found.user_label(alert)) is None else envelope.word_json(word),
-        "cost": None if alert.cost is None else _cost_json(alert.cost),
-        "verdict": envelope.verdict_json(alert.finding),
-        "decisions": None
-        if decided is None
-        else [_decision_json(decision) for decision in decided],
-        "deliveries": None
-        if deliveries is None
-        else [_delivery_json(delivery) for delivery in deliveries],
-    }
+    for alert in alerts:
+        out.flow(line(alert, found, now_s), rest=" " * 8)
+        if out.verbose:
+            out.flow([(alert.key, "dim")], first=" " * 8, rest=" " * 8)
+    for silence in found.silences:
+        text = delivery_text.silence(silence, now_s=now_s, alerts=found.alerts)
+        out.flow(blocks.sentence(f"silent: {text}", "dim"), rest="  ", gap=" ")
+    if not alerts:
+        out.line(
+            "no open alert; alerts --all lists the resolved ones"
+            if only_open
+            else "no alert in this period"
+        )
+    elif not out.quiet:
+        out.flow([(f"gpuwatchctl alerts show {alerts[0].code} shows the first in full", "dim")])
 
 
-def _cost_json(of: Cost) -> dict[str, Any]:
-    return {
-        "line": text.clean(cost.line(of)),
-        **envelope.fields(of, "spent_usd at_risk_usd gpu_hours at_risk_gpu_hours since since_at"),
-        "basis": text.clean(of.basis) or None,
-    }
-
-
-def _decision_json(decision: Decision) -> dict[str, Any]:
-    return {
-        **envelope.fields(decision, "at kind notice"),
-        "channel": text.clean(decision.target) or None,
-        "reason": text.clean(decision.reason),
-    }
-
-
-def _delivery_json(delivery: Delivery) -> dict[str, Any]:
-    return {
-        "channel": text.clean(delivery.channel),
-        "notice": delivery.message.notice,
-        **envelope.fields(delivery, "state attempts created_at sent_at next_try_at"),
-        "error": text.clean(delivery.error) if delivery.error else None,
-        "known": text.clean(delivery.known) or None,
-        "held": text.clean(delivery.held) or None,
-        "fallback_of": text.clean(delivery.fallback_of) or None,
-        "message_id": text.clean(delivery.message.id),
-        "subject": text.clean(delivery.message.subject),
-        "also": [text.clean(key) for key in delivery.message.also],
-        "dry_run": delivery.dry_run,
-    }
+def line(alert: Alert, found: Incidents, now_s: float) -> list[blocks.Part]:
+    """Return one alert in a line: what it is, then what became of it."""
+    ended = alert.resolved_at_s
+    until = f" - {units.clock(ended, now_s=now_s)}" if ended is not None else ""
+    rate = verdict_text.growth(alert.finding.rate_bytes_per_s)
+    calm = verdict_text.calmed(alert, now_s=now_s)
+    shape = f"{alert.finding.pattern}, {calm}" if calm else f"{rate} {alert.finding.pattern}"
+    return [
+        (alert.code, "cyan"),
+        (f"{alert.state} {alert.severity}", _STYLE[alert.severity]),
+        f"since {verdict_text.since(alert, now_s=now_s)}{until}",
+        alert.title or alert.subject.id,
+        shape if alert.kind == "leak" else alert.finding.reason,
+        f"{alert.notices} notices" if alert.notices != 1 else "1 notice",
+        ("not delivered yet", "red-bold") if alert.key in found.untold else "",
+        *suppression_reasons(alert, found, now_s),
+        f"came and went {verdict_text.times(alert.flaps)}" if alert.flaps else "",
+        (f"resolved: {alert.ended}", "dim") if alert.ended else "",
+        verdict_text.user_label(found.user_label(alert)),
+    ]

@@ -61,7 +61,7 @@ def prices(bill: Bill, *, ascii_only: bool = False) -> Iterator[tuple[str, str]]
         by_model.setdefault(at, (price, []))[1].append(device.label)
     for (name, basis), (price, labels) in by_model.items():
         if price is None:
-            value = f"no price is known of {name}: [cost] prices takes yours"
+            value = f"no price is known of {name}: set yours in [cost] prices"
         else:
             hourly = money(bill, price.running_usd_per_hour, ascii_only=ascii_only)
             value = f"{hourly}/h ({basis})"
@@ -110,7 +110,7 @@ class Book:
         if prices.problem:
             yield False, prices.problem, "gpuwatchctl config path"
             return
-        own = "[cost] prices in the configuration takes yours"
+        own = "set yours in [cost] prices of the configuration"
         names = set()
         for uid, device in self._devices.items():
             price = self.of(uid)

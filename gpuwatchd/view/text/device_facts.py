@@ -5,15 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import text, units
+from gpuwatchd.core.model import limit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.core.model import Device, DeviceState, Event, EventKind, Ledger, MemoryKind
+    from gpuwatchd.core.model import (
+        Device,
+        DeviceReading,
+        DeviceState,
+        Event,
+        EventKind,
+        Ledger,
+        MemoryKind,
+    )
     from gpuwatchd.store.live import LiveDevice
     from gpuwatchd.store.reader import Segment
     from gpuwatchd.view.blocks import Part
 
+_LEAST_OTHERS = 0.01
+"""Less than this share of a card is not worth a word."""
 _WAKES = "it is read again when a program wakes it"
 _REBOOT, _STAYS = "sudo dmesg | grep -i xid; then reboot", "see dmesg; reboot if it persists"
 _RESET = "end its processes, then sudo nvidia-smi --gpu-reset"
@@ -72,6 +83,11 @@ def state(item: LiveDevice, *, now_s: float, released_until_s: float | None = No
     style = "dim" if reading.state in {"asleep", "released"} else "yellow"
     why = event.text if event is not None else item.faults[0] if item.faults else ""
     return [("".join(words), style), why, (f"-> {todo}", "cyan")]
+
+
+def remedy(reading: DeviceReading | None) -> str:
+    """Return the command, or step, that helps with a device that cannot be read."""
+    return _DOCTOR if reading is None or reading.state == "ok" else _STATES[reading.state][-1]
 
 
 def state_words(
@@ -148,6 +164,15 @@ def unowned(item: LiveDevice) -> str:
     return f"{bound}{units.size(amount)} {UNOWNED}{text}"
 
 
+def others_hold(item: LiveDevice, limit_bytes: float | None) -> str:
+    """Return why a process runs out before its card does: "others hold 35.0 GiB"; "" if not."""
+    reading = item.reading
+    whole = None if reading is None else limit_of(reading.used_bytes, reading.free_bytes)
+    if whole is None or limit_bytes is None or whole - limit_bytes < _LEAST_OTHERS * whole:
+        return ""
+    return f"others hold {units.size(whole - limit_bytes)}"
+
+
 def balance(ledger: Ledger) -> str:
     """Return the whole account of a device in one sentence.
 
@@ -205,7 +230,7 @@ def happened(event: Event, *, now_s: float) -> list[Part]:
     style = "yellow" if event.hardware else ""
     look = ""
     if event.hardware is not None:
-        look = "check the hardware first" if event.hardware else "the application's doing"
+        look = "check the hardware first" if event.hardware else "caused by the application"
     sort = sort_of(event.kind, event.text)
     text = f"{sort} {event.text}".strip()
     return [units.clock(event.at_s, now_s=now_s), (text, style), (look, "dim")]

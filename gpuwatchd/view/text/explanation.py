@@ -1,17 +1,14 @@
-"""One explanation put together: the case, its sections, its steps, and the same as JSON."""
+"""One explanation put together: the case, its sections, its steps."""
 
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE
-from gpuwatchd.core import text, units
+from gpuwatchd.core import text
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import is_leak
 from gpuwatchd.view import blocks
-from gpuwatchd.view.answers import envelope, payload
-from gpuwatchd.view.answers.base import finite
 from gpuwatchd.view.queries import cost_entries, evidence, history_query, subjects
 from gpuwatchd.view.text import (
     explanation_context,
@@ -26,13 +23,12 @@ from gpuwatchd.view.text.next_steps import Step
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.core.model import Alert, Delivery, Signal
+    from gpuwatchd.core.model import Alert, Delivery
     from gpuwatchd.view.blocks import Page
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.queries.subjects import NamedSubject
     from gpuwatchd.view.query import Query
 
-_LINE = 1024
 _PLAIN_LINE = 400
 _ENDS = {
     "gpu": (
@@ -63,7 +59,9 @@ def case_about(
     query: Query, view: View, meant: NamedSubject
 ) -> tuple[ExplanationInput, list[tuple[str, str]]]:
     """Return the same about a subject that is known already."""
-    loaded = query.load_config()
+    loaded, alert = query.load_config(), meant.alert
+    if alert is not None:
+        (alert,) = cost_entries.up_to_now(query, [alert])
     over = meant.alert is not None and meant.alert.state == "resolved"
     now_s = view.taken_at_s
     if over and meant.finding is not None:
@@ -76,7 +74,7 @@ def case_about(
         process=meant.process,
         subject=meant.subject,
         finding=meant.finding,
-        alert=None if meant.alert is None else cost_entries.up_to_now(query, meant.alert),
+        alert=alert,
         evidence=found,
         config=loaded.config,
         now_s=now_s,
@@ -146,102 +144,6 @@ def steps(case: ExplanationInput) -> list[Step]:
     if case.alert is not None and case.alert.kind in _ENDS:
         return _plain_steps(case.alert)
     return next_steps.steps(case, hardware_first=process_facts.first(case))
-
-
-def as_json(case: ExplanationInput, parts: list[Section], todo: list[Step]) -> dict[str, Any]:
-    """Return the explanation with its numbers."""
-    section, diagnosis = case.config.detection, process_facts.diagnose(case)
-    return {
-        "device": payload.device_json(case.item.device),
-        "process": None if case.process is None else payload.process_json(case.process),
-        "unattributed": case.subject.unattributed,
-        "on_host": case.subject.host,
-        "held_bytes": case.held_bytes,
-        "verdict": payload.verdict_json(case.finding),
-        "blame": payload.blame_json(() if case.finding is None else case.finding.blame),
-        "ledger": payload.ledger_json(case.item.ledger),
-        "measured": _looked(case),
-        "signals": [_signal(signal) for signal in _signals(case)],
-        "levels": {
-            "watch_confidence": min(WATCH_CONFIDENCE, section.confidence_threshold),
-            "alert_confidence": section.confidence_threshold,
-            "minimum_samples": section.minimum_samples,
-            "minimum_duration_s": float(section.minimum_duration),
-            "eta_horizon_s": float(section.eta_horizon),
-        },
-        "alert": None
-        if case.alert is None
-        else {
-            **envelope.fields(case.alert, "key state confirmations alert_confirmations notices"),
-            "held_back": text.clean(case.alert.held_back) or None,
-            "deliveries": [_delivery(delivery) for delivery in case.deliveries],
-        },
-        "hardware": {
-            "word": diagnosis.word,
-            "sentence": text.clean(diagnosis.sentence, limit=_LINE),
-            "look_first": diagnosis.word == "hardware",
-            "events": [payload.event_json(event) for event in process_facts.events(case)],
-        },
-        "sections": [
-            {"title": part.title, "lines": [text.clean(line, limit=_LINE) for line in part.lines]}
-            for part in parts
-            if part.lines
-        ],
-        "next_steps": [
-            {
-                "text": text.clean(step.text, limit=_LINE),
-                "command": text.clean(step.command, limit=_LINE) or None,
-            }
-            for step in todo
-        ],
-    }
-
-
-def _delivery(delivery: Delivery) -> dict[str, Any]:
-    return {
-        "at": units.instant(delivery.sent_at_s or delivery.created_at_s),
-        "channel": text.clean(delivery.channel),
-        "notice": delivery.message.notice,
-        "state": delivery.state,
-        "error": None if delivery.error is None else text.clean(delivery.error),
-    }
-
-
-def _looked(case: ExplanationInput) -> dict[str, Any] | None:
-    found = case.measured
-    if found is None:
-        return None
-    view, grown = found.view, found.growth
-    best = None if grown is None else grown.best
-    return {
-        **envelope.fields(view, "samples span_s interval_s"),
-        "until_at": units.instant(view.now_s),
-        "noise_bytes": round(view.noise_bytes),
-        "minimum_growth_bytes": round(found.least_bytes),
-        "growth_bytes": None if grown is None else round(float(grown.found.growth[best])),
-        "growth_age_s": None if grown is None else float(grown.found.age_s[best]),
-        "growth_events": None if grown is None else float(grown.found.events[best]),
-        "confidence": None if grown is None else grown.confidence,
-    }
-
-
-def _signals(case: ExplanationInput) -> list[Signal]:
-    signals = list(case.finding.signals) if case.finding is not None else []
-    names = {signal.detector for signal in signals}
-    found = case.measured
-    asked = [
-        signal for _, signal in (found.signals if found is not None else ()) if signal is not None
-    ]
-    return [*signals, *(signal for signal in asked if signal.detector not in names)]
-
-
-def _signal(signal: Signal) -> dict[str, Any]:
-    return {
-        **envelope.fields(signal, "detector pattern rate_bytes_per_s confidence"),
-        "since_at": units.instant(signal.since_s),
-        "n": signal.n,
-        "facts": {name: finite(value) for name, value in signal.facts.items()},
-    }
 
 
 # What is said of an alert that no curve is judged for: a lost GPU, idle memory.

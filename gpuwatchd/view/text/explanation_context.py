@@ -57,8 +57,7 @@ def limit_lines(case: ExplanationInput) -> Iterator[str]:
         yield f"it may level off at about {units.size(finding.levels_off_bytes)}"
     held, limit = case.held_bytes, finding.limit_bytes
     if limit is not None and is_leak(finding):
-        room = "" if held is None else f", {units.size(max(0.0, limit - held))} away"
-        yield f"it runs out at {units.size(limit)}{room}: what it holds and what is free now"
+        yield _limit(case, limit)
     rate = finding.rate_bytes_per_s
     if rate and held is not None and limit is not None and is_leak(finding) and limit > held:
         line = units.duration((limit - held) / rate)
@@ -66,6 +65,16 @@ def limit_lines(case: ExplanationInput) -> Iterator[str]:
     yield from _pace(case, finding)
     if case.alert is not None and (text := cost.line(case.alert.cost)):
         yield f"it has cost {text}"
+
+
+def _limit(case: ExplanationInput, limit_bytes: float) -> str:
+    """Return where it is full, how far away that is, and why it is there."""
+    at, held = f"it is full at {units.size(limit_bytes)}", case.held_bytes
+    if held is None:
+        return f"{at}: what it held and what was free"
+    others = "" if case.subject.host else device_facts.others_hold(case.item, limit_bytes)
+    away = units.size(max(0.0, limit_bytes - held))
+    return f"{at}, {away} away: {others or 'what it holds and what is free'}"
 
 
 def _pace(case: ExplanationInput, finding: Finding) -> Iterator[str]:

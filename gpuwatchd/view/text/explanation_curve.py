@@ -63,7 +63,7 @@ class ExplanationInput(NamedTuple):
         return is_leak(self.finding)
 
     @property
-    def held_bytes(self) -> float | None:
+    def held_bytes(self) -> int | None:
         """What the subject holds now."""
         if self.process is not None:
             return self.process.host_bytes if self.subject.host else self.process.used_bytes
@@ -110,9 +110,13 @@ def subject_lines(case: ExplanationInput) -> Iterator[str]:
         return
     grows = finding.pattern in LEAK_PATTERNS or finding.tier != "none"
     if finding.onset_at_s is not None and grows:
-        begun = case.ago(finding.onset_at_s)
         past = verdict_text.stopped(finding)
-        yield f"its growth started {begun}: it {past}" if past else f"it has grown since {begun}"
+        if past:
+            yield f"its growth started {case.ago(finding.onset_at_s)}: it {past}"
+        else:
+            since = units.clock(finding.onset_at_s, now_s=case.now_s)
+            lasted = units.duration(max(0.0, finding.judged_at_s - finding.onset_at_s))
+            yield f"it has grown since {since}, for {lasted}"
     late = case.now_s - finding.judged_at_s
     if late > 1.0:
         yield f"last evaluated {units.duration(late)} before the last sample"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import units
 from gpuwatchd.view import blocks
-from gpuwatchd.view.queries import direct_holdings, user_filter
+from gpuwatchd.view.queries import current_state, user_filter
 from gpuwatchd.view.text import cost_text, verdict_text
 
 if TYPE_CHECKING:
@@ -21,14 +21,8 @@ if TYPE_CHECKING:
 
 
 _HEAD: Final = ("GPU", "what", "held", "since", "for", "GiB hours", "cost")
-
-
 _WHAT, _SINCE, _HOURS, _COST = 1, 3, 5, 6
-
-
 _SURE: Final = frozenset({"gone", "defunct", "driver-wait"})
-
-
 _MOST_NODES: Final = 4
 
 
@@ -55,7 +49,7 @@ def _unknown(view: View) -> dict[str, str]:
     return {
         item.device.uid: item.device.label
         for item in view.devices
-        if not direct_holdings.is_known(item)
+        if not current_state.list_is_known(item)
     }
 
 
@@ -74,13 +68,13 @@ def unknown_lists(view: View) -> str:
 
 def checked(view: View) -> str:
     """Return how many processes on how many GPUs were looked at, and since when."""
-    items = [item for item in view.devices if direct_holdings.is_known(item)]
+    items = [item for item in view.devices if current_state.list_is_known(item)]
     if not items:
         return "no process list can be read now"
     count = sum(len(item.processes or ()) for item in items)
     processes = "1 process" if count == 1 else f"{count} processes"
     cards = "1 GPU" if len(items) == 1 else f"{len(items)} GPUs"
-    since_s = direct_holdings.since_s(view)
+    since_s = view.since_s
     if view.source == "direct" or since_s is None:
         return f"{processes} on {cards} checked, once"
     since = units.clock(since_s, now_s=view.taken_at_s)

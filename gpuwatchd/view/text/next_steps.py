@@ -45,8 +45,6 @@ _PROFILES: dict[str, tuple[str, str]] = {
     ),
     "llama.cpp": ("see what its slots hold", "curl -s localhost:8080/slots"),
 }
-
-
 _METRICS = {
     "vLLM": "metrics", "SGLang": "metrics", "llama.cpp": "slots", "Ollama": "api/ps",
 }  # fmt: skip

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 
 
 _LABEL_WIDTH = 14
-
-
 _BEFORE_S = 600.0
 """What happened to the hardware this long before the onset may be the reason."""
-
-
 _TOLD_IN_FULL = LEAK_PATTERNS | {"spike"}
 
 

@@ -6,13 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import units
-from gpuwatchd.view.answers import envelope
 from gpuwatchd.view.queries import alert_order, state_location
-from gpuwatchd.view.text import cards, verdict_text
+from gpuwatchd.view.text import cards, delivery_text, verdict_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
+    from collections.abc import Iterable
 
     from gpuwatchd.core.model import Alert, ServedModel, ServerReading
     from gpuwatchd.view.blocks import Page, Part
@@ -21,48 +19,21 @@ if TYPE_CHECKING:
 _SEVERITY_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
 
 
-def answer(verb: str, view: View) -> dict[str, Any]:
-    """Return the devices, and what belongs to them, as JSON."""
-    from gpuwatchd.view.answers import payload  # noqa: PLC0415 - only for those who want JSON
-
-    data = [
-        payload.live_device_json(item) | {"others": others.json() if others is not None else None}
-        for item in view.devices
-        for others in (view.others.get(item.device.uid),)
-    ]
-    return envelope.answer(verb, data, view=view, beside=payload.beside(view))
-
-
 def show(
     out: Page, view: View, *, whole: bool = True, verbose: bool = False, wide: bool = False
 ) -> None:
     """Write the screen; without ``whole`` it is about the processes that are left, all of them."""
     _banner(out, view)
-    if view.untold or view.lost:
-        from gpuwatchd.view.text import undelivered  # noqa: PLC0415 - only where nobody was told
-
-        undelivered.banner(out, view)
+    delivery_text.banner(out, view)
     for item in view.devices:
         cards.show(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
     if wide and view.servers:
         show_servers(out, view.servers, now_s=view.taken_at_s)
     _alerts(out, view)
-    if view.silences:
-        from gpuwatchd.view.text import undelivered  # noqa: PLC0415
-
-        undelivered.silent(out, view)
+    delivery_text.silences(out, view)
     holdings(out, view)
-    for problem in _problems(view):
+    for problem in delivery_text.other_problems(view):
         out.flow([("problem: " + problem, "yellow")], rest="  ")
-
-
-def _problems(view: View) -> Sequence[str]:
-    """Return what is missing or broken, without what the banner has said."""
-    if not (view.untold or view.lost):
-        return view.daemon.problems
-    from gpuwatchd.view.text import undelivered  # noqa: PLC0415
-
-    return undelivered.other_problems(view)
 
 
 def holdings(out: Page, view: View) -> None:
@@ -110,11 +81,6 @@ def alert_line(alert: Alert, view: View) -> list[Part]:
     calm = verdict_text.calmed(alert, now_s=now_s)
     band = "" if calm else verdict_text.eta(finding.eta)
     rate = "" if calm else verdict_text.growth(finding.rate_bytes_per_s)
-    marks: list[Part] = []
-    if alert.inhibited_by or view.untold or view.silences:
-        from gpuwatchd.view.text import undelivered  # noqa: PLC0415 - only where somebody was not told
-
-        marks = undelivered.delivery_marks(alert, view)
     return [
         (
             f"{state} since {verdict_text.since(alert, now_s=now_s)}:",
@@ -125,7 +91,7 @@ def alert_line(alert: Alert, view: View) -> list[Part]:
         calm,
         f"full in {band}" if band else "",
         (f"held: {alert.held_back}", "dim") if alert.held_back else "",
-        *marks,
+        *delivery_text.delivery_marks(alert, view),
     ]
 
 

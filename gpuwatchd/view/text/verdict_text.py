@@ -67,7 +67,7 @@ def growth(rate_bytes_per_s: float | None) -> str:
 
 
 def stopped(finding: Finding | None) -> str:
-    """Return "grew by 2.1 GiB, stopped 5m 00s ago" of a leak that does not grow now, else ""."""
+    """Return "grew by 2.1 GiB, stopped 5 min ago" of a leak that does not grow now, else ""."""
     if finding is None or not is_leak(finding) or finding.rate_bytes_per_s != 0.0:
         return ""
     return finding.parts[0].whole if finding.parts else ""
@@ -234,18 +234,23 @@ def share(blame: Blame) -> str:
     return f"{name} {units.percent(blame.share)}"
 
 
-def since(alert: Alert, *, now_s: float) -> str:
+def since_s(alert: Alert) -> float:
     """Return since when an alert has its state and severity; of a resolved one, when it began."""
-    at_s = alert.changed_at_s
     if alert.state == "resolved":
-        at_s = next(filter(None, (alert.firing_at_s, alert.watch_at_s)), alert.opened_at_s)
-    return units.clock(at_s, now_s=now_s)
+        return next(filter(None, (alert.firing_at_s, alert.watch_at_s)), alert.opened_at_s)
+    return alert.changed_at_s
 
 
-def growth_since(alert: Alert, *, now_s: float) -> str:
-    """Return since when it has grown; "" where that is unknown."""
+def since(alert: Alert, *, now_s: float) -> str:
+    """Return the clock of :func:`since_s`."""
+    return units.clock(since_s(alert), now_s=now_s)
+
+
+def growth_since(alert: Alert, *, now_s: float) -> tuple[str, str]:
+    """Return a label and since when it has grown, or been so; "" where that is unknown."""
     onset_s = alert.finding.onset_at_s
-    return "" if onset_s is None else units.clock(onset_s, now_s=now_s)
+    label = "growth since" if alert.kind == "leak" else "since"
+    return label, "" if onset_s is None else units.clock(onset_s, now_s=now_s)
 
 
 def user_label(word: UserLabel | None) -> str:

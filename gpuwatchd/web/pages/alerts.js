@@ -54,14 +54,14 @@ function single(answer, page) {
       h("p", { class: "used" }, badge(one.badge), ` ${one.state} ${one.when}`),
       about.gpu ? h("p", {}, gpuLink(about.gpu, about.label),
         about.process ? [" · ", processLink(about.process, about.who)] : null) : null,
-      one.silence ? h("p", { class: "note" }, `Nobody is told ${one.silence.line}.`) : null),
+      one.silence ? h("p", { class: "note" }, `Silenced ${one.silence.line}.`) : null),
     one.open && answer.can ? h("div", { key: "do", "data-alert": one.id }, doing(one, answer, page)) : null,
     h("section", { key: "story" }, h("h2", {}, "What is known of it"), facts(answer.lines, "story")),
     h("p", { key: "back" }, h("a", { href: "#/alerts" }, "All alerts")),
   ];
 }
 
-/** What can be done about an open alert: nobody is told for a while, or people are told again. */
+/** What can be done about an open alert: snooze it, or end that. */
 function doing(one, answer, page) {
   if (one.silence && one.silence.of_alert) return h("div", { class: "doing" }, back(one.silence, one.title, one.id, page));
   const failed = page.memory[`failed-${one.key}`];
@@ -91,9 +91,9 @@ async function snooze(event, one, page) {
 function back(silence, named, id, page) {
   const take = async () => {
     const error = await page.send(`/api/v1/snoozes/${silence.id}`, { method: "DELETE" });
-    said(page, silence.id, error, `People are told again of ${named}`, id);
+    said(page, silence.id, error, `Messages about ${named} are sent again`, id);
   };
-  return h("button", { type: "button", onclick: take, "aria-label": `Tell people again of ${named}` }, "Tell again");
+  return h("button", { type: "button", onclick: take, "aria-label": `Unsnooze ${named}` }, "Unsnooze");
 }
 
 /** Say what has become of it, and put the focus where one goes on: the button pressed is gone. */

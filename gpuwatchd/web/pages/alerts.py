@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import text
+from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import current_state, incidents, silence_changes
 from gpuwatchd.view.text import alert_details, badges, verdict_text
-from gpuwatchd.view.text import alert_list as listed
-from gpuwatchd.web.pages import overview, page_parts
-from gpuwatchd.web.pages.page_parts import head
+from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined, mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,102 +26,149 @@ _AFTER: Final = {
     True: "It is still monitored and shown. It is critical already: no message is sent.",
 }
 """What a snooze of an alert means, by whether it is critical now; as `snooze` has it."""
+_NAMED_TERMS: Final = {silence_changes.UNTIL_RESOLVED: "until it is resolved"}
+_TERMS: Final = tuple(
+    (term, _NAMED_TERMS.get(term, f"for {term}")) for term in silence_changes.TERMS
+)
 
 
-def alerts(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the open alerts, those of the last days, and what is snoozed."""
-    view = current_state.load_view(flags)
+class SilenceRow(Shape):
+    """A silence in the list."""
+
+    id: int | None
+    about: str
+    of_alert: bool
+    """Of one alert, not of a rule."""
+    line: str
+
+
+class AlertRow(Shape):
+    """One alert as the list has it."""
+
+    id: str
+    key: str
+    opened: str
+    open: bool
+    badge: BadgeMark
+    state: str
+    when: str
+    title: str
+    line: str
+    code: str
+    silence: SilenceRow | None
+    after: str
+    """What a snooze of it means."""
+
+
+class AlertList(PageAnswer, kw_only=True):
+    """The open alerts, those of the last days, and what is snoozed."""
+
+    missing: tuple[str, ...]
+    open: tuple[AlertRow, ...]
+    past: tuple[AlertRow, ...]
+    more: int
+    since: str
+    terms: tuple[tuple[str, str], ...] = _TERMS
+    silences: tuple[SilenceRow, ...]
+    can: bool
+    """Whether something can be snoozed."""
+
+
+class AlertPage(PageAnswer, kw_only=True):
+    """Everything about one alert."""
+
+    alert: AlertRow
+    lines: tuple[tuple[str, str], ...]
+    about: dict[str, str]
+    """Where on the page its GPU and its process are, as far as they are here."""
+    terms: tuple[tuple[str, str], ...] = _TERMS
+    can: bool
+
+
+def alerts(query: Query, parameters: Mapping[str, str]) -> AlertList:
+    """Return the list of alerts, the past ones of ``since``."""
+    view = current_state.load_view(query)
     now_s = time.time()
-    since = query.get("since", "7d")
-    found = incidents.gather(now_s - _DAYS.get(since, 7) * _DAY_S, only_open=False)
-    rows = [one for one in found.alerts if found.wanted(flags, one)]
-    past = [one for one in rows if one.state not in incidents.OPEN]
-    return {
-        "page": head(view),
-        "missing": [text.clean(value) for code, value in found.warnings if "daemon" not in code],
-        "open": [row(one, found, now_s) for one in rows if one.state in incidents.OPEN],
-        "past": [row(one, found, now_s) for one in past[:_MOST]],
-        "more": max(0, len(past) - _MOST),
-        "since": since if since in _DAYS else "7d",
-        "terms": _terms(),
-        "silences": [_silence(silence, found.alerts, now_s) for silence in found.silences],
-        "can": found.trouble is None,
-    }
+    since = parameters.get("since", "")
+    since = since if since in _DAYS else "7d"
+    gathered = incidents.gather(now_s - _DAYS[since] * _DAY_S, only_open=False)
+    chosen = [alert for alert in gathered.alerts if gathered.wanted(query, alert)]
+    rows = [row(alert, gathered, now_s) for alert in chosen]
+    past = [each for each in rows if not each.open]
+    return AlertList(
+        page=frame(view),
+        missing=tuple(
+            text.clean(words) for code, words in gathered.warnings if "daemon" not in code
+        ),
+        open=tuple(each for each in rows if each.open),
+        past=tuple(past[:_MOST]),
+        more=max(0, len(past) - _MOST),
+        since=since,
+        silences=tuple(_silence(silence, gathered.alerts, now_s) for silence in gathered.silences),
+        can=gathered.trouble is None,
+    )
 
 
-def alert(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return everything about one alert; ``id`` names it."""
-    view = current_state.load_view(flags)
-    now_s = time.time()
-    found = incidents.gather(0.0, only_open=False)
-    meant = incidents.pick(found.alerts, query.get("id", ""))
-    story = alert_details.load(flags, meant, found)
-    return {
-        "page": head(view),
-        "alert": row(meant, found, now_s),
-        "lines": [
-            [label, page_parts.joined([value])] for label, value, _ in alert_details.lines(story)
-        ],
-        "about": _about(view, meant),
-        "terms": _terms(),
-        "can": found.trouble is None,
-    }
+def alert(query: Query, parameters: Mapping[str, str]) -> AlertPage:
+    """Return everything about the alert that ``id`` names."""
+    view = current_state.load_view(query)
+    gathered = incidents.gather(0.0, only_open=False)
+    chosen = incidents.pick(gathered.alerts, parameters.get("id", ""))
+    story = alert_details.load(query, chosen, gathered)
+    return AlertPage(
+        page=frame(view),
+        alert=row(chosen, gathered, time.time()),
+        lines=tuple((label, joined([words])) for label, words, _ in alert_details.lines(story)),
+        about=_about(view, chosen),
+        can=gathered.trouble is None,
+    )
 
 
-def _terms() -> list[list[str]]:
-    named = {silence_changes.UNTIL_RESOLVED: "until it is resolved"}
-    return [[term, named.get(term, f"for {term}")] for term in silence_changes.TERMS]
-
-
-def row(one: Alert, found: Incidents, now_s: float) -> dict[str, Any]:
+def row(alert: Alert, gathered: Incidents, now_s: float) -> AlertRow:
     """Return one alert as the list has it."""
-    code, state, when, title, *rest = listed.line(one, found, now_s)
-    silence = found.silence(one, now_s)
-    return {
-        "id": one.code,
-        "key": text.clean(one.key),
-        "opened": str(round(one.opened_at_s * 1000)),
-        "open": one.state in incidents.OPEN,
-        "badge": overview.badge(badges.alert(one)),
-        "state": page_parts.joined([state]),
-        "when": page_parts.joined([when]),
-        "title": page_parts.joined([title]),
-        "line": page_parts.joined(rest),
-        "code": page_parts.joined([code]),
-        "silence": None if silence is None else _silence(silence, found.alerts, now_s),
-        "after": _AFTER[one.severity == "critical"],
-    }
+    code, state, when, title, *rest = alert_details.line(alert, gathered, now_s)
+    silence = gathered.silence(alert, now_s)
+    return AlertRow(
+        id=alert.code,
+        key=text.clean(alert.key),
+        opened=str(round(alert.opened_at_s * 1000)),
+        open=alert.state in incidents.OPEN,
+        badge=mark(badges.alert(alert)),
+        state=joined([state]),
+        when=joined([when]),
+        title=joined([title]),
+        line=joined(rest),
+        code=joined([code]),
+        silence=None if silence is None else _silence(silence, gathered.alerts, now_s),
+        after=_AFTER[alert.severity == "critical"],
+    )
 
 
-def _silence(silence: Silence, known: list[Alert], now_s: float) -> dict[str, Any]:
-    fits = silence_changes.fitting(silence, known)
-    count = f"fits {len(fits)} open alert{'' if len(fits) == 1 else 's'}"
+def _silence(silence: Silence, known: list[Alert], now_s: float) -> SilenceRow:
+    count = len(silence_changes.fitting(silence, known))
     parts = (
         silence_changes.until(silence, now_s),
-        "" if silence.matcher.key else count,
+        "" if silence.matcher.key else f"fits {count} open alert{'' if count == 1 else 's'}",
         "also of what is critical" if silence.even_critical else "",
         f"by {silence.who}" if silence.who else "",
         silence.why,
     )
-    return {
-        "id": silence.row,
-        "about": text.clean(silence_changes.called(silence.matcher, known), limit=400),
-        "of_alert": bool(silence.matcher.key),
-        "line": page_parts.joined(parts),
-    }
-
-
-def _about(view: current_state.View, meant: Alert) -> dict[str, str]:
-    """Return where on the page its GPU and its process are, as far as they are here."""
-    subject = meant.subject
-    item = next(
-        (device for device in view.devices if device.device.uid == subject.device_uid), None
+    return SilenceRow(
+        id=silence.row,
+        about=text.clean(silence_changes.called(silence.matcher, known), limit=400),
+        of_alert=bool(silence.matcher.key),
+        line=joined(parts),
     )
-    if item is None:
-        return {}
-    values = {"gpu": text.clean(item.device.uid), "label": text.clean(item.device.label)}
-    for process in item.processes or ():
-        if process.info.key == subject.process:
-            values["process"] = overview.address(item, process)
-            values["who"] = text.clean(verdict_text.who(process.info))
-    return values
+
+
+def _about(view: current_state.View, alert: Alert) -> dict[str, str]:
+    subject = alert.subject
+    places: dict[str, str] = {}
+    for item in view.devices:
+        if item.device.uid == subject.device_uid:
+            places |= {"gpu": text.clean(item.device.uid), "label": text.clean(item.device.label)}
+            for process in item.processes or ():
+                if process.info.key == subject.process:
+                    who = text.clean(verdict_text.who(process.info))
+                    places |= {"process": address(item, process), "who": who}
+    return places

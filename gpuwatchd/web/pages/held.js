@@ -1,4 +1,4 @@
-// idle memory, and what would free it.
+// Idle memory, and what would free it.
 
 import { h } from "./dom.js";
 import { badge } from "./frame.js";
@@ -12,14 +12,14 @@ export function path() {
 }
 
 export function title() {
-  return "Held memory";
+  return "Idle memory";
 }
 
 export function tree(answer) {
   return [
     answer.unknown ? h("p", { class: "note", key: "unknown" }, answer.unknown) : null,
     answer.holdings.length
-      ? h("section", { class: "cards", key: "held", "aria-label": "Held without work" }, answer.holdings.map(card))
+      ? h("section", { class: "cards", key: "held", "aria-label": "Idle memory" }, answer.holdings.map(card))
       : h("p", { class: "fine", key: "none" }, `No idle memory: ${answer.checked}.`),
     answer.holdings.length ? h("p", { class: "faint", key: "checked" }, answer.checked) : null,
     answer.prices.map((words) => h("p", { class: "faint small", key: words }, words)),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, Kind
+from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import current_state
-from gpuwatchd.web.pages.page_parts import head
+from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,17 +35,32 @@ _PARTS: Final = {
 }
 
 
-def legend(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all alike
-    """Return every mark with its meaning, and every part of a chart with its name."""
-    return {
-        "page": head(current_state.load_view(flags)),
-        "kinds": [
-            {
-                "badge": {"kind": kind, "mark": of.mark, "word": of.word, "words": ""},
-                "means": _MEANS[kind],
-            }
-            for kind, of in LOOKS.items()
-        ],
-        "parts": [[part, words, _PARTS[part]] for part, words in LEGEND.items()],
-        "marks": [[of.mark, of.word, of.colour] for of in FLAGS.values()],
-    }
+class Meaning(Shape):
+    """A kind of verdict, and what it means."""
+
+    badge: BadgeMark
+    means: str
+
+
+class Legend(PageAnswer):
+    """Every mark with its meaning, and every part of a chart with its name."""
+
+    kinds: tuple[Meaning, ...]
+    parts: tuple[tuple[str, str, str], ...]
+    marks: tuple[tuple[str, str, str], ...]
+
+
+def legend(query: Query, _: Mapping[str, str]) -> Legend:
+    """Return what the marks, colours and lines mean."""
+    return Legend(
+        page=frame(current_state.load_view(query)),
+        kinds=tuple(
+            Meaning(
+                badge=BadgeMark(kind=kind, mark=look.mark, word=look.word, words=""),
+                means=_MEANS[kind],
+            )
+            for kind, look in LOOKS.items()
+        ),
+        parts=tuple((part, words, _PARTS[part]) for part, words in LEGEND.items()),
+        marks=tuple((flag.mark, flag.word, flag.colour) for flag in FLAGS.values()),
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from msgspec import structs
+
+from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import subjects as judged
-from gpuwatchd.view.text import badges, device_facts, verdict_text
-from gpuwatchd.view.text import prediction as predict
-from gpuwatchd.web.pages import overview, page_parts
-from gpuwatchd.web.pages.page_parts import head
+from gpuwatchd.view.text import badges, device_facts, prediction, verdict_text
+from gpuwatchd.web.pages import overview
+from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined, mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,32 +20,51 @@ if TYPE_CHECKING:
     from gpuwatchd.view.query import Query
 
 
-def predictions(flags: Query, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all alike
-    """Return, for each GPU, how fast it grows, how sure that is and when it will be full."""
-    view = judged.judged_view(flags)
-    return {
-        "page": head(view),
-        "devices": [
-            {
-                **overview.device(view, item),
-                "subjects": subjects(item, whole=not flags.user),
-                "none": _none(view, item),
-            }
-            for item in view.devices
-        ],
-    }
+class JudgedSubject(Shape):
+    """A judged subject with its figures, labelled as ``predict`` labels them."""
+
+    key: str
+    who: str
+    badge: BadgeMark
+    process: str | None
+    reason: str
+    facts: tuple[tuple[str, str], ...]
 
 
-def _none(view: View, item: LiveDevice) -> str:
-    """Return what to say of a GPU that nothing is judged of."""
+class JudgedDevice(overview.DeviceCard):
+    """One GPU, and what is judged on it."""
+
+    subjects: tuple[JudgedSubject, ...]
+    none: str
+    """What to say where nothing is judged."""
+
+
+class Predictions(PageAnswer):
+    """For each GPU, how fast it grows, how sure that is and when it will be full."""
+
+    devices: tuple[JudgedDevice, ...]
+
+
+def predictions(query: Query, _: Mapping[str, str]) -> Predictions:
+    """Return what is foreseen of each GPU."""
+    view = judged.judged_view(query)
+    devices = tuple(_device(view, item, whole=not query.user) for item in view.devices)
+    return Predictions(page=frame(view), devices=devices)
+
+
+def _device(view: View, item: LiveDevice, *, whole: bool) -> JudgedDevice:
     instead = device_facts.judged_instead(item, view.devices)
-    return instead or verdict_text.verdict(None, samples=item.samples)[0]
+    return JudgedDevice(
+        **structs.asdict(overview.device(view, item)),
+        subjects=subjects(item, whole=whole),
+        none=instead or verdict_text.verdict(None, samples=item.samples)[0],
+    )
 
 
 def subjects(
     item: LiveDevice, *, whole: bool, only: LiveProcess | None = None
-) -> list[dict[str, Any]]:
-    """Return each judged subject with its figures, labelled as ``predict`` labels them.
+) -> tuple[JudgedSubject, ...]:
+    """Return each judged subject.
 
     Parameters
     ----------
@@ -53,19 +74,19 @@ def subjects(
         This process alone.
     """
     found = []
-    for who, finding, process in predict.subjects(item, whole=whole):
+    for who, finding, process in prediction.subjects(item, whole=whole):
         if only is not None and (process is None or process.info.key != only.info.key):
             continue
-        full = predict.told_in_full(finding)
-        facts = predict.facts(item, finding, process) if full else []
+        full = prediction.told_in_full(finding)
+        facts = prediction.facts(item, finding, process) if full else []
         found.append(
-            {
-                "key": finding.subject.id,
-                "who": page_parts.joined([who]),
-                "badge": overview.badge(badges.badge(finding)),
-                "process": None if process is None else overview.address(item, process),
-                "reason": "" if full else page_parts.joined([finding.reason]),
-                "facts": [[label, page_parts.joined([value])] for label, value in facts],
-            }
+            JudgedSubject(
+                key=finding.subject.id,
+                who=joined([who]),
+                badge=mark(badges.badge(finding)),
+                process=None if process is None else address(item, process),
+                reason="" if full else joined([finding.reason]),
+                facts=tuple((label, joined([value])) for label, value in facts),
+            )
         )
-    return found
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""Rows of a table without a header (``noheader``): columns told, or guessed, or refused."""
+"""Rows of a table without a header (``noheader``): columns given, or guessed, or refused."""
 
 from __future__ import annotations
 

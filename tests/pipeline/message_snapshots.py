@@ -1,8 +1,7 @@
-"""What is told in each case, as text: one file of tests/pipeline/snapshots each.
+"""The message of each case, as text: one file of tests/pipeline/snapshots each.
 
-``python -m tests.pipeline.telling`` writes them anew, and the one that a page shows; ``...
-NAME`` prints one. Look at the difference before it is committed: these are the words that people
-read.
+``python -m tests.pipeline.message_snapshots`` writes them, and the one that a page shows;
+``... NAME`` prints one. Review the difference before it is committed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,10 @@ FOLDER = Path(__file__).parent / "snapshots"
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "be-warned.md"
 SHOWN = "firing-process-gradual"
 """The case that the page shows, as its mail reads."""
-_BEGIN, _END = "<!-- an alert, by `python -m tests.pipeline.telling` -->\n", "<!-- end -->\n"
+_BEGIN, _END = (
+    "<!-- an alert, by `python -m tests.pipeline.message_snapshots` -->\n",
+    "<!-- end -->\n",
+)
 ZONE = "UTC"
 WIDTH, HEIGHT = 80, 24
 NOW_S = 1_795_313_220.0

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.cli import output
 from gpuwatchd.cli.doctor import places as checked
 from gpuwatchd.cli.doctor.answer import CheckContext
 from gpuwatchd.cli.flags import Globals
@@ -194,9 +193,8 @@ def test_the_refusal_names_the_place_that_was_asked_for(
     assert caught.value.hint == f"an administrator may: sudo -u {SERVICE} {words}"
     monkeypatch.setattr(sys, "argv", ["/opt/x/bin/gpuwatchctl", "web", "--port", "0"])
     with (
-        output.capture_json(["snooze", "latest", "1h"]),  # as a server asks
         pytest.raises(NotAllowed) as asked,
-        state_location.writing(),
+        state_location.writing("snooze", "latest", "1h"),
     ):
         pass
     assert asked.value.hint == caught.value.hint

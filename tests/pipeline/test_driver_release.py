@@ -147,26 +147,26 @@ def test_what_a_sample_says_of_the_whole_source_is_shown(holder: Holder) -> None
         Fault(where="holder", why="all of it"),
     )
     assert isinstance(holder.worker.read(0.0), Sample)
-    assert holder.worker.why_absent == "holder: all of it"
+    assert holder.worker.absent == holder.faults[1]
     holder.faults = ()
     holder.worker.read(1.0)
-    assert holder.worker.why_absent is None
+    assert holder.worker.absent is None
     restarts = [holder.worker.needs_restart]
     holder.needs_restart = True
     assert [*restarts, holder.worker.needs_restart] == [False, True]
 
 
 @pytest.mark.parametrize(
-    ("states", "told"),
+    ("states", "absent"),
     [
-        (("released", "released"), None),
-        (("asleep", "released"), None),
-        (("released", "lost"), "holder: let go"),
-        ((), "holder: let go"),
+        (("released", "released"), False),
+        (("asleep", "released"), False),
+        (("released", "lost"), True),
+        ((), True),
     ],
 )
 def test_what_is_left_alone_on_purpose_is_no_problem(
-    states: tuple[DeviceState, ...], told: str | None, holder: Holder
+    states: tuple[DeviceState, ...], absent: bool, holder: Holder
 ) -> None:
     holder.faults = (Fault(where="holder", why="let go"),)
     holder.readings = tuple(
@@ -176,4 +176,4 @@ def test_what_is_left_alone_on_purpose_is_no_problem(
         for n, state in enumerate(states)
     )
     holder.worker.read(0.0)
-    assert holder.worker.why_absent == told
+    assert (holder.worker.absent is not None) is absent

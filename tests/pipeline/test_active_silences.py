@@ -39,17 +39,15 @@ class Paper:
             one for one in self.rows.values() if one.until_at_s > now_s and one.cleared_at_s is None
         ]
 
-    def write_now(self, work: object) -> object:
-        return work(self)  # type: ignore[operator]
+    def write_now(self, work: object, *args: object) -> object:
+        return work(self, *args)  # type: ignore[operator]
 
-    def execute(self, query: str, values: tuple[int, ...]) -> Paper:
-        row = values[-1]
-        if "cleared" in query:
-            changes = {"cleared_at_s": values[0] / 1000}
-        else:
-            changes = {"from_at_s": values[0] / 1000, "until_at_s": values[1] / 1000}
-        self.rows[row] = msgspec.structs.replace(self.rows[row], **changes)
-        self.rowcount = 1
+    def executemany(self, query: str, rows: list[tuple[int, ...]]) -> Paper:
+        for *values, row in rows:
+            names = ("cleared_at_s",) if "cleared" in query else ("from_at_s", "until_at_s")
+            changes = dict(zip(names, (value / 1000 for value in values), strict=True))
+            self.rows[row] = msgspec.structs.replace(self.rows[row], **changes)
+        self.rowcount = len(rows)
         return self
 
 

@@ -11,7 +11,7 @@ from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
 from gpuwatchd.pipeline.condition_alerts import BUSY_S, GONE_S, HOLD_S
 from tests.making import CARD
-from tests.pipeline.test_alarms import OTHER, T0, World
+from tests.pipeline.test_condition_alerts import OTHER, T0, World
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert

@@ -1,0 +1,246 @@
+"""``explain``: the whole reasoning of one verdict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from gpuwatchd.core import text, units
+from gpuwatchd.core.model import AlertState, Pattern
+from gpuwatchd.view.answers.base import (
+    LONGEST,
+    BlameShape,
+    Bytes,
+    Count,
+    DevicePlace,
+    HappenedShape,
+    Instant,
+    LedgerShape,
+    Process,
+    Seconds,
+    Shape,
+    Share,
+    Verdict,
+    blame,
+    fill,
+    finite,
+    lines,
+    of_verb,
+    process,
+    verdict,
+)
+from gpuwatchd.view.text import process_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.core import model
+    from gpuwatchd.view.queries.evidence import Evidence
+    from gpuwatchd.view.text import explanation_curve, next_steps
+    from gpuwatchd.view.text.explanation_curve import ExplanationInput
+
+
+class Examined(Shape):
+    """The recorded series, measured again."""
+
+    samples: Count
+    span_s: Seconds
+    interval_s: Seconds | None
+    until_at: Instant
+    noise_bytes: Bytes
+    minimum_growth_bytes: Bytes
+    growth_bytes: int | None
+    """Of the growth that deserves a verdict most."""
+    growth_age_s: Seconds | None
+    growth_events: float | None
+    confidence: Share | None
+
+
+def examined(evidence: Evidence | None) -> Examined | None:
+    """Return the measured series; None where there is none."""
+    if evidence is None:
+        return None
+    view, grown = evidence.view, evidence.growth
+    best = None if grown is None else grown.best
+    return fill(
+        Examined,
+        view,
+        until_at=units.instant(view.now_s),
+        noise_bytes=round(view.noise_bytes),
+        minimum_growth_bytes=round(evidence.least_bytes),
+        growth_bytes=None if grown is None else round(float(grown.found.growth[best])),
+        growth_age_s=None if grown is None else float(grown.found.age_s[best]),
+        growth_events=None if grown is None else float(grown.found.events[best]),
+        confidence=None if grown is None else grown.confidence,
+    )
+
+
+class SignalShape(Shape):
+    """What one detector sees."""
+
+    detector: str
+    pattern: Pattern
+    rate_bytes_per_s: float | None
+    confidence: Share | None
+    since_at: Instant | None
+    n: Count
+    """Samples, or steps."""
+    facts: dict[str, float | None]
+
+
+def signals(case: ExplanationInput) -> tuple[SignalShape, ...]:
+    """Return what the detectors see; of each the verdict's own signal, where it has one."""
+    evidence = case.measured
+    asked = [signal for _, signal in (evidence.signals if evidence is not None else ()) if signal]
+    own = case.finding.signals if case.finding is not None else ()
+    names = {signal.detector for signal in own}
+    return tuple(
+        fill(
+            SignalShape,
+            signal,
+            facts={name: finite(value) for name, value in signal.facts.items()},
+        )
+        for signal in (*own, *(signal for signal in asked if signal.detector not in names))
+    )
+
+
+class Levels(Shape):
+    """What it takes."""
+
+    watch_confidence: Share
+    alert_confidence: Share
+    minimum_samples: Count
+    minimum_duration_s: Seconds
+    eta_horizon_s: Seconds
+
+
+class ExplainedDelivery(Shape):
+    """One message on one channel."""
+
+    at: Instant
+    channel: str
+    notice: str
+    state: str
+    error: str | None
+
+
+def explained_delivery(delivery: model.Delivery) -> ExplainedDelivery:
+    """Return one message on one channel."""
+    return fill(
+        ExplainedDelivery,
+        delivery,
+        at=units.instant(delivery.sent_at_s or delivery.created_at_s),
+        notice=delivery.message.notice,
+    )
+
+
+class ExplainedAlert(Shape):
+    """The alert that is open, or meant."""
+
+    key: str
+    state: AlertState
+    confirmations: Count
+    alert_confirmations: Count
+    notices: Count
+    held_back: str | None
+    deliveries: tuple[ExplainedDelivery, ...]
+
+
+class Hardware(Shape):
+    """Whether the hardware is to blame."""
+
+    word: Literal["clean", "unreadable", "hardware", "application"]
+    """unreadable: it cannot be told."""
+    sentence: str
+    look_first: bool
+    events: tuple[HappenedShape, ...]
+
+
+class Section(Shape):
+    """A part of the text."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+class NextStep(Shape):
+    """What to do."""
+
+    text: str
+    command: str | None
+
+
+class Explained(Shape):
+    """The whole reasoning of one verdict."""
+
+    device: DevicePlace
+    process: Process | None
+    unattributed: bool
+    on_host: bool
+    held_bytes: Bytes | None
+    verdict: Verdict | None
+    blame: tuple[BlameShape, ...]
+    ledger: LedgerShape | None
+    measured: Examined | None
+    """Null without a recorded series."""
+    signals: tuple[SignalShape, ...]
+    levels: Levels
+    alert: ExplainedAlert | None
+    hardware: Hardware
+    sections: tuple[Section, ...]
+    next_steps: tuple[NextStep, ...]
+
+
+def explained(
+    case: ExplanationInput,
+    sections: Iterable[explanation_curve.Section],
+    steps: Iterable[next_steps.Step],
+) -> Explained:
+    """Return the reasoning with its numbers."""
+    from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE  # noqa: PLC0415 - numpy comes with it
+
+    detection, diagnosis = case.config.detection, process_facts.diagnose(case)
+    return Explained(
+        device=fill(DevicePlace, case.item.device),
+        process=None if case.process is None else process(case.process),
+        unattributed=case.subject.unattributed,
+        on_host=case.subject.host,
+        held_bytes=case.held_bytes,
+        verdict=verdict(case.finding),
+        blame=blame(() if case.finding is None else case.finding.blame),
+        ledger=fill(LedgerShape, case.item.ledger),
+        measured=examined(case.measured),
+        signals=signals(case),
+        levels=Levels(
+            watch_confidence=min(WATCH_CONFIDENCE, detection.confidence_threshold),
+            alert_confidence=detection.confidence_threshold,
+            minimum_samples=detection.minimum_samples,
+            minimum_duration_s=float(detection.minimum_duration),
+            eta_horizon_s=float(detection.eta_horizon),
+        ),
+        alert=fill(
+            ExplainedAlert,
+            case.alert,
+            deliveries=tuple(map(explained_delivery, case.deliveries)),
+        ),
+        hardware=Hardware(
+            word=diagnosis.word,
+            sentence=text.clean(diagnosis.sentence, limit=LONGEST),
+            look_first=diagnosis.word == "hardware",
+            events=tuple(fill(HappenedShape, event) for event in process_facts.events(case)),
+        ),
+        sections=tuple(
+            Section(title=section.title, lines=lines(section.lines))
+            for section in sections
+            if section.lines
+        ),
+        next_steps=tuple(
+            NextStep(
+                text=text.clean(step.text, limit=LONGEST),
+                command=text.clean(step.command, limit=LONGEST) or None,
+            )
+            for step in steps
+        ),
+    )
+
+
+Explain = of_verb("explain", "Explain", Explained, "``explain``.")
