@@ -21,7 +21,7 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import Alert, EtaRange, Finding, ProcessKey, Subject
-from gpuwatchd.store import process_hours, records, schema, upkeep
+from gpuwatchd.store import database, records, retention, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def thirty_days(directory: Path, now_s: float | None = None) -> None:
 def _cached(until_s: int) -> Path:
     _BUILD.mkdir(parents=True, exist_ok=True)
     made_of = (
-        b"".join(Path(str(one.__file__)).read_bytes() for one in (schema, upkeep, process_hours))
+        b"".join(Path(str(one.__file__)).read_bytes() for one in (schema, retention))
         + Path(__file__).read_bytes()
     )
     path = _BUILD / f"{hashlib.sha256(made_of).hexdigest()[:12]}-{until_s}.db"
@@ -83,7 +83,7 @@ def _cached(until_s: int) -> Path:
                 # The daemon's own chores make the hours; a clock that stands is never over budget.
                 it.execute("PRAGMA synchronous = off")
                 it.execute("PRAGMA journal_mode = off")
-                upkeep.Upkeep(StoreSection(), lambda: 0.0).run(it, float(until_s), None)
+                retention.Retention(StoreSection(), lambda: 0.0).run(it, float(until_s), None)
             fresh.rename(path)
     return path
 
@@ -97,7 +97,7 @@ class _writing:  # noqa: N801 - used like a function
         self._file.execute("PRAGMA synchronous = off")
         if not self._file.execute("PRAGMA user_version").fetchone()[0]:
             self._file.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-            schema.migrate(self._file)
+            database.migrate(self._file)
         self._path = path
 
     def __enter__(self) -> sqlite3.Connection:
@@ -277,7 +277,7 @@ def _cut(it: sqlite3.Connection, now_s: float) -> None:
     it.executemany(
         "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)",
         [("gpu_1m.until", str(minute_s)), ("gpu_1h.until", str(hour_s)),
-         (process_hours.UNTIL, str(hour_s))],
+         ("process_1h.until", str(hour_s))],
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from gpuwatchd.pipeline.source_workers import DriverRelease
 from gpuwatchd.service import process
 from gpuwatchd.service.interruptible_wait import Wakeup
 from gpuwatchd.service.process import NotifySocket, watchdog_s
-from gpuwatchd.store.directories import hold_lock, private_directory, still_locked
+from gpuwatchd.store.private_directories import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
 
 if TYPE_CHECKING:

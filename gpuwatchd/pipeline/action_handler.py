@@ -26,8 +26,8 @@ from gpuwatchd.core.model import Button, Message
 from gpuwatchd.core.registry import load
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.pipeline import messages
-from gpuwatchd.store import actions, legacy_text, silences
-from gpuwatchd.store.actions import Action
+from gpuwatchd.store import legacy_text, tables
+from gpuwatchd.store.tables import Action
 
 if TYPE_CHECKING:
     import subprocess
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, ButtonName, ProcessInfo, ProcessKey, Silence
     from gpuwatchd.pipeline.active_silences import ActiveSilences
-    from gpuwatchd.store.actions import Phase
-    from gpuwatchd.store.checkpoints import Checkpoint
     from gpuwatchd.store.profiles import ProfileStore
+    from gpuwatchd.store.tables import Checkpoint, Phase
 
 # What is said to somebody who has pressed a button, where it was pressed.
 
@@ -282,7 +281,7 @@ class ActionHandler:
         others = [alerts[key] for key in message.also if key in alerts]
         kept: list[Silence] = []
         for one in (alert, *others):
-            made = silences.of_alert(
+            made = tables.silence_of(
                 one, now_s=now_s, for_s=SNOOZE_S, who=_user(), why="the button on its pop-up"
             )
             kept.append(self._silencing.add(made, now_s))
@@ -395,7 +394,7 @@ class ActionHandler:
             who=_user(),
             saved=saved,
         )
-        self._shelf.write_now(lambda connection: actions.insert(connection, row))
+        self._shelf.write_now(tables.write_action, row)
 
 
 def _same(alert: Alert, message: Message) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Matcher
-from gpuwatchd.store import silences
+from gpuwatchd.store import tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -75,7 +75,7 @@ class ActiveSilences:
 
     def add(self, silence: Silence, now_s: float) -> Silence:
         """Take over a silence that was asked for here; it holds even where it cannot be kept."""
-        kept = self._shelf and self._shelf.write_now(lambda it: silences.insert(it, silence))
+        kept = self._shelf and self._shelf.write_now(tables.write_silence, silence)
         silence = kept or silence
         others = [held for held in self._held if held.silence.matcher != silence.matcher]
         self._hold([*others, self._with_end(silence, now_s)], now_s)
@@ -115,7 +115,7 @@ class ActiveSilences:
         self._hold([*(held for held in self._held if held.silence.row is None), *fresh], now_s)
 
     def _with_end(self, silence: Silence, now_s: float) -> _Held:
-        meant_s = min(silence.until_at_s - silence.from_at_s, silences.LONGEST_S)
+        meant_s = min(silence.until_at_s - silence.from_at_s, tables.LONGEST_S)
         left_s = min(silence.until_at_s - now_s, meant_s)
         return _Held(silence, self._mono() + max(left_s, 0.0))
 
@@ -137,14 +137,14 @@ class ActiveSilences:
             moved.append(_Held(silence, held.latest_mono_s))
         if self._shelf is not None:
             kept = [held.silence for held in moved if held.silence.row is not None]
-            self._shelf.write_now(lambda it: [silences.move(it, one) for one in kept])
+            self._shelf.write_now(tables.move_silences, kept)
         self._hold(moved, now_s)
 
     def _end(self, over: list[_Held], now_s: float) -> None:
         rows = [held.silence.row for held in over if held.silence.row is not None]
         self._over.update(rows)
         if rows and self._shelf is not None:
-            self._shelf.write_now(lambda it: [silences.end_silence(it, row, now_s) for row in rows])
+            self._shelf.write_now(tables.end_silences, rows, now_s)
         self._hold([held for held in self._held if held not in over], now_s)
 
 

@@ -14,9 +14,9 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.collect.host import checkpoint_files
 from gpuwatchd.core.config import prices as table
 from gpuwatchd.core.model import Subject
-from gpuwatchd.store import checkpoints
-from gpuwatchd.store.checkpoints import Checkpoint
+from gpuwatchd.store import tables
 from gpuwatchd.store.occupancy import WIDTH_S
+from gpuwatchd.store.tables import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -193,7 +193,7 @@ class Costing:
         found = [
             checkpoint
             for checkpoint in self._checkpoints
-            if checkpoints.same(checkpoint.process, process)
+            if tables.same_process(checkpoint.process, process)
         ]
         return max(found, key=lambda checkpoint: checkpoint.saved_at_s, default=None)
 

@@ -18,8 +18,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.model import Delivery
 from gpuwatchd.pipeline import messages, rule_settings
 from gpuwatchd.pipeline.messages import sentences
-from gpuwatchd.store import meta
-from gpuwatchd.store import notification_decisions as decided
+from gpuwatchd.store import tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -256,7 +255,7 @@ class Digests:
         """Return when the last one was sent; where there was none, the first day begins now."""
         last_s = self._last_s
         if last_s is None:
-            last_s = history.shelf.read(lambda it: meta.load(it, LAST))
+            last_s = history.shelf.read(tables.load_instant, LAST)
         if last_s is None:
             self._keep(history, now_s)
             return now_s
@@ -266,7 +265,7 @@ class Digests:
 
     @staticmethod
     def _keep(history: History, now_s: float) -> None:
-        history.shelf.write_now(lambda it: meta.save(it, LAST, now_s))
+        history.shelf.write_now(tables.save_meta, LAST, now_s)
 
     def _send(self, history: History, section: PolicySection, from_s: float, now_s: float) -> None:
         alerts = {
@@ -276,7 +275,7 @@ class Digests:
                 *(self._as_of(now_s, open_alert) for open_alert in history.open_alerts()),
             )
         }
-        decisions = history.shelf.read(lambda it: decided.load(it, None, from_s)) or []
+        decisions = history.shelf.read(tables.load_decisions, None, from_s) or []
         content = news(alerts.values(), decisions, self._holdings.found, from_s=from_s)
         if not any(content) and section.digest == "daily":
             log.info("no digest: there was no event")

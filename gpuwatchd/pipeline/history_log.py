@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.model import ProcessInfo, Subject
-from gpuwatchd.store.reader import RAW_SPAN_S
+from gpuwatchd.store.curves import RAW_SPAN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

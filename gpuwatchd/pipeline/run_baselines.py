@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.track import EndedProcess, Track
     from gpuwatchd.pipeline.track_evaluation import Watcher
     from gpuwatchd.pipeline.tracker import SampleIntake
-    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.profiles import ProfileStore
+    from gpuwatchd.store.tables import UserLabel
 
 # The whole run of a subject, and its profile: the window, and before that what is stored.
 

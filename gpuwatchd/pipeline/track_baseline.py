@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpuwatchd.core.model import ProcessInfo, ProcessKey
-    from gpuwatchd.store.labels import UserLabel
+    from gpuwatchd.store.tables import UserLabel
 
 MARGIN = 0.25
 """What was normal once may be so much more the next time: the spread of a benign program's runs."""

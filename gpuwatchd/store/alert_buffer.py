@@ -5,183 +5,21 @@ Rows get their number here, so that a delivery can be referred to before the dis
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.store import integrity, notification_decisions, records
+from gpuwatchd.store import records, tables
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
     from gpuwatchd.core.model import Alert, Decision, Delivery
-    from gpuwatchd.store.write_problems import WriteProblems
-
-# What the history knows of alerts and of who was told: the part of its writer for the post.
-# Kept apart from the samples: these rows are written at once and power-cut-safe.
-
-_T = TypeVar("_T")
-_OF_OPEN = """alert IN (SELECT id FROM alert WHERE resolved_ts_ms IS NULL)
-  OR id IN (SELECT t.delivery FROM told t JOIN alert a ON a.key = t.alert_key
-    WHERE a.resolved_ts_ms IS NULL AND delivery.created_ts_ms >= a.opened_ts_ms)"""
-
-_ABOUT_IT = """(d.alert = alert.id OR (d.created_ts_ms >= alert.opened_ts_ms
-      AND d.id IN (SELECT t.delivery FROM told t WHERE t.alert_key = alert.key)))"""
-_UNHEARD = f"""resolved_ts_ms >= ?
-  AND EXISTS (SELECT 1 FROM delivery d WHERE d.attempts > 0 AND {_ABOUT_IT})
-  AND NOT EXISTS (SELECT 1 FROM delivery d WHERE d.state = 'sent' AND {_ABOUT_IT})"""  # noqa: S608
-
-
-class Notice(NamedTuple):
-    """One message that was made, by however many channels it was to leave."""
-
-    at_s: float
-    """When, epoch seconds."""
-    alert_key: str
-    notice: str
-    message_id: str
-
-
-class AlertWriter(ABC):
-    """Alerts and deliveries: how they stand, and what of them is on record."""
-
-    _ledger: AlertBuffer
-    _health: WriteProblems
-    _connection: sqlite3.Connection | None
-
-    @abstractmethod
-    def _own(self) -> None:
-        """Refuse a thread that is not the history's own."""
-
-    @abstractmethod
-    def _commit(self) -> dict[int, int]:
-        """Write what waits; return deliveries that got another row."""
-
-    def apply(self, alerts: Sequence[Alert], deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Write how alerts and deliveries stand now, power-cut-safe; return the latter with rows.
-
-        Never raises: what the disk refuses is kept in memory, for the next try; until then
-        :meth:`open_alerts` and :meth:`pending_deliveries` see it there.
-        """
-        self._own()
-        for alert in alerts:
-            self._ledger.add_alert(alert)
-        noted = [self._ledger.add_delivery(delivery) for delivery in deliveries]
-        moved = self._commit() if alerts or deliveries else {}
-        return [
-            msgspec.structs.replace(delivery, row=moved.get(delivery.row or 0, delivery.row))
-            for delivery in noted
-        ]
-
-    def decide(self, decisions: Iterable[Decision]) -> None:
-        """Note what was decided; written with the alerts of the next :meth:`apply`.
-
-        In the same transaction, then; without one at the end of the tick. Never raises.
-        """
-        self._own()
-        self._ledger.decisions.extend(decisions)
-
-    def open_alerts(self) -> list[Alert]:
-        """Return the alerts that are not resolved, oldest first."""
-        self._own()
-        return sorted(self._ledger.open_alerts.values(), key=lambda alert: alert.opened_at_s)
-
-    def opened_at_s(self, alert_key: str) -> float | None:
-        """Return since when an alert is open; None when it is not."""
-        alert = self._ledger.open_alerts.get(alert_key)
-        return None if alert is None else alert.opened_at_s
-
-    def pending_deliveries(self) -> list[Delivery]:
-        """Return the deliveries that are not done, oldest first."""
-        self._own()
-        return [self._ledger.pending[row] for row in sorted(self._ledger.pending)]
-
-    def told_of_open(self) -> list[Delivery]:
-        """Return every delivery about alerts that are open now, oldest first.
-
-        Messages of an earlier opening of the same key are left out. Nothing where the file cannot
-        be read: then nobody knows who was told.
-        """
-        if not self._ledger.open_alerts:
-            return []
-        return self._ask(lambda it: records.load_deliveries(it, _OF_OPEN)[0]) or []
-
-    def recent_notices(self, since_s: float) -> list[Notice]:
-        """Return the messages that were made since then (epoch seconds), oldest first.
-
-        However many channels a message has, it is one; fallbacks and dry runs count with it.
-        """
-        query = (
-            "SELECT min(created_ts_ms), alert_key, notice, message_id FROM delivery"
-            " WHERE created_ts_ms >= ? GROUP BY message_id ORDER BY 1, message_id"
-        )
-        values = (round(since_s * 1000),)
-        notices = self._ask(
-            lambda it: [Notice(row[0] / 1000, *row[1:]) for row in it.execute(query, values)]
-        )
-        return notices or []
-
-    def over_since(self, since_s: float) -> list[Alert]:
-        """Return the alerts that ended since then, and those of which that is still to be told."""
-        where = "resolved_ts_ms >= ? OR (resolved_ts_ms IS NOT NULL AND next_notice_ts_ms >= 0)"
-        values = (round(since_s * 1000),)
-        return self._ask(lambda it: records.load_alerts(it, where, values)[0]) or []
-
-    def undelivered_since(self, since_s: float) -> list[Alert] | None:
-        """Return the alerts that ended since then, were tried to be told, and reached nobody.
-
-        None while that cannot be known: not everything is written, or the file cannot be read.
-        """
-        if self._ledger.telling:
-            return None
-        values = (round(since_s * 1000),)
-        return self._ask(lambda it: records.load_alerts(it, _UNHEARD, values)[0])
-
-    def last_delivered(self) -> dict[str, float]:
-        """Return channel -> when it last delivered, epoch seconds."""
-        query = (
-            "SELECT channel, max(sent_ts_ms) FROM delivery WHERE state = 'sent'"
-            " AND sent_ts_ms IS NOT NULL AND dry_run = 0 GROUP BY channel"
-        )
-        found = self._ask(lambda it: {name: at_ms / 1000 for name, at_ms in it.execute(query)})
-        return found or {}
-
-    def _ask(self, question: Callable[[sqlite3.Connection], _T]) -> _T | None:
-        """Return what a question finds; None where the file cannot be read."""
-        self._own()
-        if self._connection is None:
-            return None
-        try:
-            return question(self._connection)
-        except integrity.SUSPECT as error:
-            self._health.failed(error)
-            return None
-
 
 _WAITING_LIMIT = 2000
-
-
-class Segment(NamedTuple):
-    """Where time went on differently: rows on its two sides do not belong together."""
-
-    started_ts_ms: int
-    boot_id: str
-    mono_ms: int
-    reason: str
-    wall_step_s: float | None
-    gap_s: float | None
-
-
-class Event(NamedTuple):
-    """Something that happened, for people."""
-
-    ts_ms: int
-    kind: str
-    gpu_uuid: str | None
-    detail: str
 
 
 class AlertBuffer:
@@ -191,8 +29,8 @@ class AlertBuffer:
         self.open_alerts: dict[str, Alert] = {}
         self.pending: dict[int, Delivery] = {}
         self._next_row = 1
-        self._segments: deque[Segment] = deque(maxlen=_WAITING_LIMIT)
-        self._events: deque[Event] = deque(maxlen=_WAITING_LIMIT)
+        self.segments: deque[dict[str, Any]] = deque(maxlen=_WAITING_LIMIT)
+        self.events: deque[dict[str, Any]] = deque(maxlen=_WAITING_LIMIT)
         self.decisions: deque[Decision] = deque(maxlen=_WAITING_LIMIT)
         self._alerts: dict[tuple[str, float], Alert] = {}
         self._deliveries: dict[int, Delivery] = {}
@@ -201,7 +39,7 @@ class AlertBuffer:
     def waiting(self) -> bool:
         """Whether anything is not yet written."""
         return bool(
-            self._segments or self._events or self._alerts or self._deliveries or self.decisions
+            self.segments or self.events or self._alerts or self._deliveries or self.decisions
         )
 
     @property
@@ -211,10 +49,10 @@ class AlertBuffer:
 
     def left(self) -> tuple[tuple[int, str, str], ...]:
         """Return (how many, what, the newest of them) of what is not yet written."""
-        event = self._events[-1].detail if self._events else ""
+        event = self.events[-1]["detail"] if self.events else ""
         alert = next(reversed(self._alerts.values()), None)
         return (
-            (len(self._events), "event", event),
+            (len(self.events), "event", event),
             (len(self._alerts), "alert", "" if alert is None else alert.title or alert.key),
             (len(self._deliveries), "message", ""),
         )
@@ -235,14 +73,6 @@ class AlertBuffer:
     def number_from(self, row: int) -> None:
         """Give new deliveries rows from ``row`` on."""
         self._next_row = max(self._next_row, row)
-
-    def add_segment(self, segment: Segment) -> None:
-        """Note a break in time."""
-        self._segments.append(segment)
-
-    def add_event(self, event: Event) -> None:
-        """Note an event."""
-        self._events.append(event)
 
     def add_alert(self, alert: Alert) -> None:
         """Note how an alert stands now."""
@@ -290,32 +120,22 @@ class AlertBuffer:
             Deliveries that got another row than they were promised, and how many rows were
             refused because a value did not fit.
         """
-        refused = 0
         moved: dict[int, int] = {}
-        for statement, values in (
-            *((_SEGMENT, segment) for segment in self._segments),
-            *((_EVENT, event) for event in self._events),
-        ):
-            try:
-                connection.execute(statement, values)
-            except records.REFUSED:
-                refused += 1
-        for alert in self._alerts.values():
-            try:
-                subject(alert)
-                records.save_alert(connection, alert)
-            except records.REFUSED:
-                refused += 1
-        if self.decisions:
-            refused += notification_decisions.save(connection, self.decisions)
-        for row, delivery in self._deliveries.items():
-            try:
-                saved = records.save_delivery(connection, delivery, row)
-            except records.REFUSED:
-                refused += 1
-            else:
-                if saved != row:
-                    moved[row] = saved
+
+        def save_alert(alert: Alert) -> None:
+            subject(alert)
+            records.save_alert(connection, alert)
+
+        def save_delivery(delivery: tuple[int, Delivery]) -> None:
+            row = records.save_delivery(connection, delivery[1], delivery[0])
+            if row != delivery[0]:
+                moved[delivery[0]] = row
+
+        refused = records.refused(partial(records.insert, connection, "segment"), self.segments)
+        refused += records.refused(partial(records.insert, connection, "event"), self.events)
+        refused += records.refused(save_alert, self._alerts.values())
+        refused += tables.save_decisions(connection, self.decisions)
+        refused += records.refused(save_delivery, self._deliveries.items())
         return moved, refused
 
     def written(self, moved: dict[int, int]) -> None:
@@ -330,18 +150,11 @@ class AlertBuffer:
 
     def drop(self) -> None:
         """Forget what waited; alerts and deliveries that stand are kept."""
-        self._segments.clear()
-        self._events.clear()
+        self.segments.clear()
+        self.events.clear()
         self._alerts.clear()
         self._deliveries.clear()
         self.decisions.clear()
-
-
-_SEGMENT = (
-    "INSERT INTO segment(started_ts_ms, boot_id, mono_ms, reason, wall_step_s, gap_s)"
-    " VALUES(?,?,?,?,?,?)"
-)
-_EVENT = "INSERT INTO event(ts_ms, kind, gpu_uuid, detail) VALUES(?,?,?,?)"
 
 
 def _bound(waiting: dict[Any, Any]) -> None:

@@ -12,9 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gpuwatchd.core.model import ProcessKey
-from gpuwatchd.store import meta as marks
-from gpuwatchd.store import process_hours
-from gpuwatchd.store import records as rows
+from gpuwatchd.store import records, tables
 
 if TYPE_CHECKING:
     import sqlite3
@@ -22,8 +20,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import ProcessInfo
 
-# The questions as SQL: rows of every level in one shape, and how to join
-# them.
+# The questions as SQL: rows of every level in one shape, and how to join them.
 # A row is (first_ms, last_ms, n, low, mean, high): of a sample both instants are the same. n is
 # what it weighs: samples of a device, minutes of a process.
 
@@ -38,7 +35,8 @@ class Tables(NamedTuple):
     hour: str
     hourly: str
     """Table whose roll-up says up to when ``hour`` is complete."""
-    oldest: dict[str, str]
+    oldest: tuple[str, str, str]
+    """When samples, minutes and hours begin."""
 
 
 _SAMPLE = """ts_ms AS first_ms, ts_ms AS last_ms, used_bytes IS NOT NULL AS n,
@@ -61,11 +59,11 @@ DEVICE: Final = Tables(
     minute=_device("gpu_1m", 60),
     hour=_device("gpu_1h", 3600),
     hourly="gpu_1h",
-    oldest={
-        "raw": "SELECT min(ts_ms) / 1000.0 FROM gpu_raw",
-        "minute": "SELECT min(ts_s) FROM gpu_1m WHERE gpu = :card",
-        "hour": "SELECT min(ts_s) FROM gpu_1h WHERE gpu = :card",
-    },
+    oldest=(
+        "SELECT min(ts_ms) / 1000.0 FROM gpu_raw",
+        "SELECT min(ts_s) FROM gpu_1m WHERE gpu = :card",
+        "SELECT min(ts_s) FROM gpu_1h WHERE gpu = :card",
+    ),
 )
 
 _PROCESS_RAW = f"""SELECT {_SAMPLE} FROM process_raw
@@ -83,11 +81,11 @@ PROCESS: Final = Tables(
     minute=_PROCESS_MINUTE,
     hour=_PROCESS_HOUR,
     hourly="process_1h",
-    oldest={
-        "raw": "SELECT min(ts_ms) / 1000.0 FROM process_raw",
-        "minute": "SELECT min(ts_s) FROM process_1m WHERE process = :process AND gpu = :card",
-        "hour": "SELECT min(ts_s) FROM process_1h WHERE gpu = :card",
-    },
+    oldest=(
+        "SELECT min(ts_ms) / 1000.0 FROM process_raw",
+        "SELECT min(ts_s) FROM process_1m WHERE process = :process AND gpu = :card",
+        "SELECT min(ts_s) FROM process_1h WHERE gpu = :card",
+    ),
 )
 
 JOINED: Final = """SELECT min(first_ms), max(last_ms), count(*), min(n), min(low),
@@ -114,7 +112,8 @@ RAW_SPAN_S: Final = 6 * 3600.0
 MINUTE_SPAN_S: Final = 14 * 86400.0
 RAW_PROCESS_SPAN_S: Final = 2 * 3600.0
 """Samples of processes are found by time alone: of a longer span all processes would be read."""
-_MOMENT_S: Final = 2.0
+MOMENT_S: Final = 2.0
+"""What "6h ago until now" may be longer, so that the newest sample is in it."""
 _NICE_S: Final = (
     1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400,
     21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600, 2_592_000,
@@ -134,6 +133,7 @@ _MOST_LOOKS: Final = 60
 """Points that are looked into for gaps inside; a record with more of them is all gaps."""
 
 Level = Literal["raw", "minute", "hour"]
+LEVELS: Final[tuple[Level, Level, Level]] = ("raw", "minute", "hour")
 Span = tuple[float, float]
 
 
@@ -180,10 +180,10 @@ NOTHING: Final = RecordedCurve("raw", 0.0, [], [])
 
 def of_device(connection: sqlite3.Connection, uid: str, span: Span, points: int) -> RecordedCurve:
     """Return the memory of a device in at most ``points`` points, whatever the span."""
-    found = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
-    if found is None or span[1] <= span[0]:
+    card = records.device_row(connection, uid)
+    if card is None or span[1] <= span[0]:
         return NOTHING
-    source = _Source(connection, DEVICE, {"card": found[0]}, GAP_S)
+    source = _Source(connection, DEVICE, {"card": card}, GAP_S)
     return source.curve(span, points, RAW_SPAN_S)
 
 
@@ -191,11 +191,11 @@ def of_process(
     connection: sqlite3.Connection, uid: str, key: ProcessKey, span: Span, points: int
 ) -> RecordedCurve:
     """Return the memory of a process on a device in at most ``points`` points."""
-    found = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
+    card = records.device_row(connection, uid)
     known = rows_of(connection, key)
-    if found is None or not known or span[1] <= span[0]:
+    if card is None or not known or span[1] <= span[0]:
         return NOTHING
-    values = {"card": found[0], "process": known[-1]}
+    values = {"card": card, "process": known[-1]}
     source = _Source(connection, PROCESS, values, PROCESS_GAP_S)
     return source.curve(span, points, RAW_PROCESS_SPAN_S)
 
@@ -222,12 +222,12 @@ def lived(connection: sqlite3.Connection, key: ProcessKey) -> Span | None:
 
 def present(connection: sqlite3.Connection, uid: str, span: Span) -> list[Presence]:
     """Return who was on a device in a span, with what each one held at most."""
-    found = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
-    if found is None:
+    card = records.device_row(connection, uid)
+    if card is None:
         return []
     values = {
-        "card": found[0],
-        "hours_s": process_hours.until(connection),
+        "card": card,
+        "hours_s": tables.rolled_s(connection, "process_1h"),
         "since_ms": round(span[0] * 1000),
         "until_ms": round(span[1] * 1000),
     }
@@ -241,11 +241,37 @@ def who(connection: sqlite3.Connection, keys: set[ProcessKey]) -> dict[ProcessKe
     """Return who some processes are: of thousands only these are read."""
     marks = ",".join("?" * len(keys))
     cursor = connection.execute(
-        f"SELECT {rows.PROCESS_COLUMNS} FROM process p WHERE p.pid IN ({marks}) ORDER BY p.id",  # noqa: S608 - marks
+        f"SELECT {records.PROCESS_COLUMNS} FROM process p WHERE p.pid IN ({marks}) ORDER BY p.id",  # noqa: S608 - marks
         [key.pid for key in keys],
     )
-    infos = [rows.process_info(row) for row in cursor]
+    infos = [records.process_info(row) for row in cursor]
     return {info.key: info for info in infos if info.key in keys}
+
+
+def oldest_s(
+    connection: sqlite3.Connection, subject: Tables, values: dict[str, Any], level: int
+) -> float | None:
+    """Return when the rows of a level begin: 0 samples, 1 minutes, 2 hours; None without any."""
+    (begin_s,) = connection.execute(subject.oldest[level], values).fetchone()
+    return None if begin_s is None else float(begin_s)
+
+
+def served_by(
+    connection: sqlite3.Connection,
+    subject: Tables,
+    values: dict[str, Any],
+    since_s: float,
+    level: int,
+) -> int:
+    """Return the level that serves a span: what one has forgotten, the next one knows."""
+    while level < 2:
+        here_s, next_s = (oldest_s(connection, subject, values, at) for at in (level, level + 1))
+        if here_s is not None and here_s <= since_s:
+            break
+        if next_s is None or (here_s is not None and next_s > here_s - HOUR_S):
+            break
+        level += 1
+    return level
 
 
 class _Source:
@@ -285,43 +311,28 @@ class _Source:
 
     def _level(self, span: Span, need_s: float, raw_span_s: float) -> Level:
         """Return the table that serves a span; what it has forgotten, the next one knows."""
-        length_s = span[1] - span[0] - _MOMENT_S
+        length_s = span[1] - span[0] - MOMENT_S
         level = 0 if length_s <= raw_span_s and need_s < MINUTE_S else 1
         if length_s > MINUTE_SPAN_S:
             level = 2
-        levels: tuple[Level, Level, Level] = ("raw", "minute", "hour")
-        while level < 2:
-            here_s, next_s = self._oldest_s(levels[level]), self._oldest_s(levels[level + 1])
-            if here_s is not None and here_s <= span[0]:
-                break
-            if next_s is None or (here_s is not None and next_s > here_s - HOUR_S):
-                break
-            level += 1
-        return levels[level]
-
-    def _oldest_s(self, level: Level) -> float | None:
-        query = self._tables.oldest[level]
-        (oldest_s,) = self._connection.execute(query, self._values).fetchone()
-        return None if oldest_s is None else float(oldest_s)
-
-    def _rolled_s(self, table: str) -> int:
-        return marks.whole(self._connection, f"{table}.until")
+        level = served_by(self._connection, self._tables, self._values, span[0], level)
+        return LEVELS[level]
 
     # ---- points
 
     def _rows(self, level: Level) -> str:
         """Return the query of the rows that serve a level, finest where not rolled up yet."""
-        tables = self._tables
+        queries = self._tables
         if level == "raw":
-            return tables.raw
-        minute_s = self._rolled_s("gpu_1m")
+            return queries.raw
+        minute_s = tables.rolled_s(self._connection, "gpu_1m")
         if level == "minute":
-            late = tables.late.format(from_s=minute_s)
-            return f"{tables.minute.format(from_s=0, to_s=minute_s)} UNION ALL {late}"
-        hour_s = self._rolled_s(tables.hourly)
+            late = queries.late.format(from_s=minute_s)
+            return f"{queries.minute.format(from_s=0, to_s=minute_s)} UNION ALL {late}"
+        hour_s = tables.rolled_s(self._connection, queries.hourly)
         # The last minutes are missing: a long span never reads raw rows.
-        late = tables.minute.format(from_s=hour_s, to_s=minute_s)
-        return f"{tables.hour.format(from_s=0, to_s=hour_s)} UNION ALL {late}"
+        late = queries.minute.format(from_s=hour_s, to_s=minute_s)
+        return f"{queries.hour.format(from_s=0, to_s=hour_s)} UNION ALL {late}"
 
     def _points(self, level: Level, span: Span, width_s: float) -> list[Point]:
         values = self._span(level, span) | {"width_ms": round(width_s * 1000)}

@@ -10,7 +10,8 @@ import os
 import shlex
 import shutil
 import sqlite3
-from contextlib import closing, suppress
+import sys
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -18,6 +19,9 @@ from gpuwatchd.store import file_modes, integrity, schema
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
+
+    from sqlite_utils import Database
 
 Mode = Literal["writing", "newer", "memory"]
 """What the daemon may do: write; only read (a later version wrote it); only remember."""
@@ -98,14 +102,11 @@ def _frozen(directory: Path) -> sqlite3.Connection | None:
     path = directory / schema.FILE_NAME
     if os.access(directory, os.W_OK) or not path.exists():
         return None
-    with suppress(sqlite3.Error):
-        connection = _connect(path, "ro&immutable=1")
-        try:
-            if _pragma(connection, "application_id") == schema.APPLICATION_ID:
-                return connection
-        except sqlite3.Error:
-            pass
-        connection.close()
+    with suppress(sqlite3.Error), ExitStack() as stack:
+        connection = stack.enter_context(closing(_connect(path, "ro&immutable=1")))
+        if _pragma(connection, "application_id") == schema.APPLICATION_ID:
+            stack.pop_all()
+            return connection
     return None
 
 
@@ -272,7 +273,7 @@ def _create(path: Path) -> None:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
         connection.execute("PRAGMA journal_mode = WAL")
-        schema.migrate(connection)
+        migrate(connection)
         if _pragma(connection, "auto_vacuum") != 2:
             raise sqlite3.OperationalError("auto_vacuum could not be set")
     new.replace(path)
@@ -287,11 +288,43 @@ def _begin(path: Path) -> None:
         os.close(handle)
 
 
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the tables of an open file to :data:`schema.VERSION`; each step is one transaction.
+
+    ``connection`` is in autocommit (``isolation_level=None``).
+
+    Raises
+    ------
+    sqlite3.Error
+        When a step fails; it is rolled back and the file stays at the version before it.
+    """
+    database: Database = _sqlite_utils().Database(connection)
+    version: int = _pragma(connection, "user_version")
+    for number, step in enumerate(schema.STEPS[version:], start=version + 1):
+        with integrity.transaction(connection):
+            for statement in step.split(";\n"):
+                database.execute(statement)
+            database.execute(f"PRAGMA user_version = {number}")
+
+
+def _sqlite_utils() -> ModuleType:
+    """Import sqlite_utils without numpy and pandas, which it would pull in (12 MiB)."""
+    masked = [name for name in ("numpy", "pandas") if name not in sys.modules]
+    for name in masked:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        import sqlite_utils  # noqa: PLC0415 - 24 MiB that only a new file needs
+    finally:
+        for name in masked:
+            sys.modules.pop(name, None)
+    return sqlite_utils
+
+
 def _upgrade(path: Path, connection: sqlite3.Connection, version: int) -> None:
     size = path.stat().st_size
     free = shutil.disk_usage(path.parent).free
     kept = version > 0 and free >= 4 * size and _copied(path, connection, version)
-    schema.migrate(connection)
+    migrate(connection)
     # The copy of the upgrade before this one has done its service.
     for copy in path.parent.glob(f"{path.name}.bak-v*") if kept else ():
         number = copy.name.removeprefix(f"{path.name}.bak-v")
@@ -374,9 +407,3 @@ def quick_check(directory: Path) -> str | None:
             return integrity.damage(connection)
     except sqlite3.Error:  # it cannot be opened
         return None
-
-
-def roll_back(connection: sqlite3.Connection) -> None:
-    """Roll back what is open; after some errors SQLite has done so itself."""
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ import msgspec
 from gpuwatchd.store import schema
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SUSPECT: Final = (
@@ -76,6 +77,31 @@ def _undecodable() -> sqlite3.DatabaseError:
     error = sqlite3.DatabaseError("its schema is not readable text")
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
     return error
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, *, durable: bool = False) -> Iterator[None]:
+    """Write what is in the block together, or nothing; ``durable``: it survives a power cut.
+
+    Raises
+    ------
+    sqlite3.Error
+        Something cannot be written.
+    """
+    # The level cannot be changed inside a transaction.
+    level = connection.execute("PRAGMA synchronous").fetchone()[0] if durable else None
+    if durable:
+        connection.execute("PRAGMA synchronous = FULL")
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    finally:
+        # SQLite has already rolled back after some errors; ROLLBACK would then be one more.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        if durable:
+            connection.execute(f"PRAGMA synchronous = {level}")
 
 
 def connect(path: Path, how: str, timeout_s: float) -> Connection:

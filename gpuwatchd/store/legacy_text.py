@@ -87,15 +87,6 @@ _FAILURES: dict[str, Failure] = {
 _SAVED = "has saved.*"
 
 
-def _with_codes(alert: Alert) -> Alert:
-    """Return an alert with the codes of its texts, where it was written without."""
-    if alert.ended and alert.ended_code is None:
-        alert = replace(alert, ended_code=_mapped(alert.ended, _ENDINGS, Ending))
-    if alert.held_back and alert.held_code is None:
-        alert = replace(alert, held_code=hold(alert.held_back))
-    return alert
-
-
 def hold(text: str) -> Hold:
     """Return why a notice was held back or waits."""
     return _mapped(text, _HOLDS, Hold)
@@ -229,9 +220,13 @@ def _blame(old: Blame) -> Blame:
 
 
 def alert(old: Alert) -> Alert:
-    """Return an alert with what its title and its finding say in parts."""
+    """Return an alert with the codes of its texts, and what it says in parts."""
+    if old.ended and old.ended_code is None:
+        old = replace(old, ended_code=_mapped(old.ended, _ENDINGS, Ending))
+    if old.held_back and old.held_code is None:
+        old = replace(old, held_code=hold(old.held_back))
     return replace(
-        _with_codes(old),
+        old,
         finding=finding(old.finding),
         title_parts=old.title_parts or _title(old.title) or UNSET,
     )

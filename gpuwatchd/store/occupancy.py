@@ -1,16 +1,20 @@
-"""Who held what on a device, minute by minute: what its hours are shared by."""
+"""Who held what on a device, and of how much of a period anything is known.
+
+Answered from roll-ups, and as far as possible added up in SQL.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpuwatchd.analysis.cost import Hour, MemoryBucket
 from gpuwatchd.core.model import ProcessKey
-from gpuwatchd.store import meta, process_hours
+from gpuwatchd.store import records, tables
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Iterator
 
 WIDTH_S: Final = 60.0
 """Length of a bucket. Every process has a row in every minute that it was seen in."""
@@ -44,10 +48,10 @@ def load(
         Of a longer span every second minute (or third, ...) stands for those up to the next: for
         the daemon, whose thread must not read for long. None reads all.
     """
-    card = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
+    card = records.device_row(connection, uid)
     if card is None or until_s <= since_s:
         return []
-    rolled_s = meta.whole(connection, "gpu_1m.until")
+    rolled_s = tables.rolled_s(connection, "gpu_1m")
     oldest = connection.execute(
         "SELECT min(first_ts_ms) / 1000.0 FROM process WHERE last_ts_ms >= ?", (since_s * 1000,)
     ).fetchone()
@@ -56,7 +60,7 @@ def load(
     if most_minutes is not None:
         every = max(1, math.ceil((until_s - since_s) / WIDTH_S / most_minutes))
     values = {
-        "card": card[0],
+        "card": card,
         "since_s": int(since_s // (WIDTH_S * every) * WIDTH_S * every),
         "until_s": math.ceil(until_s),
         "rolled_s": rolled_s,
@@ -73,7 +77,7 @@ def load(
     ]
 
 
-_HOURS = """SELECT h.ts_s, p.pid, p.started_at_s, h.top_mean_bytes, h.first_ts_s, h.last_ts_s,
+_BY_HOUR = """SELECT h.ts_s, p.pid, p.started_at_s, h.top_mean_bytes, h.first_ts_s, h.last_ts_s,
   h.minutes, h.taken_s
 FROM process_1h h CROSS JOIN process p ON p.id = h.process
 WHERE h.gpu = (SELECT id FROM gpu WHERE uuid = :uid) AND h.ts_s >= :since_s AND h.ts_s < :until_s"""
@@ -86,21 +90,17 @@ def by_hour(
 
     What falls to each process is the sum over its minutes to within rounding.
     """
-    begin_s = math.ceil(since_s / process_hours.HOUR_S) * process_hours.HOUR_S
-    end_s = (
-        min(int(until_s), process_hours.until(connection))
-        // process_hours.HOUR_S
-        * process_hours.HOUR_S
-    )
+    begin_s = math.ceil(since_s / HOUR_S) * HOUR_S
+    end_s = min(int(until_s), tables.rolled_s(connection, "process_1h")) // HOUR_S * HOUR_S
     if end_s <= begin_s:
         return load(connection, uid, since_s, until_s)
-    cursor = connection.execute(_HOURS, {"uid": uid, "since_s": begin_s, "until_s": end_s})
+    cursor = connection.execute(_BY_HOUR, {"uid": uid, "since_s": begin_s, "until_s": end_s})
     hours = [
         MemoryBucket(
             float(at_s),
             ProcessKey(pid=pid, started_at_s=started),
             held,
-            float(process_hours.HOUR_S),
+            float(HOUR_S),
             Hour(float(first), last + WIDTH_S, minutes * WIDTH_S, taken_s),
         )
         for at_s, pid, started, held, first, last, minutes, taken_s in cursor
@@ -119,3 +119,180 @@ def power_w(
         (uid, int(since_s), int(until_s)),
     ).fetchone()
     return found[0] / found[1] if found and found[0] is not None and found[1] else None
+
+
+# ---- of how much of a period anything is known
+
+MINUTE_S: Final = 60
+HOUR_S: Final = 3600
+MISSING_S: Final = 180.0
+"""Less than this between two samples is no gap."""
+_GIB: Final = 1024**3
+
+Stretch = tuple[float, float]
+"""Begin and end, epoch seconds."""
+
+_ROLLED = """SELECT ts_s FROM {table} WHERE gpu = :card AND n > 0
+  AND ts_s > :since_s - {width} AND ts_s < :until_s"""
+_RAW = """SELECT DISTINCT ts_ms / 60000 * 60 AS ts_s FROM gpu_raw WHERE gpu = :card
+  AND used_bytes IS NOT NULL AND ts_ms >= :since_s * 1000 AND ts_ms < :until_s * 1000"""
+_HOUR_BY_HOUR = (
+    "SELECT count(*), min(ts_s), max(ts_s) FROM ({rows}) GROUP BY ts_s / 3600 ORDER BY 2"
+)
+_ONE_BY_ONE = "SELECT ts_s FROM ({rows}) WHERE ts_s BETWEEN :first_s AND :last_s ORDER BY 1"
+
+
+class Coverage(NamedTuple):
+    """What one process had of one device."""
+
+    device_uid: str
+    process: ProcessKey
+    gib_hours: float | None
+    """Memory times time; None where its memory was never known."""
+    gpu_hours: float | None
+    """Hours of the device that fall to it, shared by what each one held; None where unknown."""
+    whole_hours: float
+    """Hours for which it was there at all."""
+    peak_bytes: int | None
+    first_at_s: float
+    last_at_s: float
+
+
+def stretches(
+    connection: sqlite3.Connection, uid: str, since_s: float, until_s: float
+) -> list[Stretch]:
+    """Return when a device was read in a span, oldest first: what lies between are gaps.
+
+    By the minute; what is older than one-minute roll-ups by the hour.
+    """
+    card = records.device_row(connection, uid)
+    if card is None or until_s <= since_s:
+        return []
+    oldest = connection.execute("SELECT min(ts_s) FROM gpu_1m WHERE gpu = ?", (card,)).fetchone()[0]
+    rolled = tables.rolled_s(connection, "gpu_1m")
+    split_s = float(rolled if oldest is None else oldest)
+    parts = [
+        (
+            _ROLLED.format(table="gpu_1h", width=HOUR_S),
+            HOUR_S,
+            since_s,
+            # An hour of which the minutes are known too is not read twice.
+            min(until_s, split_s // HOUR_S * HOUR_S),
+        ),
+        (
+            _ROLLED.format(table="gpu_1m", width=MINUTE_S),
+            MINUTE_S,
+            max(since_s, split_s),
+            min(until_s, rolled),
+        ),
+        (_RAW, MINUTE_S, max(since_s, rolled), until_s),
+    ]
+    whole: list[Stretch] = []
+    for rows, width_s, begin_s, end_s in parts:
+        if begin_s >= end_s:
+            continue
+        span = {"card": card, "since_s": begin_s, "until_s": end_s}
+        for stretch in _stretches(connection, rows, width_s, span):
+            clipped = max(stretch[0], begin_s), min(stretch[1], end_s)
+            if whole and clipped[0] - whole[-1][1] <= MISSING_S:
+                whole[-1] = whole[-1][0], clipped[1]
+            else:
+                whole.append(clipped)
+    return whole
+
+
+def _stretches(
+    connection: sqlite3.Connection, rows: str, width_s: int, span: dict[str, Any]
+) -> Iterator[Stretch]:
+    begin: float | None = None
+    before = 0.0
+    for first, last in _without_gap(connection, rows, width_s, span):
+        if begin is not None and first - before > MISSING_S + width_s:
+            yield begin, before + width_s
+            begin = None
+        begin = first if begin is None else begin
+        before = last
+    if begin is not None:
+        yield begin, before + width_s
+
+
+def _without_gap(
+    connection: sqlite3.Connection, rows: str, width_s: int, span: dict[str, Any]
+) -> Iterator[Stretch]:
+    """Yield the first and last row of each stretch that misses none, at most an hour long."""
+    # Much quicker than every row, or a window in SQL: a month has 43,200 minutes.
+    for count, first, last in connection.execute(_HOUR_BY_HOUR.format(rows=rows), span).fetchall():
+        if last - first == (count - 1) * width_s:
+            yield float(first), float(last)
+            continue
+        inside = span | {"first_s": first, "last_s": last}
+        for (at_s,) in connection.execute(_ONE_BY_ONE.format(rows=rows), inside):
+            yield float(at_s), float(at_s)
+
+
+# ---- who ----------------------------------------------------------------------------------------
+
+# Hours as they were rolled up; before the first and after the last whole one by the minute. Of each
+# minute the time of a device is shared by what each process held; alone it has all of it.
+_HOURS = """SELECT h.process, h.gpu,
+  ifnull(h.top_mean_bytes, h.used_mean_bytes) * h.minutes AS held, h.taken_s / 60.0 AS taken,
+  h.minutes AS minutes, h.used_max_bytes AS peak, h.first_ts_s AS first, h.last_ts_s AS last
+FROM gpu g CROSS JOIN process_1h h ON h.gpu = g.id AND h.ts_s >= :hours_s AND h.ts_s < :tail_s"""
+_MINUTES = """SELECT m.process, m.gpu, m.ts_s, m.used_max_bytes AS held
+FROM process p CROSS JOIN process_1m m ON m.process = p.id
+WHERE p.last_ts_ms >= {begin} * 1000 AND p.first_ts_ms < {end} * 1000
+  AND m.ts_s >= {begin} AND m.ts_s < min({end}, :rolled_s)"""
+_LATE = """SELECT process, gpu, ts_ms / 60000 * 60, max(used_bytes) FROM process_raw
+WHERE ts_ms >= max(:since_s, :rolled_s) * 1000 AND ts_ms < :until_s * 1000
+GROUP BY process, gpu, ts_ms / 60000"""
+_SHARED = """SELECT process, gpu, held,
+  CASE WHEN count(*) OVER own = 1 THEN 1.0
+    WHEN count(held) OVER own < count(*) OVER own THEN NULL
+    WHEN sum(held) OVER own > 0 THEN held * 1.0 / sum(held) OVER own
+    ELSE 1.0 / count(*) OVER own END AS taken, 1 AS minutes, held AS peak, ts_s AS first,
+  ts_s AS last
+FROM ({rows}) WINDOW own AS (PARTITION BY gpu, ts_s)"""
+_HOLDERS = """SELECT g.uuid, p.pid, p.started_at_s, sum(s.held), sum(s.taken),
+  count(s.taken) = count(*), sum(s.minutes), max(s.peak), min(s.first), max(s.last) + 60
+FROM ({pieces}) s JOIN process p ON p.id = s.process JOIN gpu g ON g.id = s.gpu
+GROUP BY s.gpu, s.process"""
+
+
+def holders(connection: sqlite3.Connection, since_s: float, until_s: float) -> list[Coverage]:
+    """Return what each process had of each device in a span, in any order."""
+    if until_s <= since_s:
+        return []
+    begin_s, end_s = int(since_s // MINUTE_S * MINUTE_S), int(until_s)
+    # Whole hours, as far as they are rolled up; none in a file of an earlier version.
+    hours_s = -(-begin_s // HOUR_S) * HOUR_S
+    tail_s = min(end_s // HOUR_S * HOUR_S, tables.rolled_s(connection, "process_1h"))
+    if tail_s <= hours_s:
+        hours_s = tail_s = begin_s
+    values = {
+        "since_s": begin_s,
+        "hours_s": hours_s,
+        "tail_s": tail_s,
+        "until_s": end_s,
+        "rolled_s": tables.rolled_s(connection, "gpu_1m"),
+    }
+    head = _MINUTES.format(begin=":since_s", end=":hours_s")
+    tail = _MINUTES.format(begin=":tail_s", end=":until_s")
+    pieces = [_SHARED.format(rows=f"{head} UNION ALL {tail} UNION ALL {_LATE}")]
+    if hours_s < tail_s:
+        pieces.insert(0, _HOURS)
+    query = _HOLDERS.format(pieces=" UNION ALL ".join(pieces))
+    return [
+        Coverage(
+            device_uid=uid,
+            process=ProcessKey(pid=pid, started_at_s=started),
+            gib_hours=None if held is None else held / _GIB / 60.0,
+            gpu_hours=taken / 60.0 if complete and taken is not None else None,
+            whole_hours=minutes / 60.0,
+            peak_bytes=peak,
+            first_at_s=float(first),
+            last_at_s=float(last),
+        )
+        for uid, pid, started, held, taken, complete, minutes, peak, first, last in (
+            connection.execute(query, values)
+        )
+    ]

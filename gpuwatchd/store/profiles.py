@@ -5,26 +5,23 @@ Runs wait in memory until the next flush. What the user said of them is in :mod:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from gpuwatchd.core import typed
 from gpuwatchd.core.model import ProcessKey, Profile, Value
-from gpuwatchd.store import checkpoints, client_connection, integrity, records, silences
+from gpuwatchd.store import integrity, records, tables
 from gpuwatchd.store import occupancy as occupied
-from gpuwatchd.store.labels import load_words
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from gpuwatchd.analysis.cost import MemoryBucket
     from gpuwatchd.core.model import Silence
-    from gpuwatchd.store.checkpoints import Checkpoint
-    from gpuwatchd.store.labels import UserLabel
-
-# What is normal for a device: how much of it nobody owns while it is idle.
+    from gpuwatchd.store.tables import Checkpoint, UserLabel
 
 
 class IdleLevel(NamedTuple):
@@ -34,31 +31,10 @@ class IdleLevel(NamedTuple):
     boot_id: str
 
 
-def load(connection: sqlite3.Connection) -> dict[str, IdleLevel]:
-    """Return what was learned, by the device's UUID."""
-    cursor = connection.execute("SELECT gpu_uuid, least_bytes, boot_id FROM baseline")
-    return {uid: IdleLevel(least_bytes, boot_id) for uid, least_bytes, boot_id in cursor}
-
-
-def save(connection: sqlite3.Connection, norms: dict[str, IdleLevel], now_ms: int) -> int:
-    """Write norms, inside the caller's transaction; return how many were refused."""
-    refused = 0
-    for uid, norm in norms.items():
-        try:
-            connection.execute(
-                "INSERT OR REPLACE INTO baseline(gpu_uuid, least_bytes, boot_id, learned_ts_ms)"
-                " VALUES(?, ?, ?, ?)",
-                (uid, *norm, now_ms),
-            )
-        except records.REFUSED:
-            refused += 1
-    return refused
-
-
 _T = TypeVar("_T")
 KEPT_LAUNCHES = 5
 """Launches of a program that are kept without a word of the user's."""
-KEPT_SPOKEN = 10
+KEPT_LABELLED = 10
 """Runs of a program that are kept because the user spoke of them."""
 KEPT_RANKS = 16
 """Profiles of one launch: a job of many ranks must not drive out the earlier ones."""
@@ -69,9 +45,10 @@ LAUNCH_S = 120.0
 _WAITING_LIMIT = 500
 _ABSURD = 1e18
 """Bytes or seconds beyond anything that there is."""
-
-_JSON = msgspec.json.Encoder()
-_PROFILE = typed.decoder(Profile)
+_LEARN = (
+    "INSERT OR REPLACE INTO baseline(gpu_uuid, least_bytes, boot_id, learned_ts_ms)"
+    " VALUES(?, ?, ?, ?)"
+)
 
 
 class Run(Value, frozen=True, kw_only=True):
@@ -86,6 +63,18 @@ class Run(Value, frozen=True, kw_only=True):
     profile: Profile
     word: int | None = None
     """Row of the word that it was made for: what the run had done when the user spoke."""
+
+
+_RUNS: Final = records.Table(
+    "profile",
+    Run,
+    json=typed.decoder(Profile),
+    rows="(SELECT r.*, g.uuid AS gpu_uuid, r.feedback AS word FROM profile r JOIN gpu g"
+    " ON g.id = r.gpu WHERE r.feedback IS NULL OR r.feedback IN"
+    " (SELECT id FROM feedback WHERE undone_ts_ms IS NULL))",
+    order="ended_ts_ms, id",
+    skipped=(msgspec.MsgspecError,),
+)
 
 
 class ProfileStore:
@@ -107,7 +96,7 @@ class ProfileStore:
         self._connection = connection
         self._failed = failed
         self._waiting: dict[tuple[Any, ...], Run] = {}
-        self._norms: dict[str, IdleLevel] = {}
+        self._levels: dict[str, IdleLevel] = {}
         self._saved: list[Checkpoint] = []
         self._learned_ms = 0
         self._seen: tuple[int, int] | None = None
@@ -117,15 +106,17 @@ class ProfileStore:
     @property
     def waiting(self) -> bool:
         """Whether anything is not yet written."""
-        return bool(self._waiting or self._norms or self._saved)
+        return bool(self._waiting or self._levels or self._saved)
 
     def idle_levels(self) -> dict[str, IdleLevel]:
         """Return what is normal for each device; empty where that fails."""
-        return {**(self.read(load) or {}), **self._norms}
+        query = "SELECT gpu_uuid, least_bytes, boot_id FROM baseline"
+        levels = self.read(lambda it: {row[0]: IdleLevel(*row[1:]) for row in it.execute(query)})
+        return {**(levels or {}), **self._levels}
 
-    def learn(self, uid: str, norm: IdleLevel, at_s: float) -> None:
+    def learn(self, uid: str, level: IdleLevel, at_s: float) -> None:
         """Note what is normal for a device; it is written with the next flush."""
-        self._norms[uid] = norm
+        self._levels[uid] = level
         self._learned_ms = records.to_ms(at_s) or 0
 
     def keep(self, run: Run) -> None:
@@ -136,7 +127,7 @@ class ProfileStore:
 
     def runs(self, key: str) -> list[Run]:
         """Return what is known of a program's runs, oldest first; empty where that fails."""
-        found = self.read(lambda it: load_runs(it, "r.key = ?", (key,))) or []
+        found = self.read(lambda it: load_runs(it, "key = ?", (key,))) or []
         known = {(run.key, run.device_uid, run.process, run.word): run for run in found}
         known |= {at: run for at, run in self._waiting.items() if at[0] == key}
         return sorted(known.values(), key=lambda run: run.profile.ended_at_s)
@@ -146,16 +137,8 @@ class ProfileStore:
 
         Asked once per tick; :attr:`outside` then counts how often others have written.
         """
-        connection = self._connection()
-        if connection is None:
-            return False
-        try:
-            (version,) = connection.execute("PRAGMA data_version").fetchone()
-        except integrity.SUSPECT as error:
-            self._failed(error)
-            return False
-        pair = (id(connection), version)
-        if pair == self._seen:
+        pair = self.read(lambda it: (id(it), it.execute("PRAGMA data_version").fetchone()[0]))
+        if pair is None or pair == self._seen:
             return False
         self._seen = pair
         self.outside += 1
@@ -163,47 +146,60 @@ class ProfileStore:
 
     def user_labels(self) -> list[UserLabel] | None:
         """Return what the user said and did not take back, oldest first; None where that fails."""
-        return self.read(lambda it: load_words(it, "undone_ts_ms IS NULL"))
+        return self.read(lambda it: tables.LABELS.load(it, tables.NOT_UNDONE))
 
     def silences(self, now_s: float) -> list[Silence] | None:
         """Return the silences whose time is not over, oldest first; None where that fails."""
-        return self.read(lambda it: silences.in_force(it, now_s))
+        return self.read(lambda it: tables.silences_in_force(it, now_s))
 
-    def read(self, question: Callable[[sqlite3.Connection], _T]) -> _T | None:
-        """Ask anything else of the history; None where that fails."""
+    def read(self, question: Callable[..., _T], *args: object) -> _T | None:
+        """Return what a question about the open history finds; None where that fails."""
         connection = self._connection()
         if connection is None:
             return None
         try:
-            return question(connection)
+            return question(connection, *args)
         except integrity.SUSPECT as error:
             self._failed(error)
             return None
 
-    def write_now(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
+    def write_now(self, work: Callable[..., _T], *args: object) -> _T | None:
         """Do some writing at once, power-cut-safe; None where that fails."""
-        return self.read(lambda it: client_connection.written(it, work))
+
+        def written(connection: sqlite3.Connection) -> _T:
+            with integrity.transaction(connection, durable=True):
+                return work(connection, *args)
+
+        return self.read(written)
 
     def minutes(
         self, uid: str, process: ProcessKey | None, since_s: float, until_s: float
     ) -> list[tuple[float, int]]:
         """Return a subject's memory at the end of each minute, as far as it is rolled up."""
-        span = (int(since_s), int(until_s) - 60)
+        values: tuple[Any, ...] = (int(since_s), int(until_s) - 60, uid)
         if process is None:
-            query = (
-                "SELECT ts_s + 60, used_last_bytes FROM gpu_1m WHERE ts_s BETWEEN ? AND ?"
-                " AND gpu = (SELECT id FROM gpu WHERE uuid = ?) ORDER BY ts_s"
-            )
-            values: tuple[Any, ...] = (*span, uid)
-        else:
-            query = (
-                "SELECT ts_s + 60, used_last_bytes FROM process_1m WHERE ts_s BETWEEN ? AND ?"
-                " AND gpu = (SELECT id FROM gpu WHERE uuid = ?) AND process = (SELECT id FROM"
-                " process WHERE pid = ? AND started_at_s IS ? ORDER BY last_ts_ms DESC LIMIT 1)"
-                " ORDER BY ts_s"
-            )
-            values = (*span, uid, process.pid, process.started_at_s)
-        return self.read(lambda it: _known(it.execute(query, values))) or []
+            return self._minutes("gpu_1m", "used_last_bytes", values)
+        own = (
+            " AND process = (SELECT id FROM process WHERE pid = ? AND started_at_s IS ?"
+            " ORDER BY last_ts_ms DESC LIMIT 1)"
+        )
+        values = (*values, process.pid, process.started_at_s)
+        return self._minutes("process_1m", "used_last_bytes", values, own)
+
+    def load_pct(self, uid: str, since_s: float, until_s: float) -> list[tuple[float, int]]:
+        """Return a device's utilisation (minute's end, mean per cent), as far as rolled up."""
+        values = (int(since_s) - 60, int(until_s), uid)
+        return self._minutes("gpu_1m", "util_mean_percent", values)
+
+    def _minutes(
+        self, table: str, column: str, values: tuple[Any, ...], own: str = ""
+    ) -> list[tuple[float, int]]:
+        query = (
+            f"SELECT ts_s + 60, {column} FROM {table} WHERE ts_s BETWEEN ? AND ?"  # noqa: S608
+            f" AND gpu = (SELECT id FROM gpu WHERE uuid = ?){own} ORDER BY ts_s"
+        )
+        rows = self.read(lambda it: it.execute(query, values).fetchall()) or ()
+        return [(float(at_s), int(value)) for at_s, value in rows if value is not None]
 
     def occupancy(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket] | None:
         """Return who held what on a device, minute by minute; None where that fails.
@@ -214,22 +210,13 @@ class ProfileStore:
 
     def checkpoints(self) -> list[Checkpoint] | None:
         """Return when jobs saved their work lately, oldest first; None where that fails."""
-        found = self.read(checkpoints.lately)
+        found = self.read(tables.newest_checkpoints)
         return None if found is None else [*found, *self._saved]
 
     def keep_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Note that a job has saved its work; it is written with the next flush."""
         self._saved.append(checkpoint)
         del self._saved[:-_WAITING_LIMIT]
-
-    def load_pct(self, uid: str, since_s: float, until_s: float) -> list[tuple[float, int]]:
-        """Return a device's utilisation (minute's end, mean per cent), as far as rolled up."""
-        query = (
-            "SELECT ts_s + 60, util_mean_percent FROM gpu_1m WHERE ts_s BETWEEN ? AND ?"
-            " AND gpu = (SELECT id FROM gpu WHERE uuid = ?) ORDER BY ts_s"
-        )
-        values = (int(since_s) - 60, int(until_s), uid)
-        return self.read(lambda it: _known(it.execute(query, values))) or []
 
     def program_of(self, process: ProcessKey) -> tuple[str | None, str]:
         """Return what is stored of a process: the key of its program, and its name."""
@@ -243,87 +230,42 @@ class ProfileStore:
 
     def write(self, connection: sqlite3.Connection) -> int:
         """Write what waits, inside the caller's transaction; return how many were refused."""
-        refused = 0
-        for run in self._waiting.values():
-            try:
-                save_run(connection, run)
-            except records.REFUSED:
-                refused += 1
+        refused = records.refused(partial(save_run, connection), self._waiting.values())
         for key in {run.key for run in self._waiting.values()}:
             trim(connection, key)
-        for checkpoint in self._saved:
-            try:
-                checkpoints.insert(connection, checkpoint)
-            except records.REFUSED:
-                refused += 1
-        return refused + save(connection, self._norms, self._learned_ms)
+        refused += records.refused(partial(tables.write_checkpoint, connection), self._saved)
+        levels = [(uid, *level, self._learned_ms) for uid, level in self._levels.items()]
+        return refused + records.insert_rows(connection, _LEARN, levels)
 
     def written(self) -> None:
         """Forget what waited, after the commit."""
         self._waiting.clear()
-        self._norms.clear()
+        self._levels.clear()
         self._saved.clear()
-
-
-def _known(pairs: Iterable[tuple[int, int | None]]) -> list[tuple[float, int]]:
-    return [(float(at_s), int(value)) for at_s, value in pairs if value is not None]
 
 
 def save_run(connection: sqlite3.Connection, run: Run) -> None:
     """Insert a run, or replace what was known of the same one; of a device that is known."""
-    process, profile = run.process, run.profile
-    connection.execute(
-        "INSERT OR REPLACE INTO profile(key, gpu, pid, started_at_s, feedback, label, begun_ts_ms,"
-        " ended_ts_ms, base_bytes, proven_bytes, top_bytes, profile)"
-        " SELECT ?, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM gpu WHERE uuid = ?",
-        (
-            run.key,
-            None if process is None else process.pid,
-            None if process is None else process.started_at_s,
-            run.word,
-            run.label,
-            records.to_ms(run.begun_at_s),
-            records.to_ms(profile.ended_at_s),
-            round(profile.base_bytes),
-            round(profile.proven_bytes),
-            round(profile.top_bytes),
-            _JSON.encode(profile).decode(),
-            run.device_uid,
-        ),
-    )
+    profile = run.profile
+    row = _RUNS.row(run)
+    row["feedback"], row["gpu"] = row.pop("word"), records.device_row(connection, run.device_uid)
+    del row["gpu_uuid"]
+    if row["gpu"] is None:
+        return
+    row |= {
+        "ended_ts_ms": records.to_ms(profile.ended_at_s),
+        "base_bytes": round(profile.base_bytes),
+        "proven_bytes": round(profile.proven_bytes),
+        "top_bytes": round(profile.top_bytes),
+    }
+    records.insert(connection, "profile", row, or_replace=True)
 
 
 def load_runs(
     connection: sqlite3.Connection, where: str = "TRUE", values: tuple[Any, ...] = ()
 ) -> list[Run]:
     """Return runs, oldest first; what cannot be understood (or was unsaid) is left out."""
-    runs: list[Run] = []
-    for row in connection.execute(
-        "SELECT r.key, g.uuid, r.pid, r.started_at_s, r.label, r.begun_ts_ms, r.profile,"  # noqa: S608
-        " r.feedback FROM profile r JOIN gpu g ON g.id = r.gpu LEFT JOIN feedback f"
-        " ON f.id = r.feedback WHERE (r.feedback IS NULL OR (f.id IS NOT NULL"
-        f" AND f.undone_ts_ms IS NULL)) AND {where} ORDER BY r.ended_ts_ms, r.id",
-        values,
-    ):
-        try:
-            profile = _PROFILE.decode(row[6])
-        except msgspec.MsgspecError:
-            continue
-        if not _sane(profile):
-            continue
-        process = None if row[2] is None else ProcessKey(pid=row[2], started_at_s=row[3])
-        runs.append(
-            Run(
-                key=row[0],
-                device_uid=row[1],
-                process=process,
-                label=row[4],
-                begun_at_s=row[5] / 1000,
-                profile=profile,
-                word=row[7],
-            )
-        )
-    return runs
+    return [run for run in _RUNS.load(connection, where, values) if _sane(run.profile)]
 
 
 def _sane(profile: Profile) -> bool:
@@ -339,15 +281,21 @@ def _sane(profile: Profile) -> bool:
 def trim(connection: sqlite3.Connection, key: str) -> None:
     """Forget the oldest runs of a program, inside the caller's transaction."""
     active = {
-        (word.subject.device_uid, word.subject.process)
-        for word in load_words(connection, "undone_ts_ms IS NULL")
+        (label.subject.device_uid, label.subject.process)
+        for label in tables.LABELS.load(connection, tables.NOT_UNDONE)
     }
     begun_s: list[float] = []
-    ranks = spoken = 0
-    for row, run in _newest_first(connection, key):
-        if run.word is not None or (run.device_uid, run.process) in active:
-            spoken += 1
-            over = spoken > KEPT_SPOKEN
+    ranks = labelled = 0
+    rows = connection.execute(
+        "SELECT id FROM profile WHERE key = ? ORDER BY begun_ts_ms DESC, id DESC", (key,)
+    ).fetchall()
+    for row in rows:
+        run = next(iter(load_runs(connection, "id = ?", row)), None)
+        if run is None:  # what nobody can read, or was said and taken back
+            over = True
+        elif run.word is not None or (run.device_uid, run.process) in active:
+            labelled += 1
+            over = labelled > KEPT_LABELLED
         else:
             if not begun_s or begun_s[-1] - run.begun_at_s > LAUNCH_S:
                 begun_s.append(run.begun_at_s)
@@ -355,38 +303,4 @@ def trim(connection: sqlite3.Connection, key: str) -> None:
             ranks += 1
             over = len(begun_s) > KEPT_LAUNCHES or ranks > KEPT_RANKS
         if over:
-            connection.execute("DELETE FROM profile WHERE id = ?", (row,))
-
-
-def _newest_first(connection: sqlite3.Connection, key: str) -> list[tuple[int, Run]]:
-    ids = [
-        row
-        for (row,) in connection.execute(
-            "SELECT id FROM profile WHERE key = ? ORDER BY begun_ts_ms DESC, id DESC", (key,)
-        )
-    ]
-    pairs = [(row, load_runs(connection, "r.id = ?", (row,))) for row in ids]
-    for row, runs in pairs:
-        if not runs:
-            # What nobody can read, or was said and taken back.
-            connection.execute("DELETE FROM profile WHERE id = ?", (row,))
-    return [(row, runs[0]) for row, runs in pairs if runs]
-
-
-def expire(connection: sqlite3.Connection, before_ms: int) -> None:
-    """Forget programs and words that are too old or too many, in the caller's transaction."""
-    connection.execute(
-        "DELETE FROM profile WHERE ended_ts_ms < ? OR feedback IN"
-        " (SELECT id FROM feedback WHERE undone_ts_ms IS NOT NULL)",
-        (before_ms,),
-    )
-    connection.execute(
-        "DELETE FROM profile WHERE key NOT IN (SELECT key FROM profile GROUP BY key"
-        " ORDER BY max(ended_ts_ms) DESC LIMIT ?)",
-        (KEPT_PROGRAMS,),
-    )
-    connection.execute(
-        "DELETE FROM feedback WHERE given_ts_ms < ? AND id NOT IN"
-        " (SELECT feedback FROM profile WHERE feedback IS NOT NULL)",
-        (before_ms,),
-    )
+            connection.execute("DELETE FROM profile WHERE id = ?", row)

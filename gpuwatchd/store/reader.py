@@ -9,23 +9,12 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpuwatchd.core.model import ProcessKey, Value
-from gpuwatchd.store import actions as deeds
-from gpuwatchd.store import (
-    checkpoints,
-    client_connection,
-    integrity,
-    meta,
-    profiles,
-    read_only,
-    records,
-    silences,
-)
-from gpuwatchd.store import labels as words
-from gpuwatchd.store import notification_decisions as decided
-from gpuwatchd.store import occupancy as occupied
+from gpuwatchd.store import checked_connection, curves, integrity, occupancy, profiles, records
+from gpuwatchd.store import tables as small
+from gpuwatchd.store.curves import HOUR_S, MINUTE_S, MINUTE_SPAN_S, MOMENT_S, RAW_SPAN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +23,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.analysis.cost import MemoryBucket
     from gpuwatchd.core.model import Alert, Decision, Delivery, Device, ProcessInfo, Silence
-    from gpuwatchd.store.checkpoints import Checkpoint
-    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.profiles import Run
+    from gpuwatchd.store.tables import ActionEvent, Checkpoint, UserLabel
 
 # The questions that the reader asks, as SQL.
 
@@ -79,14 +67,6 @@ GROUP BY {start}"""  # noqa: S608 - our own text and whole numbers
 
 
 _T = TypeVar("_T")
-_MINUTE_S = 60
-_HOUR_S = 3600
-RAW_SPAN_S = 6 * 3600.0
-"""Longest span that is read from raw rows."""
-MINUTE_SPAN_S = 14 * 86400.0
-"""Longest span that is read from one-minute rows."""
-_MOMENT_S = 2.0
-"""What "6h ago until now" may be longer, so that the newest sample is in it."""
 
 
 class DeviceRow(Value, frozen=True, kw_only=True):
@@ -139,6 +119,17 @@ class Segment(Value, frozen=True, kw_only=True):
     gap_s: float | None
 
 
+_EVENTS: Final = records.Table(
+    "event",
+    Event,
+    rows="(SELECT id, ts_ms, kind, gpu_uuid, ifnull(detail, '') AS detail FROM event)",
+    order="ts_ms, id",
+)
+_SEGMENTS: Final = records.Table(
+    "segment", Segment, rows="(SELECT *, started_ts_ms AS ts_ms FROM segment)"
+)
+
+
 class Reader:
     """An open history. Use :meth:`open`, as a context manager or with :meth:`close`."""
 
@@ -146,7 +137,7 @@ class Reader:
         self._path = path
         self.last_query = ""
         """The last question as SQL, with its values."""
-        self._file = read_only.Opened(path, self._trace)
+        self._open()
 
     @classmethod
     def open(cls, directory: Path) -> Reader:
@@ -163,15 +154,15 @@ class Reader:
         StoreBusy
             Another program holds it locked.
         """
-        path = client_connection.find(directory)
+        path = checked_connection.find(directory)
         try:
             return cls(path)
         except sqlite3.Error as error:
-            raise client_connection.translated(path, error) from error
+            raise checked_connection.translated(path, error) from error
 
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        return self._file.connection
+    def _open(self) -> None:
+        self._connection, self._state = checked_connection.open_reading(self._path)
+        self._connection.set_trace_callback(partial(setattr, self, "last_query"))
 
     def __enter__(self) -> Self:
         return self
@@ -186,7 +177,7 @@ class Reader:
         """
         with closing(self):
             if isinstance(error, integrity.SUSPECT):
-                client_connection.blame(self._path, error, self._connection)
+                checked_connection.blame(self._path, error, self._connection)
 
     def close(self) -> None:
         """Let go of the file. May be called twice."""
@@ -194,7 +185,7 @@ class Reader:
 
     def devices(self) -> list[Device]:
         """Return every device ever seen."""
-        return self._guarded(lambda: records.load_devices(self._connection))
+        return self.ask(records.load_devices)
 
     def processes(self, since_s: float = 0.0) -> list[ProcessInfo]:
         """Return every process seen since then and still remembered, oldest first."""
@@ -222,17 +213,11 @@ class Reader:
             Join samples or buckets into buckets of this many seconds; a finer one than the table
             that serves the span has no effect.
         """
-        card = self._card(uid)
+        card = self.ask(records.device_row, uid)
         if card is None or until_s <= since_s:
             return []
-        width_s = self._guarded(lambda: self._width(card, since_s, until_s))
-        source = (
-            RAW.format(from_ms=0)
-            if width_s == 0
-            else self._minutes()
-            if width_s == _MINUTE_S
-            else self._hours()
-        )
+        width_s = self.ask(_width, card, since_s, until_s)
+        source = self.ask(_SOURCES[width_s])
         bucket_s = max(bucket_s or 0, width_s)
         if bucket_s > width_s:
             source = joined(source, round(bucket_s * 1000))
@@ -250,13 +235,11 @@ class Reader:
         Spans of up to 6 h come from raw rows (a process that does not change has one a minute),
         longer ones from one-minute buckets.
         """
-        card = self._card(uid)
+        card = self.ask(records.device_row, uid)
         if card is None or until_s <= since_s:
             return []
         span = (_ms(since_s), _ms(until_s))
-        raw = until_s - since_s <= RAW_SPAN_S + _MOMENT_S and self._guarded(
-            lambda: self._raw_reaches(span[0])
-        )
+        raw = until_s - since_s <= RAW_SPAN_S + MOMENT_S and self.ask(_raw_reaches, span[0])
         return self._each(
             partial(_process_row, 0.0 if raw else 60.0),
             PROCESS_RAW if raw else PROCESS_MINUTES,
@@ -265,12 +248,11 @@ class Reader:
 
     def oldest_s(self, uid: str) -> float | None:
         """Return when a device's record may begin at the earliest; None when there is none."""
-        card = self._card(uid)
+        card = self.ask(records.device_row, uid)
         if card is None:
             return None
-        every = self._guarded(lambda: [self._oldest_ms(card, level) for level in range(3)])
-        known = [oldest_ms for oldest_ms in every if oldest_ms is not None]
-        return min(known) / 1000 if known else None
+        levels = (self.ask(curves.oldest_s, curves.DEVICE, {"card": card}, at) for at in range(3))
+        return min((oldest_s for oldest_s in levels if oldest_s is not None), default=None)
 
     def alerts(self, since_s: float | None = None, *, open_only: bool = False) -> list[Alert]:
         """Return alerts, oldest first: those that were open at or after ``since_s``."""
@@ -279,92 +261,86 @@ class Reader:
         if since_s is not None:
             where += " AND (resolved_ts_ms IS NULL OR resolved_ts_ms >= ?)"
             values = (_ms(since_s),)
-        return self._guarded(lambda: records.load_alerts(self._connection, where, values)[0])
+        return self.ask(records.load_alerts, where, values)[0]
 
     def deliveries(self, alert_key: str) -> list[Delivery]:
         """Return the deliveries of an alert key, oldest first; also those it shared."""
-        where, values = records.about_alert(alert_key)
-        return self._guarded(lambda: records.load_deliveries(self._connection, where, values)[0])
+        return self.ask(records.load_deliveries, *records.about_alert(alert_key))[0]
 
     def decisions(self, alert_key: str | None = None, since_s: float = 0.0) -> list[Decision]:
         """Return what policy decided of an alert key (None: of all) since then, oldest first."""
-        return self._guarded(lambda: decided.load(self._connection, alert_key, since_s))
+        return self.ask(small.load_decisions, alert_key, since_s)
 
     def silences(self, *, all_of_them: bool = False) -> list[Silence]:
         """Return silences, oldest first; also those that were taken back or have ended, if asked.
 
         Of the others, too, the time may be over.
         """
-        where = "TRUE" if all_of_them else silences.STANDING
-        return self._guarded(lambda: silences.load(self._connection, where))
+        return self.ask(small.SILENCES.load, "TRUE" if all_of_them else small.STANDING)
 
     def runs(self, key: str | None = None) -> list[Run]:
         """Return what is known of earlier runs of a program (None: of all), oldest first."""
-        where, values = ("TRUE", ()) if key is None else ("r.key = ?", (key,))
-        return self._guarded(lambda: profiles.load_runs(self._connection, where, values))
+        where, values = ("TRUE", ()) if key is None else ("key = ?", (key,))
+        return self.ask(profiles.load_runs, where, values)
 
     def user_labels(self, *, all_of_them: bool = False) -> list[UserLabel]:
         """Return what the user said of alerts, oldest first; also what was taken back, if asked."""
-        where = "TRUE" if all_of_them else "undone_ts_ms IS NULL"
-        return self._guarded(lambda: words.load_words(self._connection, where))
+        return self.ask(small.LABELS.load, "TRUE" if all_of_them else small.NOT_UNDONE)
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return when jobs saved their work, oldest first."""
-        return self._guarded(lambda: checkpoints.load(self._connection))
+        return self.ask(small.CHECKPOINTS.load)
 
-    def action_events(self, since_s: float = 0.0) -> list[deeds.ActionEvent]:
+    def action_events(self, since_s: float = 0.0) -> list[ActionEvent]:
         """Return what was asked of jobs, and when they saved, since then, oldest first."""
-        return self._guarded(lambda: deeds.load_events(self._connection, since_s))
+        return self.ask(small.load_action_events, since_s)
 
     def occupancy(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         """Return who held what on a device, minute by minute, in any order."""
-        return self._guarded(lambda: occupied.load(self._connection, uid, since_s, until_s))
+        return self.ask(occupancy.load, uid, since_s, until_s)
 
     def power_w(self, uid: str, since_s: float, until_s: float) -> float | None:
         """Return the mean power of a device over a span; None where it was not measured."""
-        return self._guarded(lambda: occupied.power_w(self._connection, uid, since_s, until_s))
+        return self.ask(occupancy.power_w, uid, since_s, until_s)
 
     def events(self, since_s: float = 0.0) -> list[Event]:
         """Return what happened since then, oldest first."""
-        return self._each(
-            lambda row: Event(
-                at_s=row[0] / 1000, kind=row[1], device_uid=row[2], detail=row[3] or ""
-            ),
-            "SELECT ts_ms, kind, gpu_uuid, detail FROM event WHERE ts_ms >= ? ORDER BY ts_ms, id",
-            (_ms(since_s),),
-        )
+        return self.ask(_EVENTS.load, "ts_ms >= ?", (_ms(since_s),))
 
     def segments(self, since_s: float = 0.0) -> list[Segment]:
         """Return where time went on differently (start, boot, clock-step, ...), oldest first."""
-        return self._each(
-            lambda row: Segment(
-                at_s=row[0] / 1000, boot_id=row[1], reason=row[2], wall_step_s=row[3], gap_s=row[4]
-            ),
-            "SELECT started_ts_ms, boot_id, reason, wall_step_s, gap_s FROM segment"
-            " WHERE started_ts_ms >= ? ORDER BY id",
-            (_ms(since_s),),
-        )
+        return self.ask(_SEGMENTS.load, "ts_ms >= ?", (_ms(since_s),))
 
-    def ask(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return what a question that stands elsewhere makes of the open file."""
-        return self._guarded(lambda: work(self._connection))
+    def ask(self, work: Callable[..., _T], *args: object) -> _T:
+        """Return what a question that stands elsewhere makes of the open file, and of ``args``.
+
+        Raises
+        ------
+        StoreError
+            The file cannot be read, or it is damaged.
+        """
+        try:
+            try:
+                answer = work(self._connection, *args)
+            except integrity.SUSPECT:
+                if not self._has_moved():
+                    raise
+            else:
+                if not self._has_moved():
+                    return answer
+            self._connection.close()
+            self._open()
+            return work(self._connection, *args)
+        except integrity.SUSPECT as error:
+            checked_connection.blame(self._path, error, self._connection)
+            if not isinstance(error, sqlite3.Error):
+                raise
+            raise checked_connection.translated(self._path, error) from error
 
     # ---- inside
 
-    def _trace(self, statement: str) -> None:
-        self.last_query = statement
-
-    def _guarded(self, work: Callable[[], _T]) -> _T:
-        try:
-            return self._file.answer(work)
-        except integrity.SUSPECT as error:
-            client_connection.blame(self._path, error, self._connection)
-            if not isinstance(error, sqlite3.Error):
-                raise
-            raise client_connection.translated(self._path, error) from error
-
-    def _ask(self, query: str, values: dict[str, Any] | tuple[Any, ...]) -> list[Any]:
-        return self._guarded(lambda: self._connection.execute(query, values).fetchall())
+    def _has_moved(self) -> bool:
+        return self._state is not None and checked_connection.file_state(self._path) != self._state
 
     def _each(
         self,
@@ -372,63 +348,52 @@ class Reader:
         query: str,
         values: dict[str, Any] | tuple[Any, ...],
     ) -> list[_T]:
-        return self._guarded(lambda: [make(row) for row in self._connection.execute(query, values)])
+        return self.ask(lambda it: [make(row) for row in it.execute(query, values)])
 
-    def _card(self, uid: str) -> int | None:
-        found = self._ask("SELECT id FROM gpu WHERE uuid = ?", (uid,))
-        return found[0][0] if found else None
 
-    def _raw_reaches(self, since_ms: int) -> bool:
-        """Say whether raw rows of processes go back that far, or nothing goes back further."""
-        ((oldest_ms,),) = self._ask("SELECT min(ts_ms) FROM process_raw", ())
-        if oldest_ms is None or oldest_ms <= since_ms:
-            return oldest_ms is not None
-        ((first_ms,),) = self._ask("SELECT min(first_ts_ms) FROM process", ())
-        return first_ms is None or first_ms >= oldest_ms - _HOUR_S * 1000
+def _raw_reaches(connection: sqlite3.Connection, since_ms: int) -> bool:
+    """Say whether raw rows of processes go back that far, or nothing goes back further."""
+    (oldest_ms,) = connection.execute("SELECT min(ts_ms) FROM process_raw").fetchone()
+    if oldest_ms is None or oldest_ms <= since_ms:
+        return oldest_ms is not None
+    (first_ms,) = connection.execute("SELECT min(first_ts_ms) FROM process").fetchone()
+    return first_ms is None or first_ms >= oldest_ms - HOUR_S * 1000
 
-    def _width(self, card: int, since_s: float, until_s: float) -> int:
-        """Return the bucket width of the table that serves a span: 0 is raw.
 
-        The span decides; where the finer table has forgotten that time, the next one serves.
-        """
-        span_s = until_s - since_s - _MOMENT_S
-        levels = (0, _MINUTE_S, _HOUR_S)
-        level = 0 if span_s <= RAW_SPAN_S else 1 if span_s <= MINUTE_SPAN_S else 2
-        while level < 2:
-            here_ms, next_ms = self._oldest_ms(card, level), self._oldest_ms(card, level + 1)
-            if here_ms is not None and here_ms <= _ms(since_s):
-                break
-            if next_ms is None or (here_ms is not None and next_ms > here_ms - _HOUR_S * 1000):
-                break
-            level += 1
-        return levels[level]
+def _width(connection: sqlite3.Connection, card: int, since_s: float, until_s: float) -> int:
+    """Return the bucket width of the table that serves a span: 0 is raw.
 
-    def _oldest_ms(self, card: int, level: int) -> int | None:
-        query = (
-            "SELECT min(ts_ms) FROM gpu_raw",
-            "SELECT min(ts_s) * 1000 FROM gpu_1m WHERE gpu = :card",
-            "SELECT min(ts_s) * 1000 FROM gpu_1h WHERE gpu = :card",
-        )[level]
-        ((oldest_ms,),) = self._ask(query, {"card": card})
-        return None if oldest_ms is None else int(oldest_ms)
+    The span decides; where the finer table has forgotten that time, the next one serves.
+    """
+    span_s = until_s - since_s - MOMENT_S
+    level = 0 if span_s <= RAW_SPAN_S else 1 if span_s <= MINUTE_SPAN_S else 2
+    begin_s = _ms(since_s) / 1000
+    level = curves.served_by(connection, curves.DEVICE, {"card": card}, begin_s, level)
+    return (0, MINUTE_S, HOUR_S)[level]
 
-    def _minutes(self) -> str:
-        split_s = self._rolled_s("gpu_1m")
-        late = joined(RAW.format(from_ms=split_s * 1000), _MINUTE_S * 1000)
-        closed = BUCKETS.format(table="gpu_1m", from_s=0, to_s=split_s)
-        return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
 
-    def _hours(self) -> str:
-        # The last minutes are missing: a long span never reads raw rows.
-        split_s, end_s = self._rolled_s("gpu_1h"), self._rolled_s("gpu_1m")
-        minutes = BUCKETS.format(table="gpu_1m", from_s=split_s, to_s=end_s)
-        late = joined(minutes, _HOUR_S * 1000)
-        closed = BUCKETS.format(table="gpu_1h", from_s=0, to_s=split_s)
-        return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
+def _minutes(connection: sqlite3.Connection) -> str:
+    split_s = small.rolled_s(connection, "gpu_1m")
+    late = joined(RAW.format(from_ms=split_s * 1000), MINUTE_S * 1000)
+    closed = BUCKETS.format(table="gpu_1m", from_s=0, to_s=split_s)
+    return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
 
-    def _rolled_s(self, table: str) -> int:
-        """Return the instant up to which a roll-up is complete."""
-        return self._guarded(lambda: meta.whole(self._connection, f"{table}.until"))
+
+def _hours(connection: sqlite3.Connection) -> str:
+    # The last minutes are missing: a long span never reads raw rows.
+    split_s, end_s = small.rolled_s(connection, "gpu_1h"), small.rolled_s(connection, "gpu_1m")
+    minutes = BUCKETS.format(table="gpu_1m", from_s=split_s, to_s=end_s)
+    late = joined(minutes, HOUR_S * 1000)
+    closed = BUCKETS.format(table="gpu_1h", from_s=0, to_s=split_s)
+    return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
+
+
+_SOURCES: Final[dict[int, Callable[[sqlite3.Connection], str]]] = {
+    0: lambda _: RAW.format(from_ms=0),
+    MINUTE_S: _minutes,
+    HOUR_S: _hours,
+}
+"""Query of the rows of each bucket width; 0: samples."""
 
 
 def _device_row(width_s: float, row: tuple[Any, ...]) -> DeviceRow:

@@ -8,17 +8,28 @@ other columns are for people with an SQL prompt.
 from __future__ import annotations
 
 import contextlib
+import enum
+import re
 import shlex
 import sqlite3
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
 
 from gpuwatchd.core import typed
-from gpuwatchd.core.codes import Facts, Failure
-from gpuwatchd.core.model import Alert, Delivery, Device, Message, ProcessInfo, ProcessKey
+from gpuwatchd.core.model import Alert, Delivery, Device, Message, ProcessInfo, ProcessKey, Subject
 from gpuwatchd.store import legacy_text
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from gpuwatchd.core.codes import Facts
+
+    _Decoder = msgspec.json.Decoder[Any]
+
+_Any = TypeVar("_Any")
+_Value = TypeVar("_Value", bound=msgspec.Struct)
 CODES_SINCE = 6
 """Version of the tables that has codes beside the texts."""
 PAYLOAD_LIMIT_BYTES = 16 * 1024
@@ -32,19 +43,10 @@ REFUSED = (
 )
 """What a value that does not fit raises; the transaction goes on without it."""
 
-_ABOUT = "alert_key = ? OR id IN (SELECT delivery FROM told WHERE alert_key = ?)"
-
-
-def about_alert(key: str) -> tuple[str, tuple[str, str]]:
-    """Return the condition (and its values) on deliveries that tell of an alert, among others."""
-    return _ABOUT, (key, key)
-
-
 _QUOTES = frozenset("'\"\\\t\r\n")
 _JSON = msgspec.json.Encoder()
 _FACTS = typed.decoder(dict[str, float | str])
 _ALERT = typed.decoder(Alert)
-_MESSAGE = typed.decoder(Message)
 
 
 def to_ms(at_s: float | None) -> int | None:
@@ -59,13 +61,12 @@ def to_s(ts_ms: int | None) -> float | None:
 
 def facts_json(facts: Facts) -> str | None:
     """Return the numbers beside a code as JSON; None without any."""
-    return _JSON.encode(facts).decode() if facts else None
+    return json_text(facts) if facts else None
 
 
-def code_columns(connection: sqlite3.Connection) -> str:
-    """Return the columns of a code and its facts; none where a file waits to be upgraded."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return "code, facts" if version >= CODES_SINCE else "NULL, NULL"
+def json_text(value: object) -> str:
+    """Return a value as JSON."""
+    return _JSON.encode(value).decode()
 
 
 def facts_of(text: str | None) -> Facts:
@@ -75,70 +76,306 @@ def facts_of(text: str | None) -> Facts:
     return {}
 
 
+def insert(
+    connection: sqlite3.Connection,
+    table: str,
+    row: Mapping[str, Any],
+    then: str = "",
+    *,
+    or_replace: bool = False,
+) -> int:
+    """Insert a row, given as column -> value, and return its number; ``then`` is for conflicts."""
+    marks = ", ".join("?" * len(row))
+    insert = "INSERT OR REPLACE" if or_replace else "INSERT"
+    found: int = connection.execute(
+        f"{insert} INTO {table}({', '.join(row)}) VALUES({marks}) {then} RETURNING id",
+        tuple(row.values()),
+    ).fetchone()[0]
+    return found
+
+
+def refused(write: Callable[[_Any], object], values: Iterable[_Any]) -> int:
+    """Write values one by one; return how many were left out because they did not fit."""
+    count = 0
+    for value in values:
+        try:
+            write(value)
+        except REFUSED:
+            count += 1
+    return count
+
+
+def insert_rows(connection: sqlite3.Connection, statement: str, rows: list[tuple[Any, ...]]) -> int:
+    """Insert rows; where one does not fit, leave out that one. Return how many were left out."""
+    try:
+        connection.executemany(statement, rows)
+    except REFUSED:
+        return refused(lambda row: connection.execute(statement, row), rows)
+    return 0
+
+
+def updating(columns: Iterable[str], form: str = "excluded.{0}", **others: str) -> str:
+    """Return ``DO UPDATE SET``: each column as ``form`` says, some as ``others`` do."""
+    changes = dict.fromkeys(columns, form) | others
+    return "DO UPDATE SET " + ", ".join(f"{it} = {how.format(it)}" for it, how in changes.items())
+
+
+# ---- a Struct as a row of its table
+
+_NAMES: Final = {
+    "row": "id",
+    "uid": "uuid",
+    "index": "position",
+    "parent_uid": "parent_uuid",
+    "device_uid": "gpu_uuid",
+    "target": "channel",
+    "message": "payload",
+    "at_s": "ts_ms",
+    "lease_until_s": "lease_until_ts_ms",
+    "started_at_s": "started_at_s",
+}
+"""Field -> column, where it is not the same, nor an instant: ``saved_at_s`` is ``saved_ts_ms``."""
+
+
+class _Field(NamedTuple):
+    """A field of a Struct, and its columns."""
+
+    name: str
+    columns: tuple[str, ...]
+    cells: Callable[[Any], Iterable[Any]]
+    value: Callable[..., Any]
+
+
+def _fields(
+    kind: type[msgspec.Struct], without: Iterable[str] = (), json: _Decoder | None = None
+) -> tuple[_Field, ...]:
+    fields = msgspec.structs.fields(kind)
+    return tuple(_field(field, json) for field in fields if field.name not in without)
+
+
+def _field(field: msgspec.structs.FieldInfo, json: _Decoder | None) -> _Field:
+    name = field.name
+    column = _NAMES.get(name) or re.sub("_at_s$", "_ts_ms", name)
+    kinds = [kind for kind in (field.type, *get_args(field.type)) if isinstance(kind, type)]
+    kind: Any = kinds[0] if kinds else str
+    optional = type(None) in kinds
+    if kind in {ProcessKey, Subject}:
+        parts = _fields(kind)
+        columns = tuple(column for part in parts for column in part.columns)
+        return _Field(
+            name,
+            columns,
+            partial(_cells, parts),
+            lambda *row: None if optional and row[0] is None else _made(kind, parts, row, {}),
+        )
+    cell: Callable[[Any], Any] = _same
+    value: Callable[[Any], Any] = _same
+    if name == "facts":
+        cell, value = facts_json, facts_of
+    elif column.endswith("ts_ms"):
+        cell, value = to_ms, to_s if optional else (lambda ts_ms: ts_ms / 1000)
+    elif kind is bool:
+        value = bool
+    elif issubclass(kind, enum.Enum):
+        value = lambda code: kind(code) if code else None  # noqa: E731
+    elif json is not None and issubclass(kind, msgspec.Struct):
+        cell, value = json_text, json.decode
+    elif field.default == "":
+        cell, value = (lambda text: text or None), (lambda text: text or "")
+    return _Field(name, (column,), lambda one: (cell(one),), value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _cells(fields: tuple[_Field, ...], value: msgspec.Struct | None) -> list[Any]:
+    if value is None:
+        return [None for field in fields for _ in field.columns]
+    return [cell for field in fields for cell in field.cells(getattr(value, field.name))]
+
+
+def _made(
+    kind: type[_Value], fields: tuple[_Field, ...], row: tuple[Any, ...], others: dict[str, Any]
+) -> _Value:
+    values, at = dict(others), 0
+    for field in fields:
+        end = at + len(field.columns)
+        values[field.name] = field.value(*row[at:end])
+        at = end
+    return kind(**values)
+
+
+class Table(Generic[_Value]):
+    """A table that keeps values of one Struct, a column of each field.
+
+    An instant is whole milliseconds, a text that is empty by default NULL then, a process its pid
+    and its start, and a Struct in it JSON.
+
+    Parameters
+    ----------
+    json
+        Decodes the Struct in it.
+    rows
+        Where its rows are read from, if a column is not as its field needs it.
+    order
+        How they are read.
+    skipped
+        What a row that cannot be understood raises: it is left out.
+    others
+        Fields that are not kept, with their values.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: type[_Value],
+        *,
+        json: _Decoder | None = None,
+        rows: str = "",
+        order: str = "id",
+        skipped: tuple[type[Exception], ...] = (),
+        **others: Any,
+    ) -> None:
+        self.name = name
+        self._kind = kind
+        self._json = json
+        self._rows = rows or name
+        self._order = order
+        self._skipped = skipped
+        self._others = others
+
+    @cached_property
+    def _fields(self) -> tuple[_Field, ...]:
+        return _fields(self._kind, self._others, self._json)
+
+    def row(self, value: _Value) -> dict[str, Any]:
+        """Return the columns of a value, but for its number."""
+        columns = (column for field in self._fields for column in field.columns)
+        row = dict(zip(columns, _cells(self._fields, value), strict=True))
+        row.pop("id", None)
+        return row
+
+    def insert(self, connection: sqlite3.Connection, value: _Value) -> int:
+        """Write a value, inside the caller's transaction; return its row."""
+        return insert(connection, self.name, self.row(value))
+
+    def load(
+        self, connection: sqlite3.Connection, where: str = "TRUE", values: tuple[Any, ...] = ()
+    ) -> list[_Value]:
+        """Return the values of rows, in order."""
+        return self.load_counted(connection, where, values)[0]
+
+    def load_counted(
+        self, connection: sqlite3.Connection, where: str = "TRUE", values: tuple[Any, ...] = ()
+    ) -> tuple[list[_Value], int]:
+        """Return the values of rows, in order, and how many could not be understood."""
+        columns = [column for field in self._fields for column in field.columns]
+        if "facts" in columns:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version < CODES_SINCE:  # a file that waits to be upgraded
+                columns = ["NULL" if it in {"code", "facts"} else it for it in columns]
+        found: list[_Value] = []
+        strange = 0
+        for row in connection.execute(
+            f"SELECT {', '.join(columns)} FROM {self._rows} WHERE {where} ORDER BY {self._order}",  # noqa: S608
+            values,
+        ):
+            try:
+                value = _made(self._kind, self._fields, row, self._others)
+            except self._skipped:
+                strange += 1
+            else:
+                found.append(value)
+        return found, strange
+
+
+# ---- devices and processes
+
+DEVICES: Final = Table("gpu", Device, order="position IS NULL, position, id", parent_index=None)
+
+
 def save_device(connection: sqlite3.Connection, device: Device, seen_ms: tuple[int, int]) -> int:
     """Insert or refresh a device and return its row; ``seen_ms`` is first and last."""
-    row: int = connection.execute(
-        "INSERT INTO gpu(uuid, source, vendor, position, name, pci_bus, parent_uuid, memory_kind,"
-        " memory_total_bytes, first_ts_ms, last_ts_ms) VALUES(?,?,?,?,?,?,?,?,?,?,?)"
-        " ON CONFLICT(uuid) DO UPDATE SET source = excluded.source, vendor = excluded.vendor,"
-        " position = excluded.position, name = excluded.name,"
-        " pci_bus = coalesce(excluded.pci_bus, pci_bus),"
-        " parent_uuid = coalesce(excluded.parent_uuid, parent_uuid),"
-        " memory_kind = excluded.memory_kind,"
-        " memory_total_bytes = coalesce(excluded.memory_total_bytes, memory_total_bytes),"
-        " last_ts_ms = max(last_ts_ms, excluded.last_ts_ms) RETURNING id",
-        (
-            device.uid,
-            device.source,
-            device.vendor,
-            device.index,
-            device.name,
-            device.pci_bus,
-            device.parent_uid,
-            device.memory_kind,
-            device.memory_total_bytes,
-            *seen_ms,
-        ),
-    ).fetchone()[0]
-    return row
+    row = DEVICES.row(device) | {"source": device.source}
+    change = updating(
+        (*row, "last_ts_ms"),
+        **dict.fromkeys(("pci_bus", "parent_uuid", "memory_total_bytes"), _KEPT),
+        last_ts_ms=_LATEST,
+    )
+    row |= {"first_ts_ms": seen_ms[0], "last_ts_ms": seen_ms[1]}
+    return insert(connection, "gpu", row, f"ON CONFLICT(uuid) {change}")
+
+
+def load_devices(connection: sqlite3.Connection) -> list[Device]:
+    """Return every device ever seen, by position, then by first sight."""
+    devices = DEVICES.load(connection)
+    positions = {device.uid: device.index for device in devices}
+    return [
+        msgspec.structs.replace(device, parent_index=positions.get(device.parent_uid or ""))
+        for device in devices
+    ]
+
+
+def device_row(connection: sqlite3.Connection, uid: str) -> int | None:
+    """Return the row of a device; None of one that was never seen."""
+    found = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
+    return None if found is None else int(found[0])
+
+
+_KEPT: Final = "coalesce(excluded.{0}, {0})"
+"""What was known stays where nothing new is."""
+_LATEST: Final = "max({0}, excluded.{0})"
 
 
 def save_process(
     connection: sqlite3.Connection, boot_id: str, info: ProcessInfo, seen_ms: tuple[int, int]
 ) -> int:
     """Insert or refresh a process and return its row; ``seen_ms`` is first and last."""
-    row: int = connection.execute(
-        "INSERT INTO process(boot_id, pid, started_ts_ms, started_at_s, user, name, args,"
-        " parent_pid, framework, framework_sure, job, container, program, first_ts_ms, last_ts_ms)"
-        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
-        " ON CONFLICT(boot_id, pid, ifnull(started_ts_ms, -1)) DO UPDATE SET"
-        " user = coalesce(excluded.user, user),"
-        " name = CASE excluded.name WHEN '' THEN name ELSE excluded.name END,"
-        " args = coalesce(excluded.args, args),"
-        " parent_pid = coalesce(excluded.parent_pid, parent_pid),"
-        " framework = coalesce(excluded.framework, framework),"
-        " framework_sure = max(framework_sure, excluded.framework_sure),"
-        " job = coalesce(excluded.job, job), container = coalesce(excluded.container, container),"
-        " program = coalesce(excluded.program, program),"
-        " last_ts_ms = max(last_ts_ms, excluded.last_ts_ms) RETURNING id",
-        (
-            boot_id,
-            info.key.pid,
-            to_ms(info.key.started_at_s),
-            info.key.started_at_s,
-            info.user,
-            info.name,
-            shlex.join(info.argv) or None,
-            info.parent_pid,
-            info.framework,
-            int(info.framework_sure),
-            info.job,
-            info.container,
-            info.program,
-            *seen_ms,
-        ),
-    ).fetchone()[0]
-    return row
+    known = {
+        "user": info.user,
+        "args": shlex.join(info.argv) or None,
+        "parent_pid": info.parent_pid,
+        "framework": info.framework,
+        "job": info.job,
+        "container": info.container,
+        "program": info.program,
+    }
+    change = updating(
+        known,
+        _KEPT,
+        name="CASE excluded.name WHEN '' THEN name ELSE excluded.name END",
+        framework_sure=_LATEST,
+        last_ts_ms=_LATEST,
+    )
+    row = known | {
+        "boot_id": boot_id,
+        "pid": info.key.pid,
+        "started_ts_ms": to_ms(info.key.started_at_s),
+        "started_at_s": info.key.started_at_s,
+        "name": info.name,
+        "framework_sure": info.framework_sure,
+        "first_ts_ms": seen_ms[0],
+        "last_ts_ms": seen_ms[1],
+    }
+    conflict = f"ON CONFLICT(boot_id, pid, ifnull(started_ts_ms, -1)) {change}"
+    return insert(connection, "process", row, conflict)
+
+
+# ---- alerts and deliveries
+
+DELIVERIES: Final = Table(
+    "delivery",
+    Delivery,
+    json=typed.decoder(Message),
+    skipped=(msgspec.MsgspecError, TypeError),  # also a text that is none any more
+)
+_ABOUT = "alert_key = ? OR id IN (SELECT delivery FROM told WHERE alert_key = ?)"
+
+
+def about_alert(key: str) -> tuple[str, tuple[str, str]]:
+    """Return the condition (and its values) on deliveries that tell of an alert, among others."""
+    return _ABOUT, (key, key)
 
 
 def save_alert(connection: sqlite3.Connection, alert: Alert) -> int:
@@ -146,134 +383,38 @@ def save_alert(connection: sqlite3.Connection, alert: Alert) -> int:
 
     The row is that of the same opening, else the one that is still open: there is at most one.
     """
-    (known,) = connection.execute(
+    opened_ms, process = to_ms(alert.opened_at_s), alert.subject.process
+    found = (
+        process
+        and connection.execute(
+            "SELECT id FROM process WHERE pid = ? AND ifnull(started_ts_ms, -1) = ?"
+            " ORDER BY last_ts_ms DESC LIMIT 1",
+            (process.pid, -1 if process.started_at_s is None else to_ms(process.started_at_s)),
+        ).fetchone()
+    )
+    (row,) = connection.execute(
         "SELECT coalesce((SELECT id FROM alert WHERE key = ? AND opened_ts_ms = ?),"
         " (SELECT id FROM alert WHERE key = ? AND resolved_ts_ms IS NULL))",
-        (alert.key, to_ms(alert.opened_at_s), alert.key),
+        (alert.key, opened_ms, alert.key),
     ).fetchone()
-    row: int = connection.execute(
-        "INSERT INTO alert(id, key, kind, severity, state, gpu, process, opened_ts_ms,"
-        " changed_ts_ms, resolved_ts_ms, confirmations, notices, next_notice_ts_ms, title, finding,"
-        " code, facts) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT(id) DO UPDATE SET"
-        " severity = excluded.severity, state = excluded.state, gpu = excluded.gpu,"
-        " process = excluded.process, opened_ts_ms = excluded.opened_ts_ms,"
-        " changed_ts_ms = excluded.changed_ts_ms, resolved_ts_ms = excluded.resolved_ts_ms,"
-        " confirmations = excluded.confirmations, notices = excluded.notices,"
-        " next_notice_ts_ms = excluded.next_notice_ts_ms, title = excluded.title,"
-        " finding = excluded.finding, code = excluded.code, facts = excluded.facts RETURNING id",
-        (
-            known,
-            alert.key,
-            alert.kind,
-            alert.severity,
-            alert.state,
-            _device_row(connection, alert.subject.device_uid),
-            _process_row(connection, alert.subject.process),
-            to_ms(alert.opened_at_s),
-            to_ms(alert.changed_at_s),
-            to_ms(alert.resolved_at_s),
-            alert.confirmations,
-            alert.notices,
-            to_ms(alert.next_notice_at_s),
-            alert.title,
-            _JSON.encode(alert).decode(),
-            alert.ended_code,
-            facts_json(alert.ended_facts),
-        ),
-    ).fetchone()[0]
-    return row
-
-
-def _device_row(connection: sqlite3.Connection, uid: str) -> int | None:
-    found = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
-    return None if found is None else int(found[0])
-
-
-def _process_row(connection: sqlite3.Connection, key: ProcessKey | None) -> int | None:
-    if key is None:
-        return None
-    found = connection.execute(
-        "SELECT id FROM process WHERE pid = ? AND ifnull(started_ts_ms, -1) = ?"
-        " ORDER BY last_ts_ms DESC LIMIT 1",
-        (key.pid, -1 if key.started_at_s is None else to_ms(key.started_at_s)),
-    ).fetchone()
-    return None if found is None else int(found[0])
-
-
-def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) -> int:
-    """Insert a delivery under ``row``, or update it, and return the row that it has.
-
-    The same message on the same channel is one delivery: then its older row is kept. Where the row
-    is another message's, it gets a new one.
-    """
-    alert = connection.execute(
-        "SELECT id FROM alert WHERE key = ? ORDER BY opened_ts_ms DESC LIMIT 1",
-        (delivery.alert_key,),
-    ).fetchone()
-    change = (
-        " DO UPDATE SET state = excluded.state, attempts = excluded.attempts,"
-        " next_try_ts_ms = excluded.next_try_ts_ms, sent_ts_ms = excluded.sent_ts_ms,"
-        " lease_until_ts_ms = excluded.lease_until_ts_ms, error = excluded.error,"
-        " dry_run = excluded.dry_run, held = excluded.held, known = excluded.known,"
-        " code = excluded.code, facts = excluded.facts"
-    )
-    taken = connection.execute(
-        "SELECT 1 FROM delivery WHERE id = ? AND (channel, message_id) IS NOT (?, ?)",
-        (row, delivery.channel, delivery.message.id),
-    ).fetchone()
-    found: int = connection.execute(
-        "INSERT INTO delivery(id, alert, alert_key, channel, notice, message_id, payload, state,"
-        " attempts, created_ts_ms, next_try_ts_ms, sent_ts_ms, error, dry_run, lease_until_ts_ms,"
-        " held, known, fallback_of, code, facts)"
-        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
-        f" ON CONFLICT(id){change} ON CONFLICT(channel, message_id){change} RETURNING id",
-        (
-            row if taken is None else None,
-            None if alert is None else alert[0],
-            delivery.alert_key,
-            delivery.channel,
-            delivery.message.notice,
-            delivery.message.id,
-            _payload(delivery.message),
-            delivery.state,
-            delivery.attempts,
-            to_ms(delivery.created_at_s),
-            to_ms(delivery.next_try_at_s),
-            to_ms(delivery.sent_at_s),
-            delivery.error,
-            int(delivery.dry_run),
-            to_ms(delivery.lease_until_s),
-            delivery.held or None,
-            delivery.known or None,
-            delivery.fallback_of or None,
-            delivery.code,
-            facts_json(delivery.facts),
-        ),
-    ).fetchone()[0]
-    connection.executemany(
-        "INSERT OR IGNORE INTO told(delivery, alert_key) VALUES(?,?)",
-        [(found, key) for key in delivery.message.also],
-    )
-    return found
-
-
-def _payload(message: Message) -> str:
-    """Return the message as JSON of at most :data:`PAYLOAD_LIMIT_BYTES`."""
-    text = _JSON.encode(message)
-    if len(text) > PAYLOAD_LIMIT_BYTES and message.finding is not None:
-        # The finding is kept whole in its alert.
-        message = msgspec.structs.replace(message, finding=None)
-        text = _JSON.encode(message)
-    if len(text) > PAYLOAD_LIMIT_BYTES and message.chart is not None:
-        # Words first: a picture is no more than a comfort.
-        message = msgspec.structs.replace(message, chart=None)
-        text = _JSON.encode(message)
-    if len(text) > PAYLOAD_LIMIT_BYTES:
-        # JSON writes a character in at most 6 bytes.
-        room = PAYLOAD_LIMIT_BYTES // 12
-        message = msgspec.structs.replace(message, body=message.body[:room] + " …", facts={})
-        text = _JSON.encode(message)
-    return text.decode()
+    changing = {
+        "severity": alert.severity,
+        "state": alert.state,
+        "gpu": device_row(connection, alert.subject.device_uid),
+        "process": found and found[0],
+        "opened_ts_ms": opened_ms,
+        "changed_ts_ms": to_ms(alert.changed_at_s),
+        "resolved_ts_ms": to_ms(alert.resolved_at_s),
+        "confirmations": alert.confirmations,
+        "notices": alert.notices,
+        "next_notice_ts_ms": to_ms(alert.next_notice_at_s),
+        "title": alert.title,
+        "finding": json_text(alert),
+        "code": alert.ended_code,
+        "facts": facts_json(alert.ended_facts),
+    }
+    whole = {"id": row, "key": alert.key, "kind": alert.kind} | changing
+    return insert(connection, "alert", whole, f"ON CONFLICT(id) {updating(changing)}")
 
 
 def load_alerts(
@@ -293,69 +434,70 @@ def load_alerts(
     return alerts, strange
 
 
+_DELIVERY_CHANGE: Final = updating(
+    (
+        "state", "attempts", "next_try_ts_ms", "sent_ts_ms", "lease_until_ts_ms", "error",
+        "dry_run", "held", "known", "code", "facts",
+    )
+)  # fmt: skip
+
+
+def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) -> int:
+    """Insert a delivery under ``row``, or update it, and return the row that it has.
+
+    The same message on the same channel is one delivery: then its older row is kept. Where the row
+    is another message's, it gets a new one.
+    """
+    message = delivery.message
+    alert = connection.execute(
+        "SELECT id FROM alert WHERE key = ? ORDER BY opened_ts_ms DESC LIMIT 1",
+        (delivery.alert_key,),
+    ).fetchone()
+    taken = connection.execute(
+        "SELECT 1 FROM delivery WHERE id = ? AND (channel, message_id) IS NOT (?, ?)",
+        (row, delivery.channel, message.id),
+    ).fetchone()
+    whole = DELIVERIES.row(msgspec.structs.replace(delivery, message=bounded(message))) | {
+        "id": row if taken is None else None,
+        "alert": alert and alert[0],
+        "notice": message.notice,
+        "message_id": message.id,
+    }
+    change = f"ON CONFLICT(id) {_DELIVERY_CHANGE} ON CONFLICT(channel, message_id)"
+    found = insert(connection, "delivery", whole, f"{change} {_DELIVERY_CHANGE}")
+    connection.executemany(
+        "INSERT OR IGNORE INTO told(delivery, alert_key) VALUES(?,?)",
+        [(found, key) for key in message.also],
+    )
+    return found
+
+
+def bounded(message: Message) -> Message:
+    """Return what of a message is at most :data:`PAYLOAD_LIMIT_BYTES` of JSON."""
+    # JSON writes a character in at most 6 bytes.
+    end = PAYLOAD_LIMIT_BYTES // 12
+    for less in (
+        {"finding": None},  # it is kept whole in its alert
+        {"chart": None},  # words first: a picture is no more than a comfort
+        {"body": message.body[:end] + " …", "facts": {}},
+    ):
+        if len(_JSON.encode(message)) <= PAYLOAD_LIMIT_BYTES:
+            break
+        message = msgspec.structs.replace(message, **less)
+    return message
+
+
 def load_deliveries(
     connection: sqlite3.Connection, where: str, values: tuple[Any, ...] = ()
 ) -> tuple[list[Delivery], int]:
     """Return deliveries, oldest first, and how many rows could not be understood."""
-    deliveries: list[Delivery] = []
-    strange = 0
-    for row in connection.execute(
-        "SELECT id, alert_key, channel, payload, state, attempts, created_ts_ms, next_try_ts_ms,"  # noqa: S608
-        " sent_ts_ms, error, dry_run, lease_until_ts_ms, held, known, fallback_of,"
-        f" {code_columns(connection)} FROM delivery WHERE {where} ORDER BY id",
-        values,
-    ):
-        try:
-            deliveries.append(_delivery(row))
-        except (msgspec.MsgspecError, TypeError):  # also a text that is none any more
-            strange += 1
-    return deliveries, strange
-
-
-def _delivery(row: tuple[Any, ...]) -> Delivery:
-    return Delivery(
-        row=row[0],
-        alert_key=row[1],
-        channel=row[2],
-        message=_MESSAGE.decode(row[3]),
-        state=row[4],
-        attempts=row[5],
-        created_at_s=row[6] / 1000,
-        next_try_at_s=to_s(row[7]),
-        sent_at_s=to_s(row[8]),
-        error=row[9],
-        dry_run=bool(row[10]),
-        lease_until_s=to_s(row[11]),
-        held=row[12] or "",
-        known=row[13] or "",
-        fallback_of=row[14] or "",
-        code=Failure(row[15]) if row[15] else legacy_text.failure(row[9]),
-        facts=facts_of(row[16]),
-    )
-
-
-def load_devices(connection: sqlite3.Connection) -> list[Device]:
-    """Return every device ever seen, by position, then by first sight."""
-    rows = connection.execute(
-        "SELECT uuid, source, vendor, position, name, pci_bus, parent_uuid, memory_kind,"
-        " memory_total_bytes FROM gpu ORDER BY position IS NULL, position, id"
-    ).fetchall()
-    positions = {row[0]: row[3] for row in rows}
+    deliveries, strange = DELIVERIES.load_counted(connection, where, values)
     return [
-        Device(
-            uid=row[0],
-            source=row[1],
-            vendor=row[2],
-            index=row[3],
-            name=row[4],
-            pci_bus=row[5],
-            parent_uid=row[6],
-            parent_index=positions.get(row[6]),
-            memory_kind=row[7],
-            memory_total_bytes=row[8],
-        )
-        for row in rows
-    ]
+        delivery
+        if delivery.code or not delivery.error
+        else msgspec.structs.replace(delivery, code=legacy_text.failure(delivery.error))
+        for delivery in deliveries
+    ], strange
 
 
 PROCESS_COLUMNS = (
@@ -364,26 +506,27 @@ PROCESS_COLUMNS = (
 )
 
 
+def process_info(row: tuple[Any, ...]) -> ProcessInfo:
+    """Return the process of a row that begins with :data:`PROCESS_COLUMNS`."""
+    pid, started_at_s, user, name, args, parent_pid, framework, sure, job, container, program = row
+    info = ProcessInfo(
+        key=ProcessKey(pid=pid, started_at_s=started_at_s),
+        user=user,
+        name=name,
+        argv=_argv(args) if args else (),
+        parent_pid=parent_pid,
+        framework=framework,
+        framework_sure=bool(sure),
+        job=job,
+        container=container,
+        program=program,
+    )
+    return legacy_text.process(info)
+
+
 def _argv(joined: str) -> tuple[str, ...]:
     """Return a command line: as a rule no word of it is quoted, and a month has thousands."""
     if _QUOTES.intersection(joined):
         with contextlib.suppress(ValueError):  # not as it was written
             return tuple(shlex.split(joined))
     return tuple(joined.split(" "))
-
-
-def process_info(row: tuple[Any, ...]) -> ProcessInfo:
-    """Return the process of a row that begins with :data:`PROCESS_COLUMNS`."""
-    info = ProcessInfo(
-        key=ProcessKey(pid=row[0], started_at_s=row[1]),
-        user=row[2],
-        name=row[3],
-        argv=_argv(row[4]) if row[4] else (),
-        parent_pid=row[5],
-        framework=row[6],
-        framework_sure=bool(row[7]),
-        job=row[8],
-        container=row[9],
-        program=row[10],
-    )
-    return legacy_text.process(info)

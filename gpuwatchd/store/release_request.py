@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -118,37 +119,26 @@ def read(directory: Path, now_s: float) -> Request | None:
     try:
         # Not blocking: something else than a file at this place must not hold the daemon up.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            stat_result = os.fstat(handle)
+            # Before it is read: a directory opens, too.
+            ours = {os.geteuid(), 0, os.stat(directory).st_uid}  # noqa: PTH116 - raises as open does
+            if not stat.S_ISREG(stat_result.st_mode) or stat_result.st_uid not in ours:
+                raise StoreError(f"{path}: is not a file of ours", page="errors#directory")
+            content = os.read(handle, _MAX_BYTES + 1)
+        finally:
+            os.close(handle)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StoreError(
             f"{path}: cannot be read: {error.strerror}", page="errors#directory"
         ) from error
-    try:
-        stat_result = os.fstat(handle)
-        # Before it is read: a directory opens, too.
-        ours = {os.geteuid(), 0, os.stat(directory).st_uid}  # noqa: PTH116 - raises as open does
-        if not stat.S_ISREG(stat_result.st_mode) or stat_result.st_uid not in ours:
-            raise StoreError(f"{path}: is not a file of ours", page="errors#directory")
-        content = os.read(handle, _MAX_BYTES + 1)
-    except OSError as error:
-        raise StoreError(
-            f"{path}: cannot be read: {error.strerror}", page="errors#directory"
-        ) from error
-    finally:
-        os.close(handle)
-    try:
+    request = None
+    with suppress(msgspec.MsgspecError, RecursionError):
         request = typed.decode(content, Request)
-    except (msgspec.MsgspecError, RecursionError):
-        raise StoreError(
-            f"{path}: is not a request",
-            hint="gpuwatchctl release --end",
-            page="errors#release-request",
-        ) from None
-    if not request.duration_s <= LONGEST_S + 1.0:
-        raise StoreError(
-            f"{path}: asks for more than a day",
-            hint="gpuwatchctl release --end",
-            page="errors#release-request",
-        )
+    if request is None or not request.duration_s <= LONGEST_S + 1.0:
+        why = "is not a request" if request is None else "asks for more than a day"
+        hint = "gpuwatchctl release --end"
+        raise StoreError(f"{path}: {why}", hint=hint, page="errors#release-request")
     return request if request.until_at_s > now_s else None

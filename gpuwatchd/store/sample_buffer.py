@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwatchd.core.model import Device, ProcessInfo
 from gpuwatchd.store import records
@@ -211,7 +211,7 @@ class SampleBuffer:
         self._save_processes(connection, tracks)
         devices = [(row[0], cards[row[1]], *row[2:]) for row in self._device_rows]
         uses = [(row[0], tracks[row[1]], cards[row[2]], *row[3:]) for row in self._process_rows]
-        return _insert(connection, _INSERT_DEVICE, devices) + _insert(
+        return records.insert_rows(connection, _INSERT_DEVICE, devices) + records.insert_rows(
             connection, _INSERT_PROCESS, uses
         )
 
@@ -270,18 +270,3 @@ _INSERT_PROCESS = (
     "INSERT OR REPLACE INTO process_raw(ts_ms, process, gpu, used_bytes, sm_percent, host_bytes)"
     " VALUES(?,?,?,?,?,?)"
 )
-
-
-def _insert(connection: sqlite3.Connection, statement: str, values: list[tuple[Any, ...]]) -> int:
-    """Insert rows; where one does not fit, leave out that one. Return how many were left out."""
-    try:
-        connection.executemany(statement, values)
-    except records.REFUSED:
-        refused = 0
-        for row in values:
-            try:
-                connection.execute(statement, row)
-            except records.REFUSED:
-                refused += 1
-        return refused
-    return 0

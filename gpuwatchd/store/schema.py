@@ -1,19 +1,10 @@
-"""The tables of the history and how an older file becomes a present one.
+"""The tables of the history, and what makes a present one of an older file.
 
 A step of :data:`STEPS` takes a file from version n to n + 1; ``user_version`` is the only record of
 the version, and it changes in the same transaction as the tables.
 """
 
 from __future__ import annotations
-
-import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import sqlite3
-    from types import ModuleType
-
-    from sqlite_utils import Database
 
 FILE_NAME = "history.db"
 APPLICATION_ID = 0x67707764
@@ -160,40 +151,3 @@ ALTER TABLE action ADD COLUMN code TEXT
 STEPS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
 """Statements, separated by semicolons, of each version."""
 VERSION = len(STEPS)
-
-
-def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables of an open file to :data:`VERSION`; each step is one transaction.
-
-    ``connection`` is in autocommit (``isolation_level=None``).
-
-    Raises
-    ------
-    sqlite3.Error
-        When a step fails; it is rolled back and the file stays at the version before it.
-    """
-    database: Database = _sqlite_utils().Database(connection)
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    for number, step in enumerate(STEPS[version:], start=version + 1):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for statement in step.split(";\n"):
-                database.execute(statement)
-            database.execute(f"PRAGMA user_version = {number}")
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-
-
-def _sqlite_utils() -> ModuleType:
-    """Import sqlite_utils without numpy and pandas, which it would pull in (12 MiB)."""
-    masked = [name for name in ("numpy", "pandas") if name not in sys.modules]
-    for name in masked:
-        sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        import sqlite_utils  # noqa: PLC0415 - 24 MiB that only a new file needs
-    finally:
-        for name in masked:
-            sys.modules.pop(name, None)
-    return sqlite_utils

@@ -12,59 +12,39 @@ import sqlite3
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from gpuwatchd.store import database, directories, integrity, recent_points, records, schema
-from gpuwatchd.store.alert_buffer import AlertBuffer, AlertWriter, Event, Segment
+import msgspec
+
+from gpuwatchd.store import database, integrity, private_directories, recent_points, records, schema
+from gpuwatchd.store.alert_buffer import AlertBuffer
 from gpuwatchd.store.profiles import ProfileStore
+from gpuwatchd.store.retention import Retention, reopen_buckets
 from gpuwatchd.store.sample_buffer import SampleBuffer
-from gpuwatchd.store.upkeep import Upkeep, reopen_buckets
 from gpuwatchd.store.write_problems import WriteProblems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from gpuwatchd.core.config import StoreSection
-    from gpuwatchd.core.model import Alert, Device, ProcessInfo, ProcessKey, Sample, Subject
-
-# The last write of the history: tried a little longer, and said where it could not be done.
-
-LAST_TRY_S: Final = 1.2
-"""The daemon has 4.5 s to leave, with what its messages and its drivers take."""
-_PAUSE_S: Final = 0.05
+    from gpuwatchd.core.model import (
+        Alert,
+        Decision,
+        Delivery,
+        Device,
+        ProcessInfo,
+        ProcessKey,
+        Sample,
+        Subject,
+    )
 
 log = logging.getLogger("gpuwatchd")
 
-
-def write(flush: Callable[[], bool], health: WriteProblems) -> None:
-    """Write what waits; while another program holds the lock, try again for a moment.
-
-    Parameters
-    ----------
-    flush
-        Writes everything and says whether nothing waits now.
-    health
-        Says whether it is the lock that keeps it from that.
-    """
-    until_s = time.monotonic() + LAST_TRY_S
-    while not flush() and health.is_locked and time.monotonic() < until_s:
-        time.sleep(_PAUSE_S)
-
-
-def log_lost(ledger: AlertBuffer, samples: int, health: WriteProblems) -> None:
-    """Log in one line what is lost now that the history is let go; nothing when nothing is."""
-    waits = [(samples, "sample row", ""), *ledger.left()]
-    lost = [
-        f"{count} {name}{'s' if count > 1 else ''}{f' ({newest})' if newest else ''}"
-        for count, name, newest in waits
-        if count
-    ]
-    if lost:
-        why = "it is locked by another program" if health.is_locked else "; ".join(health.problems)
-        log.warning("the history lacks %s: %s", ", ".join(lost), why or "it cannot be written")
-
-
+LAST_TRY_S: Final = 1.2
+"""How long the last write waits for a lock: the daemon has 4.5 s to leave, with what its messages
+and its drivers take."""
+_PAUSE_S: Final = 0.05
 _REOPEN_S = 60.0
 _RETRY_S = 5.0
 _FIRST_FLUSH_S = 4.0
@@ -73,7 +53,29 @@ _UNWRITTEN_SHARE = 0.1
 """A young daemon loses at most this share of what it saw, if it dies."""
 
 
-class History(AlertWriter):
+_T = TypeVar("_T")
+_OF_OPEN = """alert IN (SELECT id FROM alert WHERE resolved_ts_ms IS NULL)
+  OR id IN (SELECT t.delivery FROM told t JOIN alert a ON a.key = t.alert_key
+    WHERE a.resolved_ts_ms IS NULL AND delivery.created_ts_ms >= a.opened_ts_ms)"""
+
+_ABOUT_IT = """(d.alert = alert.id OR (d.created_ts_ms >= alert.opened_ts_ms
+      AND d.id IN (SELECT t.delivery FROM told t WHERE t.alert_key = alert.key)))"""
+_UNHEARD = f"""resolved_ts_ms >= ?
+  AND EXISTS (SELECT 1 FROM delivery d WHERE d.attempts > 0 AND {_ABOUT_IT})
+  AND NOT EXISTS (SELECT 1 FROM delivery d WHERE d.state = 'sent' AND {_ABOUT_IT})"""  # noqa: S608
+
+
+class Notice(NamedTuple):
+    """One message that was made, by however many channels it was to leave."""
+
+    at_s: float
+    """When, epoch seconds."""
+    alert_key: str
+    notice: str
+    message_id: str
+
+
+class History:
     """The history of one state directory, for the thread that opens it with :meth:`open`."""
 
     def __init__(
@@ -89,13 +91,13 @@ class History(AlertWriter):
         self._settings = settings
         self._clock = clock
         self._monotonic = monotonic
-        self._boot_id = directories.this_boot() if boot_id is None else boot_id
+        self._boot_id = private_directories.this_boot() if boot_id is None else boot_id
         self._thread = threading.get_ident()
         self._connection: sqlite3.Connection | None = None
         self._mode: database.Mode = "memory"
         self._intake = SampleBuffer()
         self._ledger = AlertBuffer()
-        self._upkeep = Upkeep(settings, monotonic)
+        self._retention = Retention(settings, monotonic)
         self._health = WriteProblems(directory, min_free_mib=settings.min_free_mib, mono=monotonic)
         self.shelf = ProfileStore(
             lambda: self._connection if self._mode == "writing" else None, self._health.failed
@@ -171,33 +173,133 @@ class History(AlertWriter):
     def _begin(self, sample: Sample) -> None:
         """Note where the samples of a source begin; a simulated one has a boot of its own."""
         self._boot_id = self._boot_id or sample.boot_id
-        mono_ms = round(sample.taken_mono_s * 1000)
-        at_ms = round(sample.taken_at_s * 1000)
-        self._boots.add(sample.boot_id)
-        self._ledger.add_segment(Segment(at_ms, sample.boot_id, mono_ms, "start", None, None))
+        self._segment("start", sample.taken_at_s, sample.taken_mono_s, sample.boot_id)
 
     def segment(
         self, reason: str, wall_step_s: float | None = None, gap_s: float | None = None
     ) -> None:
         """Note that time went on differently: start, clock-step, suspend, gap, driver-reset."""
         self._own()
-        self._segment(reason, self._clock(), wall_step_s, gap_s)
+        steps = {"wall_step_s": wall_step_s, "gap_s": gap_s}
+        self._segment(reason, self._clock(), self._monotonic(), self._boot_id, **steps)
         self._commit()
 
     def _segment(
-        self, reason: str, at_s: float, wall_step_s: float | None, gap_s: float | None
+        self, reason: str, at_s: float, mono_s: float, boot_id: str, **steps: float | None
     ) -> None:
-        self._boots.add(self._boot_id)
-        mono_ms = round(self._monotonic() * 1000)
-        self._ledger.add_segment(
-            Segment(round(at_s * 1000), self._boot_id, mono_ms, reason, wall_step_s, gap_s)
-        )
+        self._boots.add(boot_id)
+        instants = {"started_ts_ms": round(at_s * 1000), "mono_ms": round(mono_s * 1000)}
+        self._ledger.segments.append({"boot_id": boot_id, "reason": reason, **instants, **steps})
 
     def event(self, kind: str, detail: str, device_uid: str | None = None) -> None:
         """Note something that happened, at once and power-cut-safe."""
         self._own()
-        self._ledger.add_event(Event(round(self._clock() * 1000), kind, device_uid, detail))
+        self._event(kind, detail, self._clock(), device_uid)
         self._commit()
+
+    def _event(self, kind: str, detail: str, at_s: float, device_uid: str | None = None) -> None:
+        row = {"ts_ms": round(at_s * 1000), "kind": kind, "gpu_uuid": device_uid, "detail": detail}
+        self._ledger.events.append(row)
+
+    def apply(self, alerts: Sequence[Alert], deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Write how alerts and deliveries stand now, power-cut-safe; return the latter with rows.
+
+        Never raises: what the disk refuses is kept in memory, for the next try; until then
+        :meth:`open_alerts` and :meth:`pending_deliveries` see it there.
+        """
+        self._own()
+        for alert in alerts:
+            self._ledger.add_alert(alert)
+        noted = [self._ledger.add_delivery(delivery) for delivery in deliveries]
+        moved = self._commit() if alerts or deliveries else {}
+        return [
+            msgspec.structs.replace(delivery, row=moved.get(delivery.row or 0, delivery.row))
+            for delivery in noted
+        ]
+
+    def decide(self, decisions: Iterable[Decision]) -> None:
+        """Note what was decided; written with the alerts of the next :meth:`apply`.
+
+        In the same transaction, then; without one at the end of the tick. Never raises.
+        """
+        self._own()
+        self._ledger.decisions.extend(decisions)
+
+    def open_alerts(self) -> list[Alert]:
+        """Return the alerts that are not resolved, oldest first."""
+        self._own()
+        return sorted(self._ledger.open_alerts.values(), key=lambda alert: alert.opened_at_s)
+
+    def opened_at_s(self, alert_key: str) -> float | None:
+        """Return since when an alert is open; None when it is not."""
+        alert = self._ledger.open_alerts.get(alert_key)
+        return None if alert is None else alert.opened_at_s
+
+    def pending_deliveries(self) -> list[Delivery]:
+        """Return the deliveries that are not done, oldest first."""
+        self._own()
+        return [self._ledger.pending[row] for row in sorted(self._ledger.pending)]
+
+    def told_of_open(self) -> list[Delivery]:
+        """Return every delivery about alerts that are open now, oldest first.
+
+        Messages of an earlier opening of the same key are left out. Nothing where the file cannot
+        be read: then nobody knows who was told.
+        """
+        if not self._ledger.open_alerts:
+            return []
+        return self._ask(lambda it: records.load_deliveries(it, _OF_OPEN)[0]) or []
+
+    def recent_notices(self, since_s: float) -> list[Notice]:
+        """Return the messages that were made since then (epoch seconds), oldest first.
+
+        However many channels a message has, it is one; fallbacks and dry runs count with it.
+        """
+        query = (
+            "SELECT min(created_ts_ms), alert_key, notice, message_id FROM delivery"
+            " WHERE created_ts_ms >= ? GROUP BY message_id ORDER BY 1, message_id"
+        )
+        values = (round(since_s * 1000),)
+        notices = self._ask(
+            lambda it: [Notice(row[0] / 1000, *row[1:]) for row in it.execute(query, values)]
+        )
+        return notices or []
+
+    def over_since(self, since_s: float) -> list[Alert]:
+        """Return the alerts that ended since then, and those of which that is still to be told."""
+        where = "resolved_ts_ms >= ? OR (resolved_ts_ms IS NOT NULL AND next_notice_ts_ms >= 0)"
+        values = (round(since_s * 1000),)
+        return self._ask(lambda it: records.load_alerts(it, where, values)[0]) or []
+
+    def undelivered_since(self, since_s: float) -> list[Alert] | None:
+        """Return the alerts that ended since then, were tried to be told, and reached nobody.
+
+        None while that cannot be known: not everything is written, or the file cannot be read.
+        """
+        if self._ledger.telling:
+            return None
+        values = (round(since_s * 1000),)
+        return self._ask(lambda it: records.load_alerts(it, _UNHEARD, values)[0])
+
+    def last_delivered(self) -> dict[str, float]:
+        """Return channel -> when it last delivered, epoch seconds."""
+        query = (
+            "SELECT channel, max(sent_ts_ms) FROM delivery WHERE state = 'sent'"
+            " AND sent_ts_ms IS NOT NULL AND dry_run = 0 GROUP BY channel"
+        )
+        found = self._ask(lambda it: {name: at_ms / 1000 for name, at_ms in it.execute(query)})
+        return found or {}
+
+    def _ask(self, question: Callable[[sqlite3.Connection], _T]) -> _T | None:
+        """Return what a question finds; None where the file cannot be read."""
+        self._own()
+        if self._connection is None:
+            return None
+        try:
+            return question(self._connection)
+        except integrity.SUSPECT as error:
+            self._health.failed(error)
+            return None
 
     @property
     def boot_id(self) -> str:
@@ -277,7 +379,7 @@ class History(AlertWriter):
         if connection is None:
             return
         try:
-            self._upkeep.run(connection, now_s, self._intake.oldest_ms)
+            self._retention.run(connection, now_s, self._intake.oldest_ms)
         except integrity.SUSPECT as error:
             self._health.failed(error)
         else:
@@ -299,9 +401,26 @@ class History(AlertWriter):
         """Write what waits and let go of the file. May be called twice; never raises."""
         self._own()
         if self._connection is not None:
-            write(lambda: self.flush(self._clock()), self._health)
-            log_lost(self._ledger, len(self._intake), self._health)
+            until_s = time.monotonic() + LAST_TRY_S
+            # While another program holds the lock it is tried again for a moment.
+            while not self.flush(self._clock()) and self._health.is_locked:
+                if time.monotonic() >= until_s:
+                    break
+                time.sleep(_PAUSE_S)
+            self._log_lost()
             self._drop_connection()
+
+    def _log_lost(self) -> None:
+        """Log in one line what is lost now that the history is let go; nothing when nothing is."""
+        lost = [
+            f"{count} {name}{'s' if count > 1 else ''}{f' ({newest})' if newest else ''}"
+            for count, name, newest in ((len(self._intake), "sample row", ""), *self._ledger.left())
+            if count
+        ]
+        if lost:
+            locked, problems = self._health.is_locked, "; ".join(self._health.problems)
+            why = "it is locked by another program" if locked else problems
+            log.warning("the history lacks %s: %s", ", ".join(lost), why or "it cannot be written")
 
     def _own(self) -> None:
         if threading.get_ident() != self._thread:
@@ -320,7 +439,7 @@ class History(AlertWriter):
         self._health.set("opening", None if lost else opening.problem)
         if lost:
             self._health.set("damaged", opening.problem)
-            self._ledger.add_event(Event(round(now_s * 1000), "db", None, opening.problem or ""))
+            self._event("db", opening.problem or "", now_s)
             self._ledger.write_all_again()
         if self._connection is not None:
             self._load(self._connection)
@@ -361,9 +480,9 @@ class History(AlertWriter):
 
     def _begin_anew(self, text: str, now_s: float) -> None:
         self._health.set("damaged", text)
-        self._ledger.add_event(Event(round(now_s * 1000), "db", None, text))
+        self._event("db", text, now_s)
         self._ledger.write_all_again()
-        self._segment("start", now_s, None, None)
+        self._segment("start", now_s, self._monotonic(), self._boot_id)
         self._open(now_s)
 
     def _notice_loss(self, now_s: float) -> None:
@@ -391,15 +510,8 @@ class History(AlertWriter):
             return {}
         self._retry_mono_s = self._monotonic() + _RETRY_S
         try:
-            # The level cannot be changed inside a transaction.
-            connection.execute("PRAGMA synchronous = FULL")
-            try:
-                connection.execute("BEGIN IMMEDIATE")
+            with integrity.transaction(connection, durable=True):
                 moved, refused = self._ledger.write(connection, self._subject)
-                connection.execute("COMMIT")
-            finally:
-                database.roll_back(connection)
-                connection.execute("PRAGMA synchronous = NORMAL")
         except integrity.SUSPECT as error:
             self._health.failed(error)
             return {}
@@ -416,7 +528,7 @@ class History(AlertWriter):
         enough = self._health.has_space()
         if not enough:
             try:
-                self._upkeep.expire(connection, now_s)
+                self._retention.expire(connection, now_s)
             except integrity.SUSPECT as error:
                 if integrity.is_doubtful(error):
                     self._health.failed(error)
@@ -426,14 +538,10 @@ class History(AlertWriter):
         if not len(self._intake) and not self.shelf.waiting:
             return
         try:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
+            with integrity.transaction(connection):
                 refused = self._intake.write(connection) + self.shelf.write(connection)
                 if (oldest_ms := self._intake.oldest_ms) is not None:
                     reopen_buckets(connection, oldest_ms)
-                connection.execute("COMMIT")
-            finally:
-                database.roll_back(connection)
         except records.REFUSED:
             # A device or a process itself does not fit: without them their rows mean nothing.
             refused = len(self._intake)

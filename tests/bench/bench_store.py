@@ -248,7 +248,7 @@ def main() -> None:
                 cost = median_ms(lambda s=span_s: reader.device_rows("GPU-3", end - s, end))  # type: ignore[misc]
                 print(f"one GPU, {name:>4}          {cost:8.2f} ms for {found} rows")
             query = "SELECT * FROM gpu_raw WHERE gpu = 4"
-            cost = median_ms(lambda: reader._ask(query, ()), 5)
+            cost = median_ms(lambda: reader.ask(lambda it: it.execute(query).fetchall()), 5)
             print(f"one GPU, all raw rows (7 d, what is avoided) {cost:8.2f} ms")
 
 

@@ -28,6 +28,7 @@ from gpuwatchd.core.model import (
     ProcessKey,
     Subject,
 )
+from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.store.writer import History
 from tests import making
@@ -202,13 +203,13 @@ class Truth:
 
     def snooze(self) -> None:
         """Have silenced the open leak for two hours, an hour ago."""
-        from gpuwatchd.store import silences
+        from gpuwatchd.store import tables
 
         one = world.silence(
             matcher=Matcher(key=self.leak.key), from_at_s=self.at(39), until_at_s=self.at(41),
             who=self.user, why="I know",
         )  # fmt: skip
-        silences.add(config.state_dir(), one)
+        transaction(config.state_dir(), tables.write_silence, one)
 
     # ---- the live state -----------------------------------------------------------------------
 

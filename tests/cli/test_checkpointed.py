@@ -17,7 +17,7 @@ from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
-from gpuwatchd.store import actions, checkpoints, client_connection
+from gpuwatchd.store import checked_connection, tables
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests.act.children import job
@@ -40,7 +40,7 @@ def _history() -> None:
     History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b").close()
 
 
-def kept() -> list[checkpoints.Checkpoint]:
+def kept() -> list[tables.Checkpoint]:
     with Reader.open(config.state_dir()) as reader:
         return reader.checkpoints()
 
@@ -48,7 +48,7 @@ def kept() -> list[checkpoints.Checkpoint]:
 def test_it_is_written_with_the_start_of_the_process(ctl: Ctl) -> None:
     assert "saved its work at" in ctl("checkpointed", PID)
     (one,) = kept()
-    assert checkpoints.same(one.process, Host().processes([os.getpid()])[os.getpid()].key)
+    assert tables.same_process(one.process, Host().processes([os.getpid()])[os.getpid()].key)
     assert one.saved_at_s == pytest.approx(time.time(), abs=5.0)
 
 
@@ -109,11 +109,11 @@ def run(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> Run:
     return lambda *words: ctl.both("ask-checkpoint", *words, code=None)
 
 
-def _rows(folder: Path) -> list[actions.Action]:
+def _rows(folder: Path) -> list[tables.Action]:
     with closing(
-        client_connection.connect(client_connection.find(folder), "mode=ro")
+        checked_connection.connect(checked_connection.find(folder), "mode=ro")
     ) as connection:
-        return actions.load(connection)
+        return tables.load_actions(connection)
 
 
 def test_it_says_first_and_asks_only_when_told(run: Run, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from gpuwatchd.core import config
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import EtaRange, ProcessKey
 from gpuwatchd.store import release_request
-from gpuwatchd.store.directories import private_directory
+from gpuwatchd.store.private_directories import private_directory
 from gpuwatchd.view.queries import alert_order, current_state
 from gpuwatchd.web import pages
 from tests import making

@@ -107,7 +107,7 @@ def test_two_daemons_are_seen_by_their_locks(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/locks is of Linux")
 def test_a_real_lock_is_seen_and_its_end_too(tmp_path: Path) -> None:
-    from gpuwatchd.store import directories as place
+    from gpuwatchd.store import private_directories as place
 
     handle = place.hold_lock(tmp_path)
     lock = tmp_path / place.LOCK_NAME

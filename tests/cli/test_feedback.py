@@ -123,7 +123,7 @@ def test_without_a_history_nothing_can_be_said(ctl: Ctl) -> None:
 
 
 def test_a_history_that_is_locked_is_said_so(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
-    monkeypatch.setattr("gpuwatchd.store.client_connection.BUSY_S", 0.01)
+    monkeypatch.setattr("gpuwatchd.store.checked_connection.BUSY_S", 0.01)
     path = config.state_dir() / "history.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -11,7 +11,8 @@ import pytest
 
 from gpuwatchd.core import config
 from gpuwatchd.core.model import AlertSubject
-from gpuwatchd.store import silences
+from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
 from tests.cli import world
 from tests.store.world import opened
 
@@ -166,9 +167,9 @@ def test_a_silence_of_that_time_counts_also_when_it_was_taken_back_later(
     opened(config.state_dir()).close()
     fired = alert.firing_at_s or 0.0
     silence = world.silence(from_at_s=fired - 60, until_at_s=fired + 60, who="carol")
-    kept = silences.add(config.state_dir(), silence)
+    kept = transaction(config.state_dir(), tables.write_silence, silence)
     assert kept.row is not None
-    silences.clear(config.state_dir(), (kept.row,), fired + 30)
+    transaction(config.state_dir(), tables.end_silences, (kept.row,), fired + 30)
     first = ctl.data("policy test")["routes"][0]
     assert (first["kind"], "silenced by carol" in first["reason"]) == ("hold", True)
     late = ctl.data(

@@ -17,7 +17,8 @@ import pytest
 from gpuwatchd.cli import main
 from gpuwatchd.core import config
 from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Subject
-from gpuwatchd.store import actions, checkpoints
+from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.view.blocks import width_of
 from tests import making
 from tests.cli import world
@@ -374,21 +375,21 @@ def test_what_it_writes_is_a_log_that_analyze_reads(
 def test_what_was_asked_of_jobs_and_when_they_saved_is_listed(ctl: Ctl) -> None:
     end_s = _record_events({})
     other = ProcessKey(pid=5, started_at_s=7.0)
-    steps: list[tuple[float, actions.Phase, str]] = [
+    steps: list[tuple[float, tables.Phase, str]] = [
         (end_s - 90.0, "asked", "by gpuwatchctl"),
         (end_s - 89.0, "done", "asked pid 4711"),
         (end_s - 60.0, "done", "has saved: /data/run.pt"),
     ]
     for at_s, phase, result in steps:
-        row = actions.Action(
+        row = tables.Action(
             at_s=at_s, verb="checkpoint", process=OWNER.key, phase=phase, result=result, who="bob"
         )
-        actions.add(config.state_dir(), row)
+        transaction(config.state_dir(), tables.write_action, row)
     for process, who, file in ((OWNER.key, "file", "/data/run\x1b[2J.pt"), (other, "bob", "")):
-        saved = checkpoints.Checkpoint(
+        saved = tables.Checkpoint(
             process=process, saved_at_s=end_s - 60.0, said_by=who, detail=file
         )
-        checkpoints.write(config.state_dir(), saved)
+        transaction(config.state_dir(), tables.write_checkpoint, saved)
     (one,) = ctl.data("history --since 1h", "--events")
     found = [event for event in one["events"] if "pid" in event]
     assert [(event["kind"], event["pid"], event["by"]) for event in found] == [

@@ -10,7 +10,8 @@ import pytest
 from gpuwatchd.cli import main
 from gpuwatchd.core import config, units
 from gpuwatchd.core.model import AlertSubject, Matcher, Silence
-from gpuwatchd.store import silences
+from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
 from tests.cli import world
 
@@ -75,7 +76,7 @@ def test_until_resolved_is_over_with_its_alert(ctl: Ctl) -> None:
     world.remember(world.firing(state="resolved", resolved_at_s=now_s))
     (kept,) = stored()
     assert kept.row is not None
-    assert silences.clear(config.state_dir(), (kept.row,), now_s + 0.2) == 1
+    assert transaction(config.state_dir(), tables.end_silences, (kept.row,), now_s + 0.2) == 1
     (entry,) = ctl.data("snooze", "list", "--all")
     assert entry["state"] == "over"
 

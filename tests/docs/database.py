@@ -6,7 +6,7 @@ import re
 import sqlite3
 from contextlib import closing
 
-from gpuwatchd.store import schema
+from gpuwatchd.store import database, schema
 
 TABLES = {
     "action": "what was done to a process, or would have been",
@@ -59,7 +59,7 @@ gpuwatchctl history --since 2h --sql
 
 def _fresh() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    schema.migrate(connection)
+    database.migrate(connection)
     return connection
 
 

@@ -12,8 +12,8 @@ from gpuwatchd.cli import exits
 from gpuwatchd.core import directories
 from gpuwatchd.core.config import loading
 from gpuwatchd.service import interruptible_wait, process
-from gpuwatchd.store import directories as place
 from gpuwatchd.store import live, release_request, schema
+from gpuwatchd.store import private_directories as place
 from tests.conftest import ROOT
 from tests.docs import database, facts, generate
 

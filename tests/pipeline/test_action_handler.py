@@ -20,8 +20,8 @@ from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.pipeline import messages
 from gpuwatchd.pipeline.action_handler import CONFIRM_S, ActionHandler, ActionReply, buttons_for
 from gpuwatchd.pipeline.active_silences import ActiveSilences
-from gpuwatchd.store import actions
-from gpuwatchd.store.checkpoints import Checkpoint
+from gpuwatchd.store import tables
+from gpuwatchd.store.tables import Checkpoint
 from tests import making
 from tests.act.children import booted_at_s, job, key_of
 from tests.making import alert, finding
@@ -66,8 +66,8 @@ class World:
             time.sleep(0.005)
         self.pressed.step(lambda: known, self.now_s)
 
-    def rows(self) -> list[actions.Action]:
-        return self.history.shelf.write_now(actions.load) or []
+    def rows(self) -> list[tables.Action]:
+        return self.history.shelf.write_now(tables.load_actions) or []
 
 
 @pytest.fixture

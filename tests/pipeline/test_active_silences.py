@@ -13,7 +13,8 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Matcher, Silence, Subject
 from gpuwatchd.pipeline.active_silences import STEP_S, ActiveSilences
-from gpuwatchd.store import silences
+from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
 from tests.making import CARD, KEY, alert
 from tests.store.world import T0, Time, opened
 
@@ -38,17 +39,15 @@ class Paper:
             one for one in self.rows.values() if one.until_at_s > now_s and one.cleared_at_s is None
         ]
 
-    def write_now(self, work: object) -> object:
-        return work(self)  # type: ignore[operator]
+    def write_now(self, work: object, *args: object) -> object:
+        return work(self, *args)  # type: ignore[operator]
 
-    def execute(self, query: str, values: tuple[int, ...]) -> Paper:
-        row = values[-1]
-        if "cleared" in query:
-            changes = {"cleared_at_s": values[0] / 1000}
-        else:
-            changes = {"from_at_s": values[0] / 1000, "until_at_s": values[1] / 1000}
-        self.rows[row] = msgspec.structs.replace(self.rows[row], **changes)
-        self.rowcount = 1
+    def executemany(self, query: str, rows: list[tuple[int, ...]]) -> Paper:
+        for *values, row in rows:
+            names = ("cleared_at_s",) if "cleared" in query else ("from_at_s", "until_at_s")
+            changes = dict(zip(names, (value / 1000 for value in values), strict=True))
+            self.rows[row] = msgspec.structs.replace(self.rows[row], **changes)
+        self.rowcount = len(rows)
         return self
 
 
@@ -72,12 +71,12 @@ def test_one_set_by_another_program_holds_at_the_next_look(tmp_path: Path) -> No
     silencing = ActiveSilences(history.shelf, time.monotonic)
     silencing.refresh(time.now_s)
     assert not silencing.active
-    kept = silences.add(tmp_path, silence())
+    kept = transaction(tmp_path, tables.write_silence, silence())
     history.shelf.changed_elsewhere()
     silencing.refresh(time.now_s)
     assert list(silencing.active) == [kept]
     assert kept.row is not None
-    silences.clear(tmp_path, (kept.row,), T0)
+    transaction(tmp_path, tables.end_silences, (kept.row,), T0)
     history.shelf.changed_elsewhere()
     silencing.refresh(time.now_s)
     assert not silencing.active
@@ -87,7 +86,7 @@ def test_one_set_by_another_program_holds_at_the_next_look(tmp_path: Path) -> No
 def test_it_ends_on_time_and_stays_over(tmp_path: Path) -> None:
     time = Time()
     history = opened(tmp_path, time)
-    silences.add(tmp_path, silence())
+    transaction(tmp_path, tables.write_silence, silence())
     history.shelf.changed_elsewhere()
     silencing = ActiveSilences(history.shelf, time.monotonic)
     silencing.refresh(time.now_s)
@@ -163,7 +162,7 @@ def test_a_silence_of_a_device_goes_to_no_memory_of_the_host() -> None:
 def test_moved_to_another_key_it_is_kept_and_the_old_one_struck(tmp_path: Path) -> None:
     time = Time()
     history = opened(tmp_path, time)
-    silences.add(tmp_path, silence(row=None))
+    transaction(tmp_path, tables.write_silence, silence(row=None))
     history.shelf.changed_elsewhere()
     silencing = ActiveSilences(history.shelf, time.monotonic)
     silencing.refresh(time.now_s)

@@ -15,8 +15,9 @@ from gpuwatchd.core.config import CheckpointsSection, CostSection, Seconds, Stor
 from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.alert_cost import DEADLINE_S, Costing, Saves
-from gpuwatchd.store import checkpoints
-from gpuwatchd.store.checkpoints import Checkpoint
+from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
+from gpuwatchd.store.tables import Checkpoint
 from gpuwatchd.store.writer import History
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
 from tests.pipeline.play import EAGER, Postbox, Script, run
@@ -151,7 +152,11 @@ def test_it_counts_from_the_checkpoint_that_was_said(tmp_path: Path) -> None:
     history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
     pipeline = playing(history=history)
     near = ProcessKey(pid=KEY.pid, started_at_s=(KEY.started_at_s or 0.0) + 0.9)
-    checkpoints.write(tmp_path, Checkpoint(process=near, saved_at_s=NOW_S - 360.0, said_by="alice"))
+    transaction(
+        tmp_path,
+        tables.write_checkpoint,
+        Checkpoint(process=near, saved_at_s=NOW_S - 360.0, said_by="alice"),
+    )
     run(pipeline, 1)
     found = of(pipeline, NOW_S + 5.0)
     assert (found.since, found.since_at_s) == ("checkpoint", NOW_S - 360.0)

@@ -11,7 +11,8 @@ from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config import Config, CostSection, PolicySection, StoreSection
 from gpuwatchd.core.model import Matcher, ProcessInfo, ProcessKey, Sample, Silence
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.store import silences
+from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, present, sample
@@ -198,7 +199,7 @@ def test_a_silence_that_somebody_sets_is_heard_and_ends(tmp_path: Path) -> None:
         matcher=Matcher(user="alice"), from_at_s=now_s, until_at_s=now_s + 1200.0, who="alice",
         even_critical=True,
     )  # fmt: skip
-    silences.add(tmp_path, one)
+    transaction(tmp_path, tables.write_silence, one)
     case.run(190)
     assert case.told == []
     (held,) = [a for a in case.history.open_alerts() if a.state == "firing"]

@@ -13,9 +13,10 @@ from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.model import Device, EtaRange, Subject
 from gpuwatchd.pipeline import backtest, history_log, later_outcome, replay
 from gpuwatchd.pipeline.later_outcome import LaterOutcome
-from gpuwatchd.store import labels
-from gpuwatchd.store.labels import UserLabel
+from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
+from gpuwatchd.store.tables import UserLabel
 from tests.making import present
 from tests.pipeline import recorded
 from tests.pipeline.play import EAGER
@@ -104,8 +105,9 @@ def test_what_the_user_said_decides(tmp_path: Path) -> None:
     recorded.write(tmp_path, [STOPS], BEGIN_S, END_S)
     before = by_pid(played(tmp_path))[2]
     subject = before.subject
-    labels.write(
+    transaction(
         tmp_path,
+        tables.write_label,
         UserLabel(
             alert_key=f"leak:{subject.id}",
             opened_at_s=present(before.alert_at_s) - 100.0,

@@ -138,9 +138,9 @@ def test_of_a_message_that_is_too_large_the_words_are_kept() -> None:
         id="m", notice="firing", severity="warning", subject="s", body="x" * 6000,
         facts={"Who": "y" * 6000}, chart=drawn,
     )  # fmt: skip
-    payload = records._payload(said)
+    payload = msgspec.json.encode(records.bounded(said))
     assert len(payload) <= records.PAYLOAD_LIMIT_BYTES
     kept = msgspec.json.decode(payload, type=Message)
     assert (kept.body, kept.facts, kept.chart) == (said.body, said.facts, None)
     small = msgspec.structs.replace(said, body="x")
-    assert msgspec.json.decode(records._payload(small), type=Message) == small
+    assert records.bounded(small) == small

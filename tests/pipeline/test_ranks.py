@@ -11,7 +11,7 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.track_baseline import Suppression, of_job
-from gpuwatchd.store.labels import UserLabel
+from gpuwatchd.store.tables import UserLabel
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import EAGER, Postbox, Script, run
 

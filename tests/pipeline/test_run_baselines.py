@@ -12,8 +12,9 @@ from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.track_baseline import MARGIN
-from gpuwatchd.store import labels
-from gpuwatchd.store.labels import UserLabel
+from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
+from gpuwatchd.store.tables import UserLabel
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import Postbox, Script
 from tests.store.world import Time, opened
@@ -129,8 +130,9 @@ class Lab:
         return self.pipeline.watcher.tracks[Subject(device_uid=device.uid, process=info.key).id]
 
     def say(self, alert: Alert, word: str, why: str | None = None) -> UserLabel:
-        return labels.write(
+        return transaction(
             self.directory,
+            tables.write_label,
             UserLabel(
                 alert_key=alert.key,
                 opened_at_s=alert.opened_at_s,
@@ -262,7 +264,7 @@ def test_what_was_said_can_be_taken_back(lab: Lab) -> None:
     lab.pass_minutes(1)
     assert lab.track(info).hush is not None
     assert lab.track(info).memo.shown.word == "normal"
-    labels.remove_label(lab.directory, alert.key, lab.time.now_s)
+    transaction(lab.directory, tables.remove_label, alert.key, lab.time.now_s)
     assert "firing" in states(lab.pass_minutes(10))
     assert lab.track(info).hush is None
     assert lab.track(info).history == ()

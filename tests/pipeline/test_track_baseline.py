@@ -6,8 +6,8 @@ import msgspec
 
 from gpuwatchd.core.model import ProcessKey, Profile, Subject
 from gpuwatchd.pipeline.track_baseline import chosen
-from gpuwatchd.store.labels import UserLabel
 from gpuwatchd.store.profiles import Run
+from gpuwatchd.store.tables import UserLabel
 
 ME = ProcessKey(pid=1, started_at_s=1.0)
 

@@ -35,7 +35,7 @@ from pathlib import Path
 from tests.making import alert
 from tests.store.world import *
 from tests.store.test_profiles import profile, run, word
-from gpuwatchd.store import labels as words
+from gpuwatchd.store import tables
 directory, tick = Path(sys.argv[1]), int(sys.argv[2])
 history = opened(directory)
 assert history.writing and not history.problems, history.problems
@@ -52,7 +52,7 @@ while True:
         (sent,) = history.apply([alert(key=key)], [delivery(key)])
         print("alert", tick, sent.row, flush=True)
     if tick % 7 == 0:
-        said = words.write(directory, word(run(), alert_key=f"leak:{tick}"))
+        said = transaction(directory, tables.write_label, word(run(), alert_key=f"leak:{tick}"))
         print("word", tick, said.row, flush=True)
     if tick % 10 == 0:
         history.chores(T0 + 5 * tick)

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.store import actions, client_connection, live
+from gpuwatchd.store import checked_connection, live, tables
 from tests.children import Child
 from tests.conftest import ROOT, ran
 from tests.fakenvml import FakeNvml
@@ -244,12 +244,12 @@ class Jobs:
         state = live.read(self.folder / "run")
         return list(state.problems) if state is not None else []
 
-    def actions(self) -> list[actions.Action]:
+    def actions(self) -> list[tables.Action]:
         """Return what the history has of things that were done to processes."""
         with contextlib.closing(
-            client_connection.connect(client_connection.find(self.folder / "state"), "mode=ro")
+            checked_connection.connect(checked_connection.find(self.folder / "state"), "mode=ro")
         ) as connection:
-            return actions.load(connection)
+            return tables.load_actions(connection)
 
     def ctl(self, *words: str) -> Any:
         """Ask the command line, as JSON."""

@@ -5,21 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.core.model import Decision, Matcher, ProcessKey, Profile, Silence, Subject
-from gpuwatchd.store import (
-    actions,
-    checkpoints,
-    coverage,
-    curves,
-    labels,
-    meta,
-    occupancy,
-    process_hours,
-    silences,
-)
-from gpuwatchd.store.actions import Action
-from gpuwatchd.store.checkpoints import Checkpoint
-from gpuwatchd.store.labels import UserLabel
+from gpuwatchd.store import curves, occupancy, tables
+from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.profiles import IdleLevel, Run
+from gpuwatchd.store.tables import Action, Checkpoint, UserLabel
 from tests.making import alert, finding
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, delivery, opened, sample
 
@@ -72,7 +61,7 @@ def build(directory: Path, end_s: float = T0 + SPAN_S) -> None:
     assert history.flush(end_s)
     history.shelf.keep(_run(end_s - 3000))
     assert history.flush(end_s)
-    history.shelf.write_now(lambda it: meta.save(it, "digest", end_s - 3600))
+    history.shelf.write_now(lambda it: tables.save_meta(it, "digest", end_s - 3600))
     for _ in range(3):
         time.pass_s(1)
         history.chores(time.now_s)
@@ -81,12 +70,16 @@ def build(directory: Path, end_s: float = T0 + SPAN_S) -> None:
     silence = Silence(
         matcher=Matcher(key="leak:x"), from_at_s=end_s - 100, until_at_s=end_s + 1e5, who="alice"
     )
-    silences.add(directory, silence)
-    labels.write(directory, _word(end_s))
+    transaction(directory, tables.write_silence, silence)
+    transaction(directory, tables.write_label, _word(end_s))
     act: dict[str, Any] = {"verb": "checkpoint", "process": KEY, "who": "alice"}
-    actions.add(directory, Action(at_s=end_s - 400, phase="asked", **act))
-    actions.add(directory, Action(at_s=end_s - 390, phase="done", **act))
-    checkpoints.write(directory, Checkpoint(process=KEY, saved_at_s=end_s - 200, said_by="alice"))
+    transaction(directory, tables.write_action, Action(at_s=end_s - 400, phase="asked", **act))
+    transaction(directory, tables.write_action, Action(at_s=end_s - 390, phase="done", **act))
+    transaction(
+        directory,
+        tables.write_checkpoint,
+        Checkpoint(process=KEY, saved_at_s=end_s - 200, said_by="alice"),
+    )
 
 
 def open_alert(end_s: float) -> Any:
@@ -147,7 +140,7 @@ def use(history: History, time: Time) -> None:
     shelf.occupancy(UID, now_s - SPAN_S, now_s)
     shelf.load_pct(UID, now_s - SPAN_S, now_s)
     shelf.program_of(KEY)
-    shelf.read(lambda it: meta.load(it, "digest"))
+    shelf.read(lambda it: tables.load_instant(it, "digest"))
     history.record(sample(now_s, 1000, uses=(1, 2, 3), cards=CARDS), CARDS, KNOWN)
     history.apply([open_alert(now_s)], [])
     shelf.keep(_run(now_s))
@@ -187,12 +180,12 @@ def questions(now_s: float) -> dict[str, Callable[[Reader], Any]]:
         "events": lambda it: it.events(),
         "segments": lambda it: it.segments(),
         "by_hour": lambda it: it.ask(lambda c: occupancy.by_hour(c, UID, *span)),
-        "holders": lambda it: it.ask(lambda c: coverage.holders(c, *span)),
-        "stretches": lambda it: it.ask(lambda c: coverage.stretches(c, UID, *span)),
+        "holders": lambda it: it.ask(lambda c: occupancy.holders(c, *span)),
+        "stretches": lambda it: it.ask(lambda c: occupancy.stretches(c, UID, *span)),
         "lived": lambda it: it.ask(lambda c: curves.lived(c, KEY)),
         "present": lambda it: it.ask(lambda c: curves.present(c, UID, span)),
         "who": lambda it: it.ask(lambda c: curves.who(c, {KEY})),
         "curve": lambda it: it.ask(lambda c: curves.of_device(c, UID, span, 50)),
         "curve of a process": lambda it: it.ask(lambda c: curves.of_process(c, UID, KEY, span, 50)),
-        "until": lambda it: it.ask(process_hours.until),
+        "until": lambda it: it.ask(tables.rolled_s, "process_1h"),
     }

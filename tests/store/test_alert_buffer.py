@@ -11,9 +11,10 @@ import pytest
 
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Decision
-from gpuwatchd.store import notification_decisions, schema
-from gpuwatchd.store.alert_buffer import AlertBuffer, Notice
+from gpuwatchd.store import database, tables
+from gpuwatchd.store.alert_buffer import AlertBuffer
 from gpuwatchd.store.reader import Reader
+from gpuwatchd.store.writer import Notice
 from tests.making import alert
 from tests.store.world import T0, Time, delivery, opened, rows
 
@@ -149,13 +150,13 @@ def test_without_an_alert_it_is_written_at_the_end_of_the_tick(
 
 
 def test_only_the_newest_of_one_alert_are_kept(tmp_path: Path, history: History) -> None:
-    many = notification_decisions.KEPT_PER_ALERT + 7
+    many = tables.KEPT_PER_ALERT + 7
     history.decide([decision(i) for i in range(many)])
     history.decide([decision(0, key="leak:b")])
     history.flush(T0)
     with Reader.open(tmp_path) as reader:
         kept = reader.decisions("leak:a")
-        assert len(kept) == notification_decisions.KEPT_PER_ALERT
+        assert len(kept) == tables.KEPT_PER_ALERT
         assert kept[-1] == decision(many - 1)
         assert reader.decisions("leak:b") == [decision(0, key="leak:b")]
 
@@ -179,7 +180,7 @@ def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
 @pytest.fixture
 def file() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        schema.migrate(connection)
+        database.migrate(connection)
         yield connection
 
 

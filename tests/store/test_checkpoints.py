@@ -10,10 +10,10 @@ import pytest
 
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import ProcessKey
-from gpuwatchd.store import actions, checkpoints, client_connection
-from gpuwatchd.store.actions import Action
-from gpuwatchd.store.checkpoints import Checkpoint
+from gpuwatchd.store import checked_connection, retention, tables
+from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
+from gpuwatchd.store.tables import Action, Checkpoint
 from tests import histories
 from tests.making import KEY
 from tests.store.world import T0, Time, opened
@@ -32,7 +32,7 @@ def saved(at_s: float, process: ProcessKey = JOB) -> Checkpoint:
 
 
 def test_what_is_said_is_read_by_everybody(tmp_path: Path, history: History) -> None:
-    checkpoints.write(tmp_path, saved(T0 + 1.0))
+    transaction(tmp_path, tables.write_checkpoint, saved(T0 + 1.0))
     found = history.shelf.checkpoints()
     history.close()
     assert found is not None
@@ -47,18 +47,18 @@ def test_it_can_be_said_while_the_daemon_is_stopped_but_not_without_a_history(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(StoreError):
-        checkpoints.write(tmp_path, saved(T0))
+        transaction(tmp_path, tables.write_checkpoint, saved(T0))
     opened(tmp_path, Time(T0)).close()
-    assert checkpoints.write(tmp_path, saved(T0)).row is not None
+    assert transaction(tmp_path, tables.write_checkpoint, saved(T0)).row is not None
 
 
 def test_the_daemon_reads_the_newest_however_many_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "NEWEST", 3)
+    monkeypatch.setattr(tables, "NEWEST", 3)
     history = opened(tmp_path, Time(T0))
     for number in range(6):
-        checkpoints.write(tmp_path, saved(T0 + number))
+        transaction(tmp_path, tables.write_checkpoint, saved(T0 + number))
     found = history.shelf.checkpoints()
     history.close()
     assert found is not None
@@ -69,7 +69,7 @@ def test_the_daemon_reads_the_newest_however_many_there_are(
 
 def test_the_same_checkpoint_is_written_once(tmp_path: Path) -> None:
     opened(tmp_path, Time(T0)).close()
-    rows = {checkpoints.write(tmp_path, saved(T0)).row for _ in range(3)}
+    rows = {transaction(tmp_path, tables.write_checkpoint, saved(T0)).row for _ in range(3)}
     assert len(rows) == 1
 
 
@@ -84,12 +84,12 @@ def test_what_the_daemon_finds_waits_for_the_next_flush(tmp_path: Path, history:
 
 
 def test_only_the_newest_of_a_process_are_kept(history: History) -> None:
-    for number in range(checkpoints.KEPT_PER_PROCESS + 20):
+    for number in range(tables.KEPT_PER_PROCESS + 20):
         history.shelf.keep_checkpoint(saved(T0 + number))
     history.flush(T0 + 1.0)
     found = history.shelf.checkpoints() or []
     history.close()
-    assert len(found) == checkpoints.KEPT_PER_PROCESS
+    assert len(found) == tables.KEPT_PER_PROCESS
     assert found[0].saved_at_s == T0 + 20
 
 
@@ -97,9 +97,9 @@ def test_a_later_process_with_the_same_pid_is_another() -> None:
     later = ProcessKey(pid=4711, started_at_s=T0 + 5000.0)
     nearly = ProcessKey(pid=4711, started_at_s=T0 - 99.0)
     unknown = ProcessKey(pid=4711, started_at_s=None)
-    assert checkpoints.same(JOB, nearly)
-    assert not checkpoints.same(JOB, later)
-    assert not checkpoints.same(JOB, unknown)
+    assert tables.same_process(JOB, nearly)
+    assert not tables.same_process(JOB, later)
+    assert not tables.same_process(JOB, unknown)
 
 
 def test_what_is_too_old_is_forgotten(history: History) -> None:
@@ -108,7 +108,7 @@ def test_what_is_too_old_is_forgotten(history: History) -> None:
     history.flush(T0 + 1.0)
     connection = history._connection
     assert connection is not None
-    checkpoints.expire(connection, round((T0 + 50.0) * 1000))
+    retention.expire_records(connection, round((T0 + 50.0) * 1000))
     assert [one.saved_at_s for one in history.shelf.checkpoints() or ()] == [T0 + 100.0]
 
 
@@ -130,9 +130,9 @@ def month(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_a_job_of_a_month_is_known_by_name_and_device(month: Path) -> None:
     with closing(sqlite3.connect(month)) as it:
-        (one,) = actions.load_events(it, 0.0)
+        (one,) = tables.load_action_events(it, 0.0)
     assert (one.kind, one.name, one.device_uids) == (
-        actions.SAVED,
+        tables.SAVED,
         "python",
         (histories.uid(0),),
     )
@@ -149,7 +149,7 @@ def test_its_minutes_are_not_read_for_it(month: Path) -> None:
 
     with closing(sqlite3.connect(month)) as it:
         it.set_progress_handler(step, _A_THOUSAND)
-        actions.load_events(it, 0.0)
+        tables.load_action_events(it, 0.0)
     assert steps <= _AT_MOST
 
 
@@ -163,11 +163,11 @@ def test_rows_are_kept_in_order(tmp_path: Path) -> None:
         at_s=T0 + 1, verb="checkpoint", process=None, phase="done", result="asked", who="alice"
     )
     for one in (asked, done):
-        actions.add(tmp_path, one)
+        transaction(tmp_path, tables.write_action, one)
     with closing(
-        client_connection.connect(client_connection.find(tmp_path), "mode=ro")
+        checked_connection.connect(checked_connection.find(tmp_path), "mode=ro")
     ) as connection:
-        kept = actions.load(connection)
+        kept = tables.load_actions(connection)
     assert [(one.phase, one.result, one.who, one.at_s) for one in kept] == [
         ("asked", "", "alice", T0),
         ("done", "asked", "alice", T0 + 1),
@@ -177,21 +177,29 @@ def test_rows_are_kept_in_order(tmp_path: Path) -> None:
 def test_the_process_is_the_one_that_was_seen(tmp_path: Path) -> None:
     opened(tmp_path).close()
     with closing(
-        client_connection.connect(client_connection.find(tmp_path), "mode=rw")
+        checked_connection.connect(checked_connection.find(tmp_path), "mode=rw")
     ) as connection:
         connection.execute(
             "INSERT INTO process(boot_id, pid, started_ts_ms, started_at_s, name, framework_sure,"
             " first_ts_ms, last_ts_ms) VALUES('b', ?, ?, ?, 'python', 0, 0, 0)",
             (KEY.pid, int((KEY.started_at_s or 0) * 1000), KEY.started_at_s),
         )
-    actions.add(tmp_path, Action(at_s=T0, verb="checkpoint", process=KEY, phase="asked"))
+    transaction(
+        tmp_path,
+        tables.write_action,
+        Action(at_s=T0, verb="checkpoint", process=KEY, phase="asked"),
+    )
     with closing(
-        client_connection.connect(client_connection.find(tmp_path), "mode=ro")
+        checked_connection.connect(checked_connection.find(tmp_path), "mode=ro")
     ) as connection:
-        (kept,) = actions.load(connection)
+        (kept,) = tables.load_actions(connection)
     assert kept.process == KEY
 
 
 def test_without_a_history_nothing_is_kept(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no history"):
-        actions.add(tmp_path, Action(at_s=T0, verb="checkpoint", process=None, phase="asked"))
+        transaction(
+            tmp_path,
+            tables.write_action,
+            Action(at_s=T0, verb="checkpoint", process=None, phase="asked"),
+        )

@@ -9,7 +9,7 @@ import pytest
 from gpuwatchd.core import config
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
-from gpuwatchd.store import coverage
+from gpuwatchd.store import occupancy
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests import making
@@ -18,7 +18,7 @@ from tests.making import GIB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.store.coverage import Coverage, Stretch
+    from gpuwatchd.store.occupancy import Coverage, Stretch
 
 HOUR_S = 3600.0
 BEGIN_S = 1_700_000_400.0
@@ -60,13 +60,13 @@ def record(
 def stretches(since_s: float, until_s: float) -> list[Stretch]:
     """Return when the card was read."""
     with Reader.open(config.state_dir()) as history:
-        return history.ask(lambda c: coverage.stretches(c, making.CARD.uid, since_s, until_s))
+        return history.ask(lambda c: occupancy.stretches(c, making.CARD.uid, since_s, until_s))
 
 
 def holders(since_s: float, until_s: float) -> dict[int, Coverage]:
     """Return who held what, by pid."""
     with Reader.open(config.state_dir()) as history:
-        found = history.ask(lambda c: coverage.holders(c, since_s, until_s))
+        found = history.ask(lambda c: occupancy.holders(c, since_s, until_s))
     return {one.process.pid: one for one in found}
 
 
@@ -87,7 +87,7 @@ def test_a_short_silence_is_no_gap_and_a_span_is_cut() -> None:
 def test_an_unknown_card_was_never_read() -> None:
     end_s = record(5, lambda _: [(ONE, GIB)])
     with Reader.open(config.state_dir()) as history:
-        assert history.ask(lambda c: coverage.stretches(c, "GPU-none", BEGIN_S, end_s)) == []
+        assert history.ask(lambda c: occupancy.stretches(c, "GPU-none", BEGIN_S, end_s)) == []
     assert stretches(end_s, BEGIN_S) == []
     assert holders(end_s, BEGIN_S) == {}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.core.model import ProcessKey
-from gpuwatchd.store import curves, process_hours
+from gpuwatchd.store import curves, retention, tables
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.schema import FILE_NAME
 from tests.store.world import opened
@@ -143,10 +143,10 @@ def test_hours_of_a_process_say_what_its_minutes_say(tmp_path: Path) -> None:
         before = process(reader, (T, T + 20 * DAY), points=200)
     with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as it:
         it.execute("BEGIN")
-        while process_hours.roll(it):
+        while retention.roll_process_hours(it):
             pass
         it.execute("COMMIT")
-        assert process_hours.until(it) == T + 20 * DAY
+        assert tables.rolled_s(it, "process_1h") == T + 20 * DAY
         (hours,) = it.execute("SELECT count(*) FROM process_1h").fetchone()
         assert it.execute("SELECT sum(taken_s) FROM process_1h").fetchone() == (20.0 * DAY,)
     assert hours == 20 * 24
@@ -176,7 +176,7 @@ def test_each_minute_of_a_process_counts_the_same(tmp_path: Path, hours: bool) -
     filled(tmp_path, [(statement, rows), rolled(gpu_1m=T + days * DAY)]).close()
     if hours:
         with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as it:
-            while process_hours.roll(it):
+            while retention.roll_process_hours(it):
                 pass
     with Reader.open(tmp_path) as reader:
         found = process(reader, (T, T + days * DAY), points=days * 12 + 1)
@@ -206,12 +206,13 @@ def test_late_rows_have_their_hour_made_again(tmp_path: Path) -> None:
     rows = [(T + 60 * n, 10, 10) for n in range(120)]
     filled(tmp_path, [(statement, rows), rolled(gpu_1m=T + 2 * HOUR)]).close()
     with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as it:
-        while process_hours.roll(it):
+        while retention.roll_process_hours(it):
             pass
         it.execute("UPDATE process_1m SET used_max_bytes = 99 WHERE ts_s = ?", (T + 60,))
-        process_hours.reopen(it, (T + 60) * 1000)
-        assert process_hours.until(it) == T
-        while process_hours.roll(it):
+        retention.reopen_buckets(it, (T + 60) * 1000)
+        assert tables.rolled_s(it, "process_1h") == T
+        tables.save_meta(it, "gpu_1m.until", T + 2 * HOUR)
+        while retention.roll_process_hours(it):
             pass
         found = it.execute("SELECT used_max_bytes FROM process_1h ORDER BY ts_s").fetchall()
     assert found == [(99,), (10,)]
@@ -222,6 +223,6 @@ def test_between_two_hours_no_process_is_looked_at(tmp_path: Path) -> None:
     asked: list[str] = []
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as it:
         it.set_trace_callback(asked.append)
-        assert process_hours.roll(it) == 0
+        assert retention.roll_process_hours(it) == 0
     assert asked
     assert not [query for query in asked if "FROM process" in query]

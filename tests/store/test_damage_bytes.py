@@ -15,7 +15,7 @@ from gpuwatchd.cli import main
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import StoreDamaged, StoreError
 from gpuwatchd.daemon import main as daemon
-from gpuwatchd.store import integrity, meta, schema
+from gpuwatchd.store import integrity, schema, tables
 from gpuwatchd.store.reader import Reader
 from tests.store import damage
 from tests.store.world import CARDS, KNOWN, T0, Time, opened, rows, sample
@@ -380,11 +380,11 @@ def test_a_roll_up_that_nobody_understands_is_made_again(tmp_path: Path, whole: 
     before = rows(tmp_path, query)
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as base:
         base.execute("UPDATE meta SET value = '17x' WHERE key LIKE '%.until'")
-        assert meta.whole(base, "gpu_1m.until") == 0
+        assert tables.whole(base, "gpu_1m.until") == 0
     history = recorded(tmp_path)
     assert history.problems == ()
     assert rows(tmp_path, query)[: len(before) // 2] == before[: len(before) // 2]
-    assert history.shelf.read(lambda it: meta.whole(it, "gpu_1m.until") > time_of(before))
+    assert history.shelf.read(lambda it: tables.whole(it, "gpu_1m.until") > time_of(before))
     history.close()
 
 

@@ -144,7 +144,7 @@ def test_a_history_that_cannot_be_upgraded_is_still_read(
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
-    monkeypatch.setattr(schema, "migrate", full)
+    monkeypatch.setattr(database, "migrate", full)
     history = opened(tmp_path)
     assert history.problems != ()
     assert (len(history.open_alerts()), len(history.pending_deliveries())) == (7, 11)
@@ -244,7 +244,7 @@ def test_opening_an_existing_history_does_not_load_sqlite_utils(tmp_path: Path) 
 def test_sqlite_utils_reads_what_we_write(tmp_path: Path, history: History) -> None:
     history.record(sample(T0), CARDS, {})
     history.close()
-    database_ = schema._sqlite_utils().Database(tmp_path / "history.db")
+    database_ = database._sqlite_utils().Database(tmp_path / "history.db")
     try:
         assert [row["used_bytes"] for row in database_["gpu_raw"].rows] == [1000]
     finally:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, ProcessUse, Sample
-from gpuwatchd.store import schema
+from gpuwatchd.store import database
 from gpuwatchd.store.sample_buffer import SampleBuffer
 from tests.store.world import CARDS, KNOWN, T0, sample
 
@@ -22,7 +22,7 @@ def _other(number: int) -> tuple[ProcessUse, ProcessInfo]:
 def test_processes_that_come_and_go_are_forgotten() -> None:
     intake = SampleBuffer()
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    schema.migrate(connection)
+    database.migrate(connection)
     for number in range(5000):
         taken = sample(T0 + 5 * number)
         use, info = _other(number)
@@ -81,7 +81,7 @@ def _seen(connection: sqlite3.Connection) -> list[tuple[int, float]]:
 def test_the_very_same_list_costs_nothing_and_the_last_sight_is_still_known() -> None:
     intake = SampleBuffer()
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    schema.migrate(connection)
+    database.migrate(connection)
     for second, rows in ((0, 2), (5, 2), (55, 2), (60, 4), (65, 4)):
         intake.note(_same_list_at(second), CARDS, KNOWN)
         assert len(intake._process_rows) == rows
@@ -104,7 +104,7 @@ def test_who_was_written_to_another_file_is_written_again() -> None:
     intake = SampleBuffer()
     for number in range(2):
         connection = sqlite3.connect(":memory:", isolation_level=None)
-        schema.migrate(connection)
+        database.migrate(connection)
         connection.execute("DELETE FROM process")
         intake.note(_same_list_at(5 + 60 * number), CARDS, KNOWN)
         intake.write(connection)
@@ -120,7 +120,7 @@ def test_who_was_written_to_another_file_is_written_again() -> None:
 def test_a_row_that_has_gone_meanwhile_is_written_again() -> None:
     intake = SampleBuffer()
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    schema.migrate(connection)
+    database.migrate(connection)
     intake.note(_same_list_at(0), CARDS, KNOWN)
     intake.write(connection)
     intake.written()

@@ -11,9 +11,10 @@ import pytest
 
 from gpuwatchd.core.model import Subject
 from gpuwatchd.store import schema
-from gpuwatchd.store.labels import remove_label, write
+from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.profiles import IdleLevel
 from gpuwatchd.store.reader import Reader
+from gpuwatchd.store.tables import remove_label, write_label
 from tests.making import alert
 from tests.store.test_profiles import run, word
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened, rows, sample
@@ -154,8 +155,8 @@ def test_what_is_normal_for_a_device_survives_a_restart(tmp_path: Path) -> None:
 def test_a_word_on_host_memory_is_one_on_host_memory(tmp_path: Path) -> None:
     opened(tmp_path).close()
     subject = Subject(device_uid="GPU-0", process=INFOS[0].key, host=True)
-    write(tmp_path, word(run(), subject=subject, alert_key="leak:h"))
+    transaction(tmp_path, write_label, word(run(), subject=subject, alert_key="leak:h"))
     with Reader.open(tmp_path) as reader:
         assert [w.subject for w in reader.user_labels()] == [subject]
-    assert remove_label(tmp_path, "leak:h", T0) == 1
+    assert transaction(tmp_path, remove_label, "leak:h", T0) == 1
     assert subject.id.endswith("/host")

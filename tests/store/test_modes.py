@@ -11,7 +11,7 @@ import pytest
 from gpuwatchd.core.config import Config, DaemonSection
 from gpuwatchd.service.process import takes_restart
 from gpuwatchd.store import file_modes, live, release_request
-from gpuwatchd.store.directories import hold_lock, private_directory
+from gpuwatchd.store.private_directories import hold_lock, private_directory
 from tests.cli.world import state
 from tests.store.world import CARDS, KNOWN, T0, opened, sample
 from tests.test_daemon import SIMULATED, once

@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.core.model import DeviceReading, ProcessUse, Sample
-from gpuwatchd.store import occupancy, process_hours
+from gpuwatchd.store import occupancy, retention
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.schema import FILE_NAME
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened
@@ -139,7 +139,7 @@ def test_sums_are_those_of_the_minutes(tmp_path: Path, seed: int) -> None:
                         (row, at_s, held, held),
                     )
         it.execute("INSERT INTO meta(key, value) VALUES('gpu_1m.until', ?)", (str(T + 26 * HOUR),))
-        while process_hours.roll(it):
+        while retention.roll_process_hours(it):
             pass
         it.execute("COMMIT")
     since_s, until_s = T + 1800.0 + chance.random() * 600, T + 20 * HOUR + 777.0

@@ -12,10 +12,11 @@ import pytest
 
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import ProcessKey, Profile, Subject
-from gpuwatchd.store import labels, profiles
-from gpuwatchd.store.labels import UserLabel
+from gpuwatchd.store import profiles, tables
+from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader
+from gpuwatchd.store.tables import UserLabel
 from tests.store.world import CARDS, INFOS, KNOWN, T0, Time, opened, rows, sample
 
 if TYPE_CHECKING:
@@ -139,12 +140,12 @@ def test_the_ranks_of_one_launch_do_not_drive_out_the_launches_before(history: H
 def test_a_run_of_which_the_user_spoke_is_kept_longer(tmp_path: Path, history: History) -> None:
     history.shelf.keep(run(0))
     history.flush(T0)
-    labels.write(tmp_path, word(run(0)))
+    transaction(tmp_path, tables.write_label, word(run(0)))
     for number in range(1, 9):
         history.shelf.keep(run(number))
         history.flush(T0 + 60 * number)
     assert history.shelf.runs("k")[0] == run(0)
-    assert labels.remove_label(tmp_path, word(run(0)).alert_key, T0 + 9) == 1
+    assert transaction(tmp_path, tables.remove_label, word(run(0)).alert_key, T0 + 9) == 1
     history.shelf.keep(run(9))
     history.flush(T0 + 600)
     assert run(0) not in history.shelf.runs("k")
@@ -172,7 +173,7 @@ def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
     history.record(sample(T0, uses=(5,)), CARDS, KNOWN)
     history.shelf.keep(run(0))
     history.flush(T0)
-    labels.write(tmp_path, word(run(0)))
+    transaction(tmp_path, tables.write_label, word(run(0)))
     time.pass_s(2 * 86_400.0)
     history.chores(time.now_s)
     for _ in range(3):
@@ -187,15 +188,15 @@ def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
 def test_a_word_is_noticed_once_and_can_be_taken_back(tmp_path: Path, history: History) -> None:
     assert history.shelf.changed_elsewhere()
     assert not history.shelf.changed_elsewhere()
-    said = labels.write(tmp_path, word(run()))
+    said = transaction(tmp_path, tables.write_label, word(run()))
     assert said.row is not None
     assert history.shelf.changed_elsewhere()
     assert not history.shelf.changed_elsewhere()
     assert history.shelf.user_labels() == [said]
-    other = labels.write(tmp_path, word(run(), "leak", given_at_s=T0 + 9))
+    other = transaction(tmp_path, tables.write_label, word(run(), "leak", given_at_s=T0 + 9))
     assert history.shelf.user_labels() == [other]
-    assert labels.remove_label(tmp_path, other.alert_key, T0 + 11) == 1
-    assert labels.remove_label(tmp_path, other.alert_key, T0 + 12) == 0
+    assert transaction(tmp_path, tables.remove_label, other.alert_key, T0 + 11) == 1
+    assert transaction(tmp_path, tables.remove_label, other.alert_key, T0 + 12) == 0
     assert history.shelf.user_labels() == []
     history.close()
     with Reader.open(tmp_path) as reader:
@@ -206,12 +207,12 @@ def test_a_word_is_noticed_once_and_can_be_taken_back(tmp_path: Path, history: H
 def test_what_a_run_had_done_when_the_user_spoke_goes_with_the_word(
     tmp_path: Path, history: History
 ) -> None:
-    said = labels.write(tmp_path, word(run()))
+    said = transaction(tmp_path, tables.write_label, word(run()))
     history.shelf.keep(run(word=said.row))
     history.shelf.keep(run())
     history.flush(T0 + 60)
     assert len(history.shelf.runs("k")) == 2
-    labels.remove_label(tmp_path, said.alert_key, T0 + 70)
+    transaction(tmp_path, tables.remove_label, said.alert_key, T0 + 70)
     assert history.shelf.runs("k") == [run()]
 
 
@@ -221,7 +222,7 @@ def test_speaking_does_not_disturb_a_daemon_that_writes(tmp_path: Path, history:
     def talk() -> None:
         number = 0
         while not stop.is_set():
-            labels.write(tmp_path, word(run(number % 50)))
+            transaction(tmp_path, tables.write_label, word(run(number % 50)))
             number += 1
 
     speaker = threading.Thread(target=talk)
@@ -242,10 +243,10 @@ def test_speaking_does_not_disturb_a_daemon_that_writes(tmp_path: Path, history:
 
 def test_there_is_nothing_to_say_it_to(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no history"):
-        labels.write(tmp_path, word(run()))
+        transaction(tmp_path, tables.write_label, word(run()))
     (tmp_path / "history.db").write_bytes(b"x" * 8192)
     with pytest.raises(StoreError, match="damaged"):
-        labels.write(tmp_path, word(run()))
+        transaction(tmp_path, tables.write_label, word(run()))
 
 
 def test_a_strange_profile_is_left_out(tmp_path: Path, history: History) -> None:
@@ -276,7 +277,7 @@ def test_a_damaged_number_is_left_out(
 
 
 def test_a_text_that_is_no_utf_8_stops_nobody(tmp_path: Path, history: History) -> None:
-    labels.write(tmp_path, word(run()))
+    transaction(tmp_path, tables.write_label, word(run()))
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
         other.execute("UPDATE feedback SET title = CAST(x'41ff' AS TEXT)")
     (heard,) = history.shelf.user_labels() or []

@@ -194,7 +194,7 @@ def test_another_version(past: Path, version: int, kind: type[StoreError], hint:
 
 
 def test_locked(past: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwatchd.store.client_connection.BUSY_S", 0.01)
+    monkeypatch.setattr("gpuwatchd.store.checked_connection.BUSY_S", 0.01)
     with closing(sqlite3.connect(past / "history.db", isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")

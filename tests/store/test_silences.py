@@ -11,7 +11,8 @@ import pytest
 
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import Matcher, Silence
-from gpuwatchd.store import silences
+from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
 from tests.making import alert
 from tests.store.world import T0, opened, rows
@@ -38,7 +39,9 @@ def silence(**changes: object) -> Silence:
 
 def test_what_is_added_is_read_back_whole(tmp_path: Path) -> None:
     opened(tmp_path).close()
-    kept = silences.add(tmp_path, silence(even_critical=True, until_resolved=True))
+    kept = transaction(
+        tmp_path, tables.write_silence, silence(even_critical=True, until_resolved=True)
+    )
     assert kept.row is not None
     with Reader.open(tmp_path) as reader:
         assert reader.silences() == [kept]
@@ -49,9 +52,11 @@ def test_what_is_added_is_read_back_whole(tmp_path: Path) -> None:
 
 def test_one_on_the_same_takes_the_place_of_the_older(tmp_path: Path) -> None:
     opened(tmp_path).close()
-    first = silences.add(tmp_path, silence())
-    other = silences.add(tmp_path, silence(matcher=Matcher(gpu="0")))
-    second = silences.add(tmp_path, silence(from_at_s=T0 + 60, until_at_s=T0 + 2 * HOUR_S))
+    first = transaction(tmp_path, tables.write_silence, silence())
+    other = transaction(tmp_path, tables.write_silence, silence(matcher=Matcher(gpu="0")))
+    second = transaction(
+        tmp_path, tables.write_silence, silence(from_at_s=T0 + 60, until_at_s=T0 + 2 * HOUR_S)
+    )
     with Reader.open(tmp_path) as reader:
         assert [one.row for one in reader.silences()] == [other.row, second.row]
         past = [one for one in reader.silences(all_of_them=True) if one.row == first.row]
@@ -60,10 +65,10 @@ def test_one_on_the_same_takes_the_place_of_the_older(tmp_path: Path) -> None:
 
 def test_clearing_ends_only_what_stands(tmp_path: Path) -> None:
     opened(tmp_path).close()
-    kept = silences.add(tmp_path, silence())
+    kept = transaction(tmp_path, tables.write_silence, silence())
     assert kept.row is not None
-    assert silences.clear(tmp_path, (kept.row, 999), T0 + 5) == 1
-    assert silences.clear(tmp_path, (kept.row,), T0 + 9) == 0
+    assert transaction(tmp_path, tables.end_silences, (kept.row, 999), T0 + 5) == 1
+    assert transaction(tmp_path, tables.end_silences, (kept.row,), T0 + 9) == 0
     with Reader.open(tmp_path) as reader:
         assert reader.silences() == []
         assert reader.silences(all_of_them=True)[0].cleared_at_s == T0 + 5
@@ -71,14 +76,14 @@ def test_clearing_ends_only_what_stands(tmp_path: Path) -> None:
 
 def test_without_a_history_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no history"):
-        silences.add(tmp_path, silence())
+        transaction(tmp_path, tables.write_silence, silence())
     with pytest.raises(StoreError):
-        silences.clear(tmp_path, (1,), T0)
+        transaction(tmp_path, tables.end_silences, (1,), T0)
 
 
 def test_a_row_that_nobody_understands_is_left_out(tmp_path: Path) -> None:
     opened(tmp_path).close()
-    kept = silences.add(tmp_path, silence())
+    kept = transaction(tmp_path, tables.write_silence, silence())
     with closing(sqlite3.connect(tmp_path / "history.db")) as connection, connection:
         connection.execute(
             "INSERT INTO silence(matcher, from_ts_ms, until_ts_ms) VALUES('nonsense', 1, 2)"
@@ -88,20 +93,28 @@ def test_a_row_that_nobody_understands_is_left_out(tmp_path: Path) -> None:
 
 
 def test_of_one_alert_critical_is_told_unless_it_is_so_already() -> None:
-    warned = silences.of_alert(alert(severity="warning"), now_s=T0, for_s=HOUR_S)
+    warned = tables.silence_of(alert(severity="warning"), now_s=T0, for_s=HOUR_S)
     assert not warned.even_critical
-    assert silences.of_alert(alert(severity="critical"), now_s=T0, for_s=HOUR_S).even_critical
-    long = silences.of_alert(alert(), now_s=T0, for_s=1e9)
-    assert long.until_at_s - long.from_at_s == silences.LONGEST_S
+    assert tables.silence_of(alert(severity="critical"), now_s=T0, for_s=HOUR_S).even_critical
+    long = tables.silence_of(alert(), now_s=T0, for_s=1e9)
+    assert long.until_at_s - long.from_at_s == tables.LONGEST_S
     assert warned.matcher == Matcher(key=alert().key)
 
 
 def test_the_shelf_gives_what_is_in_force(tmp_path: Path, history: History) -> None:
     going = alert(key="leak:going")
     history.apply([going], [])
-    kept = silences.add(tmp_path, silence())
-    of_it = silences.add(tmp_path, silence(matcher=Matcher(key="leak:going"), until_resolved=True))
-    silences.add(tmp_path, silence(matcher=Matcher(key="leak:over"), until_resolved=True))
+    kept = transaction(tmp_path, tables.write_silence, silence())
+    of_it = transaction(
+        tmp_path,
+        tables.write_silence,
+        silence(matcher=Matcher(key="leak:going"), until_resolved=True),
+    )
+    transaction(
+        tmp_path,
+        tables.write_silence,
+        silence(matcher=Matcher(key="leak:over"), until_resolved=True),
+    )
     assert history.shelf.changed_elsewhere()
     assert history.shelf.silences(T0) == [kept, of_it]
     assert history.shelf.silences(T0 + HOUR_S) == []
@@ -110,12 +123,12 @@ def test_the_shelf_gives_what_is_in_force(tmp_path: Path, history: History) -> N
 
 
 def test_the_daemon_writes_and_moves_them_itself(tmp_path: Path, history: History) -> None:
-    kept = history.shelf.write_now(lambda it: silences.insert(it, silence()))
+    kept = history.shelf.write_now(tables.write_silence, silence())
     assert kept is not None
     moved = msgspec.structs.replace(kept, from_at_s=T0 - 500, until_at_s=T0 + 100)
-    assert history.shelf.write_now(lambda it: silences.move(it, moved)) == 1
+    assert history.shelf.write_now(tables.move_silences, [moved]) == 1
     assert history.shelf.silences(T0) == [moved]
-    assert history.shelf.write_now(lambda it: silences.end_silence(it, kept.row or 0, T0 + 7)) == 1
+    assert history.shelf.write_now(tables.end_silences, [kept.row], T0 + 7) == 1
     assert history.shelf.silences(T0) == []
     history.close()
     assert rows(tmp_path, "SELECT cleared_ts_ms FROM silence") == [(round((T0 + 7) * 1000),)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatchd.core.errors import StoreDamaged
-from gpuwatchd.store import client_connection
+from gpuwatchd.store import checked_connection
 from gpuwatchd.store.reader import Reader
 from tests.store.world import CARDS, KNOWN, Time, opened, sample
 
@@ -31,7 +31,7 @@ def left(tmp_path: Path) -> Path:
 @pytest.fixture
 def forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """No side file can be made, as for a user without the right to write, root or not."""
-    connect = client_connection.connect
+    connect = checked_connection.connect
 
     def refusing(path: Path, how: str) -> sqlite3.Connection:
         if how == "mode=ro" and not path.with_name(f"{path.name}-shm").exists():
@@ -40,7 +40,7 @@ def forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
             raise refused
         return connect(path, how)
 
-    monkeypatch.setattr(client_connection, "connect", refusing)
+    monkeypatch.setattr(checked_connection, "connect", refusing)
 
 
 def begin_to_write(path: Path) -> sqlite3.Connection:
@@ -69,15 +69,15 @@ def test_a_daemon_that_starts_meanwhile_is_no_damage(left: Path) -> None:
 def test_a_daemon_that_starts_while_it_is_opened_is_no_damage(
     left: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, connect, begun = left / "history.db", client_connection.connect, []
+    path, connect, begun = left / "history.db", checked_connection.connect, []
 
     def late(found: Path, how: str) -> sqlite3.Connection:
         if how == "immutable=1":
             begun.append(begin_to_write(path))
-            raise client_connection.damaged(path, "torn")
+            raise checked_connection.damaged(path, "torn")
         return connect(found, how)
 
-    monkeypatch.setattr(client_connection, "connect", late)
+    monkeypatch.setattr(checked_connection, "connect", late)
     with Reader.open(left) as reader:
         assert rows_of(reader) == 1
     assert begun

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as laws
 from hypothesis import strategies as st
 
-from gpuwatchd.store import upkeep
+from gpuwatchd.store import retention
 from tests.making import alert
 from tests.store.world import CARDS, KNOWN, T0, Time, delivery, opened, rows, sample
 
@@ -40,7 +40,7 @@ def _fill(history: History, points: list[tuple[float, int | None]], **more: Any)
 def _settle(history: History, time: Time) -> None:
     """Let the clock run evenly long enough to be believed."""
     history.chores(time.now_s)
-    time.pass_s(upkeep.SETTLE_S + 1)
+    time.pass_s(retention.SETTLE_S + 1)
 
 
 @laws(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.core.codes import Ending, Failure, Hold
-from gpuwatchd.store import (
-    actions,
-    checkpoints,
-    legacy_text,
-    notification_decisions,
-    profiles,
-    records,
-    silences,
-)
-from gpuwatchd.store import labels as words
+from gpuwatchd.store import legacy_text, profiles, records, tables
 from tests.making import alert
 from tests.store import asking, released
 from tests.store.filling import away, names, structs
@@ -86,11 +77,11 @@ def everything(history: sqlite3.Connection) -> list[Any]:
         *records.load_devices(history),
         *(records.process_info(row) for row in people),
         *profiles.load_runs(history),
-        *silences.load(history, "TRUE"),
-        *words.load_words(history),
-        *checkpoints.load(history),
-        *actions.load(history),
-        *notification_decisions.load(history),
+        *tables.SILENCES.load(history, "TRUE"),
+        *tables.LABELS.load(history),
+        *tables.CHECKPOINTS.load(history),
+        *tables.load_actions(history),
+        *tables.load_decisions(history),
     ]
 
 
@@ -137,13 +128,13 @@ def test_everything_is_in_every_state(history: sqlite3.Connection) -> None:
     over = [alert for alert in records.load_alerts(history)[0] if alert.state == "resolved"]
     assert len({alert.ended for alert in over}) == 25
     assert {alert.ended_code for alert in over} == set(Ending) - {Ending.LEGACY}
-    decided = notification_decisions.load(history)
+    decided = tables.load_decisions(history)
     assert len({one.reason for one in decided if one.kind == "hold"}) == 15
     held = {one.held_code for one in records.load_alerts(history)[0]}
     assert held | {one.code for one in decided} == {None, *Hold} - {Hold.LEGACY, Hold.PART_OF_JOB}
     failed = {one.code for one in records.load_deliveries(history, "state = 'failed'")[0]}
     assert failed == set(Failure) - {Failure.LEGACY}
-    assert [one.saved for one in actions.load(history)].count(True) == 1
+    assert [one.saved for one in tables.load_actions(history)].count(True) == 1
 
 
 def test_a_text_that_no_version_wrote_has_the_code_of_none() -> None:

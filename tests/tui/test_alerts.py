@@ -10,7 +10,8 @@ import pytest
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import NotAllowed
 from gpuwatchd.core.model import AlertSubject, Matcher, Silence
-from gpuwatchd.store import silences
+from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.tui.screens.alerts import AlertDetailScreen, AlertsScreen
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
@@ -100,7 +101,9 @@ async def test_u_takes_a_snooze_back() -> None:
 
 
 async def test_a_rule_is_taken_back_only_when_asked_twice() -> None:
-    silences.add(config.state_dir(), world.silence(matcher=Matcher(user="alice")))
+    transaction(
+        config.state_dir(), tables.write_silence, world.silence(matcher=Matcher(user="alice"))
+    )
     async with opened(seen(), "a", "u") as (app, pilot):
         assert "whole rule (user alice)" in shown(app)
         assert len(stored()) == 1

@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatchd.cli import main
 from gpuwatchd.core import config
-from gpuwatchd.store import client_connection, live
+from gpuwatchd.store import checked_connection, live
 from gpuwatchd.web import openapi
 from gpuwatchd.web import responses as answers
 from gpuwatchd.web.openapi import ENDPOINTS, PREFIX
@@ -200,7 +200,7 @@ def test_reading_changes_nothing(unchanged: Served) -> None:
 def test_trouble_is_said_and_nothing_falls_over(
     trouble: str, wrote: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_connection, "BUSY_S", 1.5)
+    monkeypatch.setattr(checked_connection, "BUSY_S", 1.5)
     recorded.record("gradual")
     world.write()
     file = config.state_dir() / "history.db"

@@ -241,7 +241,7 @@ def _mount(directory: Path) -> tuple[str, str | None]:
 
 def history(_: CheckContext) -> Iterator[Check]:
     """Yield whether the history can be read, all of it."""
-    from gpuwatchd.store import client_connection, integrity  # noqa: PLC0415
+    from gpuwatchd.store import checked_connection, integrity  # noqa: PLC0415
     from gpuwatchd.view.queries import history_query  # noqa: PLC0415
 
     directory = state_location.state_dir()
@@ -253,7 +253,7 @@ def history(_: CheckContext) -> Iterator[Check]:
         with history_query.reader() as reader:
             count = len(reader.devices())
             if (why := reader.ask(lambda it: integrity.damage_within(it, _READ_S))) is not None:
-                raise client_connection.damaged(file, why)
+                raise checked_connection.damaged(file, why)
     except StoreDamaged as error:
         one = failed("history-damaged", "history", error.message, error.hint)
         yield msgspec.structs.replace(one, page=error.page)
@@ -279,5 +279,5 @@ def history(_: CheckContext) -> Iterator[Check]:
             "history-damaged",
             "history",
             f"a damaged history was moved aside: {aside[-1].name}",
-            client_connection.rescue(aside[-1]),
+            checked_connection.rescue(aside[-1]),
         )

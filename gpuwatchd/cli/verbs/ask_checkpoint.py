@@ -20,7 +20,7 @@ from gpuwatchd.view.queries import state_location, user_filter
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import ProcessKey
-    from gpuwatchd.store.actions import Phase
+    from gpuwatchd.store.tables import Phase
 
 
 @click.command(
@@ -82,9 +82,9 @@ def _facts(key: ProcessKey) -> dict[str, Any]:
 
 def _write(key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
     """Write down what is done; return what is to be said where that fails."""
-    from gpuwatchd.store import actions  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
-    row = actions.Action(
+    row = tables.Action(
         at_s=time.time(),
         verb="checkpoint",
         process=key,
@@ -94,7 +94,7 @@ def _write(key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
     )
     try:
         with state_location.writing() as place:
-            actions.add(place.state_dir, row)
+            checked_connection.transaction(place.state_dir, tables.write_action, row)
     except GpuwatchdError as error:
         return [("not-written-down", f"it is not written down: {error.message}")]
     return []

@@ -1,6 +1,6 @@
 """``checkpointed``: report that a job has just saved its work, so that losses count from there.
 
-One row that this program writes into the history itself (see :mod:`store.checkpoints`); a running
+One row that this program writes into the history itself (see :mod:`store.tables`); a running
 daemon notices it within a tick, one that is stopped when it starts.
 """
 
@@ -40,7 +40,7 @@ def command(pid: int, at_s: float | None) -> int:
     checkpoint code; only for processes of your own, except for root. Without it, file patterns
     under [checkpoints] paths are checked; without both, losses count from the job's start.
     """
-    from gpuwatchd.store import checkpoints  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
     now_s = time.time()
@@ -49,14 +49,12 @@ def command(pid: int, at_s: float | None) -> int:
     started_at_s = info.key.started_at_s
     if saved_at_s > now_s + _AHEAD_S:
         raise click.BadParameter("it is in the future", param_hint="'--at'")
-    if started_at_s is not None and saved_at_s < started_at_s - checkpoints.SAME_S:
+    if started_at_s is not None and saved_at_s < started_at_s - tables.SAME_S:
         begun = units.clock(started_at_s, now_s=now_s)
         raise click.BadParameter(f"process {pid} started later, at {begun}", param_hint="'--at'")
-    point = checkpoints.Checkpoint(
-        process=info.key, saved_at_s=saved_at_s, said_by=user_filter.user()
-    )
+    point = tables.Checkpoint(process=info.key, saved_at_s=saved_at_s, said_by=user_filter.user())
     with state_location.writing() as place:
-        checkpoint = checkpoints.write(place.state_dir, point)
+        checkpoint = checked_connection.transaction(place.state_dir, tables.write_checkpoint, point)
     if flags.json:
         saved = fill(
             Saved,

@@ -17,7 +17,7 @@ from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.service import interruptible_wait
 from gpuwatchd.store import live
 from gpuwatchd.store import release_request as requests
-from gpuwatchd.store.directories import private_directory
+from gpuwatchd.store.private_directories import private_directory
 from gpuwatchd.view import blocks
 from gpuwatchd.view.answers.base import ProcessId, fill
 from gpuwatchd.view.answers.program import DriverRelease, ReleaseData

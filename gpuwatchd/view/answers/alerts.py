@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.core import model
-    from gpuwatchd.store.labels import UserLabel
+    from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.incidents import Incidents
     from gpuwatchd.view.text.alert_details import AlertRecord
 

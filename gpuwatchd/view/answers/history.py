@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline import replay
     from gpuwatchd.pipeline.backtest import BacktestCase, DeviceReport, Tally
     from gpuwatchd.store import reader
-    from gpuwatchd.store.actions import ActionEvent
+    from gpuwatchd.store.tables import ActionEvent
 
 
 class DeviceRow(Shape):

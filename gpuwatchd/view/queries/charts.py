@@ -10,8 +10,7 @@ from gpuwatchd.charts.chart_model import Curve, Mark, Picture
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import Subject, is_leak, limit_of
 from gpuwatchd.store import curves, legacy_text
-from gpuwatchd.store.actions import SAVED
-from gpuwatchd.store.checkpoints import same
+from gpuwatchd.store.tables import SAVED, same_process
 from gpuwatchd.view.queries import current_state, recorded_chart, state_location
 from gpuwatchd.view.text import badges, device_facts, verdict_text
 
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.design import Kind
     from gpuwatchd.core.model import Alert, Device, Event, Finding, ProcessInfo, ProcessKey
-    from gpuwatchd.store.actions import ActionEvent
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
+    from gpuwatchd.store.tables import ActionEvent
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
 
@@ -381,7 +380,7 @@ def process_marks(history: Reader, device: Device, info: ProcessInfo, begin_s: f
     marks += [
         _action(event)
         for event in history.action_events(begin_s)
-        if event.process is not None and same(event.process, info.key)
+        if event.process is not None and same_process(event.process, info.key)
     ]
     marks += began_mark(info)
     span = history.ask(lambda connection: curves.lived(connection, info.key))

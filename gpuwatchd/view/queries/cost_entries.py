@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from gpuwatchd.analysis.cost import Entry, MemoryBucket, Price, Prices
     from gpuwatchd.core.model import Alert, Device, Holding, ProcessInfo, ProcessKey
-    from gpuwatchd.store.checkpoints import Checkpoint
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.reader import Reader
+    from gpuwatchd.store.tables import Checkpoint
     from gpuwatchd.view.query import Query
 
     Who = tuple[str, ProcessKey | None]
@@ -323,13 +323,13 @@ class _Counter:
 
     def _saved_at_s(self, keys: Sequence[ProcessKey], until_s: float) -> float | None:
         """Return the newest checkpoint of a process, or of any rank of a job, before an end."""
-        from gpuwatchd.store.checkpoints import same  # noqa: PLC0415 - SQLite comes with it
+        from gpuwatchd.store.tables import same_process  # noqa: PLC0415 - SQLite comes with it
 
         found = [
             checkpoint.saved_at_s
             for checkpoint in self._checkpoints
             if checkpoint.saved_at_s <= until_s
-            and any(same(checkpoint.process, key) for key in keys)
+            and any(same_process(checkpoint.process, key) for key in keys)
         ]
         return max(found, default=None)
 

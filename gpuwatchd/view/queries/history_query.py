@@ -17,7 +17,7 @@ from gpuwatchd.core.model import (
     Subject,
     limit_of,
 )
-from gpuwatchd.store import legacy_text
+from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store import reader as store
 from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
 from gpuwatchd.store.schema import FILE_NAME
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import Device, Finding, FloatArray, ProcessKey, Profile
-    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
+    from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
 
 __all__ = ["FILE_NAME", "begun_s", "filled", "judged", "last_rows", "reader", "series_of", "track"]
 
-_LOOK_BACK_S = (store.RAW_SPAN_S, store.MINUTE_SPAN_S, 5 * 365 * 86400.0)
+_LOOK_BACK_S = (curves.RAW_SPAN_S, curves.MINUTE_SPAN_S, 5 * 365 * 86400.0)
 _JUST_NOW_S = 600.0
 """So long ago is the last sample as a rule; hours would be read for its time alone."""
 _ALIVE_S = 150.0
@@ -211,7 +211,7 @@ def last_rows(history: Reader, device: Device, now_s: float, from_s: float) -> l
         if not coarse:
             continue
         end_s = coarse[-1].at_s + max(coarse[-1].width_s, 1.0)
-        since_s = max(from_s, end_s - store.RAW_SPAN_S + 1.0)
+        since_s = max(from_s, end_s - curves.RAW_SPAN_S + 1.0)
         fine = history.device_rows(device.uid, since_s, end_s)
         if fine or back_s != _JUST_NOW_S:
             return [row for row in fine or coarse if row.used_last_bytes is not None]

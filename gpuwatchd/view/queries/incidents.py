@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpuwatchd.core.model import Alert, ChannelHealth, Device, ProcessInfo, ProcessKey, Silence
-    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.live import LiveState
+    from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.user_filter import People
     from gpuwatchd.view.query import Query
 

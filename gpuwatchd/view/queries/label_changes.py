@@ -1,6 +1,6 @@
 """Labelling an alert as normal or as a leak, and taking it back.
 
-A label is one row that this program writes into the history itself (see :mod:`store.labels`); a
+A label is one row that this program writes into the history itself (see :mod:`store.tables`); a
 running daemon notices it within a tick, one that is stopped when it starts.
 """
 
@@ -18,7 +18,7 @@ from gpuwatchd.view.queries.user_filter import user
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
-    from gpuwatchd.store.labels import UserLabel
+    from gpuwatchd.store.tables import UserLabel
 
 
 class Labelled(NamedTuple):
@@ -40,7 +40,7 @@ def label(named: str, word: Literal["normal", "leak"], why: str | None) -> Label
     GpuwatchdError
         When there is no such alert, it is not about growth, or the history cannot be written.
     """
-    from gpuwatchd.store import labels as store  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
     found = incidents.kept("said")
     alert = incidents.pick(found.alerts, named)
@@ -50,7 +50,7 @@ def label(named: str, word: Literal["normal", "leak"], why: str | None) -> Label
             hint=f"to silence it: gpuwatchctl snooze {alert.key} 8h",
             page="errors#nothing-to-learn",
         )
-    given = store.UserLabel(
+    given = tables.UserLabel(
         alert_key=alert.key,
         opened_at_s=alert.opened_at_s,
         subject=alert.subject,
@@ -62,7 +62,7 @@ def label(named: str, word: Literal["normal", "leak"], why: str | None) -> Label
     )
     because = [f"--why={given.why}"] if given.why else []
     with state_location.writing("feedback", alert.key, word, *because) as place:
-        kept = store.write(place.state_dir, given)
+        kept = checked_connection.transaction(place.state_dir, tables.write_label, given)
     learned = alert.subject.process is not None and alert.subject.process in found.known
     return Labelled(kept, alert, learned, current_state.running())
 
@@ -75,7 +75,7 @@ def unlabel(named: str) -> UserLabel:
     GpuwatchdError
         When there is no such alert, it has none, or the history cannot be written.
     """
-    from gpuwatchd.store import labels as store  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
     found = incidents.kept("said")
     none = GpuwatchdError(
@@ -95,7 +95,7 @@ def unlabel(named: str) -> UserLabel:
     last = next(label for label in reversed(found.words) if label.alert_key == key)
     now_s = time.time()
     with state_location.writing("feedback", "undo", key) as place:
-        undone = store.remove_label(place.state_dir, key, now_s)
+        undone = checked_connection.transaction(place.state_dir, tables.remove_label, key, now_s)
     if not undone:
         raise none
     return structs.replace(last, undone_at_s=now_s)

@@ -1,6 +1,6 @@
 """Setting a silence and taking it back: what the verb, the live screen and its page have in common.
 
-A silence is one row that this program writes into the history itself (see :mod:`store.silences`); a
+A silence is one row that this program writes into the history itself (see :mod:`store.tables`); a
 running daemon notices it within a tick, one that is stopped when it starts.
 """
 
@@ -190,7 +190,7 @@ def seconds(term: str) -> float:
     BadRequest
         When it is no duration, none at all or too long.
     """
-    from gpuwatchd.store.silences import LONGEST_S  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store.tables import LONGEST_S  # noqa: PLC0415 - SQLite comes with it
 
     if term == UNTIL_RESOLVED:
         return LONGEST_S
@@ -235,7 +235,7 @@ def of_alert(
     BadRequest
         When the term is none.
     """
-    from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import tables  # noqa: PLC0415 - SQLite comes with it
 
     for_s = seconds(term)
     until_resolved = term == UNTIL_RESOLVED
@@ -245,7 +245,7 @@ def of_alert(
             hint=f"give a duration: gpuwatchctl snooze {named or alert.code} 8h",
             page="errors#already-over",
         )
-    return store.of_alert(
+    return tables.silence_of(
         alert,
         now_s=now_s,
         for_s=for_s,
@@ -266,10 +266,10 @@ def keep(silence: Silence) -> Silence:
     NotAllowed
         When it belongs to somebody else.
     """
-    from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
     with state_location.writing(*_words(silence)) as place:
-        return store.add(place.state_dir, silence)
+        return checked_connection.transaction(place.state_dir, tables.write_silence, silence)
 
 
 def _words(silence: Silence) -> list[str]:
@@ -293,11 +293,15 @@ def take_back(standing: Sequence[Silence], now_s: float) -> int:
     NotAllowed
         When it belongs to somebody else.
     """
-    from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
     rows = tuple(silence.row for silence in standing if silence.row is not None)
     with state_location.writing("snooze", "clear", *map(str, rows)) as place:
-        return store.clear(place.state_dir, rows, now_s) if rows else 0
+        return (
+            checked_connection.transaction(place.state_dir, tables.end_silences, rows, now_s)
+            if rows
+            else 0
+        )
 
 
 def follows(snoozed: Snoozed) -> list[str]:

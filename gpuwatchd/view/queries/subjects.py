@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo
-    from gpuwatchd.store.labels import UserLabel
+    from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.current_state import View
 
 _DIGITS = 10

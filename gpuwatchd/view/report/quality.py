@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpuwatchd.core.model import Device
-    from gpuwatchd.store.coverage import Stretch
+    from gpuwatchd.store.occupancy import Stretch
     from gpuwatchd.store.reader import Reader, Segment
     from gpuwatchd.view.report.period import Asked
     from gpuwatchd.view.report.usage import DeviceUse

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.core.model import ProcessInfo
-from gpuwatchd.store import coverage
+from gpuwatchd.store import occupancy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpuwatchd.analysis.cost import Price
     from gpuwatchd.core.model import Device, ProcessKey
-    from gpuwatchd.store.coverage import Stretch
+    from gpuwatchd.store.occupancy import Stretch
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.view.queries.cost_entries import Bill
     from gpuwatchd.view.report.period import Asked
@@ -68,7 +68,7 @@ def of_device(history: Reader, device: Device, asked: Asked) -> DeviceUse:
     weight = sum(row.n for row in device_rows)
     held = sum((row.used_mean_bytes or 0) * row.n for row in device_rows)
     stretches = history.ask(
-        lambda connection: coverage.stretches(connection, device.uid, asked.since_s, asked.until_s)
+        lambda connection: occupancy.stretches(connection, device.uid, asked.since_s, asked.until_s)
     )
     watched_s = sum(end - begin for begin, end in stretches)
     pairs = [(row.util_pct, max(row.n, 1)) for row in rows if row.util_pct is not None]
@@ -97,7 +97,7 @@ def holders(
     """Return who held what of the devices, most memory-hours first."""
     prices = {device.uid: _price(bill, device) for device in devices}
     found = []
-    for tenure in history.ask(lambda it: coverage.holders(it, asked.since_s, asked.until_s)):
+    for tenure in history.ask(lambda it: occupancy.holders(it, asked.since_s, asked.until_s)):
         if tenure.device_uid not in prices:
             continue
         price, hours = prices[tenure.device_uid], tenure.gpu_hours

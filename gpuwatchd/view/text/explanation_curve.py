@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, Delivery, Finding, ProcessInfo, Signal, Subject
-    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.current_state import View
 
 NOT_SEEN = {

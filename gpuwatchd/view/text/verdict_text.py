@@ -10,8 +10,8 @@ from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Blame, EtaRange, Finding, ProcessInfo
-    from gpuwatchd.store.labels import UserLabel
     from gpuwatchd.store.live import KnownRuns
+    from gpuwatchd.store.tables import UserLabel
 
 _CALM = {"stable", "plateau", "preallocated", "sawtooth"}
 

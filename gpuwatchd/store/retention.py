@@ -6,9 +6,9 @@ Each call does a bounded piece of work, some milliseconds, since it runs on the 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.store import checkpoints, meta, notification_decisions, process_hours, profiles
+from gpuwatchd.store import integrity, profiles, tables
 
 if TYPE_CHECKING:
     import sqlite3
@@ -71,6 +71,54 @@ FROM (SELECT *, first_value(used_last_bytes) OVER (PARTITION BY gpu, ts_s / 3600
       FROM gpu_1m WHERE gpu = ? AND ts_s >= ? AND ts_s < ?)
 GROUP BY gpu, ts_s / 3600
 """
+_CARD: Final = "process_1h.card"
+"""In ``meta``: the last device of which the hour after ``process_1h.until`` is done; 0: none."""
+
+# ``taken_s`` is what `gpuwatchd.analysis.cost.sharing` makes of the same minutes: the device's time
+# is shared by what each one holds, one that is alone has all of it. CROSS JOIN fixes the order:
+# processes of that time first, then the range of each.
+_ROLL_PROCESS_HOURS: Final = """
+INSERT INTO process_1h(gpu, ts_s, process, first_ts_s, last_ts_s, minutes, n, used_min_bytes,
+  used_mean_bytes, used_max_bytes, used_last_bytes, top_mean_bytes, host_last_bytes, taken_s)
+SELECT :card, :hour_s, process, min(ts_s), max(ts_s), count(*), sum(n), min(low),
+  CAST(round(avg(used_last_bytes)) AS INTEGER), max(used_max_bytes),
+  max(CASE WHEN ts_s = newest_s THEN used_last_bytes END),
+  CASE WHEN count(used_max_bytes) = count(*) THEN avg(used_max_bytes) END,
+  max(CASE WHEN ts_s = newest_s THEN host_last_bytes END),
+  CASE WHEN count(share) = count(*) THEN sum(share) * 60.0 END
+FROM (SELECT *, ifnull(used_min_bytes, used_last_bytes) AS low,
+    max(CASE WHEN used_last_bytes IS NOT NULL THEN ts_s END)
+      OVER (PARTITION BY process) AS newest_s,
+    CASE WHEN count(*) OVER together = 1 THEN 1.0
+      WHEN count(used_max_bytes) OVER together < count(*) OVER together THEN NULL
+      WHEN sum(used_max_bytes) OVER together > 0
+        THEN used_max_bytes * 1.0 / sum(used_max_bytes) OVER together
+      ELSE 1.0 / count(*) OVER together END AS share
+  FROM (SELECT m.* FROM process p CROSS JOIN process_1m m
+    WHERE p.last_ts_ms >= :hour_s * 1000 AND p.first_ts_ms < (:hour_s + 3600) * 1000
+      AND m.process = p.id AND m.gpu = :card AND m.ts_s >= :hour_s AND m.ts_s < :hour_s + 3600)
+  WINDOW together AS (PARTITION BY ts_s))
+GROUP BY process
+"""
+_OVER = """(SELECT id FROM alert WHERE resolved_ts_ms < :before_ms AND id NOT IN
+  (SELECT alert FROM delivery WHERE state = 'pending' AND alert IS NOT NULL))"""
+_EXPIRE_RECORDS: Final = f"""DELETE FROM delivery WHERE alert IN {_OVER};
+DELETE FROM delivery WHERE alert IS NULL AND state <> 'pending' AND created_ts_ms < :before_ms;
+DELETE FROM alert WHERE id IN {_OVER};
+DELETE FROM told WHERE delivery NOT IN (SELECT id FROM delivery);
+DELETE FROM profile WHERE ended_ts_ms < :before_ms
+  OR feedback IN (SELECT id FROM feedback WHERE undone_ts_ms IS NOT NULL);
+DELETE FROM profile WHERE key NOT IN
+  (SELECT key FROM profile GROUP BY key ORDER BY max(ended_ts_ms) DESC LIMIT :most_programs);
+DELETE FROM feedback WHERE given_ts_ms < :before_ms
+  AND id NOT IN (SELECT feedback FROM profile WHERE feedback IS NOT NULL);
+DELETE FROM checkpoint WHERE saved_ts_ms < :before_ms;
+DELETE FROM event WHERE ts_ms < :before_ms;
+DELETE FROM action WHERE ts_ms < :before_ms;
+DELETE FROM silence WHERE until_ts_ms < :before_ms;
+DELETE FROM decision WHERE ts_ms < :before_ms;
+DELETE FROM segment WHERE started_ts_ms < :before_ms AND id < (SELECT max(id) FROM segment)"""  # noqa: S608
+"""What is too old of the small tables, in order: what refers to a row goes before it."""
 
 
 def reopen_buckets(connection: sqlite3.Connection, oldest_ms: int) -> None:
@@ -78,14 +126,16 @@ def reopen_buckets(connection: sqlite3.Connection, oldest_ms: int) -> None:
 
     Works inside the caller's transaction.
     """
-    for table, width_s in (("gpu_1m", MINUTE_S), ("gpu_1h", HOUR_S)):
+    for table, width_s in (("gpu_1m", MINUTE_S), ("gpu_1h", HOUR_S), ("process_1h", HOUR_S)):
         start_s = oldest_ms // 1000 // width_s * width_s
-        if start_s < meta.whole(connection, f"{table}.until"):
-            meta.save_whole(connection, f"{table}.until", start_s)
-    process_hours.reopen(connection, oldest_ms)
+        until_s = tables.rolled_s(connection, table)
+        if start_s < until_s:
+            tables.save_meta(connection, f"{table}.until", start_s)
+        if table == "process_1h" and start_s <= until_s and tables.whole(connection, _CARD):
+            tables.save_meta(connection, _CARD, 0)
 
 
-class Upkeep:
+class Retention:
     """The chores of one open history.
 
     Parameters
@@ -107,11 +157,14 @@ class Upkeep:
         open_s = now_s if waiting_ms is None else min(now_s, waiting_ms / 1000)
         self._repeat(connection, lambda: _roll_minutes(connection, open_s))
         _transaction(connection, lambda: _roll_hours(connection))
-        self._repeat(connection, lambda: process_hours.roll(connection))
+        self._repeat(connection, lambda: roll_process_hours(connection))
         if settled:
             self._repeat(connection, lambda: self._expire_raw(connection, now_s))
             _transaction(connection, lambda: self._expire_minutes(connection, now_s))
-            _transaction(connection, lambda: self._expire_records(connection, now_s))
+            before_ms = int((now_s - self._settings.events) * 1000)
+            with integrity.transaction(connection):
+                expire_records(connection, before_ms)
+                _expire_processes(connection, now_s, self._settings)
         self._squeeze(connection)
         # execute() of this pragma frees a single page; executescript() all of them.
         connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
@@ -139,7 +192,7 @@ class Upkeep:
         return False
 
     def _expire_raw(self, connection: sqlite3.Connection, now_s: float) -> int:
-        rolled_s = meta.whole(connection, "gpu_1m.until")
+        rolled_s = tables.rolled_s(connection, "gpu_1m")
         gone = 0
         for table, keep_s in (
             ("gpu_raw", self._settings.raw),
@@ -157,19 +210,16 @@ class Upkeep:
 
     def _expire_minutes(self, connection: sqlite3.Connection, now_s: float) -> None:
         cards = [row for (row,) in connection.execute("SELECT id FROM gpu")]
-        rolled_s = meta.whole(connection, "gpu_1h.until")
+        settings, rolled_s = self._settings, partial(tables.rolled_s, connection)
         for table, oldest_s in (
-            ("gpu_1m", min(now_s - self._settings.minute, rolled_s)),
-            ("gpu_1h", now_s - self._settings.hour),
+            ("gpu_1m", min(now_s - settings.minute, rolled_s("gpu_1h"))),
+            ("gpu_1h", now_s - settings.hour),
+            # The hours of processes are few, and kept as long as the minutes of devices.
+            ("process_1h", now_s - max(settings.minute, settings.process_minute)),
         ):
-            before_s = int(oldest_s) // HOUR_S * HOUR_S
             for card in cards:
-                _delete_buckets(connection, table, card, before_s)
-        # The hours of processes are few, and kept as long as the minutes of devices.
-        keep_s = max(self._settings.minute, self._settings.process_minute)
-        for card in cards:
-            _delete_buckets(connection, "process_1h", card, int(now_s - keep_s) // HOUR_S * HOUR_S)
-        oldest_s = min(now_s - self._settings.process_minute, process_hours.until(connection))
+                _delete_oldest(connection, table, int(oldest_s) // HOUR_S * HOUR_S, card)
+        oldest_s = min(now_s - settings.process_minute, rolled_s("process_1h"))
         before_s = int(oldest_s) // HOUR_S * HOUR_S
         old = connection.execute(
             "SELECT id FROM process WHERE first_ts_ms < ? ORDER BY first_ts_ms LIMIT ?",
@@ -180,31 +230,6 @@ class Upkeep:
             [(process, card, before_s) for (process,) in old for card in cards],
         )
 
-    def _expire_records(self, connection: sqlite3.Connection, now_s: float) -> None:
-        before_ms = int((now_s - self._settings.events) * 1000)
-        over = (
-            "SELECT id FROM alert WHERE resolved_ts_ms < ? AND id NOT IN"
-            " (SELECT alert FROM delivery WHERE state = 'pending' AND alert IS NOT NULL)"
-        )
-        connection.execute(f"DELETE FROM delivery WHERE alert IN ({over})", (before_ms,))  # noqa: S608
-        connection.execute(
-            "DELETE FROM delivery WHERE alert IS NULL AND state <> 'pending' AND created_ts_ms < ?",
-            (before_ms,),
-        )
-        connection.execute(f"DELETE FROM alert WHERE id IN ({over})", (before_ms,))  # noqa: S608
-        connection.execute("DELETE FROM told WHERE delivery NOT IN (SELECT id FROM delivery)")
-        profiles.expire(connection, before_ms)
-        checkpoints.expire(connection, before_ms)
-        connection.execute("DELETE FROM event WHERE ts_ms < ?", (before_ms,))
-        connection.execute("DELETE FROM action WHERE ts_ms < ?", (before_ms,))
-        connection.execute("DELETE FROM silence WHERE until_ts_ms < ?", (before_ms,))
-        notification_decisions.expire(connection, before_ms)
-        connection.execute(
-            "DELETE FROM segment WHERE started_ts_ms < ? AND id < (SELECT max(id) FROM segment)",
-            (before_ms,),
-        )
-        _expire_processes(connection, now_s, self._settings)
-
     def _squeeze(self, connection: sqlite3.Connection) -> None:
         """Near the size bound, drop the oldest raw rows, then minutes; never an alert."""
         (most,) = connection.execute("PRAGMA max_page_count").fetchone()
@@ -213,31 +238,21 @@ class Upkeep:
         begun_s = self._monotonic()
         while self._monotonic() - begun_s < _BUDGET_S:
             gone = 0
-            for table in ("process_raw", "gpu_raw"):
+            for table in ("process_raw", "gpu_raw", "process_1m", "gpu_1m", "process_1h"):
                 if not gone:
-                    work = partial(_delete_oldest, connection, table, None)
-                    gone = _transaction(connection, work)
-            if not gone:
-                gone = _transaction(connection, lambda: _delete_oldest_day(connection))
+                    gone = _transaction(connection, partial(_delete_oldest, connection, table))
             if not gone or _used_pages(connection) < _LOW_SHARE * most:
                 return
 
 
 def _transaction(connection: sqlite3.Connection, work: Callable[[], int | None]) -> int:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        done = work()
-        connection.execute("COMMIT")
-    finally:
-        # SQLite has already rolled back after some errors; ROLLBACK would then be one more.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-    return done or 0
+    with integrity.transaction(connection):
+        return work() or 0
 
 
 def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
     """Roll up some minutes and return how many they are."""
-    start_s = meta.whole(connection, "gpu_1m.until")
+    start_s = tables.rolled_s(connection, "gpu_1m")
     (first_ms,) = connection.execute(
         "SELECT min(ts_ms) FROM (SELECT min(ts_ms) AS ts_ms FROM gpu_raw WHERE ts_ms >= ?"
         " UNION ALL SELECT min(ts_ms) FROM process_raw WHERE ts_ms >= ?)",
@@ -252,44 +267,85 @@ def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
     start_ms, end_ms = start_s * 1000, end_s * 1000
     connection.execute(_ROLL_DEVICES, (start_ms, end_ms, start_ms))
     connection.execute(_ROLL_PROCESSES, (start_ms, end_ms))
-    meta.save_whole(connection, "gpu_1m.until", end_s)
+    tables.save_meta(connection, "gpu_1m.until", end_s)
     minutes: int = (end_s - start_s) // MINUTE_S
     return minutes
 
 
 def _roll_hours(connection: sqlite3.Connection) -> None:
-    start_s = meta.whole(connection, "gpu_1h.until")
-    end_s = meta.whole(connection, "gpu_1m.until") // HOUR_S * HOUR_S
+    start_s = tables.rolled_s(connection, "gpu_1h")
+    end_s = tables.rolled_s(connection, "gpu_1m") // HOUR_S * HOUR_S
     if end_s <= start_s:
         return
     for (card,) in connection.execute("SELECT id FROM gpu").fetchall():
         connection.execute(_ROLL_HOURS, (card, start_s, end_s))
-    meta.save_whole(connection, "gpu_1h.until", end_s)
+    tables.save_meta(connection, "gpu_1h.until", end_s)
 
 
-def _delete_oldest(connection: sqlite3.Connection, table: str, before_ms: int | None) -> int:
-    """Delete the oldest raw rows, some minutes of them; return how many rows went."""
-    (oldest_ms,) = connection.execute(f"SELECT min(ts_ms) FROM {table}").fetchone()  # noqa: S608
-    if oldest_ms is None or (before_ms is not None and oldest_ms >= before_ms):
-        return 0
-    until_ms = (oldest_ms // _STEP_MS + 1) * _STEP_MS
-    until_ms = until_ms if before_ms is None else min(until_ms, before_ms)
-    statement = f"DELETE FROM {table} WHERE ts_ms < ?"  # noqa: S608
-    return connection.execute(statement, (until_ms,)).rowcount
+def roll_process_hours(connection: sqlite3.Connection) -> int:
+    """Roll up one hour of one device inside the caller's transaction; 0 when there is none."""
+    hour_s, last = tables.rolled_s(connection, "process_1h"), tables.whole(connection, _CARD)
+    closed_s = tables.rolled_s(connection, "gpu_1m")
+    if hour_s + HOUR_S > closed_s:
+        return 0  # most of the time: every process ever seen would be looked at below
+    if not last:
+        following = _next_hour(connection, hour_s)
+        if following is None or following + HOUR_S > closed_s:
+            return 0
+        hour_s = following
+    found = connection.execute("SELECT min(id) FROM gpu WHERE id > ?", (last,)).fetchone()[0]
+    if found is None:
+        tables.save_meta(connection, "process_1h.until", hour_s + HOUR_S)
+        tables.save_meta(connection, _CARD, 0)
+        return 1
+    values = {"card": found, "hour_s": hour_s}
+    connection.execute("DELETE FROM process_1h WHERE gpu = :card AND ts_s = :hour_s", values)
+    connection.execute(_ROLL_PROCESS_HOURS, values)
+    tables.save_meta(connection, "process_1h.until", hour_s)
+    tables.save_meta(connection, _CARD, found)
+    return 1
 
 
-def _delete_buckets(connection: sqlite3.Connection, table: str, card: int, before_s: int) -> int:
-    """Delete a device's oldest day of ``table`` that ends before ``before_s``."""
-    (oldest_s,) = connection.execute(
-        f"SELECT min(ts_s) FROM {table} WHERE gpu = ?",  # noqa: S608
-        (card,),
+def _next_hour(connection: sqlite3.Connection, hour_s: int) -> int | None:
+    """Return the next hour in which a process was there; None where none was since."""
+    (first_ms,) = connection.execute(
+        "SELECT min(max(first_ts_ms, ?)) FROM process WHERE last_ts_ms >= ?",
+        (hour_s * 1000, hour_s * 1000),
     ).fetchone()
-    if oldest_s is None or oldest_s >= before_s:
+    if first_ms is None:
+        return None
+    return max(hour_s, int(first_ms) // 1000 // HOUR_S * HOUR_S)
+
+
+def _delete_oldest(
+    connection: sqlite3.Connection, table: str, before: int | None = None, card: int | None = None
+) -> int:
+    """Delete the oldest rows, a step of them (of a device); return how many rows went.
+
+    Parameters
+    ----------
+    before
+        Where to end, in the table's own unit; None: they go whatever their age.
+    """
+    column, step = ("ts_ms", _STEP_MS) if table.endswith("_raw") else ("ts_s", DAY_S)
+    of_card, values = ("", ()) if card is None else (" AND gpu = ?", (card,))
+    (oldest,) = connection.execute(
+        f"SELECT min({column}) FROM {table}{of_card.replace('AND', 'WHERE')}",  # noqa: S608
+        values,
+    ).fetchone()
+    if oldest is None or (before is not None and oldest >= before):
         return 0
-    return connection.execute(
-        f"DELETE FROM {table} WHERE gpu = ? AND ts_s < ?",  # noqa: S608
-        (card, min(before_s, (oldest_s // DAY_S + 1) * DAY_S)),
-    ).rowcount
+    until = (oldest // step + 1) * step
+    until = until if before is None else min(until, before)
+    statement = f"DELETE FROM {table} WHERE {column} < ?{of_card}"  # noqa: S608
+    return connection.execute(statement, (until, *values)).rowcount
+
+
+def expire_records(connection: sqlite3.Connection, before_ms: int) -> None:
+    """Delete what is too old of the small tables, inside the caller's transaction."""
+    values = {"before_ms": before_ms, "most_programs": profiles.KEPT_PROGRAMS}
+    for statement in _EXPIRE_RECORDS.split(";\n"):
+        connection.execute(statement, values)
 
 
 def _expire_processes(connection: sqlite3.Connection, now_s: float, settings: StoreSection) -> None:
@@ -311,21 +367,16 @@ def _expire_processes(connection: sqlite3.Connection, now_s: float, settings: St
         },
     ).fetchall()
     cards = [row for (row,) in connection.execute("SELECT id FROM gpu")]
-    process_hours.forget(
-        connection, cards, [one for one in gone if one[2] - one[1] < HOUR_S * 1000]
+    connection.executemany(
+        "DELETE FROM process_1h WHERE gpu = ? AND ts_s BETWEEN ? AND ? AND process = ?",
+        [
+            (card, first_ms // 1000 - HOUR_S, last_ms // 1000, row)
+            for row, first_ms, last_ms in gone
+            if last_ms - first_ms < HOUR_S * 1000
+            for card in cards
+        ],
     )
     connection.executemany("DELETE FROM process WHERE id = ?", [(row,) for row, _, _ in gone])
-
-
-def _delete_oldest_day(connection: sqlite3.Connection) -> int:
-    """Delete the oldest day of minutes of every process or device, last of hours of processes."""
-    gone = 0
-    for table in ("process_1m", "gpu_1m", "process_1h"):
-        (oldest_s,) = connection.execute(f"SELECT min(ts_s) FROM {table}").fetchone()  # noqa: S608
-        if oldest_s is not None and not gone:
-            statement = f"DELETE FROM {table} WHERE ts_s < ?"  # noqa: S608
-            gone = connection.execute(statement, ((oldest_s // DAY_S + 1) * DAY_S,)).rowcount
-    return gone
 
 
 def _used_pages(connection: sqlite3.Connection) -> int:

@@ -16,6 +16,10 @@ _LOOKING_S = 0.2
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
+def _unusable(why: str, hint: str) -> GpuwatchdError:
+    return GpuwatchdError(why, hint=hint, page="errors#directory")
+
+
 def private_directory(path: Path, readers: file_modes.Readers | None = None) -> Path:
     """Create a directory that only we can write to; refuse one that is somebody else's.
 
@@ -34,31 +38,21 @@ def private_directory(path: Path, readers: file_modes.Readers | None = None) -> 
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.lstat()
     except OSError as error:
-        raise GpuwatchdError(
-            f"{path}: cannot be used: {error.strerror}",
-            hint="set GPUWATCHD_STATE_DIR and GPUWATCHD_RUNTIME_DIR to directories of yours",
-            page="errors#directory",
-        ) from error
+        hint = "set GPUWATCHD_STATE_DIR and GPUWATCHD_RUNTIME_DIR to directories of yours"
+        raise _unusable(f"{path}: cannot be used: {error.strerror}", hint) from error
     if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
-        raise GpuwatchdError(
-            f"{path}: is not a directory of its own", hint="remove it", page="errors#directory"
-        )
+        raise _unusable(f"{path}: is not a directory of its own", "remove it")
     if status.st_uid != os.geteuid():
-        raise GpuwatchdError(
-            f"{path}: belongs to another user",
-            hint="choose another directory",
-            page="errors#directory",
-        )
+        raise _unusable(f"{path}: belongs to another user", "choose another directory")
     mode = file_modes.directory_mode(status.st_mode, readers)
     if (status.st_mode ^ mode) & 0o077:
         try:
             path.chmod(mode)
         except OSError as error:
-            raise GpuwatchdError(
+            raise _unusable(
                 f"{path}: has the mode {stat.S_IMODE(status.st_mode):04o} and cannot be given "
                 f"{mode:04o}: {error.strerror}",
-                hint="choose another directory",
-                page="errors#directory",
+                "choose another directory",
             ) from error
     if readers is not None:
         file_modes.settle(path)
@@ -77,11 +71,8 @@ def hold_lock(runtime_dir: Path) -> int:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise GpuwatchdError(
-            f"{path}: cannot be used as a lock: {error.strerror}",
-            hint="remove it",
-            page="errors#directory",
-        ) from error
+        why = f"{path}: cannot be used as a lock: {error.strerror}"
+        raise _unusable(why, "remove it") from error
     if not _lock(handle):
         holder = os.read(handle, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(handle)

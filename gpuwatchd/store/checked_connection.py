@@ -1,20 +1,34 @@
-"""May this file be used? For every program but the daemon, which has :mod:`database` for it."""
+"""A checked connection to the history, for every program but the daemon (see :mod:`database`).
+
+For reading, a directory may be one that we may not write to. While a daemon has the file open, its
+side files are there, and whoever may read them reads along. A daemon that stops in order takes them
+away, and SQLite would have to make them again: then nothing changes the file any more, and it is
+read as one that never does. One that was killed may leave a write-ahead log without the index to
+it: that is read from a copy, since the file alone may have been left in the middle of a change.
+
+A daemon may start while such a file is read: what was read then may be of two times, or look like
+damage. So an answer counts only if the file is in the state that it was opened in.
+"""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 import sqlite3
+import tempfile
 from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gpuwatchd.core.errors import StoreBusy, StoreDamaged, StoreError, StoreNewer
 from gpuwatchd.store import integrity, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 _T = TypeVar("_T")
+FileState: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+"""Number, size and change of a history and of its log; None for one that is not there."""
 BUSY_S = 5.0
 """How long a question (or a word of the user's) waits for the daemon's transaction."""
 
@@ -127,8 +141,13 @@ def blame(path: Path, error: BaseException, connection: sqlite3.Connection) -> N
         raise damaged(path, why) from error
 
 
-def transaction(directory: Path, work: Callable[[sqlite3.Connection], _T]) -> _T:
+def transaction(directory: Path, work: Callable[..., _T], *args: object) -> _T:
     """Write something from a program other than the daemon; it survives a power cut on return.
+
+    Parameters
+    ----------
+    work
+        Gets the open history, and ``args``.
 
     Raises
     ------
@@ -139,7 +158,8 @@ def transaction(directory: Path, work: Callable[[sqlite3.Connection], _T]) -> _T
     try:
         with closing(connect(path, "mode=rw")) as connection:
             try:
-                return written(connection, work)
+                with integrity.transaction(connection, durable=True):
+                    return work(connection, *args)
             except integrity.SUSPECT as error:
                 blame(path, error, connection)
                 raise
@@ -147,16 +167,62 @@ def transaction(directory: Path, work: Callable[[sqlite3.Connection], _T]) -> _T
         raise translated(path, error) from error
 
 
-def written(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], _T]) -> _T:
-    """Do some writing in a transaction of its own that survives a power cut."""
-    (level,) = connection.execute("PRAGMA synchronous").fetchone()
-    connection.execute("PRAGMA synchronous = FULL")
+def open_reading(path: Path) -> tuple[sqlite3.Connection, FileState | None]:
+    """Return a checked history, and its state where nobody may change it; None elsewhere.
+
+    Raises
+    ------
+    StoreError
+        It is not a history of this version.
+    sqlite3.Error
+        It cannot be opened, or not be read.
+    """
+    seen = file_state(path)
     try:
-        connection.execute("BEGIN IMMEDIATE")
-        done = work(connection)
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        connection.execute(f"PRAGMA synchronous = {level}")
-    return done
+        return connect(path, "mode=ro"), None
+    except sqlite3.OperationalError as error:
+        # It failed since it could not make files beside the history?
+        if error.sqlite_errorcode & 0xFF not in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
+            raise
+    try:
+        return _connect_alone(path), seen
+    except (sqlite3.Error, StoreError):
+        if file_state(path) == seen:
+            raise
+    return connect(path, "mode=ro"), None  # a daemon has started, and lets us read along
+
+
+def file_state(path: Path) -> FileState:
+    """Return how a history and its log are now."""
+    state: list[tuple[int, int, int] | None] = []
+    for file in (path, _log(path)):
+        try:
+            stat_result = file.stat()
+        except OSError:
+            state.append(None)
+        else:
+            state.append((stat_result.st_ino, stat_result.st_size, stat_result.st_mtime_ns))
+    return tuple(state)
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _connect_alone(path: Path) -> sqlite3.Connection:
+    log = _log(path)
+    try:
+        whole = log.stat().st_size == 0
+    except OSError:
+        whole = True
+    if whole:
+        return connect(path, "immutable=1")
+    with tempfile.TemporaryDirectory(prefix="gpuwatchd-") as private:
+        copy = Path(private, path.name)
+        try:
+            shutil.copyfile(path, copy)
+            shutil.copyfile(log, copy.with_name(log.name))
+        except OSError as error:
+            raise sqlite3.OperationalError(f"it cannot be copied: {error.strerror}") from error
+        # What is open stays readable when its directory goes.
+        return connect(copy, "mode=ro")
