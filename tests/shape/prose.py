@@ -40,6 +40,7 @@ FOREIGN = {
     "gpuwatchd.charts.matplotlib_renderer": "SVG that Matplotlib made",
     "gpuwatchd.store.schema": "SQL",
     "gpuwatchd.store.curves": "SQL",
+    "gpuwatchd.store.retention": "SQL",
 }
 """Modules and packages whose text is not ours, and whose it is."""
 PERMITTED = "gpuwatchd.store.legacy_text"

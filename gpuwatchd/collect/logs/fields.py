@@ -37,7 +37,7 @@ NOT_AVAILABLE = frozenset(
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z]*)", re.ASCII)
 
 
-class Memo(dict[_K, _V]):
+class CachedValues(dict[_K, _V]):
     """Values by what they are made of; forgets all of them when there are many."""
 
     def __init__(self, make: Callable[[_K], _V], most: int = 100_000) -> None:

@@ -68,10 +68,10 @@ class Table:
         self.header = header
         self._chosen = not layout.index_choices
         self._amounts = {
-            role: fields.Memo(partial(fields.amount, unit=layout.unit(role)))
+            role: fields.CachedValues(partial(fields.amount, unit=layout.unit(role)))
             for role in _MEMORY_ROLES
         }
-        self._places = fields.Memo(self._find)
+        self._places = fields.CachedValues(self._find)
         self._nth = 0
         self._last_time: Time = None
         self._held = ""

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from gpuwatchd.collect.logs.fields import Memo
+from gpuwatchd.collect.logs.fields import CachedValues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,8 +62,8 @@ class Clock:
     def __init__(self, tz: str | None = None, date_order: str | None = None) -> None:
         self._zone = None if tz in {None, "UTC"} else ZoneInfo(str(tz))
         self._order = date_order
-        self._pairs = Memo(self._parse, most=50_000)
-        self._offsets = Memo(self._offset_of_quarter)
+        self._pairs = CachedValues(self._parse, most=50_000)
+        self._offsets = CachedValues(self._offset_of_quarter)
 
     def parse(self, text: str) -> float:
         """Return epoch seconds; NaN when it is no time.
