@@ -42,23 +42,6 @@ def test_cycles_count_imports_for_types_and_inside_functions() -> None:
     ]
 
 
-def test_faces_are_strangers_to_each_other_only() -> None:
-    edges = imports.graph(
-        tree(
-            tui__page="from gpuwatchd.cli import a, b\nfrom gpuwatchd.tui import app",
-            tui__app="from gpuwatchd import store",
-            cli__a="",
-            cli__b="",
-            store="",
-            view="from gpuwatchd.cli import a",
-        )
-    )
-    assert imports.between_faces(edges) == [
-        ("gpuwatchd.tui.page", "gpuwatchd.cli.a"),
-        ("gpuwatchd.tui.page", "gpuwatchd.cli.b"),
-    ]
-
-
 def test_lazy_imports_need_a_measured_reason() -> None:
     text = """
     import os
@@ -144,17 +127,6 @@ def test_assignments_to_objects_that_were_made_elsewhere() -> None:
 # ---- sizes -----------------------------------------------------------------------------------
 
 
-def test_lines_statements_and_folders() -> None:
-    sources = tree(a='"""Doc."""\nx = 1\nif x:\n    y = 2\n', b__c="x = 1\n", b__="")
-    assert {name: sizes.lines(m.text) for name, m in sources.items()} == {
-        "gpuwatchd.a": 4,
-        "gpuwatchd.b.c": 1,
-        "gpuwatchd.b": 0,
-    }
-    assert sizes.statements(sources["gpuwatchd.a"]) == 4
-    assert sizes.by_folder(sources) == {"a": 4, "b": 1}
-
-
 @pytest.mark.parametrize(
     ("name", "lines", "small"),
     [
@@ -186,20 +158,6 @@ def test_comments_that_say_something() -> None:
     """
     '''
     assert sizes.comments(module(text)) == (3, 7)
-
-
-def test_documented_functions_are_public_ones() -> None:
-    text = '''
-    def a():
-        """Doc."""
-    def b(): ...
-    def _c(): ...
-    class A:
-        async def d(self):
-            """Doc."""
-        def __init__(self): ...
-    '''
-    assert sizes.documented({"a": module(text)}) == (2, 3)
 
 
 # ---- names -----------------------------------------------------------------------------------
