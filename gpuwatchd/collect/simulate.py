@@ -134,8 +134,8 @@ class _Stage:
         if last is not None and last.ended_s is None and now_s - last.since_s >= actor.stays_s:
             last.ended_s, last.used = now_s, 0
         running = last is not None and last.ended_s is None
-        planned = self.planned_s[position]
-        if now_s >= planned:
+        if now_s >= self.planned_s[position]:
+            planned = self.planned_s[position]
             self.planned_s[position] += actor.every_s
             if not running:
                 lives.append(self._born(position, actor, planned))
@@ -276,17 +276,14 @@ class SimulateSource:
         if not self._manual:
             passed_s = (self._clock() - self._born_s) * self.speed
             self._move_to(max(self._elapsed_s, passed_s), longest_step=True)
+        readings: list[DeviceReading] = []
         faults: list[Fault] = []
-        readings = [
-            self._reading(stage, device.uid, faults)
-            for stage, device in zip(self._stages, self._devices, strict=True)
-        ]
-        processes = [
-            life.info
-            for stage, reading in zip(self._stages, readings, strict=True)
-            if reading.uses is not None
-            for _, life in stage.alive()
-        ]
+        processes: list[ProcessInfo] = []
+        for stage, device in zip(self._stages, self._devices, strict=True):
+            reading = self._reading(stage, device.uid, faults)
+            readings.append(reading)
+            if reading.uses is not None:
+                processes.extend(life.info for _, life in stage.alive())
         return Sample(
             taken_at_s=self.now_s,
             taken_mono_s=self._elapsed_s,
@@ -389,7 +386,7 @@ class SimulateSource:
 
 def _ends_known(stage: _Stage, born: list[int]) -> bool:
     """Say whether the end of every leak that has begun is known."""
-    return all(
-        len(lives) >= count and not (actor.leak and lives[count - 1].ended_s is None)
-        for actor, lives, count in zip(stage.card.actors, stage.lives, born, strict=True)
-    )
+    for actor, lives, count in zip(stage.card.actors, stage.lives, born, strict=True):
+        if len(lives) < count or (actor.leak and lives[count - 1].ended_s is None):
+            return False
+    return True
