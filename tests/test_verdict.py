@@ -178,3 +178,23 @@ def test_what_fills_and_stops_levels_off_where_it_is(until: float, room: float) 
     assert found.pattern == "plateau"
     if found.tier == "watch":
         assert found.levels_off_bytes == pytest.approx(x[-1], rel=0.02)
+
+
+@pytest.mark.parametrize("shape", ["even", "stairs", "waves", "noise"])
+def test_growth_older_than_the_window_keeps_its_begin(shape: str) -> None:
+    t = clock(24 * 60.0, 30.0)
+    hours = t / 3600.0
+    added = {
+        "even": 0.8 * hours,
+        "stairs": 0.56 * np.floor(hours / 0.7),
+        "waves": 0.8 * hours + 0.5 * np.sin(2 * np.pi * hours / 3.0),
+        "noise": 0.8 * hours + np.random.default_rng(1).normal(0, 1.0, t.size),
+    }[shape]
+    last: Finding | None = None
+    for end in range(120, t.size, 20):
+        now = one(t[:end], (4 + added[:end]) * GIB, total=44 * GIB)
+        found = judge(msgspec.structs.replace(now, alerted=last))
+        last = found if found.tier != "none" else last
+    assert last is not None
+    assert present(last.onset_at_s) - 1.7e9 < 3600.0
+    assert 0.85 * 19 * GIB < present(last.growth_bytes) < 1.2 * 19 * GIB

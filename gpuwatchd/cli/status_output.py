@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from gpuwatchd.cli import output
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.text import status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.cli.flags import Globals
-from gpuwatchd.view.text import status
 
 
 def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:

@@ -368,10 +368,13 @@ class ViewScreen(TopScreen):
                 result = work()
             except GpuwatchdError as error:
                 self.app.call_from_thread(self.refused, _with_hint(error))
-                return
-            self.app.call_from_thread(done, result)
+            except Exception as error:  # noqa: BLE001 - the screen goes on, whatever a change meets
+                _LOG.exception("view=%s", type(self).__name__)
+                self.app.call_from_thread(self.refused, f"not done: {type(error).__name__}")
+            else:
+                self.app.call_from_thread(done, result)
 
-        self.run_worker(run, thread=True, exit_on_error=False)
+        background(run)  # a worker's thread would be waited for at the end
 
     def refused(self, trouble: str) -> None:
         """Say why something was not changed."""

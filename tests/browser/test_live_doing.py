@@ -191,7 +191,7 @@ def test_snoozing_really_snoozes_and_can_be_taken_back(page: Page) -> None:
     assert form.get_by_label("Why").input_value() == "runs out <b>tonight</b>"
     assert form.get_by_label("Silence").input_value() == "8h"
     form.get_by_role("button", name="Snooze").click()
-    back = page.get_by_role("button", name=f"Tell people again of {TITLE}")
+    back = page.get_by_role("button", name=f"Unsnooze {TITLE}")
     back.first.wait_for()
     (kept,) = silences()
     assert kept.why == "runs out <b>tonight</b>"

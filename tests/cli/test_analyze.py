@@ -165,3 +165,9 @@ def test_every_real_log_is_answered(shared_data: Path, ctl: Ctl) -> None:
     for file in said["data"]:
         assert file["error"] or file["subjects"] or file["warnings"], file["path"]
         assert file["bad_rows"] <= file["rows"]
+
+
+def test_a_name_that_is_no_text_does_not_keep_its_log_from_json(ctl: Ctl, tmp_path: Path) -> None:
+    log = leak(tmp_path / os.fsdecode(b"a\xff.csv"), minutes=30)
+    (answer,) = ctl.data("analyze", str(log))
+    assert answer["path"].endswith(".csv")

@@ -142,24 +142,6 @@ def test_small_files_are_those_outside_families(name: str, lines: int, small: bo
     assert sizes.small(found) is small
 
 
-def test_comments_that_say_something() -> None:
-    text = '''
-    """Doc # no comment.
-
-    # none either
-    """  # noqa: D400
-    x = "# no"  # why
-    y = 1  # noqa: PLC0415
-    # alone
-    z = 2  # noqa: PLC0415 - because of this
-    w = 3  # type: ignore[attr-defined]
-    v = """
-    # in a string
-    """
-    '''
-    assert sizes.comments(module(text)) == (3, 7)
-
-
 # ---- names -----------------------------------------------------------------------------------
 
 
@@ -265,10 +247,3 @@ def test_decisions_by_text_for_people(expression: str) -> None:
 @pytest.mark.parametrize("expression", DECIDES_NOT)
 def test_what_is_no_decision_by_text_for_people(expression: str) -> None:
     assert _decided(expression) == 0
-
-
-def test_a_match_by_text_for_people() -> None:
-    text = (
-        'match a:\n    case "it stopped growing":\n        x = 1\n    case "boot":\n        x = 2\n'
-    )
-    assert [line for _, line, _ in prose.decided(tree(a=text))] == [2]

@@ -47,8 +47,8 @@ MANY_EVENTS = 20.0
 """A ramp of few and large steps, such as that of a batch size, is not plain to see so early."""
 LOADS_BYTES_PER_S = 8e9 / 60.0
 """So fast disks and networks are, and few leaks."""
-FILLED_SHARE = 0.9
-"""Growth over this share of the window fills it: it began before."""
+KEPT_SHARE = 0.5
+"""Growth that is as long, as a share of the window, keeps its begin."""
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
 _CRITICAL_S, _WARNING_S = 3600.0, 86400.0
 
@@ -80,7 +80,7 @@ def leak(
     if tier == "none":
         return None
     if named.slows is not None:
-        return _slowing(series, view, growth, named)
+        return _slowing(series, view, growth, named, settings)
     prospect = limit_forecast(series, growth, rate, settings)
     eta = prospect.eta
     severity = _severity(tier, eta, growth, settings)
@@ -120,12 +120,19 @@ def leak(
     )
 
 
-def _slowing(series: Series, view: SeriesWindow, growth: Growth, named: PatternMatch) -> Finding:
+def _slowing(
+    series: Series,
+    view: SeriesWindow,
+    growth: Growth,
+    named: PatternMatch,
+    settings: DetectionSection,
+) -> Finding:
     """Return the watch on growth that provably slows down: shown, told to nobody, no time left."""
     slows = named.slows
     guess = None if slows is None else slows.level_bytes
     level, ends = ending(growth, guess, series.limit_bytes)
-    text = f"{units.size(_grown(growth))} more in {units.duration(-growth.onset_s)}, "
+    onset_at_s, grown = _since_begin(series, view, growth, named.rate, settings)
+    text = f"{units.size(grown)} more in {units.duration(view.now_s - onset_at_s)}, "
     text += f"slowing down, now {units.rate(named.rate)}"
     return Finding(
         id=series.subject.id,
@@ -138,10 +145,10 @@ def _slowing(series: Series, view: SeriesWindow, growth: Growth, named: PatternM
         rate_bytes_per_s=named.rate,
         eta=None,
         detector="plateau",
-        onset_at_s=view.now_s + growth.onset_s,
+        onset_at_s=onset_at_s,
         **reason_fields(text, ends, growth.compared(beyond=True)),
         framework=series.framework,
-        growth_bytes=_grown(growth),
+        growth_bytes=grown,
         limit_bytes=series.limit_bytes,
         levels_off_bytes=level,
         samples=view.samples,
@@ -233,17 +240,22 @@ def _since_begin(
 ) -> tuple[float, float]:
     """Return since when it has grown, and by how much, also where that began before the window.
 
-    Growth that fills the window goes on from what its alert was judged by last.
+    Growth as long as half the window goes on from what its alert was judged by last, unless memory
+    was given back since: the begin of stairs or waves is dated anew at every step otherwise.
     """
     onset_at_s, grown, before = view.now_s + growth.onset_s, _grown(growth), series.alerted
     window_s = settings.analysis_window_hours * 3600.0
     if before is None or before.subject != series.subject or before.growth_bytes is None:
         return onset_at_s, grown
     begun_s, passed_s = before.onset_at_s, view.now_s - before.judged_at_s
-    filled = -growth.onset_s >= FILLED_SHARE * window_s
-    if begun_s is None or not filled or begun_s >= onset_at_s or not 0.0 <= passed_s <= window_s:
+    if begun_s is None or begun_s >= onset_at_s or not 0.0 <= passed_s <= window_s:
         return onset_at_s, grown
-    return begun_s, max(grown, before.growth_bytes + rate * passed_s)
+    since = view.floor[view.t_s.searchsorted(-passed_s) :]
+    kept = numerics.drawdown(since) <= GIVEN_BACK * max(grown, before.growth_bytes)
+    if not kept or view.now_s - begun_s < KEPT_SHARE * window_s:
+        return onset_at_s, grown
+    held = float(view.mean[-1])
+    return begun_s, max(grown, min(before.growth_bytes + rate * passed_s, held))
 
 
 def _keeps(growth: Growth) -> bool:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.logs.collector import Collector
 
 _MAX_CHARS = 32 << 20
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?$)')
+"""One that is not closed ends with its line: else each quote in it would be tried again."""
 _HEAD_LINES = 60
 _HEAD_CHARS = 8192
 

@@ -249,7 +249,7 @@ class LogRead(Shape):
 def log_read(log: LogFile, results: Iterable[replay.SubjectResult]) -> LogRead:
     """Return one log and what is in it."""
     return LogRead(
-        path=log.path,
+        path=text.clean(log.path, limit=4096),
         format=log.format,
         rows=log.rows,
         bad_rows=log.bad_rows,

@@ -194,7 +194,7 @@ def load_view(query: Query, *, want_trend: bool = False, everybody: bool = False
     Parameters
     ----------
     query
-        Global query.
+        Which GPUs, whose processes, under which configuration.
     want_trend
         True when a look without history is of no use (``predict``); it is then not taken as long
         as an old state exists.

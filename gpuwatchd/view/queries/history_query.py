@@ -70,7 +70,7 @@ def judged(
     Parameters
     ----------
     query
-        Global query.
+        Which GPUs, whose processes, under which configuration.
     warnings
         Takes what is wrong with a history that exists; None: that is raised.
     max_age_s

@@ -109,7 +109,7 @@ def _matcher(gpus: Sequence[str], conditions: Mapping[str, str | None]) -> Match
     values = {
         name: text.clean(conditions.get(name) or "", limit=_VALUE_CHARS) for name in CONDITIONS
     }
-    named = [*gpus, *([values["gpu"]] if values["gpu"] else [])]
+    named = [text.clean(gpu, limit=_VALUE_CHARS) for gpu in (*gpus, values["gpu"]) if gpu]
     if len(named) > 1:
         raise BadRequest("one --gpu only; a glob may name several: --gpu '[01]'")
     values["gpu"] = named[0].removeprefix("GPU ") if named else ""
