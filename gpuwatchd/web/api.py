@@ -135,7 +135,7 @@ class Api:
         except Busy:
             return responses.refused_response(503)
         except (silence_changes.BadRequest, recorded_answers.EmptySpan) as error:
-            return _failed(verb, BadQuery(str(error)))
+            return _failed(verb, BadQuery(str(error), hint="see /api/v1/openapi.json"))
         except GpuwatchdError as error:
             return _failed(verb, error)
         return responses.json_response(done, answer, code, headers)

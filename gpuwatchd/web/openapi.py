@@ -28,6 +28,8 @@ PREFIX: Final = "/api/v1"
 LONGEST_VALUE: Final = 512
 MOST_VALUES: Final = 64
 
+_DESCRIBED: Final = "see /api/v1/openapi.json"
+
 
 class BadQuery(GpuwatchdError):
     """A parameter that an address does not have, or that cannot have this value."""
@@ -235,14 +237,14 @@ def read(endpoint: Endpoint, given: Iterable[tuple[str, str]]) -> dict[str, Any]
             raise BadQuery(f"{name}: too long, or too many", hint=f"{LONGEST_VALUE} characters")
         texts.setdefault(name, []).append(text)
         if len(texts[name]) > 1 and not parameters[name].many:
-            raise BadQuery(f"{name}: given twice")
+            raise BadQuery(f"{name}: given twice", hint=_DESCRIBED)
     keywords: dict[str, Any] = {}
     for name, each in texts.items():
         parameter = parameters[name]
         try:
             values = tuple(_value(parameter, text) for text in each)
         except ValueError as error:
-            raise BadQuery(f"{name}: {error}") from None
+            raise BadQuery(f"{name}: {error}", hint=_DESCRIBED) from None
         keywords[parameter.key or name] = values if parameter.many else values[0]
     return keywords
 
@@ -283,7 +285,7 @@ def decoded_body(body: bytes, kind: type[RequestBody]) -> dict[str, Any]:
         return msgspec.structs.asdict(typed.decode(body, kind))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         text = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON object"
-        raise BadQuery(f"the body: {text}", hint="see /api/v1/openapi.json") from None
+        raise BadQuery(f"the body: {text}", hint=_DESCRIBED) from None
 
 
 _REFUSED: Final = {
