@@ -169,5 +169,4 @@ def test_every_real_log_is_answered(shared_data: Path, ctl: Ctl) -> None:
 
 def test_a_name_that_is_no_text_does_not_keep_its_log_from_json(ctl: Ctl, tmp_path: Path) -> None:
     log = leak(tmp_path / os.fsdecode(b"a\xff.csv"), minutes=30)
-    (answer,) = ctl.data("analyze", str(log))
-    assert answer["path"].endswith(".csv")
+    assert ctl.data("analyze", str(log))[0]["path"].endswith(".csv")

@@ -122,7 +122,7 @@ def test_a_crash_before_the_mark_sends_the_same_message_again(tmp_path: Path) ->
     made, box, time, history = begun(tmp_path, "2026-11-16T20:00", digest="daily")
     history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
     kept = history.shelf.write_now
-    history.shelf.write_now = lambda work: None  # the power fails
+    history.shelf.write_now = lambda *_: None  # the power fails
     run(made, time, 13 * HOUR_S)
     history.shelf.write_now = kept
     again = Digests(box, history, Held())  # type: ignore[arg-type]

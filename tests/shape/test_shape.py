@@ -84,10 +84,10 @@ def test_the_table_marks_what_is_worse_than_it_may_be() -> None:
 
 def test_every_figure_of_invented_source(tmp_path: Path) -> None:
     package = tmp_path / "gpuwatchd"
-    (package / "ctl").mkdir(parents=True)
+    (package / "cli").mkdir(parents=True)
     (tmp_path / "tests").mkdir()
     (package / "__init__.py").write_text('"""Ours."""\n')
-    (package / "ctl" / "herald.py").write_text(
+    (package / "cli" / "herald.py").write_text(
         "from gpuwatchd.web import x\n\n\ndef f():\n    pass\n"
     )
     (package / "web.py").write_text("x = 1\n")

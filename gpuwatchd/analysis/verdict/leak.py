@@ -47,7 +47,7 @@ MANY_EVENTS = 20.0
 """A ramp of few and large steps, such as that of a batch size, is not plain to see so early."""
 LOADS_BYTES_PER_S = 8e9 / 60.0
 """So fast disks and networks are, and few leaks."""
-KEPT_SHARE = 0.5
+KEPT_SHARE = 0.9
 """Growth that is as long, as a share of the window, keeps its begin."""
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
 _CRITICAL_S, _WARNING_S = 3600.0, 86400.0
@@ -240,7 +240,7 @@ def _since_begin(
 ) -> tuple[float, float]:
     """Return since when it has grown, and by how much, also where that began before the window.
 
-    Growth as long as half the window goes on from what its alert was judged by last, unless memory
+    Growth about as long as the window goes on from what its alert was judged by last, unless memory
     was given back since: the begin of stairs or waves is dated anew at every step otherwise.
     """
     onset_at_s, grown, before = view.now_s + growth.onset_s, _grown(growth), series.alerted
