@@ -21,18 +21,16 @@ def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
 
     1 when no GPU could be read; 3 for a leak where ``exit_code`` asks for it.
     """
-    if flags.json:
-        from gpuwatchd.view.queries import live_answers  # noqa: PLC0415 - Structs come with it
-
-        return output.emit_answered(live_answers.status(flags, pids), exit_code=exit_code)
     view = current_state.load_view(flags)
     current_state.narrow(view, pids)
-    whole = not pids and not flags.user
-    status.show(output.Out(flags), view, whole=whole, verbose=flags.verbose, wide=flags.wide)
+    if flags.json:
+        from gpuwatchd.view.answers.current import Status, observed  # noqa: PLC0415 - Structs come with it
+
+        output.emit_json(observed(Status, view))
+    else:
+        whole, out = not pids and not flags.user, output.Out(flags)
+        status.show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide)
     return output.code_of(current_state.exit_code(view, flags, pids), findings=exit_code)
-
-
-_HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 
 
 def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: int | None) -> int:
@@ -67,7 +65,7 @@ def _show(flags: Globals, pids: Sequence[int]) -> None:
     current_state.narrow(view, pids)
     out = output.Out(flags)
     if out.terminal and out.colour:
-        out.raw(_HOME_AND_CLEAR)
+        out.raw("\x1b[H\x1b[2J")  # home, and clear
     out.line(time.strftime("%H:%M:%S"))
     whole = not pids and not flags.user
     status.show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide)
