@@ -36,6 +36,7 @@ from tests.making import alert
 from tests.store.world import *
 from tests.store.test_profiles import profile, run, word
 from gpuwatchd.store import tables
+from gpuwatchd.store.checked_connection import transaction
 directory, tick = Path(sys.argv[1]), int(sys.argv[2])
 history = opened(directory)
 assert history.writing and not history.problems, history.problems
@@ -48,8 +49,7 @@ while True:
     assert history.flush(T0 + 5 * tick)
     print("tick", tick, flush=True)
     if tick % 5 == 0:
-        key = f"leak:{tick}"
-        (sent,) = history.apply([alert(key=key)], [delivery(key)])
+        (sent,) = history.apply([alert(key=f"leak:{tick}")], [delivery(f"leak:{tick}")])
         print("alert", tick, sent.row, flush=True)
     if tick % 7 == 0:
         said = transaction(directory, tables.write_label, word(run(), alert_key=f"leak:{tick}"))
