@@ -193,7 +193,7 @@ def test_a_request_that_is_none_is_ignored_with_one_warning(fake: FakeNvml, tmp_
 def test_a_driver_that_hangs_is_not_said_to_be_let_go(
     fake: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.cli.verbs import release as verb
     from gpuwatchd.core.errors import GpuwatchdError
 
@@ -265,7 +265,7 @@ def test_after_a_driver_upgrade_it_starts_anew_once(fake: FakeNvml, tmp_path: Pa
 UPGRADED = """
 import sys
 from pathlib import Path
-from gpuwatchd.service import process as installed
+from gpuwatchd.service import own_process as installed
 installed.SETTLED_S = 0.5
 real, told_by = installed.Installed, Path(sys.argv.pop(1))
 installed.Installed = lambda: real([told_by])
@@ -305,8 +305,8 @@ def test_it_goes_on_as_the_program_that_its_path_leads_to_now(tmp_path: Path) ->
     fresh = tmp_path / "gpuwatchd"
     fresh.write_text('#!/bin/sh\necho "pid $$ as $0: $* ($WORD)"\n')
     fresh.chmod(0o755)
-    start = "process.start_anew({'WORD': 'kept'}, sys.argv.pop(1))"
-    code = f"import sys; from gpuwatchd.service import process; {start}"
+    start = "own_process.start_anew({'WORD': 'kept'}, sys.argv.pop(1))"
+    code = f"import sys; from gpuwatchd.service import own_process; {start}"
     argv = [sys.executable, "-c", code, str(fresh), "--interval", "2"]
     with Child(argv, stdout=subprocess.PIPE, text=True) as process:
         said, _ = process.communicate(timeout=30)

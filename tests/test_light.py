@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.core import child_process, typed
+from gpuwatchd.core import decoding, run_program
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ ALONE = {"keyring_ask.py", "credentials.py", "matplotlib_renderer.py"}
 RACE = """
 import sys, threading
 import msgspec
-from gpuwatchd.core import typed
+from gpuwatchd.core import decoding
 
 sys.setswitchinterval(1e-6)
 KINDS = '''
@@ -74,7 +74,7 @@ print("done")
 
 @pytest.mark.slow
 def test_threads_that_ask_at_once_do_not_crash_the_program() -> None:
-    asked = "typed.decode(CONTENT, kind); typed.decode(b'{}', part)"
+    asked = "decoding.decode(CONTENT, kind); decoding.decode(b'{}', part)"
     done = subprocess.run(
         [sys.executable, "-c", RACE.replace("ASK", asked)],
         capture_output=True, text=True, timeout=60, check=False,
@@ -88,7 +88,7 @@ def test_nothing_is_decoded_past_it() -> None:
         file.name
         for file in (ROOT / "gpuwatchd").rglob("*.py")
         if any(asking.search(line) for line in file.read_text("utf-8").splitlines())
-        and not file.samefile(str(typed.__file__))
+        and not file.samefile(str(decoding.__file__))
     }
     assert past == ALONE
 
@@ -108,7 +108,7 @@ def test_one_that_not_even_sigkill_ends_yet_is_left(
     code = f"import os,time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(20)"
     with monkeypatch.context() as patch:
         patch.setattr(os, "killpg", lambda *_: None)
-        ended = child_process.run([sys.executable, "-c", code], b"", environ={}, timeout_s=3.0)
+        ended = run_program.run([sys.executable, "-c", code], b"", environ={}, timeout_s=3.0)
     pid = int(file.read_text())
     try:
         assert ended.code is None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from gpuwatchd.core import child_process, text
+from gpuwatchd.core import run_program, text
 from gpuwatchd.core.config import SECRET_VARIABLES, expanded
 from gpuwatchd.core.errors import ActionError, NotAllowed, TargetChanged, TargetGone
 
@@ -176,7 +176,7 @@ class Checkpoint:
         """
         executable = _found(self._argv[0]) or self._argv[0]
         try:
-            code, value = child_process.run(
+            code, value = run_program.run(
                 [executable, *self._argv[1:]],
                 data,
                 environ={k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES},

@@ -19,7 +19,7 @@ from gpuwatchd.alerts.lifecycle import (
     watch_hold_s,
 )
 from gpuwatchd.alerts.matching import matches, rules_for
+from gpuwatchd.alerts.policy_types import Local, Outcome, Override, Route, Rules
 from gpuwatchd.alerts.quiet_hours import Until, quiet_until
 from gpuwatchd.alerts.routing import may_grow, routes, silenced, told_as
-from gpuwatchd.alerts.rules import Local, Outcome, Override, Route, Rules
 from gpuwatchd.alerts.severity import grade

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.alerts.matching import rules_for
-from gpuwatchd.alerts.rules import HOUR_S, RANK, Rules
+from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Rules
 from gpuwatchd.core.model import Alert, Value
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
-"""What is due of an alert, and what of that leaves together."""
+"""One notice that is due: its routes, its urgency, and which others leave with it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.alerts.alert_history import passes
-from gpuwatchd.alerts.rules import RANK, Effective, Route
+from gpuwatchd.alerts.policy_types import RANK, Effective, Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,9 +11,9 @@ from gpuwatchd.alerts.alert_history import ladder_s
 from gpuwatchd.alerts.due import Due, Signature, group_of, grouped_by_message, notice_due
 from gpuwatchd.alerts.inhibition import InhibitingAlerts, inhibitor
 from gpuwatchd.alerts.matching import rules_for
+from gpuwatchd.alerts.policy_types import HOUR_S, Local, Route, Rules
 from gpuwatchd.alerts.routing import held_route, told_as
 from gpuwatchd.alerts.routing import routes as routes_of
-from gpuwatchd.alerts.rules import HOUR_S, Local, Route, Rules
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Alert, Decision, NoticeKind, Silence, Value
 

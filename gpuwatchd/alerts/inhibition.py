@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd.alerts.rules import RANK
+from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.core.codes import Hold
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import msgspec
 from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.alert_history import first_notice_s, ladder_s
 from gpuwatchd.alerts.matching import rules_for
-from gpuwatchd.alerts.rules import HOUR_S, RANK, Outcome, Rules
+from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Outcome, Rules
 from gpuwatchd.alerts.severity import MILDER_HOLD_S, grade
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Alert, Finding

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.alerts.rules import Effective
+from gpuwatchd.alerts.policy_types import Effective
 from gpuwatchd.core.model import AlertSubject
 
 if TYPE_CHECKING:
-    from gpuwatchd.alerts.rules import Override, Rules
+    from gpuwatchd.alerts.policy_types import Override, Rules
     from gpuwatchd.core.model import Alert, Matcher
 
 _NOBODY = AlertSubject()

@@ -9,7 +9,7 @@ from gpuwatchd.core.config.validation import DAYS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.alerts.rules import Local
+    from gpuwatchd.alerts.policy_types import Local
     from gpuwatchd.core.config.validation import Hours
 
 _AHEAD_DAYS = 9
@@ -32,7 +32,7 @@ def quiet_until(ranges: Iterable[Hours], local: Local) -> Until | None:
     Examples
     --------
     >>> from gpuwatchd.core.config.validation import parse
-    >>> from gpuwatchd.alerts.rules import Local
+    >>> from gpuwatchd.alerts.policy_types import Local
     >>> night = Local(now_s=84_600.0, weekday=3, minute=1410,
     ...               epoch=lambda day, minute: 86_400.0 * day + 60.0 * minute)
     >>> quiet_until([parse("22:00-07:00")], night)

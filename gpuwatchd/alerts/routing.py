@@ -9,8 +9,8 @@ import msgspec
 from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.inhibition import inhibitor
 from gpuwatchd.alerts.matching import matches, rules_for
+from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Effective, Local, Route, Rules
 from gpuwatchd.alerts.quiet_hours import quiet_until
-from gpuwatchd.alerts.rules import HOUR_S, RANK, Effective, Local, Route, Rules
 from gpuwatchd.core.codes import Hold
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd.alerts.rules import HOUR_S, RANK
+from gpuwatchd.alerts.policy_types import HOUR_S, RANK
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Finding, Severity

@@ -22,7 +22,7 @@ import msgspec
 from gpuwatchd import __version__
 from gpuwatchd.charts import scales
 from gpuwatchd.charts.chart_model import Order, Picture
-from gpuwatchd.charts.child_process import FOLDER
+from gpuwatchd.charts.drawing_process import FOLDER
 from gpuwatchd.charts.text_description import sentence
 from gpuwatchd.core import text, units
 from gpuwatchd.core.design import (

@@ -60,16 +60,16 @@ def _run(arguments: list[str]) -> int:
         from gpuwatchd.cli import completion_answers  # noqa: PLC0415 - for TAB alone
 
         return completion_answers.answer(arguments)
-    from gpuwatchd.cli import exits, status_options  # noqa: PLC0415 - after the fast way out
+    from gpuwatchd.cli import exits, status_fast_path  # noqa: PLC0415 - after the fast way out
 
-    wish = status_options.read(arguments)
+    wish = status_fast_path.read(arguments)
     if wish is not None:
-        return exits.run_with_exit_code(arguments, lambda _: status_options.run(wish))
+        return exits.run_with_exit_code(arguments, lambda _: status_fast_path.run(wish))
 
     def call(words: list[str]) -> int:
-        from gpuwatchd.cli import program  # noqa: PLC0415
+        from gpuwatchd.cli import command_line  # noqa: PLC0415
 
-        return program.call(words)
+        return command_line.call(words)
 
     return exits.run_with_exit_code(arguments, call)
 

@@ -40,12 +40,12 @@ def answer(arguments: list[str]) -> int:
     arguments
         Those of the process; the line itself is in the environment.
     """
-    from gpuwatchd.cli import program  # noqa: PLC0415 - it takes its completions from here
+    from gpuwatchd.cli import command_line  # noqa: PLC0415 - it takes its completions from here
 
     add_completion_class(Words)
     try:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # noqa: PTH123
-            program.call(arguments)
+            command_line.call(arguments)
     except (Exception, SystemExit):  # noqa: BLE001 - an incomplete line may be wrong in any way
         return 0
     return 0

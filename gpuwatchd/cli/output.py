@@ -12,7 +12,7 @@ from gpuwatchd.view.blocks import Flow, Page, use_colour
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.view.answers.envelope import Answered
     from gpuwatchd.view.blocks import Block
 

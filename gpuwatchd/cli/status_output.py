@@ -13,7 +13,7 @@ from gpuwatchd.view.text import status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
 
 
 def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from gpuwatchd import collect
-from gpuwatchd.collect.nvml.system import nvidia_cards
+from gpuwatchd.collect.nvml.driver_files import nvidia_cards
 from gpuwatchd.core import registry, text
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import SourceUnavailable

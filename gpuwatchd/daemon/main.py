@@ -30,9 +30,9 @@ from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.notify import credentials, dispatcher
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.source_workers import DriverRelease
-from gpuwatchd.service import process
+from gpuwatchd.service import own_process
 from gpuwatchd.service.interruptible_wait import Wakeup
-from gpuwatchd.service.process import NotifySocket, watchdog_s
+from gpuwatchd.service.own_process import NotifySocket, watchdog_s
 from gpuwatchd.store.private_directories import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
 
@@ -138,7 +138,7 @@ class Daemon:
         self.manager = NotifySocket(self._socket)
         self._feed_every_s = watchdog_s(os.environ) / 2
         self.chores = Chores()
-        self._code = process.Installed()
+        self._code = own_process.Installed()
         readers = loaded.config.daemon.readers
         self.state_dir = private_directory(config.state_dir(), readers)
         self.runtime_dir = private_directory(config.runtime_dir(), readers)
@@ -197,7 +197,7 @@ class Daemon:
             return 0
         log.info("starting anew")
         again = {"NOTIFY_SOCKET": self._socket} if self._socket else {}
-        return process.start_anew({**credentials.environment(), **again}, self._code.moved_to())
+        return own_process.start_anew({**credentials.environment(), **again}, self._code.moved_to())
 
     def _loop(self) -> None:
         following_s = time.monotonic() + self.config.daemon.interval
@@ -251,7 +251,7 @@ class Daemon:
         stale = self._code.replaced() or any(
             w.needs_restart for w in self.pipeline.workers.values()
         )
-        if stale and process.may_start_anew(self.runtime_dir):
+        if stale and own_process.may_start_anew(self.runtime_dir):
             self._anew = self._stop = True
 
     def _log_problems(self, problems: Sequence[str]) -> None:
@@ -297,7 +297,7 @@ class Daemon:
                 return
             try:
                 self.history.chores(time.time())
-                process.trim()
+                own_process.trim()
             except Exception:
                 # A chore is safe to skip and to repeat; sampling is not.
                 log.exception("failed chore=%s", name)
@@ -320,7 +320,7 @@ class Daemon:
             return
         logging.getLogger().setLevel(fresh.daemon.log_level.upper())
         self.config = fresh
-        self._warnings = (*loaded.warnings, *process.takes_restart(self._begun, fresh))
+        self._warnings = (*loaded.warnings, *own_process.takes_restart(self._begun, fresh))
         self.pipeline.extra_problems = self._warnings
         self.pipeline.reconfigure(fresh)
         self.pipeline.post.replace(message_dispatcher)
@@ -335,7 +335,7 @@ class Daemon:
     def _leave(self) -> None:
         if not self._anew:
             self.manager.send("STOPPING=1")
-        code = process.EXIT_AGAIN if self._anew else 0
+        code = own_process.EXIT_AGAIN if self._anew else 0
         # A thread that is stuck in a driver must not keep us: the last resort ends the process.
         last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, args=[code])
         last_resort.daemon = True
@@ -379,18 +379,18 @@ def command(
         overrides["sources"] = {"enabled": list(sources)}
     os.umask(0o077)
     credentials.withhold()
-    process.one_arena()
+    own_process.one_arena()
     # One BLAS thread: our matrices are small, and each further thread keeps a buffer.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     loaded = config.load(file, overrides=overrides)
-    process.set_up_logging(loaded.config.daemon.log_level)
+    own_process.set_up_logging(loaded.config.daemon.log_level)
     daemon = Daemon(loaded, reload=lambda: config.load(file, overrides=overrides), file=file)
     return daemon.run(once=once)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon and return its exit code."""
-    process.hold_standard_descriptors()
+    own_process.hold_standard_descriptors()
     try:
         result = command.main(
             args=None if argv is None else list(argv), prog_name="gpuwatchd", standalone_mode=False

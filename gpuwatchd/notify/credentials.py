@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.core import child_process, extras, text
+from gpuwatchd.core import extras, run_program, text
 from gpuwatchd.core.config import SECRET_VARIABLES, expanded
 from gpuwatchd.core.errors import NotifyError
 
@@ -215,7 +215,7 @@ def ask_keyring(service: str, user: str, *, timeout_s: float = KEYRING_S) -> str
 
 def _ask(service: str, user: str, timeout_s: float) -> Answer | None:
     try:
-        answer = child_process.ask(
+        answer = run_program.ask(
             [sys.executable, *_KEYRING_PROGRAM],
             msgspec.json.encode((service, user)),
             environ=for_children(os.environ),

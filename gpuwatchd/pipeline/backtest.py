@@ -14,7 +14,7 @@ import msgspec
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.analysis import verdict
 from gpuwatchd.core.model import EtaRange, Pattern, Subject, Value
-from gpuwatchd.pipeline import history_log, later_outcome, replay
+from gpuwatchd.pipeline import history_as_log, later_outcome, replay
 from gpuwatchd.pipeline.titles import device_title, process_title
 from gpuwatchd.pipeline.track_evaluation import Watcher
 
@@ -177,7 +177,7 @@ def play(
     """
     tell = passed or (lambda _share: None)
     read = _share_of(tell, 0.0, _READ_SHARE)
-    log = history_log.load(history, device, *span, passed=read)
+    log = history_as_log.load(history, device, *span, passed=read)
     if not log.series:
         return DeviceReport(
             device=device, subjects=0, samples=0, begun_at_s=None, ended_at_s=None, played=()

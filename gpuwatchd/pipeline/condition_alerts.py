@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from gpuwatchd import alerts
-from gpuwatchd.alerts.rules import RANK
+from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Alert, Finding, Subject

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from gpuwatchd.analysis.frameworks import addresses
-from gpuwatchd.analysis.frameworks.addresses import PORTS
-from gpuwatchd.analysis.frameworks.serving import only_model
+from gpuwatchd.analysis.frameworks import engine_addresses
+from gpuwatchd.analysis.frameworks.engine_addresses import PORTS
+from gpuwatchd.analysis.frameworks.engine_history import only_model
 from gpuwatchd.collect.engines import ENDPOINTS, http
 from gpuwatchd.collect.host import engine_launch
 from gpuwatchd.core.errors import EndpointError
@@ -22,7 +22,7 @@ from gpuwatchd.core.registry import load
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpuwatchd.analysis.frameworks.addresses import Address
+    from gpuwatchd.analysis.frameworks.engine_addresses import Address
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import ProcessInfo
@@ -102,7 +102,10 @@ class Asker:
     def _address(job: Find) -> EngineAddress:
         try:
             return EngineAddress(
-                job, addresses.address(job.kind, engine_launch.launches(job.key, job.booted_at_s))
+                job,
+                engine_addresses.address(
+                    job.kind, engine_launch.launches(job.key, job.booted_at_s)
+                ),
             )
         except Exception:  # noqa: BLE001 - a process may do anything to its own command line
             return EngineAddress(job, None)
@@ -288,8 +291,8 @@ class Serving:
     def _configure(self, urls: tuple[str, ...]) -> bool:
         """Take over the servers of the configuration."""
         self._urls = urls
-        read = [addresses.configured(text) for text in urls]
-        self._misread = addresses.misread(urls)
+        read = [engine_addresses.configured(text) for text in urls]
+        self._misread = engine_addresses.misread(urls)
         wanted = {pair[1]: pair[0] for pair in read if pair is not None}
         for server in self._servers.values():
             server.configured = server.url in wanted
@@ -344,7 +347,7 @@ class Serving:
             server.address = where
             server.members[info.key] = now
             if info.key not in server.runs and info.framework == "Ollama":
-                model = addresses.runner_model(info.argv)
+                model = engine_addresses.runner_model(info.argv)
                 if model is not None:
                     server.runs[info.key] = model
 

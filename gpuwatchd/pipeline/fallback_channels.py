@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gpuwatchd import alerts
-from gpuwatchd.alerts.rules import RANK
+from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.config import validation
 from gpuwatchd.notify import backlog

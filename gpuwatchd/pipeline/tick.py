@@ -14,7 +14,7 @@ from gpuwatchd import __version__
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Alert, Decision, Fault, Finding, Sample
-from gpuwatchd.pipeline import event_log, message_builder, restored
+from gpuwatchd.pipeline import event_log, message_builder, restored_state
 from gpuwatchd.pipeline.action_handler import ActionHandler
 from gpuwatchd.pipeline.active_silences import ActiveSilences
 from gpuwatchd.pipeline.alert_cost import Costing
@@ -25,12 +25,12 @@ from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
 from gpuwatchd.pipeline.digests import Digests
 from gpuwatchd.pipeline.engine_readings import Serving
 from gpuwatchd.pipeline.event_log import DeviceLog, EventLog
-from gpuwatchd.pipeline.history_link import HistoryLink, Last
+from gpuwatchd.pipeline.history_exchange import HistoryLink, Last
 from gpuwatchd.pipeline.idle_memory import IdleMemory
 from gpuwatchd.pipeline.live_state import LiveDevices, Sparks
 from gpuwatchd.pipeline.message_builder import MessageBuilder
 from gpuwatchd.pipeline.outbox import Dispatcher, Outbox
-from gpuwatchd.pipeline.restored import EARLIER
+from gpuwatchd.pipeline.restored_state import EARLIER
 from gpuwatchd.pipeline.run_baselines import RunBaselines
 from gpuwatchd.pipeline.source_workers import SourceWorker, labelled
 from gpuwatchd.pipeline.track_evaluation import Watcher, rules_of
@@ -348,7 +348,7 @@ class Pipeline:
 
         def work() -> list[Alert]:
             changed = self.watcher.judge(due, now_s)
-            changed = restored.take_over(self.watcher, self.intake.devices, changed, now_s)
+            changed = restored_state.take_over(self.watcher, self.intake.devices, changed, now_s)
             alerts = [self._blame(alert) for alert in changed]
             self.happenings.accompany(due, self.watcher.tracks)
             return alerts

@@ -1,4 +1,4 @@
-"""What is watched, subject by subject: the window, the last judgement, the open alert.
+"""Judge each subject that is due: its window, the screen, the detectors, its open alert.
 
 The same :class:`Watcher` judges live samples and recorded logs; only where the window comes from
 differs. It does no I/O and has no clock: time is that of the samples.

@@ -11,9 +11,9 @@ from gpuwatchd.collect.host.procfs import headroom
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.core.model.alerts import Title, TitlePart
-from gpuwatchd.pipeline import restored
+from gpuwatchd.pipeline import restored_state
 from gpuwatchd.pipeline.process_names import ProcessNames
-from gpuwatchd.pipeline.restored import RestoredState
+from gpuwatchd.pipeline.restored_state import RestoredState
 from gpuwatchd.pipeline.titles import host_title, of_device, of_process
 from gpuwatchd.pipeline.track import EndedProcess, Headroom, Track, TrackedDevice, end_reason
 from gpuwatchd.store.ring import Ring
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.host import Host, procfs
     from gpuwatchd.core.model import Alert, Device, DeviceReading
-    from gpuwatchd.pipeline.restored import Past
+    from gpuwatchd.pipeline.restored_state import Past
     from gpuwatchd.pipeline.track_evaluation import Watcher
 
 # The memory that GPU processes hold on the host, as subjects of their own. A process that leaks
@@ -259,7 +259,7 @@ class SampleIntake:
             changed += self._farewell(tracked_device, reading, now_s)
         if reading.uses is None and boot_id is not None:
             changed += self._unseen(tracked_device, now_s)
-        return changed + restored.drop_whole(self.watcher, tracked_device, now_s)
+        return changed + restored_state.drop_whole(self.watcher, tracked_device, now_s)
 
     def _unseen(self, device: TrackedDevice, now_s: float) -> list[Alert]:
         """End alerts of whom no list has shown for a day: nobody can say that they go on."""
@@ -288,7 +288,7 @@ class SampleIntake:
         # The same as in due, which would be called for every process: most are not.
         for device in self._of(source):
             processes = device.processes.values()
-            beside = restored.beside(device, now_s)
+            beside = restored_state.beside(device, now_s)
             if device.still:
                 # What stands still cannot have passed what it was before.
                 early = [track for track in processes if now_s >= track.due_s]

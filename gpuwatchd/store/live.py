@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatchd.core import typed
+from gpuwatchd.core import decoding
 from gpuwatchd.core.codes import ProblemCode  # noqa: TC001 - of a field: msgspec reads it
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import (
@@ -297,7 +297,7 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
 def read(directory: Path) -> LiveState | None:
     """Return the last state, or None when there is none (or it is not ours to understand)."""
     try:
-        state = typed.decode(_content(directory), LiveState)
+        state = decoding.decode(_content(directory), LiveState)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None
     if state.coded:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from gpuwatchd.core import typed
+from gpuwatchd.core import decoding
 from gpuwatchd.core.model import ProcessKey, Profile, Value
 from gpuwatchd.store import integrity, records, tables
 from gpuwatchd.store import occupancy as occupied
@@ -68,7 +68,7 @@ class Run(Value, frozen=True, kw_only=True):
 _RUNS: Final = records.Table(
     "profile",
     Run,
-    json=typed.decoder(Profile),
+    json=decoding.decoder(Profile),
     rows="(SELECT r.*, g.uuid AS gpu_uuid, r.feedback AS word FROM profile r JOIN gpu g"
     " ON g.id = r.gpu WHERE r.feedback IS NULL OR r.feedback IN"
     " (SELECT id FROM feedback WHERE undone_ts_ms IS NULL))",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, get_
 
 import msgspec
 
-from gpuwatchd.core import typed
+from gpuwatchd.core import decoding
 from gpuwatchd.core.model import Alert, Delivery, Device, Message, ProcessInfo, ProcessKey, Subject
 from gpuwatchd.store import legacy_text
 
@@ -45,8 +45,8 @@ REFUSED = (
 
 _QUOTES = frozenset("'\"\\\t\r\n")
 _JSON = msgspec.json.Encoder()
-_FACTS = typed.decoder(dict[str, float | str])
-_ALERT = typed.decoder(Alert)
+_FACTS = decoding.decoder(dict[str, float | str])
+_ALERT = decoding.decoder(Alert)
 
 
 def to_ms(at_s: float | None) -> int | None:
@@ -367,7 +367,7 @@ def save_process(
 DELIVERIES: Final = Table(
     "delivery",
     Delivery,
-    json=typed.decoder(Message),
+    json=decoding.decoder(Message),
     skipped=(msgspec.MsgspecError, TypeError),  # also a text that is none any more
 )
 _ABOUT = "alert_key = ? OR id IN (SELECT delivery FROM told WHERE alert_key = ?)"

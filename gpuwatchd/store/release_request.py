@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.core import typed
+from gpuwatchd.core import decoding
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import Value
 from gpuwatchd.store import file_modes
@@ -136,7 +136,7 @@ def read(directory: Path, now_s: float) -> Request | None:
         ) from error
     request = None
     with suppress(msgspec.MsgspecError, RecursionError):
-        request = typed.decode(content, Request)
+        request = decoding.decode(content, Request)
     if request is None or not request.duration_s <= LONGEST_S + 1.0:
         why = "is not a request" if request is None else "asks for more than a day"
         hint = "gpuwatchctl release --end"

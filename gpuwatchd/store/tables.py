@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from gpuwatchd.core import typed
+from gpuwatchd.core import decoding
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Decision, Matcher, ProcessKey, Silence, Subject, Value
 from gpuwatchd.store import legacy_text, records
@@ -109,7 +109,7 @@ STANDING: Final = "cleared_ts_ms IS NULL"
 SILENCES: Final = records.Table(
     "silence",
     Silence,
-    json=typed.decoder(Matcher),
+    json=decoding.decoder(Matcher),
     order="from_ts_ms, id",
     skipped=(msgspec.MsgspecError,),
 )

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from gpuwatchd import __version__
-from gpuwatchd.core import typed, units
+from gpuwatchd.core import decoding, units
 from gpuwatchd.core.errors import USAGE, GpuwatchdError
 from gpuwatchd.view.answers import alerts, by_verb
 from gpuwatchd.view.answers.base import Failure
@@ -282,7 +282,7 @@ def decoded_body(body: bytes, kind: type[RequestBody]) -> dict[str, Any]:
         When the body is not what is wanted.
     """
     try:
-        return msgspec.structs.asdict(typed.decode(body, kind))
+        return msgspec.structs.asdict(decoding.decode(body, kind))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         text = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON object"
         raise BadQuery(f"the body: {text}", hint=_DESCRIBED) from None

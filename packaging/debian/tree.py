@@ -182,7 +182,7 @@ def ask(python: str, site: Path, code: str, *words: str) -> str:
 
 def settings_and_units(root: Path, python: str, site: Path) -> None:
     """Write the file of settings (all of them comments) and both units."""
-    code = "from gpuwatchd.cli import settings; print(settings.default_file(), end='')"
+    code = "from gpuwatchd.cli.config_text import default_file as f; print(f(), end='')"
     put(root, "etc/gpuwatchd/config.toml", ask(python, site, code))
     run = "from gpuwatchd.cli import main; sys.exit(main())"
     words = ("service", "print", "--packaged", f"/usr/bin/{PACKAGE}", "--manager", "systemd")

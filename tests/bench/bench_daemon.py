@@ -28,7 +28,7 @@ import msgspec
 from gpuwatchd.core import config
 from gpuwatchd.daemon.main import Chores
 from gpuwatchd.collect.host import Host
-from gpuwatchd.service import process as allocator
+from gpuwatchd.service import own_process as allocator
 from gpuwatchd.notify import dispatcher as outbox
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.collect.nvml.source import NvmlSource

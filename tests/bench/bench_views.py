@@ -39,7 +39,7 @@ VERBS = (
 
 def leave_state(runtime: Path) -> None:
     """Write the live state of a daemon that has ended: what the history says was there last."""
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.store import live
     from gpuwatchd.view.queries import history_query
 
@@ -75,7 +75,7 @@ def verbs(runs: int) -> dict[str, tuple[float, float]]:
 
 def measure(directory: Path, runs: int) -> dict[str, tuple[float, float | None]]:
     """Return row -> (milliseconds, milliseconds of the bare query or None)."""
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.view.queries import charts, cost_entries, current_state, history_query
 
     now_s = time.time()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Holding
 from gpuwatchd.view.queries import history_query

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.cli import doctor
-from gpuwatchd.cli.doctor.answer import CheckContext
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.doctor.checks import CheckContext
+from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import config
 from gpuwatchd.core.model import (
     Availability,
@@ -27,7 +27,7 @@ from tests import making
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpuwatchd.cli.doctor.answer import Check
+    from gpuwatchd.cli.doctor.checks import Check
 
 UNIT_SHOWN = {
     "LoadState": "loaded", "ActiveState": "active", "Result": "success", "NRestarts": "0",

@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatchd.analysis import verdict
 from gpuwatchd.charts.chart_model import Curve
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import config
 from gpuwatchd.store import curves
 from gpuwatchd.view.answers.charts import PictureShape

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.cli import monitoring_plugin, program
+from gpuwatchd.cli import command_line, monitoring_plugin
 from gpuwatchd.core import config
 from gpuwatchd.core.model import ChannelHealth, EtaRange, Holding, Matcher, ProcessInfo, Subject
 from gpuwatchd.store import live
@@ -178,7 +178,7 @@ def test_a_state_of_somebody_else_is_unknown(
 
     world.write()
     monkeypatch.setattr("gpuwatchd.cli.verbs.check.os.open", refuse)
-    assert program.call(["check", "--mode", "daemon"]) == UNKNOWN
+    assert command_line.call(["check", "--mode", "daemon"]) == UNKNOWN
     answer = read(capsys.readouterr().out)
     assert answer.more == ["hint: run this check as the user of the daemon"]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.cli import main, ruleset, settings
+from gpuwatchd.cli import config_text, main, rules_text
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Config, validation
 
@@ -63,7 +63,7 @@ def test_init_writes_every_key_switched_off(tmp_path: Path) -> None:
 
 
 def test_init_switched_on_is_the_defaults(tmp_path: Path) -> None:
-    on = re.sub(r"^#([a-z-]+ = .+)$", r"\1", settings.default_file(), flags=re.MULTILINE)
+    on = re.sub(r"^#([a-z-]+ = .+)$", r"\1", config_text.default_file(), flags=re.MULTILINE)
     file = saved(tmp_path, on)
     loaded = config.load(file, environ={})
     assert loaded.config == Config()
@@ -78,9 +78,9 @@ def _words(kind: object) -> list[str]:
 
 
 def test_init_names_every_word_that_a_key_may_have() -> None:
-    content = settings.default_file()
+    content = config_text.default_file()
     asked = 0
-    for path, section in settings.sections():
+    for path, section in config_text.sections():
         begin = content.index(f"\n[{path}]")
         body = content[begin : content.find("\n\n[", begin + 1)]
         for field in msgspec.structs.fields(section):
@@ -140,8 +140,8 @@ def test_a_gpulse_block_is_accepted_and_its_price_is_said(tmp_path: Path, ctl: C
 
 
 def test_defaults_have_no_hidden_price() -> None:
-    assert settings.consequences(Config()) == []
-    assert settings.problems(Config()) == []
+    assert config_text.consequences(Config()) == []
+    assert config_text.problems(Config()) == []
 
 
 def test_print_as_json_has_durations_as_they_are_written(ctl: Ctl) -> None:
@@ -163,11 +163,11 @@ def test_print_shows_overrides_as_a_file_that_means_the_same(tmp_path: Path, ctl
 
 def test_the_example_of_init_is_valid(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    example = "\n".join(line.removeprefix("# ") for line in settings.EXAMPLES.splitlines())
+    example = "\n".join(line.removeprefix("# ") for line in config_text.EXAMPLES.splitlines())
     file.write_text(example, encoding="utf-8")
     first, second = config.load(file, environ={}).config.override
     assert (first.process, second.channels) == ("vllm*", ("chat",))
-    assert example.splitlines()[0] in settings.default_file().replace("# ", "")
+    assert example.splitlines()[0] in config_text.default_file().replace("# ", "")
 
 
 def of(tmp_path: Path, written: str) -> config.Config:
@@ -215,7 +215,7 @@ def of(tmp_path: Path, written: str) -> config.Config:
     ],
 )
 def test_what_is_never_told_is_said(tmp_path: Path, written: str, note: str) -> None:
-    assert note in "\n".join(settings.consequences(of(tmp_path, written)))
+    assert note in "\n".join(config_text.consequences(of(tmp_path, written)))
 
 
 @pytest.mark.parametrize(
@@ -277,13 +277,13 @@ def test_what_cannot_work_is_refused(tmp_path: Path, written: str, problem: str,
 )
 def test_what_is_fine_is_not_blamed(tmp_path: Path, written: str) -> None:
     found = of(tmp_path, written)
-    assert settings.problems(found) == []
-    assert [note for note in ruleset.notes(found) if "quiet" in note or "override" in note] == []
+    assert config_text.problems(found) == []
+    assert [note for note in rules_text.notes(found) if "quiet" in note or "override" in note] == []
 
 
 def test_secrets_of_a_command_stay_masked(tmp_path: Path) -> None:
     found = of(tmp_path, '[[override]]\ncommand = "x --token s3cret-of-mine-1234"\nmute = true')
-    assert "s3cret" not in "\n".join([*ruleset.explain(found), *ruleset.notes(found)])
+    assert "s3cret" not in "\n".join([*rules_text.explain(found), *rules_text.notes(found)])
 
 
 def test_validate_explains(tmp_path: Path, ctl: Ctl) -> None:
@@ -303,7 +303,7 @@ def test_minutes_of_the_week_are_those_of_the_hours(days: set[str], begin: int, 
         return
     words = f"{','.join(days)} {begin // 60:02d}:{begin % 60:02d}-{end // 60:02d}:{end % 60:02d}"
     length = (end - begin) % 1440
-    found = ruleset._minutes([words])
+    found = rules_text._minutes([words])
     assert len(found) == length * len(days)
     day = validation.DAYS.index(next(iter(days)))
     assert (1440 * day + begin) in found

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.cli import main, program
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli import command_line, main
+from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import SourceUnavailable
@@ -242,8 +242,8 @@ def test_a_verb_that_cannot_be_loaded_hurts_itself_alone(
 ) -> None:
     # The module, not its name in a text: importing it while patched would keep the patch for good.
     table = {"broken": "gpuwatchd.nothing:command", "watch": "gpuwatchd.cli.verbs.watch:command"}
-    monkeypatch.setattr(program, "COMMANDS", table)
-    monkeypatch.setattr(program, "_loaded", {})
+    monkeypatch.setattr(command_line, "COMMANDS", table)
+    monkeypatch.setattr(command_line, "_loaded", {})
     assert "(cannot be loaded here)" in ctl("--help")
     assert "the verb broken cannot be loaded" in ctl.err("broken")
     world.write()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli.doctor import answer, environment, places
+from gpuwatchd.cli.doctor import checks as checks_of
+from gpuwatchd.cli.doctor import environment, places
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import EndpointsSection
 from gpuwatchd.core.model import Availability, Event, ServerReading
@@ -20,7 +21,7 @@ from tests.cli.sick import Card, Machine, Well
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.cli.doctor.answer import Check
+    from gpuwatchd.cli.doctor.checks import Check
     from gpuwatchd.core.model import DeviceState
     from gpuwatchd.store.live import LiveState
     from tests.cli.calls import Ctl
@@ -83,7 +84,7 @@ def test_doctor_goes_on_with_a_broken_configuration(tmp_path: Path, ctl: Ctl) ->
 def test_doctor_leaves_a_hanging_driver_behind(
     card: None, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
-    monkeypatch.setattr(answer, "DEADLINE_S", 0.05)
+    monkeypatch.setattr(checks_of, "DEADLINE_S", 0.05)
     monkeypatch.setattr(Card, "read", lambda _: time.sleep(2))
     found = _answers(ctl, 1)
     assert "hangs" in found["source nvml"][0]["text"]

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.cli import doctor
-from gpuwatchd.cli.doctor import answer, channels, gpus, places, running
+from gpuwatchd.cli.doctor import channels, checks, gpus, places, running
 from gpuwatchd.cli.doctor import program as program_check
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.cli.verbs.doctor import command
 from gpuwatchd.core import config
 from gpuwatchd.core import directories as where
@@ -294,7 +294,7 @@ def test_a_terminal_without_utf8(machine: Machine, monkeypatch: pytest.MonkeyPat
 def test_a_check_that_hangs_or_breaks_spoils_no_other(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(checks, "DEADLINE_S", 0.2)
     monkeypatch.setattr(doctor, "_SLACK_S", 0.2)
 
     def hang(_: object) -> Iterator[object]:

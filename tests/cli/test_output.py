@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.cli.output import Out, columns
 from gpuwatchd.view.blocks import use_colour, width_of
 from tests.cli.calls import Terminal

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from gpuwatchd.charts import child_process as children
+from gpuwatchd.charts import drawing_process as children
 from tests.cli import recorded, world
 from tests.conftest import need
 

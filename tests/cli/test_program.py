@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.cli import COMMANDS, program, status_options, status_output
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli import COMMANDS, command_line, status_fast_path, status_output
+from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.queries import user_filter
@@ -350,13 +350,13 @@ def _parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
         return 0
 
     monkeypatch.setattr(status_output, "run", run)
-    program.call(arguments)
+    command_line.call(arguments)
     return seen or None
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=7))
 def test_what_is_read_here_is_what_the_parser_reads(arguments: list[str]) -> None:
-    wish = status_options.read(arguments)
+    wish = status_fast_path.read(arguments)
     if wish is None:
         return
     with pytest.MonkeyPatch.context() as patch:
@@ -373,7 +373,7 @@ def test_what_is_read_here_is_what_the_parser_reads(arguments: list[str]) -> Non
      "--color never status --gpu 1 --gpu 2"],
 )  # fmt: skip
 def test_plain_lines_take_the_short_way(line: str) -> None:
-    assert status_options.read(line.split()) is not None
+    assert status_fast_path.read(line.split()) is not None
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_plain_lines_take_the_short_way(line: str) -> None:
      "--wide status", "alerts show status", "status --pid 0", f"status --pid {'9' * 5000}"],
 )  # fmt: skip
 def test_everything_else_goes_the_long_way(line: str) -> None:
-    assert status_options.read(line.split()) is None
+    assert status_fast_path.read(line.split()) is None
 
 
 def test_every_slot_of_the_flags_is_compared() -> None:

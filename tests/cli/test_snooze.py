@@ -152,10 +152,10 @@ def test_without_a_history(ctl: Ctl) -> None:
 def test_tab_offers_alerts_then_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     from click.shell_completion import ShellComplete
 
-    from gpuwatchd.cli import program
+    from gpuwatchd.cli import command_line
 
     world.write(alerts=(world.firing(),))
-    verb = program.load("snooze")
+    verb = command_line.load("snooze")
     complete = ShellComplete(verb, {}, "gpuwatchctl snooze", "X")
     first = [item.value for item in complete.get_completions([], "")]
     assert {world.firing().code, "list", "clear"} <= set(first)

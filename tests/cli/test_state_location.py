@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.cli.doctor import places as checked
-from gpuwatchd.cli.doctor.answer import CheckContext
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.doctor.checks import CheckContext
+from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import config, directories
 from gpuwatchd.core.errors import NotAllowed, StoreError
 from gpuwatchd.store import live

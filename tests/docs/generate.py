@@ -13,7 +13,7 @@ import msgspec
 
 from gpuwatchd.act import ACTIONS
 from gpuwatchd.analysis.detectors import DETECTORS
-from gpuwatchd.cli import COMMANDS, program
+from gpuwatchd.cli import COMMANDS, command_line
 from gpuwatchd.collect import SOURCES
 from gpuwatchd.collect.logs.formats import FORMATS
 from gpuwatchd.core import config, units
@@ -61,10 +61,10 @@ def _help(command: click.Command, path: str) -> str:
 def cli() -> str:
     """Return the page of both programs."""
     lines = [MARK, "# Command line", "", "## gpuwatchctl", ""]
-    top = program.program
+    top = command_line.program
     lines += ["```", _help(top, "gpuwatchctl"), "```", ""]
     for name in COMMANDS:
-        command = program.load(name)
+        command = command_line.load(name)
         lines += [f"### {name}", "", "```", _help(command, f"gpuwatchctl {name}"), "```", ""]
         if isinstance(command, click.Group):
             for child in command.commands.values():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gpuwatchd.cli import COMMANDS, options, program
+from gpuwatchd.cli import COMMANDS, command_line, options
 from gpuwatchd.core import config
 from gpuwatchd.daemon.main import command as daemon_command
 from gpuwatchd.view.answers import schema
@@ -141,7 +141,7 @@ def _facts(*, codes: list[facts.Row], variables: Iterable[str]) -> list[str]:
 
 def gpuwatchctl() -> str:
     """Return gpuwatchctl(1)."""
-    top = program.program
+    top = command_line.program
     own = frozenset(name for one in options.global_options() for name in one.opts)
     lines = _head("gpuwatchctl", 1, "ask gpuwatchd who leaks GPU memory, and when it will be full")
     lines += [".SH SYNOPSIS", _usage(top, "gpuwatchctl"), ".SH DESCRIPTION"]
@@ -155,7 +155,7 @@ def gpuwatchctl() -> str:
     lines += _options(top, besides=frozenset())
     lines.append(".SH VERBS")
     for name in COMMANDS:
-        lines += _verb(program.load(name), f"gpuwatchctl {name}", own | {"-h"})
+        lines += _verb(command_line.load(name), f"gpuwatchctl {name}", own | {"-h"})
     lines += _facts(
         codes=facts.EXIT_CODES,
         variables=("Settings", "Places", "Output", "Given to others"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from gpuwatchd.cli import COMMANDS, options, program
+from gpuwatchd.cli import COMMANDS, command_line, options
 from gpuwatchd.daemon.main import command as daemon_command
 from tests.conftest import ROOT
 
@@ -71,7 +71,7 @@ def wrong(call: list[str]) -> str:
         return next((f"no flag {one}" for one in given if one not in OWN | {"--version"}), "")
     if verb not in COMMANDS:
         return "" if _OPEN.search(verb) else f"no verb {verb}"
-    command = program.load(verb)
+    command = command_line.load(verb)
     known = flags(command)
     if isinstance(command, click.Group):
         below = [command.commands[word] for word in words if word in command.commands]

@@ -11,7 +11,7 @@ import pytest
 from gpuwatchd.cli import exits
 from gpuwatchd.core import directories
 from gpuwatchd.core.config import loading
-from gpuwatchd.service import interruptible_wait, process
+from gpuwatchd.service import interruptible_wait, own_process
 from gpuwatchd.store import live, release_request, schema
 from gpuwatchd.store import private_directories as place
 from tests.conftest import ROOT
@@ -74,7 +74,7 @@ def test_every_exit_code_is_described() -> None:
     # 4: `service status` answers as systemctl does.
     assert codes == {str(code) for code in ours} | {"0-3", "4"}
     daemon = {row[0] for row in facts.DAEMON_CODES}
-    assert str(process.EXIT_AGAIN) in daemon
+    assert str(own_process.EXIT_AGAIN) in daemon
     assert "78" in daemon
 
 

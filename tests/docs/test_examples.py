@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import main, settings
+from gpuwatchd.cli import config_text, main
 from gpuwatchd.cli.verbs import check
 from gpuwatchd.core import config
 from tests.conftest import ROOT
@@ -35,7 +35,7 @@ def test_every_example_of_a_configuration_is_valid(block: str, tmp_path: Path) -
     file = tmp_path / "config.toml"
     file.write_text(block, encoding="utf-8")
     loaded = config.load(file, environ={})
-    found = settings.problems(loaded.config)
+    found = config_text.problems(loaded.config)
     assert [words for words in found if not any(part in words for part in _MISSING_HERE)] == []
 
 

@@ -9,7 +9,7 @@ import subprocess
 import click
 import pytest
 
-from gpuwatchd.cli import COMMANDS, program
+from gpuwatchd.cli import COMMANDS, command_line
 from gpuwatchd.core import config
 from gpuwatchd.daemon.main import command as daemon_command
 from tests.conftest import need
@@ -19,7 +19,7 @@ TEXT = {name: page() for name, page in manpages.PAGES.items()}
 
 
 def _commands(name: str) -> list[click.Command]:
-    command = program.load(name)
+    command = command_line.load(name)
     below = list(command.commands.values()) if isinstance(command, click.Group) else []
     return [command, *below]
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gpuwatchd.charts import child_process
+from gpuwatchd.charts import drawing_process
 from tests.conftest import ROOT, need
 from tests.docs import plots, screens
 
@@ -51,7 +51,7 @@ def test_the_picture_of_the_mail_is_of_the_message_that_is_sent() -> None:
 
 @pytest.mark.parametrize("name", plots.PLOTS)
 def test_a_file_says_what_the_program_draws(name: str) -> None:
-    need(child_process.available(), "the extra charts is not installed")
+    need(drawing_process.available(), "the extra charts is not installed")
     there = (plots.FOLDER / name).read_text(encoding="utf-8")
     assert plots.said(there) == plots.said(plots.picture(name)), "run make docs"
     assert re.findall(r"href=\"(?!#)|@import|@font-face|<script", there) == []

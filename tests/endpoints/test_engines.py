@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.analysis.frameworks.addresses import PORTS
+from gpuwatchd.analysis.frameworks.engine_addresses import PORTS
 from gpuwatchd.collect.engines import ENDPOINTS
 from gpuwatchd.collect.engines.llamacpp import LlamaCpp
 from gpuwatchd.collect.engines.ollama import Ollama

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.analysis.frameworks.addresses import (
+from gpuwatchd.analysis.frameworks.engine_addresses import (
     PORTS,
     Address,
     Launch,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from gpuwatchd.analysis.frameworks.addresses import Launch
+from gpuwatchd.analysis.frameworks.engine_addresses import Launch
 from gpuwatchd.collect.host import engine_launch
 from gpuwatchd.collect.host.engine_launch import launches
 from gpuwatchd.core.model import ProcessKey

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.charts import child_process, matplotlib_renderer, scales, text_description
+from gpuwatchd.charts import drawing_process, matplotlib_renderer, scales, text_description
 from gpuwatchd.core import design
 from gpuwatchd.core.model import Chart
 from gpuwatchd.notify import plain_text
@@ -42,7 +42,7 @@ def _zone(live_in: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def drawn_here() -> None:
-    need(child_process.available(), "the extra charts is not installed")
+    need(drawing_process.available(), "the extra charts is not installed")
 
 
 def leak(**changes: Any) -> Chart:
@@ -115,12 +115,12 @@ def test_the_words_say_what_the_picture_shows(changes: dict[str, Any], numbers: 
 
 @pytest.mark.slow
 def test_the_lines_are_where_the_numbers_say(drawn_here: None) -> None:
-    file = child_process.draw(leak(), deadline_s=30.0)
+    file = drawing_process.draw(leak(), deadline_s=30.0)
     assert file is not None
     image = pixels(file)
     height, width, _ = image.shape
-    assert (width, height) == child_process.SIZE_PX
-    begin_s, end_s, _ = scales.frame(child_process.picture_of(leak()))
+    assert (width, height) == drawing_process.SIZE_PX
+    begin_s, end_s, _ = scales.frame(drawing_process.picture_of(leak()))
     left, right = (0.82 / 5.33), 1.0 - 0.3 / 5.33
 
     def column(at_s: float) -> float:
@@ -173,7 +173,7 @@ def _most_common(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArra
 )
 def test_every_shape_can_be_drawn(drawn_here: None, changes: dict[str, Any]) -> None:
     odd = leak(**changes)
-    order = child_process.order_of(odd)
+    order = drawing_process.order_of(odd)
     assert pixels(matplotlib_renderer.draw(order)).std() > 5
 
 
@@ -184,9 +184,9 @@ def test_the_process_is_bounded_and_leaves_nothing(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("GPUWATCHD_SMTP_PASSWORD", "hush")
-    assert child_process.draw(leak(), deadline_s=30.0) is not None
+    assert drawing_process.draw(leak(), deadline_s=30.0) is not None
     assert list(tmp_path.iterdir()) == []
-    kept = child_process.environment(os.environ, "/nowhere")
+    kept = drawing_process.environment(os.environ, "/nowhere")
     assert "hush" not in kept.values()
     assert kept["TZ"] == "UTC"
 
@@ -205,18 +205,18 @@ def test_no_picture_is_no_harm(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(child_process, "PROGRAM", ("-c", program))
-    monkeypatch.setattr(child_process, "available", lambda: True)
+    monkeypatch.setattr(drawing_process, "PROGRAM", ("-c", program))
+    monkeypatch.setattr(drawing_process, "available", lambda: True)
     begun_s = time.monotonic()
-    assert child_process.draw(leak(), deadline_s=0.5) is None
+    assert drawing_process.draw(leak(), deadline_s=0.5) is None
     assert time.monotonic() - begun_s < 3.0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_extra_nobody_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_process, "available", lambda: False)
-    monkeypatch.setattr(child_process, "PROGRAM", ("-c", "raise SystemExit('started')"))
-    assert child_process.draw(leak()) is None
+    monkeypatch.setattr(drawing_process, "available", lambda: False)
+    monkeypatch.setattr(drawing_process, "PROGRAM", ("-c", "raise SystemExit('started')"))
+    assert drawing_process.draw(leak()) is None
 
 
 def test_nonsense_ends_with_a_reason() -> None:
@@ -233,7 +233,7 @@ def test_nonsense_ends_with_a_reason() -> None:
 def test_the_channel_itself_never_imports_matplotlib() -> None:
     code = (
         "import sys; import gpuwatchd.notify.channels.email.channel;"
-        "import gpuwatchd.charts.child_process;"
+        "import gpuwatchd.charts.drawing_process;"
         "print([n for n in ('matplotlib', 'keyring', 'PIL') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
@@ -248,7 +248,7 @@ def test_a_broken_chart_costs_nothing_but_itself(message: Message) -> None:
         Chart(at_s=(2.0, 2.0), used_bytes=(5.0, 6.0)),
     ):
         broken = msgspec.structs.replace(message, chart=odd)
-        assert child_process.draw(odd) is None
+        assert drawing_process.draw(odd) is None
         assert plain_text.plain(broken) == plain_text.plain(message)
         assert as_html(broken) == as_html(message)
 
@@ -267,12 +267,12 @@ def test_odd_numbers_lose_no_mail(message: Message, odd: dict[str, Any]) -> None
 def test_who_draws_cleans_up_also_when_nobody_waits_any_more(
     drawn_here: None, tmp_path: Path
 ) -> None:
-    folder = tmp_path / f"{child_process.FOLDER}x"
+    folder = tmp_path / f"{drawing_process.FOLDER}x"
     folder.mkdir()
-    order = msgspec.json.encode(child_process.order_of(leak()))
+    order = msgspec.json.encode(drawing_process.order_of(leak()))
     done = subprocess.run(
-        [sys.executable, *child_process.PROGRAM], input=order, capture_output=True, check=True,
-        env=child_process.environment(os.environ, str(folder)), timeout=60,
+        [sys.executable, *drawing_process.PROGRAM], input=order, capture_output=True, check=True,
+        env=drawing_process.environment(os.environ, str(folder)), timeout=60,
     )  # fmt: skip
     assert done.stdout.startswith(b"\x89PNG")
     assert not folder.exists()

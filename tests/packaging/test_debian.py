@@ -14,7 +14,7 @@ import gpuwatchd
 import project
 import vendored
 from debian import legal, tree
-from gpuwatchd.cli import settings
+from gpuwatchd.cli import config_text
 from tests.conftest import ROOT, need, ran
 from tests.packaging import debs
 
@@ -133,7 +133,7 @@ def test_a_removal_touches_nothing_of_users() -> None:
 
 
 def test_the_file_of_settings_sets_nothing() -> None:
-    for line in settings.default_file().splitlines():
+    for line in config_text.default_file().splitlines():
         assert not line or line[0] in "#[", line
 
 

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gpuwatchd.charts import child_process as children
+from gpuwatchd.charts import drawing_process as children
 from gpuwatchd.charts import matplotlib_renderer as figure
-from gpuwatchd.charts import rendering
+from gpuwatchd.charts import picture_file
 from gpuwatchd.charts.chart_model import Curve, Order, Picture
 from gpuwatchd.charts.scales import frame
 from gpuwatchd.charts.svg import HEIGHT, draw
@@ -153,10 +153,10 @@ def test_it_is_drawn_by_a_child_that_leaves_nothing(
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr("tempfile.tempdir", None)
-    assert rendering.draw(order()) == figure.draw(order())
+    assert picture_file.draw(order()) == figure.draw(order())
     assert list(scratch.iterdir()) == []
     code = (
-        "import sys; import gpuwatchd.charts.rendering, gpuwatchd.cli.verbs.plot;"
+        "import sys; import gpuwatchd.charts.picture_file, gpuwatchd.cli.verbs.plot;"
         "print([n for n in ('matplotlib', 'PIL', 'numpy') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
@@ -165,7 +165,7 @@ def test_it_is_drawn_by_a_child_that_leaves_nothing(
 
 def test_nonsense_ends_with_a_reason() -> None:
     done = subprocess.run(
-        [sys.executable, *rendering.PROGRAM],
+        [sys.executable, *picture_file.PROGRAM],
         input=b'{"pictures": 5}', capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
@@ -182,26 +182,26 @@ def test_nonsense_ends_with_a_reason() -> None:
     ],
 )
 def test_what_goes_wrong_is_said(monkeypatch: pytest.MonkeyPatch, program: str, said: str) -> None:
-    monkeypatch.setattr(rendering, "PROGRAM", ("-c", program))
+    monkeypatch.setattr(picture_file, "PROGRAM", ("-c", program))
     monkeypatch.setattr(children, "available", lambda: True)
     with pytest.raises(GpuwatchdError, match=said) as caught:
-        rendering.draw(order(), deadline_s=0.5)
+        picture_file.draw(order(), deadline_s=0.5)
     assert caught.value.hint
 
 
 def test_without_the_extra_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "available", lambda: False)
     with pytest.raises(GpuwatchdError, match="extra charts") as caught:
-        rendering.draw(order())
+        picture_file.draw(order())
     assert "charts" in caught.value.hint
 
 
 def test_too_many_or_too_little_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "available", lambda: True)
     with pytest.raises(GpuwatchdError, match="33 charts are too many"):
-        rendering.draw(order(*["gpu0"] * 33))
+        picture_file.draw(order(*["gpu0"] * 33))
     with pytest.raises(GpuwatchdError, match="have no room in 400x300"):
-        rendering.draw(order("gpu0", "gpu1/99", width_px=400, height_px=300))
+        picture_file.draw(order("gpu0", "gpu1/99", width_px=400, height_px=300))
 
 
 def test_an_order_survives_its_way() -> None:

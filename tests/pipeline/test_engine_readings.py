@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 
-from gpuwatchd.analysis.frameworks.addresses import Launch
+from gpuwatchd.analysis.frameworks.engine_addresses import Launch
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import EndpointsSection, Seconds
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, ServedModel

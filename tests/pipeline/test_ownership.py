@@ -10,7 +10,7 @@ import pytest
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import LEAK_PATTERNS, Event
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.restored import KEPT
+from gpuwatchd.pipeline.restored_state import KEPT
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, leaking_until, run
 from tests.store.world import opened

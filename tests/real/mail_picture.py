@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from gpuwatchd.analysis.verdict import judge
-from gpuwatchd.charts import child_process
+from gpuwatchd.charts import drawing_process
 from gpuwatchd.core.config import DetectionSection
 from gpuwatchd.core.model import Alert, AlertSubject, Blame, Button, Cost, Message, Series
 from gpuwatchd.notify.channels.email.message import compose
@@ -161,7 +161,7 @@ def main(argv: list[str]) -> int:
     message = letter(time.time())
     if len(argv) > 1:
         message = msgspec.json.decode(Path(argv[1]).read_bytes(), type=Message)
-    image = None if message.chart is None else child_process.draw(message.chart)
+    image = None if message.chart is None else drawing_process.draw(message.chart)
     mail = compose(
         message, sender="gpuwatchd@example.org", to=["a@example.org"], host="lab3", picture=image
     )

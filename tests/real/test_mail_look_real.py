@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.charts import child_process, scales
+from gpuwatchd.charts import drawing_process, scales
 from gpuwatchd.core.design import PARTS
 from gpuwatchd.notify.channels.email.message import compose
 from tests.conftest import need, present
@@ -34,13 +34,13 @@ NOW_S = 1_795_313_220.0
 @pytest.fixture(scope="module")
 def message() -> Message:
     need(mail_picture.browser(), "chromium is missing")
-    need(child_process.available(), "the extra charts is not installed")
+    need(drawing_process.available(), "the extra charts is not installed")
     return mail_picture.letter(NOW_S)
 
 
 @pytest.fixture(scope="module")
 def png(message: Message) -> bytes:
-    return present(child_process.draw(present(message.chart), deadline_s=120.0))
+    return present(drawing_process.draw(present(message.chart), deadline_s=120.0))
 
 
 def _page(message: Message, png: bytes | None, folder: Path) -> Path:
@@ -95,7 +95,7 @@ def test_the_end_is_where_it_should_be(message: Message, png: bytes, tmp_path: P
     # Within the chart alone: the bar at the left of the page has a colour near to it.
     below = np.abs(image[row + 7 : row + 16, left : right + 1] - wanted).max(axis=2) <= 40
     cross = left + below.nonzero()[1].mean()
-    begin_s, end_s, _ = scales.frame(child_process.picture_of(chart))
+    begin_s, end_s, _ = scales.frame(drawing_process.picture_of(chart))
     share = (NOW_S + present(chart.mid_s) - begin_s) / (end_s - begin_s)
     assert cross == pytest.approx(left + share * (right - left), abs=8)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.charts import child_process
+from gpuwatchd.charts import drawing_process
 from gpuwatchd.cli.doctor import channels
 from tests import making
 from tests.cli.sick import Machine
@@ -23,7 +23,7 @@ from tests.real.mailserver import PASSWORD, refused
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.cli.doctor.answer import Check
+    from gpuwatchd.cli.doctor.checks import Check
     from gpuwatchd.core.errors import NotifyError
     from gpuwatchd.core.model import Message
     from gpuwatchd.notify.channels.email.channel import EmailNotifier
@@ -42,7 +42,7 @@ def post(post: Post) -> Post:
 
 @pytest.fixture(scope="module")
 def message() -> Message:
-    need(child_process.available(), "the extra charts is not installed")
+    need(drawing_process.available(), "the extra charts is not installed")
     return mail_picture.letter(NOW_S)
 
 

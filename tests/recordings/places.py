@@ -5,7 +5,7 @@ Whoever moves or renames a part of the program mends it here, and in the tests' 
 
 from __future__ import annotations
 
-from gpuwatchd.cli import COMMANDS, program
+from gpuwatchd.cli import COMMANDS, command_line
 from gpuwatchd.cli import main as gpuwatchctl
 from gpuwatchd.collect.simulate import SimulateSource
 from gpuwatchd.core import config
@@ -35,13 +35,13 @@ __all__ = [
     "SimulateSource",
     "chat",
     "command",
+    "command_line",
     "config",
     "desktop",
     "gpuwatchctl",
     "gpuwatchd_main",
     "live",
     "mail",
-    "program",
     "render",
     "responses",
     "security",

@@ -144,7 +144,7 @@ def _help(stage: Stage, words: list[str], form: Form) -> str:
 def _paths() -> Iterator[str]:
     for name in places.COMMANDS:
         yield name
-        command = places.program.load(name)
+        command = places.command_line.load(name)
         if isinstance(command, click.Group):
             yield from (f"{name} {child}" for child in command.commands)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.service.process import SETTLED_S, Installed
+from gpuwatchd.service.own_process import SETTLED_S, Installed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from gpuwatchd.service import process
+from gpuwatchd.service import own_process
 from tests.conftest import ROOT, ran
 
 if TYPE_CHECKING:
@@ -20,27 +20,27 @@ NOW = 1_000_000.0
 
 
 def test_it_may_start_anew_once_in_a_while(tmp_path: Path) -> None:
-    assert process.may_start_anew(tmp_path, NOW)
-    assert not process.may_start_anew(tmp_path, NOW + 1)
-    assert not process.may_start_anew(tmp_path, NOW + process.AGAIN_AFTER_S - 1)
-    assert process.may_start_anew(tmp_path, NOW + process.AGAIN_AFTER_S)
+    assert own_process.may_start_anew(tmp_path, NOW)
+    assert not own_process.may_start_anew(tmp_path, NOW + 1)
+    assert not own_process.may_start_anew(tmp_path, NOW + own_process.AGAIN_AFTER_S - 1)
+    assert own_process.may_start_anew(tmp_path, NOW + own_process.AGAIN_AFTER_S)
 
 
 def test_a_note_of_the_future_says_nothing(tmp_path: Path) -> None:
-    assert process.may_start_anew(tmp_path, NOW)
-    assert process.may_start_anew(tmp_path, NOW - 1e5)
+    assert own_process.may_start_anew(tmp_path, NOW)
+    assert own_process.may_start_anew(tmp_path, NOW - 1e5)
 
 
 def test_where_it_cannot_be_noted_it_does_not_happen(tmp_path: Path) -> None:
-    assert not process.may_start_anew(tmp_path / "gone", NOW)
+    assert not own_process.may_start_anew(tmp_path / "gone", NOW)
 
 
 SCRIPT = """
 import os, sys
-from gpuwatchd.service import process
+from gpuwatchd.service import own_process
 print(os.getpid(), sys.argv[1:], os.environ.get("TURN"), len(os.listdir("/dev/fd")), flush=True)
 if "TURN" not in os.environ:
-    process.start_anew({**os.environ, "TURN": "2"})
+    own_process.start_anew({**os.environ, "TURN": "2"})
 """
 
 
@@ -60,13 +60,13 @@ def test_it_becomes_itself_again_with_pid_and_arguments() -> None:
 
 def test_when_it_cannot_the_exit_code_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert process.start_anew({}) == process.EXIT_AGAIN == 75
+    assert own_process.start_anew({}) == own_process.EXIT_AGAIN == 75
 
 
 LOG = """
 import logging
-from gpuwatchd.service import process
-process.set_up_logging("info")
+from gpuwatchd.service import own_process
+own_process.set_up_logging("info")
 log = logging.getLogger("gpuwatchd")
 log.warning("not reloaded: %s", "\\x1b[31m\\x1b]0;t\\x07red\\nERROR invented\\u202e")
 try:

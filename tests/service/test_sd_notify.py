@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.service.process import NotifySocket
+from gpuwatchd.service.own_process import NotifySocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

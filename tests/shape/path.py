@@ -166,7 +166,7 @@ def _daemon(
 def _play(folder: Path) -> Kinds:
     """Play the incident; return kind of tick -> (modules, changes) of each."""
     from gpuwatchd.notify.dispatcher import MessageDispatcher
-    from gpuwatchd.service import process
+    from gpuwatchd.service import own_process
 
     fake, proc = FakeNvml(folder), FakeProc(folder / "proc")
     proc.process(PID, maps=TORCH_MAPS)
@@ -204,7 +204,7 @@ def _play(folder: Path) -> Kinds:
             break
         if tick % CHORES_EVERY == 0:
             history.chores(clock.wall())
-            process.trim()
+            own_process.trim()
             kinds.setdefault("chores", []).append(steps.taken())
     sys.setprofile(None)
     threading.setprofile(None)

@@ -30,7 +30,7 @@ FOREIGN = {
     "gpuwatchd.analysis.program_key": "command lines of processes",
     "gpuwatchd.analysis.frameworks.recognition": "process titles",
     "gpuwatchd.core.config.loading": "errors of msgspec and of the TOML parser",
-    "gpuwatchd.cli.program": "errors of click",
+    "gpuwatchd.cli.command_line": "errors of click",
     "gpuwatchd.view.manual": "Markdown of the manual, and what a person looks for in it",
     "gpuwatchd.cli.doctor.places": "lines of /proc",
     "gpuwatchd.cli.doctor.environment": "lines of /proc",

@@ -16,8 +16,8 @@ from gpuwatchd.collect.metal.calls import (
     ListedProcess,
     Mac,
 )
+from gpuwatchd.collect.metal.host_memory import GIB
 from gpuwatchd.collect.metal.source import MetalSource
-from gpuwatchd.collect.metal.system import GIB
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import DeviceReading

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.collect.nvml import system
-from gpuwatchd.collect.nvml.system import Library, in_container
+from gpuwatchd.collect.nvml import driver_files
+from gpuwatchd.collect.nvml.driver_files import Library, in_container
 from tests.sources.nvml_case import TWO, UID
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_a_container_is_known_by_what_it_leaves(
     assert in_container(tmp_path / "proc")
     monkeypatch.setenv("container", "podman")
     assert in_container(tmp_path / "nowhere" / "proc")
-    assert system.nvidia_cards(tmp_path) == []
+    assert driver_files.nvidia_cards(tmp_path) == []
 
 
 def test_an_exchanged_module_is_noticed_within_seconds_and_told(fake: Nvml, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.collect.nvml.calls import OK, Calls, Card, HandleBuffers
+from gpuwatchd.collect.nvml.driver_files import Memory
 from gpuwatchd.collect.nvml.memory import CONTRADICTION, MemoryReader, credible
-from gpuwatchd.collect.nvml.system import Memory
 from gpuwatchd.core.model import Device
 from tests.conftest import present
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import contradicts
 from gpuwatchd.collect.logs.columns import memory_role
-from gpuwatchd.collect.logs.runs import Repairs, split
+from gpuwatchd.collect.logs.time_runs import Repairs, split
 from gpuwatchd.collect.logs.times import Clock
 from tests.conftest import present
 

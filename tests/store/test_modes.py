@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.core.config import Config, DaemonSection
-from gpuwatchd.service.process import takes_restart
+from gpuwatchd.service.own_process import takes_restart
 from gpuwatchd.store import file_modes, live, release_request
 from gpuwatchd.store.private_directories import hold_lock, private_directory
 from tests.cli.world import state

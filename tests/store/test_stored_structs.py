@@ -21,7 +21,7 @@ from msgspec import UNSET
 import gpuwatchd
 from gpuwatchd.analysis.attribution import job_leaks
 from gpuwatchd.analysis.verdict import judge
-from gpuwatchd.core import typed
+from gpuwatchd.core import decoding
 from gpuwatchd.core.codes import NameKind, ProblemCode, Reason
 from gpuwatchd.core.config import DetectionSection
 from gpuwatchd.core.model import (
@@ -78,7 +78,7 @@ def test_it_is_written_as_it_was_recorded(name: str) -> None:
 @pytest.mark.parametrize("name", STRUCTS)
 def test_every_recorded_value_is_found_again(name: str) -> None:
     then = recorded()[name]
-    now = typed.decode(msgspec.json.encode(then), struct(STRUCTS[name]))
+    now = decoding.decode(msgspec.json.encode(then), struct(STRUCTS[name]))
     assert Counter(leaves(then)) - Counter(leaves(now)) == Counter()
 
 
@@ -98,7 +98,7 @@ def test_nothing_else_is_read_from_json() -> None:
 def _trees() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        if name != typed.__name__ and not name.endswith("__main__"):
+        if name != decoding.__name__ and not name.endswith("__main__"):
             yield name.removesuffix(".__init__"), ast.parse(path.read_text("utf-8"))
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from gpuwatchd.cli.doctor import answer
-from gpuwatchd.cli.doctor.answer import Check, CheckContext, PendingCheck, failed
+from gpuwatchd.cli.doctor import checks
+from gpuwatchd.cli.doctor.checks import Check, CheckContext, PendingCheck, failed
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
 
 
 class Row(NamedTuple):
@@ -163,7 +163,7 @@ def ask(machine: CheckContext, names: Sequence[str] = ()) -> Iterator[Check]:
     early = {name: _asked(machine, name) for name in wanted if CHECKS[name].slow}
     for name in wanted:
         asked = early.get(name) or _asked(machine, name)
-        for check in asked.answers(answer.DEADLINE_S + _SLACK_S):
+        for check in asked.answers(checks.DEADLINE_S + _SLACK_S):
             yield check if check.id else msgspec.structs.replace(check, id=name)
 
 

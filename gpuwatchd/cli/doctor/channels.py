@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.cli import ruleset
-from gpuwatchd.cli.doctor.answer import Check, PendingCheck, ok, warning
+from gpuwatchd.cli import rules_text
+from gpuwatchd.cli.doctor.checks import Check, PendingCheck, ok, warning
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import NotifyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gpuwatchd.cli.doctor.answer import CheckContext
+    from gpuwatchd.cli.doctor.checks import CheckContext
     from gpuwatchd.core.ports import Notifier
 
 
@@ -24,7 +24,7 @@ def check(around: CheckContext) -> Iterator[Check]:
     """Yield what each channel says of itself."""
     from gpuwatchd.notify import NOTIFIERS, dispatcher  # noqa: PLC0415
 
-    used = ruleset.used_channels(around.settings)
+    used = rules_text.used_channels(around.settings)
     names = [name for name in NOTIFIERS if name in used]
     built = dispatcher.build(around.settings.notify, names)
     asked = [_ask(name, notifier) for name, notifier in built.items()]
@@ -61,7 +61,7 @@ NAMES_S = 1.0
 def mail_server(around: CheckContext) -> Iterator[Check]:
     """Yield whether the server of [notify.email] answers; nothing where no mail is wanted."""
     section = around.settings.notify.email
-    if "email" not in ruleset.used_channels(around.settings) or not section.host:
+    if "email" not in rules_text.used_channels(around.settings) or not section.host:
         return
     if around.offline:
         yield ok(_MAIL, "not asked (--offline)")
@@ -97,7 +97,7 @@ _ELSE = 'or, on a machine without a desktop: [policy] channels = ["email"]'
 
 def desktop_session(around: CheckContext) -> Iterator[Check]:
     """Yield where the session bus is; nothing where no pop-up is wanted."""
-    if "desktop" not in ruleset.used_channels(around.settings) or os.uname().sysname != "Linux":
+    if "desktop" not in rules_text.used_channels(around.settings) or os.uname().sysname != "Linux":
         return
     from gpuwatchd.notify.channels.desktop import session_bus  # noqa: PLC0415
 

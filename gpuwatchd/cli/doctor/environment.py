@@ -6,7 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli.doctor.answer import Check, ok, warning
+from gpuwatchd.cli.doctor.checks import Check, ok, warning
 from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.core import units
 from gpuwatchd.view.text import device_facts
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from gpuwatchd.cli.doctor.answer import CheckContext
+    from gpuwatchd.cli.doctor.checks import CheckContext
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import ServerReading
     from gpuwatchd.store.live import LiveDevice

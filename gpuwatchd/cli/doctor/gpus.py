@@ -7,10 +7,10 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli.doctor.answer import Check, PendingCheck, failed, ok, warning
+from gpuwatchd.cli.doctor.checks import Check, PendingCheck, failed, ok, warning
 from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.collect.nvml import driver as nvml_library
-from gpuwatchd.collect.nvml.system import read_text
+from gpuwatchd.collect.nvml.driver_files import read_text
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from gpuwatchd.cli.doctor.answer import CheckContext
+    from gpuwatchd.cli.doctor.checks import CheckContext
     from gpuwatchd.core.model import Device, Sample
 
 _READABLE = frozenset({"ok", "asleep", "released"})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.cli.doctor.answer import Check, failed, ok, warning
+from gpuwatchd.cli.doctor.checks import Check, failed, ok, warning
 from gpuwatchd.core import directories as places
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError, StoreDamaged
@@ -22,7 +22,7 @@ from gpuwatchd.view.queries import state_location
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.doctor.answer import CheckContext
+    from gpuwatchd.cli.doctor.checks import CheckContext
     from gpuwatchd.core.config import Config
 
 MOUNTINFO = "/proc/self/mountinfo"

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import settings
-from gpuwatchd.cli.doctor.answer import Check, failed, ok, warning
+from gpuwatchd.cli import config_text
+from gpuwatchd.cli.doctor.checks import Check, failed, ok, warning
 from gpuwatchd.core import config, extras, text, units
 from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.doctor.answer import CheckContext
+    from gpuwatchd.cli.doctor.checks import CheckContext
 
 SQLITE_NEEDED = (3, 37, 0)
 _EXTRAS = {"charts": "matplotlib", "chat": "apprise", "web": "uvicorn", "keyring": "keyring"}
@@ -243,11 +243,11 @@ def configuration(around: CheckContext) -> Iterator[Check]:
 
 def _sources(around: CheckContext) -> Iterator[Check]:
     chosen = around.settings
-    for words in settings.problems(chosen):
+    for words in config_text.problems(chosen):
         yield failed("config-problem", "config", words, "gpuwatchctl config validate")
     for words in around.loaded.warnings:
         yield warning("config-variable", "config", words, _ORIGIN)
-    for words in settings.consequences(chosen):
+    for words in config_text.consequences(chosen):
         yield warning("config-consequence", "config", words, _ORIGIN)
     for file in around.loaded.files:
         try:

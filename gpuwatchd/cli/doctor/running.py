@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
-from gpuwatchd.cli.doctor.answer import Check, ok, warning
+from gpuwatchd.cli.doctor.checks import Check, ok, warning
 from gpuwatchd.collect.host.procfs import read_bytes
 from gpuwatchd.core import config, directories, text, units
 from gpuwatchd.core.errors import GpuwatchdError
@@ -18,7 +18,7 @@ from gpuwatchd.view.queries import state_location
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.doctor.answer import CheckContext
+    from gpuwatchd.cli.doctor.checks import CheckContext
     from gpuwatchd.core.model import Availability
     from gpuwatchd.core.ports import Manager
 

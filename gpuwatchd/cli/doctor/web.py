@@ -10,7 +10,7 @@ import socket
 import stat
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.cli.doctor.answer import Check, ok, warning
+from gpuwatchd.cli.doctor.checks import Check, ok, warning
 from gpuwatchd.collect.host.procfs import read_bytes, words_of
 from gpuwatchd.core import config, extras, text
 from gpuwatchd.core.config import listening
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuwatchd.cli.doctor.answer import CheckContext
+    from gpuwatchd.cli.doctor.checks import CheckContext
 
 _NAME = "live page"
 _NEEDED: Final = ("starlette", "uvicorn")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuwatchd.cli import options, output
-from gpuwatchd.view.queries import alert_order, incidents, live_answers
+from gpuwatchd.view.queries import alert_order, alert_query, live_answers
 from gpuwatchd.view.text import alert_details
 
 
@@ -61,8 +61,8 @@ def show(key: str) -> int:
     flags = options.current()
     if flags.json:
         return output.emit_answered(live_answers.alert(flags, key))
-    found = incidents.gather(0.0, only_open=False)
-    story = alert_details.load(flags, incidents.pick(found.alerts, key), found)
+    found = alert_query.gather(0.0, only_open=False)
+    story = alert_details.load(flags, alert_query.pick(found.alerts, key), found)
     out = output.Out(flags)
     for _, sentence in found.warnings:
         out.flow([(f"! {sentence}", "yellow")])

@@ -142,10 +142,10 @@ def _save(page: Path, answers: list[Analyzed], *, show_all: bool) -> None:
     """Write what was found as one page; where no log could be read there is none to write."""
     if all(log.error is not None for log, _, _ in answers):
         return
-    from gpuwatchd.view.report import html, log_report, saving  # noqa: PLC0415 - rare
+    from gpuwatchd.view.report import file_output, html, log_report  # noqa: PLC0415 - rare
 
     logs = [log_report.Log(*answer) for answer in answers]
-    saving.write(page, html.render(log_report.document(logs, everything=show_all)))
+    file_output.write(page, html.render(log_report.document(logs, everything=show_all)))
 
 
 def _zone(name: str) -> str:

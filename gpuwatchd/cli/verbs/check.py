@@ -25,7 +25,7 @@ from gpuwatchd.view.queries import current_state, state_location
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.model import Alert, Device, Finding, Holding
     from gpuwatchd.store.live import LiveDevice, LiveState
 

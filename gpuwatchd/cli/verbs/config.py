@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from gpuwatchd.cli import options, output, ruleset, settings
+from gpuwatchd.cli import config_text, options, output, rules_text
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.view.answers.program import (
@@ -61,19 +61,24 @@ def show(origin: bool) -> int:  # noqa: FBT001
     flags = options.current()
     loaded = flags.load_config()
     rows = [
-        (key, settings.masked(settings.value_at(loaded.config, key)), default, loaded.origin[key])
+        (
+            key,
+            config_text.masked(config_text.value_at(loaded.config, key)),
+            default,
+            loaded.origin[key],
+        )
         for key, default in config.keys()  # noqa: SIM118 - a function, not a dict
     ]
     warnings = [("environment", words) for words in loaded.warnings]
     if flags.json:
         if loaded.config.override:
-            sections = [settings.masked(section) for section in loaded.config.override]
+            sections = [config_text.masked(section) for section in loaded.config.override]
             rows.append(("override", sections, [], loaded.origin["override"]))
         data = tuple(
             ConfigKey(
                 key=key,
-                value=settings.plain(value),
-                default=settings.plain(default),
+                value=config_text.plain(value),
+                default=config_text.plain(default),
                 origin=source,
             )
             for key, value, default, source in rows
@@ -87,13 +92,15 @@ def show(origin: bool) -> int:  # noqa: FBT001
         if table != section:
             out.raw(("" if section is None else "\n") + f"[{table}]")
             section = table
-        line = f"{name} = {settings.toml(value)}" if value is not None else f"# {name} is not set"
+        line = (
+            f"{name} = {config_text.toml(value)}" if value is not None else f"# {name} is not set"
+        )
         out.line(line, (f"  # {_origin(source)}", "dim") if origin else "")
     for override_section in loaded.config.override:
         source = f"  # {_origin(loaded.origin['override'])}" if origin else ""
         out.line("")
         out.line("[[override]]", (source, "dim"))
-        for line in settings.toml(settings.masked(override_section)).splitlines():
+        for line in config_text.toml(config_text.masked(override_section)).splitlines():
             out.line(line)
     _warn(loaded.warnings)
     return 0
@@ -127,7 +134,7 @@ def init(force: bool) -> int:  # noqa: FBT001
             page="errors#cannot-write",
         ) from error
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(settings.default_file())
+        stream.write(config_text.default_file())
     if flags.json:
         output.emit_answer(ConfigInit, Written(written=str(file)), source="files")
     elif not flags.quiet:
@@ -146,9 +153,9 @@ def validate(file: Path | None) -> int:
     """
     flags = options.current()
     loaded = config.load(file or flags.config)
-    problems = settings.problems(loaded.config)
-    notes = settings.consequences(loaded.config)
-    rules = ruleset.explain(loaded.config) if not problems else []
+    problems = config_text.problems(loaded.config)
+    notes = config_text.consequences(loaded.config)
+    rules = rules_text.explain(loaded.config) if not problems else []
     if problems and not flags.json:
         first, *others = problems
         for words in others:

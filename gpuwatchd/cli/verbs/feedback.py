@@ -9,7 +9,7 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import units
-from gpuwatchd.view.queries import incidents, label_changes, live_answers, state_location
+from gpuwatchd.view.queries import alert_query, label_changes, live_answers, state_location
 from gpuwatchd.view.text import verdict_text
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def give(alert: str, word: Literal["normal", "leak"], why: str | None) -> int:
 def _follows(labelled: Labelled) -> list[str]:
     if labelled.label.word == "leak":
         first = "the alert stays open"
-    elif labelled.alert.state in incidents.OPEN:
+    elif labelled.alert.state in alert_query.OPEN:
         when = "within seconds" if labelled.running else "when the daemon runs again"
         first = f"the alert resolves {when}, and no alert fires while it stays within this"
     else:

@@ -25,7 +25,7 @@ from gpuwatchd.view.text import history_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.view.queries.recorded_answers import Recorded
 
 _FORMATS = ["table", "csv", "ndjson"]

@@ -19,7 +19,7 @@ from gpuwatchd.view.answers.alerts import Reached
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.ports import Notifier
 

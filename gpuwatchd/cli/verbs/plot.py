@@ -113,16 +113,16 @@ def command(  # noqa: PLR0917 - one argument per flag
 def _write(
     file: Path, pictures: Sequence[Picture], *, dark: bool, size: tuple[int, int] | None
 ) -> None:
-    from gpuwatchd.charts import rendering  # noqa: PLC0415
+    from gpuwatchd.charts import picture_file  # noqa: PLC0415
     from gpuwatchd.charts.chart_model import Order  # noqa: PLC0415
-    from gpuwatchd.view.report import saving  # noqa: PLC0415 - only for files
+    from gpuwatchd.view.report import file_output  # noqa: PLC0415 - only for files
 
     form: Literal["png", "svg"] = "svg" if file.suffix.lower() == ".svg" else "png"
     width_px, height_px = size or (None, None)
     order = Order(
         pictures=tuple(pictures), form=form, dark=dark, width_px=width_px, height_px=height_px
     )
-    saving.write(file, rendering.draw(order))
+    file_output.write(file, picture_file.draw(order))
 
 
 # ---- in the terminal

@@ -10,7 +10,7 @@ import msgspec
 
 from gpuwatchd import alerts
 from gpuwatchd.alerts import wording
-from gpuwatchd.cli import options, output, ruleset, settings
+from gpuwatchd.cli import config_text, options, output, rules_text
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
@@ -19,13 +19,13 @@ from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.view import blocks
 from gpuwatchd.view.answers import alerts as answers
 from gpuwatchd.view.answers.base import fill
-from gpuwatchd.view.queries import incidents
+from gpuwatchd.view.queries import alert_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpuwatchd.alerts import Route, Rules
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Message, Silence
 
@@ -51,9 +51,9 @@ def show() -> int:
     flags = options.current()
     config = flags.load_config().config
     rules = answers.Rules(
-        rules=tuple(ruleset.explain(config)),
-        notes=tuple(ruleset.notes(config)),
-        problems=tuple(settings.problems(config)),
+        rules=tuple(rules_text.explain(config)),
+        notes=tuple(rules_text.notes(config)),
+        problems=tuple(config_text.problems(config)),
     )
     if flags.json:
         output.emit_answer(answers.PolicyShown, rules, source="files")
@@ -152,8 +152,8 @@ class _Trial:
         from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
 
         try:
-            found = incidents.gather(0.0, only_open=False)
-            self.alert = incidents.pick(found.alerts, key or "latest")
+            found = alert_query.gather(0.0, only_open=False)
+            self.alert = alert_query.pick(found.alerts, key or "latest")
         except GpuwatchdError as error:
             if key:
                 raise

@@ -24,7 +24,7 @@ from gpuwatchd.view.answers.program import DriverRelease, ReleaseData
 from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.store.live import LiveState
 
 DEFAULT_S = 600.0

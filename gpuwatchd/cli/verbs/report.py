@@ -14,7 +14,7 @@ from gpuwatchd.core import units
 from gpuwatchd.view.queries import current_state
 
 if TYPE_CHECKING:
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.view.report.period import Period
 
 _DAY_S: Final = 86_400.0
@@ -59,7 +59,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     Without --output, a page is written to a file named after machine and days in the current
     folder, or to the pipe. A file is readable by you alone.
     """
-    from gpuwatchd.view.report import period, saving  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.view.report import file_output, period  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
     until_s = current_state.now_s() if until is None else until
@@ -68,15 +68,15 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         raise click.UsageError("--since is not before --until")
     to_pipe = file is not None and str(file) == "-"
     file = None if to_pipe else file
-    form = _form(flags, form, file, saving.FORMATS)
+    form = _form(flags, form, file, file_output.FORMATS)
     asked = period.Asked(since_s, until_s, pids=pids, top=top, everything=everything, charts=True)
     found = period.gather(flags, asked)
     if form == "html" and file is None and not to_pipe and sys.stdout.isatty():
-        file = saving.named(asked)
+        file = file_output.named(asked)
     if file is None:
         _print(flags, found, form)
     else:
-        saving.write(file, content(flags, found, form))
+        file_output.write(file, content(flags, found, form))
         _confirm(flags, file)
     return 3 if exit_code and any(alert.kind == "leak" for alert in found.alerts) else 0
 
@@ -96,10 +96,10 @@ def _form(flags: Globals, form: str | None, file: Path | None, values: dict[str,
 
 
 def _print(flags: Globals, period: Period, form: str) -> None:
-    from gpuwatchd.view.report import answer, compose, plain  # noqa: PLC0415
+    from gpuwatchd.view.report import compose, plain, report_json  # noqa: PLC0415
 
     if form == "json":
-        output.emit_json(answer.answer(period))
+        output.emit_json(report_json.answer(period))
     elif form == "text":
         plain.show(output.Out(flags), compose.document(period))
     else:
@@ -108,7 +108,7 @@ def _print(flags: Globals, period: Period, form: str) -> None:
 
 def content(flags: Globals, period: Period, form: str) -> str:
     """Return what is written to a file."""
-    from gpuwatchd.view.report import answer, compose  # noqa: PLC0415
+    from gpuwatchd.view.report import compose, report_json  # noqa: PLC0415
 
     if form == "html":
         from gpuwatchd.view.report import html  # noqa: PLC0415
@@ -117,7 +117,7 @@ def content(flags: Globals, period: Period, form: str) -> str:
     if form == "json":
         import msgspec  # noqa: PLC0415
 
-        return msgspec.json.encode(answer.answer(period)).decode() + "\n"
+        return msgspec.json.encode(report_json.answer(period)).decode() + "\n"
     from gpuwatchd.view.report import plain  # noqa: PLC0415
 
     stream = io.StringIO()

@@ -24,7 +24,7 @@ from gpuwatchd.view.answers.program import (
 )
 
 if TYPE_CHECKING:
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.model import ServiceState
     from gpuwatchd.core.ports import Manager
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuwatchd.collect.engines import prometheus
-from gpuwatchd.core import typed
+from gpuwatchd.core import decoding
 from gpuwatchd.core.errors import EndpointError
 from gpuwatchd.core.model import ServerReading
 
@@ -112,7 +112,7 @@ def _slots(raw: bytes | None) -> list[_Slot]:
     if raw is None:
         return []
     try:
-        return typed.decode(raw, list[_Slot])
+        return decoding.decode(raw, list[_Slot])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise EndpointError("its /slots is not understood") from error
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from gpuwatchd.collect.engines.prometheus import MOST_MODELS
-from gpuwatchd.core import typed
+from gpuwatchd.core import decoding
 from gpuwatchd.core.errors import EndpointError
 from gpuwatchd.core.model import ServedModel, ServerReading
 from gpuwatchd.core.text import clean
@@ -71,7 +71,7 @@ class Ollama:
 
 def _decoded(raw: bytes, kind: type[T]) -> T:
     try:
-        return typed.decode(raw, kind)
+        return decoding.decode(raw, kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise EndpointError("what it answers is not of Ollama") from error
 

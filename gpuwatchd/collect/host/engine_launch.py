@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.analysis.frameworks.addresses import VARIABLES, Launch
+from gpuwatchd.analysis.frameworks.engine_addresses import VARIABLES, Launch
 from gpuwatchd.collect.host.procfs import boot_time, parse_stat, read_bytes, read_some
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from gpuwatchd.collect.host.procfs import (
     inside_container,
     read_bytes,
 )
-from gpuwatchd.core import typed
+from gpuwatchd.core import decoding
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
@@ -435,7 +435,7 @@ def settled(path: Path, boot_id: str, booted_at_s: float, *, keep: bool = True) 
     if not boot_id:
         return booted_at_s
     try:
-        anchor = typed.decode(path.read_bytes(), _Anchor)
+        anchor = decoding.decode(path.read_bytes(), _Anchor)
     except (OSError, msgspec.MsgspecError):
         anchor = None
     same = anchor is not None and anchor.boot_id == boot_id

@@ -17,7 +17,7 @@ from xml.parsers.expat import ExpatError
 
 import psutil
 
-from gpuwatchd.collect.metal.system import RUSAGE_V0_BYTES, SYSCTL_KEYS, parse_rusage
+from gpuwatchd.collect.metal.host_memory import RUSAGE_V0_BYTES, SYSCTL_KEYS, parse_rusage
 from gpuwatchd.core.errors import SourceError, SourceUnavailable
 from gpuwatchd.core.text import clean
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpuwatchd.collect.nvml.calls import code_of
-from gpuwatchd.collect.nvml.system import Library, in_container, kernel_module_version
+from gpuwatchd.collect.nvml.driver_files import Library, in_container, kernel_module_version
 from gpuwatchd.core.model import Availability
 from gpuwatchd.core.text import clean
 

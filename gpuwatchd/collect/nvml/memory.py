@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from gpuwatchd.collect.nvml.calls import ABSENT_CODES, FUNCTION_NOT_FOUND, OK
-from gpuwatchd.collect.nvml.system import Memory, host_memory, kilobytes, read_text
+from gpuwatchd.collect.nvml.driver_files import Memory, host_memory, kilobytes, read_text
 from gpuwatchd.core import units
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from gpuwatchd.collect.nvml.calls import (
     INSUFFICIENT_SIZE,
     OK,
 )
-from gpuwatchd.collect.nvml.system import in_container, read_text
+from gpuwatchd.collect.nvml.driver_files import in_container, read_text
 from gpuwatchd.core.model import ProcessKey, ProcessUse
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.collect.nvml.calls import Answer, Card
+    from gpuwatchd.collect.nvml.driver_files import Memory
     from gpuwatchd.collect.nvml.processes import Uses
-    from gpuwatchd.collect.nvml.system import Memory
     from gpuwatchd.core.model import Fault, ProcessUse
 
 NO_PERMISSION, TIMEOUT = 4, 10

@@ -14,7 +14,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.collect.nvml.system import nvidia_cards, read_text
+from gpuwatchd.collect.nvml.driver_files import nvidia_cards, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path

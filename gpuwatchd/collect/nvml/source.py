@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pynvml
 
 from gpuwatchd.collect.nvml.calls import GLOBAL_CODES, Card, code_of, state_of
+from gpuwatchd.collect.nvml.driver_files import read_text
 from gpuwatchd.collect.nvml.events import EventWatch
 from gpuwatchd.collect.nvml.lifecycle import LOOK_S, NvmlSession
 from gpuwatchd.collect.nvml.reader import Reader
-from gpuwatchd.collect.nvml.system import read_text
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import DeviceReading, Fault, Sample
 

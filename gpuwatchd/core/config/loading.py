@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
-from gpuwatchd.core import typed, units
+from gpuwatchd.core import decoding, units
 from gpuwatchd.core.config.schema import Config, Seconds, Section, Size
 from gpuwatchd.core.directories import SYSTEM_FILE, user_file
 from gpuwatchd.core.errors import ConfigError
@@ -182,7 +182,7 @@ def _named(path: str) -> str:
 
 def _convert(raw: dict[str, Any], file: str) -> Config:
     try:
-        config = typed.convert(raw, Config, dec_hook=_hook)
+        config = decoding.convert(raw, Config, dec_hook=_hook)
     except (msgspec.ValidationError, OverflowError) as error:
         text, _, where = str(error).partition(" - at ")
         path = where.strip("`").removeprefix("$").removeprefix(".")

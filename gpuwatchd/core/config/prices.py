@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gpuwatchd.core import typed
+from gpuwatchd.core import decoding
 from gpuwatchd.core.config.schema import Section
 
 
@@ -46,7 +46,7 @@ def decode(text: str) -> tuple[PriceRow, ...]:
     """
     import tomllib  # noqa: PLC0415 - not before a price is asked for
 
-    return typed.convert(tomllib.loads(text), _Table).price
+    return decoding.convert(tomllib.loads(text), _Table).price
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.core import child_process, text
+from gpuwatchd.core import run_program, text
 from gpuwatchd.core.config import expanded
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability
@@ -96,7 +96,7 @@ class CommandNotifier:
                 available.reason, permanent=True, hint=available.hint, page="errors#command-channel"
             )
         try:
-            code, value = child_process.run(
+            code, value = run_program.run(
                 [executable, *self._argv[1:]],
                 payload(message),
                 environ=environment(message, os.environ),

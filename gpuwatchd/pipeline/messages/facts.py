@@ -8,7 +8,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from gpuwatchd.alerts.rules import RANK
+from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import TypedFact
 from gpuwatchd.core.model import Message

@@ -13,7 +13,7 @@ from gpuwatchd.tui.base import LISTED, PagedScreen, ViewScreen
 from gpuwatchd.tui.screens import snooze
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph, blank, sentence
-from gpuwatchd.view.queries import alert_order, incidents, silence_changes, user_filter
+from gpuwatchd.view.queries import alert_order, alert_query, silence_changes, user_filter
 from gpuwatchd.view.text import alert_details, delivery_text
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Silence
     from gpuwatchd.tui.base import Keys
     from gpuwatchd.view.blocks import Page, Part
-    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.query import Query
 
 __all__ = ["AlertDetailScreen", "AlertsScreen", "SnoozeScreen"]
@@ -50,12 +50,12 @@ class Listed(NamedTuple):
 def read(query: Query) -> Listed:
     """Return what is open and what was within a week. Runs in a thread."""
     now_s = time.time()
-    found = incidents.gather(now_s - _PAST_S, only_open=False)
+    found = alert_query.gather(now_s - _PAST_S, only_open=False)
     if query.user:
         found.keep_of(user_filter.People(query.user))
     wanted = [alert for alert in found.alerts if found.wanted(query, alert)]
-    is_open = [alert for alert in wanted if alert.state in incidents.OPEN]
-    over = [alert for alert in wanted if alert.state not in incidents.OPEN]
+    is_open = [alert for alert in wanted if alert.state in alert_query.OPEN]
+    over = [alert for alert in wanted if alert.state not in alert_query.OPEN]
     listed = (*is_open, *over[:_MOST])
     return Listed(listed, found, len(over) - len(over[:_MOST]), now_s)
 
@@ -102,7 +102,7 @@ class AlertsScreen(ViewScreen):
         listed = self._listed
         if listed is None:
             return
-        opened = [alert for alert in listed.alerts if alert.state in incidents.OPEN]
+        opened = [alert for alert in listed.alerts if alert.state in alert_query.OPEN]
         over = len(listed.alerts) + listed.left_out - len(opened)
         silent = sum(
             listed.found.silence(alert, listed.now_s) is not None for alert in listed.alerts
@@ -188,7 +188,7 @@ def _paragraphs(listed: Listed) -> Iterator[Paragraph]:
     found = listed.found
     for _, text in found.warnings:
         yield Paragraph(sentence(f"! {text}", "yellow"))
-    opened = [alert for alert in listed.alerts if alert.state in incidents.OPEN]
+    opened = [alert for alert in listed.alerts if alert.state in alert_query.OPEN]
     if not opened:
         yield Paragraph(sentence("no open alert", "green"))
     for at, alert in enumerate(listed.alerts):
@@ -246,7 +246,7 @@ class AlertDetailScreen(PagedScreen):
 
 def _story(query: Query, alert: Alert) -> alert_details.AlertRecord:
     """Return the newest that is known of this opening. Runs in a thread."""
-    found = incidents.gather(0.0, only_open=False)
+    found = alert_query.gather(0.0, only_open=False)
     again = (one for one in found.alerts if one.key == alert.key
              and abs(one.opened_at_s - alert.opened_at_s) < 1.0)  # fmt: skip
     return alert_details.load(query, next(again, alert), found)

@@ -11,7 +11,7 @@ from gpuwatchd.core.model import Subject
 from gpuwatchd.tui.base import SCROLLING, Settled
 from gpuwatchd.tui.screens.chart_screen import About, ChartScreen, Identity, ReadPicture, every
 from gpuwatchd.view import blocks
-from gpuwatchd.view.queries import cost_entries, incidents, subjects
+from gpuwatchd.view.queries import alert_query, cost_entries, subjects
 from gpuwatchd.view.text import (
     alert_details,
     badges,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from gpuwatchd.tui.base import Keys
     from gpuwatchd.tui.widgets.texts import Written
     from gpuwatchd.view.blocks import Page, Part
+    from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.queries.current_state import View
-    from gpuwatchd.view.queries.incidents import Incidents
     from gpuwatchd.view.queries.subjects import NamedSubject
     from gpuwatchd.view.query import Query
 
@@ -184,7 +184,7 @@ def _text(query: Query, view: View, about: About) -> tuple[Written, ...]:
 def _alerts_of(key: ProcessKey) -> tuple[Incidents | None, list[Alert]]:
     """Return all incidents and those of a process; neither where nothing was ever reported."""
     try:
-        found = incidents.gather(0.0, only_open=False)
+        found = alert_query.gather(0.0, only_open=False)
     except GpuwatchdError:  # there is no history and no live state
         return None, []
     return found, [alert for alert in found.alerts if alert.subject.process == key]

@@ -10,7 +10,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.tui.base import ViewScreen, typed
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph, blank, sentence
 from gpuwatchd.view import blocks
-from gpuwatchd.view.queries import incidents, silence_changes
+from gpuwatchd.view.queries import alert_query, silence_changes
 from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _SAID: Final = {
 
 def about(top: TopApp, alerts: Sequence[Alert]) -> Alert | None:
     """Return the alert about the chosen process, else about the chosen GPU, else None."""
-    opened = [alert for alert in alerts if alert.state in incidents.OPEN]
+    opened = [alert for alert in alerts if alert.state in alert_query.OPEN]
     key, uid = top.selected_process, top.selected_device_uid
     of_process = [alert for alert in opened if key is not None and alert.subject.process == key]
     of_device = [alert for alert in opened if uid is not None and alert.subject.device_uid == uid]
@@ -76,7 +76,7 @@ class SnoozeScreen(ViewScreen):
         alert, top = self._alert, self.top
 
         def read() -> tuple[Alert | None, Silence | None]:
-            found = incidents.gather(0.0, only_open=alert is None)
+            found = alert_query.gather(0.0, only_open=alert is None)
             alerts = found.alerts
             meant = alert or about(top, alerts) or (alerts[0] if alerts else None)
             silence = None if meant is None else found.silence(meant, time.time())

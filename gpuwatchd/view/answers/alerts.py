@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core import model
     from gpuwatchd.store.tables import UserLabel
-    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.text.alert_details import AlertRecord
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.core import model
-    from gpuwatchd.view.queries.evidence import Evidence
+    from gpuwatchd.view.queries.remeasure import Evidence
     from gpuwatchd.view.text import explanation_curve, next_steps
     from gpuwatchd.view.text.explanation_curve import ExplanationInput
 

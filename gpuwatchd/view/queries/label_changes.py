@@ -13,7 +13,7 @@ from msgspec import structs
 
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.view.queries import current_state, incidents, silence_changes, state_location
+from gpuwatchd.view.queries import alert_query, current_state, silence_changes, state_location
 from gpuwatchd.view.queries.user_filter import user
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def label(named: str, word: Literal["normal", "leak"], why: str | None) -> Label
     """
     from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
-    found = incidents.kept("said")
-    alert = incidents.pick(found.alerts, named)
+    found = alert_query.kept("said")
+    alert = alert_query.pick(found.alerts, named)
     if alert.kind != "leak":
         raise GpuwatchdError(
             "this alert cannot be labelled: it is not about growth",
@@ -77,7 +77,7 @@ def unlabel(named: str) -> UserLabel:
     """
     from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
-    found = incidents.kept("said")
+    found = alert_query.kept("said")
     none = GpuwatchdError(
         f"no label for {named}", hint="gpuwatchctl feedback list", page="errors#nothing-said"
     )
@@ -88,9 +88,9 @@ def unlabel(named: str) -> UserLabel:
     else:
         try:
             labelled = [alert for alert in found.alerts if found.user_label(alert) is not None]
-            key = incidents.pick(labelled, named).key
+            key = alert_query.pick(labelled, named).key
         except GpuwatchdError as error:
-            incidents.pick(found.alerts, named)  # says so when there is no such alert at all
+            alert_query.pick(found.alerts, named)  # says so when there is no such alert at all
             raise none from error
     last = next(label for label in reversed(found.words) if label.alert_key == key)
     now_s = time.time()

@@ -15,8 +15,8 @@ from gpuwatchd.view.answers.current import Predict, Status, observed
 from gpuwatchd.view.answers.envelope import Answered, answer_of
 from gpuwatchd.view.queries import (
     alert_order,
+    alert_query,
     current_state,
-    incidents,
     label_changes,
     silence_changes,
     state_location,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
     from gpuwatchd.view.answers.base import Answer
     from gpuwatchd.view.answers.current import ObservedDevices
-    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.query import Query
 
 _RANK: Final = {"info": 0, "warning": 1, "critical": 2}
@@ -114,7 +114,7 @@ def chosen_alerts(
     """Return all alerts that are known, and those that :func:`alerts` is about."""
     if since_s is None:
         since_s = 0.0 if only_open else time.time() - 7 * _DAY_S
-    found = incidents.gather(since_s, only_open=only_open)
+    found = alert_query.gather(since_s, only_open=only_open)
     if query.user:
         found.keep_of(user_filter.People(query.user))
     least = _RANK[severity or "info"]
@@ -133,8 +133,8 @@ def alert(query: Query, key: str) -> Answered:
     key
         Its id or key, a unique part of the key, a pid, or "latest".
     """
-    found = incidents.gather(0.0, only_open=False)
-    record = alert_details.load(query, incidents.pick(found.alerts, key), found)
+    found = alert_query.gather(0.0, only_open=False)
+    record = alert_details.load(query, alert_query.pick(found.alerts, key), found)
     data = structs.alert(record.alert, found, record)
     return Answered(
         answer_of(structs.AlertShown, data, source=found.source, warnings=found.warnings)

@@ -14,7 +14,7 @@ from msgspec import structs
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import Matcher, Silence
-from gpuwatchd.view.queries import current_state, incidents, state_location, user_filter
+from gpuwatchd.view.queries import alert_query, current_state, state_location, user_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,8 +86,8 @@ def snooze(
     if ruled and term == UNTIL_RESOLVED:
         raise BadRequest("until-resolved needs an ALERT; a rule needs a duration: 8h, 2d")
     for_s = seconds(term)
-    found = incidents.kept("snoozed")
-    alert = None if named is None else incidents.pick(found.alerts, named)
+    found = alert_query.kept("snoozed")
+    alert = None if named is None else alert_query.pick(found.alerts, named)
     if alert is not None:
         silence = of_alert(
             alert, term, now_s=now_s, named=named or "", why=why, even_critical=even_critical
@@ -165,7 +165,7 @@ def _chosen(silences: Sequence[Silence], which: str) -> list[Silence]:
     if exact:
         return exact
     try:
-        key = incidents.pick(incidents.kept("snoozed").alerts, which).key
+        key = alert_query.pick(alert_query.kept("snoozed").alerts, which).key
     except StoreError:
         raise
     except GpuwatchdError as error:
@@ -239,7 +239,7 @@ def of_alert(
 
     for_s = seconds(term)
     until_resolved = term == UNTIL_RESOLVED
-    if until_resolved and alert.state not in incidents.OPEN:
+    if until_resolved and alert.state not in alert_query.OPEN:
         raise GpuwatchdError(
             "it is resolved already",
             hint=f"give a duration: gpuwatchctl snooze {named or alert.code} 8h",
@@ -313,7 +313,7 @@ def follows(snoozed: Snoozed) -> list[str]:
         now = "no open alert" if not count else "1 open alert" if count == 1 else ""
         verb = "fits" if count < 2 else "fit"
         lines.append(f"{now or f'{count} open alerts'} {verb} it now")
-    elif alert.state not in incidents.OPEN:
+    elif alert.state not in alert_query.OPEN:
         lines.append("it is resolved already: this applies if it fires again")
     if not silence.even_critical:
         lines.append("critical alerts are still sent (not with --even-critical)")
@@ -345,7 +345,7 @@ def fitting(silence: Silence, alerts: Sequence[Alert]) -> list[Alert]:
     found = {
         alert.key: alert
         for alert in alerts
-        if alert.state in incidents.OPEN and policy.matches(silence.matcher, alert)
+        if alert.state in alert_query.OPEN and policy.matches(silence.matcher, alert)
     }
     return list(found.values())
 

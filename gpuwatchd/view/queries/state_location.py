@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from gpuwatchd.core import directories, typed
+from gpuwatchd.core import decoding, directories
 from gpuwatchd.core.errors import NotAllowed, StoreError
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def runs(directory: Path) -> bool:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(handle, "rb") as file:  # noqa: PTH123 - a descriptor
-            return alive(typed.decode(file.read(_MAX_BYTES), _Head))
+            return alive(decoding.decode(file.read(_MAX_BYTES), _Head))
     except (OSError, msgspec.MsgspecError, RecursionError):
         return False
 

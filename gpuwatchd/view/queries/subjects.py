@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Subject
 from gpuwatchd.store.live import LiveDevice, LiveProcess
-from gpuwatchd.view.queries import current_state, incidents
+from gpuwatchd.view.queries import alert_query, current_state
 from gpuwatchd.view.query import Query, plain
 
 if TYPE_CHECKING:
@@ -178,8 +178,8 @@ def _named_subject(
 
 def _alert(view: View, target: str) -> NamedSubject:
     try:
-        found = incidents.gather(0.0, only_open=False)
-        alert = incidents.pick(found.alerts, target)
+        found = alert_query.gather(0.0, only_open=False)
+        alert = alert_query.pick(found.alerts, target)
     except GpuwatchdError as error:
         raise GpuwatchdError(
             f"no GPU, no process on one and no alert {target[:64]!r}: {error.message}",
@@ -188,7 +188,7 @@ def _alert(view: View, target: str) -> NamedSubject:
         ) from error
     live = next((subject for subject in every(view) if subject.subject == alert.subject), None)
     word = found.user_label(alert)
-    if live is not None and alert.kind == "leak" and alert.state in incidents.OPEN:
+    if live is not None and alert.kind == "leak" and alert.state in alert_query.OPEN:
         return live._replace(alert=alert, word=word)
     uid = alert.subject.device_uid
     item = next((one for one in view.devices if one.device.uid == uid), None)
@@ -208,6 +208,6 @@ def _alert(view: View, target: str) -> NamedSubject:
     )
 
 
-def _process_of(found: incidents.Incidents, alert: Alert) -> ProcessInfo | None:
+def _process_of(found: alert_query.Incidents, alert: Alert) -> ProcessInfo | None:
     process = alert.subject.process
     return None if process is None else found.infos.get(process)

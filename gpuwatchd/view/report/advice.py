@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import OUT_OF_MEMORY
-from gpuwatchd.view.queries.incidents import OPEN
+from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import incident, quality
 from gpuwatchd.view.report.incident import Stake, ranked
 from gpuwatchd.view.text import cost_text

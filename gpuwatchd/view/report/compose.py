@@ -8,8 +8,8 @@ from gpuwatchd import __version__
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.view.answers import envelope
-from gpuwatchd.view.queries.incidents import OPEN
-from gpuwatchd.view.report import advice, cards, quality, tables
+from gpuwatchd.view.queries.alert_query import OPEN
+from gpuwatchd.view.report import advice, finding_cards, quality, tables
 from gpuwatchd.view.report.document import Document, Figure, Figures, Says, Section, Step, Steps
 from gpuwatchd.view.text import verdict_text
 
@@ -36,7 +36,7 @@ def document(period: Period) -> Document:
         Section(key="summary", title="Summary", blocks=tuple(_summary(period))),
         Section(key="advice", title="What to do first", blocks=tuple(_advice(period))),
         Section(key="findings", title="Findings", blocks=tuple(_findings(period))),
-        Section(key="gpus", title="GPUs", blocks=tuple(cards.gpus(period))),
+        Section(key="gpus", title="GPUs", blocks=tuple(finding_cards.gpus(period))),
         Section(key="who", title="Who", blocks=tuple(tables.who(period))),
         Section(key="cost", title="Cost", blocks=tuple(tables.costs(period))),
         Section(key="held", title="Idle memory", blocks=tuple(tables.held(period))),
@@ -225,7 +225,7 @@ def _findings(period: Period) -> Iterator[Block]:
     if not period.alerts:
         yield Says(text="No incident in this period.", tone="good")
     for incident in period.told:
-        yield cards.finding(period, incident)
+        yield finding_cards.finding(period, incident)
     told = {id(incident.alert) for incident in period.told}
     rest = [alert for alert in period.alerts if id(alert) not in told]
     if rest:

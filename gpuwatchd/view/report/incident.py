@@ -13,7 +13,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.core.model import Finding, ProcessInfo
 from gpuwatchd.core.model.findings import STALE_S
-from gpuwatchd.view.queries.incidents import OPEN
+from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import document, report_charts
 from gpuwatchd.view.text import verdict_text
 from gpuwatchd.view.text.alert_details import AlertRecord

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.core.errors import GpuwatchdError, StoreError, StoreNewer
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.queries import cost_entries, current_state, incidents, user_filter
+from gpuwatchd.view.queries import alert_query, cost_entries, current_state, user_filter
 from gpuwatchd.view.report import incident, report_charts, usage
 from gpuwatchd.view.report.quality import Quality
 from gpuwatchd.view.report.quality import data_quality as quality_of
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.core.model import Alert, Device, Holding, ProcessInfo
     from gpuwatchd.store.reader import Reader
+    from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.queries.cost_entries import Bill
     from gpuwatchd.view.queries.current_state import View
-    from gpuwatchd.view.queries.incidents import Incidents
     from gpuwatchd.view.query import Query
     from gpuwatchd.view.report.incident import Incident
     from gpuwatchd.view.report.usage import DeviceUse, Holder
@@ -117,7 +117,7 @@ class Period:
 
 def _incidents(asked: Asked) -> Incidents:
     try:
-        return incidents.gather(asked.since_s, only_open=False)
+        return alert_query.gather(asked.since_s, only_open=False)
     except GpuwatchdError as error:
         if error.page != "errors#no-history":
             raise

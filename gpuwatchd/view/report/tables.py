@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
-from gpuwatchd.view.queries.incidents import OPEN
+from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import document, usage
 from gpuwatchd.view.report import quality as known
 from gpuwatchd.view.report.document import Facts, Says, Table

@@ -10,7 +10,7 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.view import blocks
-from gpuwatchd.view.queries import incidents
+from gpuwatchd.view.queries import alert_query
 from gpuwatchd.view.text import delivery_text, verdict_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Decision, Delivery
     from gpuwatchd.view.blocks import Page, Part
-    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.query import Query
 
 _MOST = 30
@@ -163,7 +163,7 @@ def _group(alert: Alert, found: Incidents) -> str:
     others = [
         one.code
         for one in found.alerts
-        if one.group == alert.group and one.key != alert.key and one.state in incidents.OPEN
+        if one.group == alert.group and one.key != alert.key and one.state in alert_query.OPEN
     ]
     of = alert.group.replace(":", " ", 1)
     return f"{of}, with {', '.join(others)}" if others else of

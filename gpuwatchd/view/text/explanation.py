@@ -9,7 +9,7 @@ from gpuwatchd.core import text
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import is_leak
 from gpuwatchd.view import blocks
-from gpuwatchd.view.queries import cost_entries, evidence, history_query, subjects
+from gpuwatchd.view.queries import cost_entries, history_query, remeasure, subjects
 from gpuwatchd.view.text import (
     explanation_context,
     explanation_curve,
@@ -66,7 +66,7 @@ def case_about(
     now_s = view.taken_at_s
     if over and meant.finding is not None:
         now_s = meant.finding.judged_at_s
-    found = evidence.gather(_wanted(meant, now_s), loaded.config.detection)
+    found = remeasure.gather(_wanted(meant, now_s), loaded.config.detection)
     warnings = [("no-series", found)] if isinstance(found, str) else []
     return ExplanationInput(
         view=view,
@@ -99,7 +99,7 @@ def _deliveries(meant: NamedSubject) -> tuple[Delivery, ...]:
     )
 
 
-def _wanted(meant: NamedSubject, until_s: float) -> evidence.Wanted:
+def _wanted(meant: NamedSubject, until_s: float) -> remeasure.Wanted:
     finding = meant.finding
     others = sum(
         process.finding.rate_bytes_per_s or 0.0
@@ -108,7 +108,7 @@ def _wanted(meant: NamedSubject, until_s: float) -> evidence.Wanted:
         and is_leak(process.finding)
         and process.info.key != meant.subject.process
     )
-    return evidence.Wanted(
+    return remeasure.Wanted(
         subject=meant.subject,
         device=meant.item.device,
         info=None if meant.process is None else meant.process.info,

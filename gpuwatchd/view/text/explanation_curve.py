@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
-from gpuwatchd.view.queries.evidence import Evidence, kept, slows
+from gpuwatchd.view.queries.remeasure import Evidence, kept, slows
 from gpuwatchd.view.text import device_facts, verdict_text
 
 if TYPE_CHECKING:

@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.web.pages import (
-    alerts,
-    idle_memory,
-    legend,
-    overview,
-    picture,
-    predict,
-    process,
-)
+from gpuwatchd.web.pages import alerts, chart, idle_memory, legend, overview, predict, process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +22,7 @@ ANSWERS: Final[dict[str, Callable[[Query, Mapping[str, str]], PageAnswer]]] = {
     "gpu": process.gpu,
     "process": process.process,
     "evidence": process.evidence,
-    "picture": picture.picture,
+    "picture": chart.picture,
     "alerts": alerts.alerts,
     "alert": alerts.alert,
     "held": idle_memory.idle_memory,

@@ -1,4 +1,4 @@
-// Alerts, open and past, and what is snoozed; all about one of them.
+// Alerts, open, past and snoozed; and all about one.
 
 import { h } from "./dom.js";
 import { badge } from "./frame.js";

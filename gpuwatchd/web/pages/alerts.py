@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import text
 from gpuwatchd.view.answers.base import Shape
-from gpuwatchd.view.queries import current_state, incidents, silence_changes
+from gpuwatchd.view.queries import alert_query, current_state, silence_changes
 from gpuwatchd.view.text import alert_details, badges, verdict_text
 from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined, mark
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuwatchd.core.model import Alert, Silence
-    from gpuwatchd.view.queries.incidents import Incidents
+    from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.query import Query
 
 _DAYS: Final = {"1d": 1, "7d": 7, "30d": 30}
@@ -91,7 +91,7 @@ def alerts(query: Query, parameters: Mapping[str, str]) -> AlertList:
     now_s = time.time()
     since = parameters.get("since", "")
     since = since if since in _DAYS else "7d"
-    gathered = incidents.gather(now_s - _DAYS[since] * _DAY_S, only_open=False)
+    gathered = alert_query.gather(now_s - _DAYS[since] * _DAY_S, only_open=False)
     chosen = [alert for alert in gathered.alerts if gathered.wanted(query, alert)]
     rows = [row(alert, gathered, now_s) for alert in chosen]
     past = [each for each in rows if not each.open]
@@ -112,8 +112,8 @@ def alerts(query: Query, parameters: Mapping[str, str]) -> AlertList:
 def alert(query: Query, parameters: Mapping[str, str]) -> AlertPage:
     """Return everything about the alert that ``id`` names."""
     view = current_state.load_view(query)
-    gathered = incidents.gather(0.0, only_open=False)
-    chosen = incidents.pick(gathered.alerts, parameters.get("id", ""))
+    gathered = alert_query.gather(0.0, only_open=False)
+    chosen = alert_query.pick(gathered.alerts, parameters.get("id", ""))
     story = alert_details.load(query, chosen, gathered)
     return AlertPage(
         page=frame(view),
@@ -132,7 +132,7 @@ def row(alert: Alert, gathered: Incidents, now_s: float) -> AlertRow:
         id=alert.code,
         key=text.clean(alert.key),
         opened=str(round(alert.opened_at_s * 1000)),
-        open=alert.state in incidents.OPEN,
+        open=alert.state in alert_query.OPEN,
         badge=mark(badges.alert(alert)),
         state=joined([state]),
         when=joined([when]),

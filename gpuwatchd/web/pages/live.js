@@ -2,7 +2,7 @@
 
 import * as alerts from "./alerts.js";
 import * as gpu from "./gpu.js";
-import * as held from "./held.js";
+import * as held from "./idle_memory.js";
 import * as help from "./help.js";
 import * as overview from "./overview.js";
 import * as predict from "./predict.js";

@@ -8,14 +8,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import current_state
-from gpuwatchd.view.text import (
-    badges,
-    cards,
-    device_facts,
-    process_facts,
-    status,
-    verdict_text,
-)
+from gpuwatchd.view.text import badges, cards, device_facts, process_facts, status, verdict_text
 from gpuwatchd.web.pages import parts
 
 if TYPE_CHECKING:

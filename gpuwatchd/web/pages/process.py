@@ -12,7 +12,7 @@ from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers import explanation as shapes
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.blocks import Page
-from gpuwatchd.view.queries import cost_entries, current_state, incidents, subjects
+from gpuwatchd.view.queries import alert_query, cost_entries, current_state, subjects
 from gpuwatchd.view.text import (
     badges,
     cards,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Device
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.profiles import Run
+    from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.queries.current_state import View
-    from gpuwatchd.view.queries.incidents import Incidents
     from gpuwatchd.view.query import Query
 
 _MOST_RUNS = 20
@@ -197,7 +197,7 @@ def evidence(query: Query, parameters: Mapping[str, str]) -> EvidencePage:
         past=tuple(
             alerts.row(alert, mine, now_s)
             for alert in mine.alerts[:_MOST_ALERTS]
-            if alert.state not in incidents.OPEN
+            if alert.state not in alert_query.OPEN
         ),
     )
 
@@ -205,9 +205,9 @@ def evidence(query: Query, parameters: Mapping[str, str]) -> EvidencePage:
 def _alerts(live: LiveProcess) -> Incidents:
     """Return the alerts of a process, the newest first; none where nothing is recorded."""
     try:
-        known = incidents.gather(0.0, only_open=False)
+        known = alert_query.gather(0.0, only_open=False)
     except GpuwatchdError:
-        return incidents.Incidents()
+        return alert_query.Incidents()
     known.alerts = [alert for alert in known.alerts if alert.subject.process == live.info.key]
     return known
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from gpuwatchd.core import text, typed
+from gpuwatchd.core import decoding, text
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Message, Value
 from gpuwatchd.notify import plain_text
@@ -472,7 +472,7 @@ class Shown:
         if self._path is None:
             return None
         try:
-            return typed.decode(self._path.read_bytes(), _Kept)
+            return decoding.decode(self._path.read_bytes(), _Kept)
         except (OSError, msgspec.MsgspecError):
             return None
 

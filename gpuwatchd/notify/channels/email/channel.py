@@ -20,7 +20,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gpuwatchd.charts import child_process
+from gpuwatchd.charts import drawing_process
 from gpuwatchd.core import text
 from gpuwatchd.core.config import expanded
 from gpuwatchd.core.errors import NotifyError
@@ -214,7 +214,7 @@ class EmailNotifier:
         except NotifyError as error:
             return Availability(ok=False, reason=error.message, hint=error.hint)
         pictures = (
-            "" if not self._chart or child_process.available() else f"; {child_process.MISSING}"
+            "" if not self._chart or drawing_process.available() else f"; {drawing_process.MISSING}"
         )
         return Availability(
             ok=True, reason=f"{self._where} ({self._security}) to {', '.join(self._to)}{pictures}"
@@ -236,8 +236,8 @@ class EmailNotifier:
         password = self._password()
         image: bytes | None = None
         if self._chart and message.chart is not None:
-            most_s = min(child_process.DEADLINE_S, 0.25 * self.timeout_s)
-            image = child_process.draw(message.chart, deadline_s=most_s)
+            most_s = min(drawing_process.DEADLINE_S, 0.25 * self.timeout_s)
+            image = drawing_process.draw(message.chart, deadline_s=most_s)
         failure, refused = self._attempt(message, password, image, ends_s)
         if image is not None and isinstance(failure, _TooBigError):
             failure, refused = self._attempt(message, password, None, ends_s)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LOOKS
-from gpuwatchd.view.queries.incidents import OPEN
+from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import document, incident, tables
 from gpuwatchd.view.report.document import Card, Facts, Says, Shown
 from gpuwatchd.view.text import alert_details, badges, cost_text, delivery_text, verdict_text

@@ -15,7 +15,7 @@ from gpuwatchd.view.answers.program import CheckShape
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.config import Config, Loaded
     from gpuwatchd.service.runner import Runner
     from gpuwatchd.store.live import LiveState

@@ -1,4 +1,4 @@
-"""What policy is told, and what it answers: rules, local time, routes. Values without behaviour."""
+"""What policy is told, and what it answers: rules, local time, routes. Values only."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import msgspec
 
 from gpuwatchd.charts import text_description
 from gpuwatchd.charts.chart_model import Curve, Forecast, Order, Picture
-from gpuwatchd.core import child_process, extras, text
+from gpuwatchd.core import extras, run_program, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,7 +136,7 @@ def ask(
     except OSError as error:
         return None, str(error)
     try:
-        answer = child_process.ask(
+        answer = run_program.ask(
             [sys.executable, *program],
             order,
             environ=environment(os.environ, folder),

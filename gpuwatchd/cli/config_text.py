@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.cli import ruleset
+from gpuwatchd.cli import rules_text
 from gpuwatchd.core import text, units
 from gpuwatchd.core.config import Config, OverrideSection, Seconds, Section, Size, expanded
 from gpuwatchd.core.config import schema as config_sections
@@ -177,7 +177,7 @@ def consequences(settings: Config) -> list[str]:
         *_thresholds(settings),
         *_windows(settings),
         *_policy(settings),
-        *ruleset.notes(settings),
+        *rules_text.notes(settings),
     ]
 
 
@@ -230,7 +230,7 @@ def _policy(settings: Config) -> Iterator[str]:
 
 def problems(settings: Config) -> list[str]:
     """Return what cannot work, one sentence each: unknown names, incomplete or unsafe channels."""
-    from gpuwatchd.analysis.frameworks import addresses  # noqa: PLC0415
+    from gpuwatchd.analysis.frameworks import engine_addresses  # noqa: PLC0415
     from gpuwatchd.collect import SOURCES, selection  # noqa: PLC0415
 
     texts = [
@@ -240,25 +240,25 @@ def problems(settings: Config) -> list[str]:
     ]
     if "replay" in settings.sources.enabled and not settings.sources.replay.file:
         texts.append("[sources.replay] file: not set, and the source replay is enabled")
-    texts += ruleset.problems(settings)
-    used = ruleset.used_channels(settings)
+    texts += rules_text.problems(settings)
+    used = rules_text.used_channels(settings)
     if "email" in used:
         texts += _email(settings)
     if "command" in used and not settings.notify.command.argv:
-        place = ruleset.place_of(settings, "command")
+        place = rules_text.place_of(settings, "command")
         texts.append(f"[notify.command] argv: empty, and the channel command is in use{place}")
     if "chat" in used and settings.notify.chat.urls_file:
         texts += _chat(settings)
     if settings.act.checkpoint == "command" and not settings.act.argv:
         texts.append('[act] argv: empty, and checkpoint is "command"')
-    return [*texts, *addresses.misread(settings.endpoints.urls)]
+    return [*texts, *engine_addresses.misread(settings.endpoints.urls)]
 
 
 def _chat(settings: Config) -> Iterator[str]:
-    from gpuwatchd.notify.channels import chat as addresses  # noqa: PLC0415
+    from gpuwatchd.notify.channels import chat  # noqa: PLC0415
 
     try:
-        addresses.load(settings.notify.chat.urls_file)
+        chat.load(settings.notify.chat.urls_file)
     except NotifyError as error:
         yield f"[notify.chat] {error.message}" + (f"; {error.hint}" if error.hint else "")
 
@@ -267,7 +267,7 @@ def _email(settings: Config) -> Iterator[str]:
     section = settings.notify.email
     for key, value in (("host", section.host), ("to", section.to)):
         if not value:
-            place = ruleset.place_of(settings, "email")
+            place = rules_text.place_of(settings, "email")
             yield f"[notify.email] {key}: empty, and the channel email is in use{place}"
     if section.security == "none" and section.host and section.host not in _LOOPBACK:
         yield f'[notify.email] security: "none" is refused for {section.host}'

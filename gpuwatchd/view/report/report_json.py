@@ -9,7 +9,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.view.answers import alerts, base, charts, costs, current, report
 from gpuwatchd.view.answers.base import LONGEST, fill, finite, maybe
 from gpuwatchd.view.answers.envelope import answer_of
-from gpuwatchd.view.queries.incidents import OPEN
+from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import advice, compose, incident, usage
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.global_flags import Globals
 
 _SWITCHES = {
     "--json": "json",

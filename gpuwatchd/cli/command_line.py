@@ -10,7 +10,7 @@ import click
 
 from gpuwatchd import __version__
 from gpuwatchd.cli import COMMANDS, exits, options
-from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:

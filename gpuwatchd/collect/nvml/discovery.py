@@ -23,7 +23,7 @@ from gpuwatchd.collect.nvml.calls import (
     placeholder,
     state_of,
 )
-from gpuwatchd.collect.nvml.system import nvml_address, pci_address
+from gpuwatchd.collect.nvml.driver_files import nvml_address, pci_address
 from gpuwatchd.core.model import Device
 from gpuwatchd.core.text import clean
 

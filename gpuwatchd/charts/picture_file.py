@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.charts import child_process
+from gpuwatchd.charts import drawing_process
 from gpuwatchd.charts.matplotlib_renderer import MOST_PANELS, fits
 from gpuwatchd.core import extras
 from gpuwatchd.core.errors import GpuwatchdError
@@ -27,7 +27,7 @@ def draw(order: Order, *, deadline_s: float = DEADLINE_S) -> bytes:
     GpuwatchdError
         Without Matplotlib, without room for the panels, or when it could not be drawn in time.
     """
-    if not child_process.available():
+    if not drawing_process.available():
         raise GpuwatchdError(
             "a file needs the extra charts, which is not installed",
             hint=extras.install("charts"),
@@ -47,7 +47,7 @@ def draw(order: Order, *, deadline_s: float = DEADLINE_S) -> bytes:
             hint="leave out --size, or choose fewer with --gpu or --pid",
             page="errors#no-picture",
         )
-    drawn, why = child_process.ask(PROGRAM, msgspec.json.encode(order), deadline_s=deadline_s)
+    drawn, why = drawing_process.ask(PROGRAM, msgspec.json.encode(order), deadline_s=deadline_s)
     if drawn is None or not drawn.startswith(_BEGINS[order.form]):
         raise GpuwatchdError(
             f"the picture could not be drawn: {why or 'what came is no picture'}",
