@@ -1,41 +1,43 @@
-"""``gpuwatchctl``: one verb is one file here and one line in ``COMMANDS``."""
+"""``gpuwatchctl``: one verb is one file in ``verbs`` and one line in ``PAGES``."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-COMMANDS: dict[str, str] = {
-    "status": "gpuwatchd.cli.verbs.status:command",
-    "watch": "gpuwatchd.cli.verbs.watch:command",
-    "top": "gpuwatchd.cli.verbs.top:command",
-    "predict": "gpuwatchd.cli.verbs.predict:command",
-    "explain": "gpuwatchd.cli.verbs.explain:command",
-    "zombies": "gpuwatchd.cli.verbs.zombies:command",
-    "plot": "gpuwatchd.cli.verbs.plot:command",
-    "history": "gpuwatchd.cli.verbs.history:command",
-    "report": "gpuwatchd.cli.verbs.report:command",
-    "alerts": "gpuwatchd.cli.verbs.alerts:command",
-    "snooze": "gpuwatchd.cli.verbs.snooze:command",
-    "feedback": "gpuwatchd.cli.verbs.feedback:command",
-    "cost": "gpuwatchd.cli.verbs.cost:command",
-    "checkpointed": "gpuwatchd.cli.verbs.checkpointed:command",
-    "analyze": "gpuwatchd.cli.verbs.analyze:command",
-    "backtest": "gpuwatchd.cli.verbs.backtest:command",
-    "web": "gpuwatchd.cli.verbs.web:command",
-    "doctor": "gpuwatchd.cli.verbs.doctor:command",
-    "ask-checkpoint": "gpuwatchd.cli.verbs.ask_checkpoint:command",
-    "release": "gpuwatchd.cli.verbs.release:command",
-    "config": "gpuwatchd.cli.verbs.config:command",
-    "policy": "gpuwatchd.cli.verbs.policy:command",
-    "notify": "gpuwatchd.cli.verbs.notify:command",
-    "check": "gpuwatchd.cli.verbs.check:command",
-    "service": "gpuwatchd.cli.verbs.service:command",
-    "demo": "gpuwatchd.cli.verbs.demo:command",
-    "docs": "gpuwatchd.cli.verbs.docs:command",
-    "schema": "gpuwatchd.cli.verbs.schema:command",
-    "completion": "gpuwatchd.cli.verbs.completion:command",
+PAGES: dict[str, str] = {
+    "status": "understand-a-verdict",
+    "watch": "understand-a-verdict",
+    "top": "see-it",
+    "predict": "understand-a-verdict",
+    "explain": "understand-a-verdict",
+    "zombies": "find-idle-memory",
+    "plot": "see-it#pictures",
+    "history": "storage",
+    "report": "report",
+    "alerts": "be-warned",
+    "snooze": "quiet",
+    "feedback": "teach-it-your-programs",
+    "cost": "what-it-costs",
+    "checkpointed": "what-it-costs",
+    "analyze": "analyse-a-log",
+    "backtest": "backtest-your-settings",
+    "web": "live-page",
+    "doctor": "troubleshoot",
+    "ask-checkpoint": "be-warned",
+    "release": "run-the-service#letting-go-of-the-gpus",
+    "config": "config",
+    "policy": "rules",
+    "notify": "be-warned",
+    "check": "nagios",
+    "service": "run-the-service",
+    "demo": "first-leak",
+    "docs": "index",
+    "schema": "use-the-json",
+    "completion": "install#completion",
 }
+"""Verb -> the page of the documentation that its help ends with, in the order of the help."""
+COMMANDS = {verb: f"{__name__}.verbs.{verb.replace('-', '_')}:command" for verb in PAGES}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import COMMANDS, exits, options
+from gpuwatchd.cli import COMMANDS, PAGES, exits, options
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -98,15 +98,8 @@ def load(name: str) -> click.Command:
             command: click.Command = registry.load(COMMANDS, name)
         except AttributeError as error:
             raise ImportError(str(error)) from error
-        _loaded[name] = options.add_globals(command)
-        options.name_page(command, name)
+        _loaded[name] = options.add_globals(command, PAGES.get(name, "cli"))
     return _loaded[name]
-
-
-def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001
-    if value and not ctx.resilient_parsing:
-        click.echo(f"{NAME} {__version__}")
-        ctx.exit()
 
 
 @click.group(
@@ -116,10 +109,7 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # no
     context_settings={"max_content_width": 80},
     epilog=options.examples("status", "analyze training.csv"),
 )
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
-    help="Show the version.",
-)  # fmt: skip
+@click.version_option(__version__, message=f"{NAME} %(version)s", help="Show the version.")
 @click.pass_context
 def program(ctx: click.Context) -> int:
     """Watch GPU memory: who leaks, how fast, and when it will be full."""
@@ -131,11 +121,6 @@ def program(ctx: click.Context) -> int:
 
 
 options.add_globals(program)
-
-
-_NO_VERB: tuple[type[Exception], ...] = tuple(
-    kind for kind in [getattr(click.exceptions, "NoArgsIsHelpError", None)] if kind is not None
-)
 
 
 def _verbs_of(ctx: click.Context | None) -> str:
@@ -161,7 +146,9 @@ def call(arguments: list[str]) -> int:
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else NAME
         message = error.format_message().replace("\n", " ")
-        if message.startswith("Missing command") or isinstance(error, _NO_VERB):
+        if message.startswith("Missing command") or isinstance(
+            error, click.exceptions.NoArgsIsHelpError
+        ):
             # The library would say its whole help in one line.
             message = f"which verb? {_verbs_of(error.ctx)}"
         return exits.fail(arguments, error, message, f"{path} --help", exits.USAGE)

@@ -15,7 +15,8 @@ from gpuwatchd.view.queries import state_location
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.store.live import LiveState
+    from gpuwatchd.core.model import ProcessInfo
+    from gpuwatchd.store.live import LiveDevice
 
 VARIABLE = "_GPUWATCHCTL_COMPLETE"
 NAMES_ONLY = "words_complete"
@@ -33,26 +34,26 @@ class Words(FishComplete):
 
 
 def answer(arguments: list[str]) -> int:
-    """Answer TAB and return 0: whatever breaks, nobody's line is spoilt by an error.
-
-    Parameters
-    ----------
-    arguments
-        Those of the process; the line itself is in the environment.
-    """
+    """Answer TAB; the line is in the environment. Whatever breaks, no error spoils it."""
     from gpuwatchd.cli import command_line  # noqa: PLC0415 - it takes its completions from here
 
     add_completion_class(Words)
-    try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # noqa: PTH123
-            command_line.call(arguments)
-    except (Exception, SystemExit):  # noqa: BLE001 - an incomplete line may be wrong in any way
-        return 0
+    with (
+        contextlib.suppress(Exception, SystemExit),  # an incomplete line may be wrong in any way
+        open(os.devnull, "w") as nowhere,  # noqa: PTH123
+        contextlib.redirect_stderr(nowhere),
+    ):
+        command_line.call(arguments)
     return 0
 
 
-def _state() -> LiveState | None:
-    return live.read(state_location.runtime_dir())
+def _devices() -> tuple[LiveDevice, ...]:
+    state = live.read(state_location.runtime_dir())
+    return state.devices if state is not None else ()
+
+
+def _processes() -> list[ProcessInfo]:
+    return [process.info for item in _devices() for process in item.processes or ()]
 
 
 def _offer(pairs: Iterable[tuple[str, str]], incomplete: str) -> list[CompletionItem]:
@@ -66,65 +67,38 @@ def _offer(pairs: Iterable[tuple[str, str]], incomplete: str) -> list[Completion
 
 def gpus(incomplete: str) -> list[CompletionItem]:
     """Return the indices (and, once a letter is typed, the UUIDs) of the GPUs."""
-    state = _state()
-    devices = [item.device for item in state.devices] if state is not None else []
+    devices = [item.device for item in _devices()]
     by_index = [(str(d.index), d.name) for d in devices if d.index is not None]
     return _offer([*by_index, *((d.uid, d.name) for d in devices if incomplete)], incomplete)
 
 
 def pids(incomplete: str) -> list[CompletionItem]:
     """Return the pids on any GPU."""
-    state = _state()
-    devices = state.devices if state is not None else ()
-    return _offer(
-        (
-            (str(process.info.key.pid), process.info.name)
-            for item in devices
-            for process in item.processes or ()
-        ),
-        incomplete,
-    )
+    return _offer(((str(info.key.pid), info.name) for info in _processes()), incomplete)
 
 
 def alert_keys(incomplete: str) -> list[CompletionItem]:
     """Return the ids (and, once a letter is typed, the keys) of the open alerts."""
-    state = _state()
+    state = live.read(state_location.runtime_dir())
     alerts = state.alerts if state is not None else ()
-    keys = alerts if incomplete else ()
-    return _offer(
-        (*((alert.code, alert.title) for alert in alerts), *((key.key, key.title) for key in keys)),
-        incomplete,
-    )
+    keys = [(alert.key, alert.title) for alert in alerts if incomplete]
+    return _offer([*((alert.code, alert.title) for alert in alerts), *keys], incomplete)
 
 
 def users(incomplete: str) -> list[CompletionItem]:
     """Return the users who have processes on a GPU, and "me"."""
-    state = _state()
-    pairs = (
-        (process.info.user, "")
-        for item in (state.devices if state is not None else ())
-        for process in item.processes or ()
-        if process.info.user
-    )
-    return _offer([("me", "your own"), *sorted(set(pairs))], incomplete)
+    names = sorted({info.user for info in _processes() if info.user})
+    return _offer([("me", "your own"), *((name, "") for name in names)], incomplete)
 
 
-def settings(incomplete: str, sections: Sequence[str] = ()) -> list[CompletionItem]:
-    """Return the keys of the configuration, each with "=", its default as help.
-
-    Parameters
-    ----------
-    incomplete
-        What is typed so far; section and key, or the key alone.
-    sections
-        Only these; all when empty.
-    """
+def settings(incomplete: str, sections: Sequence[str]) -> list[CompletionItem]:
+    """Return the keys of some sections, each with "=", with its default as help."""
     if "=" in incomplete:
         return []  # a value is anybody's guess
     known = [
         (key, str(default))
         for key, default in config.keys()  # noqa: SIM118 - a function, not a dict
-        if not sections or key.partition(".")[0] in sections
+        if key.partition(".")[0] in sections
     ]
     short = ((key.partition(".")[2], default) for key, default in known) if incomplete else ()
     pairs = [(f"{key}=", default) for key, default in (*known, *short)]

@@ -12,48 +12,15 @@ from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from click.shell_completion import CompletionItem
 
-    _ToFloat = click.ParamType[float]
-    _ToText = click.ParamType[str]
+    _ParamType = click.ParamType[Any]
 else:
-    # Generic for the type checker only: click 8.1 has no parameter.
-    _ToFloat = _ToText = click.ParamType
+    # Generic for the type checker only: click 8.3 has no parameter.
+    _ParamType = click.ParamType
 
-PAGES = {
-    "status": "understand-a-verdict",
-    "watch": "understand-a-verdict",
-    "top": "see-it",
-    "predict": "understand-a-verdict",
-    "explain": "understand-a-verdict",
-    "zombies": "find-idle-memory",
-    "plot": "see-it#pictures",
-    "history": "storage",
-    "report": "report",
-    "alerts": "be-warned",
-    "snooze": "quiet",
-    "feedback": "teach-it-your-programs",
-    "cost": "what-it-costs",
-    "checkpointed": "what-it-costs",
-    "ask-checkpoint": "be-warned",
-    "analyze": "analyse-a-log",
-    "backtest": "backtest-your-settings",
-    "web": "live-page",
-    "doctor": "troubleshoot",
-    "release": "run-the-service#letting-go-of-the-gpus",
-    "config": "config",
-    "policy": "rules",
-    "notify": "be-warned",
-    "check": "nagios",
-    "service": "run-the-service",
-    "demo": "first-leak",
-    "docs": "index",
-    "schema": "use-the-json",
-    "completion": "install#completion",
-}
-"""The page that the help of a verb ends with; of one that is not here, the command line's."""
 _DOCS = "Documentation: gpuwatchctl docs "
 
 
@@ -89,6 +56,13 @@ def _complete(
     return offer
 
 
+def complete_from(
+    words: Callable[[], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem | str]]:
+    """Return what offers those of some words that begin with what is typed."""
+    return lambda _ctx, _param, start: [word for word in words() if word.startswith(start)]
+
+
 complete_gpu = _complete("gpus")
 complete_pid = _complete("pids")
 complete_key = _complete("alert_keys")
@@ -117,17 +91,17 @@ def global_options() -> list[click.Option]:
     ]  # fmt: skip
 
 
-def add_globals(command: click.Command) -> click.Command:
-    """Give a verb (and the verbs below it) the global flags that it does not define itself."""
+def add_globals(command: click.Command, page: str = "cli") -> click.Command:
+    """Give a verb, and those below it, the global flags that it lacks and the page of its help."""
     taken = {name for param in command.params for name in param.opts}
     command.params.extend(o for o in global_options() if not taken.intersection(o.opts))
     if command.add_help_option:
         command.add_help_option = False  # ours is the same in every context
         click.help_option("-h", "--help")(command)
     command.context_settings.setdefault("max_content_width", 80)
-    if isinstance(command, click.Group):
-        for child in command.commands.values():
-            add_globals(child)
+    command.epilog = (command.epilog or "").replace(f"{_DOCS}cli", f"{_DOCS}{page}")
+    for child in command.commands.values() if isinstance(command, click.Group) else ():
+        add_globals(child, page)
     return command
 
 
@@ -140,62 +114,38 @@ def examples(*lines: str) -> str:
     return f"\b\nExamples:\n{body}\n\n{_DOCS}cli"
 
 
-def name_page(command: click.Command, verb: str) -> None:
-    """Let the help of a verb, and of those below it, end with the verb's own page."""
-    if command.epilog and verb in PAGES:
-        command.epilog = command.epilog.replace(f"{_DOCS}cli", f"{_DOCS}{PAGES[verb]}")
-    if isinstance(command, click.Group):
-        for child in command.commands.values():
-            name_page(child, verb)
+class Parsed(_ParamType):
+    """What ``read`` makes of a text; its ValueError says what is wrong with that."""
 
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
 
-class Instant(_ToFloat):
-    """ISO 8601, ``today``, ``yesterday`` or a duration meaning "ago" -> epoch seconds."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return epoch seconds."""
-        if isinstance(value, float):
-            return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what the text means; what is no text is converted already."""
         try:
-            return units.parse_instant(str(value), now_s=time.time())
+            return self._read(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class Span(_ToFloat):
-    """A duration such as ``15m`` -> seconds, more than zero."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return seconds."""
-        if isinstance(value, float):
-            return value
-        try:
-            seconds = units.parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if seconds <= 0:
-            self.fail("must be more than zero", param, ctx)
-        return seconds
+def _span(words: str) -> float:
+    seconds = units.parse_duration(words)
+    if seconds <= 0:
+        raise ValueError("must be more than zero")
+    return seconds
 
 
-class _Who(_ToText):
-    name = "name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        who = str(value)
-        if not who.strip():
-            self.fail("names no user: write a name, a glob, a number, or me", param, ctx)
-        return who
+def _who(words: str) -> str:
+    if not words.strip():
+        raise ValueError("names no user: write a name, a glob, a number, or me")
+    return words
 
 
+INSTANT = Parsed("time", lambda words: units.parse_instant(words, now_s=time.time()))
+"""ISO 8601, ``today``, ``yesterday`` or a duration meaning "ago" -> epoch seconds."""
+SPAN = Parsed("duration", _span)
+"""A duration such as ``15m`` -> seconds, more than zero."""
 pid_option = click.option(
     "--pid",
     "pids",
@@ -207,7 +157,7 @@ pid_option = click.option(
 )
 user_option = click.option(
     "--user",
-    type=_Who(),
+    type=Parsed("name", _who),
     multiple=True,
     metavar="NAME",
     expose_value=False,

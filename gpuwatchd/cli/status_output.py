@@ -21,15 +21,7 @@ def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
 
     1 when no GPU could be read; 3 for a leak where ``exit_code`` asks for it.
     """
-    view = current_state.load_view(flags)
-    current_state.narrow(view, pids)
-    if flags.json:
-        from gpuwatchd.view.answers.current import Status, observed  # noqa: PLC0415 - Structs come with it
-
-        output.emit_json(observed(Status, view))
-    else:
-        whole, out = not pids and not flags.user, output.Out(flags)
-        status.show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide)
+    view = _show(flags, pids, again=False)
     return output.code_of(current_state.exit_code(view, flags, pids), findings=exit_code)
 
 
@@ -42,7 +34,7 @@ def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: 
     next_at_s = time.monotonic()
     while True:
         try:
-            _show(flags, pids)
+            _show(flags, pids, again=True)
         except GpuwatchdError as error:
             if done == 0:
                 raise
@@ -54,19 +46,20 @@ def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: 
         time.sleep(max(0.0, next_at_s - time.monotonic()))
 
 
-def _show(flags: Globals, pids: Sequence[int]) -> None:
-    if flags.json:
-        from gpuwatchd.view.answers.current import Watch  # noqa: PLC0415 - Structs come with it
-        from gpuwatchd.view.queries import live_answers  # noqa: PLC0415
-
-        output.emit_answered(live_answers.status(flags, pids, kind=Watch))
-        return
+def _show(flags: Globals, pids: Sequence[int], *, again: bool) -> current_state.View:
     view = current_state.load_view(flags)
     current_state.narrow(view, pids)
+    if flags.json:
+        from gpuwatchd.view.answers.current import Status, Watch, observed  # noqa: PLC0415 - Structs come with it
+
+        output.emit_json(observed(Watch if again else Status, view))
+        return view
     out = output.Out(flags)
-    if out.terminal and out.colour:
-        out.raw("\x1b[H\x1b[2J")  # home, and clear
-    out.line(time.strftime("%H:%M:%S"))
+    if again:
+        if out.terminal and out.colour:
+            out.raw("\x1b[H\x1b[2J")  # home, and clear
+        out.line(time.strftime("%H:%M:%S"))
     whole = not pids and not flags.user
     status.show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide)
     out.flush()
+    return view

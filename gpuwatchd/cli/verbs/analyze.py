@@ -18,7 +18,7 @@ from gpuwatchd.view.answers.history import Analyze, log_read
 from gpuwatchd.view.text import log_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.collect.logs.log_types import LogFile, LogOptions
@@ -38,10 +38,10 @@ _SKIPPED_SUFFIXES = {".md", ".png", ".svg", ".py", ".html"}
 _FAIL_RANK = {"info": 0, "warning": 1, "critical": 2}
 
 
-def _formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
+def _formats() -> Iterable[str]:
     from gpuwatchd.collect.logs.formats import FORMATS  # noqa: PLC0415
 
-    return [name for name in FORMATS if name.startswith(incomplete)]
+    return FORMATS
 
 
 @click.command(
@@ -49,9 +49,12 @@ def _formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 )
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=click.Path())
 @click.option(
-    "--format", "form", shell_complete=_formats, help="Format of the log; normally recognised."
+    "--format",
+    "form",
+    shell_complete=options.complete_from(_formats),
+    help="Format of the log; normally recognised.",
 )
-@click.option("--interval", type=options.Span(), help="Time between rows of a log without times.")
+@click.option("--interval", type=options.SPAN, help="Time between rows of a log without times.")
 @click.option("--tz", default="UTC", show_default=True, help="Zone of times without one.")
 @click.option("--date-order", type=click.Choice(["dmy", "mdy"]), help="How to read 04-03-2021.")
 @click.option(

@@ -35,7 +35,7 @@ Job = tuple["Path", "Device", tuple[float, float], "list[Trial]"]
     "backtest",
     epilog=options.examples("backtest --since 7d", "backtest --set confidence-threshold=0.9"),
 )
-@click.option("--since", type=options.Instant(), metavar="TIME", help="From when on (30d).")
+@click.option("--since", type=options.INSTANT, metavar="TIME", help="From when on (30d).")
 @click.option(
     "--set", "wishes", multiple=True, metavar="KEY=VALUE", shell_complete=options.complete_setting,
     help="Try this setting too, e.g. detection.confidence-threshold=0.9; repeatable.",

@@ -388,7 +388,7 @@ def _range(words: str | None, flag: str, mode: str) -> Range | None:
     "-t",
     "--timeout",
     "timeout_s",
-    type=options.Span(),
+    type=options.SPAN,
     default="10s",
     metavar="TIME",
     help="UNKNOWN after this (10s).",

@@ -31,7 +31,7 @@ _AHEAD_S = 60.0
 )
 @click.argument("pid", type=click.IntRange(min=1), shell_complete=options.complete_pid)
 @click.option(
-    "--at", "at_s", type=options.Instant(), metavar="TIME", help="When (now); 5m is 5 minutes ago."
+    "--at", "at_s", type=options.INSTANT, metavar="TIME", help="When (now); 5m is 5 minutes ago."
 )
 def command(pid: int, at_s: float | None) -> int:
     """Report that the job of PID has saved its work.

@@ -57,13 +57,13 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     default="demo",
     show_default=True,
     metavar="NAME",
-    shell_complete=lambda _ctx, _param, start: [n for n in SCENARIO_NAMES if n.startswith(start)],
+    shell_complete=options.complete_from(lambda: SCENARIO_NAMES),
     help=f"What happens: {', '.join(SCENARIO_NAMES)}.",
 )
 @click.option(
     "--duration",
     "duration_s",
-    type=options.Span(),
+    type=options.SPAN,
     default=DURATION_S,
     metavar="TIME",
     help="Simulated time to show, for example 90m (3h).",

@@ -28,7 +28,7 @@ _CHANNELS = click.argument(
     "channels",
     nargs=-1,
     metavar="[CHANNEL]...",
-    shell_complete=lambda _ctx, _param, start: [n for n in NOTIFIERS if n.startswith(start)],
+    shell_complete=options.complete_from(lambda: NOTIFIERS),
 )
 
 
@@ -185,7 +185,7 @@ def _configured(names: Sequence[str], example: str) -> Sequence[str]:
 @click.option(
     "--since",
     "since_s",
-    type=options.Instant(),
+    type=options.INSTANT,
     default="1d",
     show_default=True,
     metavar="TIME",

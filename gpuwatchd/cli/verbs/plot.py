@@ -58,8 +58,8 @@ def _size(_: click.Context, __: click.Parameter, words: str | None) -> tuple[int
     ),
 )
 @click.argument("gpus", nargs=-1, metavar="[GPU]...", shell_complete=options.complete_gpu)
-@click.option("--since", type=options.Instant(), metavar="TIME", help="From when on (24h).")
-@click.option("--until", type=options.Instant(), metavar="TIME", help="Until when (now).")
+@click.option("--since", type=options.INSTANT, metavar="TIME", help="From when on (24h).")
+@click.option("--until", type=options.INSTANT, metavar="TIME", help="Until when (now).")
 @options.pid_option
 @options.user_option
 @click.option(

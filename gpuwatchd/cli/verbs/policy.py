@@ -96,7 +96,7 @@ def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> 
 @click.option(
     "--at",
     "at_s",
-    type=options.Instant(),
+    type=options.INSTANT,
     metavar="TIME",
     help="As if it were then (when it fired).",
 )

@@ -41,7 +41,7 @@ _LET_GO = {"released", "asleep"}
     epilog=options.examples("release --for 10m", "release && sudo nvidia-smi -r", "release --end"),
 )
 @click.option(
-    "--for", "duration", type=options.Span(), default=DEFAULT_S, metavar="DURATION",
+    "--for", "duration", type=options.SPAN, default=DEFAULT_S, metavar="DURATION",
     help="For how long, 10s to 24h (10m); a second call extends it.",
 )  # fmt: skip
 @click.option(

@@ -11,13 +11,13 @@ from gpuwatchd.view.answers import schema
 from gpuwatchd.view.answers.program import SchemaName, Schemas
 
 
-def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the names of schemas."""
-    return [name for name in schema.NAMES if name.startswith(incomplete)]
-
-
 @click.command("schema", epilog=options.examples("schema", "schema status", "schema error"))
-@click.argument("name", required=False, metavar="[VERB]", shell_complete=complete)
+@click.argument(
+    "name",
+    required=False,
+    metavar="[VERB]",
+    shell_complete=options.complete_from(lambda: schema.NAMES),
+)
 def command(name: str | None) -> int:
     """Print the JSON Schema of what a verb answers with --json; without one, list them.
 

@@ -203,7 +203,7 @@ def _lines(state: ServiceState, now_s: float) -> list[str]:
     help="How many lines.",
 )  # fmt: skip
 @click.option("-f", "--follow", is_flag=True, help="Follow new lines.")
-@click.option("--since", type=options.Instant(), metavar="TIME", help="Not before this: 2h (ago).")
+@click.option("--since", type=options.INSTANT, metavar="TIME", help="Not before this: 2h (ago).")
 @click.option(
     "--level",
     type=click.Choice(["debug", "info", "warning", "error"]),

@@ -13,7 +13,7 @@ from gpuwatchd.cli import options, status_output
 @options.wide_option
 @options.exit_code_option
 @click.option(
-    "--watch", "watch_s", type=options.Span(), is_flag=False, flag_value="2s", metavar="[SECONDS]",
+    "--watch", "watch_s", type=options.SPAN, is_flag=False, flag_value="2s", metavar="[SECONDS]",
     help="Repeat every so many seconds (2).",
 )  # fmt: skip
 def command(pids: tuple[int, ...], exit_code: bool, watch_s: float | None) -> int:  # noqa: FBT001
