@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli.doctor import checks as checks_of
-from gpuwatchd.cli.doctor import environment, places
+from gpuwatchd.cli.doctor import gpus, places
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import EndpointsSection
 from gpuwatchd.core.model import Availability, Event, ServerReading
@@ -201,7 +201,7 @@ def told(checks: Iterable[Check]) -> list[tuple[str, str, str, str]]:
 
 
 def test_without_device_files_nothing_is_said(tmp_path: Path) -> None:
-    assert list(environment.device_files(tmp_path)) == []
+    assert list(gpus.device_files(tmp_path)) == []
 
 
 def test_files_that_may_not_be_opened_name_the_command(
@@ -210,11 +210,11 @@ def test_files_that_may_not_be_opened_name_the_command(
     (tmp_path / "dev").mkdir()
     for name in ("nvidiactl", "nvidia0", "nvidia1"):
         (tmp_path / "dev" / name).touch()
-    ((name, level, said, _),) = told(environment.device_files(tmp_path))
+    ((name, level, said, _),) = told(gpus.device_files(tmp_path))
     assert (name, level) == ("device files", "ok")
     assert "nvidia0" in said
     monkeypatch.setattr(os, "access", lambda path, _: not str(path).endswith("nvidia1"))
-    ((_, level, said, hint),) = told(environment.device_files(tmp_path))
+    ((_, level, said, hint),) = told(gpus.device_files(tmp_path))
     assert level == "warning"
     assert "nvidia1" in said
     assert "nvidia0" not in said
@@ -233,17 +233,17 @@ def test_hidepid_is_seen(
 ) -> None:
     _proc(tmp_path, options)
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert environment.hidden(tmp_path) is expected
-    ((_, level, said, hint),) = told(environment.processes(tmp_path))
+    assert gpus.hidden(tmp_path) is expected
+    ((_, level, said, hint),) = told(gpus.processes(tmp_path))
     assert level == ("warning" if expected else "ok")
     assert bool(hint) is expected
     assert ("guesses" in said) == (user != 0 and not expected)
 
 
 def test_without_proc_nothing_is_said_of_processes(tmp_path: Path) -> None:
-    assert environment.hidden(tmp_path) is None
-    assert list(environment.processes(tmp_path)) == []
-    assert list(environment.container(tmp_path)) == []
+    assert gpus.hidden(tmp_path) is None
+    assert list(gpus.processes(tmp_path)) == []
+    assert list(gpus.container(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_without_proc_nothing_is_said_of_processes(tmp_path: Path) -> None:
 )
 def test_a_container_is_told(namespace: str, inside: bool, tmp_path: Path) -> None:
     _proc(tmp_path, namespace=namespace)
-    answers = told(environment.container(tmp_path))
+    answers = told(gpus.container(tmp_path))
     assert bool(answers) is inside
     assert all("stay unnamed" in said for _, _, said, _ in answers)
 
@@ -262,11 +262,11 @@ def _state(**changes: Any) -> LiveState:
 
 def test_what_cannot_be_read_has_its_state_and_what_mends_it() -> None:
     first, lost = world.odd().devices
-    ((name, level, said, hint),) = told(environment.device(lost, now_s=time.time()))
+    ((name, level, said, hint),) = told(gpus.device_state(lost, now_s=time.time()))
     assert (name, level) == ("GPU 1", "warning")
     assert said.startswith("lost since")
     assert "dmesg" in hint
-    ((_, level, said, hint),) = told(environment.device(first, now_s=time.time()))
+    ((_, level, said, hint),) = told(gpus.device_state(first, now_s=time.time()))
     assert (level, said) == ("warning", "processes unknown: train; last known 40 s ago")
     assert hint
 
@@ -277,7 +277,7 @@ def test_memory_that_is_unknown_has_the_reason() -> None:
     unknown = msgspec.structs.replace(first.reading, used_bytes=None)
     why = ("the figures contradict each other",)
     item = msgspec.structs.replace(first, reading=unknown, faults=why)
-    ((_, level, said, hint),) = told(environment.device(item, now_s=time.time()))
+    ((_, level, said, hint),) = told(gpus.device_state(item, now_s=time.time()))
     assert (level, said.endswith(why[0]), bool(hint)) == ("warning", True, True)
 
 
@@ -289,19 +289,19 @@ def test_a_gpu_that_sleeps_is_no_trouble() -> None:
         reading=msgspec.structs.replace(lost.reading, state="asleep"),
         events=(Event(at_s=1.0, kind="throttle", text="x"),),
     )
-    ((_, level, said, _),) = told(environment.device(asleep, now_s=time.time()))
+    ((_, level, said, _),) = told(gpus.device_state(asleep, now_s=time.time()))
     assert level == "ok"
     assert said.startswith("asleep")
 
 
 def test_servers_answer_or_say_why_not() -> None:
-    answers = told(environment.servers(Config(), _state().servers, now_s=time.time()))
+    answers = told(gpus.servers(Config(), _state().servers, now_s=time.time()))
     assert [(name, level) for name, level, _, _ in answers] == [
         ("server Ollama", "ok"), ("server vLLM", "ok"), ("server SGLang", "warning"),
     ]  # fmt: skip
     assert "does not answer: train" in answers[2][2]
     off = msgspec.structs.replace(Config(), endpoints=EndpointsSection(enabled=False))
-    ((_, _, said, _),) = told(environment.servers(off, ()))
+    ((_, _, said, _),) = told(gpus.servers(off, ()))
     assert "not asked" in said
 
 
@@ -309,7 +309,7 @@ def test_a_dead_daemon_says_nothing_of_now(machine: Machine) -> None:
     around = machine.around()
     around.state = _state(servers=(ServerReading(kind="vLLM", url="u", at_s=0.0),)), []
     around.alive = True
-    live = {check.name for check in environment.check(around)}
+    live = {check.name for check in gpus.surroundings(around)}
     around.alive = False
-    dead = {check.name for check in environment.check(around)}
+    dead = {check.name for check in gpus.surroundings(around)}
     assert live - dead == {"GPU 0", "GPU 1", "server vLLM"}

@@ -353,11 +353,9 @@ def _printed() -> set[str]:
         for node in ast.walk(ast.parse(file.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
-            at = {"ok": 0, "warning": 1, "failed": 1}.get(node.func.id)
-            name = node.args[at] if at is not None and len(node.args) > at else None
-            if isinstance(name, ast.Constant):
-                found.add(str(name.value))
-        found |= set(re.findall(r'^_NAME = "(.*)"$', file.read_text(), re.MULTILINE))
+            names = [word.value for word in node.keywords if word.arg == "name"]
+            names += node.args[1:] if node.func.id == "named" else []
+            found |= {str(name.value) for name in names if isinstance(name, ast.Constant)}
     return found
 
 
@@ -415,7 +413,7 @@ def test_a_relative_directory_is_warned_of(
 def test_who_has_no_home_is_told_to_set_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
     directory = where.HOMELESS / ".local/state/gpuwatchd"
-    found = places._directory("history directory", directory, "user", "GPUWATCHD_STATE_DIR")
+    found = places._directory(directory, "user", "GPUWATCHD_STATE_DIR")
     assert (found.id, found.level) == ("directory-closed", "failed")
     assert "export HOME=" in found.hint
     assert str(where.HOMELESS) not in found.hint + found.text

@@ -41,7 +41,7 @@ def weak(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _hint(directory: Path) -> str:
-    return places._directory("d", directory, variable="GPUWATCHD_STATE_DIR").hint
+    return places._directory(directory, variable="GPUWATCHD_STATE_DIR").hint
 
 
 @pytest.mark.usefixtures("weak")

@@ -33,7 +33,7 @@ FOREIGN = {
     "gpuwatchd.cli.command_line": "errors of click",
     "gpuwatchd.view.manual": "Markdown of the manual, and what a person looks for in it",
     "gpuwatchd.cli.doctor.places": "lines of /proc",
-    "gpuwatchd.cli.doctor.environment": "lines of /proc",
+    "gpuwatchd.cli.doctor.gpus": "lines of /proc",
     "gpuwatchd.cli.doctor.running": "unit files",
     "gpuwatchd.service": "unit files, and what systemctl, journalctl and launchctl print",
     "gpuwatchd.notify.channels.email.channel": "replies of SMTP servers",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 import re
 from pathlib import Path
@@ -13,11 +12,11 @@ import msgspec
 
 from gpuwatchd.cli.doctor import checks
 from gpuwatchd.cli.doctor.checks import Check, CheckContext, PendingCheck, failed
-from gpuwatchd.core import config
+from gpuwatchd.core import config, registry
 from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpuwatchd.cli.global_flags import Globals
 
@@ -55,7 +54,7 @@ CHECKS: Final = {
         slow=True,
     ),
     "host": Row(
-        "environment:check",
+        "gpus:surroundings",
         "device-files gpu-unread processes-hidden server-silent",
         printed=("device files", "processes", "container", "servers"),
     ),
@@ -98,7 +97,9 @@ CHECKS: Final = {
         printed=("mail server",),
         slow=True,
     ),
-    "web": Row("web:check", "web-extra web-listen web-remote web-token", printed=("live page",)),
+    "web": Row(
+        "channels:live_page", "web-extra web-listen web-remote web-token", printed=("live page",)
+    ),
 }
 """Name -> check, in the order in which they are told."""
 ANY: Final = ("check-breaks", "check-hangs")
@@ -168,17 +169,14 @@ def ask(machine: CheckContext, names: Sequence[str] = ()) -> Iterator[Check]:
 
 
 def _asked(machine: CheckContext, name: str) -> PendingCheck:
-    def work() -> Iterable[Check]:
-        module, _, function = CHECKS[name].where.partition(":")
-        checks: Iterable[Check] = getattr(
-            importlib.import_module(f"{__name__}.{module}"), function
-        )(machine)
-        return checks
+    row = CHECKS[name]
 
-    hung = failed(
-        "check-hangs", name, "does not come to an end", f"gpuwatchctl doctor {name} --debug"
-    )
-    return PendingCheck(work, hung)
+    def work() -> Iterator[Check]:
+        answers = registry.load({name: f"{__name__}.{row.where}"}, name)(machine)
+        return checks.named(answers, row.printed[0] if len(row.printed) == 1 else name)
+
+    hint = f"gpuwatchctl doctor {name} --debug"
+    return PendingCheck(work, failed("check-hangs", "does not come to an end", hint, name=name))
 
 
 # By which names a check may be asked for: its own, what it prints, the id of what it finds.

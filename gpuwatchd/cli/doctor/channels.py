@@ -1,20 +1,27 @@
-"""Can the channels in use reach anybody: their own probes, asked side by side."""
+"""Can people be reached: channels in use, mail server, desktop session, live page."""
 
 from __future__ import annotations
 
+import errno
+import importlib.util
 import os
+import pwd
 import socket
-from typing import TYPE_CHECKING
+import stat
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from gpuwatchd.cli import rules_text
 from gpuwatchd.cli.doctor.checks import Check, PendingCheck, ok, warning
-from gpuwatchd.core import text
+from gpuwatchd.collect.host.procfs import read_bytes, words_of
+from gpuwatchd.core import config, extras, text
+from gpuwatchd.core.config import listening
 from gpuwatchd.core.errors import NotifyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from gpuwatchd.cli.doctor.checks import CheckContext
     from gpuwatchd.core.ports import Notifier
@@ -27,31 +34,25 @@ def check(around: CheckContext) -> Iterator[Check]:
     used = rules_text.used_channels(around.settings)
     names = [name for name in NOTIFIERS if name in used]
     built = dispatcher.build(around.settings.notify, names)
-    asked = [_ask(name, notifier) for name, notifier in built.items()]
-    for one in asked:
-        yield from one.answers()
+    for asked in [_ask(name, notifier) for name, notifier in built.items()]:
+        yield from asked.answers()
 
 
 def _ask(name: str, notifier: Notifier) -> PendingCheck:
     test = f"gpuwatchctl notify test {name}"
-    hung = warning("channel-hangs", f"channel {name}", "does not answer", test)
 
     def probe() -> list[Check]:
-        availability = notifier.probe()
-        if availability.ok:
-            return [ok(f"channel {name}", availability.reason)]
-        return [
-            warning(
-                f"channel-{name}", f"channel {name}", availability.reason, availability.hint or test
-            )
-        ]
+        state = notifier.probe()
+        if state.ok:
+            return [ok(state.reason)]
+        return [warning(f"channel-{name}", state.reason, state.hint or test)]
 
+    hung = warning("channel-hangs", "does not answer", test, name=f"channel {name}")
     return PendingCheck(probe, hung)
 
 
 # Does the mail server answer, as far as one comes without sending anything.
 
-_MAIL = "mail server"
 WITHIN_S = 4.0
 """For the whole conversation."""
 NAMES_S = 1.0
@@ -64,12 +65,11 @@ def mail_server(around: CheckContext) -> Iterator[Check]:
     if "email" not in rules_text.used_channels(around.settings) or not section.host:
         return
     if around.offline:
-        yield ok(_MAIL, "not asked (--offline)")
+        yield ok("not asked (--offline)")
         return
     host = section.host
     hung = warning(
         "mail-unreachable",
-        _MAIL,
         f"{host} does not answer within {WITHIN_S + NAMES_S:g} s",
         f"getent hosts {host}; is the port open from here?",
     )
@@ -82,15 +82,14 @@ def _reach(around: CheckContext) -> Check:
     values = msgspec.structs.asdict(around.settings.notify.email)
     server = Reach(**{**values, "timeout": WITHIN_S})
     try:
-        return ok(_MAIL, server.reach())
+        return ok(server.reach())
     except NotifyError as error:
         hint = error.hint or "gpuwatchctl notify test email"
-        return warning(server.fault, _MAIL, error.message, hint)
+        return warning(server.fault, error.message, hint)
 
 
 # Is there a desktop session for the pop-ups, and why not.
 
-_SESSION = "session"
 _CONNECT_S = 1.0
 _ELSE = 'or, on a machine without a desktop: [policy] channels = ["email"]'
 
@@ -104,22 +103,20 @@ def desktop_session(around: CheckContext) -> Iterator[Check]:
     names = session_bus.addresses(around.environ)
     alive = [value for value in names if answers(value)]
     if alive:
-        yield ok(_SESSION, f"the session bus is at {text.clean(alive[0])}")
+        yield ok(f"the session bus is at {text.clean(alive[0])}")
         return
     foreign = _why_foreign(around.environ)
     if foreign is not None:
-        yield warning("session-foreign", _SESSION, *foreign)
+        yield warning("session-foreign", *foreign)
     elif names:
         yield warning(
             "session-dead",
-            _SESSION,
             f"no answer from the session bus {text.clean(names[0])}: that session has ended",
             "unset DBUS_SESSION_BUS_ADDRESS and log in again",
         )
     else:
         yield warning(
             "session-none",
-            _SESSION,
             "DBUS_SESSION_BUS_ADDRESS is not set and there is no bus in /run/user: no desktop "
             "session is seen from here",
             f"log in to a desktop, or install dbus-user-session; {_ELSE}",
@@ -164,3 +161,171 @@ def answers(address: str) -> bool:
                 continue
             return True
     return False
+
+
+# Could the live page be served as [web] says: libraries, address, token, who can read it.
+
+_NEEDED: Final = ("starlette", "uvicorn")
+_TOKEN: Final = "web-token"  # noqa: S105 - the name of its file
+_RENEW: Final = "gpuwatchctl web --new-token --token"
+_ELSEWHERE: Final = "gpuwatchctl web --port 0 takes a free one; [web] listen names another"
+_LISTENS: Final = "0A"
+
+
+def live_page(around: CheckContext) -> Iterator[Check]:
+    """Yield whether the page could be served; nothing where the configuration cannot be read."""
+    if around.faulty is not None:
+        return
+    section = around.settings.web
+    used = section != config.WebSection() or os.path.lexists(_token_file(section))
+    for one in _checks(around, section):
+        if one.level == "ok" or used:
+            yield one
+        else:  # on a shared server the usual port is another user's: no fault of who has no page
+            yield ok(f"{one.text}; {one.hint}")
+
+
+def _checks(around: CheckContext, section: config.WebSection) -> list[Check]:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        words = f"gpuwatchctl web needs {' and '.join(missing)}, not installed"
+        return [warning("web-extra", words, extras.install("web"))]
+    address = listening.parse(section.listen, remote=section.remote)
+    asked = _reached(address), _place(around, address), _token(section)
+    where = text.clean(section.listen, limit=200)
+    return [one for one in asked if one] or [ok(f"gpuwatchctl web may have {where}")]
+
+
+def _reached(address: listening.Address) -> Check | None:
+    if address.loopback:
+        return None
+    return warning(
+        "web-remote",
+        f"[web] remote: whoever reads the traffic of {address.hosts[0]} has the token",
+        '[web] listen = "127.0.0.1:9753", and ssh -t -L 9753:127.0.0.1:9753 HOST gpuwatchctl web',
+    )
+
+
+# ---- the address
+
+
+def _place(around: CheckContext, address: listening.Address) -> Check | None:
+    if address.path is not None:
+        return _socket(address.path)
+    for host in address.hosts:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        where = f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                tried.bind((host, address.port))  # and let go at once: nothing ever connects
+        except OSError as error:
+            absent = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+            if error.errno in absent and host != address.hosts[0]:
+                continue  # a machine without IPv6
+            if error.errno == errno.EADDRINUSE:
+                return _taken(around, where, address.port)
+            why = "only root may use it" if error.errno == errno.EACCES else error.strerror
+            return warning("web-listen", f"{where}: {why}", _ELSEWHERE)
+    return None
+
+
+def _taken(around: CheckContext, where: str, port: int) -> Check:
+    """Return who has a port, as far as this user may know it."""
+    uid, inode = _listener(around.root, port)
+    pid = None if inode is None else _holder(around.root, inode)
+    if pid is not None:
+        argv = words_of(read_bytes(around.root / "proc" / str(pid) / "cmdline"))
+        name = text.clean(" ".join(argv[:2]), limit=80)
+        if any(word.endswith("gpuwatchctl") for word in argv) and "web" in argv:
+            return ok(f"gpuwatchctl web, pid {pid}, serves it at {where}")
+        return warning("web-listen", f"{where} is taken by {name}[{pid}]", _ELSEWHERE)
+    by = "somebody else" if uid is None else f"a program of {_user(uid)}"
+    return warning("web-listen", f"{where} is taken by {by}", _ELSEWHERE)
+
+
+def _listener(root: Path, port: int) -> tuple[int | None, str | None]:
+    """Return user and inode of what listens at a port; None where the system does not tell."""
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (root / "proc/net" / table).read_text("ascii", "replace").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            parts = line.split()
+            if len(parts) > 9 and parts[3] == _LISTENS and parts[1].endswith(f":{port:04X}"):
+                return int(parts[7]), parts[9]
+    return None, None
+
+
+def _holder(root: Path, inode: str) -> int | None:
+    """Return the pid of who holds a socket; None where it is another user's."""
+    meant = f"socket:[{inode}]"
+    for handle in (root / "proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(handle) == meant:  # noqa: PTH115 - no path of a file
+                return int(handle.parts[-3])
+        except OSError:
+            continue
+    return None
+
+
+def _user(uid: int) -> str:
+    try:
+        return text.clean(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return f"user {uid}"
+
+
+def _socket(path: Path) -> Check | None:
+    value = text.clean(str(path))
+    try:
+        stat_result = path.lstat()
+    except FileNotFoundError:
+        own = path == config.runtime_dir() / listening.SOCKET
+        if own or os.access(path.parent, os.W_OK | os.X_OK):
+            return None
+        why = "cannot be written by you" if path.parent.is_dir() else "is no folder"
+        return _no_socket(f"{text.clean(str(path.parent))} {why}")
+    except OSError as error:
+        return _no_socket(f"unix:{value}: {error.strerror}")
+    if not stat.S_ISSOCK(stat_result.st_mode) or stat_result.st_uid != os.geteuid():
+        return _no_socket(f"unix:{value}: something is there already, no socket of yours")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(_CONNECT_S)
+        try:
+            asking.connect(str(path))
+        except OSError:
+            return None  # of a server that is no more: the next one clears it away
+    return ok(f"gpuwatchctl web serves it at unix:{value}")
+
+
+def _no_socket(words: str) -> Check:
+    return warning("web-listen", words, '[web] listen = "unix", or unix:PATH elsewhere')
+
+
+# ---- the token
+
+
+def _token_file(section: config.WebSection) -> Path:
+    named = section.token_file
+    return config.expanded(named) if named else config.state_dir() / _TOKEN
+
+
+def _token(section: config.WebSection) -> Check | None:
+    path = _token_file(section)
+    value = text.clean(str(path))
+    try:
+        stat_result = path.lstat()
+    except OSError:
+        return None  # the first start writes it, or says why it cannot
+    why = ""
+    if not stat.S_ISREG(stat_result.st_mode):
+        why = "is a link" if stat.S_ISLNK(stat_result.st_mode) else "is no file"
+    elif stat_result.st_uid not in {os.geteuid(), 0}:
+        why = "belongs to another user"
+    elif stat_result.st_mode & 0o077:
+        why = f"can be read by others (mode {stat_result.st_mode & 0o777:04o})"
+    return warning("web-token", f"the token file {value} {why}", _RENEW) if why else None

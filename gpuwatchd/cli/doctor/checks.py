@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from gpuwatchd.core import text
 from gpuwatchd.view.answers.program import CheckShape
+from gpuwatchd.view.queries import current_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.config import Config, Loaded
@@ -30,58 +34,32 @@ Check = CheckShape
 """One answer."""
 
 
+@dataclass
 class CheckContext:
-    """What every check may look at.
+    """What every check may look at."""
 
-    Attributes
-    ----------
-    flags
-        Global flags.
-    loaded
-        The configuration in force; the defaults where it cannot be read.
-    faulty
-        Why it cannot be read: (message, hint); None where it can.
-    root
-        Where the system's files are looked for.
-    environ
-        The environment.
-    offline
-        Whether nothing may go over the network.
-    run
-        Runs a command of the service manager.
-    """
-
-    def __init__(
-        self,
-        flags: Globals,
-        loaded: Loaded,
-        *,
-        faulty: tuple[str, str] | None = None,
-        root: Path | None = None,
-        environ: Mapping[str, str] | None = None,
-        offline: bool = False,
-        run: Runner | None = None,
-    ) -> None:
-        self.flags = flags
-        self.loaded = loaded
-        self.faulty = faulty
-        self.root = ROOT if root is None else root
-        self.environ = dict(os.environ if environ is None else environ)
-        self.offline = offline
-        self._run = run
+    flags: Globals
+    loaded: Loaded
+    """The configuration in force; the defaults where it cannot be read."""
+    _: KW_ONLY
+    faulty: tuple[str, str] | None = None
+    """Why it cannot be read: message and hint; None where it can."""
+    root: Path = ROOT
+    """Where the system's files are looked for."""
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    offline: bool = False
+    """Whether nothing may go over the network."""
+    run: Runner | None = None
+    """Runs a command of the service manager; None: the usual one."""
 
     @cached_property
     def state(self) -> tuple[LiveState | None, list[tuple[str, str]]]:
         """The live state and what is wrong with it."""
-        from gpuwatchd.view.queries import current_state  # noqa: PLC0415
-
         return current_state.read_state()
 
     @cached_property
     def alive(self) -> bool:
         """Whether the daemon that wrote the live state runs."""
-        from gpuwatchd.view.queries import current_state  # noqa: PLC0415
-
         state, _ = self.state
         return state is not None and current_state.alive(state)
 
@@ -93,8 +71,6 @@ class CheckContext:
     @cached_property
     def released_until_s(self) -> float | None:
         """Until when the GPUs are let go on request (epoch seconds); None where they are not."""
-        from gpuwatchd.view.queries import current_state  # noqa: PLC0415
-
         return current_state.released_until_s()
 
     def read(self) -> None:
@@ -111,32 +87,25 @@ class CheckContext:
         return self.loaded.config
 
     @property
-    def run(self) -> Runner:
-        """Runs a command; built when it is first wanted."""
-        if self._run is None:
-            from gpuwatchd.service.runner import CommandRunner  # noqa: PLC0415
-            from gpuwatchd.service.unit_files import with_runtime_dir  # noqa: PLC0415
-
-            self._run = CommandRunner(with_runtime_dir(self.environ))
-        return self._run
-
-    @property
     def with_systemd(self) -> bool:
         """Whether systemd is what started this machine."""
         return (self.root / "run/systemd/system").is_dir()
 
 
-def ok(name: str, words: str) -> Check:
-    """Return that all is well, or that something is so and needs no mending."""
+def ok(words: str, *, name: str = "") -> Check:
+    """Return that all is well, or that something is so and needs no mending.
+
+    Without a name it gets the one under which its check is told, as the next two do.
+    """
     return _check("", name, "ok", words, "")
 
 
-def warning(fault: str, name: str, words: str, hint: str = "") -> Check:
+def warning(fault: str, words: str, hint: str = "", *, name: str = "") -> Check:
     """Return what should be mended; ``fault`` is its id, see docs/how-to/troubleshoot.md."""
     return _check(fault, name, "warning", words, hint)
 
 
-def failed(fault: str, name: str, words: str, hint: str = "") -> Check:
+def failed(fault: str, words: str, hint: str = "", *, name: str = "") -> Check:
     """Return what must be mended; ``fault`` is its id, see docs/how-to/troubleshoot.md."""
     return _check(fault, name, "failed", words, hint)
 
@@ -152,6 +121,12 @@ def _check(fault: str, name: str, level: Level, words: str, hint: str) -> Check:
     )
 
 
+def named(checks: Iterable[Check], name: str) -> Iterator[Check]:
+    """Yield answers; those that have no name get this one."""
+    for check in checks:
+        yield check if check.name else msgspec.structs.replace(check, name=name)
+
+
 class PendingCheck:
     """A check that has been asked and answers in its own time.
 
@@ -160,7 +135,8 @@ class PendingCheck:
     work
         The check. One that breaks is an answer too: that it failed, and of what.
     hung
-        The answer when it does not return (a driver, a bus); then it is left behind.
+        The answer when it does not return (a driver, a bus); then it is left behind. Answers
+        that have no name get its name.
     """
 
     def __init__(self, work: Callable[[], Iterable[Check]], hung: Check) -> None:
@@ -178,11 +154,13 @@ class PendingCheck:
         except Exception as error:  # noqa: BLE001 - the edge of this thread; the others are asked on
             why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             hung = self._hung
-            self._found.append(failed("check-breaks", hung.name, f"breaks with {why}", hung.hint))
+            self._found.append(
+                failed("check-breaks", f"breaks with {why}", hung.hint, name=hung.name)
+            )
 
     def answers(self, within_s: float | None = None) -> list[Check]:
         """Return what it answers within so many seconds after it was asked."""
         within_s = DEADLINE_S if within_s is None else within_s
         self._thread.join(max(0.0, self._began_s + within_s - time.monotonic()))
-        checks = list(self._found)
-        return [*checks, self._hung] if self._thread.is_alive() else checks
+        hung = [self._hung] if self._thread.is_alive() else []
+        return [*named(tuple(self._found), self._hung.name), *hung]

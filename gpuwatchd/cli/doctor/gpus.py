@@ -1,25 +1,29 @@
-"""Can the GPUs be read, and what keeps us from it."""
+"""Can the GPUs be read, what keeps us from it, and what else of the machine can be seen."""
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli.doctor.checks import Check, PendingCheck, failed, ok, warning
+from gpuwatchd.cli.doctor.checks import Check, PendingCheck, failed, named, ok, warning
 from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.collect.nvml import driver as nvml_library
 from gpuwatchd.collect.nvml.driver_files import read_text
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.store.live import LiveDevice
+from gpuwatchd.view.text import device_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from gpuwatchd.cli.doctor.checks import CheckContext
-    from gpuwatchd.core.model import Device, Sample
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Device, Sample, ServerReading
 
 _READABLE = frozenset({"ok", "asleep", "released"})
 """States of a GPU that need no mending."""
@@ -36,56 +40,55 @@ def check(around: CheckContext) -> Iterator[Check]:
     works = any(answers[0].level == "ok" for _, _, answers in found)
     for _, optional, (first, *others) in found:
         # What is merely tried needs no mending while another source works.
-        yield ok(first.name, first.text) if works and optional else first
+        yield ok(first.text, name=first.name) if works and optional else first
         if not around.alive:  # else the daemon's own view follows
             yield from others
     for word, _, answers in found:
         if word.partition(":")[0] == "nvml":
-            yield from explain(around, works=answers[0].level == "ok")
+            yield from named(explain(around, works=answers[0].level == "ok"), "driver")
     for kind in selection.HARDWARE:
         if kind not in SOURCES or any(kind == word for word, _ in choices):
             continue
         text = "not enabled" if selection.suits(kind) else "not for this system"
-        yield ok(f"source {kind}", text)
+        yield ok(text, name=f"source {kind}")
     if not works:
         yield failed(
             "gpu-none",
-            "gpu",
             "no GPU can be watched here",
             "one of the sources above has to work; to try it without a GPU: gpuwatchctl demo",
+            name="gpu",
         )
 
 
 def _ask(word: str, around: CheckContext) -> PendingCheck:
     hung = failed(
         "source-hangs",
-        f"source {word}",
         "does not answer: the driver hangs",
         "sudo dmesg | tail; often only this helps: sudo reboot",
+        name=f"source {word}",
     )
     return PendingCheck(lambda: _source(word, around), hung)
 
 
-def _source(name: str, around: CheckContext) -> list[Check]:
+def _source(word: str, around: CheckContext) -> list[Check]:
     from gpuwatchd.collect import selection  # noqa: PLC0415
 
-    word = f"source {name}"
-    if name == "nvml" and (until_s := around.released_until_s) is not None:
+    if word == "nvml" and (until_s := around.released_until_s) is not None:
         # Asking the driver anything would hold the GPUs again, which somebody wants free.
         until = units.clock(until_s, now_s=time.time())
-        return [ok(word, f"released on request until {until}, and not asked")]
+        return [ok(f"released on request until {until}, and not asked")]
     try:
-        source = selection.make(name, around.settings.sources)
+        source = selection.make(word, around.settings.sources)
         availability = source.probe()
         if not availability.ok:
-            return [warning("source-unusable", word, availability.reason, availability.hint)]
+            return [warning("source-unusable", availability.reason, availability.hint)]
         sample = source.read()
         devices = tuple(source.devices())
         source.close()
     except GpuwatchdError as error:
-        return [warning("source-unusable", word, error.message, error.hint)]
+        return [warning("source-unusable", error.message, error.hint)]
     if not devices:
-        return [warning("source-empty", word, f"{availability.reason}; it has no GPU")]
+        return [warning("source-empty", f"{availability.reason}; it has no GPU")]
     count = _counted(devices)
     read = {reading.device_uid for reading in sample.readings if reading.state in _READABLE}
     unread = [device for device in devices if device.uid not in read]
@@ -98,11 +101,11 @@ def _source(name: str, around: CheckContext) -> list[Check]:
         for check in _troubles(next(d for d in devices if d.uid == reading.device_uid), sample)
     ]
     if not unread:
-        return [ok(word, f"{count}; {availability.reason}"), *blind]
+        return [ok(f"{count}; {availability.reason}"), *blind]
     words = f"{count}, {len(unread)} of them cannot be read; {availability.reason}"
-    lost = warning("gpu-unread", word, words, "sudo dmesg | tail")
+    lost = warning("gpu-unread", words, "sudo dmesg | tail")
     lost_ones = [check for device in unread for check in _troubles(device, sample)]
-    return [ok(word, words) if read else lost, *lost_ones, *blind]
+    return [ok(words) if read else lost, *lost_ones, *blind]
 
 
 def _counted(devices: Sequence[Device]) -> str:
@@ -119,20 +122,15 @@ def _counted(devices: Sequence[Device]) -> str:
 
 def _troubles(device: Device, sample: Sample) -> list[Check]:
     """Say what keeps a GPU or its processes from being read, in the words of ``status``."""
-    from gpuwatchd.cli.doctor import environment  # noqa: PLC0415
-    from gpuwatchd.store.live import LiveDevice  # noqa: PLC0415
-
     faults = tuple(fault.why for fault in sample.faults if fault.device_uid == device.uid)
     reading = next((one for one in sample.readings if one.device_uid == device.uid), None)
     item = LiveDevice(device=device, reading=reading, faults=faults)
-    checks = environment.device(item, now_s=sample.taken_at_s)
-    return [check for check in checks if check.level != "ok"]
+    return [one for one in device_state(item, now_s=sample.taken_at_s) if one.level != "ok"]
 
 
 # Why NVIDIA's driver does not answer: module, library, device files, container, nouveau.
 # Everything is read from files; nothing here opens the driver.
 
-_NAME = "driver"
 _NVIDIA = "0x10de"
 _DISPLAY = "0x03"
 """PCI class of displays and 3D controllers."""
@@ -155,7 +153,7 @@ def explain(around: CheckContext, *, works: bool) -> Iterator[Check]:
     module, library = _module(root), nvml_library.find(root, around.environ)
     if works:
         if module or library:
-            yield ok(_NAME, f"kernel module {module or '?'}, library {_version(library) or '?'}")
+            yield ok(f"kernel module {module or '?'}, library {_version(library) or '?'}")
         return
     if not cards and not module:
         return  # no NVIDIA GPU here: nothing to mend
@@ -163,7 +161,6 @@ def explain(around: CheckContext, *, works: bool) -> Iterator[Check]:
     if not node and _in_container(root):
         yield warning(
             "driver-container",
-            _NAME,
             "this container was started without its GPUs: /dev/nvidiactl is not in it",
             _RUN_WITH,
         )
@@ -173,11 +170,10 @@ def explain(around: CheckContext, *, works: bool) -> Iterator[Check]:
         yield from _no_library(root, module)
     elif (flaw := nvml_library.library_defect(library)) is not None:
         words = f"the NVIDIA library cannot be loaded: {flaw.words}"
-        yield warning("driver-library-unusable", _NAME, words, flaw.hint)
+        yield warning("driver-library-unusable", words, flaw.hint)
     elif (ours := _version(library)) and ours != module:
         yield warning(
             "driver-mismatch",
-            _NAME,
             f"the library is {ours}, the kernel module still {module}: the driver was updated "
             "while it was in use",
             "sudo reboot (or end what uses the GPUs, then: sudo rmmod "
@@ -186,7 +182,6 @@ def explain(around: CheckContext, *, works: bool) -> Iterator[Check]:
     elif not node:
         yield warning(
             "driver-nodes",
-            _NAME,
             f"the kernel module {module} is loaded, but its files in /dev are missing",
             "sudo nvidia-modprobe -c 0 -u",
         )
@@ -197,20 +192,18 @@ def _not_loaded(root: Path, count: int) -> Iterator[Check]:
     if (root / "sys/module/nouveau").exists():
         yield warning(
             "driver-nouveau",
-            _NAME,
             f"{cards}, run by nouveau, which reports no memory use; NVIDIA's driver is needed",
             "sudo apt install nvidia-driver (or your system's package), then: sudo reboot",
         )
         return
     hint = "sudo modprobe nvidia; then: sudo dmesg | grep -i -e nvrm -e nvidia"
-    yield warning("driver-not-loaded", _NAME, f"{cards}, but no kernel module is loaded", hint)
+    yield warning("driver-not-loaded", f"{cards}, but no kernel module is loaded", hint)
 
 
 def _no_library(root: Path, module: str) -> Iterator[Check]:
     if _in_container(root):
         yield warning(
             "driver-container",
-            _NAME,
             f"{nvml_library.NAME} is not in this container, although the host runs driver {module}",
             f"{_RUN_WITH}, with NVIDIA_DRIVER_CAPABILITIES=utility",
         )
@@ -218,7 +211,6 @@ def _no_library(root: Path, module: str) -> Iterator[Check]:
     major = module.partition(".")[0]
     yield warning(
         "driver-library",
-        _NAME,
         f"the kernel module {module} is loaded, but {nvml_library.NAME} is missing",
         f"sudo apt install libnvidia-compute-{major} (Debian: libnvidia-ml1), of the same version",
     )
@@ -253,3 +245,148 @@ def _version(library: Path | None) -> str:
 def _in_container(root: Path) -> bool:
     marks = (root / ".dockerenv", root / "run/.containerenv", root / "run/systemd/container")
     return any(mark.exists() for mark in marks) or inside_container(root / "proc", root)
+
+
+# What is around us: device files, other people's processes, container, servers.
+
+_NODES = ("dev/nvidiactl", "dev/nvidia[0-9]*", "dev/dri/render*", "dev/kfd")
+_HIDING = {"1", "2", "4", "noaccess", "invisible", "ptraceable"}
+_INSIDE = (
+    "inside one: the driver's pids are those of the host; foreign ones stay unnamed and are never "
+    "signalled (a daemon on the host names them)"
+)
+
+
+def surroundings(around: CheckContext) -> Iterator[Check]:
+    """Yield what is around us, in order."""
+    yield from device_files(around.root)
+    yield from processes(around.root)
+    yield from container(around.root)
+    state, _ = around.state
+    if state is None or not around.alive:
+        yield from servers(around.settings, ())
+        return
+    for item in state.devices:
+        yield from device_state(item, now_s=state.taken_at_s)
+    yield from servers(around.settings, state.servers, now_s=state.taken_at_s)
+    if around.settings.endpoints.enabled and not state.servers:
+        yield ok("no serving engine is seen to run here", name="servers")
+
+
+def device_files(root: Path) -> Iterator[Check]:
+    """Yield whether the files of GPUs may be opened; nothing where there are none."""
+    paths = sorted(node for pattern in _NODES for node in root.glob(pattern))
+    closed = [node for node in paths if not os.access(node, os.R_OK | os.W_OK)]
+    if not paths:
+        return
+    if not closed:
+        names = ", ".join(str(node) for node in paths[:4])
+        more = f" and {len(paths) - 4} more" if len(paths) > 4 else ""
+        yield ok(f"may be opened: {names}{more}", name="device files")
+        return
+    group = _group(closed[0])
+    hint = f"sudo usermod -aG {group} $USER" if group else f"ls -l {closed[0]}"
+    names = ", ".join(str(node) for node in closed[:4])
+    yield warning("device-files", f"may not be opened by you: {names}", hint, name="device files")
+
+
+def _group(node: Path) -> str:
+    """Return the group that may open a file; "" when none may, or it is root's own."""
+    import grp  # noqa: PLC0415 - only where a file is closed
+
+    try:
+        about = node.stat()
+        if not about.st_mode & stat.S_IWGRP or about.st_gid == 0:
+            return ""
+        return grp.getgrgid(about.st_gid).gr_name
+    except (OSError, KeyError):
+        return ""
+
+
+def processes(root: Path) -> Iterator[Check]:
+    """Yield how much of other people's processes can be read."""
+    hiding = hidden(root)
+    if hiding is None:
+        return
+    if hiding:
+        yield warning(
+            "processes-hidden",
+            "those of other users are hidden (hidepid): they are shown as mere pids",
+            "ask for the group that /proc names (gid=), or run the daemon as root",
+            name="processes",
+        )
+    elif os.geteuid() == 0:
+        yield ok("all can be read", name="processes")
+    else:
+        yield ok(
+            "others' are named; their libraries cannot be read: their frameworks are guesses",
+            name="processes",
+        )
+
+
+def hidden(root: Path) -> bool | None:
+    """Say whether /proc hides the processes of others (hidepid); None where there is no /proc.
+
+    Root sees them all the same.
+    """
+    try:
+        lines = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        point, kind = left.split()[4:5], right.split()[:1]
+        if point != ["/proc"] or kind != ["proc"]:
+            continue
+        for option in right.split()[-1].split(","):
+            name, _, value = option.partition("=")
+            if name == "hidepid":
+                return value in _HIDING and os.geteuid() != 0
+    return False
+
+
+def container(root: Path) -> Iterator[Check]:
+    """Yield whether the driver's pids are not ours."""
+    if not (root / "proc/self").exists():
+        return
+    if inside_container(root / "proc", root):
+        yield ok(_INSIDE, name="container")
+
+
+def device_state(item: LiveDevice, *, now_s: float) -> Iterator[Check]:
+    """Yield what keeps the daemon from reading a device, and why its processes are unknown."""
+    label = item.device.label
+    parts = device_facts.state(item, now_s=now_s)
+    reading = item.reading
+    if parts:
+        texts = [part if isinstance(part, str) else part[0] for part in parts[:2]]
+        calm = reading is not None and reading.state in {"asleep", "released"}
+        sentence = "; ".join(text for text in texts if text)
+        if calm:
+            yield ok(sentence, name=label)
+        else:
+            yield warning("gpu-unread", sentence, device_facts.remedy(reading), name=label)
+    unknown = device_facts.processes(item)
+    if unknown and not parts:
+        yield warning("gpu-unread", unknown, "compare with what nvidia-smi lists", name=label)
+
+
+def servers(
+    settings: Config, found: Iterable[ServerReading], *, now_s: float = 0.0
+) -> Iterator[Check]:
+    """Yield whether the serving engines that were found answer."""
+    if not settings.endpoints.enabled:
+        yield ok("serving engines are not asked (endpoints.enabled)", name="servers")
+        return
+    for server in found:
+        name = f"server {server.kind}"
+        if server.ok:
+            ago = units.duration(max(0.0, now_s - server.at_s))
+            yield ok(f"{server.url} answered {ago} ago", name=name)
+        else:
+            yield warning(
+                "server-silent",
+                f"{server.url} does not answer: {server.why or 'no reason given'}",
+                f"curl -v {server.url}, or name its address in [endpoints] urls",
+                name=name,
+            )

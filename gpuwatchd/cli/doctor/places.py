@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.cli.doctor.checks import Check, failed, ok, warning
+from gpuwatchd.cli.doctor.checks import Check, failed, named, ok, warning
 from gpuwatchd.core import directories as places
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError, StoreDamaged
@@ -39,46 +39,47 @@ _READ_S = 5.0
 def check(around: CheckContext) -> Iterator[Check]:
     """Yield whether both directories can be used, and whether the disk has room."""
     place = state_location.chosen()
-    directories = ("history", place.state_dir), ("live", place.runtime_dir)
-    if place.scope == "system":
-        yield from (_of_system(f"{name} directory", path) for name, path in directories)
-        return
-    readers = around.settings.daemon.readers
-    for name, directory in directories:
-        variable = f"GPUWATCHD_{'STATE' if name == 'history' else 'RUNTIME'}_DIR"
-        found = _directory(f"{name} directory", directory, readers, variable)
-        kind = file_system(directory)
-        if found.level == "ok" and kind in NETWORK_FILE_SYSTEMS:
-            found = warning(
-                "directory-network",
-                f"{name} directory",
-                f"{directory} is on a network file system ({kind})",
-                f"export {variable}=/a/local/dir",
-            )
-        if found.level == "ok" and not directory.is_absolute():
-            found = warning(
-                "directory-relative",
-                f"{name} directory",
-                f"{variable}={directory} depends on the folder that one stands in: here it is "
-                f"{directory.absolute()}",
-                f"export {variable}={shlex.quote(str(directory.absolute()))}, and in the unit too",
-            )
-        yield found
-        if found.level != "failed" and directory.is_dir() and (why := _refused(directory)):
-            yield failed(f"disk-{why[0]}", f"{name} directory", why[1], why[2])
-    yield _disk_space(around.settings, place.state_dir)
+    for name, directory, variable in (
+        ("history", place.state_dir, "GPUWATCHD_STATE_DIR"),
+        ("live", place.runtime_dir, "GPUWATCHD_RUNTIME_DIR"),
+    ):
+        if place.scope == "system":
+            answers = iter([_of_system(directory)])
+        else:
+            answers = _of_user(directory, around.settings.daemon.readers, variable)
+        yield from named(answers, f"{name} directory")
+    if place.scope != "system":
+        yield from named([_disk_space(around.settings, place.state_dir)], "disk")
 
 
-def _of_system(name: str, directory: Path) -> Check:
+def _of_user(directory: Path, readers: file_modes.Readers, variable: str) -> Iterator[Check]:
+    found = _directory(directory, readers, variable)
+    kind = file_system(directory)
+    if found.level == "ok" and kind in NETWORK_FILE_SYSTEMS:
+        words = f"{directory} is on a network file system ({kind})"
+        found = warning("directory-network", words, f"export {variable}=/a/local/dir")
+    if found.level == "ok" and not directory.is_absolute():
+        whole = directory.absolute()
+        found = warning(
+            "directory-relative",
+            f"{variable}={directory} depends on the folder that one stands in: here it is {whole}",
+            f"export {variable}={shlex.quote(str(whole))}, and in the unit too",
+        )
+    yield found
+    if found.level != "failed" and directory.is_dir() and (why := _refused(directory)):
+        yield failed(f"disk-{why[0]}", why[1], why[2])
+
+
+def _of_system(directory: Path) -> Check:
     """Return how a directory of the machine's own service is, which others only read."""
     try:
         mode = directory.stat().st_mode
     except OSError:
-        return ok(name, f"{directory} is not there: the service of this machine does not run")
+        return ok(f"{directory} is not there: the service of this machine does not run")
     if mode & stat.S_IRWXO:
         hint = f"sudo chmod 750 {shlex.quote(str(directory))}"
-        return warning("directory-open", name, f"everybody can read {directory}", hint)
-    return ok(name, f"{directory}, of the service of this machine; its group reads it")
+        return warning("directory-open", f"everybody can read {directory}", hint)
+    return ok(f"{directory}, of the service of this machine; its group reads it")
 
 
 def _existing(directory: Path) -> Path:
@@ -88,36 +89,31 @@ def _existing(directory: Path) -> Path:
     return directory
 
 
-def _directory(
-    name: str, directory: Path, readers: file_modes.Readers = "user", variable: str = ""
-) -> Check:
+def _directory(directory: Path, readers: file_modes.Readers = "user", variable: str = "") -> Check:
     existing = _existing(directory)
     quoted = shlex.quote(str(existing))
     if not existing.is_dir():
         hint = f"mv {quoted} {shlex.quote(f'{existing}.old')}"
-        return failed("directory-none", name, f"{existing} is not a directory", hint)
+        return failed("directory-none", f"{existing} is not a directory", hint)
     if not os.access(existing, os.W_OK | os.X_OK):
         if os.statvfs(existing).f_flag & os.ST_RDONLY:
-            return failed(
-                "disk-read-only", name, f"{existing} is mounted read-only", _writable(existing)
-            )
-        hint = _opened(directory, existing, variable)
+            words = f"{existing} is mounted read-only"
+            return failed("disk-read-only", words, _writable(existing))
         homeless = places.HOMELESS in directory.parents
         words = f"{existing} cannot be written by you"
         words = "your home directory is unknown" if homeless else words
-        return failed("directory-closed", name, words, hint)
+        return failed("directory-closed", words, _opened(directory, existing, variable))
     if existing != directory:
-        return ok(name, f"{directory} does not exist yet and can be made")
+        return ok(f"{directory} does not exist yet and can be made")
     about = directory.stat()
     if about.st_uid != os.geteuid():
-        hint = _opened(directory, existing, variable)
-        return warning("directory-foreign", name, f"{directory} belongs to somebody else", hint)
+        words = f"{directory} belongs to somebody else"
+        return warning("directory-foreign", words, _opened(directory, existing, variable))
     if readers == "group" and file_modes.is_shared(about.st_mode):
-        return ok(name, f"{directory}, read by its group")
+        return ok(f"{directory}, read by its group")
     if stat.S_IMODE(about.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-        words = f"others can read {directory}"
-        return warning("directory-open", name, words, f"chmod 700 {quoted}")
-    return ok(name, str(directory))
+        return warning("directory-open", f"others can read {directory}", f"chmod 700 {quoted}")
+    return ok(str(directory))
 
 
 def _opened(directory: Path, existing: Path, variable: str) -> str:
@@ -170,13 +166,12 @@ def _access_problem(error: OSError, directory: Path) -> tuple[str, str, str] | N
 
 def _disk_space(settings: Config, directory: Path) -> Check:
     """Return whether the history can grow to its bound."""
-    name = "disk"
     existing = _existing(directory)
     try:
         about = os.statvfs(existing)
     except OSError as error:
         words = f"{existing}: {error.strerror or 'cannot be asked'}"
-        return warning("disk-unknown", name, words, f"df {shlex.quote(str(existing))}")
+        return warning("disk-unknown", words, f"df {shlex.quote(str(existing))}")
     free = about.f_bavail * about.f_frsize
     held = _size(directory)
     bound, spare = settings.store.max_db_mib * _MIB, settings.store.min_free_mib * _MIB
@@ -184,7 +179,6 @@ def _disk_space(settings: Config, directory: Path) -> Check:
     if free < spare:
         return warning(
             "disk-low",
-            name,
             f"{words}: below {units.size(spare)} (store.min-free-mib) no samples are recorded",
             f"du -xsh {shlex.quote(str(existing))}/* | sort -h, or a lower [store] min-free-mib",
         )
@@ -192,12 +186,11 @@ def _disk_space(settings: Config, directory: Path) -> Check:
     if missing > 0:
         return warning(
             "disk-small",
-            name,
             f"{words}: {units.size(missing)} too few for it to reach its bound",
             "free some space, or set a lower [store] max-db-mib",
         )
     full = held >= 0.95 * bound
-    return ok(name, f"{words}; at its bound: the oldest samples go first" if full else words)
+    return ok(f"{words}; at its bound: the oldest samples go first" if full else words)
 
 
 def _size(directory: Path) -> int:
@@ -248,26 +241,26 @@ def history(_: CheckContext) -> Iterator[Check]:
     file = directory / history_query.FILE_NAME
     try:
         if not file.exists():
-            yield ok("history", "no data recorded yet")
+            yield ok("no data recorded yet")
             return
         with history_query.reader() as reader:
             count = len(reader.devices())
             if (why := reader.ask(lambda it: integrity.damage_within(it, _READ_S))) is not None:
                 raise checked_connection.damaged(file, why)
     except StoreDamaged as error:
-        one = failed("history-damaged", "history", error.message, error.hint)
+        one = failed("history-damaged", error.message, error.hint)
         yield msgspec.structs.replace(one, page=error.page)
         return
     except GpuwatchdError as error:
         hint = error.hint or "gpuwatchctl service logs"
-        yield failed("history-unreadable", "history", error.message, hint)
+        yield failed("history-unreadable", error.message, hint)
         return
     except PermissionError:
         hint = "gpuwatchctl doctor disk"
-        yield failed("history-unreadable", "history", f"you may not read {directory}", hint)
+        yield failed("history-unreadable", f"you may not read {directory}", hint)
         return
     amount = units.size(file.stat().st_size)
-    yield ok("history", f"{file}: {amount}, {count} GPU" + ("" if count == 1 else "s"))
+    yield ok(f"{file}: {amount}, {count} GPU" + ("" if count == 1 else "s"))
     # Its log and its index were set aside with it, under names that sort after its own.
     aside = [
         path
@@ -277,7 +270,6 @@ def history(_: CheckContext) -> Iterator[Check]:
     if aside:
         yield warning(
             "history-damaged",
-            "history",
             f"a damaged history was moved aside: {aside[-1].name}",
             checked_connection.rescue(aside[-1]),
         )

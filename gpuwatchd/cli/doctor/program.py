@@ -46,12 +46,12 @@ def check(around: CheckContext) -> Iterator[Check]:
     if sqlite3.sqlite_version_info < SQLITE_NEEDED:
         yield failed(
             "sqlite-old",
-            "sqlite",
             f"SQLite {sqlite3.sqlite_version} is too old; 3.37 is needed",
             "use a newer Python build",
+            name="sqlite",
         )
     else:
-        yield ok("sqlite", f"SQLite {sqlite3.sqlite_version}")
+        yield ok(f"SQLite {sqlite3.sqlite_version}", name="sqlite")
     yield _terminal(around)
     yield _extras()
     yield _brought(around)
@@ -63,11 +63,11 @@ def _python() -> Check:
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
         return warning(
             "python-untested",
-            "python",
             f"{words}: not a tested Python",
             "use Python 3.11, 3.12 or 3.13",
+            name="python",
         )
-    return ok("python", words)
+    return ok(words, name="python")
 
 
 def _terminal(around: CheckContext) -> Check:
@@ -77,20 +77,20 @@ def _terminal(around: CheckContext) -> Check:
     if encoding not in {"utf-8", "utf8"} and not around.flags.ascii:
         return warning(
             "terminal-encoding",
-            "terminal",
             f"text is written as {encoding} (locale {named or 'not set'}): bars and ± are lost",
             "export LC_ALL=C.UTF-8, or use --ascii",
+            name="terminal",
         )
-    return ok("terminal", f"text is written as {encoding}")
+    return ok(f"text is written as {encoding}", name="terminal")
 
 
 def _extras() -> Check:
     here = [name for name, module in _EXTRAS.items() if importlib.util.find_spec(module)]
     missing = [name for name in _EXTRAS if name not in here]
     if not missing:
-        return ok("extras", f"installed: {', '.join(here)}")
+        return ok(f"installed: {', '.join(here)}", name="extras")
     words = f"installed: {', '.join(here) or 'none'}; not installed, and not needed unless used: "
-    return ok("extras", f"{words}{', '.join(missing)} ({extras.install('full')})")
+    return ok(f"{words}{', '.join(missing)} ({extras.install('full')})", name="extras")
 
 
 def _brought(around: CheckContext) -> Check:
@@ -104,12 +104,11 @@ def _brought(around: CheckContext) -> Check:
     tab = tab or any((home / name).exists() for name in _OWN_COMPLETIONS)
     pages = any((place / f"{_MANUAL}{end}").exists() for place in places for end in ("", ".gz"))
     words = "completion is installed" if tab else "no completion (gpuwatchctl completion --help)"
-    return ok("shell", f"{words}; {'man pages too' if pages else 'no man pages'}")
+    return ok(f"{words}; {'man pages too' if pages else 'no man pages'}", name="shell")
 
 
 # Is the clock right: synchronised, with a time zone, and not behind what is recorded.
 
-_CLOCK = "clock"
 _SYNCHRONIZED = "run/systemd/timesync/synchronized"
 _UNSYNCHRONIZED_BIT = 0x40
 """STA_UNSYNC of adjtimex(2): nobody has disciplined the clock for a while."""
@@ -147,7 +146,7 @@ def clock(around: CheckContext) -> Iterator[Check]:
     yield from checks
     if not checks:
         offset = time.strftime("%Z")
-        yield ok(_CLOCK, f"{units.clock(time.time())} {offset}")
+        yield ok(f"{units.clock(time.time())} {offset}")
 
 
 def _synchronised(around: CheckContext) -> Iterator[Check]:
@@ -158,7 +157,6 @@ def _synchronised(around: CheckContext) -> Iterator[Check]:
         return
     yield warning(
         "clock-unsynchronised",
-        _CLOCK,
         "the clock is not synchronised: times of alerts and of other machines' logs drift apart",
         "sudo timedatectl set-ntp true (or install chrony)",
     )
@@ -172,7 +170,6 @@ def _zone(around: CheckContext) -> Iterator[Check]:
     if not (database / zone).exists():
         yield warning(
             "clock-zone",
-            _CLOCK,
             f"the time zone TZ={zone} is not known here: UTC is shown",
             "timedatectl list-timezones",
         )
@@ -196,7 +193,6 @@ def _ahead(around: CheckContext) -> Iterator[Check]:
         ahead = units.duration(latest_s - now_s)
         yield warning(
             "clock-behind",
-            _CLOCK,
             f"is {ahead} behind what is recorded already: it was set back, or was wrong before",
             "timedatectl; samples from the future are used once their time comes",
         )
@@ -230,7 +226,7 @@ def configuration(around: CheckContext) -> Iterator[Check]:
     """Yield what is wrong with the configuration."""
     if around.faulty is not None:
         message, hint = around.faulty
-        yield failed("config-error", "config", message, hint or "gpuwatchctl config validate")
+        yield failed("config-error", message, hint or "gpuwatchctl config validate")
         return
     checks = [*_sources(around)]
     yield from checks
@@ -238,17 +234,17 @@ def configuration(around: CheckContext) -> Iterator[Check]:
     if not checks:
         names = ", ".join(map(str, files)) or "no file; the defaults"
         over = "; the second wins key by key" if len(files) > 1 else ""
-        yield ok("config", f"{names}{over}")
+        yield ok(f"{names}{over}")
 
 
 def _sources(around: CheckContext) -> Iterator[Check]:
     chosen = around.settings
     for words in config_text.problems(chosen):
-        yield failed("config-problem", "config", words, "gpuwatchctl config validate")
+        yield failed("config-problem", words, "gpuwatchctl config validate")
     for words in around.loaded.warnings:
-        yield warning("config-variable", "config", words, _ORIGIN)
+        yield warning("config-variable", words, _ORIGIN)
     for words in config_text.consequences(chosen):
-        yield warning("config-consequence", "config", words, _ORIGIN)
+        yield warning("config-consequence", words, _ORIGIN)
     for file in around.loaded.files:
         try:
             about = file.stat()
@@ -258,19 +254,18 @@ def _sources(around: CheckContext) -> Iterator[Check]:
         mode, mine, quoted = about.st_mode, about.st_uid == os.geteuid(), shlex.quote(str(file))
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
             hint = f"{'' if mine else 'sudo '}chmod go-w {quoted}"
-            yield warning("config-writable", "config", f"others can change {file}", hint)
+            yield warning("config-writable", f"others can change {file}", hint)
         elif mode & stat.S_IROTH and _tells(content):
             hidden = f"chmod 600 {quoted}" if mine else f"sudo chmod o-r {quoted}"
             yield warning(
                 "config-readable",
-                "config",
                 f"others can read {file}, and a login or token seems to be in it",
                 f"{hidden}, and use password-file or urls-file",
             )
     if around.environ.get("GPUWATCHD_CONFIG") and len(around.loaded.files) == 1:
         own = config.user_file()
         if own.exists() and not own.samefile(around.loaded.files[0]):
-            yield ok("config", f"{own} is not read: GPUWATCHD_CONFIG names another file")
+            yield ok(f"{own} is not read: GPUWATCHD_CONFIG names another file")
 
 
 def _tells(content: str) -> bool:
@@ -292,4 +287,4 @@ def prices(around: CheckContext) -> Iterator[Check]:
     state, _ = around.state
     devices = [] if state is None else [item.device for item in state.devices]
     for well, words, hint in cost_text.Book(around.settings, devices, now_s=time.time()).checks():
-        yield ok("price", words) if well else warning("price-doubtful", "price", words, hint)
+        yield ok(words) if well else warning("price-doubtful", words, hint)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
-from gpuwatchd.cli.doctor.checks import Check, ok, warning
+from gpuwatchd import service as managers
+from gpuwatchd.cli.doctor.checks import Check, named, ok, warning
 from gpuwatchd.collect.host.procfs import read_bytes
-from gpuwatchd.core import config, directories, text, units
+from gpuwatchd.core import config, directories, registry, text, units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.service.runner import CommandRunner
+from gpuwatchd.service.unit_files import with_runtime_dir
 from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
@@ -40,41 +44,34 @@ def check(around: CheckContext) -> Iterator[Check]:
     for code, words in pairs:
         if code in _BROKEN:
             hint = _NEWER if code == "state-newer" else again
-            yield warning(_BROKEN[code], "daemon", words, hint)
+            yield warning(_BROKEN[code], words, hint)
         elif code == "system-denied":
             yield warning(
-                "daemon-denied",
-                "daemon",
-                state_location.REFUSED,
-                state_location.access_instructions(),
+                "daemon-denied", state_location.REFUSED, state_location.access_instructions()
             )
         else:
-            yield ok("daemon", words)
+            yield ok(words)
     if state is None or not around.alive:
         if not around.denied:  # else it runs, and how it does may not be known
             system = (around.root / _ENABLED).is_symlink()
             mend = "sudo systemctl restart gpuwatchd" if system else "gpuwatchctl service install"
-            yield warning("daemon-absent", "daemon", "is not running", mend)
+            yield warning("daemon-absent", "is not running", mend)
         return
     memory = f", {units.size(state.rss_bytes)} of memory" if state.rss_bytes else ""
-    yield ok("daemon", f"runs as pid {state.pid}, version {state.version}{memory}")
+    yield ok(f"runs as pid {state.pid}, version {state.version}{memory}")
     if state.version != __version__:
         yield warning(
-            "daemon-version",
-            "daemon",
-            f"runs version {state.version}, this is {__version__}",
-            again,
+            "daemon-version", f"runs version {state.version}, this is {__version__}", again
         )
     late_s = time.time() - state.taken_at_s
     if late_s > max(_LATE_S, 3 * state.interval_s):
         yield warning(
             "daemon-late",
-            "daemon",
             f"its last sample is {units.duration(late_s)} old",
             f"{again}, then: {logs}",
         )
     for problem in state.problems:
-        yield warning("daemon-problem", "daemon", problem, logs)
+        yield warning("daemon-problem", problem, logs)
 
 
 def instances(around: CheckContext) -> Iterator[Check]:
@@ -82,7 +79,7 @@ def instances(around: CheckContext) -> Iterator[Check]:
     checks = [*_two_daemons(around), *_two_services(around), *_programs(around)]
     yield from checks
     if not checks:
-        yield ok("instances", "one installation, and no second daemon")
+        yield ok("one installation, and no second daemon")
 
 
 def _two_daemons(around: CheckContext) -> Iterator[Check]:
@@ -99,12 +96,7 @@ def _two_daemons(around: CheckContext) -> Iterator[Check]:
         hint = "gpuwatchctl service stop" + (
             " (the system service keeps running)" if system else ""
         )
-        yield warning(
-            "instance-second",
-            "instances",
-            f"{len(held)} daemons watch the same GPUs: {which}",
-            hint,
-        )
+        yield warning("instance-second", f"{len(held)} daemons watch the same GPUs: {which}", hint)
 
 
 def _runtime_dirs(around: CheckContext) -> list[Path]:
@@ -140,14 +132,12 @@ def _two_services(around: CheckContext) -> Iterator[Check]:
     if own and any(path.exists() for path in brewed) and not _only(agents, brewed[1]):
         yield warning(
             "instance-homebrew",
-            "instances",
             "Homebrew's service and one of your own are both installed",
             "brew services stop gpuwatchd, or: gpuwatchctl service uninstall",
         )
     if own and (around.root / _ENABLED).is_symlink():
         yield warning(
             "instance-system",
-            "instances",
             "this machine's own service and one of yours are both enabled: the GPUs are read twice",
             "gpuwatchctl service uninstall (you can read the history of the machine's)",
         )
@@ -173,7 +163,6 @@ def _programs(around: CheckContext) -> Iterator[Check]:
             others = ", ".join(map(str, found[1:4]))
             yield warning(
                 "path-several",
-                "instances",
                 f"{len(found)} installations: {found[0]} hides {others}",
                 "remove all but one (pipx list, pip list, uv tool list, apt list --installed)",
             )
@@ -181,7 +170,6 @@ def _programs(around: CheckContext) -> Iterator[Check]:
     if len(first) == 2 and _home(first["gpuwatchctl"]) != _home(first["gpuwatchd"]):
         yield warning(
             "path-differs",
-            "instances",
             f"{first['gpuwatchctl']} and {first['gpuwatchd']} are of different installations",
             "remove one of them, or put the right folder first in PATH",
         )
@@ -198,6 +186,7 @@ _SHOWN = (
     "MemoryMax,MemoryCurrent"
 )
 _MARK = "gpuwatchctl service install"
+"""Stands in every unit that it writes."""
 _MANY_RESTARTS = 3
 _LOGS = "gpuwatchctl service logs"
 _ASK_S = 5.0
@@ -205,85 +194,70 @@ _ASK_S = 5.0
 
 def service(around: CheckContext) -> Iterator[Check]:
     """Yield what the service manager knows of the daemon."""
-    from gpuwatchd.core import registry  # noqa: PLC0415
-    from gpuwatchd.service import MANAGERS  # noqa: PLC0415
-
     name = "launchd" if sys.platform == "darwin" else "systemd"
     try:
-        manager: Manager = registry.load(MANAGERS, name)()
+        manager: Manager = registry.load(managers.MANAGERS, name)()
         availability: Availability = manager.probe()
     except (ImportError, AttributeError) as error:
-        yield warning("service-broken", "service", f"{name}: {error}", "reinstall gpuwatchd")
+        yield warning("service-broken", f"{name}: {error}", "reinstall gpuwatchd")
         return
     if name == "systemd" and around.with_systemd:
-        yield from _unit(_shown(around, system=True), None, system=True)
-    if not availability.ok:
-        yield _unmanaged(availability, alive=around.alive or around.denied)
-        return
-    yield ok("service", availability.reason)
-    if name == "systemd":
-        values = _shown(around, system=False)
-        yield from _unit(values, manager, system=False)
-        yield from _linger(around, values)
-
-
-def _unmanaged(availability: Availability, *, alive: bool) -> Check:
-    if alive:
+        yield from named(_unit(_shown(around, system=True), system=True), "machine's service")
+    if availability.ok:
+        yield ok(availability.reason)
+    elif around.alive or around.denied:
         # Run by hand, by a container or by the machine: it runs, and that is what counts.
-        return ok("service", f"{availability.reason}; the daemon runs without it")
-    hint = availability.hint or "run the daemon yourself: gpuwatchd"
-    return warning("service-none", "service", availability.reason, hint)
+        yield ok(f"{availability.reason}; the daemon runs without it")
+    else:
+        hint = availability.hint or "run the daemon yourself: gpuwatchd"
+        yield warning("service-none", availability.reason, hint)
+    if availability.ok and name == "systemd":
+        values = _shown(around, system=False)
+        yield from _unit(values, system=False)
+        if values.get("LoadState") == "loaded":
+            yield from _stale(values.get("FragmentPath", ""), manager)
+        yield from named(_linger(around, values), "linger")
 
 
 def _shown(around: CheckContext, *, system: bool) -> dict[str, str]:
     """Return what systemctl shows of the unit; nothing where it does not answer."""
     whose = [] if system else ["--user"]
     argv = ["systemctl", *whose, "show", "gpuwatchd.service", f"--property={_SHOWN}"]
-    done = around.run(argv, timeout_s=_ASK_S)
+    run = around.run or CommandRunner(with_runtime_dir(around.environ))
+    done = run(argv, timeout_s=_ASK_S)
     if done.code:
         return {}
     return dict(line.split("=", 1) for line in done.output.splitlines() if "=" in line)
 
 
-def _unit(values: dict[str, str], manager: Manager | None, *, system: bool) -> Iterator[Check]:
+def _unit(values: dict[str, str], *, system: bool) -> Iterator[Check]:
+    """Yield what is wrong with a unit that is loaded."""
     if values.get("LoadState") != "loaded":
         return
-    name = "machine's service" if system else "service"
-    sudo, whose = ("sudo ", "") if system else ("", "--user ")
-    again = f"{sudo}systemctl {whose}restart gpuwatchd"
+    systemctl = "sudo systemctl" if system else "systemctl --user"
+    again, edit = f"{systemctl} restart gpuwatchd", f"{systemctl} edit gpuwatchd"
     logs = "sudo journalctl -u gpuwatchd" if system else _LOGS
     result = values.get("Result", "success")
     if result == "oom-kill":
-        yield warning(
-            "service-memory",
-            name,
-            "was ended because it went beyond its memory limit",
-            f"{logs}; a higher MemoryMax= in: {sudo}systemctl {whose}edit gpuwatchd",
-        )
+        words = "was ended because it went beyond its memory limit"
+        yield warning("service-memory", words, f"{logs}; a higher MemoryMax= in: {edit}")
     elif values.get("ActiveState") == "failed":
         words = f"failed ({text.clean(result)})"
-        yield warning("service-failed", name, words, f"{logs}, then: {again}")
+        yield warning("service-failed", words, f"{logs}, then: {again}")
     restarts = values.get("NRestarts", "")
     if restarts.isdecimal() and int(restarts) >= _MANY_RESTARTS:
         words = f"was started again {restarts} times by systemd since it was installed or booted"
-        yield warning("service-restarts", name, words, logs)
+        yield warning("service-restarts", words, logs)
     if values.get("NeedDaemonReload") == "yes":
         words = "its unit was changed, and systemd still has the old one"
-        hint = f"{sudo}systemctl {whose}daemon-reload && {again}"
-        yield warning("service-reload", name, words, hint)
+        yield warning("service-reload", words, f"{systemctl} daemon-reload && {again}")
     if values.get("ActiveState") == "active" and values.get("UnitFileState") == "disabled":
-        hint = f"{sudo}systemctl {whose}enable gpuwatchd"
-        yield warning("service-disabled", name, "runs, but is not started the next time", hint)
-    yield from _memory(values, name, f"{sudo}systemctl {whose}edit gpuwatchd")
-    if manager is not None:
-        yield from _stale(values.get("FragmentPath", ""), manager)
-
-
-def _memory(values: dict[str, str], name: str, edit: str) -> Iterator[Check]:
+        words = "runs, but is not started the next time"
+        yield warning("service-disabled", words, f"{systemctl} enable gpuwatchd")
     most, now = values.get("MemoryMax", ""), values.get("MemoryCurrent", "")
     if most.isdecimal() and now.isdecimal() and int(now) > 0.9 * int(most):
         words = f"uses {100 * int(now) // int(most)} % of its memory limit"
-        yield warning("service-memory", name, words, f"a higher MemoryMax= in: {edit}")
+        yield warning("service-memory", words, f"a higher MemoryMax= in: {edit}")
 
 
 def _stale(path: str, manager: Manager) -> Iterator[Check]:
@@ -299,19 +273,9 @@ def _stale(path: str, manager: Manager) -> Iterator[Check]:
     if starts != ours:
         if _program(starts) == _program(ours):
             return  # a package's, which starts this very daemon by the link in /usr/bin
-        yield warning(
-            "service-other",
-            "service",
-            f"{path} starts the daemon of another installation",
-            "gpuwatchctl service install",
-        )
+        yield warning("service-other", f"{path} starts the daemon of another installation", _MARK)
     elif _settled(written) != _settled(wanted):
-        yield warning(
-            "service-old",
-            "service",
-            f"{path} is not what this version would write",
-            "gpuwatchctl service install",
-        )
+        yield warning("service-old", f"{path} is not what this version would write", _MARK)
 
 
 def _line(unit: str, start: str) -> str:
@@ -331,19 +295,17 @@ def _settled(unit: str) -> list[str]:
 
 def _linger(around: CheckContext, values: dict[str, str]) -> Iterator[Check]:
     """Yield from /var/lib/systemd/linger: one file per user whose services outlive the session."""
-    import pwd  # noqa: PLC0415
-
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         user = str(os.geteuid())
     if (around.root / "var/lib/systemd/linger" / user).exists():
-        yield ok("linger", f"services of {user} keep running after logout")
+        yield ok(f"services of {user} keep running after logout")
     elif values.get("LoadState") != "loaded":
         return  # nothing of ours that could end
     elif around.environ.get("DISPLAY") or around.environ.get("WAYLAND_DISPLAY"):
         words = "the daemon ends when you log out of the desktop"
-        yield ok("linger", f"{words} (loginctl enable-linger {user} keeps it)")
+        yield ok(f"{words} (loginctl enable-linger {user} keeps it)")
     else:
         hint = f"loginctl enable-linger {user}"
-        yield warning("linger-missing", "linger", "the daemon ends when you log out", hint)
+        yield warning("linger-missing", "the daemon ends when you log out", hint)
