@@ -8,18 +8,21 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuwatchd.core import text
+from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
     from typing import Self
 
 T = TypeVar("T")
 R = TypeVar("R")
+Work = Callable[[T, Callable[[float], None]], R]
 _POLL_S = 0.1
 _NAME_WIDTH = 40
 _shares: Any = None
@@ -85,8 +88,16 @@ class Bar:
         self._progress.update(self._task, completed=share, description=words, refresh=True)
 
 
-class Spread(Generic[T, R]):
-    """One function over many items, in as many processes as there are cores.
+def spread(
+    work: Work[T, R],
+    items: Sequence[T],
+    name: Callable[[T], str],
+    *,
+    shown: bool,
+    weights: Sequence[float] | None = None,
+    cores: int | None = None,
+) -> list[R | Lost]:
+    """Return the result of each item, in their order; what fails costs no other its result.
 
     Parameters
     ----------
@@ -94,91 +105,82 @@ class Spread(Generic[T, R]):
         A function of a module: called with an item and with a function that takes the share done.
     name
         What an item is called on the bar.
+    shown
+        Whether to show a bar, where that can be seen.
+    weights
+        Expected cost of each item, in any unit: those of most weight are begun first.
     cores
-        By default those that this program may use.
+        How many processes; by default one for each core that this program may use.
     """
+    weights = weights or [1.0] * len(items)
+    costs = [weight / (sum(weights) or 1.0) for weight in weights]
+    cores = min(cores or usable_cores(), len(items))
+    with Bar(shown=shown and on_terminal()) as bar:
+        if cores < 2:
+            return list(_one_by_one(work, items, name, bar, costs))
+        return _by_many(work, items, name, bar, costs, cores)
 
-    def __init__(
-        self,
-        work: Callable[[T, Callable[[float], None]], R],
-        name: Callable[[T], str],
-        *,
-        cores: int | None = None,
-    ) -> None:
-        self._work = work
-        self._name = name
-        self._cores = cores or usable_cores()
 
-    def map(self, items: Sequence[T], bar: Bar, *, weights: Sequence[float]) -> list[R | Lost]:
-        """Return one result per item, in their order; what fails costs no other item its result.
+def _one_by_one(
+    work: Work[T, R], items: Sequence[T], name: Callable[[T], str], bar: Bar, costs: list[float]
+) -> Iterator[R | Lost]:
+    done = 0.0
+    for item, cost in zip(items, costs, strict=True):
 
-        Parameters
-        ----------
-        items
-            Large ones first finish soonest together: they are begun in order of weight.
-        weights
-            Expected cost of each item, in any unit.
-        """
-        whole = sum(weights) or 1.0
-        costs = [weight / whole for weight in weights]
-        if min(self._cores, len(items)) < 2:
-            return list(self._one_by_one(items, bar, costs))
-        return self._by_many(items, bar, costs)
+        def tell(share: float, begun: float = done, cost: float = cost, item: T = item) -> None:
+            bar.show(begun + cost * share, name(item))
 
-    def _one_by_one(self, items: Sequence[T], bar: Bar, costs: list[float]) -> Iterator[R | Lost]:
-        done = 0.0
-        for item, cost in zip(items, costs, strict=True):
-            name, begun = self._name(item), done
-            bar.show(done, name)
-            yield _tried(
-                self._work,
-                item,
-                lambda share, b=begun, c=cost, n=name: bar.show(b + c * share, n),  # type: ignore[misc]
-            )
-            done += cost
+        tell(0.0)
+        yield _tried(work, item, tell)
+        done += cost
 
-    def _by_many(self, items: Sequence[T], bar: Bar, costs: list[float]) -> list[R | Lost]:
-        import multiprocessing  # noqa: PLC0415 - for those who have much to do
-        from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait  # noqa: PLC0415
 
-        shares = multiprocessing.Array("d", len(items), lock=False)
-        before = set(multiprocessing.active_children())
-        pool = ProcessPoolExecutor(
-            min(self._cores, len(items)), initializer=_begin, initargs=(shares,)
-        )
-        try:
-            order = sorted(range(len(items)), key=lambda k: -costs[k])
-            jobs: dict[int, Future[R | Lost]] = {}
-            with _unheard():
-                for k in order:
-                    jobs[k] = pool.submit(_run, self._work, items[k], k)
-            open_jobs = set(jobs.values())
-            while open_jobs:
-                _, open_jobs = wait(open_jobs, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-                shown = next((k for k in order if not jobs[k].done()), order[-1])
-                done = sum(cost * share for cost, share in zip(costs, shares, strict=True))
-                bar.show(done, self._name(items[shown]))
-            pool.shutdown()
-        except BaseException:
-            # Ctrl-C: whatever they are at, nobody waits for it any more.
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in set(multiprocessing.active_children()) - before:
-                child.terminate()
-            raise
-        return [self._result(jobs[k], items[k]) for k in range(len(items))]
+def _by_many(  # noqa: PLR0917 - all that is known of the items
+    work: Work[T, R],
+    items: Sequence[T],
+    name: Callable[[T], str],
+    bar: Bar,
+    costs: list[float],
+    cores: int,
+) -> list[R | Lost]:
+    import multiprocessing  # noqa: PLC0415 - for those who have much to do
+    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait  # noqa: PLC0415
 
-    def _result(self, job: Future[R | Lost], item: T) -> R | Lost:
-        from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor  # noqa: PLC0415
+    shares = multiprocessing.Array("d", len(items), lock=False)
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(cores, initializer=_begin, initargs=(shares,))
+    try:
+        order = sorted(range(len(items)), key=lambda k: -costs[k])
+        with _unheard():
+            jobs = {k: pool.submit(_run, work, items[k], k) for k in order}
+        open_jobs = set(jobs.values())
+        while open_jobs:
+            _, open_jobs = wait(open_jobs, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            current = next((k for k in order if not jobs[k].done()), order[-1])
+            done = sum(cost * share for cost, share in zip(costs, shares, strict=True))
+            bar.show(done, name(items[current]))
+        pool.shutdown()
+    except BaseException:
+        # Ctrl-C: whatever they are at, nobody waits for it any more.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - before:
+            child.terminate()
+        raise
+    return [_result(jobs[k], work, item) for k, item in enumerate(items)]
 
-        try:
-            return job.result()
-        except BrokenProcessPool:
-            # One killed worker breaks the whole pool: each unfinished item gets a pool of its own.
-            with ProcessPoolExecutor(1, initializer=_begin, initargs=(None,)) as alone:
-                try:
-                    return alone.submit(_run, self._work, item, 0).result()
-                except BrokenProcessPool:
-                    return Lost("its process was killed; is there too little memory?", memory=True)
+
+def _result(job: Future[R | Lost], work: Work[T, R], item: T) -> R | Lost:
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor  # noqa: PLC0415
+
+    try:
+        return job.result()
+    except BrokenProcessPool:
+        # One killed worker breaks the whole pool: each unfinished item gets a pool of its own.
+        with ProcessPoolExecutor(1, initializer=_begin, initargs=(None,)) as alone:
+            try:
+                return alone.submit(_run, work, item, 0).result()
+            except BrokenProcessPool:
+                return Lost("its process was killed; is there too little memory?", memory=True)
 
 
 @contextlib.contextmanager
@@ -224,7 +226,7 @@ def _leave_after(ended: Callable[[], None]) -> None:
     os._exit(1)
 
 
-def _run(work: Callable[[T, Callable[[float], None]], R], item: T, position: int) -> R | Lost:
+def _run(work: Work[T, R], item: T, position: int) -> R | Lost:
     def report(share: float) -> None:
         if _shares is not None:
             _shares[position] = share
@@ -234,11 +236,7 @@ def _run(work: Callable[[T, Callable[[float], None]], R], item: T, position: int
     return result
 
 
-def _tried(
-    work: Callable[[T, Callable[[float], None]], R], item: T, tell: Callable[[float], None]
-) -> R | Lost:
-    from gpuwatchd.core.errors import GpuwatchdError  # noqa: PLC0415
-
+def _tried(work: Work[T, R], item: T, tell: Callable[[float], None]) -> R | Lost:
     try:
         return work(item, tell)
     except GpuwatchdError as error:

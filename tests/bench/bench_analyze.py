@@ -65,11 +65,9 @@ def write(file: Path) -> int:
 def spread(file: Path, cores: int) -> tuple[float, float]:
     """Return the seconds that a directory of two logs per core takes, and those of CPU time."""
     files = [str(file)] * (LOGS_A_CORE * parallel.usable_cores())
-    work = parallel.Spread(_analyzed, lambda job: job[0][0], cores=cores)
     jobs = [((name,), LogOptions(), Config()) for name in files]
     begun, used = time.perf_counter(), os.times()
-    with parallel.Bar(shown=False) as bar:
-        work.map(jobs, bar, weights=[1.0] * len(jobs))
+    parallel.spread(_analyzed, jobs, lambda job: job[0][0], shown=False, cores=cores)
     wall_s, now = time.perf_counter() - begun, os.times()
     return wall_s, sum(now[:4]) - sum(used[:4])
 

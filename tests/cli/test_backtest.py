@@ -165,16 +165,14 @@ def double(item: int, tell: Callable[[float], None]) -> int:
 
 @pytest.mark.parametrize("cores", [1, 3])
 def test_results_keep_their_order_and_a_bad_one_costs_no_other(cores: int) -> None:
-    spread: parallel.Spread[int, int] = parallel.Spread(double, str, cores=cores)
-    with parallel.Bar(shown=False) as bar:
-        found = spread.map([5, 13, 1, 3], bar, weights=[1.0, 9.0, 2.0, 3.0])
+    found = parallel.spread(
+        double, [5, 13, 1, 3], str, shown=False, weights=[1.0, 9.0, 2.0, 3.0], cores=cores
+    )
     assert found == [10, parallel.Lost("ValueError: unlucky"), 2, 6]
 
 
 def test_a_killed_worker_costs_only_its_own_result() -> None:
-    spread: parallel.Spread[int, int] = parallel.Spread(double, str, cores=2)
-    with parallel.Bar(shown=False) as bar:
-        found = spread.map([1, 99, 2, 3], bar, weights=[1.0] * 4)
+    found = parallel.spread(double, [1, 99, 2, 3], str, shown=False, cores=2)
     assert [found[0], *found[2:]] == [2, 4, 6]
     assert isinstance(found[1], parallel.Lost)
     assert "killed" in found[1].why

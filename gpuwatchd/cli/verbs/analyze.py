@@ -248,14 +248,15 @@ def _work(
     sizes = [sum(_size(file) for file in group) for group, _, _ in jobs]
     # Standard input cannot be handed to another process.
     alone = "-" in files or sum(sizes) < _PARALLEL_FROM_BYTES
-    spread: parallel.Spread[Job, list[Analyzed]] = parallel.Spread(
+    much = len(jobs) > 1 or sum(sizes) >= _PARALLEL_FROM_BYTES
+    results = parallel.spread(
         partial(_analyzed, drawn=drawn),
+        jobs,
         lambda job: Path(job[0][0]).name,
+        shown=not quiet and much,
+        weights=[float(size + 1) for size in sizes],
         cores=1 if alone else None,
     )
-    much = len(jobs) > 1 or sum(sizes) >= _PARALLEL_FROM_BYTES
-    with parallel.Bar(shown=not quiet and much and parallel.on_terminal()) as bar:
-        results = spread.map(jobs, bar, weights=[float(size + 1) for size in sizes])
     out: list[Analyzed] = []
     for (group, _, _), answers in zip(jobs, results, strict=True):
         if not isinstance(answers, parallel.Lost):

@@ -135,11 +135,8 @@ def _play(
     *,
     quiet: bool,
 ) -> list[DeviceReport]:
-
     jobs: list[Job] = [(state_location.state_dir(), device, span, tried) for device in devices]
-    spread: parallel.Spread[Job, DeviceReport] = parallel.Spread(_replayed, lambda job: job[1].name)
-    with parallel.Bar(shown=not quiet and parallel.on_terminal()) as bar:
-        found = spread.map(jobs, bar, weights=[1.0] * len(jobs))
+    found = parallel.spread(_replayed, jobs, lambda job: job[1].name, shown=not quiet)
     reports = []
     for device, report in zip(devices, found, strict=True):
         if isinstance(report, parallel.Lost):
