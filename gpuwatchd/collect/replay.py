@@ -143,8 +143,6 @@ class ReplaySource:
         Path of a log of any known format.
     speed
         Recorded seconds per real second; more than 0.
-    clock, wall
-        Monotonic and epoch clocks, seconds.
     """
 
     name = "replay"

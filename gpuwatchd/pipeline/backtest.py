@@ -130,8 +130,6 @@ def trials(config: Config, changed: Config | None = None, name: str = "") -> lis
 
     Parameters
     ----------
-    config
-        The settings in force.
     changed
         Settings that the user asks about, under this ``name``.
     """
@@ -166,14 +164,10 @@ def play(
 
     Parameters
     ----------
-    history
-        The open history.
     span
         Begin and end, epoch seconds.
     tried
         Settings, the present ones first.
-    passed
-        Told now and then which share of the work is done.
     """
     tell = passed or (lambda _share: None)
     read = _share_of(tell, 0.0, _READ_SHARE)

@@ -62,19 +62,7 @@ def news(
     *,
     from_s: float,
 ) -> DigestContent:
-    """Choose what belongs in a digest.
-
-    Parameters
-    ----------
-    alerts
-        Any, open and over.
-    decisions
-        What policy decided.
-    holdings
-        Idle memory now.
-    from_s
-        Begin of its time, epoch seconds.
-    """
+    """Choose what belongs in a digest."""
     known = list(alerts)
     fired = [
         alert

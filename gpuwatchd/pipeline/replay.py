@@ -177,16 +177,10 @@ def analyze(
 
     Parameters
     ----------
-    log
-        As :func:`gpuwatchd.collect.replay.read_log` returns it.
-    config
-        Settings; by default those of the daemon.
     only
         Ids of the subjects to judge; the others are there for the room that they leave.
     watcher
         Who judges; by default one that knows nothing yet.
-    passed
-        Told now and then which share of the log has been played.
     """
     watcher = watcher or Watcher(config)
     chosen = [series for series in log.series if series.t_s.size]

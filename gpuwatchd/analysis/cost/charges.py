@@ -40,8 +40,6 @@ def counted_from(
         Start of the process; of a job, of its first rank.
     saved_at_s
         Its newest checkpoint; None where none is known: then it counts from the start.
-    first_at_s
-        When it was first seen on the device.
     """
     if saved_at_s is not None:
         return saved_at_s, "checkpoint"
@@ -146,8 +144,6 @@ def charge(
 
     Parameters
     ----------
-    parts
-        Every device that it is on.
     prices
         Say in which currency it is shown.
     since_at_s, since

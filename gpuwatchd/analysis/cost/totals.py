@@ -140,8 +140,6 @@ def saved(
 
     Parameters
     ----------
-    stint
-        The process until its end.
     told_at_s
         When messages about it had arrived.
     low_at_s

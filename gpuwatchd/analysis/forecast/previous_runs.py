@@ -86,15 +86,7 @@ class _Kept(NamedTuple):
 
 
 def previous_runs(series: Series, view: SeriesWindow) -> tuple[PreviousRuns, float, float, float]:
-    """Return the earlier runs, how many are suspects, and the age and scale of the present one.
-
-    Parameters
-    ----------
-    series
-        Everything known about the subject; ``history`` holds its earlier runs.
-    view
-        What :func:`gpuwatchd.analysis.numerics.prepare` made of it; not empty.
-    """
+    """Return the earlier runs, how many are suspects, and the age and scale of the present one."""
     t, x = series.t_s, series.used_bytes
     span = float(t[-1] - t[0])
     age = max(series.age_s or span, span)

@@ -229,15 +229,7 @@ class ProgramPrior:
 
 
 def program_prior(series: Series, view: SeriesWindow) -> ProgramPrior | None:
-    """Return what the history of a series says about it now; None without history.
-
-    Parameters
-    ----------
-    series
-        Everything known about the subject; ``history`` holds its earlier runs.
-    view
-        What :func:`gpuwatchd.analysis.numerics.prepare` made of it.
-    """
+    """Return what the history of a series says about it now; None without history."""
     if not series.history or not view.t_s.size:
         return None
     runs, suspects, age_s, scale = previous_runs(series, view)

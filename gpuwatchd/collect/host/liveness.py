@@ -36,8 +36,6 @@ class Watch:
 
     Parameters
     ----------
-    proc
-        Where /proc is.
     how
         "pidfd", "stat" (a kept descriptor of /proc/PID/stat) or "read" (nothing is kept).
     """

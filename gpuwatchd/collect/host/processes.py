@@ -74,8 +74,6 @@ class Host:
     writes_anchor
         False only reads that file: a program that looks once must tell processes as the daemon
         does, and change nothing.
-    monotonic
-        Monotonic clock, seconds.
     """
 
     def __init__(  # noqa: PLR0913 - most are for tests

@@ -23,15 +23,7 @@ MOST_FILES = 64
 
 
 def pairs(files: Sequence[str], glance: Callable[[str], LogFile]) -> list[tuple[str, ...]]:
-    """Return the files in their order, each alone or a device's log with its processes'.
-
-    Parameters
-    ----------
-    files
-        Paths.
-    glance
-        Reads the beginning of one.
-    """
+    """Return the files in their order, each alone or a device's log with its processes'."""
     alone: list[tuple[str, ...]] = [(file,) for file in files]
     if not 2 <= len(files) <= MOST_FILES or "-" in files or len(set(files)) < len(files):
         return alone

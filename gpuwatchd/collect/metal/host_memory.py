@@ -114,8 +114,6 @@ def ceiling(system: System, recommended_bytes: int | None) -> Ceiling | None:
 
     Parameters
     ----------
-    system
-        The host.
     recommended_bytes
         Metal's ``recommendedMaxWorkingSetSize``, None where it could not be asked.
     """

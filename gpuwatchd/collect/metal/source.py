@@ -60,10 +60,6 @@ class MetalSource:
     ----------
     calls
         The system calls; None asks this system.
-    platform
-        As ``sys.platform`` has it.
-    clock, monotonic
-        Wall clock and monotonic clock, seconds.
     """
 
     name = "metal"

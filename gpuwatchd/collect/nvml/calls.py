@@ -230,13 +230,7 @@ class Addressing(ctypes.Structure):
 
 
 class HandleBuffers:
-    """What is kept of one card's handle: structures, buffers and the last answers.
-
-    Parameters
-    ----------
-    handle
-        NVML's.
-    """
+    """What is kept of one card's handle: structures, buffers and the last answers."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -303,13 +297,7 @@ def address_of(handle: Any) -> int:
 
 
 class Calls:
-    """Entry points of the loaded library; one that it lacks answers FUNCTION_NOT_FOUND.
-
-    Parameters
-    ----------
-    library
-        As ctypes has loaded it.
-    """
+    """Entry points of the loaded library; one that it lacks answers FUNCTION_NOT_FOUND."""
 
     def __init__(self, library: Any) -> None:
         self._library = library

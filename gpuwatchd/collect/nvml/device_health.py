@@ -54,14 +54,10 @@ class DeviceHealth:
 
     Parameters
     ----------
-    calls
-        The library.
     gauge
         Asks for one number; None when it is refused.
     refused
         Deals with a code that is not OK: raises, remembers, or notes a fault.
-    clock
-        Wall clock, seconds.
     """
 
     def __init__(
@@ -217,15 +213,7 @@ class StateChanges:
         self._waiting.append(event)
 
     def take(self, cards: Iterable[Card], at_s: float, mono_s: float) -> tuple[Event, ...]:
-        """Return what has happened since the last call.
-
-        Parameters
-        ----------
-        cards
-            With the state of this read.
-        at_s, mono_s
-            When they were read.
-        """
+        """Return what has happened since the last call."""
         for card in cards:
             state = self._told.get(card.uid)
             if state is None:

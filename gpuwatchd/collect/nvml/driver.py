@@ -48,10 +48,6 @@ def pending_call_message(
     ----------
     gone
         Why NVML itself is gone; None when it is not.
-    stuck_s
-        For how long the call has not returned.
-    started_before
-        Whether a GPU has answered before.
     """
     silent = f"has not answered for {stuck_s:.0f} s"
     if gone is not None:
@@ -69,12 +65,8 @@ class Driver:
 
     Parameters
     ----------
-    api
-        The pynvml module.
     reader
         Learns of the library as soon as it is loaded.
-    proc, sys
-        Where /proc and /sys are.
     """
 
     def __init__(self, api: Any, reader: Reader, proc: Path, sys: Path) -> None:

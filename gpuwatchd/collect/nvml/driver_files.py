@@ -68,13 +68,7 @@ def kernel_module_version(proc: Path, sys: Path) -> str | None:
 
 
 class Library:
-    """The file of the NVIDIA library that this process has loaded.
-
-    Parameters
-    ----------
-    proc
-        Where /proc is.
-    """
+    """The file of the NVIDIA library that this process has loaded."""
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc

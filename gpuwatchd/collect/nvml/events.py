@@ -57,12 +57,6 @@ class EventWatch:
 
     Parameters
     ----------
-    api
-        The pynvml module.
-    clock
-        Wall clock, seconds.
-    wait_ms
-        Longest single wait.
     monotonic
         Monotonic clock, seconds: what is the same again does not hang on a clock that is set.
     """

@@ -57,16 +57,8 @@ class NvmlSession:
 
     Parameters
     ----------
-    api
-        The pynvml module.
-    reader
-        Learns of the library as soon as it is loaded.
-    proc, sys
-        Where /proc and /sys are.
     rescan_s
         Time between two looks for new cards and MIG instances.
-    clock
-        Wall clock, seconds.
     events
         Waits for what the driver reports by itself; None waits for nothing.
 

@@ -70,15 +70,6 @@ class ProcessLists:
     The lists are read straight into a kept buffer, one call instead of two, through the library
     that nvidia-ml-py has loaded; nvidia-ml-py itself cannot fall back to the older structures.
     What has not changed since the last look is the same object again.
-
-    Parameters
-    ----------
-    calls
-        The library.
-    error
-        NVML's error class.
-    proc
-        Where /proc is.
     """
 
     def __init__(self, calls: Calls, error: type[Exception], proc: Path) -> None:
@@ -103,10 +94,6 @@ class ProcessLists:
 
         Parameters
         ----------
-        card, desk
-            Whose.
-        mono_s
-            Now, in monotonic seconds.
         turn
             Whether it is time for what is not asked every tick: lists that were empty, and how
             busy each process is.

@@ -56,18 +56,10 @@ class Reader:
 
     Parameters
     ----------
-    api
-        The pynvml module, initialised.
-    proc, sys
-        Where /proc and /sys are.
     slow_every
         Temperature, power and clock are asked for every so many ticks.
     fresh_s
         A carried value older than this is asked for again.
-    clock
-        Wall clock, seconds.
-    monotonic
-        Monotonic clock, seconds.
     """
 
     def __init__(
@@ -329,15 +321,6 @@ class Accounting:
 
     While no process leaves, nothing is asked. Where the driver keeps no accounts that is asked
     once per card, and nothing is done from then on.
-
-    Parameters
-    ----------
-    calls
-        The library.
-    error
-        NVML's error class.
-    clock
-        Wall clock, seconds.
     """
 
     def __init__(self, calls: Calls, error: type[Exception], clock: Callable[[], float]) -> None:

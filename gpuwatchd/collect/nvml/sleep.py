@@ -119,13 +119,7 @@ class PowerManagedCard:
 
 
 class PowerManagedCards:
-    """Every card of the machine that may fall asleep.
-
-    Parameters
-    ----------
-    proc, sys
-        Where /proc and /sys are.
-    """
+    """Every card of the machine that may fall asleep."""
 
     def __init__(self, proc: Path, sys: Path) -> None:
         self._proc = proc
@@ -160,8 +154,6 @@ class PowerManagedCards:
 
         Parameters
         ----------
-        mono_s
-            Monotonic time.
         held
             Cards that we hold ourselves, which says nothing about others.
         """
