@@ -18,10 +18,9 @@ from gpuwatchd.core.codes import Ending, Hold
 from gpuwatchd.core.model import Alert, AlertSubject, Finding, Pattern, Series, Severity
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.core.model.findings import Clause, reason_fields, with_blame, with_reason
-from gpuwatchd.pipeline import titles
 from gpuwatchd.pipeline.job_ranks import Ranks, suppress_for_lead, unsuppress
 from gpuwatchd.pipeline.rule_settings import rules_of
-from gpuwatchd.pipeline.track import Headroom, Track, Window, calm_reason
+from gpuwatchd.pipeline.track import Headroom, Track, Window, calm_reason, of_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -210,7 +209,7 @@ class Watcher:
             if track.subject.unattributed:
                 finding = attribution.above_baseline(finding, level, track.baseline_bytes)
             elif track.subject.host:
-                finding = titles.of_host(finding)
+                finding = of_host(finding)
             finding = track.hushed(finding)
             finding = expected(finding, self.rules, track.device, track.info, level)
             change = self._apply(track, finding, now_s)

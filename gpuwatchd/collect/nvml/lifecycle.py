@@ -16,7 +16,7 @@ from gpuwatchd.collect.nvml.calls import code_of
 from gpuwatchd.collect.nvml.device_health import StateChanges
 from gpuwatchd.collect.nvml.discovery import Scanner, beside, merge
 from gpuwatchd.collect.nvml.driver import VERSION_MISMATCH, Driver, Opened, pending_call_message
-from gpuwatchd.collect.nvml.sleep import PowerManagedCards
+from gpuwatchd.collect.nvml.driver_files import PowerManagedCards
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Availability, Event
 
