@@ -14,9 +14,8 @@ from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Alert, Decision, Delivery
 from gpuwatchd.core.model.findings import with_blame
 from gpuwatchd.pipeline import action_handler, messages
-from gpuwatchd.pipeline.clock import moved_alert
+from gpuwatchd.pipeline.clock import local, moved_alert
 from gpuwatchd.pipeline.messages import sentences
-from gpuwatchd.pipeline.rule_settings import local
 from gpuwatchd.pipeline.track import Track
 from gpuwatchd.pipeline.track_evaluation import subject_facts
 

@@ -16,7 +16,7 @@ import msgspec
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import Delivery
-from gpuwatchd.pipeline import messages, rule_settings
+from gpuwatchd.pipeline import clock, messages
 from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.store import tables
 
@@ -185,7 +185,7 @@ def following(last_s: float, section: PolicySection) -> float:
     A time of day that clocks skip comes when they have skipped it; one that they show twice once.
     """
     hour, _, minute = section.digest_at.partition(":")
-    here = rule_settings.local(last_s)
+    here = clock.local(last_s)
     for day in range(_DAYS):
         if section.digest == "weekly" and (here.weekday + day) % 7 != _MONDAY:
             continue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct, structs
 
 from gpuwatchd.analysis import cost
-from gpuwatchd.analysis.frameworks.engine_history import idle_kv
+from gpuwatchd.analysis.frameworks.engine_addresses import idle_kv
 from gpuwatchd.analysis.idle import (
     DAEMONS,
     STOPPED,

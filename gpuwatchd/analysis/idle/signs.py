@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from gpuwatchd.analysis.idle import advice, ranks
+from gpuwatchd.analysis.idle import facts, ranks
 from gpuwatchd.analysis.idle.facts import STOPPED, Sign
 from gpuwatchd.core import units
 
@@ -95,7 +95,7 @@ def read(
                     sign = structs.replace(
                         sign,
                         evidence=f"{sign.evidence}; it works on another GPU",
-                        advice=advice.ELSEWHERE,
+                        advice=facts.ELSEWHERE,
                     )
             if sign is not None:
                 yield sign
@@ -143,16 +143,16 @@ def _ended(board: DeviceSnapshot, held: ProcessMemory) -> Sign | None:
         return None
     if held.exists is False:
         words = f"the driver still lists pid {pid}, which no longer exists"
-        return _sign(board, held, "gone", words, advice.GONE)
+        return _sign(board, held, "gone", words, facts.GONE)
     if held.state not in _STUCK:
         return None
     if held.state != "D":
         parent = f" {held.parent}" if held.parent else ""
         words = f"pid {pid} has ended and its parent{parent} has not collected it"
-        return _sign(board, held, "defunct", words, advice.defunct(held))
+        return _sign(board, held, "defunct", words, facts.defunct(held))
     if held.cpu_pct is not None and held.cpu_pct < ranks.STILL_CPU_PCT:
         words = f"pid {pid} waited in the kernel (state D) in every sample and used no CPU"
-        return _sign(board, held, "driver-wait", words, advice.DRIVER_WAIT, needs_s=DRIVER_WAIT_S)
+        return _sign(board, held, "driver-wait", words, facts.DRIVER_WAIT, needs_s=DRIVER_WAIT_S)
     return None
 
 
@@ -177,10 +177,10 @@ def _ghost(board: DeviceSnapshot, limits: Limits) -> Sign | None:
     plural = "process is" if len(uses) == 1 else "processes are"
     words += f"{len(uses)} {plural} listed" if uses else "no process is listed"
     words += f", with {units.size(ledger.owned_bytes)}" if uses else ""
-    hints: tuple[str, ...] = advice.GHOST_BESIDE if uses else advice.GHOST
+    hints: tuple[str, ...] = facts.GHOST_BESIDE if uses else facts.GHOST
     needs_s = BESIDE_S if uses else 0.0
     if board.contained:
-        hints, needs_s = (advice.ON_THE_HOST,), limits.idle_after_s
+        hints, needs_s = (facts.ON_THE_HOST,), limits.idle_after_s
     return Sign(
         kind="ghost",
         device_uid=board.uid,
@@ -217,17 +217,17 @@ def _serving(board: DeviceSnapshot, held: ProcessMemory, servers: Sequence[Serve
         words = f"{units.size(held.used_bytes)} is held while {where} has no model loaded"
         if reading.models == () and runner:
             wait_s = reading.facts.get("keep_alive_s", KEEP_ALIVE_S) + ORPHAN_EXTRA_S
-            hints = advice.ORPHANED_RUNNER
+            hints = facts.ORPHANED_RUNNER
             return _sign(board, held, "orphaned-runner", words, hints, needs_s=wait_s)
         if reading.models == ():
-            return _sign(board, held, "no-model", words, advice.NO_MODEL, needs_s=NO_MODEL_S)
+            return _sign(board, held, "no-model", words, facts.NO_MODEL, needs_s=NO_MODEL_S)
         if server.kv_left is not None:
             words = (
                 f"{units.percent(server.kv_left)} of the KV cache of {where} stays taken, and no"
                 f" request has been worked on for {units.duration(server.kv_idle_s)}"
             )
             begun_s = None if server.kv_idle_s is None else reading.at_s - server.kv_idle_s
-            sign = _sign(board, held, "leaked-kv", words, advice.LEAKED_KV, begun_s=begun_s)
+            sign = _sign(board, held, "leaked-kv", words, facts.LEAKED_KV, begun_s=begun_s)
             return structs.replace(sign, held_bytes=_leaked_bytes(server))
     return None
 
@@ -237,7 +237,7 @@ def _left_runner(board: DeviceSnapshot, held: ProcessMemory) -> Sign | None:
     if held.info.framework != "Ollama" or not held.orphan or held.info.foreign:
         return None
     words = f"{units.size(held.used_bytes)} is held by a runner whose Ollama server has ended"
-    hints = advice.LEFT_RUNNER
+    hints = facts.LEFT_RUNNER
     return _sign(board, held, "orphaned-runner", words, hints, needs_s=ORPHAN_EXTRA_S)
 
 
@@ -263,7 +263,7 @@ def _hung(
     if wait is None:
         return None
     sign = _sign(board, held, "hung-rank", wait.words, wait.advice, needs_s=HUNG_S, flat=True)
-    return structs.replace(sign, left=wait.left, command="" if wait.left else advice.DUMP)
+    return structs.replace(sign, left=wait.left, command="" if wait.left else facts.DUMP)
 
 
 def _idle(
@@ -294,5 +294,5 @@ def _idle(
         words += f"; {STOPPED[held.state]}"
     if held.orphan:
         words += "; whoever started it has ended"
-    hints = (advice.ON_THE_HOST,) if held.info.foreign else advice.idle(held)
+    hints = (facts.ON_THE_HOST,) if held.info.foreign else facts.idle(held)
     return _sign(board, held, "idle", words, hints, needs_s=after_s, flat=True)
