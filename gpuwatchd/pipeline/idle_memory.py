@@ -18,14 +18,14 @@ from gpuwatchd.analysis.idle import (
     ProcessMemory,
     Server,
 )
-from gpuwatchd.collect.host.liveness import absent, probe
+from gpuwatchd.collect.host.procfs import absent, probe
 from gpuwatchd.core.codes import NameKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuwatchd.collect.host import Host
-    from gpuwatchd.collect.host.liveness import ProcessStat
+    from gpuwatchd.collect.host.procfs import ProcessStat
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.engine_readings import Serving

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from gpuwatchd.analysis.frameworks.table import GRAPHICS, PREALLOCATES
+from gpuwatchd.analysis.frameworks.recognition import GRAPHICS, PREALLOCATES
 from gpuwatchd.core.codes import Role
 
 if TYPE_CHECKING:

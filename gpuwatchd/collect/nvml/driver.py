@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gpuwatchd.collect.nvml.calls import code_of
+from gpuwatchd.collect.nvml.calls import NO_ATTACH, NO_PERMISSION, code_of
 from gpuwatchd.collect.nvml.driver_files import Library, in_container, kernel_module_version
 from gpuwatchd.core.model import Availability
 from gpuwatchd.core.text import clean
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.nvml.reader import Reader
 
-NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH = 4, 9, 12, 18
-NO_ATTACH: Final = 2
-"""Flag of nvmlInitWithFlags: touch only the cards that are asked for."""
+DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH = 9, 12, 18
 
 
 class Opened(NamedTuple):
