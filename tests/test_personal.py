@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from gpuwatchd.analysis import forecast, numerics, verdict
-from gpuwatchd.analysis.forecast.previous_runs import stopped
-from gpuwatchd.analysis.forecast.program_prior import _tail
+from gpuwatchd.analysis.forecast.program_prior import _tail, stopped
 from gpuwatchd.analysis.verdict import growth
 from gpuwatchd.core.config import DetectionSection
 from gpuwatchd.core.model import Finding, Profile, Series

@@ -150,10 +150,6 @@ def diagnose(
     ----------
     events
         What happened to the device, in any order.
-    reading
-        The newest, or None.
-    now_s
-        Epoch seconds.
     since_s
         Older events do not count; the last day where it is not given.
 

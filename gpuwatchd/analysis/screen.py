@@ -44,13 +44,6 @@ def first_look(series: Sequence[Series], settings: DetectionSection) -> list[Pat
     samples) are ever certain here. A series that is flat at a high level is judged, because it may
     be a preallocated pool.
 
-    Parameters
-    ----------
-    series
-        Any number of series of any length.
-    settings
-        The section ``[detection]``.
-
     Examples
     --------
     >>> from gpuwatchd.core.config import DetectionSection
@@ -106,8 +99,6 @@ def look_at_array(
         (n,) the instants of all of them, strictly ascending, seconds.
     scale
         (S,) memory of each one's device in bytes; infinite where it is unknown.
-    settings
-        The section ``[detection]``.
 
     Returns
     -------

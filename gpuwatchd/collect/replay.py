@@ -18,8 +18,7 @@ from gpuwatchd.collect.logs.dispatch import Dispatcher, Stream, opened, refusal
 from gpuwatchd.collect.logs.formats import FORMATS, torch_snapshot
 from gpuwatchd.collect.logs.log_types import LogFile, LogOptions, LogSeries
 from gpuwatchd.collect.logs.series_builder import finish
-from gpuwatchd.collect.logs.time_runs import GAP_INTERVALS, median_interval_s
-from gpuwatchd.collect.logs.times import Clock
+from gpuwatchd.collect.logs.times import GAP_INTERVALS, Clock, median_interval_s
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import Availability, DeviceReading, Fault, ProcessUse, Sample
@@ -143,8 +142,6 @@ class ReplaySource:
         Path of a log of any known format.
     speed
         Recorded seconds per real second; more than 0.
-    clock, wall
-        Monotonic and epoch clocks, seconds.
     """
 
     name = "replay"

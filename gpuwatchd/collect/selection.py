@@ -47,13 +47,6 @@ def choices(
     NVIDIA's library is optional only where the machine has no NVIDIA card: a driver that does not
     work must be said, whatever other GPU is watched.
 
-    Parameters
-    ----------
-    section
-        ``[sources]``.
-    platform, sys_root
-        As ``sys.platform`` has it, and where /sys is.
-
     Examples
     --------
     >>> from gpuwatchd.core.config import SourcesSection

@@ -13,8 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuwatchd.collect.scenarios.curves import unit
-from gpuwatchd.collect.scenarios.worlds import SCENARIOS, Actor, Card, World
+from gpuwatchd.collect.scenarios.worlds import SCENARIOS, Actor, Card, World, unit
 from gpuwatchd.core.errors import ConfigError
 from gpuwatchd.core.model import (
     Availability,

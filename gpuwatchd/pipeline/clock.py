@@ -7,12 +7,14 @@ points keep their distances, and times stay those that people read on their cloc
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd import alerts
+
 if TYPE_CHECKING:
-    from gpuwatchd.alerts import Rules
     from gpuwatchd.core.model import Alert, Finding, Sample
 
 STEP_S = 2.0
@@ -69,7 +71,7 @@ def moved_alert(alert: Alert, by_s: float) -> Alert:
     return msgspec.structs.replace(alert, finding=moved_finding(alert.finding, by_s), **times)
 
 
-def resumed(alert: Alert, rules: Rules, now_s: float) -> Alert:
+def resumed(alert: Alert, rules: alerts.Rules, now_s: float) -> Alert:
     """Return a stored alert fit for a clock that may have been set back since it was stored.
 
     What lies in the future counts as now, and no reminder is further away than the longest pause.
@@ -89,3 +91,19 @@ def resumed(alert: Alert, rules: Rules, now_s: float) -> Alert:
         finding = moved_finding(alert.finding, -ahead_s)
         alert = msgspec.structs.replace(alert, finding=finding)
     return msgspec.structs.replace(alert, **times) if times else alert
+
+
+def local(now_s: float) -> alerts.Local:
+    """Return what time it is where people are; of what clocks show twice, the first."""
+    here = time.localtime(now_s)
+
+    def epoch(day: int, minute: int) -> float:
+        # Hours that clocks skip, and days beyond the end of a month, are for mktime to sort out.
+        return time.mktime((here.tm_year, here.tm_mon, here.tm_mday + day, 0, minute, 0, 0, 0, -1))
+
+    return alerts.Local(
+        now_s=now_s,
+        weekday=here.tm_wday,
+        minute=60 * here.tm_hour + here.tm_min,
+        epoch=epoch,
+    )

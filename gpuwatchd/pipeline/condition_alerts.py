@@ -20,7 +20,7 @@ from gpuwatchd.core.model import Alert, Finding, Subject
 from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.core.model.findings import reason_fields
 from gpuwatchd.pipeline.clock import moved_alert
-from gpuwatchd.pipeline.titles import of_device, of_process
+from gpuwatchd.pipeline.track import of_device, of_process
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -16,7 +16,7 @@ import msgspec
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import Delivery
-from gpuwatchd.pipeline import messages, rule_settings
+from gpuwatchd.pipeline import clock, messages
 from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.store import tables
 
@@ -62,19 +62,7 @@ def news(
     *,
     from_s: float,
 ) -> DigestContent:
-    """Choose what belongs in a digest.
-
-    Parameters
-    ----------
-    alerts
-        Any, open and over.
-    decisions
-        What policy decided.
-    holdings
-        Idle memory now.
-    from_s
-        Begin of its time, epoch seconds.
-    """
+    """Choose what belongs in a digest."""
     known = list(alerts)
     fired = [
         alert
@@ -197,7 +185,7 @@ def following(last_s: float, section: PolicySection) -> float:
     A time of day that clocks skip comes when they have skipped it; one that they show twice once.
     """
     hour, _, minute = section.digest_at.partition(":")
-    here = rule_settings.local(last_s)
+    here = clock.local(last_s)
     for day in range(_DAYS):
         if section.digest == "weekly" and (here.weekday + day) % 7 != _MONDAY:
             continue

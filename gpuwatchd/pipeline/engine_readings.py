@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from gpuwatchd.analysis.frameworks import engine_addresses
-from gpuwatchd.analysis.frameworks.engine_addresses import PORTS
-from gpuwatchd.analysis.frameworks.engine_history import only_model
+from gpuwatchd.analysis.frameworks.engine_addresses import PORTS, only_model
 from gpuwatchd.collect.engines import ENDPOINTS, http
 from gpuwatchd.collect.host import engine_launch
 from gpuwatchd.core.errors import EndpointError

@@ -37,15 +37,7 @@ def load(
     *,
     passed: Callable[[float], None] | None = None,
 ) -> LogFile:
-    """Return what is recorded of a device and of its processes; no series when nothing is.
-
-    Parameters
-    ----------
-    since_s, until_s
-        Span, epoch seconds; its end is exclusive.
-    passed
-        Told now and then which share has been read.
-    """
+    """Return what is recorded of a device and of its processes; no series when nothing is."""
     oldest_s = history.oldest_s(device.uid)
     # A span of a thousand years is as long as what is recorded, and takes no longer.
     since_s = until_s if oldest_s is None else max(since_s, oldest_s - _HOUR_S)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct, structs
 
 from gpuwatchd.analysis import cost
-from gpuwatchd.analysis.frameworks.engine_history import idle_kv
+from gpuwatchd.analysis.frameworks.engine_addresses import idle_kv
 from gpuwatchd.analysis.idle import (
     DAEMONS,
     STOPPED,
@@ -18,14 +18,14 @@ from gpuwatchd.analysis.idle import (
     ProcessMemory,
     Server,
 )
-from gpuwatchd.collect.host.liveness import absent, probe
+from gpuwatchd.collect.host.procfs import absent, probe
 from gpuwatchd.core.codes import NameKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuwatchd.collect.host import Host
-    from gpuwatchd.collect.host.liveness import ProcessStat
+    from gpuwatchd.collect.host.procfs import ProcessStat
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.engine_readings import Serving

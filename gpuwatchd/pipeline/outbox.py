@@ -17,9 +17,8 @@ import msgspec
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.notify import backlog
 from gpuwatchd.notify.dispatcher import RETRY_S, made_at, retry_at
-from gpuwatchd.pipeline.channel_health import Channels, Reach, UndeliveredAlerts
-from gpuwatchd.pipeline.fallback_channels import Fallbacks, quieted
-from gpuwatchd.pipeline.rule_settings import local
+from gpuwatchd.pipeline.channel_health import Channels, Fallbacks, Reach, UndeliveredAlerts, quieted
+from gpuwatchd.pipeline.clock import local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -16,7 +16,7 @@ import numpy as np
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.pipeline.live_state import worst
-from gpuwatchd.pipeline.titles import of_device, of_process
+from gpuwatchd.pipeline.track import of_device, of_process
 from gpuwatchd.pipeline.track_evaluation import Headroom, Track, Watcher
 from gpuwatchd.store.ring import thin
 
@@ -177,16 +177,10 @@ def analyze(
 
     Parameters
     ----------
-    log
-        As :func:`gpuwatchd.collect.replay.read_log` returns it.
-    config
-        Settings; by default those of the daemon.
     only
         Ids of the subjects to judge; the others are there for the room that they leave.
     watcher
         Who judges; by default one that knows nothing yet.
-    passed
-        Told now and then which share of the log has been played.
     """
     watcher = watcher or Watcher(config)
     chosen = [series for series in log.series if series.t_s.size]

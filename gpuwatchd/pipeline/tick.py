@@ -14,11 +14,11 @@ from gpuwatchd import __version__
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Alert, Decision, Fault, Finding, Sample
-from gpuwatchd.pipeline import event_log, message_builder, restored_state
+from gpuwatchd.pipeline import alert_notifier, event_log, restored_state
 from gpuwatchd.pipeline.action_handler import ActionHandler
 from gpuwatchd.pipeline.active_silences import ActiveSilences
 from gpuwatchd.pipeline.alert_cost import Costing
-from gpuwatchd.pipeline.alert_notifier import AlertNotifier
+from gpuwatchd.pipeline.alert_notifier import AlertNotifier, MessageBuilder
 from gpuwatchd.pipeline.clock import Clock
 from gpuwatchd.pipeline.condition_alerts import SOURCE as ALARMS
 from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
@@ -28,7 +28,6 @@ from gpuwatchd.pipeline.event_log import DeviceLog, EventLog
 from gpuwatchd.pipeline.history_exchange import HistoryLink, Last
 from gpuwatchd.pipeline.idle_memory import IdleMemory
 from gpuwatchd.pipeline.live_state import LiveDevices, Sparks
-from gpuwatchd.pipeline.message_builder import MessageBuilder
 from gpuwatchd.pipeline.outbox import Dispatcher, Outbox
 from gpuwatchd.pipeline.restored_state import EARLIER
 from gpuwatchd.pipeline.run_baselines import RunBaselines
@@ -359,7 +358,7 @@ class Pipeline:
         device = self.intake.devices.get(alert.subject.device_uid)
         if device is None:
             return alert
-        told = message_builder.with_attribution(
+        told = alert_notifier.with_attribution(
             alert, device, self.intake.infos, self.watcher.tracks
         )
         return self.happenings.advised(told, device.device, self.watcher.tracks)

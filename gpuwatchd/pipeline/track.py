@@ -8,7 +8,7 @@ import msgspec
 
 from gpuwatchd.analysis import frameworks
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import Ending, Reason
+from gpuwatchd.core.codes import Ending, NameKind, Reason, TitleRole
 from gpuwatchd.core.model import (
     LEAK_PATTERNS,
     Alert,
@@ -19,13 +19,13 @@ from gpuwatchd.core.model import (
     Subject,
     limit_of,
 )
-from gpuwatchd.core.model.alerts import Title
+from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.core.model.findings import Clause, dismissed_finding, reason_fields
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 from gpuwatchd.pipeline.track_baseline import TrackBaseline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpuwatchd.analysis.attribution import Baseline
     from gpuwatchd.core.model import (
@@ -389,3 +389,81 @@ class EndedProcess(msgspec.Struct, kw_only=True):
     label: str = ""
     unseen: bool = False
     """It ended while nobody watched: the history knows what it was."""
+
+
+# What a device or a process is called in a title.
+
+_COLON = TitlePart(text=": ", role=TitleRole.DEVICE)
+
+
+def device_title(device: Device) -> str:
+    """Return "GPU 0 (A100-SXM4-80GB)".
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import Device
+    >>> device_title(Device(uid="u", vendor="nvidia", index=0, name="NVIDIA A100-SXM4-80GB",
+    ...                     memory_total_bytes=None))
+    'GPU 0 (A100-SXM4-80GB)'
+    """
+    return str(of_device(device))
+
+
+def _name(device: Device) -> str:
+    return device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def process_title(device: Device, info: ProcessInfo) -> str:
+    """Return "GPU 0 (A100): python[4711] of alice"."""
+    return str(of_process(device, info))
+
+
+def of_device(device: Device, of: TitlePart | None = None) -> Title:
+    """Return the title of a device; ``of`` is what of it is meant."""
+    name = _name(device)
+    model = TitlePart(text=f" ({name})" if name else "", role=TitleRole.MODEL)
+    parts = (TitlePart(text=device.label, role=TitleRole.DEVICE), model)
+    return Title(parts if of is None else (*parts, _COLON, of))
+
+
+def of_process(device: Device, info: ProcessInfo) -> Title:
+    """Return the title of a process on a device."""
+    return Title((*of_device(device).parts, _COLON, *_who(info)))
+
+
+def host_title(info: ProcessInfo) -> Title:
+    """Return "host memory of python[4711] of alice"."""
+    return Title((TitlePart(text="host memory of "), *_who(info)))
+
+
+def _who(info: ProcessInfo) -> Iterator[TitlePart]:
+    owner = f" of {info.user}" if info.user else ""
+    if info.name_kind is NameKind.STAND_IN:
+        yield TitlePart(text=f"{info.numbered}{owner}")
+        return
+    flag, script = info.entry_point
+    if script and not flag:
+        yield TitlePart(text=f"{info.name} ", role=TitleRole.INTERPRETER)
+        yield TitlePart(text=script)
+    else:
+        yield TitlePart(text=info.label or "process")
+    yield TitlePart(text=f"[{info.key.pid}]", role=TitleRole.PID)
+    yield TitlePart(text=owner, role=TitleRole.OWNER)
+
+
+def of_host(finding: Finding) -> Finding:
+    """Return a judgement on the host's memory with a reason that says so.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import Finding, Subject
+    >>> of_host(Finding(id="s", subject=Subject(device_uid="u", host=True), judged_at_s=0.0,
+    ...                 pattern="stable", tier="none", severity="info", confidence=0.0, eta=None,
+    ...                 rate_bytes_per_s=0.0, reason="flat at 2 MiB")).reason
+    'host memory: flat at 2 MiB'
+    """
+    first, *others = finding.parts or (Clause(text=""),)
+    about = "host memory " if first.verb else f"host memory: {first.about}"
+    first = msgspec.structs.replace(first, about=about)
+    reason = reason_fields(first, *others, code=finding.code, lead=finding.lead)
+    return msgspec.structs.replace(finding, **reason)

@@ -85,15 +85,6 @@ def chosen(
     Of each launch one: a job of eight ranks is one run, not eight; the rank of the same device
     stands for it. The newest five launches count, and all of which the user spoke. Of the subject
     itself only what it had done when the user spoke.
-
-    Parameters
-    ----------
-    runs
-        All that is known under its key, oldest first.
-    words
-        What the user said and did not take back.
-    device_uid, process
-        The subject.
     """
     labels = {(word.subject.device_uid, word.subject.process): word for word in words}
     spoken: dict[int | None, Profile] = {

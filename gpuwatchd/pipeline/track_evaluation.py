@@ -14,21 +14,232 @@ import msgspec
 from gpuwatchd import alerts
 from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import attribution, frameworks
-from gpuwatchd.core.codes import Ending, Hold
-from gpuwatchd.core.model import Alert, AlertSubject, Finding, Pattern, Series, Severity
+from gpuwatchd.analysis.attribution import job_leaks
+from gpuwatchd.core.codes import Ending, Hold, Reason
+from gpuwatchd.core.config import validation
+from gpuwatchd.core.model import Alert, AlertSubject, Finding, Matcher, Pattern, Series, Severity
 from gpuwatchd.core.model.alerts import Title
-from gpuwatchd.core.model.findings import Clause, reason_fields, with_blame, with_reason
-from gpuwatchd.pipeline import titles
-from gpuwatchd.pipeline.job_ranks import Ranks, suppress_for_lead, unsuppress
-from gpuwatchd.pipeline.rule_settings import rules_of
-from gpuwatchd.pipeline.track import Headroom, Track, Window, calm_reason
+from gpuwatchd.core.model.findings import (
+    Clause,
+    dismissed_finding,
+    reason_fields,
+    with_blame,
+    with_reason,
+)
+from gpuwatchd.pipeline.track import Headroom, Track, Window, calm_reason, of_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.core.codes import Facts
-    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.config import Config, OverrideSection
     from gpuwatchd.core.model import Device, ProcessInfo
+    from gpuwatchd.pipeline.track import JobKey
+
+# Ranks of one job among the tracks: one alert stands for all that leak alike.
+
+_OPEN = frozenset({"watch", "firing"})
+
+
+class Ranks:
+    """Who belongs to which job on this machine, on all of its devices."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[JobKey, dict[str, Track]] = {}
+
+    def place(self, track: Track, info: ProcessInfo) -> None:
+        """Take note of who a track is."""
+        track.info = info
+        job = (info.team, track.subject.host) if info.team else None
+        if job != track.job:
+            self.leave(track)
+            if job is not None:
+                self._jobs.setdefault(job, {})[track.subject.id] = track
+            track.job = job
+
+    def leave(self, track: Track) -> None:
+        """Forget a track."""
+        if track.job is None:
+            return
+        members = self._jobs.get(track.job, {})
+        members.pop(track.subject.id, None)
+        if not members:
+            self._jobs.pop(track.job, None)
+        track.job = None
+
+    def judged(self, track: Track, finding: Finding) -> Finding:
+        """Return a judgement as that of a job, where it is one; set ``lead`` and ``leads``."""
+        track.lead, track.leads = None, Title()
+        members = self._jobs.get(track.job) if track.job is not None else None
+        if members is None or len(members) < 2 or not job_leaks.leaks(finding):
+            return finding
+        own = _rank(track, finding)
+        others = [_rank(member, None) for member in members.values() if member is not track]
+        for member in members.values():
+            if (
+                member.hush is not None
+                and member.hush.job
+                and track.peak <= member.hush.level_bytes
+            ):
+                # What the user said of the alert was meant for all that it stood for.
+                return dismissed_finding(finding, member.hush.why, Reason.NORMAL)
+        alike = job_leaks.group_ranks(own, others)
+        if not alike:
+            text = job_leaks.lone_leak_text(own, others)
+            return with_reason(finding, text) if text else finding
+        # One for whom a rank stands that does not leak as this one does cannot speak for it.
+        named = {rank.subject for rank in alike}
+        chief = job_leaks.lead_rank(
+            [
+                rank
+                for rank in alike
+                if (lead := members.get(rank.subject, track).lead) is None
+                or lead.subject.id in named
+            ]
+        )
+        if chief.subject != own.subject:
+            track.lead = members[chief.subject]
+            text = f"one alert for its job: see {chief.name}"
+            return with_reason(finding, text, Reason.RANK, chief.name)
+        track.leads = job_leaks.title(alike, host=track.subject.host)
+        return job_leaks.joined_finding(
+            own, alike, len({own.process, *(other.process for other in others)})
+        )
+
+    def heir(self, track: Track) -> Track | None:
+        """Return who goes on with the alert of a lead that is going; None without any."""
+        alert = track.alert
+        if not track.leads or track.job is None or alert is None or alert.state not in _OPEN:
+            return None
+        mine = track.subject.process
+        led = [
+            one
+            for one in self._jobs.get(track.job, {}).values()
+            if one.lead is track and one.subject.process != mine
+        ]
+        if not led:
+            return None
+        chief = job_leaks.lead_rank([_rank(one, None) for one in led])
+        return next(one for one in led if one.subject.id == chief.subject)
+
+    @staticmethod
+    def goes_on(track: Track, finding: Finding, was: Track) -> bool:
+        """Say whether a rank still leaks, by itself or for others, whose lead leaks no more."""
+        alert = was.alert
+        return (
+            track.lead is None
+            and job_leaks.leaks(finding)
+            and alert is not None
+            and alert.state in _OPEN
+            and not was.leads
+            and not job_leaks.leaks(was.finding)
+        )
+
+    def pass_on(self, track: Track, heir: Track, why: Ending) -> Alert:
+        """Move the open alert of a lead to another rank; return it there."""
+        alert = track.alert
+        assert alert is not None  # noqa: S101 - asked for by heir()
+        finding = alert.finding if heir.finding is None else heir.finding
+        heir.alert = msgspec.structs.replace(
+            alert, key=f"leak:{heir.subject.id}", subject=heir.subject, finding=finding
+        )
+        heir.lead, heir.leads = None, track.leads
+        heir.fate = why if why is Ending.ENDED_NEAR_LIMIT else track.fate
+        for one in self._jobs.get(track.job, {}).values() if track.job is not None else ():
+            if one.lead is track:
+                one.lead = heir
+        return heir.alert
+
+
+def suppress_for_lead(alert: Alert | None, lead: Track) -> Alert | None:
+    """Return the alert of a rank for which another one's stands: it never opens."""
+    if alert is None or alert.state == "resolved":
+        return None
+    return msgspec.structs.replace(
+        alert,
+        state="pending",
+        watch_at_s=None,
+        firing_at_s=None,
+        next_notice_at_s=None,
+        **wording.hold_fields(Hold.PART_OF_JOB, job=str(lead.leads or lead.title)),
+    )
+
+
+def unsuppress(alert: Alert) -> Alert:
+    """Return the alert of a rank that is told of by itself, or for others: nothing holds it."""
+    if alert.held_code is not Hold.PART_OF_JOB:
+        return alert
+    return msgspec.structs.replace(alert, **wording.hold_fields(None))
+
+
+def _rank(track: Track, finding: Finding | None) -> job_leaks.Rank:
+    assert track.info is not None  # noqa: S101 - it was placed
+    alert = track.alert
+    if finding is None:
+        # After a restart, what its alert was last based on, until it is judged anew.
+        finding = track.finding
+        if finding is None and alert is not None:
+            finding = alert.finding
+    part = track.device.parent_uid is not None
+    return job_leaks.Rank(
+        subject=track.subject.id,
+        info=track.info,
+        gpu=None if part else track.device.index,
+        instance=track.device.label if part else "",
+        finding=finding,
+        state=None if alert is None else alert.state,
+        opened_at_s=0.0 if alert is None else alert.opened_at_s,
+    )
+
+
+# From the configuration to policy's rules.
+
+_CONDITIONS = (
+    *("gpu", "user", "process", "framework", "command", "job", "container"),
+    *("kind", "pattern"),
+)
+
+
+def rules_of(config: Config) -> alerts.Rules:
+    """Return policy's rules from the configuration."""
+    section = config.policy
+    return alerts.Rules(
+        channels=section.channels,
+        confirm=section.confirm,
+        cooldown_s=section.cooldown,
+        flap_hold_s=section.flap_hold,
+        clear_after=section.clear_after,
+        repeat_s=tuple(float(step) for step in section.repeat),
+        recovered=section.recovered,
+        max_per_hour=section.max_per_hour,
+        group_interval_s=section.group_interval,
+        flaps=section.flaps,
+        severity=dict(section.severity),
+        quiet={
+            name: tuple(validation.parse(text) for text in ranges)
+            for name, ranges in section.quiet_hours.items()
+        },
+        overrides=tuple(
+            override_of(override_section, number)
+            for number, override_section in enumerate(config.override, start=1)
+        ),
+    )
+
+
+def override_of(section: OverrideSection, number: int) -> alerts.Override:
+    """Return one override; ``number`` counts them from 1."""
+    return alerts.Override(
+        matcher=Matcher(**{name: getattr(section, name) for name in _CONDITIONS}),
+        name=f"override {number}",
+        mute=section.mute,
+        grows=section.grows,
+        grows_to_bytes=section.grows_to,
+        severity=section.severity,
+        channels=section.channels,
+        repeat_s=None if section.repeat is None else tuple(float(step) for step in section.repeat),
+        why=section.why,
+    )
+
 
 # Whom a judgement is about, and what the rules of its user say of it before anything opens.
 
@@ -210,7 +421,7 @@ class Watcher:
             if track.subject.unattributed:
                 finding = attribution.above_baseline(finding, level, track.baseline_bytes)
             elif track.subject.host:
-                finding = titles.of_host(finding)
+                finding = of_host(finding)
             finding = track.hushed(finding)
             finding = expected(finding, self.rules, track.device, track.info, level)
             change = self._apply(track, finding, now_s)

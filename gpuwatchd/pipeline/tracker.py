@@ -14,8 +14,16 @@ from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.pipeline import restored_state
 from gpuwatchd.pipeline.process_names import ProcessNames
 from gpuwatchd.pipeline.restored_state import RestoredState
-from gpuwatchd.pipeline.titles import host_title, of_device, of_process
-from gpuwatchd.pipeline.track import EndedProcess, Headroom, Track, TrackedDevice, end_reason
+from gpuwatchd.pipeline.track import (
+    EndedProcess,
+    Headroom,
+    Track,
+    TrackedDevice,
+    end_reason,
+    host_title,
+    of_device,
+    of_process,
+)
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from gpuwatchd.analysis import verdict
 from gpuwatchd.analysis.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, advice
 from gpuwatchd.analysis.frameworks.advice import ADVICE, TOPICS, Topic, lines, table, topic_of
-from gpuwatchd.analysis.frameworks.table import EITHER_XLA
+from gpuwatchd.analysis.frameworks.recognition import EITHER_XLA
 from gpuwatchd.core.config import DetectionSection
 from gpuwatchd.core.model import Pattern, ProcessKey, Series, Subject
 

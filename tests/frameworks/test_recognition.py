@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.analysis.frameworks import loaded, recognise, role
-from gpuwatchd.analysis.frameworks.table import EITHER_XLA
+from gpuwatchd.analysis.frameworks.recognition import EITHER_XLA
 
 if TYPE_CHECKING:
     from pathlib import Path

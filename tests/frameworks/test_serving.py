@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpuwatchd.analysis.frameworks.engine_history import LEAST_S, idle_kv, only_model
+from gpuwatchd.analysis.frameworks.engine_addresses import LEAST_S, idle_kv, only_model
 from gpuwatchd.core.model import ServedModel, ServerReading
 from tests.conftest import present
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from gpuwatchd.collect.host import Host, by_psutil, processes, program
-from gpuwatchd.collect.host.liveness import absent, probe
+from gpuwatchd.collect.host.procfs import absent, probe
 from tests.children import Child
 from tests.conftest import ROOT, present, ran
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux

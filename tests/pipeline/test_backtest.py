@@ -11,8 +11,8 @@ import pytest
 from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.model import Device, EtaRange, Subject
-from gpuwatchd.pipeline import backtest, history_as_log, later_outcome, replay
-from gpuwatchd.pipeline.later_outcome import LaterOutcome
+from gpuwatchd.pipeline import backtest, history_as_log, replay
+from gpuwatchd.pipeline.backtest import LaterOutcome
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
@@ -231,12 +231,12 @@ def log_of(used: FloatArray, *, process: bool = True, more_s: float = 3600.0) ->
     ],
 )
 def test_deaths_are_those_of_ones_own_growth(used: FloatArray, died: bool) -> None:
-    assert bool(later_outcome.deaths(log_of(used))) == died
+    assert bool(backtest.deaths(log_of(used))) == died
 
 
 def test_a_device_without_processes_dies_when_it_is_emptied() -> None:
-    assert later_outcome.deaths(log_of(ramp(120, 18.8), process=False)) != {}
-    assert later_outcome.deaths(log_of(ramp(120, 18.8), process=False, more_s=0.0)) == {}
+    assert backtest.deaths(log_of(ramp(120, 18.8), process=False)) != {}
+    assert backtest.deaths(log_of(ramp(120, 18.8), process=False, more_s=0.0)) == {}
 
 
 @pytest.mark.parametrize(
@@ -252,15 +252,15 @@ def test_a_device_without_processes_dies_when_it_is_emptied() -> None:
     ],
 )
 def test_a_band_holds_or_not_or_nobody_knows(
-    came: later_outcome.Came, after_s: float, lived_s: float, held: bool | None
+    came: backtest.Came, after_s: float, lived_s: float, held: bool | None
 ) -> None:
     eta = EtaRange(low_s=100.0, mid_s=500.0, high_s=1000.0)
     fate = LaterOutcome(came=came, at_s=1000.0 + after_s, share=0.5, ended=True)
-    assert later_outcome.band_held(eta, fate, from_s=1000.0, end_s=1000.0 + lived_s) is held
-    assert later_outcome.band_held(None, fate, from_s=1000.0, end_s=1000.0 + lived_s) is None
+    assert backtest.band_held(eta, fate, from_s=1000.0, end_s=1000.0 + lived_s) is held
+    assert backtest.band_held(None, fate, from_s=1000.0, end_s=1000.0 + lived_s) is None
 
 
 def test_an_open_band_is_not_broken_by_standing_still() -> None:
     eta = EtaRange(low_s=100.0, mid_s=500.0, high_s=None)
     fate = LaterOutcome(came="plateaued", at_s=1300.0, share=0.5, ended=False)
-    assert later_outcome.band_held(eta, fate, from_s=1000.0, end_s=1e9) is None
+    assert backtest.band_held(eta, fate, from_s=1000.0, end_s=1e9) is None

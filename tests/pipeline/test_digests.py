@@ -16,8 +16,9 @@ from gpuwatchd.core.config import Config, OverrideSection, PolicySection, Second
 from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import Cost, Decision, Delivery, Holding, ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import digests
+from gpuwatchd.pipeline.clock import local
 from gpuwatchd.pipeline.digests import Digests, following
-from gpuwatchd.pipeline.rule_settings import local, rules_of
+from gpuwatchd.pipeline.track_evaluation import rules_of
 from tests.making import alert
 from tests.store.world import Time, opened
 

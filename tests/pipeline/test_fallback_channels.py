@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.notify import backlog
-from gpuwatchd.pipeline.channel_health import Channels, Reach
-from gpuwatchd.pipeline.fallback_channels import Fallbacks, Turn
+from gpuwatchd.pipeline.channel_health import Channels, Fallbacks, Reach, Turn
+from gpuwatchd.pipeline.clock import local
 from gpuwatchd.pipeline.outbox import Outbox
-from gpuwatchd.pipeline.rule_settings import local
 from tests import making
 from tests.pipeline.play import Postbox
 from tests.store.world import opened

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import structs
 
-from gpuwatchd.collect.host.liveness import ProcessStat
+from gpuwatchd.collect.host.procfs import ProcessStat
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import CostSection, Seconds, ZombiesSection
 from gpuwatchd.core.model import (

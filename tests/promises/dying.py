@@ -42,7 +42,6 @@ WATCHED = tuple(
         "gpuwatchd/store",
         "gpuwatchd/notify",
         "gpuwatchd/pipeline/outbox",
-        "gpuwatchd/pipeline/fallback_channels",
         "gpuwatchd/pipeline/channel_health",
         "tests/promises/dying",
     )

@@ -60,18 +60,18 @@ def _world() -> Any:
     """Return a card for each incident."""
     from msgspec.structs import replace
 
-    from gpuwatchd.collect.scenarios import curves, worlds
+    from gpuwatchd.collect.scenarios import worlds
 
     def program(name: str, user: str, **changes: Any) -> Any:
         return worlds.Actor(
             name="python", user=user, argv=("python", f"{name}.py"), framework="PyTorch",
-            **{"shape": curves.Flat(4 * _GIB), "pattern": "stable", **changes},
+            **{"shape": worlds.Flat(4 * _GIB), "pattern": "stable", **changes},
         )  # fmt: skip
 
     def leak(name: str, mb_per_min: float, start_gib: float, **changes: Any) -> Any:
         rate, onset_s = mb_per_min * 1e6 / 60.0, 3600.0 + 240.0
         return program(
-            f"train_{name}", "alice", shape=curves.Linear(start_gib * _GIB, rate, onset_s),
+            f"train_{name}", "alice", shape=worlds.Linear(start_gib * _GIB, rate, onset_s),
             **{"pattern": "gradual", "leak": True, "onset_s": onset_s, **changes},
         )  # fmt: skip
 

@@ -73,7 +73,7 @@ def test_the_cases_pass_what_they_are_about(lives: list[dict[str, Any]]) -> None
     assert {
         "gpuwatchd/notify/worker.py",
         "gpuwatchd/notify/dispatcher.py",
-        "gpuwatchd/pipeline/fallback_channels.py",
+        "gpuwatchd/pipeline/channel_health.py",
         "gpuwatchd/pipeline/outbox.py",
         "gpuwatchd/store/alert_buffer.py",
         "gpuwatchd/store/records.py",

@@ -20,7 +20,7 @@ import numpy as np
 from gpuwatchd.analysis import verdict
 from gpuwatchd.analysis.forecast.eta import Forecast, forecast_median, offsets
 from gpuwatchd.analysis.forecast.eta_coefficients import COEFFICIENTS, FEATURES, LEVELS
-from gpuwatchd.analysis.verdict import time_to_limit
+from gpuwatchd.analysis.verdict import growth
 from gpuwatchd.core.config import DetectionSection
 from tests.scenarios import eta_fit, eta_worlds, worlds
 from tests.scenarios.replay import series_at
@@ -85,7 +85,7 @@ def judge_at(look: Look, family: str, leak: Leak) -> None:
             _to.append(forecast_median(*args, **named))
             return _to[-1]
 
-        with mock.patch.object(time_to_limit, "forecast_median", listen):
+        with mock.patch.object(growth, "forecast_median", listen):
             finding = verdict.judge(leak.known(count), SETTINGS)
         if finding.tier != "none" and finding.eta is None:
             look.silent[family] += 1

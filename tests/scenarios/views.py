@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.collect.scenarios.curves import Recorded
-from gpuwatchd.collect.scenarios.worlds import Actor, Card, World
+from gpuwatchd.collect.scenarios.worlds import Actor, Card, Recorded, World
 from gpuwatchd.core.model import ProcessKey, Series, Subject
 from tests.scenarios.world import MIB
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.collect.metal.calls import (
     ACCELERATORS,
     ACCELERATORS_TEXT,
+    GIB,
     GPU_CLIENTS,
     PLATFORM,
     SYSCTL,
@@ -16,7 +17,6 @@ from gpuwatchd.collect.metal.calls import (
     ListedProcess,
     Mac,
 )
-from gpuwatchd.collect.metal.host_memory import GIB
 from gpuwatchd.collect.metal.source import MetalSource
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ import pytest
 from gpuwatchd.collect.metal import calls
 from gpuwatchd.collect.metal.calls import (
     ACCELERATORS,
+    GIB,
     GPU_CLIENTS,
+    MIB,
     SYSCTL,
     VM_STAT,
     ListedProcess,
     Mac,
 )
-from gpuwatchd.collect.metal.host_memory import GIB, MIB
 from gpuwatchd.collect.metal.processes import WHOLE
 from gpuwatchd.collect.metal.source import NOT_HERE
 from gpuwatchd.core.errors import SourceError, SourceUnavailable

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.collect.metal import calls, host_memory
-from gpuwatchd.collect.metal.calls import ACCELERATORS
-from gpuwatchd.collect.metal.host_memory import GIB, MIB, Ceiling, System
+from gpuwatchd.collect.metal import calls
+from gpuwatchd.collect.metal.calls import ACCELERATORS, GIB, MIB, Ceiling, System
 from tests.conftest import present
 from tests.sources.metal_case import AVAILABLE, PAGE, FakeMac, text
 
@@ -64,8 +63,8 @@ def test_clients_are_summed_per_program() -> None:
 
 
 def test_sysctl_and_vm_stat() -> None:
-    sysctl = host_memory.parse_sysctl(text("sysctl.txt").decode())
-    system = host_memory.system_of(sysctl, text("vm_stat.txt").decode())
+    sysctl = calls.parse_sysctl(text("sysctl.txt").decode())
+    system = calls.system_of(sysctl, text("vm_stat.txt").decode())
     assert system == System(
         ram_bytes=24 * GIB,
         limit_bytes=None,
@@ -73,13 +72,13 @@ def test_sysctl_and_vm_stat() -> None:
         swap_bytes=512 * MIB + MIB // 2,
         available_bytes=AVAILABLE,
     )
-    assert host_memory.system_of({}, "") == System()
+    assert calls.system_of({}, "") == System()
 
 
 def test_an_older_name_of_the_limit_counts() -> None:
-    assert host_memory.system_of({"debug.iogpu.wired_limit": "20480"}, "").limit_bytes == 20 * GIB
+    assert calls.system_of({"debug.iogpu.wired_limit": "20480"}, "").limit_bytes == 20 * GIB
     newer = {"iogpu.wired_limit_mb": "0", "debug.iogpu.wired_limit": "20480"}
-    assert host_memory.system_of(newer, "").limit_bytes is None
+    assert calls.system_of(newer, "").limit_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_an_older_name_of_the_limit_counts() -> None:
 def test_the_ceiling_is_what_is_surest(
     system: System, recommended: int | None, want: Ceiling | None
 ) -> None:
-    assert host_memory.ceiling(system, recommended) == want
+    assert calls.ceiling(system, recommended) == want
 
 
 @pytest.mark.parametrize(
@@ -115,14 +114,14 @@ def test_the_room_is_bounded_by_the_ceiling_and_by_the_host(
     allocated: int | None, in_use: int | None, system: System, want: int | None
 ) -> None:
     limit = Ceiling(16 * GIB, "Metal")
-    assert host_memory.headroom(limit, allocated, in_use, system) == want
+    assert calls.headroom(limit, allocated, in_use, system) == want
 
 
 def test_a_footprint_lies_where_every_version_has_it() -> None:
     raw = bytes(16) + struct.pack("=6Q", *range(6)) + struct.pack("=QQ", 30 * MIB, 4 * GIB)
-    assert host_memory.parse_rusage(raw + bytes(16)) == 4 * GIB
-    assert host_memory.parse_rusage(raw + bytes(200)) == 4 * GIB
-    assert host_memory.parse_rusage(raw) is None
+    assert calls.parse_rusage(raw + bytes(16)) == 4 * GIB
+    assert calls.parse_rusage(raw + bytes(200)) == 4 * GIB
+    assert calls.parse_rusage(raw) is None
 
 
 RECORDED = {
@@ -179,9 +178,9 @@ def test_recorded_clients(recorded: Path) -> None:
 
 @pytest.mark.shared_data
 def test_recorded_memory_of_the_host(recorded: Path) -> None:
-    sysctl = host_memory.parse_sysctl((recorded / "sysctl_samples.txt").read_text())
+    sysctl = calls.parse_sysctl((recorded / "sysctl_samples.txt").read_text())
     vm_stat = (recorded / "vm_stat_sample.txt").read_text()
-    system = host_memory.system_of(sysctl, vm_stat)
+    system = calls.system_of(sysctl, vm_stat)
     assert (system.pressure, system.limit_bytes, system.swap_bytes) == (1, None, 5 * GIB)
     assert system.available_bytes == (57308 + 829809 + 33205) * PAGE
 
@@ -192,5 +191,5 @@ def test_the_estimate_is_never_far_above_what_machines_said(recorded: Path) -> N
         rows = list(csv.DictReader(file))
     assert rows
     for row in rows:
-        estimate = present(host_memory.ceiling(System(ram_bytes=int(row["ram_bytes"])), None))
+        estimate = present(calls.ceiling(System(ram_bytes=int(row["ram_bytes"])), None))
         assert 0.85 <= estimate.total_bytes / int(row["recommendedMaxWorkingSetSize_bytes"]) < 1.01

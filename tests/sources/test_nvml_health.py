@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.collect.nvml.calls import Card, placeholder
-from gpuwatchd.collect.nvml.device_health import BACK_AFTER_S, StateChanges
+from gpuwatchd.collect.nvml.events import BACK_AFTER_S, StateChanges
 from gpuwatchd.core.model import Device
 from tests.sources.nvml_case import UID, one_read, several
 

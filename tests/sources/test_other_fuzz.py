@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatchd.collect.drm import processes
-from gpuwatchd.collect.metal import calls, host_memory
+from gpuwatchd.collect.metal import calls
 from tests.conftest import present
 from tests.sources.drm_case import amd_fdinfo, xe_fdinfo
 
@@ -74,7 +74,7 @@ def test_damaged_ioreg(raw: bytes, wounds: list[tuple[int, int, bytes]]) -> None
 def test_any_bytes(raw: bytes) -> None:
     text = raw.decode("utf-8", "replace")
     assert calls.parse(raw) == []
-    system = host_memory.system_of(host_memory.parse_sysctl(text), text)
+    system = calls.system_of(calls.parse_sysctl(text), text)
     assert system.available_bytes is None or system.available_bytes >= 0
-    found = host_memory.parse_rusage(raw)
+    found = calls.parse_rusage(raw)
     assert found is None or found >= 0

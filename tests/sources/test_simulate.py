@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.collect.scenarios import curves, worlds
+from gpuwatchd.collect.scenarios import worlds
 from gpuwatchd.collect.simulate import Planted, SimulateSource
 from gpuwatchd.core.errors import ConfigError
 from tests.conftest import present
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 EPOCH_S = 1_700_000_000.0
-MIB = curves.MIB
+MIB = worlds.MIB
 
 
 def _world(scenario: str = "demo", seed: int = 7) -> SimulateSource:

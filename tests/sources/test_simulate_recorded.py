@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.collect.scenarios.curves import MIB, Flat, Recorded
-from gpuwatchd.collect.scenarios.worlds import Actor, Card, World
+from gpuwatchd.collect.scenarios.worlds import MIB, Actor, Card, Flat, Recorded, World
 from gpuwatchd.collect.simulate import SimulateSource
 from tests.conftest import present
 

@@ -37,7 +37,7 @@ from gpuwatchd.core.model import (
 from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.core.model.base import Value
 from gpuwatchd.core.model.findings import dismissed_finding, with_reason
-from gpuwatchd.pipeline import titles
+from gpuwatchd.pipeline import track
 from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.store import legacy_text, live
 from gpuwatchd.store.live import LiveDevice, LiveState
@@ -194,7 +194,7 @@ def judged(end_s: float = 3600.0) -> Finding:
 
 
 def host() -> Finding:
-    return titles.of_host(judged())
+    return track.of_host(judged())
 
 
 def ranks() -> Finding:
@@ -235,12 +235,12 @@ def test_what_has_parts_is_returned_as_it_is() -> None:
 @pytest.mark.parametrize(
     "title",
     [
-        titles.of_device(CARD),
-        titles.of_device(CARD, TitlePart(text="memory that no listed process owns",
+        track.of_device(CARD),
+        track.of_device(CARD, TitlePart(text="memory that no listed process owns",
                                          short="memory that nobody owns")),
-        titles.of_process(CARD, LEAKER),
-        titles.of_process(CARD, ProcessInfo(key=LEAKER.key, name="vllm", user="bob")),
-        titles.host_title(LEAKER),
+        track.of_process(CARD, LEAKER),
+        track.of_process(CARD, ProcessInfo(key=LEAKER.key, name="vllm", user="bob")),
+        track.host_title(LEAKER),
         job_leaks.title(
             [job_leaks.Rank(subject=str(k), info=info, gpu=k) for k, info in enumerate(RANKS)]
         ),

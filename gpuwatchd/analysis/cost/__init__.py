@@ -1,13 +1,5 @@
 """What memory and time on a GPU cost: prices, shares, and the one line of an alert. Pure."""
 
-from gpuwatchd.analysis.cost.charges import (
-    ChargedUsage,
-    Part,
-    charge,
-    charged_usage,
-    counted_from,
-    total,
-)
 from gpuwatchd.analysis.cost.price import Price, Prices
 from gpuwatchd.analysis.cost.sharing import (
     DeviceUsage,
@@ -20,8 +12,13 @@ from gpuwatchd.analysis.cost.sharing import (
 )
 from gpuwatchd.analysis.cost.totals import (
     WHATS,
+    ChargedUsage,
     Entry,
+    Part,
     Sum,
+    charge,
+    charged_usage,
+    counted_from,
     entries_of,
     grouped,
     in_currency,
@@ -29,4 +26,5 @@ from gpuwatchd.analysis.cost.totals import (
     line,
     saved,
     summed,
+    total,
 )

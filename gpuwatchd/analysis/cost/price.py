@@ -55,13 +55,6 @@ class Prices:
     The first that is there counts: the longest glob of ``[cost] prices`` that fits, then
     ``usd-per-gpu-hour``; then, where devices are owned, what they cost over their lifetime; else
     the longest match of the table among the offers that the user asked for.
-
-    Parameters
-    ----------
-    section
-        ``[cost]``.
-    rows
-        The dated table.
     """
 
     def __init__(self, section: CostSection, rows: Sequence[PriceRow]) -> None:
@@ -104,8 +97,6 @@ class Prices:
         ----------
         device, devices
             It, and every device by uid: an instance is priced as its slice of the card's memory.
-        now_s
-            Epoch seconds, for the age of the price.
         power_w
             What the card takes on the mean, as measured; None where that is unknown.
         """

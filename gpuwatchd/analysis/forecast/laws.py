@@ -183,8 +183,6 @@ def saturation(view: SeriesWindow, onset_s: float) -> Saturation | None:
 
     Parameters
     ----------
-    view
-        What is looked at.
     onset_s
         When the growth began, seconds before now (< 0).
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from gpuwatchd.analysis.frameworks.table import GRAPHICS, PREALLOCATES
+from gpuwatchd.analysis.frameworks.recognition import GRAPHICS, PREALLOCATES
 from gpuwatchd.core.codes import Role
 
 if TYPE_CHECKING:
@@ -271,14 +271,6 @@ def lines(topic: Topic, framework: str | None = None, role: str | None = None) -
     The framework's own lines for the topic; else its lines for steady growth where the topic is
     growth of its device memory; else what holds for any program.
 
-    Parameters
-    ----------
-    topic
-        How it grows.
-    framework, role
-        As :func:`gpuwatchd.analysis.frameworks.recognise` and
-        :func:`gpuwatchd.analysis.frameworks.role` say.
-
     Examples
     --------
     >>> lines("pool", "vLLM")[0][:40]
@@ -309,10 +301,6 @@ def topic_of(
 
     Parameters
     ----------
-    pattern
-        Its pattern.
-    framework
-        Which framework, where known.
     leaks
         Whether it is worth a watch or an alert.
     host, unattributed

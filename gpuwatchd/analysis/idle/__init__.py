@@ -14,4 +14,4 @@ from gpuwatchd.analysis.idle.facts import (
     ProcessMemory,
     Server,
 )
-from gpuwatchd.analysis.idle.persistence import PersistenceCheck, snapshot
+from gpuwatchd.analysis.idle.signs import PersistenceCheck, snapshot

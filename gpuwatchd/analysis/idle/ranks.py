@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from gpuwatchd.analysis.idle import advice
+from gpuwatchd.analysis.idle import facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -126,10 +126,10 @@ class Ranks:
             who = "1 rank" if count == 1 else f"{count or 'other'} ranks"
             verb = "has" if count == 1 else "have"
             words = f"{who} of {group} {verb} ended and {name} {what}"
-            return Wait(words, advice.RANK_LEFT, left=True)
+            return Wait(words, facts.RANK_LEFT, left=True)
         if rank.held.orphan:
             words = f"the launcher of {group} has ended and {name} {what}"
-            return Wait(words, advice.RANK_LEFT, left=True)
+            return Wait(words, facts.RANK_LEFT, left=True)
         others = [other for other in members if other.held.info.key != info.key]
         if does == "still" and others and all(o.does in {"busy", "spins"} for o in others):
             count = len({other.held.info.key for other in others})
@@ -137,7 +137,7 @@ class Ranks:
             doing = "only waiting" if waiting else "active"
             plural = "rank is" if count == 1 else "ranks are"
             words = f"{count} other {plural} {doing} while {name} of {group} {what}"
-            return Wait(words, advice.HUNG_RANK)
+            return Wait(words, facts.HUNG_RANK)
         return None
 
 

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from gpuwatchd.analysis.idle import advice, ranks
-from gpuwatchd.analysis.idle.facts import STOPPED, Sign
+from gpuwatchd.analysis.idle import facts, ranks
+from gpuwatchd.analysis.idle.facts import ORDER, STOPPED, Sign
+from gpuwatchd.analysis.idle.ranks import Ranks
 from gpuwatchd.core import units
+from gpuwatchd.core.model import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gpuwatchd.analysis.idle.facts import DeviceSnapshot, Limits, ProcessMemory, Server
     from gpuwatchd.analysis.idle.ranks import ActivityContext, Wait
-    from gpuwatchd.core.model import HoldingKind, ProcessKey
+    from gpuwatchd.core.model import HoldingKind, ProcessInfo, ProcessKey
 
 DRIVER_WAIT_S: Final = 60.0
 """Every disk access waits in state D for a moment."""
@@ -95,7 +97,7 @@ def read(
                     sign = structs.replace(
                         sign,
                         evidence=f"{sign.evidence}; it works on another GPU",
-                        advice=advice.ELSEWHERE,
+                        advice=facts.ELSEWHERE,
                     )
             if sign is not None:
                 yield sign
@@ -143,16 +145,16 @@ def _ended(board: DeviceSnapshot, held: ProcessMemory) -> Sign | None:
         return None
     if held.exists is False:
         words = f"the driver still lists pid {pid}, which no longer exists"
-        return _sign(board, held, "gone", words, advice.GONE)
+        return _sign(board, held, "gone", words, facts.GONE)
     if held.state not in _STUCK:
         return None
     if held.state != "D":
         parent = f" {held.parent}" if held.parent else ""
         words = f"pid {pid} has ended and its parent{parent} has not collected it"
-        return _sign(board, held, "defunct", words, advice.defunct(held))
+        return _sign(board, held, "defunct", words, facts.defunct(held))
     if held.cpu_pct is not None and held.cpu_pct < ranks.STILL_CPU_PCT:
         words = f"pid {pid} waited in the kernel (state D) in every sample and used no CPU"
-        return _sign(board, held, "driver-wait", words, advice.DRIVER_WAIT, needs_s=DRIVER_WAIT_S)
+        return _sign(board, held, "driver-wait", words, facts.DRIVER_WAIT, needs_s=DRIVER_WAIT_S)
     return None
 
 
@@ -177,10 +179,10 @@ def _ghost(board: DeviceSnapshot, limits: Limits) -> Sign | None:
     plural = "process is" if len(uses) == 1 else "processes are"
     words += f"{len(uses)} {plural} listed" if uses else "no process is listed"
     words += f", with {units.size(ledger.owned_bytes)}" if uses else ""
-    hints: tuple[str, ...] = advice.GHOST_BESIDE if uses else advice.GHOST
+    hints: tuple[str, ...] = facts.GHOST_BESIDE if uses else facts.GHOST
     needs_s = BESIDE_S if uses else 0.0
     if board.contained:
-        hints, needs_s = (advice.ON_THE_HOST,), limits.idle_after_s
+        hints, needs_s = (facts.ON_THE_HOST,), limits.idle_after_s
     return Sign(
         kind="ghost",
         device_uid=board.uid,
@@ -217,17 +219,17 @@ def _serving(board: DeviceSnapshot, held: ProcessMemory, servers: Sequence[Serve
         words = f"{units.size(held.used_bytes)} is held while {where} has no model loaded"
         if reading.models == () and runner:
             wait_s = reading.facts.get("keep_alive_s", KEEP_ALIVE_S) + ORPHAN_EXTRA_S
-            hints = advice.ORPHANED_RUNNER
+            hints = facts.ORPHANED_RUNNER
             return _sign(board, held, "orphaned-runner", words, hints, needs_s=wait_s)
         if reading.models == ():
-            return _sign(board, held, "no-model", words, advice.NO_MODEL, needs_s=NO_MODEL_S)
+            return _sign(board, held, "no-model", words, facts.NO_MODEL, needs_s=NO_MODEL_S)
         if server.kv_left is not None:
             words = (
                 f"{units.percent(server.kv_left)} of the KV cache of {where} stays taken, and no"
                 f" request has been worked on for {units.duration(server.kv_idle_s)}"
             )
             begun_s = None if server.kv_idle_s is None else reading.at_s - server.kv_idle_s
-            sign = _sign(board, held, "leaked-kv", words, advice.LEAKED_KV, begun_s=begun_s)
+            sign = _sign(board, held, "leaked-kv", words, facts.LEAKED_KV, begun_s=begun_s)
             return structs.replace(sign, held_bytes=_leaked_bytes(server))
     return None
 
@@ -237,7 +239,7 @@ def _left_runner(board: DeviceSnapshot, held: ProcessMemory) -> Sign | None:
     if held.info.framework != "Ollama" or not held.orphan or held.info.foreign:
         return None
     words = f"{units.size(held.used_bytes)} is held by a runner whose Ollama server has ended"
-    hints = advice.LEFT_RUNNER
+    hints = facts.LEFT_RUNNER
     return _sign(board, held, "orphaned-runner", words, hints, needs_s=ORPHAN_EXTRA_S)
 
 
@@ -263,7 +265,7 @@ def _hung(
     if wait is None:
         return None
     sign = _sign(board, held, "hung-rank", wait.words, wait.advice, needs_s=HUNG_S, flat=True)
-    return structs.replace(sign, left=wait.left, command="" if wait.left else advice.DUMP)
+    return structs.replace(sign, left=wait.left, command="" if wait.left else facts.DUMP)
 
 
 def _idle(
@@ -294,5 +296,178 @@ def _idle(
         words += f"; {STOPPED[held.state]}"
     if held.orphan:
         words += "; whoever started it has ended"
-    hints = (advice.ON_THE_HOST,) if held.info.foreign else advice.idle(held)
+    hints = (facts.ON_THE_HOST,) if held.info.foreign else facts.idle(held)
     return _sign(board, held, "idle", words, hints, needs_s=after_s, flat=True)
+
+
+# Look after look: a sign counts once it was there for so many looks in a row, and for so long.
+
+
+FLAT_BYTES: Final = 16 * 2**20
+"""Memory that changes by more than this is being worked with."""
+_Name = tuple[str, str, int | None, float | None]
+
+
+class _Run:
+    """How long one sign has been there."""
+
+    __slots__ = ("level_bytes", "looks", "seen_s", "since_s")
+
+    def __init__(self, since_s: float, level_bytes: int | None) -> None:
+        self.since_s = since_s
+        self.seen_s = since_s
+        self.level_bytes = level_bytes
+        self.looks = 0
+
+
+class PersistenceCheck:
+    """Remembers the signs of earlier looks.
+
+    It needs good looks in a row: a device that could not be read, or whose list is unknown, starts
+    the count anew. Since when something has been so is kept over a gap of ``Limits.gap_s``, if it
+    is the same afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[_Name, _Run] = {}
+        self._ranks = Ranks()
+        self._last_s: float | None = None
+
+    def update(
+        self,
+        boards: Sequence[DeviceSnapshot],
+        servers: Sequence[Server],
+        now_s: float,
+        limits: Limits,
+    ) -> tuple[Holding, ...]:
+        """Take over one look and return idle memory, the surest first.
+
+        Parameters
+        ----------
+        boards, servers
+            What is known now.
+        now_s
+            Instant of the look, epoch seconds; when the clock is set back, what lasted has lasted.
+        limits
+            What counts.
+        """
+        if self._last_s is not None and now_s < self._last_s:
+            for run in self._runs.values():
+                run.since_s += now_s - self._last_s
+                run.seen_s += now_s - self._last_s
+        self._last_s = now_s
+        unread = {board.uid for board in boards if board.uses is None}
+        here = {board.uid for board in boards}
+        holdings: list[Holding] = []
+        now: dict[_Name, _Run] = {}
+
+        def is_early(uid: str, key: ProcessKey) -> bool:
+            run = self._runs.get(("idle", uid, key.pid, key.started_at_s))
+            return (
+                run is None
+                or run.looks + 1 < limits.looks
+                or now_s - run.since_s < limits.idle_after_s
+            )
+
+        for sign in read(boards, servers, self._ranks.update(boards), limits, is_early):
+            name = _name_of(sign.kind, sign.device_uid, sign.process)
+            run = now[name] = self._run(name, sign, now_s, limits)
+            if run.looks >= limits.looks and now_s - _begun(run, sign) >= sign.needs_s:
+                holdings.append(_holding(sign, _begun(run, sign)))
+        for name, run in self._runs.items():
+            blind = name[1] in unread or name[1] not in here
+            if name not in now and blind and now_s - run.seen_s <= limits.gap_s:
+                run.looks = 0
+                now[name] = run
+        self._runs = now
+        return tuple(sorted(holdings, key=_rank))
+
+    def resume(
+        self, holdings: Iterable[Holding], processes: Iterable[ProcessInfo], at_s: float
+    ) -> None:
+        """Take up what an earlier run of the daemon listed.
+
+        Parameters
+        ----------
+        holdings
+            What it listed.
+        processes
+            Whom it saw on the devices.
+        at_s
+            When it saw that, epoch seconds.
+        """
+        self._ranks.remember(processes)
+        for holding in holdings:
+            if holding.since_s is None or holding.since_s > at_s:
+                continue
+            run = _Run(holding.since_s, holding.held_bytes)
+            run.seen_s = at_s
+            self._runs[_name_of(holding.kind, holding.device_uid, holding.process)] = run
+            team = holding.process.team if holding.process is not None else None
+            if holding.kind == "hung-rank" and team is not None and holding.left:
+                self._ranks.bereaved(team)
+
+    def _run(self, name: _Name, sign: Sign, now_s: float, limits: Limits) -> _Run:
+        run = self._runs.get(name)
+        if run is not None:
+            moved = sign.flat and _moved(run.level_bytes, sign.held_bytes)
+            if moved or now_s - run.seen_s > limits.gap_s:
+                run = None
+        if run is None:
+            run = _Run(now_s, sign.held_bytes)
+        run.looks += 1
+        run.seen_s = now_s
+        return run
+
+
+def _name_of(kind: HoldingKind, uid: str, process: ProcessInfo | None) -> _Name:
+    if process is None:
+        return kind, uid, None, None
+    # Who had a pid that is gone may be known at one time and not at another.
+    return kind, uid, process.key.pid, None if kind == "gone" else process.key.started_at_s
+
+
+def _moved(before: int | None, after: int | None) -> bool:
+    return before is None or after is None or abs(after - before) > FLAT_BYTES
+
+
+def _begun(run: _Run, sign: Sign) -> float:
+    return run.since_s if sign.begun_s is None else sign.begun_s
+
+
+def _holding(sign: Sign, since_s: float | None) -> Holding:
+    return Holding(
+        kind=sign.kind,
+        device_uid=sign.device_uid,
+        process=sign.process,
+        held_bytes=sign.held_bytes,
+        since_s=since_s,
+        evidence=sign.evidence,
+        left=sign.left,
+        advice=sign.advice,
+        command=sign.command,
+    )
+
+
+def _rank(holding: Holding) -> tuple[int, int, str]:
+    return ORDER.index(holding.kind), -(holding.held_bytes or 0), holding.id
+
+
+# What a single look can prove, where no daemon has looked before.
+
+PROVEN: Final = frozenset({"gone", "defunct", "driver-wait", "ghost"})
+"""Kinds that show at once; all others are a matter of time."""
+
+
+def snapshot(boards: Sequence[DeviceSnapshot], limits: Limits) -> tuple[Holding, ...]:
+    """Return what seems to be idle at one look, the surest first.
+
+    Since when is unknown, and what has just ended may still be about to let go. Memory beside that
+    of listed processes, or seen from within a container, is a matter of time as well.
+    """
+    holdings = [
+        _holding(sign, None)
+        for sign in read(boards, (), {}, limits)
+        if sign.kind in PROVEN and not (sign.kind == "ghost" and sign.needs_s)
+    ]
+    return tuple(sorted(holdings, key=lambda holding: _rank(holding)[:2]))

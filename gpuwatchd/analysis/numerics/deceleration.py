@@ -116,8 +116,6 @@ def slowing(view: SeriesWindow, begin_s: float | None = None) -> Slowing | None:
 
     Parameters
     ----------
-    view
-        What is looked at.
     begin_s
         Seconds before now (<= 0); without it, the last instant at the lowest level.
 

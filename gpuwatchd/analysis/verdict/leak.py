@@ -11,9 +11,15 @@ from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.forecast import BINS
 from gpuwatchd.analysis.frameworks import advice
 from gpuwatchd.analysis.screen import POOL_SHARE
-from gpuwatchd.analysis.verdict.growth import LEAST_AGE_S, SHIFT, after_load
+from gpuwatchd.analysis.verdict.growth import (
+    LEAST_AGE_S,
+    SHIFT,
+    LimitForecast,
+    after_load,
+    ending,
+    limit_forecast,
+)
 from gpuwatchd.analysis.verdict.pattern import classify_pattern, line, p_value_since
-from gpuwatchd.analysis.verdict.time_to_limit import LimitForecast, ending, limit_forecast
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Finding
 from gpuwatchd.core.model.findings import Clause, reason_fields

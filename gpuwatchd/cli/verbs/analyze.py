@@ -199,14 +199,14 @@ def _below(folder: str) -> Iterator[str]:
 
 
 def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -> list[Analyzed]:
-    from gpuwatchd.collect.logs import related  # noqa: PLC0415
+    from gpuwatchd.collect.logs import log_types  # noqa: PLC0415
     from gpuwatchd.collect.replay import read_log  # noqa: PLC0415
     from gpuwatchd.pipeline import replay  # noqa: PLC0415
 
     files, wishes, config = job
     logs = [read_log(file, wishes) for file in files]
     if len(logs) == 2 and all(log.error is None for log in logs):
-        whole = related.joined(*logs)
+        whole = log_types.joined(*logs)
         logs = logs if whole is None else [whole]
     tell(_READ_SHARE)
     answers: list[Analyzed] = []
@@ -237,13 +237,13 @@ def _pictures(log: LogFile, results: list[SubjectResult]) -> Drawn:
 def _work(
     files: list[str], wishes: LogOptions, config: Config, *, quiet: bool, drawn: bool = False
 ) -> list[Analyzed]:
-    from gpuwatchd.collect.logs import related  # noqa: PLC0415
+    from gpuwatchd.collect.logs import log_types  # noqa: PLC0415
     from gpuwatchd.collect.logs.log_types import LogFile  # noqa: PLC0415
     from gpuwatchd.collect.replay import preview  # noqa: PLC0415
 
     jobs: list[Job] = [
         (group, wishes, config)
-        for group in related.pairs(files, lambda file: preview(file, wishes))
+        for group in log_types.pairs(files, lambda file: preview(file, wishes))
     ]
     sizes = [sum(_size(file) for file in group) for group, _, _ in jobs]
     # Standard input cannot be handed to another process.

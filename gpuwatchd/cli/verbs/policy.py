@@ -132,11 +132,11 @@ class _Trial:
     """One alert, one notice, one set of rules, and what they make of it."""
 
     def __init__(self, config: Config, notice: NoticeKind) -> None:
-        from gpuwatchd.pipeline import rule_settings  # noqa: PLC0415 - the words of the daemon
+        from gpuwatchd.pipeline import track_evaluation  # noqa: PLC0415 - the words of the daemon
 
         self.config = config
         self.notice: NoticeKind = notice
-        self.rules: Rules = rule_settings.rules_of(config)
+        self.rules: Rules = track_evaluation.rules_of(config)
         self.at_s = 0.0
         self.as_of_s = 0.0
         self.alert: Alert
@@ -176,7 +176,7 @@ class _Trial:
 
     def run(self) -> None:
         """Ask policy, and make the message."""
-        from gpuwatchd.pipeline import messages, rule_settings  # noqa: PLC0415
+        from gpuwatchd.pipeline import clock, messages  # noqa: PLC0415
 
         then = _as(self.alert, self.notice, self.at_s)
         effective = alerts.rules_for(then, self.rules)
@@ -189,7 +189,7 @@ class _Trial:
             then,
             self.notice,
             self.rules,
-            local=rule_settings.local(self.at_s),
+            local=clock.local(self.at_s),
             silences=_then(self.silences, self.at_s),
             others=[other for other in self.others if _was_open(other, self.at_s)],
         )

@@ -104,8 +104,6 @@ class Processes:
 
         Parameters
         ----------
-        mono_s
-            Monotonic clock, seconds.
         cards
             (PCI address, whether host memory counts) of the cards to look for.
         """
@@ -289,13 +287,7 @@ def is_contained(proc: Path) -> bool:
 
 
 class Names:
-    """Identities, each read once per life of a process.
-
-    Parameters
-    ----------
-    proc
-        Where /proc is.
-    """
+    """Identities, each read once per life of a process."""
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc

@@ -51,10 +51,6 @@ class DrmSource:
         Temperature, power and memory errors are read at every so many looks.
     rescan_s
         Time between two looks for new cards and for processes that have opened one.
-    proc_root, sys_root
-        Where /proc and /sys are.
-    clock, monotonic
-        Wall clock and monotonic clock, seconds.
     """
 
     name = "drm"

@@ -65,13 +65,7 @@ class FoundCard(NamedTuple):
 
 
 def read_text(path: str | Path, limit_bytes: int = _VALUE_BYTES) -> str:
-    """Return a small file's text; many are read per look, so without any file object.
-
-    Raises
-    ------
-    OSError
-        When it cannot be read.
-    """
+    """Return a small file's text; many are read per look, so without any file object."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, limit_bytes).decode("utf-8", "replace")
@@ -80,13 +74,7 @@ def read_text(path: str | Path, limit_bytes: int = _VALUE_BYTES) -> str:
 
 
 def read_word(path: str | Path) -> str:
-    """Return a small file's text without surrounding blanks.
-
-    Raises
-    ------
-    OSError
-        When it cannot be read.
-    """
+    """Return a small file's text without surrounding blanks."""
     return read_text(path).strip()
 
 
@@ -254,11 +242,6 @@ def amd_memory(card: FoundCard, available_bytes: int | None) -> Memory:
 
     A processor's graphics have a small carve-out as VRAM and work in the host's memory (GTT): both
     are added, and what is free is bounded by what the host can give.
-
-    Raises
-    ------
-    OSError
-        When the card does not answer at all.
     """
     used = whole_number(read_word(f"{card.folder}/mem_info_vram_used"))
     total = number(f"{card.folder}/mem_info_vram_total")

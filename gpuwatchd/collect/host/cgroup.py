@@ -81,11 +81,6 @@ class Place(NamedTuple):
 def parse(raw: bytes) -> Place:
     """Return where a process belongs.
 
-    Parameters
-    ----------
-    raw
-        Content of /proc/PID/cgroup.
-
     Examples
     --------
     >>> parse(b"0::/system.slice/docker-" + b"ab" * 32 + b".scope").container

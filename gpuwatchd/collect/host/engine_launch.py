@@ -31,8 +31,6 @@ def launches(
 
     Parameters
     ----------
-    key
-        Which process.
     booted_at_s
         From when its start time counts; None takes what the kernel says now.
     proc_root

@@ -54,15 +54,7 @@ class Reading(NamedTuple):
 
 
 class Registry:
-    """Reads who processes are; keeps nothing of them but names of users.
-
-    Parameters
-    ----------
-    proc
-        Where /proc is.
-    booted_at_s
-        When the system was booted, epoch seconds; None where that is unknown.
-    """
+    """Reads who processes are; keeps nothing of them but names of users."""
 
     def __init__(self, proc: Path, booted_at_s: float | None) -> None:
         self.booted_at_s = booted_at_s
@@ -338,8 +330,6 @@ def membership(
 
     Parameters
     ----------
-    own
-        The :func:`facts` of its environment; None where that is unreadable or destroyed.
     parent
         The same of its parent, for then.
     family

@@ -1,7 +1,7 @@
 """pid -> ProcessInfo: read once per life of a process, and cached.
 
 A process is (pid, start time). Between two looks only its liveness is checked
-(:mod:`~gpuwatchd.collect.host.liveness`). On macOS psutil answers instead of /proc.
+(:class:`~gpuwatchd.collect.host.procfs.Watch`). On macOS psutil answers instead of /proc.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.collect.host.liveness import Watch, absent
 from gpuwatchd.collect.host.process_identity import Gone, Registry, nameless, still
 from gpuwatchd.collect.host.procfs import (
     NoDescriptor,
+    Watch,
+    absent,
     anonymous_bytes,
     boot_time,
     exists,
@@ -32,8 +33,7 @@ from gpuwatchd.core.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.collect.host.liveness import Held
-    from gpuwatchd.collect.host.procfs import Stat
+    from gpuwatchd.collect.host.procfs import Held, Stat
     from gpuwatchd.core.model import ProcessInfo
 
 MAPS_AGAIN_S: Final = 30.0
@@ -74,8 +74,6 @@ class Host:
     writes_anchor
         False only reads that file: a program that looks once must tell processes as the daemon
         does, and change nothing.
-    monotonic
-        Monotonic clock, seconds.
     """
 
     def __init__(  # noqa: PLR0913 - most are for tests

@@ -42,8 +42,6 @@ def key(
 
     Parameters
     ----------
-    info
-        Who it is.
     argv
         The whole command line, as it is.
     libraries
@@ -160,13 +158,6 @@ def ancestors(proc: Path, pid: int, stat: Stat) -> tuple[Ancestor, ...]:
 
     Up to the shell of a terminal, and never what starts everything: init, a login, the runtime of
     a container. A parent that began after its child is another process with a reused number.
-
-    Parameters
-    ----------
-    proc
-        Where /proc is.
-    pid, stat
-        Whose ancestors, and what its stat says.
     """
     chain: list[Ancestor] = []
     met = {pid}

@@ -212,13 +212,7 @@ class Block:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[io.BufferedReader]:
-    """Open a file, ``-`` for stdin, decompressing gzip by its magic number.
-
-    Raises
-    ------
-    OSError
-        When the file cannot be opened.
-    """
+    """Open a file, ``-`` for stdin, decompressing gzip by its magic number."""
     with contextlib.ExitStack() as stack:
         if path == "-":
             if sys.stdin is None:

@@ -12,8 +12,14 @@ import numpy as np
 from gpuwatchd.collect.logs.collector import Place, Track, as_array
 from gpuwatchd.collect.logs.fields import BYTES_FROM, MIB
 from gpuwatchd.collect.logs.log_types import LogNote, LogSeries
-from gpuwatchd.collect.logs.time_runs import Repairs, Run, interleaved, last_of_each_time, split
-from gpuwatchd.collect.logs.times import EPOCH_FROM
+from gpuwatchd.collect.logs.times import (
+    EPOCH_FROM,
+    Repairs,
+    Run,
+    interleaved,
+    last_of_each_time,
+    split,
+)
 from gpuwatchd.core.model import ProcessKey, Subject
 
 if TYPE_CHECKING:

@@ -47,13 +47,7 @@ class Holders(NamedTuple):
 
 
 class Processes:
-    """The programs that work on Apple's GPU.
-
-    Parameters
-    ----------
-    system
-        The system calls.
-    """
+    """The programs that work on Apple's GPU."""
 
     def __init__(self, system: Mac) -> None:
         self._system = system

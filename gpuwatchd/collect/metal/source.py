@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.collect.metal import calls, host_memory, processes
+from gpuwatchd.collect.metal import calls, processes
 from gpuwatchd.collect.metal.calls import (
     ACCELERATORS,
     ACCELERATORS_TEXT,
@@ -35,8 +35,7 @@ from gpuwatchd.core.model import Availability, Device, DeviceReading, Event, Fau
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.collect.metal.calls import Node
-    from gpuwatchd.collect.metal.host_memory import Ceiling, System
+    from gpuwatchd.collect.metal.calls import Ceiling, Node, System
     from gpuwatchd.core.model import DeviceState
 
 NOT_HERE: Final = "not for this system: it reads the GPUs of a Mac"
@@ -60,10 +59,6 @@ class MetalSource:
     ----------
     calls
         The system calls; None asks this system.
-    platform
-        As ``sys.platform`` has it.
-    clock, monotonic
-        Wall clock and monotonic clock, seconds.
     """
 
     name = "metal"
@@ -205,7 +200,7 @@ class MetalSource:
     def _system(self, faults: list[Fault]) -> System:
         """Return the host's memory, and renew the ceiling."""
         try:
-            sysctl = host_memory.parse_sysctl(self._calls.run(SYSCTL).decode("utf-8", "replace"))
+            sysctl = calls.parse_sysctl(self._calls.run(SYSCTL).decode("utf-8", "replace"))
         except SourceError as error:
             faults.append(Fault(where="metal/sysctl", why=error.message))
             sysctl = {}
@@ -214,11 +209,11 @@ class MetalSource:
         except SourceError as error:
             faults.append(Fault(where="metal/vm_stat", why=error.message))
             pages = ""
-        system = host_memory.system_of(sysctl, pages)
+        system = calls.system_of(sysctl, pages)
         if not self._asked_metal and not system.limit_bytes:
             self._asked_metal = True
             self._recommended = self._calls.recommended_bytes()
-        limit = host_memory.ceiling(system, self._recommended)
+        limit = calls.ceiling(system, self._recommended)
         self._ceiling = limit or self._ceiling
         return system
 
@@ -259,7 +254,7 @@ class MetalSource:
         return DeviceReading(
             device_uid=uid,
             used_bytes=allocated,
-            free_bytes=host_memory.headroom(self._ceiling, allocated, in_use, system),
+            free_bytes=calls.headroom(self._ceiling, allocated, in_use, system),
             total_bytes=total,
             resident_bytes=in_use,
             util_pct=node.busy_pct,
@@ -280,11 +275,11 @@ class MetalSource:
         end, ended.
         """
         before, self._pressure = self._pressure, system.pressure or self._pressure
-        now = self._pressure or host_memory.NORMAL
+        now = self._pressure or calls.NORMAL
         unified = [gpu for gpu in self._gpus.values() if gpu.device.memory_kind == "unified"]
-        if now <= max(before or 0, host_memory.NORMAL) or not unified:
+        if now <= max(before or 0, calls.NORMAL) or not unified:
             return []
-        word = "critical" if now >= host_memory.CRITICAL else "raised"
+        word = "critical" if now >= calls.CRITICAL else "raised"
         swapped = "" if not system.swap_bytes else f", {units.size(system.swap_bytes)} are swapped"
         text = f"the memory pressure of the machine is {word}{swapped}"
         uid = unified[0].device.uid

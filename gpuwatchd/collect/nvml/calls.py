@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 # pynvml.
 
 OK, NOT_SUPPORTED, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND = 0, 3, 7, 13
-GPU_IS_LOST: Final = 15
+NO_PERMISSION, TIMEOUT, GPU_IS_LOST = 4, 10, 15
 UNKNOWN_ERROR: Final = 999
 
+NO_ATTACH: Final = 2
+"""Flag of nvmlInitWithFlags: touch only the cards that are asked for."""
 GLOBAL_CODES: Final = frozenset({1, 9, 18})
 """UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH: NVML itself has to start again."""
-GONE_CODES: Final = frozenset({GPU_IS_LOST, 16})
-"""GPU_IS_LOST, RESET_REQUIRED: this card's handle must not be used again."""
+FATAL_CODES: Final = GLOBAL_CODES | {GPU_IS_LOST, 16}
+"""Those, and GPU_IS_LOST, RESET_REQUIRED: this card's handle must not be used again."""
 ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, 25})
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH: asking again is of no use."""
 
@@ -230,13 +232,7 @@ class Addressing(ctypes.Structure):
 
 
 class HandleBuffers:
-    """What is kept of one card's handle: structures, buffers and the last answers.
-
-    Parameters
-    ----------
-    handle
-        NVML's.
-    """
+    """What is kept of one card's handle: structures, buffers and the last answers."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -303,38 +299,15 @@ def address_of(handle: Any) -> int:
 
 
 class Calls:
-    """Entry points of the loaded library; one that it lacks answers FUNCTION_NOT_FOUND.
-
-    Parameters
-    ----------
-    library
-        As ctypes has loaded it.
-    """
+    """Entry points of the loaded library; one that it lacks answers FUNCTION_NOT_FOUND."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
-        find = self.find
-        self._memory2 = find("nvmlDeviceGetMemoryInfo_v2")
-        self._memory1 = find("nvmlDeviceGetMemoryInfo")
-        self._rates = find("nvmlDeviceGetUtilizationRates")
-        self._temperature = find("nvmlDeviceGetTemperature")
-        self._temperature_next = find("nvmlDeviceGetTemperatureV")
-        self._power = find("nvmlDeviceGetPowerUsage")
-        self._clock = find("nvmlDeviceGetClockInfo")
-        self._reasons = find("nvmlDeviceGetCurrentClocksEventReasons")
-        self._reasons_before = find("nvmlDeviceGetCurrentClocksThrottleReasons")
-        self._ecc = find("nvmlDeviceGetTotalEccErrors")
-        self._retired = find("nvmlDeviceGetRetiredPages")
-        self._remapped = find("nvmlDeviceGetRemappedRows")
-        self._capability = find("nvmlDeviceGetCudaComputeCapability")
-        self._numa = find("nvmlDeviceGetNumaNodeId")
-        self._addressing = find("nvmlDeviceGetAddressingMode")
-        self.samples = find("nvmlDeviceGetProcessUtilization")
 
     def find(self, name: str) -> Callable[..., int]:
         """Return an entry point by its name."""
-        found: Callable[..., int] | None = getattr(self._library, name, None)
-        return _absent if found is None else found
+        found: Callable[..., int] = getattr(self._library, name, _absent)
+        return found
 
     def has(self, name: str) -> bool:
         """Say whether the library has an entry point."""
@@ -342,50 +315,54 @@ class Calls:
 
     def memory2(self, desk: HandleBuffers) -> int:
         """Fill the desk's version 2 of the memory; return NVML's code."""
-        return self._memory2(desk.handle, desk.memory_ref)
+        return self.find("nvmlDeviceGetMemoryInfo_v2")(desk.handle, desk.memory_ref)
 
     def memory1(self, desk: HandleBuffers) -> int:
         """Fill the desk's version 1 of the memory; return NVML's code."""
-        return self._memory1(desk.handle, ctypes.byref(desk.memory1))
+        return self.find("nvmlDeviceGetMemoryInfo")(desk.handle, ctypes.byref(desk.memory1))
 
     def rates(self, desk: HandleBuffers) -> int:
         """Fill the desk's utilisation; return NVML's code."""
-        return self._rates(desk.handle, desk.rates_ref)
+        return self.find("nvmlDeviceGetUtilizationRates")(desk.handle, desk.rates_ref)
 
     def temperature(self, desk: HandleBuffers) -> Answer:
         """Return degrees Celsius."""
-        code = self._temperature(desk.handle, _TEMPERATURE_GPU, desk.number_ref)
+        code = self.find("nvmlDeviceGetTemperature")(desk.handle, _TEMPERATURE_GPU, desk.number_ref)
         if code != FUNCTION_NOT_FOUND:
             return code, desk.number.value
         # The next libraries leave the older question out.
         found = Temperature(version=_TEMPERATURE_V1, sensor=_TEMPERATURE_GPU)
-        return self._temperature_next(desk.handle, ctypes.byref(found)), found.value
+        return self.find("nvmlDeviceGetTemperatureV")(desk.handle, ctypes.byref(found)), found.value
 
     def power(self, desk: HandleBuffers) -> Answer:
         """Return milliwatts."""
-        return self._power(desk.handle, desk.number_ref), desk.number.value
+        return self.find("nvmlDeviceGetPowerUsage")(desk.handle, desk.number_ref), desk.number.value
 
     def clock(self, desk: HandleBuffers) -> Answer:
         """Return the compute units' MHz."""
-        return self._clock(desk.handle, _CLOCK_SM, desk.number_ref), desk.number.value
+        code = self.find("nvmlDeviceGetClockInfo")(desk.handle, _CLOCK_SM, desk.number_ref)
+        return code, desk.number.value
 
     def reasons(self, desk: HandleBuffers) -> Answer:
         """Return the bits that say why clocks are held down."""
-        code = self._reasons(desk.handle, desk.wide_ref)
+        code = self.find("nvmlDeviceGetCurrentClocksEventReasons")(desk.handle, desk.wide_ref)
         if code == FUNCTION_NOT_FOUND:  # It is under its older name then.
-            code = self._reasons_before(desk.handle, desk.wide_ref)
+            code = self.find("nvmlDeviceGetCurrentClocksThrottleReasons")(
+                desk.handle, desk.wide_ref
+            )
         return code, desk.wide.value
 
     def ecc(self, desk: HandleBuffers) -> Answer:
         """Return the uncorrected memory errors since the driver was loaded."""
-        return self._ecc(desk.handle, _UNCORRECTED, _VOLATILE, desk.wide_ref), desk.wide.value
+        ask = self.find("nvmlDeviceGetTotalEccErrors")
+        return ask(desk.handle, _UNCORRECTED, _VOLATILE, desk.wide_ref), desk.wide.value
 
     def retired(self, desk: HandleBuffers) -> Answer:
         """Return the pages that were retired, for either cause."""
         pages = 0
         for cause in (0, 1):
             desk.number.value = 0
-            code = self._retired(desk.handle, cause, desk.number_ref, None)
+            code = self.find("nvmlDeviceGetRetiredPages")(desk.handle, cause, desk.number_ref, None)
             if code not in {0, 7}:  # INSUFFICIENT_SIZE tells the number as well.
                 return code, 0
             pages += desk.number.value
@@ -394,25 +371,29 @@ class Calls:
     def remapped(self, desk: HandleBuffers) -> tuple[int, int, bool, bool]:
         """Return NVML's code, remapped rows, whether a reset is due, whether remapping failed."""
         rows = [ctypes.c_uint() for _ in range(4)]
-        code = self._remapped(desk.handle, *(ctypes.byref(row) for row in rows))
+        code = self.find("nvmlDeviceGetRemappedRows")(
+            desk.handle, *(ctypes.byref(row) for row in rows)
+        )
         corrected, uncorrected, pending, failed = (row.value for row in rows)
         return code, corrected + uncorrected, bool(pending), bool(failed)
 
     def capability(self, desk: HandleBuffers) -> tuple[int, tuple[int, int]]:
         """Return NVML's code and the chip's compute capability, as (major, minor)."""
         major, minor = ctypes.c_int(), ctypes.c_int()
-        code = self._capability(desk.handle, ctypes.byref(major), ctypes.byref(minor))
+        code = self.find("nvmlDeviceGetCudaComputeCapability")(
+            desk.handle, ctypes.byref(major), ctypes.byref(minor)
+        )
         return code, (major.value, minor.value)
 
     def numa(self, desk: HandleBuffers) -> Answer:
         """Return a NUMA node of this card: of its memory, or of the CPUs that are nearest."""
         node = ctypes.c_int(-1)
-        return self._numa(desk.handle, ctypes.byref(node)), node.value
+        return self.find("nvmlDeviceGetNumaNodeId")(desk.handle, ctypes.byref(node)), node.value
 
     def addressing(self, desk: HandleBuffers) -> Answer:
         """Return how addresses are shared with the host."""
         mode = Addressing(version=_ADDRESSING_V1)
-        return self._addressing(desk.handle, ctypes.byref(mode)), mode.value
+        return self.find("nvmlDeviceGetAddressingMode")(desk.handle, ctypes.byref(mode)), mode.value
 
 
 def _absent(*_arguments: object) -> int:

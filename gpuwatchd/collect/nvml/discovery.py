@@ -73,15 +73,7 @@ class ScanResult(NamedTuple):
 
 
 class Scanner:
-    """Asks the driver for its cards, each in a lane of its own.
-
-    Parameters
-    ----------
-    api
-        The pynvml module, initialised.
-    lanes
-        Where the calls are made.
-    """
+    """Asks the driver for its cards, each in a lane of its own."""
 
     def __init__(self, api: Any, lanes: DeviceThreads) -> None:
         self._api = api
@@ -99,8 +91,6 @@ class Scanner:
 
         Parameters
         ----------
-        cards
-            The cards known so far.
         places
             The indexes to ask for; or PCI addresses, as asking by index wakes every card.
         left

@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gpuwatchd.collect.nvml.calls import code_of
+from gpuwatchd.collect.nvml.calls import NO_ATTACH, NO_PERMISSION, code_of
 from gpuwatchd.collect.nvml.driver_files import Library, in_container, kernel_module_version
 from gpuwatchd.core.model import Availability
 from gpuwatchd.core.text import clean
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.nvml.reader import Reader
 
-NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH = 4, 9, 12, 18
-NO_ATTACH: Final = 2
-"""Flag of nvmlInitWithFlags: touch only the cards that are asked for."""
+DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH = 9, 12, 18
 
 
 class Opened(NamedTuple):
@@ -48,10 +46,6 @@ def pending_call_message(
     ----------
     gone
         Why NVML itself is gone; None when it is not.
-    stuck_s
-        For how long the call has not returned.
-    started_before
-        Whether a GPU has answered before.
     """
     silent = f"has not answered for {stuck_s:.0f} s"
     if gone is not None:
@@ -69,12 +63,8 @@ class Driver:
 
     Parameters
     ----------
-    api
-        The pynvml module.
     reader
         Learns of the library as soon as it is loaded.
-    proc, sys
-        Where /proc and /sys are.
     """
 
     def __init__(self, api: Any, reader: Reader, proc: Path, sys: Path) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.collect.device_threads import DeviceThreads, ReadRound
 from gpuwatchd.collect.nvml.calls import code_of
-from gpuwatchd.collect.nvml.device_health import StateChanges
 from gpuwatchd.collect.nvml.discovery import Scanner, beside, merge
 from gpuwatchd.collect.nvml.driver import VERSION_MISMATCH, Driver, Opened, pending_call_message
-from gpuwatchd.collect.nvml.sleep import PowerManagedCards
+from gpuwatchd.collect.nvml.driver_files import PowerManagedCards
+from gpuwatchd.collect.nvml.events import StateChanges
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Availability, Event
 
@@ -57,16 +57,8 @@ class NvmlSession:
 
     Parameters
     ----------
-    api
-        The pynvml module.
-    reader
-        Learns of the library as soon as it is loaded.
-    proc, sys
-        Where /proc and /sys are.
     rescan_s
         Time between two looks for new cards and MIG instances.
-    clock
-        Wall clock, seconds.
     events
         Waits for what the driver reports by itself; None waits for nothing.
 

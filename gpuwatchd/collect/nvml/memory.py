@@ -97,15 +97,7 @@ def credible(
 
 
 class MemoryReader:
-    """Reads memory, by the same call for the whole life of a series.
-
-    Parameters
-    ----------
-    calls
-        The library.
-    proc, sys
-        Where /proc and /sys are.
-    """
+    """Reads memory, by the same call for the whole life of a series."""
 
     def __init__(self, calls: Calls, proc: Path, sys: Path) -> None:
         self._calls = calls

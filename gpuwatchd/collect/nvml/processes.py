@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.collect.nvml.calls import (
     ABSENT_CODES,
+    FATAL_CODES,
     FUNCTION_NOT_FOUND,
-    GLOBAL_CODES,
-    GONE_CODES,
     INSUFFICIENT_SIZE,
+    NO_PERMISSION,
     OK,
 )
 from gpuwatchd.collect.nvml.driver_files import in_container, read_text
@@ -59,7 +59,6 @@ _KINDS: Final = (
 )
 _VERSIONS: Final = ("_v3", "_v2", "")
 _NOT_FOUND: Final = 6
-_NO_PERMISSION: Final = 4
 
 Uses = tuple[ProcessUse, ...]
 
@@ -70,15 +69,6 @@ class ProcessLists:
     The lists are read straight into a kept buffer, one call instead of two, through the library
     that nvidia-ml-py has loaded; nvidia-ml-py itself cannot fall back to the older structures.
     What has not changed since the last look is the same object again.
-
-    Parameters
-    ----------
-    calls
-        The library.
-    error
-        NVML's error class.
-    proc
-        Where /proc is.
     """
 
     def __init__(self, calls: Calls, error: type[Exception], proc: Path) -> None:
@@ -103,10 +93,6 @@ class ProcessLists:
 
         Parameters
         ----------
-        card, desk
-            Whose.
-        mono_s
-            Now, in monotonic seconds.
         turn
             Whether it is time for what is not asked every tick: lists that were empty, and how
             busy each process is.
@@ -237,7 +223,7 @@ class ProcessLists:
 
     def _refusal(self, code: int) -> str:
         """Return why a list is unknown; raises where the card or NVML itself is gone."""
-        if code in GLOBAL_CODES or code in GONE_CODES:
+        if code in FATAL_CODES:
             raise self._error(code)
         if code == INSUFFICIENT_SIZE:
             return "the process list kept growing while it was read"
@@ -285,9 +271,9 @@ class ProcessLists:
         if "sm" in card.refused or not desk.by_pid:
             return False
         code, newest = self._samples(desk)
-        if code in GLOBAL_CODES or code in GONE_CODES:
+        if code in FATAL_CODES:
             raise self._error(code)
-        if code in ABSENT_CODES or code == _NO_PERMISSION:
+        if code in ABSENT_CODES or code == NO_PERMISSION:
             card.refused.add("sm")
         elif code in {OK, _NOT_FOUND}:
             absent = 0.0 if newest or busy_pct == 0 else None
@@ -318,7 +304,9 @@ class ProcessLists:
         count, since = desk.number, ctypes.c_ulonglong(desk.seen_us)
         count.value = room
         buffer = ctypes.create_string_buffer(room * _SAMPLE.size)
-        code = self._calls.samples(desk.handle, buffer, desk.number_ref, since)
+        code = self._calls.find("nvmlDeviceGetProcessUtilization")(
+            desk.handle, buffer, desk.number_ref, since
+        )
         return code, string_at(buffer, min(count.value, room) * _SAMPLE.size)
 
 

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.collect.nvml.calls import (
     ABSENT_CODES,
-    GLOBAL_CODES,
-    GONE_CODES,
+    FATAL_CODES,
+    NO_PERMISSION,
     OK,
+    TIMEOUT,
     Calls,
     HandleBuffers,
     state_of,
 )
-from gpuwatchd.collect.nvml.device_health import ERRORS_EVERY_S, DeviceHealth
+from gpuwatchd.collect.nvml.events import ERRORS_EVERY_S, DeviceHealth
 from gpuwatchd.collect.nvml.memory import NOT_CREDIBLE, MemoryReader
 from gpuwatchd.collect.nvml.processes import ProcessLists
 from gpuwatchd.core import units
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.nvml.processes import Uses
     from gpuwatchd.core.model import Fault, ProcessUse
 
-NO_PERMISSION, TIMEOUT = 4, 10
 _TOO_LARGE: Final = "the driver's process list is not credible (more than the GPU has)"
 BLIND: Final = (
     "the driver does not list processes, so the GPU is monitored as a whole: the kernel manages "
@@ -56,18 +56,10 @@ class Reader:
 
     Parameters
     ----------
-    api
-        The pynvml module, initialised.
-    proc, sys
-        Where /proc and /sys are.
     slow_every
         Temperature, power and clock are asked for every so many ticks.
     fresh_s
         A carried value older than this is asked for again.
-    clock
-        Wall clock, seconds.
-    monotonic
-        Monotonic clock, seconds.
     """
 
     def __init__(
@@ -213,7 +205,7 @@ class Reader:
 
     def _refused(self, card: Card, field: str, code: int, faults: list[Fault]) -> None:
         """Deal with a refusal: no second question about what does not exist, else a fault."""
-        if code in GLOBAL_CODES or code in GONE_CODES:
+        if code in FATAL_CODES:
             raise self._error(code)
         if code in ABSENT_CODES:
             card.refused.add(field)
@@ -269,7 +261,7 @@ class Reader:
             if fault is not None:
                 faults.append(card.fault(fault, "memory"))
             return memory
-        if code in GLOBAL_CODES or code in GONE_CODES:
+        if code in FATAL_CODES:
             raise self._error(code)
         if code in {NO_PERMISSION, TIMEOUT}:
             card.state = state_of(code)
@@ -287,7 +279,6 @@ FIELD: Final = "accounting"
 TRIES: Final = 3
 """A process leaves the list before the driver has closed its account: it is asked so often."""
 MOST_EVENTS: Final = 64
-_NO_PERMISSION: Final = 4
 _UNKNOWN: Final = 0xFFFF_FFFF_FFFF_FFFF
 _EPOCH_US: Final = 10**15
 """A start above this (2001) counts from 1970; what a lower one counts from is not known."""
@@ -329,15 +320,6 @@ class Accounting:
 
     While no process leaves, nothing is asked. Where the driver keeps no accounts that is asked
     once per card, and nothing is done from then on.
-
-    Parameters
-    ----------
-    calls
-        The library.
-    error
-        NVML's error class.
-    clock
-        Wall clock, seconds.
     """
 
     def __init__(self, calls: Calls, error: type[Exception], clock: Callable[[], float]) -> None:
@@ -386,9 +368,9 @@ class Accounting:
         account = Account()
         for pid, (tries, held, since_s) in tuple(listed.asking.items()):
             code = self._stats(desk.handle, ctypes.c_uint(pid), ctypes.byref(account))
-            if code in GLOBAL_CODES or code in GONE_CODES:
+            if code in FATAL_CODES:
                 raise self._error(code)
-            if code in ABSENT_CODES or code == _NO_PERMISSION:
+            if code in ABSENT_CODES or code == NO_PERMISSION:
                 # It was switched off, or the driver is a new one.
                 card.refused.add(FIELD)
                 del self._listed[card.uid]
@@ -406,7 +388,7 @@ class Accounting:
         """Return whether the driver keeps accounts; where it does not, it is asked no more."""
         mode = ctypes.c_uint()
         code = self._mode(desk.handle, ctypes.byref(mode))
-        if code in GLOBAL_CODES or code in GONE_CODES:
+        if code in FATAL_CODES:
             raise self._error(code)
         if code == OK and mode.value == 1:
             return True

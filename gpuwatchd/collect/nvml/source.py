@@ -67,10 +67,6 @@ class NvmlSource:
         A card that has not answered after so many seconds is hung; the others are not delayed.
     events
         Wait for what the driver reports by itself (XIDs).
-    proc_root, sys_root
-        Where /proc and /sys are.
-    clock, monotonic
-        Wall clock and monotonic clock, seconds.
     """
 
     name = "nvml"

@@ -13,7 +13,7 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import prices as table
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import Cost
-from gpuwatchd.pipeline import titles
+from gpuwatchd.pipeline import track
 from gpuwatchd.view.queries import current_state
 
 if TYPE_CHECKING:
@@ -417,7 +417,7 @@ class _Counter:
 
     def _label(self, uid: str) -> str:
         device = self._bill.devices.get(uid)
-        return uid if device is None else titles.device_title(device)
+        return uid if device is None else track.device_title(device)
 
     def _held(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         at = (uid, since_s, until_s)

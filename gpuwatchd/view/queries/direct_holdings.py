@@ -12,8 +12,7 @@ from msgspec import structs
 from gpuwatchd.analysis import attribution
 from gpuwatchd.analysis.idle import DAEMONS, DeviceSnapshot, Limits, ProcessMemory, snapshot
 from gpuwatchd.collect.host import Host, procfs
-from gpuwatchd.collect.host.liveness import absent, probe
-from gpuwatchd.collect.host.procfs import inside_container
+from gpuwatchd.collect.host.procfs import absent, inside_container, probe
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import Value
 from gpuwatchd.view.queries import current_state, state_location, user_filter

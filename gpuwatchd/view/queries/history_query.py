@@ -293,7 +293,7 @@ def _on_host(
     What is free there now stands for what was free then.
     """
     from gpuwatchd.collect.host.procfs import headroom  # noqa: PLC0415 - only where the history is judged
-    from gpuwatchd.pipeline.titles import of_host  # noqa: PLC0415
+    from gpuwatchd.pipeline.track import of_host  # noqa: PLC0415
 
     points: dict[ProcessKey, list[tuple[float, int]]] = {}
     for row in used:

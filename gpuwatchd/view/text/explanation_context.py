@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import alerts
 from gpuwatchd.analysis import cost, frameworks
-from gpuwatchd.analysis.frameworks.engine_history import COUNTS_LIVE
+from gpuwatchd.analysis.frameworks.engine_addresses import COUNTS_LIVE
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view.text import delivery_text, device_facts, process_facts, verdict_text

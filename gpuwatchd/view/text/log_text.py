@@ -63,7 +63,7 @@ def in_short(subject_result: SubjectResult) -> str:
 
 def title(subject_result: SubjectResult) -> str:
     """Return what a subject is called."""
-    from gpuwatchd.pipeline.titles import device_title, process_title  # noqa: PLC0415
+    from gpuwatchd.pipeline.track import device_title, process_title  # noqa: PLC0415
 
     if subject_result.process is not None:
         return process_title(subject_result.device, subject_result.process)
