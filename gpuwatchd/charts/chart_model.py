@@ -8,10 +8,13 @@ open-ended has no end.
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from gpuwatchd.core.design import Kind
 from gpuwatchd.core.model.base import Severity, Value
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import Finding
 
 MarkKind = Literal["alert", "resolved", "event", "restart", "began", "ended", "saved", "asked"]
 """alert, resolved: of an alert; event: of the hardware or the driver; restart: machine or recording
@@ -57,6 +60,37 @@ class Forecast(Value, frozen=True, kw_only=True):
     mid_s: float | None
     high_s: float | None
     """95 %; None beside a known ``mid_s``: open-ended, it may level off before it gets there."""
+
+    @classmethod
+    def of(
+        cls, finding: Finding, level_bytes: float, limit_bytes: float | None, *, ahead_s: float = 0
+    ) -> Self:
+        """Return what a judgement foresees, with its instants ``ahead_s`` later."""
+        eta = finding.eta
+        return cls(
+            judged_at_s=finding.judged_at_s + ahead_s,
+            level_bytes=level_bytes,
+            rate_bytes_per_s=finding.rate_bytes_per_s or 0.0,
+            onset_at_s=None if finding.onset_at_s is None else finding.onset_at_s + ahead_s,
+            limit_bytes=limit_bytes,
+            low_s=None if eta is None else eta.low_s,
+            mid_s=None if eta is None else eta.mid_s,
+            high_s=None if eta is None else eta.high_s,
+        )
+
+    @property
+    def end(self) -> tuple[float, float] | None:
+        """When memory is full, epoch seconds, and the limit; None where no time is foreseen."""
+        if self.mid_s is None or self.limit_bytes is None:
+            return None
+        return self.judged_at_s + self.mid_s, self.limit_bytes
+
+    def fit(self, earliest_s: float = float("-inf")) -> list[tuple[float, float]]:
+        """Return the fit as (epoch seconds, bytes): its begin, the judgement, and its end."""
+        begin_s = max(self.onset_at_s or self.judged_at_s, earliest_s)
+        before = self.level_bytes - self.rate_bytes_per_s * (self.judged_at_s - begin_s)
+        whole = [(begin_s, before), (self.judged_at_s, self.level_bytes)]
+        return whole if self.end is None else [*whole, self.end]
 
 
 class Mark(Value, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import structs
 
 from gpuwatchd.charts import text_description
 from gpuwatchd.charts.chart_model import Curve, Forecast, Order, Picture
@@ -70,14 +71,9 @@ def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
 
 def order_of(chart: Chart) -> Order:
     """Return the order for the picture of a mail."""
-    return Order(
-        pictures=(picture_of(chart),),
-        form="png",
-        width_px=SIZE_PX[0],
-        height_px=SIZE_PX[1],
-        dpi=_DPI,
-        bare=True,
-    )
+    wide, high = SIZE_PX
+    pictures = (picture_of(chart),)
+    return Order(pictures=pictures, form="png", width_px=wide, height_px=high, dpi=_DPI, bare=True)
 
 
 def picture_of(chart: Chart) -> Picture:
@@ -88,16 +84,10 @@ def picture_of(chart: Chart) -> Picture:
     judged_s = chart.at_s[-1] if chart.judged_at_s is None else chart.judged_at_s
     forecast = None
     if chart.level_bytes is not None and chart.rate_bytes_per_s is not None:
-        forecast = Forecast(
-            judged_at_s=judged_s,
-            level_bytes=chart.level_bytes,
-            rate_bytes_per_s=chart.rate_bytes_per_s,
-            onset_at_s=chart.onset_at_s,
-            limit_bytes=chart.limit_bytes,
-            low_s=chart.low_s,
-            mid_s=chart.mid_s,
-            high_s=chart.high_s,
-        )
+        judged = structs.replace(chart, judged_at_s=judged_s)
+        fields = {name: getattr(judged, name) for name in Forecast.__struct_fields__}
+        forecast = Forecast(**fields)
+    used = chart.used_bytes
     return Picture(
         key="",
         title="GPU memory",
@@ -106,12 +96,7 @@ def picture_of(chart: Chart) -> Picture:
         begin_s=chart.at_s[0],
         end_s=chart.at_s[-1],
         now_s=judged_s,
-        curve=Curve(
-            at_s=chart.at_s,
-            used_bytes=chart.used_bytes,
-            low_bytes=chart.used_bytes,
-            high_bytes=chart.used_bytes,
-        ),
+        curve=Curve(at_s=chart.at_s, used_bytes=used, low_bytes=used, high_bytes=used),
         limit_bytes=chart.limit_bytes,
         forecast=forecast,
     )

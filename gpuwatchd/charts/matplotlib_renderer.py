@@ -33,7 +33,7 @@ from gpuwatchd.core.design import (
     LOOKS,
     NIGHT,
     PAPER,
-    PARTS,
+    colours,
 )
 
 if TYPE_CHECKING:
@@ -195,6 +195,7 @@ class _Sheet:
         self._figure, self._order, self._top_in, self._own_in = figure, order, top_in, own_in
         self._width_in, self._height_in = figure.get_size_inches()
         self._letters = int((self._width_in - 0.4) * 10.5)
+        self._paint = colours(dark=order.dark).__getitem__
 
     def draw(self, picture: Picture, rows: list[Row]) -> None:
         """Draw title, verdict, axes, legend and the list of marks."""
@@ -227,10 +228,6 @@ class _Sheet:
 
     def _at(self, x_in: float, y_in: float) -> tuple[float, float]:
         return x_in / self._width_in, y_in / self._height_in
-
-    def _paint(self, part: str) -> str:
-        look: Any = PARTS.get(part) or LOOKS[part]  # type: ignore[index]
-        return str(look.dark if self._order.dark else look.light)
 
     def _write(self, x_in: float, y_in: float, words: str, part: str, **more: Any) -> None:
         self._figure.text(*self._at(x_in, y_in), words, color=self._paint(part), **more)
@@ -463,23 +460,16 @@ class Panel:
 
     def _future(self, forecast: Forecast) -> None:
         axes, frame = self._axes, self._shown
-        begun_s = max(forecast.onset_at_s or forecast.judged_at_s, self._picture.begin_s)
-        before = forecast.level_bytes - forecast.rate_bytes_per_s * (forecast.judged_at_s - begun_s)
-        xs, ys = [begun_s, forecast.judged_at_s], [before, forecast.level_bytes]
-        if forecast.limit_bytes is not None and forecast.mid_s is not None:
-            xs.append(forecast.judged_at_s + forecast.mid_s)
-            ys.append(forecast.limit_bytes)
-            self._cone(forecast, forecast.limit_bytes)
+        end = forecast.end
+        if end is not None:
+            self._cone(forecast, end[1])
+        xs, ys = zip(*forecast.fit(self._picture.begin_s), strict=True)
         self._keys["fit"] = axes.plot(
             xs, ys, color=self._paint("fit"), linewidth=1.2, linestyle=(0, FIT_DASH), zorder=5
         )[0]
-        if (
-            forecast.limit_bytes is not None
-            and forecast.mid_s is not None
-            and xs[-1] <= frame.end_s
-        ):
+        if end is not None and end[0] <= frame.end_s:
             axes.plot(
-                [xs[-1]], [forecast.limit_bytes], marker="X", markersize=9, zorder=6, clip_on=False,
+                *end, marker="X", markersize=9, zorder=6, clip_on=False,
                 color=self._paint("limit"), markeredgecolor=self._paint("surface"),
             )  # fmt: skip
 

@@ -31,6 +31,7 @@ from gpuwatchd.core.design import (
     PAPER,
     PARTS,
     SEVERITY_KINDS,
+    colours,
 )
 
 if TYPE_CHECKING:
@@ -226,8 +227,7 @@ def page_style() -> str:
 
 def _variables(ground: str, *, dark: bool) -> str:
     values = {"paper": ground, "badge-ink": BADGE_INK, "band-opacity": str(BAND_OPACITY)}
-    values |= {name: paint.dark if dark else paint.light for name, paint in PARTS.items()}
-    values |= {kind: look.dark if dark else look.light for kind, look in LOOKS.items()}
+    values |= colours(dark=dark)
     values |= {"curve-text": values["curve"], "edge": values["gap"]}
     scheme = "dark" if dark else "light"
     text = "".join(f"--{name}:{value};" for name, value in values.items())

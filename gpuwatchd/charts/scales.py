@@ -143,7 +143,6 @@ def _days(begin_s: float, end_s: float, step_s: float) -> list[float]:
 
 
 def _ahead_s(at_s: float) -> float:
-    """Return how far local time is ahead of UTC, seconds."""
     offset = datetime.fromtimestamp(at_s).astimezone().utcoffset()
     return 0.0 if offset is None else offset.total_seconds()
 
@@ -186,10 +185,9 @@ def _change_s(low_s: float, high_s: float) -> float:
 def ahead_s(at_s: float) -> float:
     """Return how far local time is ahead of UTC at an instant, seconds."""
     try:
-        offset = datetime.fromtimestamp(at_s).astimezone().utcoffset()
+        return _ahead_s(at_s)
     except (OverflowError, OSError, ValueError):
         return 0.0
-    return 0.0 if offset is None else offset.total_seconds()
 
 
 # Words and marks on a chart: what stands together, and how it looks.
@@ -248,24 +246,21 @@ def groups(picture: Picture, width: int, frame: Frame, *, numbered: bool = True)
     per_s = width / (frame.end_s - frame.begin_s)
     found: list[Group] = []
     for mark in picture.marks:
-        if not frame.begin_s <= mark.at_s <= frame.end_s or _told(mark, found):
+        before = found[-1] if found else None
+        # The same may be said within the same minute, of another subject, say.
+        told = before is not None and any(
+            (one.kind, one.text) == (mark.kind, mark.text) and mark.at_s - one.at_s < _SAME_S
+            for one in before.marks
+        )
+        if told or not frame.begin_s <= mark.at_s <= frame.end_s:
             continue
         column = min(width - 1, int((mark.at_s - frame.begin_s) * per_s))
-        before = found[-1] if found else None
         taken = 1 + len(str(before.number)) if before is not None and numbered else 1
         if before is not None and column < before.column + taken:
             found[-1] = before._replace(marks=(*before.marks, mark))
         else:
             found.append(Group(len(found) + 1, column, (mark,)))
     return found
-
-
-def _told(mark: Mark, found: list[Group]) -> bool:
-    """Return whether the same was said within the same minute, of another subject, say."""
-    return bool(found) and any(
-        (one.kind, one.text) == (mark.kind, mark.text) and mark.at_s - one.at_s < _SAME_S
-        for one in found[-1].marks
-    )
 
 
 def limit_texts(forecast: Forecast, now_s: float) -> list[str]:

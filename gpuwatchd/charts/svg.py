@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from gpuwatchd.charts.scales import frame, instants, level, levels, sign
 from gpuwatchd.charts.text_description import NOTHING, sentence
 from gpuwatchd.core import text, units
-from gpuwatchd.core.design import BAND_OPACITY, FIT_DASH, FLOOR_DASH, LEGEND, LOOKS, PARTS
+from gpuwatchd.core.design import BAND_OPACITY, FIT_DASH, FLOOR_DASH, LEGEND, LOOKS, colours
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +29,7 @@ _CHAR = 6.6
 """Width of a letter, about, in pixels."""
 _FAR = 9.0
 """Lines are drawn so many widths beyond the frame, and cut there."""
+_COLOURS: Final = colours(dark=False)
 _SLIM, _BROAD = 320.0, 760.0
 """Widths of a place in pixels: on a phone, and elsewhere."""
 
@@ -36,49 +37,34 @@ _SLIM, _BROAD = 320.0, 760.0
 def draw(picture: Picture) -> Markup:
     """Return the picture as an ``svg`` element with its sentence as alternative text."""
     drawing = _Drawing(picture)
-    inner: dict[str, Attribute] = {
-        "role": "presentation", "x": 0, "y": _TOP, "width": "100%", "height": _HIGH,
-        "viewBox": f"0 0 {_WIDE} {_HIGH}", "preserveAspectRatio": "none",
-    }  # fmt: skip
-    parts = [drawing.grid(), drawing.gaps(), drawing.cone(), drawing.curve(), drawing.lines()]
-    head: dict[str, Attribute] = {
-        "width": "100%", "height": HEIGHT, "role": "img", "aria-label": sentence(picture),
-        "class": "drawn",
-    }  # fmt: skip
-    texts = [drawing.scales(), drawing.mark_elements(), drawing.words()]
-    return element("svg", head, element("svg", inner, *map(list, parts)), *map(list, texts))
-
-
-def _colour(name: str) -> str:
-    looks: dict[str, str] = {kind: look.light for kind, look in LOOKS.items()}
-    return PARTS[name].light if name in PARTS else looks[name]
-
-
-def _day(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(at_s).astimezone():%a %-d %b}"
-
-
-def _clock(at_s: float, step_s: float) -> str:
-    return units.clock(at_s, seconds=step_s < 60).partition(" ")[2]
+    inner = element(
+        "svg",
+        {"role": "presentation", "x": 0, "y": _TOP, "width": "100%", "height": _HIGH,
+         "viewBox": f"0 0 {_WIDE} {_HIGH}", "preserveAspectRatio": "none"},
+        drawing.grid(), drawing.gaps(), drawing.cone(), drawing.curve(), drawing.lines(),
+    )  # fmt: skip
+    return element(
+        "svg",
+        {"width": "100%", "height": HEIGHT, "role": "img", "aria-label": sentence(picture),
+         "class": "drawn"},
+        inner, drawing.scales(), drawing.mark_elements(), drawing.words(),
+    )  # fmt: skip
 
 
 def _fade(name: str, left: float) -> Markup:
-    place: dict[str, Attribute] = {
-        "id": name, "gradientUnits": "userSpaceOnUse", "x1": left, "x2": _WIDE, "y1": 0, "y2": 0,
-    }  # fmt: skip
-    colour: dict[str, Attribute] = {"stop-color": _colour("band")}
+    colour = _COLOURS["band"]
     return element(
         "linearGradient",
-        place,
-        element("stop", {"offset": 0, **colour}),
-        element("stop", {"offset": 1, "stop-opacity": 0, **colour}),
+        {"id": name, "gradientUnits": "userSpaceOnUse", "x1": left, "x2": _WIDE, "y1": 0, "y2": 0},
+        element("stop", {"offset": 0, "stop-color": colour}),
+        element("stop", {"offset": 1, "stop-opacity": 0, "stop-color": colour}),
     )
 
 
 def _line(part: str, points: str, width: float = 2, dash: Sequence[int] = ()) -> Markup:
     return element(
         "path",
-        {"class": f"s-{part}", "d": points, "fill": "none", "stroke": _colour(part),
+        {"class": f"s-{part}", "d": points, "fill": "none", "stroke": _COLOURS[part],
          "stroke-width": width, "stroke-dasharray": " ".join(map(str, dash)) or None,
          "stroke-linecap": "round" if not dash else None, "vector-effect": "non-scaling-stroke"},
     )  # fmt: skip
@@ -100,7 +86,7 @@ def _text(
     return element(
         "text",
         {"class": f"f-{part}" + ("" if slim else " roomy"), "x": f"{round(x / _WIDE * 100, 2)}%",
-         "y": round(y, 1), "dx": right or None, "fill": _colour(part), "text-anchor": anchor,
+         "y": round(y, 1), "dx": right or None, "fill": _COLOURS[part], "text-anchor": anchor,
          "font-size": 12, "font-family": "system-ui, sans-serif"},
         text,
     )  # fmt: skip
@@ -148,13 +134,13 @@ class _Drawing:
         found, step_s = instants(self._shown.begin_s, self._shown.end_s)
         before = ""
         for n, at_s in enumerate(found):
-            x = self._x(at_s)
-            rows = [_day(at_s)] if step_s >= _DAY_S else [_clock(at_s, step_s), _day(at_s)]
-            new = rows[-1] != before and len(rows) > 1
-            yield _text(rows[0], x, HEIGHT - 24, anchor=_side(x), slim=n % 2 == 0)
-            if new:
-                yield _text(rows[-1], x, HEIGHT - 8, anchor=_side(x))
-            before = rows[-1]
+            x, day = self._x(at_s), f"{datetime.fromtimestamp(at_s).astimezone():%a %-d %b}"
+            clock = units.clock(at_s, seconds=step_s < 60).partition(" ")[2]
+            label = day if step_s >= _DAY_S else clock
+            yield _text(label, x, HEIGHT - 24, anchor=_side(x), slim=n % 2 == 0)
+            if label != day != before:
+                yield _text(day, x, HEIGHT - 8, anchor=_side(x))
+            before = day
 
     def gaps(self) -> Iterator[Markup]:
         """Draw time of which nothing is known."""
@@ -162,12 +148,12 @@ class _Drawing:
             left, right = max(self._x(gap.begin_s), 0.0), min(self._x(gap.end_s), float(_WIDE))
             if right < 0 or left > _WIDE:
                 continue
-            box: dict[str, Attribute] = {
-                "class": "f-gap", "fill": _colour("gap"), "fill-opacity": 0.55,
-                "x": left, "y": 0, "width": round(max(right - left, 1.0), 1), "height": _HIGH,
-            }  # fmt: skip
-            text = gap.why or LEGEND["gap"]
-            yield element("rect", box, element("title", None, text))
+            yield element(
+                "rect",
+                {"class": "f-gap", "fill": _COLOURS["gap"], "fill-opacity": 0.55,
+                 "x": left, "y": 0, "width": round(max(right - left, 1.0), 1), "height": _HIGH},
+                element("title", None, gap.why or LEGEND["gap"]),
+            )  # fmt: skip
 
     def cone(self) -> Iterator[Markup]:
         """Draw where memory will be, between the fastest and the slowest growth."""
@@ -178,7 +164,7 @@ class _Drawing:
         top = self._y(forecast.limit_bytes)
         early = self._toward(judged, (forecast.judged_at_s + forecast.low_s, forecast.limit_bytes))
         points = [(self._x(judged[0]), self._y(judged[1])), early]
-        fill = _colour("band")
+        fill = _COLOURS["band"]
         if forecast.high_s is None:  # it may level off before it gets there: an end that fades
             late = (_FAR * _WIDE, points[0][1])
             name = f"fade-{sha256(self._picture.key.encode()).hexdigest()[:12]}"
@@ -198,12 +184,13 @@ class _Drawing:
         curve = self._picture.curve
         for run in curve.runs():
             at = [self._x(curve.at_s[n]) for n in run]
-            used = [self._y(curve.used_bytes[n] or 0.0) for n in run]
-            low = [self._y(curve.low_bytes[n] or 0.0) for n in run]
-            high = [self._y(curve.high_bytes[n] or 0.0) for n in run]
+            used, low, high = (
+                [self._y(values[n] or 0.0) for n in run]
+                for values in (curve.used_bytes, curve.low_bytes, curve.high_bytes)
+            )
             if low != high and len(run) > 1:
                 points = _points(at, high) + "L" + _points(at[::-1], low[::-1])[1:] + "Z"
-                yield element("path", {"class": "f-range", "fill": _colour("range"), "d": points})
+                yield element("path", {"class": "f-range", "fill": _COLOURS["range"], "d": points})
             if len(run) == 1:
                 yield _dot("curve", at[0], used[0])
             else:
@@ -212,26 +199,14 @@ class _Drawing:
     def lines(self) -> Iterator[Markup]:
         """Draw floor, fit, limit and now."""
         picture, forecast = self._picture, self._picture.forecast
-        if picture.floor is not None:
-            floor = picture.floor
+        if (floor := picture.floor) is not None:
             for run in floor.runs():
                 levels_at = [self._y(floor.used_bytes[n] or 0.0) for n in run]
                 points = _points([self._x(floor.at_s[n]) for n in run], levels_at)
                 yield _line("floor", points, 1.75, FLOOR_DASH)
         if forecast is not None:
-            onset_s = forecast.judged_at_s if forecast.onset_at_s is None else forecast.onset_at_s
-            before = forecast.level_bytes - forecast.rate_bytes_per_s * (
-                forecast.judged_at_s - onset_s
-            )
-            judged = (forecast.judged_at_s, forecast.level_bytes)
-            places = [
-                self._toward(judged, (onset_s, before)),
-                (self._x(judged[0]), self._y(judged[1])),
-            ]
-            if forecast.mid_s is not None and forecast.limit_bytes is not None:
-                places.append(
-                    self._toward(judged, (judged[0] + forecast.mid_s, forecast.limit_bytes))
-                )
+            fit = forecast.fit()
+            places = [self._toward(fit[1], place) for place in fit]
             points = _points(*zip(*places, strict=True))
             yield _line("fit", points, 1.5, FIT_DASH)
             if len(places) > 2:
@@ -247,16 +222,14 @@ class _Drawing:
     def mark_elements(self) -> Iterator[Markup]:
         """Mark what happened, above the chart; what is close together is one, with its number."""
         rows: list[list[Mark]] = []
-        last = -_APART
         for mark in self._picture.marks:
             x = self._x(mark.at_s)
             if not 0 <= x <= _WIDE:
                 continue
-            if x - last < _APART:
+            if rows and x - self._x(rows[-1][-1].at_s) < _APART:
                 rows[-1].append(mark)
             else:
                 rows.append([mark])
-            last = x
         for row in rows:
             x = sum(self._x(mark.at_s) for mark in row) / len(row)
             text, part = sign((row[0],), ascii_only=False)
@@ -279,10 +252,8 @@ class _Drawing:
             y = self._y(picture.limit_bytes)
             text = f"{LEGEND['limit']} {units.size(picture.limit_bytes)}" + (" ↑" if y < 0 else "")
             yield _text(text, 0, _TOP + (max(y, 0) + 15 if y < 14 else y - 6), "limit", right=64)
-        if forecast is not None and forecast.mid_s is not None and forecast.limit_bytes is not None:
-            yield from self._end(
-                forecast.judged_at_s + forecast.mid_s, self._y(forecast.limit_bytes)
-            )
+        if forecast is not None and forecast.end is not None:
+            yield from self._end(forecast.end[0], self._y(forecast.end[1]))
         now = self._x(picture.now_s)
         if 0 < now < 0.92 * _WIDE:
             yield _text(LEGEND["now"], now, _TOP + _HIGH - 6, right=4)
@@ -433,25 +404,22 @@ def table(
     stack
         On a phone every row becomes a card; without it the table scrolls in its own frame.
     """
-    right = frozenset(numbers)
-
-    def cell(tag: str, column: int, content: Node, extra: dict[str, Attribute]) -> Markup:
-        found: dict[str, Attribute] = {"class": "number" if column in right else None, **extra}
-        return element(tag, found, content)
-
+    classes = ["number" if n in set(numbers) else None for n in range(len(head))]
     titles = [
-        cell("th", n, title, {"scope": "col", "role": "columnheader"})
+        element("th", {"class": classes[n], "scope": "col", "role": "columnheader"}, title)
         for n, title in enumerate(head)
     ]
     body = []
-    for row in rows:
-        cells = []
-        for n, content in enumerate(row):
-            label: dict[str, Attribute] = {"data-label": head[n] if stack and n else None}
-            first: dict[str, Attribute] = {"scope": "row", "role": "rowheader", **label}
-            cells.append(
-                cell("td" if n else "th", n, content, {"role": "cell", **label} if n else first)
+    for first, *others in rows:
+        cells = [element("th", {"class": classes[0], "scope": "row", "role": "rowheader"}, first)]
+        cells += [
+            element(
+                "td",
+                {"class": classes[n], "role": "cell", "data-label": head[n] if stack else None},
+                content,
             )
+            for n, content in enumerate(others, 1)
+        ]
         body.append(element("tr", {"role": "row"}, cells))
     inner = element(
         "table",
@@ -462,10 +430,6 @@ def table(
     )
     if stack:
         return inner
-    frame: dict[str, Attribute] = {
-        "class": "scroll",
-        "tabindex": 0,
-        "role": "region",
-        "aria-label": caption,
-    }
-    return element("div", frame, inner)
+    return element(
+        "div", {"class": "scroll", "tabindex": 0, "role": "region", "aria-label": caption}, inner
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gpuwatchd.charts import scales
 from gpuwatchd.charts.braille_canvas import CHECKED, FAINT, SPARSE, Canvas, Cell, runs
 from gpuwatchd.charts.scales import groups, limit_texts, numbered, sign
+from gpuwatchd.charts.text_description import parts
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LEGEND
 
@@ -176,29 +177,13 @@ def legend(picture: Picture, width: int, *, ascii_only: bool = False) -> list[li
 
 def keys(pictures: Sequence[Picture], *, ascii_only: bool = False) -> list[tuple[Cell, Cell]]:
     """Return what the parts of these pictures look like: for each a piece of it and its word."""
-    have = {part for picture in pictures for part in _parts(picture)}
+    have = {part for picture in pictures for part in parts(picture)}
+    have |= {"now" for picture in pictures if picture.forecast is not None}
     return [
         ((shape[1 if ascii_only else 0], part), (LEGEND[part], "faint"))
         for part, shape in _SWATCHES.items()
         if part in have
     ]
-
-
-def _parts(picture: Picture) -> set[str]:
-    curve, forecast = picture.curve, picture.forecast
-    ranged = any(low != high for low, high in zip(curve.low_bytes, curve.high_bytes, strict=True))
-    ends = forecast is not None and forecast.mid_s is not None and forecast.limit_bytes is not None
-    have = {
-        "curve": not picture.empty,
-        "range": ranged,
-        "floor": picture.floor is not None,
-        "fit": forecast is not None,
-        "band": ends,
-        "limit": picture.limit_bytes is not None,
-        "gap": bool(picture.gaps),
-        "now": forecast is not None,
-    }
-    return {part for part, there in have.items() if there}
 
 
 # What is between the scales of a picture, in the dots of a terminal.
@@ -314,19 +299,16 @@ class Field:
 
     def _forecast(self, forecast: Forecast) -> None:
         canvas, frame = self._canvas, self._shown
-        begin_s = max(forecast.onset_at_s or forecast.judged_at_s, self._picture.begin_s)
-        before = forecast.level_bytes - forecast.rate_bytes_per_s * (forecast.judged_at_s - begin_s)
-        at, level = self._x(forecast.judged_at_s), self._y(forecast.level_bytes)
-        canvas.line("fit", [(self._x(begin_s), self._y(before)), (at, level)], _FIT_DASH)
-        if forecast.limit_bytes is None or forecast.mid_s is None:
+        fit = [(self._x(at_s), self._y(used)) for at_s, used in forecast.fit(self._picture.begin_s)]
+        at, level = fit[1]
+        canvas.line("fit", fit[:2], _FIT_DASH)
+        if forecast.end is None:
             return
-        top = self._y(forecast.limit_bytes)
+        (full_s, limit_bytes), (_, top) = forecast.end, fit[2]
         edge = (canvas.row_of(top) + 1) * canvas.high / canvas.rows  # the line itself stays visible
-        low = self._x(
-            forecast.judged_at_s + (forecast.mid_s if forecast.low_s is None else forecast.low_s)
-        )
-        high = None if forecast.high_s is None else self._x(forecast.judged_at_s + forecast.high_s)
-        full_s = forecast.judged_at_s + forecast.mid_s
+        low_s, high_s = forecast.low_s, forecast.high_s
+        low = self._x(full_s if low_s is None else forecast.judged_at_s + low_s)
+        high = None if high_s is None else self._x(forecast.judged_at_s + high_s)
         if level > edge:
             self._cone((at, level), (low, high), edge)
             canvas.line("fit", [(at, level), (self._x(full_s), edge)], _FIT_DASH)
@@ -335,7 +317,7 @@ class Field:
         last = canvas.columns if high is None else canvas.column_of(high) + 1
         if high is not None:
             canvas.under(first, row, ("#" if canvas.ascii else "━") * (last - first), "band")
-        room = canvas.columns - len(self._words(forecast.limit_bytes)) - 3
+        room = canvas.columns - len(self._words(limit_bytes)) - 3
         words = next(
             (words for words in limit_texts(forecast, self._picture.now_s) if len(words) <= room),
             "",

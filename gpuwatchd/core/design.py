@@ -74,6 +74,14 @@ PARTS: Final[dict[str, Paint]] = {
 """Curve: memory used; range: from the lowest to the highest within one point; floor: the level
 that memory always came back to; fit and band: the forecast with its 90 % interval; limit: where
 memory ends; gap: time of which nothing is known."""
+
+
+def colours(*, dark: bool) -> dict[str, str]:
+    """Return the colour of each part and each kind of verdict, on the dark ground or the light."""
+    looks = PARTS | {kind: Paint(look.light, look.dark) for kind, look in LOOKS.items()}
+    return {name: look.dark if dark else look.light for name, look in looks.items()}
+
+
 BAND_OPACITY: Final = 0.35
 FIT_DASH: Final = (6, 4)
 FLOOR_DASH: Final = (2, 3)

@@ -78,7 +78,7 @@ def depth(flag: str, environ: Mapping[str, str]) -> Depth:
 
 def _exact_styles() -> dict[str, Style]:
     """Return the styles of a terminal with the exact colours of the design."""
-    paints = {name: paint.dark for name, paint in design.PARTS.items()}
+    paints = design.colours(dark=True)
     styles = {name: Style(color=colour) for name, colour in paints.items()}
     for kind, look in design.LOOKS.items():
         styles[kind] = Style(color=look.dark, bold=kind in _LOUD or None)

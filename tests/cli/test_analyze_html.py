@@ -12,7 +12,7 @@ from gpuwatchd.cli import main
 from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.model import Device, Subject
 from gpuwatchd.pipeline.replay import SubjectResult
-from gpuwatchd.view.report import document, log_chart
+from gpuwatchd.view.report import document, log_report
 from tests.cli import logs_of
 from tests.making import GIB
 
@@ -115,13 +115,13 @@ def chart(count: int, *, breaks: tuple[int, ...] = (), epoch: bool = True) -> Pi
         subject=subject, device=DEVICE, process=None, samples=count, started_at_s=float(t_s[0]),
         ended_at_s=float(t_s[-1]), finding=None, watches=(), alerts=(),
     )  # fmt: skip
-    return log_chart.picture(LogFile(path="x", epoch=epoch), series, found)
+    return log_report.picture(LogFile(path="x", epoch=epoch), series, found)
 
 
 def test_many_samples_keep_their_extremes() -> None:
     picture = chart(100_000)
     curve = picture.curve
-    assert len(curve.at_s) <= log_chart.POINTS
+    assert len(curve.at_s) <= log_report.POINTS
     assert (min(curve.low_bytes), max(curve.high_bytes)) == (0.0, 99_999.0)  # type: ignore[type-var]
     assert all(a < b for a, b in zip(curve.at_s, curve.at_s[1:], strict=False))
     assert "one point is 334 s" not in picture.notes

@@ -225,11 +225,11 @@ def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -
 
 def _pictures(log: LogFile, results: list[SubjectResult]) -> Drawn:
     """Return a chart of each subject; of one with several runs the last."""
-    from gpuwatchd.view.report import log_chart  # noqa: PLC0415 - rare
+    from gpuwatchd.view.report import log_report  # noqa: PLC0415 - rare
 
     chosen = (series for series in log.series if series.t_s.size)
     return {
-        subject_result.subject.id: log_chart.picture(log, series, subject_result)
+        subject_result.subject.id: log_report.picture(log, series, subject_result)
         for series, subject_result in zip(chosen, results, strict=True)
     }
 

@@ -226,7 +226,7 @@ def forecast(finding: Finding | None, drawn: Curve, limit_bytes: float | None) -
     """
     if finding is None or finding.pattern not in LEAK_PATTERNS or finding.tier == "none":
         return None
-    rate, band = finding.rate_bytes_per_s, finding.eta
+    rate = finding.rate_bytes_per_s
     if rate is None or not rate > 0.0:
         return None
     from gpuwatchd.pipeline import chart_points  # noqa: PLC0415 - numpy comes with it
@@ -234,16 +234,8 @@ def forecast(finding: Finding | None, drawn: Curve, limit_bytes: float | None) -
     pairs = [(at, v) for at, v in zip(drawn.at_s, drawn.used_bytes, strict=True) if v is not None]
     if len(pairs) < _FEWEST_FOR_FIT or pairs[-1][0] < (finding.onset_at_s or pairs[0][0]):
         return None
-    return Forecast(
-        judged_at_s=finding.judged_at_s,
-        level_bytes=chart_points.level(pairs, finding, rate),
-        rate_bytes_per_s=rate,
-        onset_at_s=finding.onset_at_s,
-        limit_bytes=limit_bytes if limit_bytes is not None else finding.limit_bytes,
-        low_s=None if band is None else band.low_s,
-        mid_s=None if band is None else band.mid_s,
-        high_s=None if band is None else band.high_s,
-    )
+    limit_bytes = limit_bytes if limit_bytes is not None else finding.limit_bytes
+    return Forecast.of(finding, chart_points.level(pairs, finding, rate), limit_bytes)
 
 
 # ---- words --------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from gpuwatchd.charts.chart_model import Picture
 from gpuwatchd.core.design import Kind
 from gpuwatchd.core.model.base import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # How large a report may get: a page stays below 2 MB whatever happened, and opens at once.
 
@@ -62,6 +65,26 @@ class Table(Value, frozen=True, kw_only=True):
     """What is not in it, in a sentence."""
 
 
+def table(
+    caption: str,
+    heads: tuple[str, ...],
+    rows: Iterable[tuple[str, ...]],
+    *,
+    right: Iterable[int] = (),
+    most: int | None = None,
+    what: str = "",
+) -> Table:
+    """Return a table of at most so many rows, with a sentence on what is left out."""
+    every, left = tuple(rows), ""
+    if most is not None and len(every) > most:
+        where = "; --all has more" if most < ROWS else "; a shorter --since has them"
+        left = f"{len(every) - most:,} more {f'{what} ' if what else ''}are left out"
+        left += f"{where if what else ''}."
+    return Table(
+        caption=caption, heads=heads, rows=every[:most], right=frozenset(right), left_out=left
+    )
+
+
 class Step(Value, frozen=True, kw_only=True):
     """One piece of advice."""
 
@@ -77,13 +100,7 @@ class Steps(Value, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
 
 
-class Shown(Value, frozen=True, kw_only=True):
-    """A chart."""
-
-    picture: Picture
-
-
-Plain = Says | Figures | Facts | Table | Steps | Shown
+Plain = Says | Figures | Facts | Table | Steps | Picture
 
 
 class Card(Value, frozen=True, kw_only=True):

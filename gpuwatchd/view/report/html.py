@@ -8,7 +8,7 @@ from gpuwatchd.charts import page
 from gpuwatchd.charts.svg import badge, element, facts, table
 from gpuwatchd.core import text
 from gpuwatchd.view.answers import charts
-from gpuwatchd.view.report.document import Card, Facts, Figures, Says, Shown, Steps, Table
+from gpuwatchd.view.report.document import Card, Facts, Figures, Says, Steps, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,9 +66,6 @@ def render(document: Document) -> str:
 def _block(block: Block, pictures: list[Picture], *, titled: bool = True) -> Markup:
     if isinstance(block, Card):
         return _card(block, pictures)
-    if isinstance(block, Shown):
-        pictures.append(block.picture)
-        return page.figure(block.picture, len(pictures) - 1, titled=titled)
     if isinstance(block, Says):
         return element("p", {"class": _TONES[block.tone]}, _safe(block.text))
     if isinstance(block, Figures):
@@ -77,7 +74,10 @@ def _block(block: Block, pictures: list[Picture], *, titled: bool = True) -> Mar
         return facts(_merged(block))
     if isinstance(block, Steps):
         return _steps(block)
-    return _table(block)
+    if isinstance(block, Table):
+        return _table(block)
+    pictures.append(block)
+    return page.figure(block, len(pictures) - 1, titled=titled)
 
 
 def _card(card: Card, pictures: list[Picture]) -> Markup:

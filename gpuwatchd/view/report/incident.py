@@ -11,8 +11,7 @@ from gpuwatchd import alerts as policy
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import OUT_OF_MEMORY
-from gpuwatchd.core.model import Finding, ProcessInfo
-from gpuwatchd.core.model.findings import STALE_S
+from gpuwatchd.core.model.findings import STALE_S, Finding
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import document, report_charts
 from gpuwatchd.view.text import verdict_text
@@ -24,16 +23,12 @@ if TYPE_CHECKING:
 
     from gpuwatchd.analysis.cost import Entry
     from gpuwatchd.charts.chart_model import Picture
-    from gpuwatchd.core.model import Alert, Decision, Delivery, Device, Silence
+    from gpuwatchd.core.model import Alert, Decision, Delivery, Device, ProcessInfo, Silence
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.view.report.period import Period
 
 _RANK = {"critical": 0, "warning": 1, "info": 2}
 _KINDS = {"leak": 0, "gpu": 1, "held": 2}
-_BEFORE, _AFTER = 0.25, 0.1
-"""A chart begins and ends so much of the incident's length before and after it."""
-_LEAST_S = 900.0
-_LONGEST_S = 30 * 86_400.0
 
 
 # The order of what is at stake: dollars decide only where the prices of all are known.
@@ -224,7 +219,7 @@ def _incident(
         first=first,
         info=None if key is None else period.found.infos.get(key),
         device=period.found.devices.get(uid),
-        picture=_picture(period, history, alert, first) if charted else None,
+        picture=report_charts.of_incident(period, history, alert, first) if charted else None,
         entries=tuple(entry for entry in period.bill.entries if entry.key == alert.key),
         silences=tuple(
             silence
@@ -250,70 +245,6 @@ def told_first(alert: Alert, deliveries: Sequence[Delivery]) -> Finding:
     if alert.state in OPEN:
         return alert.finding
     return msgspec.structs.replace(alert.finding, eta=None)
-
-
-def _picture(
-    period: Period, history: Reader | None, alert: Alert, first: Finding
-) -> Picture | None:
-    """Return the chart of an incident: all of it, and somewhat more on both sides."""
-    from gpuwatchd.view.queries import charts  # noqa: PLC0415 - numpy comes with it
-
-    device = period.found.devices.get(alert.subject.device_uid)
-    if device is None:
-        return None
-    onset_s = alert.finding.onset_at_s
-    begin_s = alert.opened_at_s if onset_s is None else min(onset_s, alert.opened_at_s)
-    end_s = min(alert.resolved_at_s or period.asked.until_s, period.asked.until_s)
-    begin_s = max(begin_s, end_s - max(period.asked.span_s, _LONGEST_S))
-    length_s = max(end_s - begin_s, _LEAST_S)
-    span = charts.Asked(
-        begin_s - _BEFORE * length_s,
-        min(end_s + _AFTER * length_s, period.asked.until_s),
-        points=200,
-    )
-    view, item = period.shown_view(), period.item(device)
-    key = alert.subject.process
-    if key is None:
-        return report_charts.of_gpu(period, charts.of_device(history, view, item, span))
-    for process in item.processes or ():
-        if process.info.key == key:
-            return charts.of_process(history, view, item, process, span)
-    info = period.found.infos.get(key) or ProcessInfo(key=key, name="?")
-    if history is None:
-        return None
-    picture = charts.past_process(history, device, info, span)
-    return picture if picture.forecast is not None else _with_forecast(picture, first)
-
-
-def _with_forecast(picture: Picture, finding: Finding) -> Picture:
-    """Return the chart of what is over with the forecast as people were told it first."""
-    from gpuwatchd.charts.chart_model import Forecast  # noqa: PLC0415
-
-    level = _level(picture, finding.judged_at_s)
-    if finding.eta is None or finding.rate_bytes_per_s is None or level is None:
-        return picture
-    made = Forecast(
-        judged_at_s=finding.judged_at_s,
-        level_bytes=level,
-        rate_bytes_per_s=finding.rate_bytes_per_s,
-        onset_at_s=finding.onset_at_s,
-        limit_bytes=picture.limit_bytes,
-        low_s=finding.eta.low_s,
-        mid_s=finding.eta.mid_s,
-        high_s=finding.eta.high_s,
-    )
-    return msgspec.structs.replace(picture, forecast=made)
-
-
-def _level(picture: Picture, at_s: float) -> float | None:
-    """Return what was held at an instant."""
-    curve = picture.curve
-    known = [
-        used
-        for at, used in zip(curve.at_s, curve.used_bytes, strict=True)
-        if used is not None and at <= at_s
-    ]
-    return known[-1] if known else None
 
 
 # ---- words --------------------------------------------------------------------------------------

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpuwatchd.core.errors import GpuwatchdError, StoreError, StoreNewer
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.view.queries import alert_query, cost_entries, current_state, user_filter
 from gpuwatchd.view.report import incident, report_charts, usage
-from gpuwatchd.view.report.quality import Quality
-from gpuwatchd.view.report.quality import data_quality as quality_of
 from gpuwatchd.view.text.device_facts import in_order
 
 if TYPE_CHECKING:
@@ -23,26 +21,10 @@ if TYPE_CHECKING:
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
     from gpuwatchd.view.report.incident import Incident
-    from gpuwatchd.view.report.usage import DeviceUse, Holder
+    from gpuwatchd.view.report.usage import Asked, DeviceUse, Holder
 
 _PRESENT_S = 120.0
 """A period that ends so long ago ends now."""
-
-
-class Asked(NamedTuple):
-    """What a report is to be about."""
-
-    since_s: float
-    until_s: float
-    pids: Sequence[int] = ()
-    top: int = 5
-    everything: bool = False
-    charts: bool = True
-
-    @property
-    def span_s(self) -> float:
-        """Length of the period."""
-        return self.until_s - self.since_s
 
 
 class Period:
@@ -78,7 +60,7 @@ class Period:
         self.pictures: dict[str, Picture] = {}
         """Of GPUs, by UUID."""
         self.process_pictures: list[tuple[ProcessInfo, Picture]] = []
-        self.quality = Quality()
+        self.quality = usage.Quality()
         self.channels: dict[str, incident.Channel] = {}
         self.warnings: list[tuple[str, str]] = []
 
@@ -224,7 +206,7 @@ def _from_history(period: Period, history: Reader) -> None:
     if people is not None:
         rest = [holder for holder in every_holder if not people.own(holder.info)]
         period.others = usage.joined(rest) if rest else None
-    period.quality = quality_of(history, period.devices, period.uses, asked)
+    period.quality = usage.data_quality(history, period.devices, period.uses, asked)
     incident.add_incidents(period, history)
     report_charts.draw(period, history)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LOOKS
 from gpuwatchd.view import blocks
-from gpuwatchd.view.report.document import Card, Facts, Figures, Says, Shown, Steps, Table
+from gpuwatchd.view.report.document import Card, Facts, Figures, Says, Steps, Table
 
 if TYPE_CHECKING:
     from gpuwatchd.charts.chart_model import Picture
@@ -53,10 +53,10 @@ def _block(out: Page, block: Block, *, indent: str) -> None:
         _table(out, block, indent)
     elif isinstance(block, Steps):
         _steps(out, block, indent)
-    elif isinstance(block, Shown):
-        _chart(out, block.picture, indent)
-    else:
+    elif isinstance(block, Card):
         _card(out, block)
+    else:
+        _chart(out, block, indent)
 
 
 def _card(out: Page, card: Card) -> None:

@@ -15,8 +15,7 @@ from gpuwatchd.view.report import advice, compose, incident, usage
 if TYPE_CHECKING:
     from gpuwatchd.view.report.incident import Incident
     from gpuwatchd.view.report.period import Period
-    from gpuwatchd.view.report.quality import Quality
-    from gpuwatchd.view.report.usage import DeviceUse, Holder
+    from gpuwatchd.view.report.usage import DeviceUse, Holder, Quality
 
 
 def answer(period: Period) -> base.Answer:

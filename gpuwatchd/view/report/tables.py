@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.view.queries.alert_query import OPEN
-from gpuwatchd.view.report import document, usage
-from gpuwatchd.view.report import quality as known
-from gpuwatchd.view.report.document import Facts, Says, Table
+from gpuwatchd.view.report import usage
+from gpuwatchd.view.report.document import FEW, ROWS, Facts, Says, Table, table
 from gpuwatchd.view.text import badges, cost_text, delivery_text, verdict_text
 
 if TYPE_CHECKING:
@@ -29,32 +30,22 @@ def label_of(period: Period, uid: str) -> str:
     return uid if device is None else device.label
 
 
-def cut(rows: list[tuple[str, ...]], most: int, what: str) -> tuple[list[tuple[str, ...]], str]:
-    """Return at most so many rows, and a sentence on what is left out."""
-    if len(rows) <= most:
-        return rows, ""
-    more = "; --all has more" if most < document.ROWS else "; a shorter --since has them"
-    return rows[:most], f"{len(rows) - most:,} more {what} are left out{more}."
-
-
 def alerts(period: Period, found: Sequence[Alert], caption: str) -> Table:
     """Return incidents as rows."""
-    now_s = period.now_s
-    rows: list[tuple[str, ...]] = [
+    rows = (
         (
             alert.title or alert.key,
             alert.code,
             f"{alert.severity}, open" if alert.state in OPEN else alert.severity,
-            units.clock(alert.opened_at_s, now_s=now_s),
+            units.clock(alert.opened_at_s, now_s=period.now_s),
             units.duration((alert.resolved_at_s or period.asked.until_s) - alert.opened_at_s),
             alert.finding.pattern if alert.kind == "leak" else alert.kind,
             alert.ended,
         )
         for alert in found
-    ]
-    groups, left = cut(rows, document.ROWS, "incidents")
+    )
     heads = ("who", "id", "severity", "since", "for", "what", "what came")
-    return Table(caption=caption, heads=heads, rows=tuple(groups), left_out=left)
+    return table(caption, heads, rows, most=ROWS, what="incidents")
 
 
 def gpus(period: Period) -> Table:
@@ -78,12 +69,8 @@ def gpus(period: Period) -> Table:
                 now,
             )
         )
-    return Table(
-        caption="Memory and utilisation",
-        heads=("GPU", "memory", "mean", "peak", "util", "busy h", "watched", "now"),
-        rows=tuple(rows),
-        right=frozenset({1, 2, 4, 5, 6}),
-    )
+    heads = ("GPU", "memory", "mean", "peak", "util", "busy h", "watched", "now")
+    return table("Memory and utilisation", heads, rows, right=(1, 2, 4, 5, 6))
 
 
 # ---- who ----------------------------------------------------------------------------------------
@@ -108,18 +95,14 @@ def who(period: Period) -> Iterator[Plain]:
         groups = usage.grouped(period.holders, name)
         if what != "user" and {label for label, _ in groups} <= {"(no job)", "(unknown)"}:
             continue
-        rows = [_holder(period, label, holder) for label, holder in groups]
-        most = document.ROWS if period.asked.everything else document.FEW
-        kept, left = cut(rows, most, f"{what}s")
+        rows = (_holder(period, label, holder) for label, holder in groups)
+        heads = (what, "processes", "GiB hours", "GPU-hours", "money", "peak")
+        most = ROWS if period.asked.everything else FEW
+        by = table(f"By {what}", heads, rows, right=range(1, 6), most=most, what=f"{what}s")
         if what == "user" and period.others is not None:
-            kept.append(_holder(period, "(others together)", period.others))
-        yield Table(
-            caption=f"By {what}",
-            heads=(what, "processes", "GiB hours", "GPU-hours", "money", "peak"),
-            rows=tuple(kept),
-            right=frozenset({1, 2, 3, 4, 5}),
-            left_out=left,
-        )
+            others = _holder(period, "(others together)", period.others)
+            by = msgspec.structs.replace(by, rows=(*by.rows, others))
+        yield by
 
 
 def _holder(period: Period, label: str, holder: Holder) -> tuple[str, ...]:
@@ -152,12 +135,8 @@ def costs(period: Period) -> Iterator[Plain]:
             rows.append(
                 ("and until memory is full", "", cost.in_hours(found.ahead_gpu_hours), ahead)
             )
-    yield Table(
-        caption="What leaks and idle memory cost",
-        heads=("what", "incidents", "GPU-hours", "money"),
-        rows=tuple(rows),
-        right=frozenset({1, 2, 3}),
-    )
+    heads = ("what", "incidents", "GPU-hours", "money")
+    yield table("What leaks and idle memory cost", heads, rows, right=(1, 2, 3))
     people, amount = bill.engineer()
     if people:
         text = units.money(amount, currency=bill.prices.currency)
@@ -210,30 +189,21 @@ def lost_or_at_risk(period: Period) -> str:
 
 def held(period: Period) -> Iterator[Plain]:
     """Yield idle memory now, and was."""
-    now_s = period.now_s
-    rows: list[tuple[str, ...]] = []
-    for holding in period.holdings:
-        since_s = holding.since_s
-        rows.append(
-            (
-                "nobody" if holding.process is None else verdict_text.who(holding.process),
-                label_of(period, holding.device_uid),
-                holding.kind,
-                units.size(holding.held_bytes),
-                "?" if since_s is None else units.clock(since_s, now_s=now_s),
-                cost.in_hours(holding.gib_hours),
-                cost_text.money(period.bill, holding.cost_usd),
-            )
+    rows = [
+        (
+            "nobody" if holding.process is None else verdict_text.who(holding.process),
+            label_of(period, holding.device_uid),
+            holding.kind,
+            units.size(holding.held_bytes),
+            "?" if holding.since_s is None else units.clock(holding.since_s, now_s=period.now_s),
+            cost.in_hours(holding.gib_hours),
+            cost_text.money(period.bill, holding.cost_usd),
         )
+        for holding in period.holdings
+    ]
     if rows:
-        groups, left = cut(rows, document.ROWS, "holders")
-        yield Table(
-            caption="Now",
-            heads=("who", "GPU", "what", "held", "since", "GiB hours", "cost"),
-            rows=tuple(groups),
-            right=frozenset({3, 5, 6}),
-            left_out=left,
-        )
+        heads = ("who", "GPU", "what", "held", "since", "GiB hours", "cost")
+        yield table("Now", heads, rows, right=(3, 5, 6), most=ROWS, what="holders")
     elif period.present and period.view is not None:
         yield Says(text="There is no idle memory now.", tone="good")
     past = [alert for alert in period.alerts if alert.kind == "held"]
@@ -259,20 +229,15 @@ def deliveries(period: Period) -> Iterator[Plain]:
         for channel in sorted(period.channels.values(), key=lambda channel: channel.name)
     ]
     if rows:
-        yield Table(
-            caption="Messages about the incidents",
-            heads=("channel", "sent", "failed", "waiting", "last sent", "why"),
-            rows=tuple(rows),
-            right=frozenset({1, 2, 3}),
-        )
+        heads = ("channel", "sent", "failed", "waiting", "last sent", "why")
+        yield table("Messages about the incidents", heads, rows, right=(1, 2, 3))
     elif period.alerts:
         yield Says(text="No message about these incidents is on record.", tone="warn")
     quiet = [alert for alert in period.alerts if not alert.notices]
     if quiet:
         many = f"{len(quiet)} incidents were" if len(quiet) > 1 else "1 incident was"
         yield Says(text=f"{many} not sent:", tone="note")
-        pairs = [(one.code, _why(period, one)) for one in quiet[: document.FEW]]
-        yield Facts(rows=tuple(pairs))
+        yield Facts(rows=tuple((one.code, _why(period, one)) for one in quiet[:FEW]))
     if period.view is not None and period.present:
         for line in delivery_text.failing(period.view.channels, now_s=period.now_s):
             yield Says(text=f"Now: {line}.", tone="bad")
@@ -289,14 +254,14 @@ def _why(period: Period, alert: Alert) -> str:
 def quality(period: Period) -> Iterator[Plain]:
     """Yield how well the period is known, and what cannot be said therefore."""
     found, now_s = period.quality, period.now_s
-    for sentence in known.sentences(found, now_s=now_s):
+    for sentence in usage.sentences(found, now_s=now_s):
         yield Says(text=sentence, tone="warn")
     rows = []
     if found.watched_share is not None:
         each = ", ".join(
-            f"{device.label} {known.percent(share)}" for device, share in found.per_device
+            f"{device.label} {usage.percent(share)}" for device, share in found.per_device
         )
-        whole = known.percent(found.watched_share)
+        whole = usage.percent(found.watched_share)
         rows.append(("watched", f"{whole} of {units.duration(period.asked.span_s)}"))
         rows.append(("of each", each if len(found.per_device) > 1 else ""))
         rows.append(("restarts", f"{found.restarts}, of them {found.boots} of the machine"))
@@ -305,11 +270,11 @@ def quality(period: Period) -> Iterator[Plain]:
             "clock",
             f"{units.moment(step.at_s, now_s=now_s)} set by {step.wall_step_s or 0.0:+.0f} s",
         )
-        for step in found.clock_steps[: document.FEW]
+        for step in found.clock_steps[:FEW]
     ]
     rows += [
         ("unreadable", f"{units.moment(at_s, now_s=now_s)} {label}: {text}")
-        for at_s, label, text in found.faults[-document.FEW :]
+        for at_s, label, text in found.faults[-FEW:]
     ]
     if period.view is not None and period.present and not period.query.user:
         rows += [("problem", problem) for problem in period.view.daemon.problems]
@@ -323,11 +288,10 @@ def quality(period: Period) -> Iterator[Plain]:
 
 
 def _gaps(period: Period) -> Table:
-    now_s = period.now_s
-    rows: list[tuple[str, ...]] = [
+    rows = (
         (
-            units.moment(missing.begin_s, now_s=now_s),
-            units.moment(missing.end_s, now_s=now_s),
+            units.moment(missing.begin_s, now_s=period.now_s),
+            units.moment(missing.end_s, now_s=period.now_s),
             units.duration(missing.end_s - missing.begin_s),
             ", ".join(missing.labels) or "all",
             missing.why or "not known",
@@ -335,8 +299,7 @@ def _gaps(period: Period) -> Table:
         for missing in sorted(
             period.quality.missing, key=lambda missing: missing.begin_s - missing.end_s
         )
-    ]
-    most = document.ROWS if period.asked.everything else known.MOST_GAPS
-    groups, left = cut(rows, most, "gaps")
+    )
+    most = ROWS if period.asked.everything else usage.MOST_GAPS
     heads = ("from", "to", "for", "GPU", "why")
-    return Table(caption="Gaps, longest first", heads=heads, rows=tuple(groups), left_out=left)
+    return table("Gaps, longest first", heads, rows, most=most, what="gaps")
