@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from gpuwatchd.cli import demo_score, output
 from gpuwatchd.core import units
 from gpuwatchd.pipeline import messages
-from gpuwatchd.view.answers.base import DeviceId, ProcessId, fill, verdict
+from gpuwatchd.view.answers.base import DeviceId, ProcessId, Verdict, fill
 from gpuwatchd.view.answers.program import (
     DemoBegins,
     DemoEnds,
@@ -186,7 +186,7 @@ class Json:
                 process = fill(ProcessId, subject.process)
                 data.pid = None if process is None else process.pid
                 data.started_at = None if process is None else process.started_at
-                data.verdict = verdict(event.alert.finding)
+                data.verdict = fill(Verdict, event.alert.finding)
             _emit(DemoGoesOn, data)
 
     def end(self, rows: Sequence[Scored], *, simulated_s: float) -> None:

@@ -104,16 +104,16 @@ def test_the_daemon_says_it_too(
 def test_a_leak_is_a_leaking_pattern_that_policy_opened(
     pattern: Pattern, tier: Tier, leak: bool
 ) -> None:
-    assert base.verdict(making.finding(pattern=pattern, tier=tier)).leak is leak
+    assert base.fill(base.Verdict, making.finding(pattern=pattern, tier=tier)).leak is leak
 
 
 def test_an_open_end_and_an_unknown_are_null() -> None:
     eta = EtaRange(low_s=1.0, mid_s=2.0, high_s=math.inf)
     found = making.finding(eta=eta, r_squared=math.nan, p_value=None, rate_bytes_per_s=None)
-    verdict = base.verdict(found)
+    verdict = base.fill(base.Verdict, found)
     assert verdict.eta == base.Eta(low_s=1.0, mid_s=2.0, high_s=None)
     assert verdict.r_squared is verdict.p_value is verdict.rate_bytes_per_s is None
-    assert base.verdict(making.calm()).eta is None
+    assert base.fill(base.Verdict, making.calm()).eta is None
 
 
 def test_an_internal_error_is_one_line_and_json(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:

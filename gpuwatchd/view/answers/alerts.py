@@ -22,7 +22,7 @@ from gpuwatchd.view.answers.base import (
     fill,
     maybe,
     of_verb,
-    verdict,
+    sources,
 )
 from gpuwatchd.view.answers.current import Silent, silent
 
@@ -58,6 +58,7 @@ class AlertCost(Shape):
     since_at: Instant | None
     basis: str | None
     """Which price."""
+    FROM = sources(line=cost.line)
 
 
 class Decided(Shape):
@@ -92,18 +93,11 @@ class Delivered(Shape):
     also: tuple[str, ...]
     """Keys of the other alerts that it is about."""
     dry_run: bool
-
-
-def delivered(delivery: model.Delivery) -> Delivered:
-    """Return one message on one channel."""
-    message = delivery.message
-    return fill(
-        Delivered,
-        delivery,
-        notice=message.notice,
-        message_id=text.clean(message.id),
-        subject=text.clean(message.subject),
-        also=tuple(map(text.clean, message.also)),
+    FROM = sources(
+        notice="message.notice",
+        message_id="message.id",
+        subject="message.subject",
+        also="message.also",
     )
 
 
@@ -150,6 +144,13 @@ class AlertShape(Shape):
     """Null in the list; oldest first."""
     deliveries: tuple[Delivered, ...] | None
     """Null in the list."""
+    FROM = sources(
+        device_uid="subject.device_uid",
+        process="subject.process",
+        unattributed="subject.unattributed",
+        on_host="subject.host",
+        verdict="finding",
+    )
 
 
 def alert(of: model.Alert, found: Incidents, record: AlertRecord | None = None) -> AlertShape:
@@ -160,20 +161,16 @@ def alert(of: model.Alert, found: Incidents, record: AlertRecord | None = None) 
     return fill(
         AlertShape,
         of,
-        device_uid=text.clean(of.subject.device_uid),
-        process=fill(ProcessId, of.subject.process),
         user=maybe(found.user(of)),
-        unattributed=of.subject.unattributed,
-        on_host=of.subject.host,
         silence=None if silence is None else silent(silence, [of]),
         reached_nobody=of.key in found.untold,
         feedback=fill(UserFeedback, found.user_label(of)),
-        cost=fill(AlertCost, of.cost, line=text.clean(cost.line(of.cost))),
-        verdict=verdict(of.finding),
         decisions=None
         if decisions is None
         else tuple(fill(Decided, decision) for decision in decisions),
-        deliveries=None if deliveries is None else tuple(map(delivered, deliveries)),
+        deliveries=None
+        if deliveries is None
+        else tuple(fill(Delivered, delivery) for delivery in deliveries),
     )
 
 
@@ -257,6 +254,11 @@ class WordShape(Shape):
     """Only of a label just set: whether it applies to the program's next runs."""
     daemon_running: bool | UnsetType = UNSET
     """Only of a label just set."""
+    FROM = sources(
+        device_uid="subject.device_uid",
+        process="subject.process",
+        on_host="subject.host",
+    )
 
 
 def label_entry(
@@ -266,16 +268,7 @@ def label_entry(
     daemon_running: bool | UnsetType = UNSET,
 ) -> WordShape:
     """Return what was said."""
-    subject = label.subject
-    return fill(
-        WordShape,
-        label,
-        device_uid=text.clean(subject.device_uid),
-        process=fill(ProcessId, subject.process),
-        on_host=subject.host,
-        program_known=program_known,
-        daemon_running=daemon_running,
-    )
+    return fill(WordShape, label, program_known=program_known, daemon_running=daemon_running)
 
 
 class Rules(Shape):

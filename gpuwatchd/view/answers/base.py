@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar, overload
 
@@ -22,10 +24,8 @@ from gpuwatchd.core.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
-    from gpuwatchd.core import model
-    from gpuwatchd.store.live import LiveProcess
 
 LONGEST: Final = 1024
 """Characters of a sentence."""
@@ -45,8 +45,21 @@ Pid = Annotated[int, Meta(ge=1)]
 Word = Literal["normal", "leak"]
 
 
+Sentence = str
+"""A text of up to :data:`LONGEST` characters, where :func:`fill` takes it from a value."""
+
+
 class Shape(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Base of every shape. A key that no shape knows fails a test, not a reader."""
+
+    FROM: ClassVar[dict[str, Any]] = {}
+    """Key -> where :func:`fill` finds it if not under its own name: a path of attributes (null
+    where one on the way is None), or what makes it of the value."""
+
+
+def sources(**found: str | Callable[[Any], Any]) -> dict[str, Any]:
+    """Return :attr:`Shape.FROM`."""
+    return found
 
 
 Filled = TypeVar("Filled", bound=Shape)
@@ -63,8 +76,8 @@ def fill(kind: type[Filled], of: object, /, **given: Any) -> Filled | None:
     ----------
     kind
         The shape. Its ``at`` and ``*_at`` are the instants of ``at_s`` and ``*_at_s``, or of
-        ``*_s``; numbers are finite or null, texts and lists of texts are clean. A text that may be
-        null is null where it is empty.
+        ``*_s``; numbers are finite or null, texts and lists of texts are clean, what is a shape
+        itself is filled likewise. A text that may be null is null where it is empty.
     of
         Whose attributes; None gives None.
     given
@@ -72,45 +85,77 @@ def fill(kind: type[Filled], of: object, /, **given: Any) -> Filled | None:
     """
     if of is None:
         return None
-    names = (name for name in kind.__struct_fields__ if name not in given)
-    optional = _optional(kind)
-    return kind(
-        **{
-            name: None if (found := value(of, name)) == "" and name in optional else found
-            for name in names
-        },
-        **given,
-    )
+    parts = {name: part for name, part in _parts(kind).items() if name not in given}
+    return kind(**{name: part.convert(part.read(of)) for name, part in parts.items()}, **given)
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """How one key of a shape is made of a value."""
+
+    source: str | Callable[[Any], Any]
+    word: str
+    """The type, of a list that of its items."""
+    shape: type[Shape] | None
+    many: bool
+    optional: bool
+
+    def read(self, of: Any) -> Any:
+        if not isinstance(self.source, str):
+            return self.source(of)
+        *path, name = self.source.split(".")
+        for step in path:
+            of = getattr(of, step)
+            if of is None:
+                return None
+        if self.word == "Instant":
+            name = f"{name}_s" if hasattr(of, f"{name}_s") else f"{name[:-3]}_s"
+        return getattr(of, name)
+
+    def convert(self, found: Any) -> Any:
+        """JSON has neither infinities nor control characters."""
+        if self.many:
+            if found is None:
+                return None if self.optional else ()
+            return tuple(map(self._convert_one, found))
+        found = self._convert_one(found)
+        return None if found == "" and self.optional else found
+
+    def _convert_one(self, found: Any) -> Any:
+        if self.shape is not None:
+            return found if isinstance(found, self.shape) else fill(self.shape, found)
+        if self.word == "Instant":
+            return units.instant(found)
+        if isinstance(found, str):
+            limit = LONGEST if self.word == "Sentence" else text.MAX_CHARS
+            return text.clean(found, limit=limit)
+        if isinstance(found, float):
+            found = finite(found)
+            return round(found) if self.word == "Bytes" and found is not None else found
+        return found
 
 
 @cache
-def _optional(kind: type[Shape]) -> frozenset[str]:
-    """Return the fields that may be null."""
-    hints = (vars(base).get("__annotations__", {}).items() for base in kind.__mro__)
-    return frozenset(name for pairs in hints for name, hint in pairs if str(hint).endswith("None"))
-
-
-def value(of: object, name: str) -> Any:
-    """Return one attribute: JSON has neither infinities nor control characters."""
-    if name == "at" or name.endswith("_at"):
-        own = f"{name}_s"
-        return units.instant(getattr(of, own if hasattr(of, own) else f"{name[:-3]}_s"))
-    found = getattr(of, name)
-    if isinstance(found, str):
-        return text.clean(found)
-    if isinstance(found, (tuple, list)):
-        return tuple(text.clean(line) for line in found)
-    return finite(found) if isinstance(found, float) else found
+def _parts(kind: type[Shape]) -> dict[str, _Part]:
+    parts = {}
+    for base in kind.__mro__[::-1]:
+        for name, hint in vars(base).get("__annotations__", {}).items():
+            words = re.match(r"(tuple\[)?(\w+)", hint)
+            if name in kind.__struct_fields__ and words is not None:
+                named = vars(sys.modules[base.__module__]).get(words[2])
+                shape = named if isinstance(named, type) and issubclass(named, Shape) else None
+                parts[name] = _Part(
+                    source=kind.FROM.get(name, name),
+                    word=words[2],
+                    shape=shape,
+                    many=words[1] is not None,
+                    optional=hint.endswith("None"),
+                )
+    return parts
 
 
 def maybe(value: str | None) -> str | None:
     """Return foreign text cleaned; None where there is none."""
     return text.clean(value) if value else None
-
-
-def lines(values: Iterable[str]) -> tuple[str, ...]:
-    """Return sentences cleaned, each as long as it is."""
-    return tuple(text.clean(value, limit=LONGEST) for value in values)
 
 
 def finite(value: float | None) -> float | None:
@@ -264,30 +309,11 @@ class Verdict(Shape):
     """Null when nothing fills up."""
     levels_off_bytes: Bytes | None
     """Where growth that slows down is expected to end."""
-    reason: str
+    reason: Sentence
     """One sentence."""
-    advice: tuple[str, ...]
+    advice: tuple[Sentence, ...]
     """What to check."""
-
-
-@overload
-def verdict(finding: None) -> None: ...
-@overload
-def verdict(finding: model.Finding) -> Verdict: ...
-def verdict(finding: model.Finding | None) -> Verdict | None:
-    """Return a judgement; None where there is none."""
-    if finding is None:
-        return None
-    level = finite(finding.levels_off_bytes)
-    return fill(
-        Verdict,
-        finding,
-        leak=is_leak(finding),
-        eta=fill(Eta, finding.eta),
-        levels_off_bytes=None if level is None else round(level),
-        reason=text.clean(finding.reason, limit=LONGEST),
-        advice=lines(finding.advice),
-    )
+    FROM = sources(leak=is_leak)
 
 
 class DevicePlace(DeviceId):
@@ -338,19 +364,7 @@ class BlameShape(Shape):
     name: str
     share: Share | None
     rate_bytes_per_s: float | None
-
-
-def blame(shares: Iterable[model.Blame]) -> tuple[BlameShape, ...]:
-    """Return whose growth it is."""
-    return tuple(
-        fill(
-            BlameShape,
-            share,
-            pid=None if share.process is None else share.process.pid,
-            started_at=None if share.process is None else units.instant(share.process.started_at_s),
-        )
-        for share in shares
-    )
+    FROM = sources(pid="process.pid", started_at="process.started_at")
 
 
 class KnownShape(Shape):
@@ -394,20 +408,10 @@ class Info(Shape):
     rank: int | None
     world: int | None
     """Ranks of that job, on all machines."""
-
-
-Who = TypeVar("Who", bound=Info)
-
-
-def info(kind: type[Who], who: model.ProcessInfo, /, **given: Any) -> Who:
-    """Return who a process is, and what else is given of it."""
-    return fill(
-        kind,
-        who,
-        pid=who.key.pid,
-        started_at=units.instant(who.key.started_at_s),
-        framework_sure=who.framework_sure if who.framework else None,
-        **given,
+    FROM = sources(
+        pid="key.pid",
+        started_at="key.started_at",
+        framework_sure=lambda who: who.framework_sure if who.framework else None,
     )
 
 
@@ -425,20 +429,10 @@ class Process(Info):
     verdict: Verdict | None
     host_verdict: Verdict | None
     """On the host's memory."""
-
-
-def process(live: LiveProcess) -> Process:
-    """Return a process on a device."""
-    return info(
-        Process,
-        live.info,
-        kind=live.kind,
-        used_bytes=live.used_bytes,
-        sm_pct=finite(live.sm_pct),
-        host_bytes=live.host_bytes,
-        history=fill(KnownShape, live.history),
-        verdict=verdict(live.finding),
-        host_verdict=verdict(live.host_finding),
+    FROM = {name: f"info.{Info.FROM.get(name, name)}" for name in Info.__struct_fields__} | sources(
+        framework_sure=lambda live: live.info.framework_sure if live.info.framework else None,
+        verdict="finding",
+        host_verdict="host_finding",
     )
 
 
@@ -452,19 +446,8 @@ class HoldingShape(Shape):
     """Null when no process is known to hold it."""
     held_bytes: Bytes | None
     since_at: Instant | None
-    evidence: str
-    advice: tuple[str, ...]
+    evidence: Sentence
+    advice: tuple[Sentence, ...]
     gib_hours: float | None
     cost_usd: float | None
     """Null without a price."""
-
-
-def holding(held: model.Holding) -> HoldingShape:
-    """Return idle memory."""
-    return fill(
-        HoldingShape,
-        held,
-        process=None if held.process is None else info(Info, held.process),
-        evidence=text.clean(held.evidence, limit=LONGEST),
-        advice=lines(held.advice),
-    )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from gpuwatchd.core import units
-from gpuwatchd.view.answers.base import Instant, Seconds, Shape, fill, of_verb
+from gpuwatchd.view.answers.base import Instant, Seconds, Sentence, Shape, fill, of_verb
 
 if TYPE_CHECKING:
-    from gpuwatchd.charts.chart_model import Curve, Picture
+    from gpuwatchd.charts.chart_model import Picture
 
 Kind = Literal["critical", "leak", "watch", "calm", "unknown", "trouble", "held"]
 
@@ -67,9 +66,9 @@ class PictureShape(Shape):
 
     key: str
     """Stable: the UUID of the GPU, and the process."""
-    title: str
+    title: Sentence
     kind: Kind
-    verdict: str
+    verdict: Sentence
     begin_at: Instant | None
     end_at: Instant | None
     now_at: Instant | None
@@ -82,42 +81,12 @@ class PictureShape(Shape):
     """Only of what leaks now."""
     marks: tuple[MarkShape, ...]
     gaps: tuple[GapShape, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Sentence, ...]
 
 
 def picture(of: Picture) -> PictureShape:
     """Return one chart."""
-    return PictureShape(
-        key=of.key,
-        title=of.title,
-        kind=of.kind,
-        verdict=of.verdict,
-        begin_at=units.instant(of.begin_s),
-        end_at=units.instant(of.end_s),
-        now_at=units.instant(of.now_s),
-        curve=_curve(of.curve),
-        floor=None if of.floor is None else _curve(of.floor),
-        limit_bytes=of.limit_bytes,
-        forecast=None if of.forecast is None else fill(ForecastShape, of.forecast),
-        marks=tuple(fill(MarkShape, mark) for mark in of.marks),
-        gaps=tuple(
-            GapShape(
-                begin_at=units.instant(gap.begin_s), end_at=units.instant(gap.end_s), why=gap.why
-            )
-            for gap in of.gaps
-        ),
-        notes=of.notes,
-    )
-
-
-def _curve(of: Curve) -> CurveShape:
-    return CurveShape(
-        at_s=of.at_s,
-        used_bytes=of.used_bytes,
-        low_bytes=of.low_bytes,
-        high_bytes=of.high_bytes,
-        width_s=of.width_s,
-    )
+    return fill(PictureShape, of)
 
 
 Plot = of_verb("plot", "Plot", tuple[PictureShape, ...], "Pictures of GPUs, or of processes.")

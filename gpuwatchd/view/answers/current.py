@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -24,23 +24,16 @@ from gpuwatchd.view.answers.base import (
     Shape,
     Share,
     Verdict,
-    blame,
     fill,
-    holding,
-    maybe,
-    process,
-    value,
-    verdict,
+    sources,
 )
 from gpuwatchd.view.answers.envelope import answer_of
 from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from gpuwatchd.core import model
-    from gpuwatchd.store.live import LiveDevice
-    from gpuwatchd.view.queries import user_filter
     from gpuwatchd.view.queries.current_state import View
 
 
@@ -50,6 +43,10 @@ class OthersShape(Shape):
     processes: Count
     held_bytes: Bytes | None
     """Null where a part of it is unknown."""
+    FROM = sources(
+        processes="count",
+        held_bytes=lambda others: others.held_bytes if others.whole else None,
+    )
 
 
 class DeviceNow(Shape):
@@ -88,33 +85,18 @@ class DeviceNow(Shape):
     """Age of a list that could not be read anew; null where it is of now."""
     others: OthersShape | None
     """What other users hold, with --user; null without it, and where the list is unknown."""
-
-
-_READ: Final = (
-    "state", "used_bytes", "free_bytes", "reserved_bytes", "resident_bytes", "util_pct", "temp_c",
-    "power_w", "memory_api", "throttle", "ecc_errors", "retired_pages",
-)  # fmt: skip
-
-
-def device_now(item: LiveDevice, others: user_filter.Others | None) -> DeviceNow:
-    """Return one device; every value that is read of it is null where nothing was."""
-    reading = item.reading
-    return fill(
-        DeviceNow,
-        item,
-        device=fill(DevicePlace, item.device),
-        **{name: None if reading is None else value(reading, name) for name in _READ},
-        processes_reason=None if reading is None else maybe(reading.uses_reason),
-        ledger=fill(LedgerShape, item.ledger),
-        events=tuple(fill(HappenedShape, event) for event in item.events),
-        verdict=verdict(item.finding),
-        blame=blame(() if item.finding is None else item.finding.blame),
-        processes=None if item.processes is None else tuple(map(process, item.processes)),
-        others=None
-        if others is None
-        else OthersShape(
-            processes=others.count, held_bytes=others.held_bytes if others.whole else None
-        ),
+    FROM = sources(
+        **{
+            name: f"reading.{name}"
+            for name in (
+                *("state", "used_bytes", "free_bytes", "reserved_bytes", "resident_bytes"),
+                *("util_pct", "temp_c", "power_w", "memory_api", "throttle", "ecc_errors"),
+                "retired_pages",
+            )
+        },
+        processes_reason="reading.uses_reason",
+        verdict="finding",
+        blame="finding.blame",
     )
 
 
@@ -144,17 +126,6 @@ class Server(Shape):
     running: Count | None
     waiting: Count | None
     pool_share: Share | None
-
-
-def server(reading: model.ServerReading, started: Mapping[int, str | None]) -> Server:
-    """Return a serving engine; ``started`` is pid -> start of the processes that are here."""
-    models = reading.models
-    return fill(
-        Server,
-        reading,
-        started_at=None if reading.pid is None else started.get(reading.pid),
-        models=None if models is None else tuple(fill(Served, served) for served in models),
-    )
 
 
 class Channel(Shape):
@@ -245,10 +216,16 @@ def observed(kind: type[Observed], view: View) -> Observed:
     }
     return answer_of(
         kind,
-        tuple(device_now(item, view.others.get(item.device.uid)) for item in view.devices),
+        tuple(
+            fill(DeviceNow, item, others=fill(OthersShape, view.others.get(item.device.uid)))
+            for item in view.devices
+        ),
         view=view,
-        holdings=tuple(map(holding, view.holdings)),
-        servers=tuple(server(reading, started) for reading in view.servers),
+        holdings=tuple(fill(HoldingShape, held) for held in view.holdings),
+        servers=tuple(
+            fill(Server, reading, started_at=started.get(reading.pid or 0))
+            for reading in view.servers
+        ),
         channels=tuple(fill(Channel, health) for health in view.channels),
         untold=tuple(map(text.clean, view.untold)),
         lost=tuple(fill(LostShape, alert) for alert in view.lost),

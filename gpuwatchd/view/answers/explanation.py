@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from gpuwatchd.core import text, units
 from gpuwatchd.core.model import AlertState, Pattern
 from gpuwatchd.view.answers.base import (
-    LONGEST,
     BlameShape,
     Bytes,
     Count,
@@ -17,23 +15,20 @@ from gpuwatchd.view.answers.base import (
     LedgerShape,
     Process,
     Seconds,
+    Sentence,
     Shape,
     Share,
     Verdict,
-    blame,
     fill,
     finite,
-    lines,
     of_verb,
-    process,
-    verdict,
+    sources,
 )
 from gpuwatchd.view.text import process_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.core import model
     from gpuwatchd.view.queries.remeasure import Evidence
     from gpuwatchd.view.text import explanation_curve, next_steps
     from gpuwatchd.view.text.explanation_curve import ExplanationInput
@@ -53,25 +48,21 @@ class Examined(Shape):
     growth_age_s: Seconds | None
     growth_events: float | None
     confidence: Share | None
-
-
-def examined(evidence: Evidence | None) -> Examined | None:
-    """Return the measured series; None where there is none."""
-    if evidence is None:
-        return None
-    view, grown = evidence.view, evidence.growth
-    best = None if grown is None else grown.best
-    return fill(
-        Examined,
-        view,
-        until_at=units.instant(view.now_s),
-        noise_bytes=round(view.noise_bytes),
-        minimum_growth_bytes=round(evidence.least_bytes),
-        growth_bytes=None if grown is None else round(float(grown.found.growth[best])),
-        growth_age_s=None if grown is None else float(grown.found.age_s[best]),
-        growth_events=None if grown is None else float(grown.found.events[best]),
-        confidence=None if grown is None else grown.confidence,
+    FROM = sources(
+        **{name: f"view.{name}" for name in ("samples", "span_s", "interval_s", "noise_bytes")},
+        until_at="view.now",
+        minimum_growth_bytes="least_bytes",
+        growth_bytes=lambda evidence: evidence.growth and round(_best(evidence, "growth")),
+        growth_age_s=lambda evidence: _best(evidence, "age_s"),
+        growth_events=lambda evidence: _best(evidence, "events"),
+        confidence="growth.confidence",
     )
+
+
+def _best(evidence: Evidence, column: str) -> Any:
+    """Return a figure of the growth that deserves a verdict most; None without a growth."""
+    grown = evidence.growth
+    return None if grown is None else float(getattr(grown.found, column)[grown.best])
 
 
 class SignalShape(Shape):
@@ -121,15 +112,9 @@ class ExplainedDelivery(Shape):
     notice: str
     state: str
     error: str | None
-
-
-def explained_delivery(delivery: model.Delivery) -> ExplainedDelivery:
-    """Return one message on one channel."""
-    return fill(
-        ExplainedDelivery,
-        delivery,
-        at=units.instant(delivery.sent_at_s or delivery.created_at_s),
-        notice=delivery.message.notice,
+    FROM = sources(
+        at=lambda delivery: delivery.sent_at_s or delivery.created_at_s,
+        notice="message.notice",
     )
 
 
@@ -150,7 +135,7 @@ class Hardware(Shape):
 
     word: Literal["clean", "unreadable", "hardware", "application"]
     """unreadable: it cannot be told."""
-    sentence: str
+    sentence: Sentence
     look_first: bool
     events: tuple[HappenedShape, ...]
 
@@ -159,14 +144,14 @@ class Section(Shape):
     """A part of the text."""
 
     title: str
-    lines: tuple[str, ...]
+    lines: tuple[Sentence, ...]
 
 
 class NextStep(Shape):
     """What to do."""
 
-    text: str
-    command: str | None
+    text: Sentence
+    command: Sentence | None
 
 
 class Explained(Shape):
@@ -188,6 +173,14 @@ class Explained(Shape):
     hardware: Hardware
     sections: tuple[Section, ...]
     next_steps: tuple[NextStep, ...]
+    FROM = sources(
+        device="item.device",
+        unattributed="subject.unattributed",
+        on_host="subject.host",
+        verdict="finding",
+        blame="finding.blame",
+        ledger="item.ledger",
+    )
 
 
 def explained(
@@ -199,16 +192,9 @@ def explained(
     from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE  # noqa: PLC0415 - numpy comes with it
 
     detection, diagnosis = case.config.detection, process_facts.diagnose(case)
-    return Explained(
-        device=fill(DevicePlace, case.item.device),
-        process=None if case.process is None else process(case.process),
-        unattributed=case.subject.unattributed,
-        on_host=case.subject.host,
-        held_bytes=case.held_bytes,
-        verdict=verdict(case.finding),
-        blame=blame(() if case.finding is None else case.finding.blame),
-        ledger=fill(LedgerShape, case.item.ledger),
-        measured=examined(case.measured),
+    return fill(
+        Explained,
+        case,
         signals=signals(case),
         levels=Levels(
             watch_confidence=min(WATCH_CONFIDENCE, detection.confidence_threshold),
@@ -220,26 +206,16 @@ def explained(
         alert=fill(
             ExplainedAlert,
             case.alert,
-            deliveries=tuple(map(explained_delivery, case.deliveries)),
+            deliveries=tuple(fill(ExplainedDelivery, delivery) for delivery in case.deliveries),
         ),
-        hardware=Hardware(
-            word=diagnosis.word,
-            sentence=text.clean(diagnosis.sentence, limit=LONGEST),
+        hardware=fill(
+            Hardware,
+            diagnosis,
             look_first=diagnosis.word == "hardware",
             events=tuple(fill(HappenedShape, event) for event in process_facts.events(case)),
         ),
-        sections=tuple(
-            Section(title=section.title, lines=lines(section.lines))
-            for section in sections
-            if section.lines
-        ),
-        next_steps=tuple(
-            NextStep(
-                text=text.clean(step.text, limit=LONGEST),
-                command=text.clean(step.command, limit=LONGEST) or None,
-            )
-            for step in steps
-        ),
+        sections=tuple(fill(Section, section) for section in sections if section.lines),
+        next_steps=tuple(fill(NextStep, step) for step in steps),
     )
 
 

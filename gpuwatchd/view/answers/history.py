@@ -18,14 +18,15 @@ from gpuwatchd.view.answers.base import (
     Instant,
     Pid,
     Seconds,
+    Sentence,
     Shape,
     Share,
     Verdict,
     Word,
     fill,
-    finite,
+    maybe,
     of_verb,
-    verdict,
+    sources,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.logs.log_types import LogFile
     from gpuwatchd.core.model import Device, ProcessInfo
     from gpuwatchd.pipeline import replay
-    from gpuwatchd.pipeline.backtest import BacktestCase, DeviceReport, Tally
+    from gpuwatchd.pipeline.backtest import DeviceReport, Tally
     from gpuwatchd.store import reader
     from gpuwatchd.store.tables import ActionEvent
 
@@ -79,6 +80,7 @@ class ProcessRow(Shape):
     used_last_bytes: Bytes | None
     host_last_bytes: Bytes | None
     """On the host."""
+    FROM = sources(pid="process.pid", started_at="process.started_at")
 
 
 def process_row(device: Device, row: reader.ProcessRow, info: ProcessInfo | None) -> ProcessRow:
@@ -88,10 +90,8 @@ def process_row(device: Device, row: reader.ProcessRow, info: ProcessInfo | None
         row,
         gpu=device.index,
         uid=device.uid,
-        pid=row.process.pid,
-        started_at=units.instant(row.process.started_at_s),
         name=None if info is None else text.clean(info.name),
-        user=text.clean(info.user) if info is not None and info.user else None,
+        user=None if info is None else maybe(info.user),
     )
 
 
@@ -173,6 +173,7 @@ class AnalyzedProcess(Shape):
     pid: Pid
     started_at: Instant | None
     name: str
+    FROM = sources(pid="key.pid", started_at="key.started_at")
 
 
 class Change(Shape):
@@ -185,20 +186,16 @@ class Change(Shape):
     confidence: Share | None
     rate_bytes_per_s: float | None
     eta: Eta | None
-    reason: str
-
-
-def change(event: replay.Event) -> Change:
-    """Return one change of an alert."""
-    finding = event.alert.finding
-    return fill(
-        Change,
-        finding,
-        at=units.instant(event.at_s),
-        state=event.state,
-        severity=event.alert.severity,
-        eta=fill(Eta, finding.eta),
-        reason=event.alert.ended if event.state == "resolved" else finding.reason,
+    reason: Sentence
+    FROM = sources(
+        severity="alert.severity",
+        **{
+            name: f"alert.finding.{name}"
+            for name in ("pattern", "confidence", "rate_bytes_per_s", "eta")
+        },
+        reason=lambda event: (
+            event.alert.ended if event.state == "resolved" else event.alert.finding.reason
+        ),
     )
 
 
@@ -214,20 +211,7 @@ class Subject(Shape):
     """At the end of the log."""
     watches: tuple[Change, ...]
     alerts: tuple[Change, ...]
-
-
-def subject(result: replay.SubjectResult) -> Subject:
-    """Return a subject of a log."""
-    process = result.process
-    return fill(
-        Subject,
-        result,
-        device=fill(DeviceId, result.device),
-        process=None if process is None else fill(AnalyzedProcess, process.key, name=process.name),
-        verdict=verdict(result.finding),
-        watches=tuple(change(event) for event in result.watches),
-        alerts=tuple(change(event) for event in result.alerts),
-    )
+    FROM = sources(verdict="finding")
 
 
 class LogRead(Shape):
@@ -239,25 +223,20 @@ class LogRead(Shape):
     bad_rows: Count
     skipped: dict[str, int]
     """Reason to rows."""
-    warnings: tuple[str, ...]
-    error: str | None
+    warnings: tuple[Sentence, ...]
+    error: Sentence | None
     """Why it cannot be read."""
-    hint: str | None
+    hint: Sentence | None
     subjects: tuple[Subject, ...]
 
 
 def log_read(log: LogFile, results: Iterable[replay.SubjectResult]) -> LogRead:
     """Return one log and what is in it."""
-    return LogRead(
+    return fill(
+        LogRead,
+        log,
         path=text.clean(log.path, limit=4096),
-        format=log.format,
-        rows=log.rows,
-        bad_rows=log.bad_rows,
-        skipped=log.skipped,
-        warnings=tuple(log.warnings),
-        error=log.error,
-        hint=log.hint or None,
-        subjects=tuple(subject(result) for result in results),
+        subjects=tuple(fill(Subject, result) for result in results),
     )
 
 
@@ -274,7 +253,7 @@ class Analyze(Answer):
 class Case(Shape):
     """Something that would have been raised, and what came of it."""
 
-    title: str
+    title: Sentence
     pid: Pid | None
     started_at: Instant | None
     pattern: Pattern
@@ -285,7 +264,7 @@ class Case(Shape):
     rate_bytes_per_s: float | None
     confidence: Share | None
     eta: Eta | None
-    reason: str
+    reason: Sentence
     came: Literal["filled", "given-back", "plateaued", "ended", "open"]
     came_at: Instant | None
     memory_share: float | None
@@ -297,23 +276,13 @@ class Case(Shape):
     """From the alert to the full memory."""
     band_held: bool | None
     """The interval of the time left contained the real one."""
-
-
-def case(of: BacktestCase) -> Case:
-    """Return what would have been raised of one subject, and what came of it."""
-    process, fate = of.subject.process, of.fate
-    return fill(
-        Case,
-        of,
-        title=of.title,
-        pid=None if process is None else process.pid,
-        started_at=None if process is None else units.instant(process.started_at_s),
-        eta=fill(Eta, of.eta),
-        reason=of.reason,
-        came=fate.came,
-        came_at=units.instant(fate.at_s),
-        memory_share=finite(fate.share),
-        process_ended=fate.ended,
+    FROM = sources(
+        pid="subject.process.pid",
+        started_at="subject.process.started_at",
+        came="fate.came",
+        came_at="fate.at",
+        memory_share="fate.share",
+        process_ended="fate.ended",
     )
 
 
@@ -326,17 +295,15 @@ class Replayed(Shape):
     begun_at: Instant | None
     ended_at: Instant | None
     cases: tuple[Case, ...]
+    FROM = sources(
+        points="samples",
+        cases=lambda report: report.played[0].cases if report.played else (),
+    )
 
 
 def replayed(report: DeviceReport) -> Replayed:
     """Return what the first of the settings would have raised on a device."""
-    return fill(
-        Replayed,
-        report,
-        device=fill(DeviceId, report.device),
-        points=report.samples,
-        cases=tuple(case(one) for one in report.played[0].cases) if report.played else (),
-    )
+    return fill(Replayed, report)
 
 
 class Setting(Shape):
@@ -356,22 +323,22 @@ class Setting(Shape):
     band_held: Count
     band_known: Count
     band_stopped: Count
+    FROM = sources(
+        name="trial",
+        precision=lambda tally: (
+            tally.true / (tally.true + tally.false) if tally.true + tally.false else None
+        ),
+        deaths_missed="missed",
+        median_lead_s="lead_s",
+        band_held="held",
+        band_known="foretold",
+        band_stopped="stopped",
+    )
 
 
 def setting(tally: Tally) -> Setting:
     """Return how settings would have done."""
-    known = tally.true + tally.false
-    return fill(
-        Setting,
-        tally,
-        name=tally.trial,
-        precision=tally.true / known if known else None,
-        deaths_missed=tally.missed,
-        median_lead_s=finite(tally.lead_s),
-        band_held=tally.held,
-        band_known=tally.foretold,
-        band_stopped=tally.stopped,
-    )
+    return fill(Setting, tally)
 
 
 class BacktestData(Shape):

@@ -12,8 +12,6 @@ from gpuwatchd.view.answers.base import (
     Instant,
     Shape,
     fill,
-    holding,
-    info,
     of_verb,
 )
 from gpuwatchd.view.queries import current_state
@@ -66,7 +64,7 @@ def idle_memory(view: View, loose: UnlistedOpeners) -> ZombiesData:
     """Return idle memory, how much was looked at, and who has device files open."""
     items = [item for item in view.devices if current_state.list_is_known(item)]
     return ZombiesData(
-        holdings=tuple(map(holding, view.holdings)),
+        holdings=tuple(fill(HoldingShape, held) for held in view.holdings),
         checked=Checked(
             devices=len(view.devices),
             devices_known=len(items),
@@ -77,7 +75,7 @@ def idle_memory(view: View, loose: UnlistedOpeners) -> ZombiesData:
             OpenFiles,
             loose,
             holders=tuple(
-                info(
+                fill(
                     Holder,
                     who,
                     nodes=tuple(map(text.clean, opener.nodes)),

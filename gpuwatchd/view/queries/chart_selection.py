@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.core import units
@@ -171,7 +170,7 @@ def _ended(
             continue
         there = {
             presence.process: presence.peak_bytes or 0
-            for presence in history.ask(partial(curves.present, uid=device.uid, span=span))
+            for presence in history.ask(curves.present, device.uid, span)
         }
         # What was not rolled up yet, or not any more, can be asked for by its pid.
         keys = infos.keys() if pids else infos.keys() & there.keys()

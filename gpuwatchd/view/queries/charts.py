@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from gpuwatchd.charts.chart_model import Curve, Mark, Picture
 from gpuwatchd.core import text, units
@@ -91,11 +91,8 @@ def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked
         return _picture(
             about, asked, _RecordedCurve(_within(few, about, asked), curves.NOTHING, marks, [])
         )
-    recorded = history.ask(
-        lambda connection: curves.of_device(
-            connection, item.device.uid, (asked.begin_s, asked.end_s), asked.points
-        )
-    )
+    span = (asked.begin_s, asked.end_s)
+    recorded = history.ask(curves.of_device, item.device.uid, span, asked.points)
     marks += device_marks(history, item.device, asked.begin_s, asked.end_s)
     reasons = gap_reasons(history, item.device, asked.begin_s, asked.end_s)
     return _recorded(about, asked, _RecordedCurve(few, recorded, marks, reasons))
@@ -203,11 +200,8 @@ class _RecordedCurve(NamedTuple):
 def _of_process(
     history: Reader, device: Device, info: ProcessInfo, about: _Subject, asked: Asked
 ) -> Picture:
-    recorded = history.ask(
-        lambda connection: curves.of_process(
-            connection, device.uid, info.key, (asked.begin_s, asked.end_s), asked.points
-        )
-    )
+    span = (asked.begin_s, asked.end_s)
+    recorded = history.ask(curves.of_process, device.uid, info.key, span, asked.points)
     marks = [*about.marks, *process_marks(history, device, info, asked.begin_s)]
     if about.live is not None:
         marks = [mark for mark in marks if mark.kind != "ended"]
@@ -370,7 +364,8 @@ def device_marks(history: Reader, device: Device, begin_s: float, end_s: float) 
         for event in history.action_events(begin_s)
         if not event.device_uids or device.uid in event.device_uids
     ]
-    return _unique(marks + _processes(history, device, begin_s, end_s))
+    marks += _processes(history, device, begin_s, end_s)
+    return list(dict.fromkeys(marks))
 
 
 def process_marks(history: Reader, device: Device, info: ProcessInfo, begin_s: float) -> list[Mark]:
@@ -383,20 +378,16 @@ def process_marks(history: Reader, device: Device, info: ProcessInfo, begin_s: f
         if event.process is not None and same_process(event.process, info.key)
     ]
     marks += began_mark(info)
-    span = history.ask(lambda connection: curves.lived(connection, info.key))
+    span = history.ask(curves.lived, info.key)
     if span is not None:
-        marks.append(Mark(at_s=span[1], kind="ended", text=f"{_who(info)} was seen last"))
-    return _unique(marks)
+        marks.append(_life_mark(span[1], "ended", info))
+    return list(dict.fromkeys(marks))
 
 
 def began_mark(info: ProcessInfo) -> list[Mark]:
     """Return the mark of a process's start, where that is known."""
-    started_s = info.key.started_at_s
-    return (
-        []
-        if started_s is None
-        else [Mark(at_s=started_s, kind="began", text=f"{_who(info)} started")]
-    )
+    at_s = info.key.started_at_s
+    return [] if at_s is None else [_life_mark(at_s, "began", info)]
 
 
 def gap_reasons(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Reason]:
@@ -417,12 +408,10 @@ def gap_reasons(history: Reader, device: Device, begin_s: float, end_s: float) -
 # ---- one by one ---------------------------------------------------------------------------------
 
 
-def _unique(marks: Sequence[Mark]) -> list[Mark]:
-    return list(dict.fromkeys(marks))
-
-
-def _who(info: ProcessInfo) -> str:
-    return text.clean(verdict_text.who(info))
+def _life_mark(at_s: float, kind: Literal["began", "ended"], info: ProcessInfo) -> Mark:
+    """Return the mark of a process's begin or end."""
+    what = "started" if kind == "began" else "was seen last"
+    return Mark(at_s=at_s, kind=kind, text=f"{text.clean(verdict_text.who(info))} {what}")
 
 
 def _happened(history: Reader, device: Device, begin_s: float) -> list[Mark]:
@@ -504,29 +493,21 @@ def _title(alert: Alert) -> str:
 
 def _processes(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Mark]:
     """Return when the largest processes of a device began and were seen last."""
-    presences = history.ask(
-        lambda connection: curves.present(connection, device.uid, (begin_s, end_s))
-    )
+    presences = history.ask(curves.present, device.uid, (begin_s, end_s))
     least = _MATTERS * (device.memory_total_bytes or 0)
-    large = sorted(
-        (
-            presence
-            for presence in presences
-            if presence.peak_bytes is not None and presence.peak_bytes >= least
-        ),
-        key=lambda presence: -(presence.peak_bytes or 0),
-    )[:_MOST_PROCESSES]
+    # Of equal ones the first.
+    ranked = sorted(presences, key=lambda presence: -(presence.peak_bytes or 0))
+    large = [one for one in ranked if one.peak_bytes is not None and one.peak_bytes >= least]
+    large = large[:_MOST_PROCESSES]
     keys = {presence.process for presence in large}
-    infos = history.ask(lambda connection: curves.who(connection, keys))
+    infos = history.ask(curves.who, keys)
     newest_s = max((presence.last_s for presence in presences), default=0.0)
     marks: list[Mark] = []
     for presence in large:
         info = infos.get(presence.process)
         if info is None:
             continue
-        marks.append(Mark(at_s=presence.first_s, kind="began", text=f"{_who(info)} started"))
+        marks.append(_life_mark(presence.first_s, "began", info))
         if presence.last_s < newest_s - curves.PROCESS_GAP_S:
-            marks.append(
-                Mark(at_s=presence.last_s, kind="ended", text=f"{_who(info)} was seen last")
-            )
+            marks.append(_life_mark(presence.last_s, "ended", info))
     return marks

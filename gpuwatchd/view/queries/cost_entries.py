@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -176,7 +177,9 @@ class _Counter:
         self._history = history
         self._checkpoints: list[Checkpoint] = []
         self._infos: dict[ProcessKey, ProcessInfo] = {}
-        self._rows: dict[tuple[object, ...], list[MemoryBucket]] = {}
+        # A GPU with many alerts is asked about the same time again and again.
+        self._held = cache(self._read_held)
+        self._shared = cache(self._read_shared)
         self._counted = Counted()
 
     def count(self, state: LiveState | None) -> None:
@@ -409,12 +412,15 @@ class _Counter:
         )  # fmt: skip
 
     def _add(self, entries: list[Entry]) -> None:
-        import msgspec  # noqa: PLC0415
+        for entry in entries:
+            device = self._bill.devices.get(entry.device_uid)
+            gpu = entry.device_uid if device is None else titles.device_title(device)
+            self._bill.entries.append(msgspec.structs.replace(entry, gpu=gpu))
 
-        self._bill.entries += [
-            msgspec.structs.replace(entry, gpu=self._label(entry.device_uid)) for entry in entries
-        ]
+    def _read_held(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
+        return [] if self._history is None else self._history.occupancy(uid, since_s, until_s)
 
+<<<<<<< HEAD
     def _label(self, uid: str) -> str:
         device = self._bill.devices.get(uid)
         return uid if device is None else track.device_title(device)
@@ -427,17 +433,15 @@ class _Counter:
         return self._rows[at]
 
     def _shared(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
+=======
+    def _read_shared(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
+>>>>>>> h-view
         """Return who held what, whole hours as one: their minutes are shared already."""
-        at = ("by the hour", uid, since_s, until_s)
-        if at not in self._rows:
-            from gpuwatchd.store import occupancy  # noqa: PLC0415 - SQLite comes with it
+        if self._history is None:
+            return []
+        from gpuwatchd.store import occupancy  # noqa: PLC0415 - SQLite comes with it
 
-            self._rows[at] = (
-                []
-                if self._history is None
-                else self._history.ask(lambda it: occupancy.by_hour(it, uid, since_s, until_s))
-            )
-        return self._rows[at]
+        return self._history.ask(lambda it: occupancy.by_hour(it, uid, since_s, until_s))
 
     def _watched(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         history = self._history

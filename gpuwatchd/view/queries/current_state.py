@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         Alert,
         ChannelHealth,
         Device,
-        DeviceReading,
         Holding,
         ProcessKey,
         Sample,
@@ -150,7 +149,7 @@ def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
 def now_s() -> float:
     """Return now, or the newest sample where a simulation runs ahead of the clock."""
     state, _ = read_state()
-    return time.time() if state is None else max(time.time(), state.taken_at_s)
+    return max(time.time(), 0.0 if state is None else state.taken_at_s)
 
 
 def released_until_s() -> float | None:
@@ -164,20 +163,12 @@ def released_until_s() -> float | None:
 
 
 def _from_state(state: LiveState, daemon: Daemon) -> View:
-    view = View(
-        "state-file",
-        state.taken_at_s,
-        state.devices,
-        interval_s=state.interval_s,
-        alerts=state.alerts,
-        holdings=state.holdings,
-        servers=state.servers,
-        channels=state.channels,
-        untold=state.untold,
-        lost=state.lost,
-        silences=state.silences,
-        daemon=daemon,
-    )
+    same = {
+        name: getattr(state, name)
+        for name in View.__struct_fields__
+        if name in state.__struct_fields__
+    }
+    view = View(source="state-file", daemon=daemon, **same)
     if any(d.reading is not None and d.reading.state == "released" for d in state.devices):
         view.released_until_s = released_until_s()
     if not daemon.running:
@@ -398,9 +389,8 @@ def _look_once(name: str, settings: Config, faults: list[Fault]) -> list[LiveDev
         with contextlib.suppress(GpuwatchdError):
             source.close()
     faults += [fault for fault in sample.faults if fault.device_uid is None]
-    readings = {reading.device_uid: reading for reading in sample.readings}
     infos = _identify(sample)
-    return [_live_device(d, readings.get(d.uid), sample, infos) for d in devices]
+    return [_live_device(device, sample, infos) for device in devices]
 
 
 def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
@@ -427,14 +417,12 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
 
 
 def _live_device(
-    device: Device,
-    reading: DeviceReading | None,
-    sample: Sample,
-    infos: dict[ProcessKey, ProcessInfo],
+    device: Device, sample: Sample, infos: dict[ProcessKey, ProcessInfo]
 ) -> LiveDevice:
     from gpuwatchd.analysis import attribution  # noqa: PLC0415 - only where there is no live state
 
-    uses = reading.uses if reading is not None else None
+    reading = next((one for one in sample.readings if one.device_uid == device.uid), None)
+    uses = None if reading is None else reading.uses
     processes: tuple[LiveProcess, ...] | None = None
     if uses is not None:
         processes = tuple(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
 
-__all__ = ["FILE_NAME", "begun_s", "filled", "judged", "last_rows", "reader", "series_of", "track"]
+__all__ = ["FILE_NAME"]
 
 _LOOK_BACK_S = (curves.RAW_SPAN_S, curves.MINUTE_SPAN_S, 5 * 365 * 86400.0)
 _JUST_NOW_S = 600.0
@@ -156,34 +156,27 @@ def _by_hardware(kind: str, text: str) -> bool | None:
     return None if by_application is None else not by_application
 
 
-class DeviceContext:
+class DeviceContext(NamedTuple):
     """Who is on one device, what is known of their earlier runs, what the user said of them."""
 
-    def __init__(
-        self,
-        history: Reader,
-        device: Device,
-        infos: dict[ProcessKey, ProcessInfo],
-        words: Sequence[UserLabel],
-    ) -> None:
-        self._history = history
-        self._device = device
-        self.infos = infos
-        self._words = words
+    history: Reader
+    device: Device
+    infos: dict[ProcessKey, ProcessInfo]
+    words: Sequence[UserLabel]
 
     def of(self, info: ProcessInfo) -> tuple[tuple[Profile, ...], KnownRuns | None]:
         """Return the earlier runs that a process is judged by, and the same for people."""
         from gpuwatchd.analysis import program_key  # noqa: PLC0415 - only where the history is judged
         from gpuwatchd.pipeline.track_baseline import chosen  # noqa: PLC0415
 
-        key = program_key.key_on(info.program, self._device)
+        key = program_key.key_on(info.program, self.device)
         if key is None:
             return (), None
-        runs = self._history.runs(key)
+        runs = self.history.runs(key)
         # What the user said of this very process is no earlier run.
-        mine = {w.row for w in self._words if w.subject.process == info.key}
+        mine = {w.row for w in self.words if w.subject.process == info.key}
         own = sum(run.word is not None and run.word in mine for run in runs)
-        profiles = chosen(runs, self._words, device_uid=self._device.uid, process=info.key)
+        profiles = chosen(runs, self.words, device_uid=self.device.uid, process=info.key)
         said = [run.word for run in profiles if run.word is not None]
         return profiles, KnownRuns(runs=len(profiles) - own, word=said[-1] if said else None)
 
@@ -231,34 +224,25 @@ def _live(
     end_s, last = rows[-1].at_s, rows[-1].used_last_bytes or 0
     total = device.memory_total_bytes
     free = total - last if total is not None else None
-    points: dict[ProcessKey, list[tuple[float, int]]] = {}
-    for row in used:
-        if row.used_last_bytes is not None:
-            points.setdefault(row.process, []).append((row.at_s, row.used_last_bytes))
-    points = {key: own for key, own in points.items() if own[-1][0] >= end_s - _ALIVE_S}
+    points = {key: own for key, own in by_process(used).items() if own[-1][0] >= end_s - _ALIVE_S}
     ticks = [row.at_s for row in rows]
     present = [row for row in used if row.process in points]
     on_host = _on_host(device, present, ticks, settings)
     processes = []
     for key, own in points.items():
         info = context.infos.get(key) or ProcessInfo(key=key, name="?")
-        filled_up = filled(own, ticks)
         subject = Subject(device_uid=device.uid, process=key)
         runs, shown = context.of(info)
-        begun_s = key.started_at_s
-        series = msgspec.structs.replace(
-            series_of(subject, filled_up, free, total, info.framework),
-            history=runs,
-            age_s=None if begun_s is None else float(filled_up.at_s[-1]) - begun_s,
-        )
+        series = series_of(subject, filled(own, ticks), free, total, info=info, runs=runs)
+        host_bytes, host_finding = on_host.get(key, (None, None))
         processes.append(
             LiveProcess(
                 info=info,
                 used_bytes=own[-1][1],
                 finding=_judge(series, settings),
                 history=shown,
-                host_bytes=on_host[key][0] if key in on_host else None,
-                host_finding=on_host[key][1] if key in on_host else None,
+                host_bytes=host_bytes,
+                host_finding=host_finding,
             )
         )
     curve = [(row.at_s, row.used_last_bytes or 0) for row in rows]
@@ -295,10 +279,7 @@ def _on_host(
     from gpuwatchd.collect.host.procfs import headroom  # noqa: PLC0415 - only where the history is judged
     from gpuwatchd.pipeline.track import of_host  # noqa: PLC0415
 
-    points: dict[ProcessKey, list[tuple[float, int]]] = {}
-    for row in used:
-        if row.host_last_bytes is not None:
-            points.setdefault(row.process, []).append((row.at_s, row.host_last_bytes))
+    points = by_process(used, host=True)
     space = headroom() if points else None
     free, total = (None, None) if space is None else (space.free_bytes, space.total_bytes)
     out = {}
@@ -307,6 +288,18 @@ def _on_host(
         series = series_of(subject, filled(own, ticks), free, total)
         out[key] = own[-1][1], of_host(_judge(series, settings))
     return out
+
+
+def by_process(
+    rows: Sequence[ProcessRow], *, host: bool = False
+) -> dict[ProcessKey, list[tuple[float, int]]]:
+    """Return what each process held over time (seconds, bytes), on the device or on the host."""
+    points: dict[ProcessKey, list[tuple[float, int]]] = {}
+    for row in rows:
+        value = row.host_last_bytes if host else row.used_last_bytes
+        if value is not None:
+            points.setdefault(row.process, []).append((row.at_s, value))
+    return points
 
 
 class Track(NamedTuple):
@@ -358,16 +351,22 @@ def series_of(
     known: Track,
     free_bytes: int | None,
     total_bytes: int | None,
-    framework: str | None = None,
+    *,
+    info: ProcessInfo | None = None,
+    runs: tuple[Profile, ...] = (),
 ) -> Series:
     """Return what is known of a subject as detectors want it; the last is the present."""
+    key = None if info is None or subject.host else subject.process
+    begun_s = None if key is None else key.started_at_s
     return Series(
         subject=subject,
         t_s=known.at_s,
         used_bytes=known.used_bytes,
         limit_bytes=limit_of(float(known.used_bytes[-1]), free_bytes),
         total_bytes=None if total_bytes is None else float(total_bytes),
-        framework=framework,
+        framework=None if info is None else info.framework,
+        history=runs,
+        age_s=None if begun_s is None else float(known.at_s[-1]) - begun_s,
     )
 
 

@@ -16,6 +16,7 @@ from gpuwatchd.analysis.forecast.eta import pace
 from gpuwatchd.analysis.verdict import growth as growing
 from gpuwatchd.analysis.verdict import pattern
 from gpuwatchd.core.errors import StoreError
+from gpuwatchd.core.model import is_leak
 from gpuwatchd.view.queries import history_query
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.analysis.verdict.growth import Growth
     from gpuwatchd.core.config import DetectionSection
-    from gpuwatchd.core.model import Device, Finding, ProcessInfo, Series, Signal, Subject
+    from gpuwatchd.core.model import Finding, Profile, Series, Signal, Subject
     from gpuwatchd.store.reader import DeviceRow, Reader
+    from gpuwatchd.view.queries.subjects import NamedSubject
 
 LEAST_POINTS = 4
 _AFTER_S = 1.0
@@ -49,23 +51,11 @@ class Evidence(NamedTuple):
     """Growth below this is none."""
 
 
-class Wanted(NamedTuple):
-    """Whose series is wanted, and what the live state knows about it."""
-
-    subject: Subject
-    device: Device
-    info: ProcessInfo | None
-    until_s: float
-    """Nothing later is looked at."""
-    limit_bytes: float | None
-    others_bytes_per_s: float
-
-
-def gather(wanted: Wanted, settings: DetectionSection) -> Evidence | str:
-    """Return the evidence, or in one sentence why there is none."""
+def gather(meant: NamedSubject, until_s: float, settings: DetectionSection) -> Evidence | str:
+    """Return the evidence until an instant, or in one sentence why there is none."""
     try:
         with history_query.reader() as history:
-            series = _series(history, wanted)
+            series = _series(history, meant, until_s)
     except StoreError as error:
         return f"the recorded series cannot be read: {error.message}"
     if series is None or series.t_s.size < LEAST_POINTS:
@@ -129,37 +119,38 @@ def kept(evidence: Evidence, onset_at_s: float) -> tuple[float, float, float]:
     return float(view.floor[first]), float(view.floor[-1]), max(0.0, fall)
 
 
-def _series(history: Reader, wanted: Wanted) -> Series | None:
+def _series(history: Reader, meant: NamedSubject, until_s: float) -> Series | None:
     """Return the recorded series of a subject up to an instant; None when there is none."""
-    device, subject = wanted.device, wanted.subject
-    until_s = wanted.until_s + _AFTER_S
+    device, subject = meant.item.device, meant.subject
+    info = None if meant.process is None else meant.process.info
+    until_s += _AFTER_S
     rows = history_query.last_rows(history, device, until_s, history_query.begun_s(history))
     rows = [row for row in rows if row.at_s <= until_s]
-    if not rows:
-        return None
-    points = _points(history, subject, rows)
+    points = _points(history, subject, rows) if rows else None
     if points is None:
         return None
     total = device.memory_total_bytes
-    last = rows[-1].used_last_bytes or 0
-    free = None if total is None else total - last
-    framework = wanted.info.framework if wanted.info is not None else None
-    series = history_query.series_of(subject, points, free, total, framework)
+    free = None if total is None else total - (rows[-1].used_last_bytes or 0)
+    runs: tuple[Profile, ...] = ()
+    if info is not None and subject.process is not None and not subject.host:
+        infos, words = {subject.process: info}, history.user_labels()
+        runs, _ = history_query.DeviceContext(history, device, infos, words).of(info)
+    series = history_query.series_of(subject, points, free, total, info=info, runs=runs)
+    limit = None if meant.finding is None else meant.finding.limit_bytes
     if subject.host:
-        return msgspec.structs.replace(series, limit_bytes=wanted.limit_bytes, total_bytes=None)
-    limit = wanted.limit_bytes if wanted.limit_bytes is not None else series.limit_bytes
-    series = msgspec.structs.replace(
-        series, limit_bytes=limit, others_bytes_per_s=wanted.others_bytes_per_s
+        return msgspec.structs.replace(series, limit_bytes=limit, total_bytes=None)
+    others = sum(
+        process.finding.rate_bytes_per_s or 0.0
+        for process in meant.item.processes or ()
+        if process.finding is not None
+        and is_leak(process.finding)
+        and process.info.key != subject.process
     )
-    if wanted.info is None or subject.process is None:
-        return series
-    infos = {subject.process: wanted.info}
-    runs, _ = history_query.DeviceContext(history, device, infos, history.user_labels()).of(
-        wanted.info
+    return msgspec.structs.replace(
+        series,
+        limit_bytes=series.limit_bytes if limit is None else limit,
+        others_bytes_per_s=others if subject.process is not None else 0.0,
     )
-    begun_s = subject.process.started_at_s
-    age_s = None if begun_s is None else float(series.t_s[-1]) - begun_s
-    return msgspec.structs.replace(series, history=runs, age_s=age_s)
 
 
 def _points(
@@ -170,11 +161,8 @@ def _points(
     if subject.process is None and not subject.unattributed:
         return history_query.track(whole)
     span = (rows[0].at_s, rows[-1].at_s + max(rows[-1].width_s, 1.0))
-    owned: dict[object, list[tuple[float, int]]] = {}
-    for row in history.process_rows(subject.device_uid, *span):
-        value = row.host_last_bytes if subject.host else row.used_last_bytes
-        if value is not None:
-            owned.setdefault(row.process, []).append((row.at_s, value))
+    used = history.process_rows(subject.device_uid, *span)
+    owned = history_query.by_process(used, host=subject.host)
     if subject.process is not None:
         own = owned.get(subject.process)
         return history_query.filled(own, ticks) if own else None

@@ -272,11 +272,15 @@ def keep(silence: Silence) -> Silence:
         return checked_connection.transaction(place.state_dir, tables.write_silence, silence)
 
 
+def _given(matcher: Matcher) -> list[tuple[str, str]]:
+    """Return the conditions of a rule, and what each has to be."""
+    return [(name, value) for name in CONDITIONS if (value := getattr(matcher, name))]
+
+
 def _words(silence: Silence) -> list[str]:
     """Return the verb that sets a silence."""
-    matcher = silence.matcher
-    given = ((name, getattr(matcher, name)) for name in CONDITIONS)
-    rule = [matcher.key] if matcher.key else [f"--{name}={value}" for name, value in given if value]
+    key = silence.matcher.key
+    rule = [key] if key else [f"--{name}={value}" for name, value in _given(silence.matcher)]
     minutes = round((silence.until_at_s - silence.from_at_s) / 60)
     more = ["--even-critical"] if silence.even_critical else []
     more += [f"--why={silence.why}"] if silence.why else []
@@ -373,10 +377,8 @@ def state_of(silence: Silence, now_s: float, alerts: Sequence[Alert] = ()) -> St
 
 def rule_of(matcher: Matcher) -> str:
     """Return a rule as it was typed."""
-    if matcher.key:
-        return matcher.key
-    given = ((name, getattr(matcher, name)) for name in CONDITIONS)
-    return " ".join(f"--{name} {value}" for name, value in given if value) or "every alert"
+    rule = " ".join(f"--{name} {value}" for name, value in _given(matcher))
+    return matcher.key or rule or "every alert"
 
 
 def called(matcher: Matcher, alerts: Sequence[Alert]) -> str:

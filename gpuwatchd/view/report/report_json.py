@@ -33,7 +33,7 @@ def _data(period: Period) -> report.ReportData:
         since_at=units.instant(period.asked.since_s) or "",
         until_at=units.instant(period.asked.until_s) or "",
         users=tuple(text.clean(value) for value in period.query.user),
-        processes=tuple(base.info(base.Info, process) for process in period.infos),
+        processes=tuple(fill(base.Info, process) for process in period.infos),
         summary=_summary(period),
         score=fill(
             report.Score,
@@ -69,7 +69,7 @@ def _data(period: Period) -> report.ReportData:
             sums=costs.sums(period.bill.entries, prices),
             prices=costs.prices_used(period.bill),
         ),
-        holdings=tuple(base.holding(holding) for holding in period.holdings),
+        holdings=tuple(fill(base.HoldingShape, holding) for holding in period.holdings),
         channels=tuple(
             fill(
                 report.ReportChannel,
@@ -111,7 +111,7 @@ def _finding(one: Incident) -> report.ReportFinding:
     return report.ReportFinding(
         alert=alerts.alert(one.alert, one.story.found, one.story),
         who=text.clean(incident.who(one), limit=LONGEST) or None,
-        first=base.verdict(one.first),
+        first=fill(base.Verdict, one.first),
         first_at=units.instant(one.first.judged_at_s) or "",
         forecast_held=incident.held_true(one),
         gpu_hours=finite(hours),

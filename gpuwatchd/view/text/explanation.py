@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import StoreError
-from gpuwatchd.core.model import is_leak
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import cost_entries, history_query, remeasure, subjects
 from gpuwatchd.view.text import (
@@ -66,21 +65,15 @@ def case_about(
     now_s = view.taken_at_s
     if over and meant.finding is not None:
         now_s = meant.finding.judged_at_s
-    found = remeasure.gather(_wanted(meant, now_s), loaded.config.detection)
+    found = remeasure.gather(meant, now_s, loaded.config.detection)
     warnings = [("no-series", found)] if isinstance(found, str) else []
     return ExplanationInput(
+        **meant._replace(alert=alert)._asdict(),
         view=view,
-        item=meant.item,
-        process=meant.process,
-        subject=meant.subject,
-        finding=meant.finding,
-        alert=alert,
         evidence=found,
         config=loaded.config,
         now_s=now_s,
-        word=meant.word,
         deliveries=_deliveries(meant),
-        known=meant.known,
     ), warnings
 
 
@@ -96,25 +89,6 @@ def _deliveries(meant: NamedSubject) -> tuple[Delivery, ...]:
     # A key comes again with the next growth of the same process.
     return tuple(
         delivery for delivery in deliveries if delivery.created_at_s >= meant.alert.opened_at_s
-    )
-
-
-def _wanted(meant: NamedSubject, until_s: float) -> remeasure.Wanted:
-    finding = meant.finding
-    others = sum(
-        process.finding.rate_bytes_per_s or 0.0
-        for process in meant.item.processes or ()
-        if process.finding is not None
-        and is_leak(process.finding)
-        and process.info.key != meant.subject.process
-    )
-    return remeasure.Wanted(
-        subject=meant.subject,
-        device=meant.item.device,
-        info=None if meant.process is None else meant.process.info,
-        until_s=until_s,
-        limit_bytes=None if finding is None else finding.limit_bytes,
-        others_bytes_per_s=others if meant.subject.process is not None else 0.0,
     )
 
 
