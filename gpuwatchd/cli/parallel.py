@@ -127,11 +127,11 @@ def _one_by_one(
     done = 0.0
     for item, cost in zip(items, costs, strict=True):
 
-        def tell(share: float, begun: float = done, cost: float = cost, item: T = item) -> None:
+        def progress(share: float, begun: float = done, cost: float = cost, item: T = item) -> None:
             bar.show(begun + cost * share, name(item))
 
-        tell(0.0)
-        yield _tried(work, item, tell)
+        progress(0.0)
+        yield _tried(work, item, progress)
         done += cost
 
 

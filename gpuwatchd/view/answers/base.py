@@ -138,8 +138,8 @@ class _Part(msgspec.Struct, frozen=True):
 def _parts(kind: type[Shape]) -> dict[str, _Part]:
     parts = {}
     for base in kind.__mro__[::-1]:
-        for name, hint in vars(base).get("__annotations__", {}).items():
-            words = re.match(r"(tuple\[)?(\w+)", hint)
+        for name, annotation in vars(base).get("__annotations__", {}).items():
+            words = re.match(r"(tuple\[)?(\w+)", annotation)
             if name in kind.__struct_fields__ and words is not None:
                 named = vars(sys.modules[base.__module__]).get(words[2])
                 shape = named if isinstance(named, type) and issubclass(named, Shape) else None
@@ -148,7 +148,7 @@ def _parts(kind: type[Shape]) -> dict[str, _Part]:
                     word=words[2],
                     shape=shape,
                     many=words[1] is not None,
-                    optional=hint.endswith("None"),
+                    optional=annotation.endswith("None"),
                 )
     return parts
 

@@ -414,28 +414,13 @@ class _Counter:
     def _add(self, entries: list[Entry]) -> None:
         for entry in entries:
             device = self._bill.devices.get(entry.device_uid)
-            gpu = entry.device_uid if device is None else titles.device_title(device)
+            gpu = entry.device_uid if device is None else track.device_title(device)
             self._bill.entries.append(msgspec.structs.replace(entry, gpu=gpu))
 
     def _read_held(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         return [] if self._history is None else self._history.occupancy(uid, since_s, until_s)
 
-<<<<<<< HEAD
-    def _label(self, uid: str) -> str:
-        device = self._bill.devices.get(uid)
-        return uid if device is None else track.device_title(device)
-
-    def _held(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
-        at = (uid, since_s, until_s)
-        if at not in self._rows:
-            reader = self._history
-            self._rows[at] = [] if reader is None else reader.occupancy(uid, since_s, until_s)
-        return self._rows[at]
-
-    def _shared(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
-=======
     def _read_shared(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
->>>>>>> h-view
         """Return who held what, whole hours as one: their minutes are shared already."""
         if self._history is None:
             return []
