@@ -147,7 +147,9 @@ class NotifyError(GpuwatchdError):
 
     default_page = "errors#delivery"
 
-    def __init__(self, message: str, *, permanent: bool, hint: str = "", page: str = "") -> None:
+    def __init__(
+        self, message: str, *, permanent: bool = False, hint: str = "", page: str = ""
+    ) -> None:
         super().__init__(message, hint=hint, page=page)
         self.permanent = permanent
 

@@ -285,7 +285,7 @@ class MessageDispatcher:
         except Exception as error:
             # A bug in a channel must not end its worker.
             log.debug("channel %s raised", rest[0].channel, exc_info=True)
-            failure = NotifyError(f"{type(error).__name__} in the channel", permanent=False)
+            failure = NotifyError(f"{type(error).__name__} in the channel")
         now_s = self._clock()
         if failure is None:
             if len(rest) > 1:
@@ -346,7 +346,7 @@ def _key(delivery: Delivery) -> Key:
 
 
 def _hanging(lane: ChannelWorker) -> NotifyError:
-    return NotifyError(f"no answer within {lane.limit_s:g} s", permanent=False)
+    return NotifyError(f"no answer within {lane.limit_s:g} s")
 
 
 def _sent(delivery: Delivery, now_s: float, value: str) -> Delivery:

@@ -139,18 +139,14 @@ class DesktopNotifier:
     def _run(self, work: Callable[[], Coroutine[Any, Any, str]]) -> str:
         """Run in the loop's thread, for at most the timeout whatever happens there."""
         if not self._lock.acquire(timeout=self.timeout_s):
-            raise NotifyError(
-                "another pop-up is still being sent", permanent=False, page="errors#pop-up"
-            )
+            raise session_bus.failure("another pop-up is still being sent")
         try:
             return self._loop_now().call(work, self.timeout_s)
         except TimeoutError:
             self._leave()
-            raise NotifyError(
+            raise session_bus.failure(
                 f"the notification server did not answer within {self.timeout_s:g} s",
-                permanent=False,
                 hint="restart the notification server",
-                page="errors#pop-up",
             ) from None
         finally:
             self._lock.release()
@@ -159,7 +155,7 @@ class DesktopNotifier:
         if self._loop is None:
             self._lost = [loop for loop in self._lost if loop.is_alive()]
             if len(self._lost) >= _MAX_LOST:
-                raise NotifyError("the session bus hangs", permanent=False, page="errors#pop-up")
+                raise session_bus.failure("the session bus hangs")
             self._loop = LoopThread()
         return self._loop
 

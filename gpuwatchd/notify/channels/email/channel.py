@@ -311,9 +311,7 @@ class EmailNotifier:
                 'set security = "starttls" or "tls"',
             )
         if wrong is not None:
-            raise NotifyError(
-                f"[notify.email] {wrong[0]}", permanent=True, hint=wrong[1], page="errors#mail"
-            )
+            raise _failure(f"[notify.email] {wrong[0]}", permanent=True, hint=wrong[1])
 
     def _context(self) -> ssl.SSLContext | None:
         if self._security == "none":
@@ -323,11 +321,10 @@ class EmailNotifier:
             return ssl.create_default_context(cafile=ca_file)
         except (OSError, ssl.SSLError) as error:
             why = error.strerror or "no certificate in it"
-            raise NotifyError(
+            raise _failure(
                 f"[notify.email] ca-file {text.clean(self._ca_file)}: {text.clean(why)}",
                 permanent=True,
                 hint="a file of PEM certificates, or leave it out for the system's",
-                page="errors#mail",
             ) from None
 
     def _password(self) -> str | None:
@@ -345,11 +342,10 @@ class EmailNotifier:
             credential=CREDENTIAL, file=self._password_file, variable=VARIABLE, keyring=keyring
         )
         if value is None:
-            raise NotifyError(
+            raise _failure(
                 "[notify.email] username is set, but no password",
                 permanent=True,
                 hint="set password-file to a file that only you can read (chmod 600)",
-                page="errors#mail",
             )
         return value
 
@@ -367,9 +363,7 @@ class EmailNotifier:
         if isinstance(error, smtplib.SMTPResponseException):
             return self._response(error, password)
         permanent, why, hint = self._reason(error)
-        return NotifyError(
-            f"{self._where}: {why}", permanent=permanent, hint=hint, page="errors#mail"
-        )
+        return _failure(f"{self._where}: {why}", permanent=permanent, hint=hint)
 
     def _response(self, error: smtplib.SMTPResponseException, password: str | None) -> NotifyError:
         code = error.smtp_code
@@ -422,6 +416,11 @@ class EmailNotifier:
         return True, text.clean(value), "the server lacks what the settings ask for"
 
 
+def _failure(why: str, *, permanent: bool = False, hint: str = "") -> NotifyError:
+    """Return the error for a mail that was not sent."""
+    return NotifyError(why, permanent=permanent, hint=hint, page="errors#mail")
+
+
 class _TooBigError(NotifyError):
     """The server takes no mail of this size."""
 
@@ -458,11 +457,10 @@ def _recipients_refused(error: smtplib.SMTPRecipientsRefused, password: str | No
         for address, (code, answer) in error.recipients.items()
     )
     permanent = all(500 <= code <= 599 for code, _ in answers)
-    return NotifyError(
+    return _failure(
         f"recipient refused: {text.clean(value)}",
         permanent=permanent,
         hint="check [notify.email] to",
-        page="errors#mail",
     )
 
 
