@@ -36,10 +36,6 @@ class GpuwatchdError(Exception):
 
     Parameters
     ----------
-    message
-        One line: what is wrong.
-    hint
-        One line: what to do about it; may be empty.
     page
         The page of the documentation and its section, such as "errors#no-gpu"; by default the
         one of the class. ``gpuwatchctl docs errors#no-gpu`` shows it.

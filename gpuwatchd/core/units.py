@@ -279,12 +279,8 @@ def clock(at_s: float, *, now_s: float | None = None, seconds: bool = False) -> 
 
     Parameters
     ----------
-    at_s
-        The instant, epoch seconds.
     now_s
         What "today" is, epoch seconds; without it the date is always shown.
-    seconds
-        Whether to show them.
     """
     time_of_day = "%H:%M:%S" if seconds else "%H:%M"
     try:

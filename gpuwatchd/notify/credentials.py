@@ -99,8 +99,6 @@ def read_secret(path: Path, *, guarded: bool) -> str:
 
     Parameters
     ----------
-    path
-        The file; a link to it is fine.
     guarded
         True when the service manager guards its directory: then its mode does not matter.
 

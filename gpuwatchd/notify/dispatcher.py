@@ -45,13 +45,9 @@ def retry_at(attempts: int, created_at_s: float, now_s: float) -> float | None:
 
     Parameters
     ----------
-    attempts
-        Failures so far, at least 1.
     created_at_s
         When the message was made, epoch seconds; one in the future (the clock was set back)
         counts as now.
-    now_s
-        Epoch seconds.
 
     Examples
     --------
@@ -135,18 +131,10 @@ class MessageDispatcher:
 
     Parameters
     ----------
-    notifiers
-        Channel name -> notifier.
     deadline_s
         A channel that has not answered by then (or by its own longer ``timeout_s``), plus a
         grace of 5 s, is stuck: its worker is abandoned, and replaced at most once until it
         comes back.
-    queue_size
-        Messages that may wait per channel.
-    clock
-        Epoch seconds, for retry times.
-    monotonic
-        Monotonic seconds, for deadlines.
     pressed
         Told, in a thread of the channel's, of a button that was pressed on one of its messages.
     """
@@ -320,12 +308,8 @@ def made_at(done: Delivery, created_at_s: float, now_s: float) -> Delivery:
 
     Parameters
     ----------
-    done
-        As the dispatcher says it.
     created_at_s
         When the message was made, by the clock as it goes now (epoch seconds).
-    now_s
-        Epoch seconds.
     """
     if done.state == "failed" and done.code is Failure.GIVEN_UP:
         again = retry_at(done.attempts, created_at_s, now_s)

@@ -88,16 +88,7 @@ _MEMORY = _Memory()
 
 
 class ChatNotifier:
-    """Send one message to every address.
-
-    Parameters
-    ----------
-    urls_file
-        Apprise addresses, one per line, in a file that its owner alone may read; "": the systemd
-        credential ``chat-urls``, else the variable ``GPUWATCHD_CHAT_URLS``.
-    timeout
-        Seconds for all of them; they are tried at the same time.
-    """
+    """Send one message to every address; ``[notify.chat]`` is the call of this class."""
 
     name = "chat"
 

@@ -43,15 +43,7 @@ def _failure(why: str, *, permanent: bool = False, hint: str = "") -> NotifyErro
 
 
 class CommandNotifier:
-    """Run the user's program once per message.
-
-    Parameters
-    ----------
-    argv
-        Program and arguments; ``~`` in the program's path is expanded, nothing else.
-    timeout
-        Seconds until the program is ended.
-    """
+    """Run the user's program once per message; ``[notify.command]`` is the call of this class."""
 
     name = "command"
 

@@ -43,15 +43,6 @@ _BUTTONS: frozenset[ButtonName] = frozenset({"snooze", "show", "checkpoint"})
 class DesktopNotifier:
     """Show one pop-up per message; a later one of the same incident replaces the earlier.
 
-    Parameters
-    ----------
-    timeout
-        Seconds for a whole delivery, its one repetition included.
-    buttons
-        Whether the buttons of a message are shown where the server has them.
-    terminal
-        For whoever answers the button "Show"; not used here.
-
     Notes
     -----
     Everything that touches the bus runs in a thread of its own with its own event loop, started

@@ -45,15 +45,6 @@ class Client(smtplib.SMTP):
 
     The time limit of a socket begins anew with every byte: a server that says a line now and then
     and never comes to an end would hold us for ever.
-
-    Parameters
-    ----------
-    host, port
-        The server.
-    timeout
-        Seconds.
-    options
-        As of the standard library.
     """
 
     def __init__(self, host: str, port: int, *, timeout: float, **options: Any) -> None:
@@ -141,32 +132,9 @@ _TOO_BIG = 552
 
 
 class EmailNotifier:
-    """Send one mail per message.
+    """Send one mail per message; the section ``[notify.email]`` is the call of this class.
 
-    Parameters
-    ----------
-    host
-        SMTP server.
-    port
-        None is 587 for starttls, 465 for tls, 25 for none.
-    security
-        "none" is accepted for loopback hosts only.
-    ca_file
-        Certificates to trust in place of the system's; "" for the system's.
-    username
-        "" for no login.
-    password_file
-        File that only its owner may read; ``~`` is expanded.
-    password_keyring
-        Name of a keyring service that has the password of the user name; "" for none.
-    sender
-        Address the mail comes from; "" for the user name where that is an address.
-    to
-        Recipients.
-    chart
-        Whether a picture is put into the mail.
-    timeout
-        Seconds for an attempt: for all of the conversation, and at most a quarter for the picture.
+    ``timeout`` is for all of the conversation, and at most a quarter of it for the picture.
     """
 
     name = "email"
