@@ -201,8 +201,16 @@ class _Library:
 
     @staticmethod
     def build() -> Library:
-        """Return a new object."""
-        return _build()
+        """Return a new object, its log kept out of ours: it prints tracebacks."""
+        from desktop_notifier import DesktopNotifier as Library  # noqa: PLC0415 (55 ms)
+
+        for name in (session_bus.LIBRARY_LOG, "dbus_fast"):
+            logger = logging.getLogger(name)
+            logger.propagate = False
+            logger.setLevel(logging.WARNING)
+            if not logger.handlers:
+                logger.addHandler(logging.NullHandler())
+        return Library(app_name="gpuwatchd", app_icon=None)
 
     @staticmethod
     def notification(
@@ -239,19 +247,6 @@ class _Library:
             thread=message.thread or message.id,
             on_dispatched=dispatched,
         )
-
-
-def _build() -> Library:
-    """Return a new library object, its log kept out of ours: it prints tracebacks."""
-    from desktop_notifier import DesktopNotifier as Library  # noqa: PLC0415 (55 ms)
-
-    for name in (session_bus.LIBRARY_LOG, "dbus_fast"):
-        logger = logging.getLogger(name)
-        logger.propagate = False
-        logger.setLevel(logging.WARNING)
-        if not logger.handlers:
-            logger.addHandler(logging.NullHandler())
-    return Library(app_name="gpuwatchd", app_icon=None)
 
 
 # An event loop in a thread of its own, for a library that wants one and may hang.

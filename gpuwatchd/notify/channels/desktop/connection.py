@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -37,31 +37,13 @@ REBUILD_AFTER = 200
 _CLEAR_S = 2.0
 
 
-class Maker(Protocol):
-    """The library, as far as it is needed."""
-
-    def build(self) -> Any:
-        """Return a new object of it."""
-
-    def notification(
-        self,
-        message: Message,
-        *,
-        body: str,
-        buttons: Sequence[Button],
-        pressed: Callable[[str], None] | None,
-        dispatched: Callable[[], None],
-    ) -> Any:
-        """Return a message in its own form."""
-
-
 class Link:
     """One object of the library, and what is known about the server behind it.
 
     Parameters
     ----------
     library
-        Makes the object, and the library's own form of a message.
+        Makes the object (``build``), and the library's own form of a message (``notification``).
     shown
         Which pop-up is which incident's.
     pressed
@@ -69,7 +51,7 @@ class Link:
     """
 
     def __init__(
-        self, library: Maker, shown: Shown | None = None, pressed: Hearer | None = None
+        self, library: Any, shown: Shown | None = None, pressed: Hearer | None = None
     ) -> None:
         self._maker = library
         self.sends = 0

@@ -29,7 +29,7 @@ from gpuwatchd.notify import credentials
 from gpuwatchd.notify.channels.email import message as mail
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from email.message import EmailMessage
 
     from gpuwatchd.core.model import Message
@@ -234,27 +234,29 @@ class EmailNotifier:
     def _deliver(
         self, written: EmailMessage, password: str | None, ends_s: float
     ) -> Mapping[str, tuple[int, bytes]]:
+        with self._connected(max(0.1, ends_s - time.monotonic())) as client:
+            if password is not None:
+                client.login(self._username, password)
+            return client.send_message(written)
+
+    @contextlib.contextmanager
+    def _connected(self, timeout_s: float) -> Iterator[smtplib.SMTP]:
+        """Yield a connection as it is set up, by TLS where that is asked for; then say goodbye."""
         context = self._context()
-        left_s = max(0.1, ends_s - time.monotonic())
         client: smtplib.SMTP
         if self._security == "tls" and context is not None:
-            client = TlsClient(self._host, self._port, timeout=left_s, context=context)
+            client = TlsClient(self._host, self._port, timeout=timeout_s, context=context)
         else:
-            client = Client(self._host, self._port, timeout=left_s)
+            client = Client(self._host, self._port, timeout=timeout_s)
         try:
             if self._security == "starttls":
                 client.starttls(context=context)
-            if password is not None:
-                client.login(self._username, password)
-            refused = client.send_message(written)
-        except BaseException:
+            yield client
+            # A server that is rude at the farewell has the mail nevertheless.
+            with contextlib.suppress(smtplib.SMTPException, OSError):
+                client.quit()
+        finally:
             client.close()
-            raise
-        # A server that is rude at the farewell has the mail nevertheless.
-        with contextlib.suppress(smtplib.SMTPException, OSError):
-            client.quit()
-        client.close()
-        return refused
 
     def _check(self) -> None:
         """Refuse settings that cannot work.
@@ -519,17 +521,8 @@ class Reach(EmailNotifier):
         raise failure
 
     def _hello(self) -> str:
-        context = self._context()
-        client: smtplib.SMTP
-        if self._security == "tls" and context is not None:
-            client = TlsClient(self._host, self._port, timeout=self.timeout_s, context=context)
-        else:
-            client = Client(self._host, self._port, timeout=self.timeout_s)
-        try:
+        with self._connected(self.timeout_s) as client:
             client.ehlo_or_helo_if_needed()
-            if self._security == "starttls":
-                client.starttls(context=context)
-                client.ehlo_or_helo_if_needed()
             offered = client.esmtp_features.get("auth", "").split()
             if self._username and not offered:
                 self.fault = "mail-login"
@@ -538,9 +531,5 @@ class Reach(EmailNotifier):
                     permanent=True,
                     hint="check port and security, or leave out username",
                 )
-            with contextlib.suppress(smtplib.SMTPException, OSError):
-                client.quit()
-        finally:
-            client.close()
         login = f", login offered ({', '.join(sorted(offered))})" if self._username else ""
         return f"{self._where} answers ({self._security}){login}"
