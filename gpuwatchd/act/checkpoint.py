@@ -39,12 +39,6 @@ class Checkpoint:
 
     Parameters
     ----------
-    checkpoint
-        By a signal, by a program of the user's, or not at all.
-    signal
-        Which signal, without "SIG".
-    argv
-        The program and its arguments; never run through a shell.
     timeout_s
         After which that program is ended.
     booted_at_s, proc
@@ -230,14 +224,10 @@ class Target:
 
     Parameters
     ----------
-    key
-        Who it must be.
     booted_at_s
         When the system was booted, epoch seconds, as it was taken for the start time of ``key``.
         None refuses the process where start times count from the boot, as on Linux: the kernel's
         present value moves with the clock, so it cannot say who a pid was.
-    proc
-        Where /proc is.
 
     Raises
     ------

@@ -36,10 +36,6 @@ class GpuwatchdError(Exception):
 
     Parameters
     ----------
-    message
-        One line: what is wrong.
-    hint
-        One line: what to do about it; may be empty.
     page
         The page of the documentation and its section, such as "errors#no-gpu"; by default the
         one of the class. ``gpuwatchctl docs errors#no-gpu`` shows it.
@@ -147,7 +143,9 @@ class NotifyError(GpuwatchdError):
 
     default_page = "errors#delivery"
 
-    def __init__(self, message: str, *, permanent: bool, hint: str = "", page: str = "") -> None:
+    def __init__(
+        self, message: str, *, permanent: bool = False, hint: str = "", page: str = ""
+    ) -> None:
         super().__init__(message, hint=hint, page=page)
         self.permanent = permanent
 

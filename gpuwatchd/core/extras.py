@@ -24,13 +24,6 @@ def install(extra: str, prefix: str | None = None) -> str:
 
     A plain ``pip`` would be that of another Python: ours is in an environment of its own.
 
-    Parameters
-    ----------
-    extra
-        Its name.
-    prefix
-        The folder of the environment; by default ours.
-
     Examples
     --------
     >>> install("chat").endswith(" -m pip install 'gpuwatchd[chat]'")

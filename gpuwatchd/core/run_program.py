@@ -42,12 +42,8 @@ def run(argv: Sequence[str], data: bytes, *, environ: Mapping[str, str], timeout
 
     Parameters
     ----------
-    argv
-        Path of the program, and its arguments.
     data
         What it reads; a megabyte is no problem.
-    environ
-        Its whole environment.
     timeout_s
         After so many seconds it is ended, with everything that it started.
 

@@ -47,11 +47,6 @@ class StateLog:
     What changes too often is logged again as soon as there is room, with the state that it then
     has: the newest line in the log is wrong for a while, never for good. For that the present state
     must be given again and again.
-
-    Parameters
-    ----------
-    mono
-        Monotonic clock, seconds.
     """
 
     def __init__(self, mono: Callable[[], float] = time.monotonic) -> None:
@@ -63,10 +58,6 @@ class StateLog:
 
         Parameters
         ----------
-        key
-            What it is about.
-        state
-            How it is now.
         first
             How it counts as having been before anything was known of it.
         """

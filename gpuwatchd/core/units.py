@@ -8,24 +8,13 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 
-_SIZE_UNITS: dict[str, int] = {
-    "": 1,
-    "B": 1,
-    "K": 1024,
-    "KB": 10**3,
-    "KIB": 1024,
-    "M": 1024**2,
-    "MB": 10**6,
-    "MIB": 1024**2,
-    "G": 1024**3,
-    "GB": 10**9,
-    "GIB": 1024**3,
-    "T": 1024**4,
-    "TB": 10**12,
-    "TIB": 1024**4,
-}
+_SIZE_UNITS: dict[str, int] = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGT", start=1):
+    _SIZE_UNITS |= dict.fromkeys((_letter, f"{_letter}IB"), 1024**_power)
+    _SIZE_UNITS[f"{_letter}B"] = 1000**_power
 _DURATION_UNITS: dict[str, float] = {
     "ms": 0.001,
     "s": 1.0,
@@ -81,11 +70,8 @@ def parse_duration(text: str) -> float:
     (5400.0, 90.0, 2.5)
     """
     stripped = text.strip()
-    try:
+    with suppress(ValueError):
         seconds = float(stripped)
-    except ValueError:
-        pass
-    else:
         if math.isfinite(seconds) and seconds >= 0:
             return seconds
     position, total = 0, 0.0
@@ -279,23 +265,24 @@ def clock(at_s: float, *, now_s: float | None = None, seconds: bool = False) -> 
 
     Parameters
     ----------
-    at_s
-        The instant, epoch seconds.
     now_s
         What "today" is, epoch seconds; without it the date is always shown.
-    seconds
-        Whether to show them.
     """
     time_of_day = "%H:%M:%S" if seconds else "%H:%M"
-    try:
-        moment = datetime.fromtimestamp(at_s).astimezone()
-    except (OverflowError, OSError, ValueError):
+    moment = _local(at_s)
+    if moment is None:
         return "?"
-    if now_s is not None:
-        today = datetime.fromtimestamp(now_s).astimezone()
-        if moment.date() == today.date():
-            return moment.strftime(time_of_day)
+    if now_s is not None and moment.date() == datetime.fromtimestamp(now_s).date():
+        return moment.strftime(time_of_day)
     return moment.strftime(f"%Y-%m-%d {time_of_day}")
+
+
+def _local(at_s: float) -> datetime | None:
+    """Return an instant in local time; None of one that is beyond every calendar."""
+    try:
+        return datetime.fromtimestamp(at_s).astimezone()
+    except (OverflowError, OSError, ValueError):
+        return None
 
 
 def moment(at_s: float, *, now_s: float, zone: bool = False) -> str:
@@ -308,12 +295,10 @@ def moment(at_s: float, *, now_s: float, zone: bool = False) -> str:
     zone
         Whether to name the time zone, for readers elsewhere.
     """
-    try:
-        when = datetime.fromtimestamp(at_s).astimezone()
-        today = datetime.fromtimestamp(now_s).astimezone().date()
-    except (OverflowError, OSError, ValueError):
+    when, today = _local(at_s), _local(now_s)
+    if when is None or today is None:
         return "?"
-    days = abs((when.date() - today).days)
+    days = abs((when.date() - today.date()).days)
     day = "" if days == 0 else f"{_WEEKDAYS[when.weekday()]} "
     if days > 6:
         day += f"{when.date().isoformat()} "
@@ -325,9 +310,8 @@ def tick(at_s: float, *, step_s: float) -> str:
 
     ``step_s`` are the seconds from one label to the next; a midnight is written as its day.
     """
-    try:
-        when = datetime.fromtimestamp(at_s).astimezone()
-    except (OverflowError, OSError, ValueError):
+    when = _local(at_s)
+    if when is None:
         return "?"
     if step_s < 60 and when.second:
         return f"{when:%H:%M:%S}"
@@ -342,10 +326,8 @@ def tick(at_s: float, *, step_s: float) -> str:
 
 def zone(at_s: float) -> str:
     """Return what the local time zone is called at an instant: "CET", or "UTC+03:30"."""
-    try:
-        return _zone(datetime.fromtimestamp(at_s).astimezone())
-    except (OverflowError, OSError, ValueError):
-        return "local time"
+    when = _local(at_s)
+    return "local time" if when is None else _zone(when)
 
 
 def _zone(when: datetime) -> str:
@@ -375,11 +357,8 @@ def parse_instant(text: str, *, now_s: float) -> float:
     """
     stripped = text.strip()
     if stripped in {"today", "yesterday"}:
-        midnight = (
-            datetime.fromtimestamp(now_s)
-            .astimezone()
-            .replace(hour=0, minute=0, second=0, microsecond=0)
-        )
+        today = datetime.fromtimestamp(now_s).astimezone()
+        midnight = today.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight.timestamp() - (86400.0 if stripped == "yesterday" else 0.0)
     try:
         at_s = now_s - parse_duration(stripped)

@@ -180,13 +180,6 @@ def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
     """Return one message for several that could not be delivered in their time.
 
     Its id follows from theirs, so that a repetition is recognised as the same mail.
-
-    Parameters
-    ----------
-    deliveries
-        At least one, of one channel.
-    now_s
-        Epoch seconds, for "today" in clock times.
     """
     import hashlib  # noqa: PLC0415 - brings the whole of OpenSSL into a daemon with nothing to tell
 

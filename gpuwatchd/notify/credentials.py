@@ -32,6 +32,11 @@ _NOT_FOR_CHILDREN = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID",
 _withheld: dict[str, str] = {}
 
 
+def refusal(why: str, *, hint: str = "") -> NotifyError:
+    """Return the error for a secret that cannot be had, or that others can read."""
+    return NotifyError(why, permanent=True, hint=hint, page="errors#secret-file")
+
+
 def withhold() -> None:
     """Take secrets out of our environment: programs that are started later have none of them."""
     for name in SECRET_VARIABLES:
@@ -94,8 +99,6 @@ def read_secret(path: Path, *, guarded: bool) -> str:
 
     Parameters
     ----------
-    path
-        The file; a link to it is fine.
     guarded
         True when the service manager guards its directory: then its mode does not matter.
 
@@ -112,11 +115,8 @@ def read_secret(path: Path, *, guarded: bool) -> str:
     except UnicodeDecodeError:
         secret = ""
     if not secret:
-        raise NotifyError(
-            f"{name}: no password in it",
-            permanent=True,
-            hint="the password is its first line, as plain text",
-            page="errors#secret-file",
+        raise refusal(
+            f"{name}: no password in it", hint="the password is its first line, as plain text"
         )
     return secret
 
@@ -142,15 +142,11 @@ def read_private(path: Path, most_bytes: int, *, guarded: bool, name: str, hint:
             data = file.read(most_bytes) if stat.S_ISREG(status.st_mode) else b""
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "no path"
-        raise NotifyError(
-            f"{name}: {why}", permanent=True, hint=hint, page="errors#secret-file"
-        ) from None
+        raise refusal(f"{name}: {why}", hint=hint) from None
     if not guarded and status.st_mode & 0o077:
-        raise NotifyError(
+        raise refusal(
             f"{name}: others can read it (mode {status.st_mode & 0o777:04o})",
-            permanent=True,
             hint=f"chmod 600 {text.clean(str(path))}",
-            page="errors#secret-file",
         )
     return data
 
@@ -192,14 +188,12 @@ def ask_keyring(service: str, user: str, *, timeout_s: float = KEYRING_S) -> str
     if answer is None:
         raise NotifyError(
             f"keyring {name}: no answer within {timeout_s:g} s",
-            permanent=False,
             hint="it may be locked; a daemon without a desktop wants password-file",
             page="errors#keyring",
         )
     if answer.why:
         raise NotifyError(
             f"keyring {name}: {text.clean(answer.why)}",
-            permanent=False,
             hint="keyring diagnose; a daemon without a desktop wants password-file",
             page="errors#keyring",
         )

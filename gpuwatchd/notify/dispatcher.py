@@ -45,13 +45,9 @@ def retry_at(attempts: int, created_at_s: float, now_s: float) -> float | None:
 
     Parameters
     ----------
-    attempts
-        Failures so far, at least 1.
     created_at_s
         When the message was made, epoch seconds; one in the future (the clock was set back)
         counts as now.
-    now_s
-        Epoch seconds.
 
     Examples
     --------
@@ -135,18 +131,10 @@ class MessageDispatcher:
 
     Parameters
     ----------
-    notifiers
-        Channel name -> notifier.
     deadline_s
         A channel that has not answered by then (or by its own longer ``timeout_s``), plus a
         grace of 5 s, is stuck: its worker is abandoned, and replaced at most once until it
         comes back.
-    queue_size
-        Messages that may wait per channel.
-    clock
-        Epoch seconds, for retry times.
-    monotonic
-        Monotonic seconds, for deadlines.
     pressed
         Told, in a thread of the channel's, of a button that was pressed on one of its messages.
     """
@@ -285,7 +273,7 @@ class MessageDispatcher:
         except Exception as error:
             # A bug in a channel must not end its worker.
             log.debug("channel %s raised", rest[0].channel, exc_info=True)
-            failure = NotifyError(f"{type(error).__name__} in the channel", permanent=False)
+            failure = NotifyError(f"{type(error).__name__} in the channel")
         now_s = self._clock()
         if failure is None:
             if len(rest) > 1:
@@ -320,12 +308,8 @@ def made_at(done: Delivery, created_at_s: float, now_s: float) -> Delivery:
 
     Parameters
     ----------
-    done
-        As the dispatcher says it.
     created_at_s
         When the message was made, by the clock as it goes now (epoch seconds).
-    now_s
-        Epoch seconds.
     """
     if done.state == "failed" and done.code is Failure.GIVEN_UP:
         again = retry_at(done.attempts, created_at_s, now_s)
@@ -346,7 +330,7 @@ def _key(delivery: Delivery) -> Key:
 
 
 def _hanging(lane: ChannelWorker) -> NotifyError:
-    return NotifyError(f"no answer within {lane.limit_s:g} s", permanent=False)
+    return NotifyError(f"no answer within {lane.limit_s:g} s")
 
 
 def _sent(delivery: Delivery, now_s: float, value: str) -> Delivery:

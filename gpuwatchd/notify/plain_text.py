@@ -147,8 +147,6 @@ def popup(message: Message, *, markup: bool) -> str:
 
     Parameters
     ----------
-    message
-        What is told; the facts are left to longer channels.
     markup
         True when the server reads the body as Pango markup: then it is escaped.
     """

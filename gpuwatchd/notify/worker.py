@@ -34,14 +34,6 @@ class ChannelWorker:
 
     Parameters
     ----------
-    notifier
-        The channel.
-    limit_s
-        Seconds after which an attempt counts as stuck.
-    size
-        Deliveries that may wait.
-    monotonic
-        Monotonic seconds.
     late
         Says of a delivery whether it is so late that it may be merged with others.
     attempt

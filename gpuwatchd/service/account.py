@@ -107,15 +107,9 @@ def _on_the_way(path: Path, links: int = 40) -> Iterator[Path]:
             return
 
 
-def refuse_unsafe(argv: Sequence[str], why: str) -> None:
-    """Say why this program does not become a service of the machine.
-
-    Raises
-    ------
-    ServiceError
-        Always, when there is a reason.
-    """
-    if why:
+def refuse_unsafe(argv: Sequence[str]) -> None:
+    """Refuse a program that should not run as a service of the machine."""
+    if why := unsafe(argv):
         raise ServiceError(_NAME, f"a service of the machine with {argv[0]}", why, hint=_ELSEWHERE)
 
 

@@ -47,16 +47,8 @@ class Launchd:
 
     Parameters
     ----------
-    run
-        Runs a command; by default for real.
-    environ
-        Environment that paths are taken from; by default our own.
-    executable
-        Python that runs the daemon.
     sleep
         Waits between two looks at an agent that is being unloaded.
-    system
-        Refused.
 
     Raises
     ------
@@ -295,9 +287,17 @@ class Launchd:
         argv = ["tail", "-n", str(lines), *(["-F"] if follow else []), str(self._log)]
         if since_at_s is None and level == "debug":
             return show(argv, self._environ)
-        return show_lines(
-            self._log, self._environ, lines=lines, follow=follow, since_at_s=since_at_s, level=level
-        )
+        try:
+            with self._log.open(encoding="utf-8", errors="replace") as log:
+                texts = deque(chosen(log, since_at_s=since_at_s, level=level), maxlen=lines)
+        except OSError as error:
+            why = error.strerror or "impossible"
+            raise ServiceError(self.name, f"reading {self._log}", why) from error
+        sys.stdout.writelines(texts)
+        sys.stdout.flush()
+        if not follow:
+            return 0
+        return _follow(self._log, self._environ, since_at_s=since_at_s, level=level)
 
     def _launchctl(self, *words: str) -> Done:
         return self._run(["launchctl", *words], timeout_s=30.0)
@@ -368,10 +368,6 @@ def chosen(lines: Iterable[str], *, since_at_s: float | None, level: str) -> Ite
     ----------
     lines
         Of the log; one that does not begin with time and level belongs to the one before it.
-    since_at_s
-        Epoch seconds; None: all.
-    level
-        "debug", "info", "warning" or "error".
 
     Examples
     --------
@@ -402,43 +398,6 @@ def last_lines(file: Path) -> tuple[str, ...]:
     except OSError:
         return ()
     return tuple(text.clean(line) for line in lines[-LAST_LINES:])
-
-
-def show_lines(
-    file: Path,
-    environ: Mapping[str, str],
-    *,
-    lines: int,
-    follow: bool,
-    since_at_s: float | None,
-    level: str,
-) -> int:
-    """Print the last of the chosen lines, and those that come; return the viewer's exit code.
-
-    Parameters
-    ----------
-    file
-        The log.
-    environ
-        Environment of the viewer.
-    lines, follow
-        How many, and whether to go on as lines come.
-    since_at_s, level
-        As for :func:`chosen`.
-
-    Raises
-    ------
-    ServiceError
-        When there is no log.
-    """
-    try:
-        with file.open(encoding="utf-8", errors="replace") as log:
-            texts = deque(chosen(log, since_at_s=since_at_s, level=level), maxlen=lines)
-    except OSError as error:
-        raise ServiceError("launchd", f"reading {file}", error.strerror or "impossible") from error
-    sys.stdout.writelines(texts)
-    sys.stdout.flush()
-    return _follow(file, environ, since_at_s=since_at_s, level=level) if follow else 0
 
 
 def _follow(file: Path, environ: Mapping[str, str], *, since_at_s: float | None, level: str) -> int:

@@ -180,11 +180,6 @@ class Installed:
 
         While a file that we had is missing nothing is complete: an upgrade is under way, or we were
         removed.
-
-        Parameters
-        ----------
-        now_s
-            Unix time, in seconds; by default that of the clock.
         """
         marks = self._file_states()
         moved = self.moved_to() is not None

@@ -14,7 +14,6 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.core.model import ServiceState
 from gpuwatchd.service import account
-from gpuwatchd.service.runner import show
 from gpuwatchd.service.unit_files import UNIT
 
 if TYPE_CHECKING:
@@ -42,10 +41,6 @@ class Systemctl:
 
     Parameters
     ----------
-    run
-        Runs a command.
-    system
-        The machine's manager instead of the user's.
     path
         Where programs are looked for, as in ``PATH``; by default our own.
     """
@@ -143,10 +138,11 @@ def _pairs(output: str) -> dict[str, str]:
 # The daemon's lines in the journal, also for those who may not read all of it.
 
 LAST_LINES = 8
-_PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3"}
+PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3"}
 
 
-def _selection(*, system: bool) -> list[str]:
+def selection(*, system: bool) -> list[str]:
+    """Return the options that choose the unit's lines."""
     # Not --user: that reads one's own journal file only, which there is none of unless the
     # journal is kept on disk.
     return [f"--unit={UNIT}" if system else f"--user-unit={UNIT}", "--no-pager"]
@@ -154,61 +150,24 @@ def _selection(*, system: bool) -> list[str]:
 
 def last_lines(run: Runner, *, system: bool) -> tuple[str, ...]:
     """Return the last lines, without time and name; none where they may not be read."""
-    argv = ["journalctl", *_selection(system=system), "--quiet", "--output=cat"]
+    argv = ["journalctl", *selection(system=system), "--quiet", "--output=cat"]
     done = run([*argv, f"--lines={LAST_LINES}"])
-    if done.code or _refused(done):
+    if done.code or refused(done):
         return ()
     return tuple(text.clean(line) for line in done.output.splitlines()[-LAST_LINES:])
 
 
-def show_lines(
-    run: Runner,
-    environ: Mapping[str, str],
-    *,
-    system: bool,
-    lines: int,
-    follow: bool,
-    since_at_s: float | None,
-    level: str,
-) -> int:
-    """Show the lines on our own terminal; return the viewer's exit code.
-
-    Parameters
-    ----------
-    lines
-        How many, the last ones.
-    since_at_s
-        None before this instant (epoch seconds); None: all.
-    level
-        "debug", "info", "warning" or "error": nothing less important.
-
-    Raises
-    ------
-    ServiceError
-        When the journal may not be read, or there is none.
-    """
-    argv = ["journalctl", *_selection(system=system)]
-    probe = run([*argv, "--lines=1"])
-    if _refused(probe) or (probe.code and probe.output):
-        raise _unreadable(probe, system=system)
-    # Quiet: that lines of others are not shown is no news here.
-    argv += ["--quiet", f"--lines={lines}"]
-    if since_at_s is not None:
-        argv.append(f"--since=@{since_at_s:.0f}")
-    if level != "debug":
-        argv.append(f"--priority={_PRIORITIES[level]}")
-    return show([*argv, "--follow"] if follow else argv, environ)
-
-
-def _refused(done: Done) -> bool:
+def refused(done: Done) -> bool:
+    """Say whether the journal may not be read."""
     # Some of the journal may be readable all the same; what there is of ours is then shown.
     hidden = "insufficient permissions" in done.output or "not seeing messages" in done.output
     nothing = "-- No entries --" in done.output
     return hidden and (nothing or done.code != 0)
 
 
-def _unreadable(done: Done, *, system: bool) -> ServiceError:
-    if not _refused(done):
+def unreadable(done: Done, *, system: bool) -> ServiceError:
+    """Return why no lines can be shown."""
+    if not refused(done):
         return ServiceError(NAME, "journalctl", done.last_line)
     if system:
         whole = f"sudo journalctl --unit={UNIT}"

@@ -15,7 +15,7 @@ from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.core.model import Availability, ServiceState
 from gpuwatchd.service import account, other_instances, removal, systemctl, unit_files
-from gpuwatchd.service.runner import CommandRunner, Runner, daemon_argv
+from gpuwatchd.service.runner import CommandRunner, Runner, daemon_argv, show
 from gpuwatchd.service.systemctl import NAME, START_S, Systemctl, user_name
 from gpuwatchd.service.unit_files import SYSTEM_VARIABLES, UNIT, for_package, render
 from gpuwatchd.store import live
@@ -107,7 +107,7 @@ class Systemd:
         if self._system:
             if not dry_run:
                 self._need_root("install")
-            account.refuse_unsafe(argv, account.unsafe(argv))
+            account.refuse_unsafe(argv)
         unit_files.need_ours(unit, self._ctl.shown)
         before = self.status()
         other_instances.refuse(self._rival(before), self.name, anyway=anyway)
@@ -341,10 +341,17 @@ class Systemd:
         ServiceError
             When the journal may not be read.
         """
-        return systemctl.show_lines(
-            self._run, self._environ, system=self._system,
-            lines=lines, follow=follow, since_at_s=since_at_s, level=level,
-        )  # fmt: skip
+        argv = ["journalctl", *systemctl.selection(system=self._system)]
+        probe = self._run([*argv, "--lines=1"])
+        if systemctl.refused(probe) or (probe.code and probe.output):
+            raise systemctl.unreadable(probe, system=self._system)
+        # Quiet: that lines of others are not shown is no news here.
+        argv += ["--quiet", f"--lines={lines}"]
+        if since_at_s is not None:
+            argv.append(f"--since=@{since_at_s:.0f}")
+        if level != "debug":
+            argv.append(f"--priority={systemctl.PRIORITIES[level]}")
+        return show([*argv, "--follow"] if follow else argv, self._environ)
 
     def _rival(self, before: ServiceState) -> other_instances.Rival | None:
         done = self._ctl.ask("is-active", HOMEBREW_UNIT)

@@ -155,13 +155,7 @@ def credentials(wanted: Sequence[tuple[str, str]]) -> str:
 
 
 def directories(variables: Mapping[str, str]) -> str:
-    """Return the drop-in that gives a package's unit the directories of one user.
-
-    Parameters
-    ----------
-    variables
-        Values as systemd reads them.
-    """
+    """Return the drop-in that gives a package's unit the directories of one user."""
     lines = [f'Environment="{name}={value}"' for name, value in variables.items()]
     return "\n".join([f'# {MARK}", since your shell sets these.', "[Service]", *lines, ""])
 
@@ -268,13 +262,9 @@ def render(
 
     Parameters
     ----------
-    argv
-        Absolute command of the daemon.
     variables
         Variables for the service, values as systemd reads them (``%t`` allowed, see
         :func:`escape`). A runtime directory below ``%t`` is made by systemd.
-    system
-        The unit of the machine instead of one user's.
     packaged
         For a package: it brings the manual pages along that the unit names.
 
@@ -300,15 +290,7 @@ def render(
 
 
 def for_package(command: str, *, system: bool) -> str:
-    """Return the unit that a package brings: it names no directory of one user.
-
-    Parameters
-    ----------
-    command
-        Absolute path of the daemon.
-    system
-        The unit of the machine instead of one user's.
-    """
+    """Return the unit that a package brings: it names no directory of one user."""
     variables = SYSTEM_VARIABLES if system else PACKAGED_VARIABLES
     return render((command,), variables, system=system, packaged=True)
 

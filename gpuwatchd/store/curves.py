@@ -240,11 +240,8 @@ def present(connection: sqlite3.Connection, uid: str, span: Span) -> list[Presen
 def who(connection: sqlite3.Connection, keys: set[ProcessKey]) -> dict[ProcessKey, ProcessInfo]:
     """Return who some processes are: of thousands only these are read."""
     marks = ",".join("?" * len(keys))
-    cursor = connection.execute(
-        f"SELECT {records.PROCESS_COLUMNS} FROM process p WHERE p.pid IN ({marks}) ORDER BY p.id",  # noqa: S608 - marks
-        [key.pid for key in keys],
-    )
-    infos = [records.process_info(row) for row in cursor]
+    pids = tuple([key.pid for key in keys])
+    infos = records.load_processes(connection, f"pid IN ({marks})", pids)
     return {info.key: info for info in infos if info.key in keys}
 
 

@@ -189,12 +189,7 @@ class Reader:
 
     def processes(self, since_s: float = 0.0) -> list[ProcessInfo]:
         """Return every process seen since then and still remembered, oldest first."""
-        return self._each(
-            records.process_info,
-            f"SELECT {records.PROCESS_COLUMNS} FROM process p WHERE p.last_ts_ms >= ?"  # noqa: S608
-            " ORDER BY p.first_ts_ms, p.id",
-            (_ms(since_s),),
-        )
+        return self.ask(records.load_processes, "last_ts_ms >= ?", (_ms(since_s),))
 
     def device_rows(
         self, uid: str, since_s: float, until_s: float, bucket_s: float | None = None

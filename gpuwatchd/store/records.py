@@ -130,6 +130,7 @@ _NAMES: Final = {
     "device_uid": "gpu_uuid",
     "target": "channel",
     "message": "payload",
+    "argv": "args",
     "at_s": "ts_ms",
     "lease_until_s": "lease_until_ts_ms",
     "started_at_s": "started_at_s",
@@ -147,10 +148,14 @@ class _Field(NamedTuple):
 
 
 def _fields(
-    kind: type[msgspec.Struct], without: Iterable[str] = (), json: _Decoder | None = None
+    kind: type[msgspec.Struct],
+    without: Iterable[str] = (),
+    json: _Decoder | None = None,
+    only: Iterable[str] | None = None,
 ) -> tuple[_Field, ...]:
-    fields = msgspec.structs.fields(kind)
-    return tuple(_field(field, json) for field in fields if field.name not in without)
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    names = fields if only is None else only
+    return tuple(_field(fields[name], json) for name in names if name not in without)
 
 
 def _field(field: msgspec.structs.FieldInfo, json: _Decoder | None) -> _Field:
@@ -172,6 +177,8 @@ def _field(field: msgspec.structs.FieldInfo, json: _Decoder | None) -> _Field:
     value: Callable[[Any], Any] = _same
     if name == "facts":
         cell, value = facts_json, facts_of
+    elif name == "argv":
+        cell, value = (lambda argv: shlex.join(argv) or None), _argv
     elif column.endswith("ts_ms"):
         cell, value = to_ms, to_s if optional else (lambda ts_ms: ts_ms / 1000)
     elif kind is bool:
@@ -222,6 +229,8 @@ class Table(Generic[_Value]):
         How they are read.
     skipped
         What a row that cannot be understood raises: it is left out.
+    only
+        Fields that are kept, where most are not.
     others
         Fields that are not kept, with their values.
     """
@@ -235,6 +244,7 @@ class Table(Generic[_Value]):
         rows: str = "",
         order: str = "id",
         skipped: tuple[type[Exception], ...] = (),
+        only: tuple[str, ...] | None = None,
         **others: Any,
     ) -> None:
         self.name = name
@@ -243,11 +253,12 @@ class Table(Generic[_Value]):
         self._rows = rows or name
         self._order = order
         self._skipped = skipped
+        self._only = only
         self._others = others
 
     @cached_property
     def _fields(self) -> tuple[_Field, ...]:
-        return _fields(self._kind, self._others, self._json)
+        return _fields(self._kind, self._others, self._json, self._only)
 
     def row(self, value: _Value) -> dict[str, Any]:
         """Return the columns of a value, but for its number."""
@@ -328,38 +339,40 @@ _KEPT: Final = "coalesce(excluded.{0}, {0})"
 _LATEST: Final = "max({0}, excluded.{0})"
 
 
+PROCESSES: Final = Table(
+    "process",
+    ProcessInfo,
+    order="first_ts_ms, id",
+    only=(
+        "key", "user", "name", "argv", "parent_pid", "framework", "framework_sure", "job",
+        "container", "program",
+    ),
+)  # fmt: skip
+
+
 def save_process(
     connection: sqlite3.Connection, boot_id: str, info: ProcessInfo, seen_ms: tuple[int, int]
 ) -> int:
     """Insert or refresh a process and return its row; ``seen_ms`` is first and last."""
-    known = {
-        "user": info.user,
-        "args": shlex.join(info.argv) or None,
-        "parent_pid": info.parent_pid,
-        "framework": info.framework,
-        "job": info.job,
-        "container": info.container,
-        "program": info.program,
-    }
+    row = PROCESSES.row(info)
     change = updating(
-        known,
+        [column for column in row if column not in {"pid", "started_at_s"}],
         _KEPT,
         name="CASE excluded.name WHEN '' THEN name ELSE excluded.name END",
         framework_sure=_LATEST,
         last_ts_ms=_LATEST,
     )
-    row = known | {
-        "boot_id": boot_id,
-        "pid": info.key.pid,
-        "started_ts_ms": to_ms(info.key.started_at_s),
-        "started_at_s": info.key.started_at_s,
-        "name": info.name,
-        "framework_sure": info.framework_sure,
-        "first_ts_ms": seen_ms[0],
-        "last_ts_ms": seen_ms[1],
-    }
+    row |= {"boot_id": boot_id, "started_ts_ms": to_ms(info.key.started_at_s)}
+    row |= {"first_ts_ms": seen_ms[0], "last_ts_ms": seen_ms[1]}
     conflict = f"ON CONFLICT(boot_id, pid, ifnull(started_ts_ms, -1)) {change}"
     return insert(connection, "process", row, conflict)
+
+
+def load_processes(
+    connection: sqlite3.Connection, where: str, values: tuple[Any, ...] = ()
+) -> list[ProcessInfo]:
+    """Return processes, by their first sight."""
+    return list(map(legacy_text.process, PROCESSES.load(connection, where, values)))
 
 
 # ---- alerts and deliveries
@@ -434,12 +447,8 @@ def load_alerts(
     return alerts, strange
 
 
-_DELIVERY_CHANGE: Final = updating(
-    (
-        "state", "attempts", "next_try_ts_ms", "sent_ts_ms", "lease_until_ts_ms", "error",
-        "dry_run", "held", "known", "code", "facts",
-    )
-)  # fmt: skip
+_LASTING: Final = {"alert_key", "channel", "payload", "created_ts_ms", "fallback_of"}
+"""Columns of a delivery that do not change."""
 
 
 def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) -> int:
@@ -457,14 +466,16 @@ def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) 
         "SELECT 1 FROM delivery WHERE id = ? AND (channel, message_id) IS NOT (?, ?)",
         (row, delivery.channel, message.id),
     ).fetchone()
-    whole = DELIVERIES.row(msgspec.structs.replace(delivery, message=bounded(message))) | {
+    columns = DELIVERIES.row(msgspec.structs.replace(delivery, message=bounded(message)))
+    change = updating([column for column in columns if column not in _LASTING])
+    whole = columns | {
         "id": row if taken is None else None,
         "alert": alert and alert[0],
         "notice": message.notice,
         "message_id": message.id,
     }
-    change = f"ON CONFLICT(id) {_DELIVERY_CHANGE} ON CONFLICT(channel, message_id)"
-    found = insert(connection, "delivery", whole, f"{change} {_DELIVERY_CHANGE}")
+    conflicts = f"ON CONFLICT(id) {change} ON CONFLICT(channel, message_id) {change}"
+    found = insert(connection, "delivery", whole, conflicts)
     connection.executemany(
         "INSERT OR IGNORE INTO told(delivery, alert_key) VALUES(?,?)",
         [(found, key) for key in message.also],
@@ -500,32 +511,10 @@ def load_deliveries(
     ], strange
 
 
-PROCESS_COLUMNS = (
-    "p.pid, p.started_at_s, p.user, p.name, p.args, p.parent_pid, p.framework, p.framework_sure,"
-    " p.job, p.container, p.program"
-)
-
-
-def process_info(row: tuple[Any, ...]) -> ProcessInfo:
-    """Return the process of a row that begins with :data:`PROCESS_COLUMNS`."""
-    pid, started_at_s, user, name, args, parent_pid, framework, sure, job, container, program = row
-    info = ProcessInfo(
-        key=ProcessKey(pid=pid, started_at_s=started_at_s),
-        user=user,
-        name=name,
-        argv=_argv(args) if args else (),
-        parent_pid=parent_pid,
-        framework=framework,
-        framework_sure=bool(sure),
-        job=job,
-        container=container,
-        program=program,
-    )
-    return legacy_text.process(info)
-
-
-def _argv(joined: str) -> tuple[str, ...]:
+def _argv(joined: str | None) -> tuple[str, ...]:
     """Return a command line: as a rule no word of it is quoted, and a month has thousands."""
+    if not joined:
+        return ()
     if _QUOTES.intersection(joined):
         with contextlib.suppress(ValueError):  # not as it was written
             return tuple(shlex.split(joined))

@@ -136,15 +136,7 @@ def reopen_buckets(connection: sqlite3.Connection, oldest_ms: int) -> None:
 
 
 class Retention:
-    """The chores of one open history.
-
-    Parameters
-    ----------
-    settings
-        Retention of each table and the size bound.
-    monotonic
-        A clock in seconds that is never set.
-    """
+    """The chores of one open history."""
 
     def __init__(self, settings: StoreSection, monotonic: Callable[[], float]) -> None:
         self._settings = settings

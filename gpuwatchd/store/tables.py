@@ -134,10 +134,6 @@ def silence_of(
     ----------
     for_s
         How long, in seconds; cut at :data:`LONGEST_S`.
-    until_resolved
-        Over as soon as the alert is.
-    even_critical
-        Also keep still when it becomes critical.
     """
     return Silence(
         matcher=Matcher(key=alert.key),

@@ -315,8 +315,6 @@ class History:
 
         Parameters
         ----------
-        since_s
-            From when on, on the clock of now.
         stepped_s
             By how much that clock was set since the rows were written: their times are moved by it.
         """

@@ -101,7 +101,7 @@ class Library:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, message: Message) -> Iterator[World]:
     world = World(message)
-    monkeypatch.setattr(channel, "_build", world.library)
+    monkeypatch.setattr(channel._Library, "build", world.library)
     monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere")
     yield world
     world.notifier.close()
@@ -325,7 +325,7 @@ def test_the_dummy_of_macos_is_known_and_the_script_used(
         calls.append(words)
         return 0, ""
 
-    monkeypatch.setattr(channel, "_build", Dummy)
+    monkeypatch.setattr(channel._Library, "build", Dummy)
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(connection, "_call", call)
     snooze = Button(name="snooze", label="Snooze 1 h", command="gpuwatchctl snooze 4711 1h")

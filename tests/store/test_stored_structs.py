@@ -137,7 +137,7 @@ def _kind(call: ast.Call) -> ast.expr | None:
     """Return the type that a call decodes into; None where it does not decode."""
     if _name(call.func) not in READS or not isinstance(call.func, ast.Attribute):
         return None
-    if ast.unparse(call.func.value) not in {"typed", "msgspec", "msgspec.json"}:
+    if ast.unparse(call.func.value) not in {"decoding", "msgspec", "msgspec.json"}:
         return None
     named = next((one.value for one in call.keywords if one.arg == "type"), None)
     return named or call.args[READS[_name(call.func)]]

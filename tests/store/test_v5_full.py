@@ -70,12 +70,11 @@ def everything(history: sqlite3.Connection) -> list[Any]:
     alerts, strange = records.load_alerts(history)
     deliveries, stranger = records.load_deliveries(history, "TRUE")
     assert (strange, stranger) == (0, 0)
-    people = history.execute(f"SELECT {records.PROCESS_COLUMNS} FROM process p")
     return [
         *alerts,
         *deliveries,
         *records.load_devices(history),
-        *(records.process_info(row) for row in people),
+        *records.load_processes(history, "TRUE"),
         *profiles.load_runs(history),
         *tables.SILENCES.load(history, "TRUE"),
         *tables.LABELS.load(history),

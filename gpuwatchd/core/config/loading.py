@@ -59,18 +59,22 @@ def _listed(kind: Any) -> type[Section] | None:
     return _section(get_args(kind)[0]) if get_origin(kind) is tuple else None
 
 
-def keys(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def keys() -> Iterator[tuple[str, Any]]:
     """Yield every key as ("detection.min-r-squared", default), in order; no lists of tables."""
+    for name, field in _keys():
+        default = field.default
+        yield name, default if default is not msgspec.NODEFAULT else field.default_factory()
+
+
+def _keys(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name of every key, and its field."""
     for field in _fields(kind):
         name = f"{prefix}{field.encode_name}"
         nested = _section(field.type)
-        if _listed(field.type) is not None:
-            continue
-        if nested is None:
-            default = field.default
-            yield name, default if default is not msgspec.NODEFAULT else field.default_factory()
-        else:
-            yield from keys(nested, f"{name}.")
+        if nested is not None:
+            yield from _keys(nested, f"{name}.")
+        elif _listed(field.type) is None:
+            yield name, field
 
 
 def _nearest(word: str, names: Iterable[str], cutoff: float) -> list[str]:
@@ -224,7 +228,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
         ENV_PREFIX + name.upper().replace(".", "_").replace("-", "_"): (name, default)
         for name, default in keys()
     }
-    kinds = dict(_kinds())
+    kinds = {name: field.type for name, field in _keys()}
     table: dict[str, Any] = {}
     warnings: list[str] = []
     for variable, text in environ.items():
@@ -245,17 +249,6 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
             node = node.setdefault(parent, {})
         node[leaf] = value
     return table, warnings
-
-
-def _kinds(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the type of every key."""
-    for field in _fields(kind):
-        nested = _section(field.type)
-        name = f"{prefix}{field.encode_name}"
-        if nested is None:
-            yield name, field.type
-        else:
-            yield from _kinds(nested, f"{name}.")
 
 
 def _typed(text: str, default: object, kind: Any) -> object:
@@ -461,11 +454,5 @@ def preset_layer(name: str) -> dict[str, Any]:
     ([], {})
     """
     keys = PRESETS[name]
-    # Layers are merged in place.
-    return {"policy": {key: _own(value) for key, value in keys.items()}} if keys else {}
-
-
-def _own(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _own(one) for key, one in value.items()}
-    return [*value] if isinstance(value, list) else value
+    # A copy: layers are merged in place.
+    return {"policy": msgspec.to_builtins(keys)} if keys else {}

@@ -88,16 +88,7 @@ _MEMORY = _Memory()
 
 
 class ChatNotifier:
-    """Send one message to every address.
-
-    Parameters
-    ----------
-    urls_file
-        Apprise addresses, one per line, in a file that its owner alone may read; "": the systemd
-        credential ``chat-urls``, else the variable ``GPUWATCHD_CHAT_URLS``.
-    timeout
-        Seconds for all of them; they are tried at the same time.
-    """
+    """Send one message to every address; ``[notify.chat]`` is the call of this class."""
 
     name = "chat"
 
@@ -180,9 +171,7 @@ def _verdict(addresses: Iterable[Address], has_it: Collection[str], results: lis
         return value
     part = f"{told} ({len(took)} of {total} have it)"
     if any(result.state == "failed" for result in bad):
-        raise NotifyError(
-            part, permanent=False, hint="gpuwatchctl notify test chat", page="errors#chat"
-        )
+        raise NotifyError(part, hint="gpuwatchctl notify test chat", page="errors#chat")
     if not took:
         raise NotifyError(
             told,
@@ -468,17 +457,12 @@ def load(urls_file: str, environ: Mapping[str, str] | None = None) -> tuple[Addr
     if addresses:
         return addresses
     if source == VARIABLE:
-        raise NotifyError(
+        raise credentials.refusal(
             "no address of a chat service is set",
-            permanent=True,
             hint='set [notify.chat] urls-file = "~/.config/gpuwatchd/chat-urls"',
-            page="errors#secret-file",
         )
-    raise NotifyError(
-        f"{source}: no address in it",
-        permanent=True,
-        hint="one address per line, such as ntfys://...",
-        page="errors#secret-file",
+    raise credentials.refusal(
+        f"{source}: no address in it", hint="one address per line, such as ntfys://..."
     )
 
 
@@ -489,6 +473,4 @@ def _content(path: Path, *, guarded: bool) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise NotifyError(
-            f"{name}: not UTF-8 text", permanent=True, page="errors#secret-file"
-        ) from None
+        raise credentials.refusal(f"{name}: not UTF-8 text") from None

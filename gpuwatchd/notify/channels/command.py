@@ -37,16 +37,13 @@ ENV_PREFIX = "GPUWATCHD_ALERT_"
 PERMANENT_CODES = frozenset({64, 65, 66, 67, 68, 70, 72, 73, 76, 77, 78})
 
 
-class CommandNotifier:
-    """Run the user's program once per message.
+def _failure(why: str, *, permanent: bool = False, hint: str = "") -> NotifyError:
+    """Return the error for a message that the program did not take."""
+    return NotifyError(why, permanent=permanent, hint=hint, page="errors#command-channel")
 
-    Parameters
-    ----------
-    argv
-        Program and arguments; ``~`` in the program's path is expanded, nothing else.
-    timeout
-        Seconds until the program is ended.
-    """
+
+class CommandNotifier:
+    """Run the user's program once per message; ``[notify.command]`` is the call of this class."""
 
     name = "command"
 
@@ -92,9 +89,7 @@ class CommandNotifier:
         available = self.probe()
         executable = self._executable()
         if executable is None:
-            raise NotifyError(
-                available.reason, permanent=True, hint=available.hint, page="errors#command-channel"
-            )
+            raise _failure(available.reason, permanent=True, hint=available.hint)
         try:
             code, value = run_program.run(
                 [executable, *self._argv[1:]],
@@ -111,22 +106,14 @@ class CommandNotifier:
         if code == 0:
             return f"{self._program} exited with 0"
         if code is None:
-            raise NotifyError(
+            raise _failure(
                 f"{self._program} did not end within {self.timeout_s:g} s and was ended{detail}",
-                permanent=False,
                 hint="let it answer faster, or raise [notify.command] timeout",
-                page="errors#command-channel",
             )
         if code < 0:
-            raise NotifyError(
-                f"{self._program} was ended by signal {-code}{detail}",
-                permanent=False,
-                page="errors#command-channel",
-            )
-        raise NotifyError(
-            f"{self._program} exited with {code}{detail}",
-            permanent=code in PERMANENT_CODES,
-            page="errors#command-channel",
+            raise _failure(f"{self._program} was ended by signal {-code}{detail}")
+        raise _failure(
+            f"{self._program} exited with {code}{detail}", permanent=code in PERMANENT_CODES
         )
 
 
@@ -203,9 +190,4 @@ def _not_started(program: str, error: Exception) -> NotifyError:
         isinstance(error, OSError) and error.errno == errno.ENOEXEC
     )
     hint = "the file needs a #! line and chmod +x" if permanent else ""
-    return NotifyError(
-        f"{program}: {text.clean(why)}",
-        permanent=permanent,
-        hint=hint,
-        page="errors#command-channel",
-    )
+    return _failure(f"{program}: {text.clean(why)}", permanent=permanent, hint=hint)

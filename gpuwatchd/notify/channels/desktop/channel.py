@@ -43,15 +43,6 @@ _BUTTONS: frozenset[ButtonName] = frozenset({"snooze", "show", "checkpoint"})
 class DesktopNotifier:
     """Show one pop-up per message; a later one of the same incident replaces the earlier.
 
-    Parameters
-    ----------
-    timeout
-        Seconds for a whole delivery, its one repetition included.
-    buttons
-        Whether the buttons of a message are shown where the server has them.
-    terminal
-        For whoever answers the button "Show"; not used here.
-
     Notes
     -----
     Everything that touches the bus runs in a thread of its own with its own event loop, started
@@ -139,18 +130,14 @@ class DesktopNotifier:
     def _run(self, work: Callable[[], Coroutine[Any, Any, str]]) -> str:
         """Run in the loop's thread, for at most the timeout whatever happens there."""
         if not self._lock.acquire(timeout=self.timeout_s):
-            raise NotifyError(
-                "another pop-up is still being sent", permanent=False, page="errors#pop-up"
-            )
+            raise session_bus.failure("another pop-up is still being sent")
         try:
             return self._loop_now().call(work, self.timeout_s)
         except TimeoutError:
             self._leave()
-            raise NotifyError(
+            raise session_bus.failure(
                 f"the notification server did not answer within {self.timeout_s:g} s",
-                permanent=False,
                 hint="restart the notification server",
-                page="errors#pop-up",
             ) from None
         finally:
             self._lock.release()
@@ -159,7 +146,7 @@ class DesktopNotifier:
         if self._loop is None:
             self._lost = [loop for loop in self._lost if loop.is_alive()]
             if len(self._lost) >= _MAX_LOST:
-                raise NotifyError("the session bus hangs", permanent=False, page="errors#pop-up")
+                raise session_bus.failure("the session bus hangs")
             self._loop = LoopThread()
         return self._loop
 
@@ -214,8 +201,16 @@ class _Library:
 
     @staticmethod
     def build() -> Library:
-        """Return a new object."""
-        return _build()
+        """Return a new object, its log kept out of ours: it prints tracebacks."""
+        from desktop_notifier import DesktopNotifier as Library  # noqa: PLC0415 (55 ms)
+
+        for name in (session_bus.LIBRARY_LOG, "dbus_fast"):
+            logger = logging.getLogger(name)
+            logger.propagate = False
+            logger.setLevel(logging.WARNING)
+            if not logger.handlers:
+                logger.addHandler(logging.NullHandler())
+        return Library(app_name="gpuwatchd", app_icon=None)
 
     @staticmethod
     def notification(
@@ -252,19 +247,6 @@ class _Library:
             thread=message.thread or message.id,
             on_dispatched=dispatched,
         )
-
-
-def _build() -> Library:
-    """Return a new library object, its log kept out of ours: it prints tracebacks."""
-    from desktop_notifier import DesktopNotifier as Library  # noqa: PLC0415 (55 ms)
-
-    for name in (session_bus.LIBRARY_LOG, "dbus_fast"):
-        logger = logging.getLogger(name)
-        logger.propagate = False
-        logger.setLevel(logging.WARNING)
-        if not logger.handlers:
-            logger.addHandler(logging.NullHandler())
-    return Library(app_name="gpuwatchd", app_icon=None)
 
 
 # An event loop in a thread of its own, for a library that wants one and may hang.

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -37,31 +37,13 @@ REBUILD_AFTER = 200
 _CLEAR_S = 2.0
 
 
-class Maker(Protocol):
-    """The library, as far as it is needed."""
-
-    def build(self) -> Any:
-        """Return a new object of it."""
-
-    def notification(
-        self,
-        message: Message,
-        *,
-        body: str,
-        buttons: Sequence[Button],
-        pressed: Callable[[str], None] | None,
-        dispatched: Callable[[], None],
-    ) -> Any:
-        """Return a message in its own form."""
-
-
 class Link:
     """One object of the library, and what is known about the server behind it.
 
     Parameters
     ----------
     library
-        Makes the object, and the library's own form of a message.
+        Makes the object (``build``), and the library's own form of a message (``notification``).
     shown
         Which pop-up is which incident's.
     pressed
@@ -69,7 +51,7 @@ class Link:
     """
 
     def __init__(
-        self, library: Maker, shown: Shown | None = None, pressed: Hearer | None = None
+        self, library: Any, shown: Shown | None = None, pressed: Hearer | None = None
     ) -> None:
         self._maker = library
         self.sends = 0
@@ -123,22 +105,20 @@ class Link:
             if sys.platform == "darwin":
                 self._by_script = True
                 return
-            raise NotifyError(
+            raise session_bus.failure(
                 "the desktop-notifier library is missing",
                 permanent=True,
                 hint="pip install desktop-notifier",
-                page="errors#pop-up",
             ) from None
         except Exception as error:
             raise session_bus.explain(error) from error
         if not capabilities:
             # The library's dummy backend: it would report success and show nothing.
             if sys.platform != "darwin":
-                raise NotifyError(
+                raise session_bus.failure(
                     "pop-ups are not available here",
                     permanent=True,
                     hint="use [notify.email] or a command",
-                    page="errors#pop-up",
                 )
             self.server, self._by_script = "macOS", True
             return
@@ -196,7 +176,7 @@ class Link:
 
     async def _call_notify(self, application: str, _: int, *rest: Any) -> int:
         if self._notify is None:
-            raise NotifyError("not connected", permanent=False, page="errors#pop-up")
+            raise session_bus.failure("not connected")
         self._number = await self._notify(application, self._replaces, *rest)
         return self._number
 
@@ -231,7 +211,7 @@ class Link:
             wanted = ()
         library = self._library
         if library is None:
-            raise NotifyError("not connected", permanent=False, page="errors#pop-up")
+            raise session_bus.failure("not connected")
         incident = self._shown.incident(message)
         dispatched = threading.Event()
         notification = self._maker.notification(
@@ -354,19 +334,13 @@ def show(title: str, body: str, timeout_s: float) -> str:
     try:
         code, value = _call(argv(title, body), timeout_s)
     except subprocess.TimeoutExpired:
-        raise NotifyError(
-            "osascript did not answer in time", permanent=False, page="errors#pop-up"
-        ) from None
+        raise session_bus.failure("osascript did not answer in time") from None
     except OSError as error:
         why = text.clean(error.strerror or "cannot be run")
-        raise NotifyError(
-            f"osascript: {why}", permanent=True, hint=_HINT, page="errors#pop-up"
-        ) from error
+        raise session_bus.failure(f"osascript: {why}", permanent=True, hint=_HINT) from error
     if code:
         why = text.clean(value, limit=160).strip() or f"exit code {code}"
-        raise NotifyError(
-            f"macOS refused the notice: {why}", permanent=True, hint=_HINT, page="errors#pop-up"
-        )
+        raise session_bus.failure(f"macOS refused the notice: {why}", permanent=True, hint=_HINT)
     return "accepted by macOS"
 
 

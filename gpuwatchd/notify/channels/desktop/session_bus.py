@@ -155,28 +155,29 @@ def complaints() -> Iterator[list[BaseException | str]]:
         logger.removeHandler(ear)
 
 
+def failure(why: str, *, permanent: bool = False, hint: str = "") -> NotifyError:
+    """Return the error for a pop-up that was not shown."""
+    return NotifyError(why, permanent=permanent, hint=hint, page="errors#pop-up")
+
+
 class NoBusError(NotifyError):
     """Nobody answers where a session bus may be."""
 
     def __init__(self) -> None:
-        super().__init__(NO_BUS, permanent=False, hint=_NO_BUS_HINT, page="errors#pop-up")
+        super().__init__(NO_BUS, hint=_NO_BUS_HINT, page="errors#pop-up")
 
 
 def explain(cause: BaseException | str | None) -> NotifyError:
     """Return a failure in our words: what is missing, and how to get it. Always transient."""
     if cause is None:
-        return NotifyError(
-            "the notification was not dispatched", permanent=False, page="errors#pop-up"
-        )
+        return failure("the notification was not dispatched")
     if isinstance(cause, str):
-        return NotifyError(text.clean(cause), permanent=False, page="errors#pop-up")
+        return failure(text.clean(cause))
     kind = str(getattr(cause, "type", "")).rpartition(".")[2]
     if kind in {"ServiceUnknown", "NameHasNoOwner"} or "Spawn" in str(getattr(cause, "type", "")):
-        return NotifyError(
+        return failure(
             "no notification server on the session bus",
-            permanent=False,
             hint="start one, for example dunst or mako, or log in to a desktop",
-            page="errors#pop-up",
         )
     if type(cause).__name__ in {"InvalidAddressError", "AuthError"} or isinstance(
         # Without an address the library asks for HOME, to look where a desktop left a note.
@@ -185,4 +186,4 @@ def explain(cause: BaseException | str | None) -> NotifyError:
     ):
         return NoBusError()
     value = text.clean(str(cause), limit=160) or type(cause).__name__
-    return NotifyError(f"the pop-up failed: {value}", permanent=False, page="errors#pop-up")
+    return failure(f"the pop-up failed: {value}")

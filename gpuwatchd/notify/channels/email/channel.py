@@ -29,7 +29,7 @@ from gpuwatchd.notify import credentials
 from gpuwatchd.notify.channels.email import message as mail
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from email.message import EmailMessage
 
     from gpuwatchd.core.model import Message
@@ -45,15 +45,6 @@ class Client(smtplib.SMTP):
 
     The time limit of a socket begins anew with every byte: a server that says a line now and then
     and never comes to an end would hold us for ever.
-
-    Parameters
-    ----------
-    host, port
-        The server.
-    timeout
-        Seconds.
-    options
-        As of the standard library.
     """
 
     def __init__(self, host: str, port: int, *, timeout: float, **options: Any) -> None:
@@ -141,32 +132,9 @@ _TOO_BIG = 552
 
 
 class EmailNotifier:
-    """Send one mail per message.
+    """Send one mail per message; the section ``[notify.email]`` is the call of this class.
 
-    Parameters
-    ----------
-    host
-        SMTP server.
-    port
-        None is 587 for starttls, 465 for tls, 25 for none.
-    security
-        "none" is accepted for loopback hosts only.
-    ca_file
-        Certificates to trust in place of the system's; "" for the system's.
-    username
-        "" for no login.
-    password_file
-        File that only its owner may read; ``~`` is expanded.
-    password_keyring
-        Name of a keyring service that has the password of the user name; "" for none.
-    sender
-        Address the mail comes from; "" for the user name where that is an address.
-    to
-        Recipients.
-    chart
-        Whether a picture is put into the mail.
-    timeout
-        Seconds for an attempt: for all of the conversation, and at most a quarter for the picture.
+    ``timeout`` is for all of the conversation, and at most a quarter of it for the picture.
     """
 
     name = "email"
@@ -266,27 +234,29 @@ class EmailNotifier:
     def _deliver(
         self, written: EmailMessage, password: str | None, ends_s: float
     ) -> Mapping[str, tuple[int, bytes]]:
+        with self._connected(max(0.1, ends_s - time.monotonic())) as client:
+            if password is not None:
+                client.login(self._username, password)
+            return client.send_message(written)
+
+    @contextlib.contextmanager
+    def _connected(self, timeout_s: float) -> Iterator[smtplib.SMTP]:
+        """Yield a connection as it is set up, by TLS where that is asked for; then say goodbye."""
         context = self._context()
-        left_s = max(0.1, ends_s - time.monotonic())
         client: smtplib.SMTP
         if self._security == "tls" and context is not None:
-            client = TlsClient(self._host, self._port, timeout=left_s, context=context)
+            client = TlsClient(self._host, self._port, timeout=timeout_s, context=context)
         else:
-            client = Client(self._host, self._port, timeout=left_s)
+            client = Client(self._host, self._port, timeout=timeout_s)
         try:
             if self._security == "starttls":
                 client.starttls(context=context)
-            if password is not None:
-                client.login(self._username, password)
-            refused = client.send_message(written)
-        except BaseException:
+            yield client
+            # A server that is rude at the farewell has the mail nevertheless.
+            with contextlib.suppress(smtplib.SMTPException, OSError):
+                client.quit()
+        finally:
             client.close()
-            raise
-        # A server that is rude at the farewell has the mail nevertheless.
-        with contextlib.suppress(smtplib.SMTPException, OSError):
-            client.quit()
-        client.close()
-        return refused
 
     def _check(self) -> None:
         """Refuse settings that cannot work.
@@ -311,9 +281,7 @@ class EmailNotifier:
                 'set security = "starttls" or "tls"',
             )
         if wrong is not None:
-            raise NotifyError(
-                f"[notify.email] {wrong[0]}", permanent=True, hint=wrong[1], page="errors#mail"
-            )
+            raise _failure(f"[notify.email] {wrong[0]}", permanent=True, hint=wrong[1])
 
     def _context(self) -> ssl.SSLContext | None:
         if self._security == "none":
@@ -323,11 +291,10 @@ class EmailNotifier:
             return ssl.create_default_context(cafile=ca_file)
         except (OSError, ssl.SSLError) as error:
             why = error.strerror or "no certificate in it"
-            raise NotifyError(
+            raise _failure(
                 f"[notify.email] ca-file {text.clean(self._ca_file)}: {text.clean(why)}",
                 permanent=True,
                 hint="a file of PEM certificates, or leave it out for the system's",
-                page="errors#mail",
             ) from None
 
     def _password(self) -> str | None:
@@ -345,11 +312,10 @@ class EmailNotifier:
             credential=CREDENTIAL, file=self._password_file, variable=VARIABLE, keyring=keyring
         )
         if value is None:
-            raise NotifyError(
+            raise _failure(
                 "[notify.email] username is set, but no password",
                 permanent=True,
                 hint="set password-file to a file that only you can read (chmod 600)",
-                page="errors#mail",
             )
         return value
 
@@ -367,9 +333,7 @@ class EmailNotifier:
         if isinstance(error, smtplib.SMTPResponseException):
             return self._response(error, password)
         permanent, why, hint = self._reason(error)
-        return NotifyError(
-            f"{self._where}: {why}", permanent=permanent, hint=hint, page="errors#mail"
-        )
+        return _failure(f"{self._where}: {why}", permanent=permanent, hint=hint)
 
     def _response(self, error: smtplib.SMTPResponseException, password: str | None) -> NotifyError:
         code = error.smtp_code
@@ -422,6 +386,11 @@ class EmailNotifier:
         return True, text.clean(value), "the server lacks what the settings ask for"
 
 
+def _failure(why: str, *, permanent: bool = False, hint: str = "") -> NotifyError:
+    """Return the error for a mail that was not sent."""
+    return NotifyError(why, permanent=permanent, hint=hint, page="errors#mail")
+
+
 class _TooBigError(NotifyError):
     """The server takes no mail of this size."""
 
@@ -458,11 +427,10 @@ def _recipients_refused(error: smtplib.SMTPRecipientsRefused, password: str | No
         for address, (code, answer) in error.recipients.items()
     )
     permanent = all(500 <= code <= 599 for code, _ in answers)
-    return NotifyError(
+    return _failure(
         f"recipient refused: {text.clean(value)}",
         permanent=permanent,
         hint="check [notify.email] to",
-        page="errors#mail",
     )
 
 
@@ -553,17 +521,8 @@ class Reach(EmailNotifier):
         raise failure
 
     def _hello(self) -> str:
-        context = self._context()
-        client: smtplib.SMTP
-        if self._security == "tls" and context is not None:
-            client = TlsClient(self._host, self._port, timeout=self.timeout_s, context=context)
-        else:
-            client = Client(self._host, self._port, timeout=self.timeout_s)
-        try:
+        with self._connected(self.timeout_s) as client:
             client.ehlo_or_helo_if_needed()
-            if self._security == "starttls":
-                client.starttls(context=context)
-                client.ehlo_or_helo_if_needed()
             offered = client.esmtp_features.get("auth", "").split()
             if self._username and not offered:
                 self.fault = "mail-login"
@@ -572,9 +531,5 @@ class Reach(EmailNotifier):
                     permanent=True,
                     hint="check port and security, or leave out username",
                 )
-            with contextlib.suppress(smtplib.SMTPException, OSError):
-                client.quit()
-        finally:
-            client.close()
         login = f", login offered ({', '.join(sorted(offered))})" if self._username else ""
         return f"{self._where} answers ({self._security}){login}"

@@ -35,12 +35,6 @@ def compose(
 
     Parameters
     ----------
-    message
-        What is told.
-    sender, to
-        Plain addresses.
-    host
-        Name of this machine.
     picture
         Its chart as PNG; without one it is shown as a line of text.
 
@@ -137,8 +131,6 @@ def as_html(message: Message, *, picture: str = "") -> str:
 
     Parameters
     ----------
-    message
-        What is told.
     picture
         Content id of its chart, which is a part of the same mail; "" draws a line of text.
     """
