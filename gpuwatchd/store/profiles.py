@@ -8,8 +8,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import msgspec
-
 from gpuwatchd.core import decoding
 from gpuwatchd.core.model import ProcessKey, Profile, Value
 from gpuwatchd.store import integrity, records, tables
@@ -73,7 +71,6 @@ _RUNS: Final = records.Table(
     " ON g.id = r.gpu WHERE r.feedback IS NULL OR r.feedback IN"
     " (SELECT id FROM feedback WHERE undone_ts_ms IS NULL))",
     order="ended_ts_ms, id",
-    skipped=(msgspec.MsgspecError,),
 )
 
 

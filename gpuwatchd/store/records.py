@@ -222,13 +222,11 @@ class Table(Generic[_Value]):
     Parameters
     ----------
     json
-        Decodes the Struct in it.
+        Decodes the Struct in it; a row where that fails is left out.
     rows
         Where its rows are read from, if a column is not as its field needs it.
     order
         How they are read.
-    skipped
-        What a row that cannot be understood raises: it is left out.
     only
         Fields that are kept, where most are not.
     others
@@ -243,7 +241,6 @@ class Table(Generic[_Value]):
         json: _Decoder | None = None,
         rows: str = "",
         order: str = "id",
-        skipped: tuple[type[Exception], ...] = (),
         only: tuple[str, ...] | None = None,
         **others: Any,
     ) -> None:
@@ -252,7 +249,6 @@ class Table(Generic[_Value]):
         self._json = json
         self._rows = rows or name
         self._order = order
-        self._skipped = skipped
         self._only = only
         self._others = others
 
@@ -286,6 +282,8 @@ class Table(Generic[_Value]):
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version < CODES_SINCE:  # a file that waits to be upgraded
                 columns = ["NULL" if it in {"code", "facts"} else it for it in columns]
+        # TypeError: also a text that is none any more.
+        skipped = () if self._json is None else (msgspec.MsgspecError, TypeError)
         found: list[_Value] = []
         strange = 0
         for row in connection.execute(
@@ -294,7 +292,7 @@ class Table(Generic[_Value]):
         ):
             try:
                 value = _made(self._kind, self._fields, row, self._others)
-            except self._skipped:
+            except skipped:
                 strange += 1
             else:
                 found.append(value)
@@ -381,7 +379,6 @@ DELIVERIES: Final = Table(
     "delivery",
     Delivery,
     json=decoding.decoder(Message),
-    skipped=(msgspec.MsgspecError, TypeError),  # also a text that is none any more
 )
 _ABOUT = "alert_key = ? OR id IN (SELECT delivery FROM told WHERE alert_key = ?)"
 

@@ -111,7 +111,6 @@ SILENCES: Final = records.Table(
     Silence,
     json=decoding.decoder(Matcher),
     order="from_ts_ms, id",
-    skipped=(msgspec.MsgspecError,),
 )
 
 

@@ -30,9 +30,7 @@ MIB = 1 << 20
         ("warmup_then_flat", "plateau", None),
     ],
 )
-def test_each_leaker_is_judged(
-    ctl: Ctl, leaker: str, pattern: str, rate_mb_per_min: float | None
-) -> None:
+def test_it_is_judged(ctl: Ctl, leaker: str, pattern: str, rate_mb_per_min: int | None) -> None:
     (log,) = ctl.data("analyze", str(DATA / f"{leaker}.csv"))
     verdict = next(s["verdict"] for s in log["subjects"] if s["process"] and s["samples"] > 20)
     assert verdict["pattern"] == pattern

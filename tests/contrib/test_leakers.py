@@ -28,11 +28,7 @@ PROGRAMS = (
     *("warmup_then_flat", "sawtooth", "spike"),
 )
 
-FAKE_TORCH = """
-import pathlib
-uint8 = None
-held = 0
-log = pathlib.Path(__file__).with_name("held.log")
+BLOCK = """
 class Block:
     def __init__(self, size):
         global held
@@ -47,6 +43,13 @@ def empty(size, dtype, device):
     return Block(size)
 def device(name):
     return name
+"""
+FAKE_TORCH = (
+    """
+import pathlib
+uint8 = None
+held = 0
+log = pathlib.Path(__file__).with_name("held.log")
 class cuda:
     @staticmethod
     def is_available():
@@ -59,6 +62,8 @@ class cuda:
         with log.open("a") as lines:
             lines.write(f"{held}\\n")
 """
+    + BLOCK
+)
 
 
 @pytest.mark.parametrize("program", [*PROGRAMS, "record"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import ROOT, need, ran
-from tests.contrib.test_leakers import PROGRAMS
+from tests.contrib.test_leakers import BLOCK, PROGRAMS
 from tests.fakenvml import FakeNvml
 
 if TYPE_CHECKING:
@@ -30,21 +30,6 @@ def told():
     line = f"proc 0 pid={os.getpid()} mem={held}\\n" if held else ""
     fresh.write_text("driver 570.1\\ngpu 0 name=NVIDIA_Test total=24G\\n" + line)
     fresh.replace(conf)
-class Block:
-    def __init__(self, size):
-        global held
-        self.size = size
-        held += size
-    def __del__(self):
-        global held
-        held -= self.size
-    def fill_(self, value):
-        told()
-        return self
-def empty(size, dtype, device):
-    return Block(size)
-def device(name):
-    return name
 class version:
     cuda = "12.8"
 class memory:
@@ -71,7 +56,7 @@ class cuda:
     @staticmethod
     def empty_cache():
         told()
-"""
+""" + BLOCK.replace("return self", "told(); return self")
 
 
 def _run(*flags: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -28,35 +28,15 @@ from gpuwatchd.notify.channels.email.message import compose
 from gpuwatchd.pipeline import messages
 from gpuwatchd.pipeline.chart_points import chart
 from tests.making import GIB, KEY, MIB, alert
+from tests.pipeline.test_chart_points import Track
 
 if TYPE_CHECKING:
     from email.message import EmailMessage
 
-    from gpuwatchd.core.model import FloatArray
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS = (640, 360)
 HEIGHTS = {640: 1080, 360: 1240}
-
-
-class Window:
-    """The points of a track, as a chart asks for them."""
-
-    count = moves = 0
-    last = None
-
-    def __init__(self, t_s: FloatArray, used: FloatArray) -> None:
-        self._points = t_s, used
-
-    def window(self) -> tuple[FloatArray, FloatArray]:
-        return self._points
-
-
-class Track:
-    """As much of one as a chart asks for."""
-
-    def __init__(self, t_s: FloatArray, used: FloatArray) -> None:
-        self.window = Window(t_s, used)
 
 
 def leak(now_s: float, *, rate_mb_per_min: float = 50.0) -> tuple[Alert, Track]:

@@ -6,7 +6,6 @@ import errno
 import os
 import sqlite3
 import stat
-import subprocess
 import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.store import database, integrity, schema
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 from tests.making import alert
 from tests.store import released
 from tests.store.world import CARDS, KNOWN, T0, delivery, opened, rows, sample
@@ -212,13 +211,7 @@ def test_making_a_history_does_not_load_numpy(tmp_path: Path) -> None:
         "    history.close()\n"
         "import numpy; print(numpy.arange(3).sum())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
+    done = ran([sys.executable, "-c", code, tmp_path], check=True, cwd=ROOT)
     assert done.stdout == "True []\nTrue []\n3\n"
 
 
@@ -231,13 +224,7 @@ def test_opening_an_existing_history_does_not_load_sqlite_utils(tmp_path: Path) 
         "history = History.open(Path(sys.argv[1]), StoreSection())\n"
         "print(history.writing, 'sqlite_utils' in sys.modules); history.close()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
+    done = ran([sys.executable, "-c", code, tmp_path], check=True, cwd=ROOT)
     assert done.stdout == "True False\n"
 
 
