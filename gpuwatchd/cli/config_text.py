@@ -94,28 +94,12 @@ def plain(value: object) -> Any:
     Examples
     --------
     >>> plain((Seconds(90), Seconds(3600))), plain(Size(5)), plain("x")
-    (['90s', '1h'], 5, 'x')
+    (('90s', '1h'), 5, 'x')
     """
-    if isinstance(value, (tuple, list)):
-        return [plain(item) for item in value]
-    if isinstance(value, Section):
-        return {
-            field.encode_name: plain(getattr(value, field.name))
-            for field in msgspec.structs.fields(value)
-        }
-    if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
-    if isinstance(value, Seconds):
-        return units.short_duration(value)
-    return int(value) if isinstance(value, Size) else value
-
-
-def value_at(settings: Section, key: str) -> Any:
-    """Return the value of a dotted kebab-case key."""
-    node: Any = settings
-    for name in key.split("."):
-        node = getattr(node, name.replace("-", "_"))
-    return node
+    return msgspec.to_builtins(
+        value,
+        enc_hook=lambda one: units.short_duration(one) if isinstance(one, Seconds) else int(one),
+    )
 
 
 def _docs() -> dict[str, dict[str, str]]:
