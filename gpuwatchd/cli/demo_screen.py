@@ -248,9 +248,12 @@ class Screen(Lines):
 
         self._title, self._note = title, note
         console = Console(
-            color_system="standard", highlight=False, markup=False, emoji=False,
+            color_system="standard",
+            highlight=False,
+            markup=False,
+            emoji=False,
             width=self.out.width,
-        )  # fmt: skip
+        )
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
 

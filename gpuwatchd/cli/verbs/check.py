@@ -358,9 +358,14 @@ def _range(words: str | None, flag: str, mode: str) -> Range | None:
 @click.option("-w", "--warning", "warn", metavar="RANGE", help="WARNING outside of this range.")
 @click.option("-c", "--critical", "crit", metavar="RANGE", help="CRITICAL outside of this range.")
 @click.option(
-    "-t", "--timeout", "timeout_s", type=options.SPAN, default="10s", metavar="TIME",
+    "-t",
+    "--timeout",
+    "timeout_s",
+    type=options.SPAN,
+    default="10s",
+    metavar="TIME",
     help="UNKNOWN after this (10s).",
-)  # fmt: skip
+)
 @click.option(
     "--mode",
     type=click.Choice(list(MODES)),
