@@ -87,13 +87,7 @@ _loaded: dict[str, click.Command] = {}
 
 
 def load(name: str) -> click.Command:
-    """Return the verb ``name`` with the global flags.
-
-    Raises
-    ------
-    ImportError
-        When its module (or something that it needs) is missing.
-    """
+    """Return the verb ``name`` with the global flags; ImportError where its module is missing."""
     if name not in _loaded:
         try:
             command: click.Command = registry.load(COMMANDS, name)
@@ -132,12 +126,7 @@ def _verbs_of(ctx: click.Context | None) -> str:
 def call(arguments: list[str]) -> int:
     """Parse one command line, run its verb and return the exit code.
 
-    Raises
-    ------
-    GpuwatchdError
-        What the verb could not do.
-    KeyboardInterrupt, BrokenPipeError
-        Also when click noticed it first.
+    KeyboardInterrupt and BrokenPipeError are raised also when click noticed them first.
     """
     streams = sys.stdout, sys.stderr
     try:
