@@ -1,43 +1,11 @@
-"""``gpuwatchctl``: one verb is one file in ``verbs`` and one line in ``PAGES``."""
+"""``gpuwatchctl``: the fast ways out first, then the command line."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-PAGES: dict[str, str] = {
-    "status": "understand-a-verdict",
-    "watch": "understand-a-verdict",
-    "top": "see-it",
-    "predict": "understand-a-verdict",
-    "explain": "understand-a-verdict",
-    "zombies": "find-idle-memory",
-    "plot": "see-it#pictures",
-    "history": "storage",
-    "report": "report",
-    "alerts": "be-warned",
-    "snooze": "quiet",
-    "feedback": "teach-it-your-programs",
-    "cost": "what-it-costs",
-    "checkpointed": "what-it-costs",
-    "analyze": "analyse-a-log",
-    "backtest": "backtest-your-settings",
-    "web": "live-page",
-    "doctor": "troubleshoot",
-    "ask-checkpoint": "be-warned",
-    "release": "run-the-service#letting-go-of-the-gpus",
-    "config": "config",
-    "policy": "rules",
-    "notify": "be-warned",
-    "check": "nagios",
-    "service": "run-the-service",
-    "demo": "first-leak",
-    "docs": "index",
-    "schema": "use-the-json",
-    "completion": "install#completion",
-}
-"""Verb -> the page of the documentation that its help ends with, in the order of the help."""
-COMMANDS = {verb: f"{__name__}.verbs.{verb.replace('-', '_')}:command" for verb in PAGES}
+from gpuwatchd.cli.verbs import COMMANDS as COMMANDS
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -59,9 +27,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     if "_GPUWATCHCTL_COMPLETE" in os.environ:
-        from gpuwatchd.cli import completion_answers  # noqa: PLC0415 - for TAB alone
+        from gpuwatchd.cli import command_line  # noqa: PLC0415 - for TAB alone
 
-        return completion_answers.answer(arguments)
+        return command_line.answer_tab(arguments)
     from gpuwatchd.cli import exits, status_fast_path  # noqa: PLC0415 - after the fast way out
 
     wish = status_fast_path.read(arguments)

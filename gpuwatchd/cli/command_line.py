@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import __version__
-from gpuwatchd.cli import COMMANDS, PAGES, exits, options
+from gpuwatchd.cli import exits, options
 from gpuwatchd.cli.global_flags import Globals
-from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.cli.verbs import COMMANDS, PAGES
+from gpuwatchd.core import registry
+from gpuwatchd.core.errors import FAILED, OK, USAGE, GpuwatchdError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -84,16 +87,8 @@ _loaded: dict[str, click.Command] = {}
 
 
 def load(name: str) -> click.Command:
-    """Return the verb ``name`` with the global flags.
-
-    Raises
-    ------
-    ImportError
-        When its module (or something that it needs) is missing.
-    """
+    """Return the verb ``name`` with the global flags; ImportError where its module is missing."""
     if name not in _loaded:
-        from gpuwatchd.core import registry  # noqa: PLC0415
-
         try:
             command: click.Command = registry.load(COMMANDS, name)
         except AttributeError as error:
@@ -116,8 +111,8 @@ def program(ctx: click.Context) -> int:
     ctx.ensure_object(Globals)
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-        return exits.USAGE
-    return exits.OK
+        return USAGE
+    return OK
 
 
 options.add_globals(program)
@@ -131,12 +126,7 @@ def _verbs_of(ctx: click.Context | None) -> str:
 def call(arguments: list[str]) -> int:
     """Parse one command line, run its verb and return the exit code.
 
-    Raises
-    ------
-    GpuwatchdError
-        What the verb could not do.
-    KeyboardInterrupt, BrokenPipeError
-        Also when click noticed it first.
+    KeyboardInterrupt and BrokenPipeError are raised also when click noticed them first.
     """
     streams = sys.stdout, sys.stderr
     try:
@@ -151,9 +141,9 @@ def call(arguments: list[str]) -> int:
         ):
             # The library would say its whole help in one line.
             message = f"which verb? {_verbs_of(error.ctx)}"
-        return exits.fail(arguments, error, message, f"{path} --help", exits.USAGE)
+        return exits.fail(arguments, error, message, f"{path} --help", USAGE)
     except click.ClickException as error:
-        return exits.fail(arguments, error, error.format_message(), "", exits.FAILED)
+        return exits.fail(arguments, error, error.format_message(), "", FAILED)
     except click.Abort:
         raise KeyboardInterrupt from None
     except SystemExit:
@@ -162,4 +152,20 @@ def call(arguments: list[str]) -> int:
         # click met a closed pipe: it has wrapped the streams, and would leave with 1.
         sys.stdout, sys.stderr = streams
         raise BrokenPipeError from None
-    return result if isinstance(result, int) else exits.OK
+    return result if isinstance(result, int) else OK
+
+
+def answer_tab(arguments: list[str]) -> int:
+    """Answer TAB; the line is in the environment. Whatever breaks, no error spoils it."""
+    from click.shell_completion import add_completion_class  # noqa: PLC0415 - for TAB alone
+
+    from gpuwatchd.cli import completion_answers  # noqa: PLC0415
+
+    add_completion_class(completion_answers.Words)
+    with (
+        contextlib.suppress(Exception, SystemExit),  # an incomplete line may be wrong in any way
+        open(os.devnull, "w") as nowhere,  # noqa: PTH123
+        contextlib.redirect_stderr(nowhere),
+    ):
+        call(arguments)
+    return 0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from typing import TYPE_CHECKING
 
-from click.shell_completion import CompletionItem, FishComplete, add_completion_class
+from click.shell_completion import CompletionItem, FishComplete
 
 from gpuwatchd.core import config, text
 from gpuwatchd.store import live
@@ -31,20 +29,6 @@ class Words(FishComplete):
     def format_completion(self, item: CompletionItem) -> str:
         """Return "plain,value"."""
         return f"{item.type},{item.value}"
-
-
-def answer(arguments: list[str]) -> int:
-    """Answer TAB; the line is in the environment. Whatever breaks, no error spoils it."""
-    from gpuwatchd.cli import command_line  # noqa: PLC0415 - it takes its completions from here
-
-    add_completion_class(Words)
-    with (
-        contextlib.suppress(Exception, SystemExit),  # an incomplete line may be wrong in any way
-        open(os.devnull, "w") as nowhere,  # noqa: PTH123
-        contextlib.redirect_stderr(nowhere),
-    ):
-        command_line.call(arguments)
-    return 0
 
 
 def _devices() -> tuple[LiveDevice, ...]:

@@ -94,28 +94,12 @@ def plain(value: object) -> Any:
     Examples
     --------
     >>> plain((Seconds(90), Seconds(3600))), plain(Size(5)), plain("x")
-    (['90s', '1h'], 5, 'x')
+    (('90s', '1h'), 5, 'x')
     """
-    if isinstance(value, (tuple, list)):
-        return [plain(item) for item in value]
-    if isinstance(value, Section):
-        return {
-            field.encode_name: plain(getattr(value, field.name))
-            for field in msgspec.structs.fields(value)
-        }
-    if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
-    if isinstance(value, Seconds):
-        return units.short_duration(value)
-    return int(value) if isinstance(value, Size) else value
-
-
-def value_at(settings: Section, key: str) -> Any:
-    """Return the value of a dotted kebab-case key."""
-    node: Any = settings
-    for name in key.split("."):
-        node = getattr(node, name.replace("-", "_"))
-    return node
+    return msgspec.to_builtins(
+        value,
+        enc_hook=lambda one: units.short_duration(one) if isinstance(one, Seconds) else int(one),
+    )
 
 
 def _docs() -> dict[str, dict[str, str]]:
@@ -150,10 +134,8 @@ def default_file() -> str:
         for field in msgspec.structs.fields(kind):
             if isinstance(field.type, type) and issubclass(field.type, Section):
                 continue
-            if field.default is msgspec.NODEFAULT:
-                default = field.default_factory()
-            else:
-                default = field.default
+            made = field.default is msgspec.NODEFAULT
+            default = field.default_factory() if made else field.default
             lines += [f"# {line}" for line in docs[kind.__name__].get(field.name, "").splitlines()]
             value = "" if default is None else f" {toml(default)}"
             lines.append(f"#{field.encode_name} ={value}")
@@ -232,6 +214,7 @@ def problems(settings: Config) -> list[str]:
     """Return what cannot work, one sentence each: unknown names, incomplete or unsafe channels."""
     from gpuwatchd.analysis.frameworks import engine_addresses  # noqa: PLC0415
     from gpuwatchd.collect import SOURCES, selection  # noqa: PLC0415
+    from gpuwatchd.notify.channels import chat  # noqa: PLC0415
 
     texts = [
         f'[sources] enabled: no source is called "{name}"; known: {", ".join(SOURCES)}'
@@ -248,19 +231,14 @@ def problems(settings: Config) -> list[str]:
         place = rules_text.place_of(settings, "command")
         texts.append(f"[notify.command] argv: empty, and the channel command is in use{place}")
     if "chat" in used and settings.notify.chat.urls_file:
-        texts += _chat(settings)
+        try:
+            chat.load(settings.notify.chat.urls_file)
+        except NotifyError as error:
+            hint = f"; {error.hint}" if error.hint else ""
+            texts.append(f"[notify.chat] {error.message}{hint}")
     if settings.act.checkpoint == "command" and not settings.act.argv:
         texts.append('[act] argv: empty, and checkpoint is "command"')
     return [*texts, *engine_addresses.misread(settings.endpoints.urls)]
-
-
-def _chat(settings: Config) -> Iterator[str]:
-    from gpuwatchd.notify.channels import chat  # noqa: PLC0415
-
-    try:
-        chat.load(settings.notify.chat.urls_file)
-    except NotifyError as error:
-        yield f"[notify.chat] {error.message}" + (f"; {error.hint}" if error.hint else "")
 
 
 def _email(settings: Config) -> Iterator[str]:

@@ -26,12 +26,11 @@ from gpuwatchd.view.answers.program import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
     from rich.live import Live
     from rich.table import Table
 
     from gpuwatchd.cli.output import Out
-    from gpuwatchd.core.model import Alert, Finding
+    from gpuwatchd.core.model import Alert
     from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
     from gpuwatchd.view import blocks
     from gpuwatchd.view.answers.base import Answer
@@ -109,16 +108,14 @@ class Lines:
 
     def update(self, state: LiveState, world_s: float, events: Sequence[Event]) -> None:  # noqa: ARG002
         """Write the events of this tick."""
-        if self._quiet:
-            return
-        for event in events:
-            self._write(event)
-        if events:
+        if events and not self._quiet:
+            self._write(events)
             self.out.flush()
 
-    def _write(self, event: Event) -> None:
-        for line in self.lines_of(event):
-            self.out.line(*line)
+    def _write(self, events: Sequence[Event]) -> None:
+        for event in events:
+            for line in self.lines_of(event):
+                self.out.line(*line)
 
     def lines_of(self, event: Event) -> list[list[blocks.Part]]:
         """Return one event; on a terminal it wraps between words, under its own beginning."""
@@ -246,10 +243,18 @@ class Screen(Lines):
 
     def begin(self, title: str, note: str) -> None:
         """Take over the lower part of the terminal."""
-        from rich.live import Live  # noqa: PLC0415 - 40 ms, only for this screen
+        from rich.console import Console  # noqa: PLC0415 - 40 ms, only for this screen
+        from rich.live import Live  # noqa: PLC0415
 
         self._title, self._note = title, note
-        self._live = Live(console=self._console(), auto_refresh=False, transient=True)
+        console = Console(
+            color_system="standard",
+            highlight=False,
+            markup=False,
+            emoji=False,
+            width=self.out.width,
+        )
+        self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
 
     def update(self, state: LiveState, world_s: float, events: Sequence[Event]) -> None:
@@ -265,8 +270,7 @@ class Screen(Lines):
         """Replace the live table by what remains: heading, events, final table."""
         self.close()
         super().begin(self._title, self._note)
-        for event in self._events:
-            self._write(event)
+        self._write(self._events)
         super().end(rows, simulated_s=simulated_s)
 
     def close(self) -> None:
@@ -274,17 +278,6 @@ class Screen(Lines):
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-    def _console(self) -> Console:
-        from rich.console import Console  # noqa: PLC0415
-
-        return Console(
-            color_system="standard",
-            highlight=False,
-            markup=False,
-            emoji=False,
-            width=self.out.width,
-        )
 
     def _picture(self, state: LiveState, world_s: float) -> Any:
         from rich.console import Group  # noqa: PLC0415
@@ -297,20 +290,17 @@ class Screen(Lines):
         lines = [self._text(f"gpuwatchd demo: {self._title}", "bold"), self._text(clock, "dim")]
         if self._note:
             lines.append(self._text(self._note, "dim"))
-        height = self._height()
+        height = self._live.console.size.height if self._live is not None else 24
         room = height - len(lines) - _LEAST_EVENTS - 1
         full = 1 + sum(1 + len(item.processes or ()) for item in state.devices)
         table = self._table(state, everybody=full <= room)
         below = [line for event in self._events[-height:] for line in self.lines_of(event)]
         left = max(_LEAST_EVENTS, height - len(lines) - table.row_count - 2)
         texts = (
-            Text.assemble(*((self.out.safe(w), self._style(s)) for w, s in map(_pair, line)))
+            Text.assemble(*(self._text(*((p,) if isinstance(p, str) else p)) for p in line))
             for line in below[-left:]
         )
         return Group(*lines, table, *texts)
-
-    def _height(self) -> int:
-        return self._live.console.size.height if self._live is not None else 24
 
     def _table(self, state: LiveState, *, everybody: bool) -> Table:
         from rich.table import Table  # noqa: PLC0415
@@ -342,44 +332,36 @@ class Screen(Lines):
         trend = units.spark(values, low=low, high=high + margin, ascii_only=self.out.ascii)
         short = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
         name = f"{device.index} {short}, {units.size(total)}"
-        if reading is None or reading.used_bytes is None:
-            return [self._text(name, "bold"), "?", trend, "", "", self._text("no answer", "red")]
-        used = units.size(reading.used_bytes)
-        return [self._text(name, "bold"), used, trend, "", "", ""]
+        cells = [self._text(name, "bold"), "?", trend, "", "", self._text("no answer", "red")]
+        if reading is not None and reading.used_bytes is not None:
+            cells[1], cells[-1] = units.size(reading.used_bytes), ""
+        return cells
 
     def _process_cells(self, process: LiveProcess) -> list[Any]:
         info, finding = process.info, process.finding
-        who = f"  {info.numbered} {info.user or ''}"
-        return [
-            self._text(who),
+        first = [
+            self._text(f"  {info.numbered} {info.user or ''}"),
             units.size(process.used_bytes),
             self._text(info.framework or "", "dim"),
-            *self._judgement(finding),
         ]
-
-    def _judgement(self, finding: Finding | None) -> list[Any]:
         if finding is None:
-            return ["", "", ""]
+            return [*first, "", "", ""]
         if finding.tier == "none":
-            return [
-                "",
-                "",
-                self._text(finding.pattern, "dim" if finding.pattern == "unknown" else "green"),
-            ]
-        style = "red-bold" if finding.tier == "alert" else "yellow-bold"
-        eta = "" if finding.eta is None else units.duration(finding.eta.mid_s)
-        level = finding.tier.upper() if finding.tier == "alert" else finding.tier
-        words = f"{level} {finding.pattern}"
-        return [units.rate(finding.rate_bytes_per_s), eta, self._text(words, style)]
+            style = "dim" if finding.pattern == "unknown" else "green"
+            return [*first, "", "", self._text(finding.pattern, style)]
+        alert = finding.tier == "alert"
+        words = f"{finding.tier.upper() if alert else finding.tier} {finding.pattern}"
+        return [
+            *first,
+            units.rate(finding.rate_bytes_per_s),
+            "" if finding.eta is None else units.duration(finding.eta.mid_s),
+            self._text(words, "red-bold" if alert else "yellow-bold"),
+        ]
 
     def _text(self, words: str, style: str = "") -> Any:
         from rich.text import Text  # noqa: PLC0415
 
-        return Text(self.out.safe(words), style=self._style(style))
-
-    @staticmethod
-    def _style(style: str) -> str:
-        return _RICH.get(style, style)
+        return Text(self.out.safe(words), style=_RICH.get(style, style))
 
 
 def _thinned(values: Sequence[int | None], count: int) -> list[float | None]:
@@ -387,7 +369,3 @@ def _thinned(values: Sequence[int | None], count: int) -> list[float | None]:
     total = len(values)
     count = min(count, total)
     return [values[total - 1 - (count - 1 - place) * total // count] for place in range(count)]
-
-
-def _pair(part: blocks.Part) -> tuple[str, str]:
-    return (part, "") if isinstance(part, str) else part

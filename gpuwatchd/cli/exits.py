@@ -8,31 +8,15 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from gpuwatchd.core.errors import (
-    BAD_INPUT,
-    FAILED,
-    FINDINGS,
-    INTERRUPTED,
-    OK,
-    PIPE_CLOSED,
-    USAGE,
-    GpuwatchdError,
-)
+from gpuwatchd.cli.verbs import COMMANDS
+from gpuwatchd.core.errors import FAILED, INTERRUPTED, OK, PIPE_CLOSED, GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BAD_INPUT", "FAILED", "FINDINGS", "INTERRUPTED", "OK", "PIPE_CLOSED", "USAGE"]
-
 NAME = "gpuwatchctl"
 PLUGIN, PLUGIN_UNKNOWN = "check", 3
 """The verb with exit codes of its own: whatever fails, a monitoring system is told UNKNOWN."""
-
-
-def _verb_of(arguments: list[str]) -> str:
-    from gpuwatchd.cli import COMMANDS  # noqa: PLC0415
-
-    return next((word for word in arguments if word in COMMANDS), "")
 
 
 def docs_reference(page: str) -> str:
@@ -61,7 +45,7 @@ def fail(
     stdout too, with ``--debug`` the traceback before them. The monitoring plug-in says it as such,
     on stdout. Without a page (a usage error: the hint is the verb's help) there is no third line.
     """
-    verb = _verb_of(arguments)
+    verb = next((word for word in arguments if word in COMMANDS), "")
     code = PLUGIN_UNKNOWN if verb == PLUGIN else code
     if "--debug" in arguments:
         import traceback  # noqa: PLC0415

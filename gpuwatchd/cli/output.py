@@ -66,15 +66,7 @@ def columns(stream: TextIO, environ: Mapping[str, str]) -> int:
 
 
 class Out(Page):
-    """A page that is written as it comes.
-
-    Parameters
-    ----------
-    flags
-        The global flags of the call.
-    stream
-        By default stdout as it is now.
-    """
+    """A page that is written as it comes, by default to stdout as it is now."""
 
     def __init__(self, flags: Globals, stream: TextIO | None = None) -> None:
         self._stream = sys.stdout if stream is None else stream

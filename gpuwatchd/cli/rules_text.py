@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 import msgspec
 
@@ -27,28 +27,22 @@ _WEEK_MIN: Final = 7 * validation.DAY_MINUTES
 _LEVELS: Final[tuple[Severity, ...]] = get_args(Severity)
 
 
-class _Part(NamedTuple):
-    """A channel and for what it is used."""
-
-    channel: str
-    key: str
-
-
-def _uses(settings: Config) -> Iterator[_Part]:
+def _uses(settings: Config) -> Iterator[tuple[str, str]]:
+    """Yield each channel and the key that puts it to use."""
     policy = settings.policy
-    yield from (_Part(name, "[policy] channels") for name in policy.channels)
-    yield from (_Part(name, "[policy] fallback") for name in policy.fallback)
-    if policy.digest != "off":
-        yield from (_Part(name, "[policy] digest-channels") for name in policy.digest_channels)
+    lists: dict[str, Sequence[str]] = {
+        "[policy] channels": policy.channels,
+        "[policy] fallback": policy.fallback,
+        "[policy] digest-channels": policy.digest_channels if policy.digest != "off" else (),
+    }
     for number, section in enumerate(settings.override, start=1):
-        yield from (
-            _Part(name, f"[[override]] {number} channels") for name in section.channels or ()
-        )
+        lists[f"[[override]] {number} channels"] = section.channels or ()
+    yield from ((name, key) for key, names in lists.items() for name in names)
 
 
 def used_channels(settings: Config) -> set[str]:
     """Return every channel that something may leave by."""
-    return {part.channel for part in _uses(settings)}
+    return {name for name, _ in _uses(settings)}
 
 
 def place_of(settings: Config, channel: str) -> str:
@@ -59,19 +53,18 @@ def place_of(settings: Config, channel: str) -> str:
     >>> place_of(Config(), "desktop"), place_of(Config(), "email")
     ('', '')
     """
-    keys = [part.key for part in _uses(settings) if part.channel == channel]
+    keys = [key for name, key in _uses(settings) if name == channel]
     return f" ({keys[0]})" if keys and keys[0] != "[policy] channels" else ""
 
 
 def problems(settings: Config) -> Iterator[str]:
     """Yield what cannot be meant: names that are none, conditions that nothing fits."""
     policy = settings.policy
-    tables = [_Part(name, "[policy] severity") for name in policy.severity]
-    tables += [_Part(name, "[policy] quiet-hours") for name in policy.quiet_hours if name != ALL]
-    for part in dict.fromkeys([*_uses(settings), *tables]):
-        if part.channel not in NOTIFIERS:
-            value = ", ".join(NOTIFIERS)
-            yield f'{part.key}: no channel is called "{part.channel}"; known: {value}'
+    tables = [(name, "[policy] severity") for name in policy.severity]
+    tables += [(name, "[policy] quiet-hours") for name in policy.quiet_hours if name != ALL]
+    for name, key in dict.fromkeys([*_uses(settings), *tables]):
+        if name not in NOTIFIERS:
+            yield f'{key}: no channel is called "{name}"; known: {", ".join(NOTIFIERS)}'
     for number, section in enumerate(settings.override, start=1):
         for key, words in (("kind", KINDS), ("pattern", PATTERNS)):
             wanted = getattr(section, key)
@@ -84,21 +77,21 @@ def problems(settings: Config) -> Iterator[str]:
 
 def notes(settings: Config) -> Iterator[str]:
     """Yield what is silenced, unreachable or without effect, one sentence each."""
-    yield from _limits(settings)
-    yield from _quiet(settings)
-    yield from _reserves(settings)
-    yield from _overrides(settings.override)
-    yield from _money(settings)
-
-
-def _limits(settings: Config) -> Iterator[str]:
-    policy = settings.policy
+    policy, used = settings.policy, used_channels(settings)
     limits = [policy.severity.get(name, "info") for name in policy.channels]
     if limits and all(limit == "critical" for limit in limits):
         yield "severity: no channel is used for warnings, only critical alerts are sent"
     for name in policy.severity:
-        if name in NOTIFIERS and name not in used_channels(settings):
+        if name in NOTIFIERS and name not in used:
             yield f"severity: {name} is not in use, so its limit has no effect"
+    yield from _quiet(settings)
+    yield from _reserves(settings)
+    yield from _overrides(settings.override)
+    cost = settings.cost
+    if cost.mode == "owned" and cost.purchase is None:
+        yield "purchase: not set, so what an owned device costs is unknown"
+    if cost.mode != "off" and cost.currency.upper() != "USD" and cost.per_usd is None:
+        yield f"per-usd: not set, so no money is shown in {cost.currency}, GPU-hours alone"
 
 
 def _minutes(ranges: Iterable[str]) -> set[int]:
@@ -186,14 +179,6 @@ def _effects(section: OverrideSection) -> set[str]:
     return {"grows" if name == "grows_to" else name for name in names}
 
 
-def _money(settings: Config) -> Iterator[str]:
-    cost = settings.cost
-    if cost.mode == "owned" and cost.purchase is None:
-        yield "purchase: not set, so what an owned device costs is unknown"
-    if cost.mode != "off" and cost.currency.upper() != "USD" and cost.per_usd is None:
-        yield f"per-usd: not set, so no money is shown in {cost.currency}, GPU-hours alone"
-
-
 # ---- what it means -------------------------------------------------------------------------------
 
 
@@ -213,11 +198,17 @@ def explain(settings: Config) -> list[str]:
         when = f"{policy.digest} at {policy.digest_at}"
         when += " (Mondays)" if policy.digest == "weekly" else ""
         texts.append(f"A summary leaves {when} by {_listed(policy.digest_channels)}.")
-    texts += _kinds(settings)
-    texts += [
-        f"Override {number} ({_who(section)}): {_what(section)}."
-        for number, section in enumerate(settings.override, start=1)
-    ]
+    texts.append("Growth that is only watched is not sent; status shows it.")
+    how = "reported" if policy.tell_hardware else "only shown"
+    texts.append(f"A GPU that is lost, hangs or must be reset is {how}.")
+    if policy.tell_held:
+        texts.append(f"Idle memory is reported where it is {_listed(policy.tell_held, 'or')}.")
+    else:
+        texts.append("Idle memory is only shown (zombies).")
+    for number, section in enumerate(settings.override, start=1):
+        conditions = _conditions(section).items()
+        who = ", ".join(f"{key} {text.mask_argv([value])[0]}" for key, value in conditions)
+        texts.append(f"Override {number} ({who or 'everything'}): {_what(section)}.")
     return texts
 
 
@@ -254,19 +245,6 @@ def _per_channel(settings: Config) -> Iterator[str]:
             yield f"{name} is {'; '.join(parts)}."
 
 
-def _kinds(settings: Config) -> Iterator[str]:
-    policy = settings.policy
-    yield "Growth that is only watched is not sent; status shows it."
-    if policy.tell_hardware:
-        yield "A GPU that is lost, hangs or must be reset is reported."
-    else:
-        yield "A GPU that is lost, hangs or must be reset is only shown."
-    if policy.tell_held:
-        yield f"Idle memory is reported where it is {_listed(policy.tell_held, 'or')}."
-    else:
-        yield "Idle memory is only shown (zombies)."
-
-
 def _listed(words: Sequence[str], last: str = "and") -> str:
     """Return words as a list in a sentence.
 
@@ -279,11 +257,6 @@ def _listed(words: Sequence[str], last: str = "and") -> str:
         return "nobody"
     *front, end = words
     return f"{', '.join(front)} {last} {end}" if front else end
-
-
-def _who(section: OverrideSection) -> str:
-    values = {key: text.mask_argv([value])[0] for key, value in _conditions(section).items()}
-    return ", ".join(f"{key} {value}" for key, value in values.items()) or "everything"
 
 
 def _what(section: OverrideSection) -> str:

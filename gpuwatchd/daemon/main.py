@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import signal
 import sys
 import threading
@@ -55,28 +54,26 @@ _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class Chores:
-    """APScheduler posts the name of a chore that is due; the main thread does it between ticks.
+    """APScheduler tells when the chores are due; the main thread does them between ticks.
 
     The history has one writer, the main thread; and after a step of the wall clock the scheduler
     sleeps until the old time is reached again, so it is built anew.
+
+    Parameters
+    ----------
+    check
+        Looks the history over: a minute after the start and weekly, in the clockwork's own
+        thread, since a large file takes seconds.
     """
 
-    def __init__(self) -> None:
-        self.due: queue.SimpleQueue[str] = queue.SimpleQueue()
+    def __init__(self, check: Callable[[], object] | None = None) -> None:
+        self.due = threading.Event()
         self._scheduler: Any = None
-        self._check: Callable[[], object] | None = None
+        self._check = check
         self._difference_s = time.time() - time.monotonic()
 
-    def start(self, check: Callable[[], object] | None = None) -> None:
-        """Start the clockwork; heavy to import, hence not before the first tick.
-
-        Parameters
-        ----------
-        check
-            Looks the history over: a minute after the start and weekly, in the clockwork's own
-            thread, since a large file takes seconds.
-        """
-        self._check = check or self._check
+    def start(self) -> None:
+        """Start the clockwork; heavy to import, hence not before the first tick."""
         from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
 
         logging.getLogger("apscheduler").setLevel(logging.WARNING)
@@ -84,16 +81,11 @@ class Chores:
             timezone="UTC",
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
         )
-        self._scheduler.add_job(
-            self.due.put, "interval", args=["chores"], seconds=_CHORES_EVERY_S, id="chores"
-        )
+        self._scheduler.add_job(self.due.set, "interval", seconds=_CHORES_EVERY_S)
         if self._check is not None:
+            first = datetime.now(UTC) + timedelta(seconds=_CHORES_EVERY_S)
             self._scheduler.add_job(
-                self._check,
-                "interval",
-                seconds=_CHECK_EVERY_S,
-                id="check",
-                next_run_time=datetime.now(UTC) + timedelta(seconds=_CHORES_EVERY_S),
+                self._check, "interval", seconds=_CHECK_EVERY_S, next_run_time=first
             )
         self._scheduler.start()
 
@@ -137,7 +129,6 @@ class Daemon:
         self._socket = os.environ.pop("NOTIFY_SOCKET", "")
         self.manager = NotifySocket(self._socket)
         self._feed_every_s = watchdog_s(os.environ) / 2
-        self.chores = Chores()
         self._code = own_process.Installed()
         readers = loaded.config.daemon.readers
         self.state_dir = private_directory(config.state_dir(), readers)
@@ -145,6 +136,7 @@ class Daemon:
         self._lock = hold_lock(self.runtime_dir)
         self.host = Host(anchor=self.state_dir / "boot.json")
         self.history = History.open(self.state_dir, self.config.store, boot_id=self.host.boot_id)
+        self.chores = Chores(self.history.check)
         self._chosen = selection.choices(self._begun.sources)
         self.pipeline = Pipeline(
             config=self.config,
@@ -189,7 +181,7 @@ class Daemon:
             self.manager.send("READY=1")
             if once:
                 return 0 if tick.state.devices else 1
-            self.chores.start(self.history.check)
+            self.chores.start()
             self._loop()
         finally:
             self._leave()
@@ -248,9 +240,8 @@ class Daemon:
         self.manager.status(text)
         self._feed()
         # Only a new process can load what was replaced, a library or ourselves; never in a loop.
-        stale = self._code.replaced() or any(
-            w.needs_restart for w in self.pipeline.workers.values()
-        )
+        workers = self.pipeline.workers.values()
+        stale = self._code.replaced() or any(worker.needs_restart for worker in workers)
         if stale and own_process.may_start_anew(self.runtime_dir):
             self._anew = self._stop = True
 
@@ -278,29 +269,24 @@ class Daemon:
             self.manager.send("WATCHDOG=1")
 
     def _alive(self) -> bool:
-        stuck = self.pipeline.answered == 0 and any(
-            worker.stuck for worker in self.pipeline.workers.values()
-        )
-        if not stuck:
+        workers = self.pipeline.workers.values()
+        if self.pipeline.answered or not any(worker.stuck for worker in workers):
             self._stuck_since_s = None
             return True
         now_s = time.monotonic()
-        if self._stuck_since_s is None:
-            self._stuck_since_s = now_s
+        self._stuck_since_s = now_s if self._stuck_since_s is None else self._stuck_since_s
         return now_s - self._stuck_since_s < MUTE_AFTER_S
 
     def _do_chores(self) -> None:
-        while True:
-            try:
-                name = self.chores.due.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                self.history.chores(time.time())
-                own_process.trim()
-            except Exception:
-                # A chore is safe to skip and to repeat; sampling is not.
-                log.exception("failed chore=%s", name)
+        if not self.chores.due.is_set():
+            return
+        self.chores.due.clear()
+        try:
+            self.history.chores(time.time())
+            own_process.trim()
+        except Exception:
+            # A chore is safe to skip and to repeat; sampling is not.
+            log.exception("failed chore=chores")
 
     def _take_over(self) -> None:
         self._reload_asked = False
@@ -369,11 +355,8 @@ def command(
       gpuwatchd --interval 1s
       gpuwatchd --source simulate --log-level debug
     """  # noqa: D301 - click reads the backspace
-    section: dict[str, Any] = {}
-    if interval is not None:
-        section["interval"] = interval
-    if log_level is not None:
-        section["log-level"] = log_level
+    given = {"interval": interval, "log-level": log_level}
+    section = {key: value for key, value in given.items() if value is not None}
     overrides: dict[str, Any] = {"daemon": section} if section else {}
     if sources:
         overrides["sources"] = {"enabled": list(sources)}

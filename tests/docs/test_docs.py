@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import exits
-from gpuwatchd.core import directories
+from gpuwatchd.core import directories, errors
 from gpuwatchd.core.config import loading
 from gpuwatchd.service import interruptible_wait, own_process
 from gpuwatchd.store import live, release_request, schema
@@ -69,8 +68,8 @@ def test_own_variables_are_described() -> None:
 
 def test_every_exit_code_is_described() -> None:
     codes = {row[0] for row in facts.EXIT_CODES}
-    ours = (exits.OK, exits.FAILED, exits.USAGE, exits.FINDINGS, exits.BAD_INPUT,
-            exits.INTERRUPTED, exits.PIPE_CLOSED)  # fmt: skip
+    ours = (errors.OK, errors.FAILED, errors.USAGE, errors.FINDINGS, errors.BAD_INPUT,
+            errors.INTERRUPTED, errors.PIPE_CLOSED)  # fmt: skip
     # 4: `service status` answers as systemctl does.
     assert codes == {str(code) for code in ours} | {"0-3", "4"}
     daemon = {row[0] for row in facts.DAEMON_CODES}

@@ -118,19 +118,8 @@ _SLACK_S = 2.0
 def every(flags: Globals, names: Sequence[str] = (), *, offline: bool = False) -> Iterator[Check]:
     """Yield what the checks answer, in order; one that breaks or hangs is itself an answer.
 
-    Parameters
-    ----------
-    flags
-        Global flags.
-    names
-        Only these: of ``CHECKS``, or what one prints, or an id; all when empty.
-    offline
-        Whether nothing may go over the network.
-
-    Raises
-    ------
-    GpuwatchdError
-        When no check has such a name.
+    ``names`` are those of ``CHECKS``, of what one prints, or ids; all checks where there is none.
+    ``offline`` keeps them from the network.
     """
     wanted: list[str] = []
     for name in names:
@@ -144,17 +133,12 @@ def every(flags: Globals, names: Sequence[str] = (), *, offline: bool = False) -
                 hint=f"known: {', '.join(CHECKS)}",
                 page="errors#unknown-name",
             )
-    yield from ask(around(flags, offline=offline), wanted)
-
-
-def around(flags: Globals, *, offline: bool = False) -> CheckContext:
-    """Return this machine and the configuration in force."""
     try:
-        loaded = flags.load_config()
+        machine = CheckContext(flags, flags.load_config(), offline=offline)
     except GpuwatchdError as error:
-        nothing = config.load(Path(os.devnull), environ={})
-        return CheckContext(flags, nothing, faulty=(error.message, error.hint), offline=offline)
-    return CheckContext(flags, loaded, offline=offline)
+        nothing, faulty = config.load(Path(os.devnull), environ={}), (error.message, error.hint)
+        machine = CheckContext(flags, nothing, faulty=faulty, offline=offline)
+    yield from ask(machine, wanted)
 
 
 def ask(machine: CheckContext, names: Sequence[str] = ()) -> Iterator[Check]:

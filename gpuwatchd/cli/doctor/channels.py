@@ -170,6 +170,9 @@ _TOKEN: Final = "web-token"  # noqa: S105 - the name of its file
 _RENEW: Final = "gpuwatchctl web --new-token --token"
 _ELSEWHERE: Final = "gpuwatchctl web --port 0 takes a free one; [web] listen names another"
 _LISTENS: Final = "0A"
+_TUNNEL: Final = (
+    '[web] listen = "127.0.0.1:9753", and ssh -t -L 9753:127.0.0.1:9753 HOST gpuwatchctl web'
+)
 
 
 def live_page(around: CheckContext) -> Iterator[Check]:
@@ -178,32 +181,25 @@ def live_page(around: CheckContext) -> Iterator[Check]:
         return
     section = around.settings.web
     used = section != config.WebSection() or os.path.lexists(_token_file(section))
-    for one in _checks(around, section):
+    for one in _page_checks(around, section):
         if one.level == "ok" or used:
             yield one
         else:  # on a shared server the usual port is another user's: no fault of who has no page
             yield ok(f"{one.text}; {one.hint}")
 
 
-def _checks(around: CheckContext, section: config.WebSection) -> list[Check]:
+def _page_checks(around: CheckContext, section: config.WebSection) -> list[Check]:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         words = f"gpuwatchctl web needs {' and '.join(missing)}, not installed"
         return [warning("web-extra", words, extras.install("web"))]
     address = listening.parse(section.listen, remote=section.remote)
-    asked = _reached(address), _place(around, address), _token(section)
+    asked = [_place(around, address), _token(section)]
+    if not address.loopback:
+        words = f"[web] remote: whoever reads the traffic of {address.hosts[0]} has the token"
+        asked.insert(0, warning("web-remote", words, _TUNNEL))
     where = text.clean(section.listen, limit=200)
     return [one for one in asked if one] or [ok(f"gpuwatchctl web may have {where}")]
-
-
-def _reached(address: listening.Address) -> Check | None:
-    if address.loopback:
-        return None
-    return warning(
-        "web-remote",
-        f"[web] remote: whoever reads the traffic of {address.hosts[0]} has the token",
-        '[web] listen = "127.0.0.1:9753", and ssh -t -L 9753:127.0.0.1:9753 HOST gpuwatchctl web',
-    )
 
 
 # ---- the address

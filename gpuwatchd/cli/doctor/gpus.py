@@ -141,12 +141,7 @@ _RUN_WITH = "docker run --gpus all ... (podman: --device nvidia.com/gpu=all)"
 def explain(around: CheckContext, *, works: bool) -> Iterator[Check]:
     """Yield what the driver is, and where it does not work why.
 
-    Parameters
-    ----------
-    around
-        The machine.
-    works
-        Whether NVIDIA's library answers; then nothing is wrong whatever the files look like.
+    Where NVIDIA's library ``works``, nothing is wrong whatever the files look like.
     """
     root = around.root
     cards = _cards(root)
@@ -227,18 +222,13 @@ def _cards(root: Path) -> list[str]:
 
 def _module(root: Path) -> str:
     """Return the version of the kernel module that is loaded; "" when none is."""
-    text = read_text(root / "sys/module/nvidia/version")
-    if not text:
-        match = _VERSION.search(read_text(root / "proc/driver/nvidia/version"))
-        text = match[0] if match else ""
-    return text
+    match = _VERSION.search(read_text(root / "proc/driver/nvidia/version"))
+    return read_text(root / "sys/module/nvidia/version") or (match[0] if match else "")
 
 
 def _version(library: Path | None) -> str:
     """Return the version in the real name of the library; "" where it has none."""
-    if library is None:
-        return ""
-    match = _VERSION.search(os.path.basename(os.path.realpath(library)))  # noqa: PTH119
+    match = _VERSION.search(library.resolve().name) if library is not None else None
     return match[0] if match else ""
 
 
@@ -306,8 +296,6 @@ def _group(node: Path) -> str:
 def processes(root: Path) -> Iterator[Check]:
     """Yield how much of other people's processes can be read."""
     hiding = hidden(root)
-    if hiding is None:
-        return
     if hiding:
         yield warning(
             "processes-hidden",
@@ -315,13 +303,9 @@ def processes(root: Path) -> Iterator[Check]:
             "ask for the group that /proc names (gid=), or run the daemon as root",
             name="processes",
         )
-    elif os.geteuid() == 0:
-        yield ok("all can be read", name="processes")
-    else:
-        yield ok(
-            "others' are named; their libraries cannot be read: their frameworks are guesses",
-            name="processes",
-        )
+    elif hiding is not None:
+        words = "others' are named; their libraries cannot be read: their frameworks are guesses"
+        yield ok("all can be read" if os.geteuid() == 0 else words, name="processes")
 
 
 def hidden(root: Path) -> bool | None:
@@ -347,27 +331,23 @@ def hidden(root: Path) -> bool | None:
 
 def container(root: Path) -> Iterator[Check]:
     """Yield whether the driver's pids are not ours."""
-    if not (root / "proc/self").exists():
-        return
-    if inside_container(root / "proc", root):
+    if (root / "proc/self").exists() and inside_container(root / "proc", root):
         yield ok(_INSIDE, name="container")
 
 
 def device_state(item: LiveDevice, *, now_s: float) -> Iterator[Check]:
     """Yield what keeps the daemon from reading a device, and why its processes are unknown."""
-    label = item.device.label
+    label, reading = item.device.label, item.reading
     parts = device_facts.state(item, now_s=now_s)
-    reading = item.reading
+    unknown = device_facts.processes(item)
     if parts:
         texts = [part if isinstance(part, str) else part[0] for part in parts[:2]]
-        calm = reading is not None and reading.state in {"asleep", "released"}
         sentence = "; ".join(text for text in texts if text)
-        if calm:
+        if reading is not None and reading.state in {"asleep", "released"}:
             yield ok(sentence, name=label)
         else:
             yield warning("gpu-unread", sentence, device_facts.remedy(reading), name=label)
-    unknown = device_facts.processes(item)
-    if unknown and not parts:
+    elif unknown:
         yield warning("gpu-unread", unknown, "compare with what nvidia-smi lists", name=label)
 
 

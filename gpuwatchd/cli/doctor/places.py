@@ -132,8 +132,7 @@ def _opened(directory: Path, existing: Path, variable: str) -> str:
 
 
 def _writable(directory: Path) -> str:
-    point, _ = _mount(directory)
-    where = shlex.quote(point or str(directory))
+    where = shlex.quote(_mount(directory)[0] or str(directory))
     return f"sudo mount -o remount,rw {where}, or another GPUWATCHD_STATE_DIR"
 
 
@@ -143,14 +142,12 @@ def _refused(directory: Path) -> tuple[str, str, str] | None:
         return None
     try:
         handle = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(handle, b"\0" * _TRIED_BYTES)
+        finally:
+            os.close(handle)
     except OSError as error:
         return _access_problem(error, directory)
-    try:
-        os.write(handle, b"\0" * _TRIED_BYTES)
-    except OSError as error:
-        return _access_problem(error, directory)
-    finally:
-        os.close(handle)
     return None
 
 
@@ -256,8 +253,8 @@ def history(_: CheckContext) -> Iterator[Check]:
         yield failed("history-unreadable", error.message, hint)
         return
     except PermissionError:
-        hint = "gpuwatchctl doctor disk"
-        yield failed("history-unreadable", f"you may not read {directory}", hint)
+        words = f"you may not read {directory}"
+        yield failed("history-unreadable", words, "gpuwatchctl doctor disk")
         return
     amount = units.size(file.stat().st_size)
     yield ok(f"{file}: {amount}, {count} GPU" + ("" if count == 1 else "s"))

@@ -42,32 +42,22 @@ _MANUAL = "share/man/man1/gpuwatchctl.1"
 
 def check(around: CheckContext) -> Iterator[Check]:
     """Yield what is wrong with the program itself."""
-    yield _python()
-    if sqlite3.sqlite_version_info < SQLITE_NEEDED:
-        yield failed(
-            "sqlite-old",
-            f"SQLite {sqlite3.sqlite_version} is too old; 3.37 is needed",
-            "use a newer Python build",
-            name="sqlite",
-        )
+    version = platform.python_version()
+    words = f"gpuwatchd {__version__}, Python {version}, {platform.system()} {platform.release()}"
+    if (3, 11) <= sys.version_info[:2] <= (3, 13):
+        yield ok(words, name="python")
     else:
-        yield ok(f"SQLite {sqlite3.sqlite_version}", name="sqlite")
+        words, hint = f"{words}: not a tested Python", "use Python 3.11, 3.12 or 3.13"
+        yield warning("python-untested", words, hint, name="python")
+    words = f"SQLite {sqlite3.sqlite_version}"
+    if sqlite3.sqlite_version_info >= SQLITE_NEEDED:
+        yield ok(words, name="sqlite")
+    else:
+        words, hint = f"{words} is too old; 3.37 is needed", "use a newer Python build"
+        yield failed("sqlite-old", words, hint, name="sqlite")
     yield _terminal(around)
     yield _extras()
     yield _brought(around)
-
-
-def _python() -> Check:
-    version = platform.python_version()
-    words = f"gpuwatchd {__version__}, Python {version}, {platform.system()} {platform.release()}"
-    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
-        return warning(
-            "python-untested",
-            f"{words}: not a tested Python",
-            "use Python 3.11, 3.12 or 3.13",
-            name="python",
-        )
-    return ok(words, name="python")
 
 
 def _terminal(around: CheckContext) -> Check:
@@ -142,53 +132,31 @@ def disciplined() -> bool | None:
 
 def clock(around: CheckContext) -> Iterator[Check]:
     """Yield what is wrong with the clock."""
-    checks = [*_synchronised(around), *_zone(around), *_ahead(around)]
-    yield from checks
-    if not checks:
-        offset = time.strftime("%Z")
-        yield ok(f"{units.clock(time.time())} {offset}")
+    now = f"{units.clock(time.time())} {time.strftime('%Z')}"
+    yield from [*_clock_faults(around)] or [ok(now)]
 
 
-def _synchronised(around: CheckContext) -> Iterator[Check]:
+def _clock_faults(around: CheckContext) -> Iterator[Check]:
     # In a container the host's services keep the clock, and their files are not seen.
-    if not around.with_systemd or (around.root / "run/systemd/container").exists():
-        return
-    if (around.root / _SYNCHRONIZED).exists() or disciplined() is not False:
-        return
-    yield warning(
-        "clock-unsynchronised",
-        "the clock is not synchronised: times of alerts and of other machines' logs drift apart",
-        "sudo timedatectl set-ntp true (or install chrony)",
-    )
-
-
-def _zone(around: CheckContext) -> Iterator[Check]:
+    kept = around.with_systemd and not (around.root / "run/systemd/container").exists()
+    if kept and not (around.root / _SYNCHRONIZED).exists() and disciplined() is False:
+        yield warning(
+            "clock-unsynchronised",
+            "the clock is not synchronised: times of alerts and of other machines' logs drift "
+            "apart",
+            "sudo timedatectl set-ntp true (or install chrony)",
+        )
     zone = around.environ.get("TZ", "").lstrip(":")
     database = around.root / "usr/share/zoneinfo"
-    if "/" not in zone or zone.startswith("/") or not database.is_dir():
+    named = "/" in zone and not zone.startswith("/") and database.is_dir()
+    if named and not (database / zone).exists():
+        words = f"the time zone TZ={zone} is not known here: UTC is shown"
+        yield warning("clock-zone", words, "timedatectl list-timezones")
+    # A source with a clock of its own (a recording, a simulation) may be ahead already.
+    if {word.partition(":")[0] for word in around.settings.sources.enabled} & _OWN_CLOCK:
         return
-    if not (database / zone).exists():
-        yield warning(
-            "clock-zone",
-            f"the time zone TZ={zone} is not known here: UTC is shown",
-            "timedatectl list-timezones",
-        )
-
-
-def _ahead(around: CheckContext) -> Iterator[Check]:
-    """Yield when what is recorded lies in the future: the clock was set back.
-
-    A source with a clock of its own (a recording, a simulation) may be there already.
-    """
-    kinds = {word.partition(":")[0] for word in around.settings.sources.enabled}
-    if kinds & _OWN_CLOCK:
-        return
-    now_s = time.time()
-    latest_s = 0.0
-    state, _ = around.state
-    if state is not None:
-        latest_s = state.taken_at_s
-    latest_s = max(latest_s, _recorded_s(now_s))
+    state, now_s = around.state[0], time.time()
+    latest_s = max(0.0 if state is None else state.taken_at_s, _recorded_s(now_s))
     if latest_s > now_s + _AHEAD_S:
         ahead = units.duration(latest_s - now_s)
         yield warning(
@@ -228,13 +196,10 @@ def configuration(around: CheckContext) -> Iterator[Check]:
         message, hint = around.faulty
         yield failed("config-error", message, hint or "gpuwatchctl config validate")
         return
-    checks = [*_sources(around)]
-    yield from checks
     files = around.loaded.files
-    if not checks:
-        names = ", ".join(map(str, files)) or "no file; the defaults"
-        over = "; the second wins key by key" if len(files) > 1 else ""
-        yield ok(f"{names}{over}")
+    names = ", ".join(map(str, files)) or "no file; the defaults"
+    over = "; the second wins key by key" if len(files) > 1 else ""
+    yield from [*_sources(around)] or [ok(f"{names}{over}")]
 
 
 def _sources(around: CheckContext) -> Iterator[Check]:
@@ -270,11 +235,9 @@ def _sources(around: CheckContext) -> Iterator[Check]:
 
 def _tells(content: str) -> bool:
     """Say whether a line holds what looks like a secret: masking it would change it."""
-    for line in content.splitlines():
-        words = line.partition("#")[0].strip()
-        if any(mark in words for mark in _SECRET) and text.mask_argv([words])[0] != words:
-            return True
-    return False
+    lines = [line.partition("#")[0].strip() for line in content.splitlines()]
+    told = [line for line in lines if any(mark in line for mark in _SECRET)]
+    return any(text.mask_argv([line])[0] != line for line in told)
 
 
 # Is it known what the GPUs cost.

@@ -76,10 +76,8 @@ def check(around: CheckContext) -> Iterator[Check]:
 
 def instances(around: CheckContext) -> Iterator[Check]:
     """Yield a second daemon, a second service, and programs that hide others."""
-    checks = [*_two_daemons(around), *_two_services(around), *_programs(around)]
-    yield from checks
-    if not checks:
-        yield ok("one installation, and no second daemon")
+    found = [*_two_daemons(around), *_two_services(around), *_programs(around)]
+    yield from found or [ok("one installation, and no second daemon")]
 
 
 def _two_daemons(around: CheckContext) -> Iterator[Check]:
@@ -125,11 +123,10 @@ def _two_services(around: CheckContext) -> Iterator[Check]:
     home = Path(around.environ.get("HOME") or "/nonexistent")
     folder = home / ".config/systemd/user"
     agents = home / "Library/LaunchAgents"
-    own = (folder / "default.target.wants/gpuwatchd.service").is_symlink() or any(
-        agents.glob("*gpuwatchd*.plist")
-    )
+    plists = [*agents.glob("*gpuwatchd*.plist")]
+    own = (folder / "default.target.wants/gpuwatchd.service").is_symlink() or bool(plists)
     brewed = [folder / "homebrew.gpuwatchd.service", agents / "homebrew.mxcl.gpuwatchd.plist"]
-    if own and any(path.exists() for path in brewed) and not _only(agents, brewed[1]):
+    if own and any(path.exists() for path in brewed) and plists != [brewed[1]]:
         yield warning(
             "instance-homebrew",
             "Homebrew's service and one of your own are both installed",
@@ -141,10 +138,6 @@ def _two_services(around: CheckContext) -> Iterator[Check]:
             "this machine's own service and one of yours are both enabled: the GPUs are read twice",
             "gpuwatchctl service uninstall (you can read the history of the machine's)",
         )
-
-
-def _only(folder: Path, file: Path) -> bool:
-    return [*folder.glob("*gpuwatchd*.plist")] == [file]
 
 
 def _programs(around: CheckContext) -> Iterator[Check]:

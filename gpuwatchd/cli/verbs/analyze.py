@@ -12,7 +12,7 @@ import click
 
 from gpuwatchd.cli import exits, options, output, parallel
 from gpuwatchd.core import text, units
-from gpuwatchd.core.errors import GpuwatchdError, LogFormatError
+from gpuwatchd.core.errors import BAD_INPUT, FINDINGS, GpuwatchdError, LogFormatError
 from gpuwatchd.view.answers import envelope
 from gpuwatchd.view.answers.history import Analyze, log_read
 from gpuwatchd.view.text import log_text
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     Drawn = dict[str, Picture]
     Analyzed = tuple[LogFile, list[SubjectResult], Drawn]
 
-FINDINGS, BAD_INPUT = 3, 5
 _PARALLEL_FROM_BYTES = 2 * 1024**2
 _READ_SHARE = 0.4
 _LEAST_TOTAL_BYTES = 16 * 1024**2
@@ -104,19 +103,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     if not files:
         raise LogFormatError(logs[0], None, "no file in this directory", hint="name a log file")
     config = flags.load_config().config
+    found = _work(files, wishes, config, quiet=flags.quiet or flags.json, drawn=page is not None)
     answers = [
-        (
-            log,
-            [
-                subject_result
-                for subject_result in subject_results
-                if flags.wants(subject_result.device)
-            ],
-            pictures,
-        )
-        for log, subject_results, pictures in _work(
-            files, wishes, config, quiet=flags.quiet or flags.json, drawn=page is not None
-        )
+        (log, [result for result in results if flags.wants(result.device)], pictures)
+        for log, results, pictures in found
     ]
     results = [(log, subject_results) for log, subject_results, _ in answers]
     if flags.gpu and not any(subject_results for _, subject_results in results):
@@ -305,14 +295,7 @@ def _exit_code(
     if fail_on == "never":
         return 0
     floor = _FAIL_RANK[fail_on]
-    worst = max(
-        (
-            _severity(subject_result)
-            for _, subject_results in results
-            for subject_result in subject_results
-        ),
-        default=-1,
-    )
+    worst = max((_severity(one) for _, subjects in results for one in subjects), default=-1)
     return FINDINGS if worst >= floor else 0
 
 

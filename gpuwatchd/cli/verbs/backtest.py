@@ -181,10 +181,9 @@ def _show(
             f"{samples:,} points",
         ]
     )
-    cases = sorted(
-        (case for report in device_reports for case in report.played[0].cases), key=_begun_of
-    )
+    cases = (case for report in device_reports for case in report.played[0].cases)
     shown = [case for case in cases if show_all or case.alert_at_s is not None]
+    shown.sort(key=_begun_of)
     for case in shown[-_SHOWN:]:
         _show_case(out, case)
     if len(shown) > _SHOWN:
@@ -194,7 +193,15 @@ def _show(
     out.line("")
     out.table(
         ["settings", "alerts", "came true", "harmless", "not known", "deaths missed", "lead"],
-        (_row(tally) for tally in tallies),
+        (
+            [
+                tally.trial,
+                *map(str, (tally.alerts, tally.true, tally.false, tally.unknown)),
+                f"{tally.missed} of {tally.deaths}",
+                "-" if tally.lead_s is None else units.duration(tally.lead_s),
+            ]
+            for tally in tallies
+        ),
         right=frozenset({1, 2, 3, 4, 5, 6}),
     )
 
@@ -263,15 +270,3 @@ def _summary(out: output.Out, tally: Tally) -> None:
         parts.append(f"the 90 % band held in {tally.held} of {tally.foretold}{stopped}")
     for part in parts:
         out.line(part)
-
-
-def _row(tally: Tally) -> list[str]:
-    return [
-        tally.trial,
-        str(tally.alerts),
-        str(tally.true),
-        str(tally.false),
-        str(tally.unknown),
-        f"{tally.missed} of {tally.deaths}",
-        "-" if tally.lead_s is None else units.duration(tally.lead_s),
-    ]

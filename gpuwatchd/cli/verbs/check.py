@@ -12,8 +12,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from gpuwatchd import alerts
-from gpuwatchd.cli import monitoring_plugin, options, output
-from gpuwatchd.cli.monitoring_plugin import CRITICAL, OK, WARNING, Answer, Perf, Range
+from gpuwatchd.cli import options, output
+from gpuwatchd.cli.monitoring_plugin import (
+    CRITICAL,
+    OK,
+    STATES,
+    UNKNOWN,
+    WARNING,
+    Answer,
+    Perf,
+    Range,
+    judge,
+    parse,
+    render,
+    safe,
+    worst,
+)
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import outdated_s
@@ -121,9 +135,9 @@ def leak(case: Case) -> Answer:
     firing = [alert for alert in case.alerts if alert.state == "firing" and alert.kind != "held"]
     firing.sort(key=lambda one: (-_SEVERITY[one.severity], _soon(one, case.now_s)))
     if case.warn is None and case.crit is None:
-        state = monitoring_plugin.worst(_SEVERITY[alert.severity] for alert in firing)
+        state = worst(_SEVERITY[alert.severity] for alert in firing)
     else:
-        state = monitoring_plugin.judge(float(len(firing)), case.warn, case.crit)
+        state = judge(float(len(firing)), case.warn, case.crit)
     perf = Perf("findings", float(len(firing)), "", case.warn or _SOME, case.crit, 0)
     lines = [f"{alert.severity}: {_words(alert, case.now_s)}" for alert in firing]
     watched = [alert for alert in case.alerts if alert.state == "watch"]
@@ -161,12 +175,12 @@ def eta(case: Case, *, watched_too: bool = True) -> Answer:
         perf.append(Perf(f"{label_of(item.device)}_eta", left, "s", warn, crit, 0))
         if left is None:
             continue
-        state = OK if mark is Mark.SILENCED else monitoring_plugin.judge(left, warn, crit)
+        state = OK if mark is Mark.SILENCED else judge(left, warn, crit)
         if mark is not Mark.NONE:
             state = min(state, WARNING if watched_too else OK)
         told.append((state, left, f"{item.device.label} full in {units.duration(left)}{mark}"))
     told.sort(key=lambda one: (-one[0], one[1]))
-    state = monitoring_plugin.worst(one[0] for one in told)
+    state = worst(one[0] for one in told)
     head = told[0][2] if told else f"no growth on {_count(len(case.devices), 'GPU')}"
     return Answer(state, head, tuple(perf), tuple(one[2] for one in told))
 
@@ -214,7 +228,7 @@ def used(case: Case) -> Answer:
         share = None
         if amount.value is not None and amount.high:
             share = 100.0 * amount.value / amount.high
-            state = monitoring_plugin.judge(share, case.warn, case.crit)
+            state = judge(share, case.warn, case.crit)
             of = f"{units.size(amount.value)} of {units.size(amount.high)}"
             told.append((state, share, f"{item.device.label} {share:.0f} % used ({of})"))
         else:
@@ -222,9 +236,7 @@ def used(case: Case) -> Answer:
         name = f"{label_of(item.device)}_used_pct"
         perf += (amount, Perf(name, share, "%", case.warn, case.crit, 0, 100))
     told.sort(reverse=True)
-    state = monitoring_plugin.worst(
-        [*(one[0] for one in told), *(monitoring_plugin.UNKNOWN for _ in unread)]
-    )
+    state = worst([*(one[0] for one in told), *(UNKNOWN for _ in unread)])
     lines = [*(one[2] for one in told), *unread]
     return Answer(state, lines[0] if lines else "no GPU", tuple(perf), tuple(lines))
 
@@ -249,35 +261,34 @@ def idle_memory(case: Case) -> Answer:
         Perf("zombies", number, "", warn, case.crit, 0),
         Perf("zombies_held", total, "B", low=0),
     )
-    return Answer(monitoring_plugin.judge(number, warn, case.crit), head, perf, tuple(lines))
+    return Answer(judge(number, warn, case.crit), head, perf, tuple(lines))
 
 
 def daemon(case: Case) -> Answer:
     """Check the daemon that runs: its last sample, its GPUs, whether what it tells arrives."""
     age_s = max(0.0, case.now_s - case.state.taken_at_s)
-    state = monitoring_plugin.judge(age_s, case.warn, case.crit)
-    lines: list[str] = []
-    bad = [alert for alert in case.alerts if alert.kind == "gpu" and alert.state == "firing"]
-    for alert in bad:
-        state = monitoring_plugin.worst([state, _SEVERITY[alert.severity]])
-        lines.append(f"{alert.severity}: {_words(alert, case.now_s)}")
-    for item in case.devices:
-        if item.reading is None:
-            state = monitoring_plugin.worst([state, WARNING])
-            lines.append(f"{item.device.label} cannot be read")
+    found: list[tuple[int, str]] = [
+        (_SEVERITY[alert.severity], f"{alert.severity}: {_words(alert, case.now_s)}")
+        for alert in case.alerts
+        if alert.kind == "gpu" and alert.state == "firing"
+    ]
+    found += [
+        (WARNING, f"{item.device.label} cannot be read")
+        for item in case.devices
+        if item.reading is None
+    ]
     for channel in case.state.channels:
         if channel.ok is False:
-            state = monitoring_plugin.worst([state, WARNING])
             why = f": {channel.why}" if channel.why else ""
-            lines.append(f"channel {channel.name} does not deliver{why}")
+            found.append((WARNING, f"channel {channel.name} does not deliver{why}"))
     if case.state.untold:
-        state = monitoring_plugin.worst([state, WARNING])
-        lines.append(f"{_count(len(case.state.untold), 'alert')} not delivered")
+        found.append((WARNING, f"{_count(len(case.state.untold), 'alert')} not delivered"))
+    state = worst([judge(age_s, case.warn, case.crit), *(state for state, _ in found)])
+    lines = [line for _, line in found]
     # What keeps a channel from delivering is a problem of the daemon too: once is enough.
     lines += [problem for problem in case.state.problems if problem not in lines]
     head = f"daemon {case.state.version} (pid {case.state.pid}), last sample {age_s:.0f} s ago"
-    if lines:
-        head = f"{lines[0]}; {head}" if state != OK else head
+    head = f"{lines[0]}; {head}" if lines and state != OK else head
     age = Perf("sample_age", age_s, "s", case.warn, case.crit, 0)
     return Answer(state, head, (age,), tuple(lines))
 
@@ -289,7 +300,7 @@ def all_of_it(case: Case) -> Answer:
     """
     by_itself = case._replace(warn=None, crit=None)
     parts = [leak(by_itself), eta(case, watched_too=False), daemon(by_itself)]
-    state = monitoring_plugin.worst(part.state for part in parts)
+    state = worst(part.state for part in parts)
     # An alert says who and how fast; of the time alone it need not be said again.
     lines = list(dict.fromkeys(line for part in parts for line in part.more))
     answer = parts[0] if parts[0].state != OK else parts[1]
@@ -301,42 +312,6 @@ def all_of_it(case: Case) -> Answer:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def case_of(
-    state: LiveState,
-    *,
-    wants: Callable[[Device], bool],
-    quiet: Callable[[Alert], bool],
-    warn: Range | None = None,
-    crit: Range | None = None,
-) -> Case:
-    """Return what there is to check.
-
-    Parameters
-    ----------
-    wants
-        Lets a device through.
-    quiet
-        Says whether nobody is told of an alert now, on a person's word.
-    """
-    devices = tuple(item for item in state.devices if wants(item.device))
-    uids = {item.device.uid for item in devices}
-    # Where all are wanted, so is what is known of one that is not there any more.
-    every = len(devices) == len(state.devices)
-    alerts = [alert for alert in state.alerts if every or alert.subject.device_uid in uids]
-    return Case(
-        state=state,
-        devices=devices,
-        alerts=tuple(alert for alert in alerts if not quiet(alert)),
-        silenced=tuple(alert for alert in alerts if quiet(alert)),
-        holdings=tuple(
-            holding for holding in state.holdings if every or holding.device_uid in uids
-        ),
-        now_s=time.time(),
-        warn=warn,
-        crit=crit,
-    )
 
 
 MODES: Final[dict[str, Callable[[Case], Answer]]] = {
@@ -370,10 +345,8 @@ def _end(words: str, mode: str) -> float:
 
 
 def _range(words: str | None, flag: str, mode: str) -> Range | None:
-    if words is None:
-        return None
     try:
-        return monitoring_plugin.parse(words, lambda end: _end(end, mode))
+        return None if words is None else parse(words, lambda end: _end(end, mode))
     except ValueError as error:
         raise click.BadParameter(
             f"{words!r} is not a range ({error}); write for example 4h: or 90 or @10:20",
@@ -413,13 +386,11 @@ def command(warn: str | None, crit: str | None, timeout_s: float, mode: str) -> 
         with _deadline(timeout_s):
             answer = _checked(flags, mode, *ranges)
     except _Late:
-        answer = monitoring_plugin.Answer(
-            monitoring_plugin.UNKNOWN, f"no answer within {timeout_s:g} s"
-        )
+        answer = Answer(UNKNOWN, f"no answer within {timeout_s:g} s")
     if flags.json:
         output.emit_answer(Check, _data(answer, mode), source="state-file")
     else:
-        click.echo(monitoring_plugin.render(answer))
+        click.echo(render(answer))
     return answer.state
 
 
@@ -440,33 +411,18 @@ def _deadline(timeout_s: float) -> Iterator[None]:
 
 
 def _checked(flags: Globals, mode: str, warn: Range | None, crit: Range | None) -> Answer:
-    """Check one mode.
-
-    Raises
-    ------
-    GpuwatchdError
-        When no GPU is what ``--gpu`` names, or the configuration that was named is wrong.
-    """
+    """Check one mode; GpuwatchdError where ``--gpu`` names none, or ``--config`` a wrong one."""
     if flags.config is not None:
         flags.load_config()
     try:
         state = _state()
     except _Absent as absent:
-        sure = monitoring_plugin.CRITICAL if mode == "daemon" else monitoring_plugin.UNKNOWN
-        return monitoring_plugin.Answer(
-            sure, str(absent), more=("hint: gpuwatchctl service status",)
-        )
+        sure = CRITICAL if mode == "daemon" else UNKNOWN
+        return Answer(sure, str(absent), more=("hint: gpuwatchctl service status",))
     except PermissionError as error:
-        return monitoring_plugin.Answer(
-            monitoring_plugin.UNKNOWN,
-            f"{error.filename}: you may not read it",
-            more=("hint: run this check as the user of the daemon",),
-        )
-
-    def quiet(alert: Alert) -> bool:
-        return alerts.silenced(alert, state.silences, time.time()) is not None
-
-    case = case_of(state, wants=flags.wants, quiet=quiet, warn=warn, crit=crit)
+        hint = "hint: run this check as the user of the daemon"
+        return Answer(UNKNOWN, f"{error.filename}: you may not read it", more=(hint,))
+    case = _case(flags, state, warn, crit)
     if not case.devices and mode != "daemon":
         if flags.gpu and state.devices:
             raise GpuwatchdError(
@@ -475,26 +431,39 @@ def _checked(flags: Globals, mode: str, warn: Range | None, crit: Range | None) 
                 page="errors#no-such-gpu",
             )
         reasons = "; ".join(state.problems) or "no source has one"
-        return monitoring_plugin.Answer(monitoring_plugin.UNKNOWN, f"no GPU is watched: {reasons}")
+        return Answer(UNKNOWN, f"no GPU is watched: {reasons}")
     return MODES[mode](case)
 
 
-def _state() -> LiveState:
-    """Return the live state of a daemon that runs.
+def _case(flags: Globals, state: LiveState, warn: Range | None, crit: Range | None) -> Case:
+    devices = tuple(item for item in state.devices if flags.wants(item.device))
+    uids = {item.device.uid for item in devices}
+    # Where all are wanted, so is what is known of one that is not there any more.
+    every = len(devices) == len(state.devices)
+    now_s = time.time()
+    told: dict[bool, list[Alert]] = {True: [], False: []}
+    for alert in state.alerts:
+        if every or alert.subject.device_uid in uids:
+            told[alerts.silenced(alert, state.silences, now_s) is None].append(alert)
+    return Case(
+        state=state,
+        devices=devices,
+        alerts=tuple(told[True]),
+        silenced=tuple(told[False]),
+        holdings=tuple(one for one in state.holdings if every or one.device_uid in uids),
+        now_s=now_s,
+        warn=warn,
+        crit=crit,
+    )
 
-    Raises
-    ------
-    _Absent
-        When there is none, or it is old.
-    PermissionError
-        When it belongs to somebody else.
-    """
+
+def _state() -> LiveState:
+    """Return the live state of a daemon that runs; _Absent where there is none, or it is old."""
     file = state_location.runtime_dir() / live.FILE_NAME
     if (refused := state_location.access_error()) is not None:
         raise _Absent(refused[1])
     try:
-        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK)):
-            pass
+        os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
     except PermissionError:
         raise
     except OSError as error:
@@ -513,10 +482,10 @@ def _state() -> LiveState:
 def _data(answer: Answer, mode: Any) -> PluginData:
     return PluginData(
         mode=mode,
-        state=monitoring_plugin.STATES[answer.state],
+        state=STATES[answer.state],
         exit_code=answer.state,
-        text=monitoring_plugin.safe(answer.line),
-        details=tuple(map(monitoring_plugin.safe, answer.more)),
+        text=safe(answer.line),
+        details=tuple(map(safe, answer.more)),
         perfdata=tuple(
             fill(
                 Performance,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from operator import attrgetter
 from pathlib import Path
 
 import click
@@ -22,14 +23,12 @@ from gpuwatchd.view.answers.program import (
     Written,
 )
 
+_ORIGINS = {"environment": "environment variable"}
+
 
 @click.group("config", epilog=options.examples("config init", "config print --origin"))
 def command() -> None:
     """Show, write and check the configuration."""
-
-
-def _origin(origin: str) -> str:
-    return {"environment": "environment variable"}.get(origin, origin)
 
 
 @command.command("path", epilog=options.examples("config path", "config path --json"))
@@ -63,7 +62,7 @@ def show(origin: bool) -> int:  # noqa: FBT001
     rows = [
         (
             key,
-            config_text.masked(config_text.value_at(loaded.config, key)),
+            config_text.masked(attrgetter(key.replace("-", "_"))(loaded.config)),
             default,
             loaded.origin[key],
         )
@@ -95,12 +94,12 @@ def show(origin: bool) -> int:  # noqa: FBT001
         line = (
             f"{name} = {config_text.toml(value)}" if value is not None else f"# {name} is not set"
         )
-        out.line(line, (f"  # {_origin(source)}", "dim") if origin else "")
-    for override_section in loaded.config.override:
-        source = f"  # {_origin(loaded.origin['override'])}" if origin else ""
+        out.line(line, (f"  # {_ORIGINS.get(source, source)}", "dim") if origin else "")
+    source = loaded.origin.get("override", "")
+    for section_of in loaded.config.override:
         out.line("")
-        out.line("[[override]]", (source, "dim"))
-        for line in config_text.toml(config_text.masked(override_section)).splitlines():
+        out.line("[[override]]", (f"  # {_ORIGINS.get(source, source)}", "dim") if origin else "")
+        for line in config_text.toml(config_text.masked(section_of)).splitlines():
             out.line(line)
     _warn(loaded.warnings)
     return 0

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from gpuwatchd.cli import options
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.demo_screen import Event, Show
     from gpuwatchd.collect.simulate import Planted, SimulateSource
-    from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Delivery, Message
     from gpuwatchd.notify.dispatcher import MessageDispatcher
     from gpuwatchd.pipeline import Pipeline, Tick
@@ -151,11 +151,20 @@ def _show(*, plain: bool, length_s: float, speed: float) -> Show:
 def _assemble(
     source: SimulateSource, folder: Path, popups: Popups | None, stack: contextlib.ExitStack
 ) -> Pipeline:
-    """Put the real parts together, with the world's clock."""
+    """Put the real parts together, with the world's clock.
+
+    Settings are the defaults, or what ``--config`` names; the usual files are left out. A demo is
+    the same everywhere, and reaches nobody but the one who started it.
+    """
+    from gpuwatchd.core import config  # noqa: PLC0415
     from gpuwatchd.pipeline import Pipeline  # noqa: PLC0415
     from gpuwatchd.store.writer import History  # noqa: PLC0415
 
-    settings = _config(pops_up=popups is not None)
+    flags = options.current()
+    settings = flags.load_config().config if flags.config is not None else config.Config()
+    channels = () if popups is None else ("desktop",)
+    policy = msgspec.structs.replace(settings.policy, channels=channels)
+    settings = msgspec.structs.replace(settings, policy=policy)
     history = History.open(folder / "history", settings.store, clock=lambda: source.now_s)
     stack.callback(history.close)
     runtime = folder / "run"
@@ -173,21 +182,6 @@ def _assemble(
     return pipeline
 
 
-def _config(*, pops_up: bool) -> Config:
-    """Return the defaults, or what ``--config`` names; the usual files are left out.
-
-    A demo is the same everywhere, and reaches nobody but the one who started it.
-    """
-    import msgspec  # noqa: PLC0415
-
-    from gpuwatchd.core import config  # noqa: PLC0415
-
-    flags = options.current()
-    settings = flags.load_config().config if flags.config is not None else config.Config()
-    policy = msgspec.structs.replace(settings.policy, channels=("desktop",) if pops_up else ())
-    return msgspec.structs.replace(settings, policy=policy)
-
-
 class Popups:
     """The normal message_dispatcher, but at most two pop-ups, and each says that it is a demo."""
 
@@ -200,15 +194,12 @@ class Popups:
 
     def submit(self, delivery: Delivery) -> bool:
         """Hand on what may be shown; the rest goes through as a dry run."""
-        import msgspec  # noqa: PLC0415
-
         shown = self._left > 0
         first = delivery.message
         message = self._marked.setdefault(first.id, _marked(first))
+        dry_run = delivery.dry_run or not shown
         taken = self._courier.submit(
-            msgspec.structs.replace(
-                delivery, message=message, dry_run=delivery.dry_run or not shown
-            )
+            msgspec.structs.replace(delivery, message=message, dry_run=dry_run)
         )
         self._left -= taken and shown
         return taken
@@ -230,8 +221,6 @@ class Popups:
 
 
 def _marked(message: Message) -> Message:
-    import msgspec  # noqa: PLC0415
-
     from gpuwatchd.pipeline.messages import SUBJECT_CHARS  # noqa: PLC0415
 
     return msgspec.structs.replace(

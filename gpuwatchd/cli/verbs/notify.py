@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Holding
     from gpuwatchd.core.ports import Notifier
 
 _STYLES = {"arrived": "green", "usable": "green", "failed": "red", "not-usable": "yellow"}
@@ -209,13 +210,7 @@ def digest(channels: tuple[str, ...], since_s: float, dry_run: bool) -> int:  # 
 
 
 def _digest(since_s: float) -> Message:
-    """Return the digest since an instant, as the history and the daemon know it.
-
-    Raises
-    ------
-    StoreError
-        When there is no usable history.
-    """
+    """Return the digest since an instant, as the history and the daemon know it."""
     from gpuwatchd.pipeline import digests  # noqa: PLC0415
     from gpuwatchd.view.queries import current_state, history_query  # noqa: PLC0415 - SQLite comes with it
 
@@ -225,13 +220,14 @@ def _digest(since_s: float) -> Message:
         alerts = {(alert.key, alert.opened_at_s): alert for alert in history.alerts(from_s)}
         decisions = history.decisions(since_s=from_s)
     state, _ = current_state.read_state()
-    alive = state is not None and current_state.alive(state)
-    if state is not None and alive:
+    holdings: Sequence[Holding] = ()
+    if state is not None and current_state.alive(state):
         alerts |= {(alert.key, alert.opened_at_s): alert for alert in state.alerts}
-    holdings = state.holdings if state is not None and alive else ()
+        holdings = state.holdings
     content = digests.news(alerts.values(), decisions, holdings, from_s=from_s)
-    number = f"{uuid.uuid4().hex}"
-    return digests.compose(content, number=number, why="on request", from_s=from_s, now_s=now_s)
+    return digests.compose(
+        content, number=uuid.uuid4().hex, why="on request", from_s=from_s, now_s=now_s
+    )
 
 
 def _show(flags: Globals, message: Message) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -24,10 +25,10 @@ from gpuwatchd.view.queries import alert_query
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpuwatchd.alerts import Route, Rules
+    from gpuwatchd.alerts import Rules
     from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.config import Config
-    from gpuwatchd.core.model import Message, Silence
+    from gpuwatchd.core.model import Silence
 
 NOTICES: Final = ("firing", "escalated", "repeat", "resolved")
 _STYLES: Final = {"send": "green", "wait": "yellow", "hold": "dim"}
@@ -94,11 +95,7 @@ def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> 
     help="Which message about it (firing).",
 )
 @click.option(
-    "--at",
-    "at_s",
-    type=options.INSTANT,
-    metavar="TIME",
-    help="As if it were then (when it fired).",
+    "--at", "at_s", type=options.INSTANT, metavar="TIME", help="As if it were then (when it fired)."
 )
 @click.option(
     "--set",
@@ -116,11 +113,8 @@ def test(alert: str | None, notice: NoticeKind, at_s: float | None, changes: dic
     """
     flags = options.current()
     config = flags.load_config().config
-    trial = _Trial(config, notice)
-    trial.find(alert)
-    trial.at_s = at_s or trial.due_s()
-    trial.alert = _changed(trial.alert, changes)
-    trial.run()
+    trial = _Trial(config, notice, alert)
+    trial.run(at_s, changes)
     if flags.json:
         output.emit_answer(answers.PolicyTested, trial.answer(), source=trial.source)
     else:
@@ -131,26 +125,14 @@ def test(alert: str | None, notice: NoticeKind, at_s: float | None, changes: dic
 class _Trial:
     """One alert, one notice, one set of rules, and what they make of it."""
 
-    def __init__(self, config: Config, notice: NoticeKind) -> None:
+    def __init__(self, config: Config, notice: NoticeKind, key: str | None) -> None:
+        """Take an alert from the history, or the live state."""
         from gpuwatchd.pipeline import track_evaluation  # noqa: PLC0415 - the words of the daemon
+        from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
 
         self.config = config
         self.notice: NoticeKind = notice
         self.rules: Rules = track_evaluation.rules_of(config)
-        self.at_s = 0.0
-        self.as_of_s = 0.0
-        self.alert: Alert
-        self.source = "history"
-        self.others: list[Alert] = []
-        self.silences: list[Silence] = []
-        self.routes: tuple[Route, ...] = ()
-        self.applied: tuple[tuple[str, str], ...] = ()
-        self.message: Message
-
-    def find(self, key: str | None) -> None:
-        """Take an alert from the history, or the live state."""
-        from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
-
         try:
             found = alert_query.gather(0.0, only_open=False)
             self.alert = alert_query.pick(found.alerts, key or "latest")
@@ -162,11 +144,9 @@ class _Trial:
             ) from error
         self.source = found.source
         self.others = [alert for alert in found.alerts if alert.key != self.alert.key]
-        try:
-            with history_query.reader() as history:
-                self.silences = history.silences(all_of_them=True)
-        except StoreError:
-            self.silences = []
+        self.silences: list[Silence] = []
+        with contextlib.suppress(StoreError), history_query.reader() as history:
+            self.silences = history.silences(all_of_them=True)
 
     def due_s(self) -> float:
         """Return when the notice was due, or would have been, epoch seconds."""
@@ -174,10 +154,12 @@ class _Trial:
             return self.alert.resolved_at_s
         return self.alert.firing_at_s or self.alert.changed_at_s
 
-    def run(self) -> None:
-        """Ask policy, and make the message."""
+    def run(self, at_s: float | None, changes: Mapping[str, str]) -> None:
+        """Ask policy as if it were then, about an alert that is changed, and make the message."""
         from gpuwatchd.pipeline import clock, messages  # noqa: PLC0415
 
+        self.at_s = at_s or self.due_s()
+        self.alert = _changed(self.alert, changes)
         then = _as(self.alert, self.notice, self.at_s)
         effective = alerts.rules_for(then, self.rules)
         self.applied = effective.applied
@@ -280,8 +262,7 @@ def _as(alert: Alert, notice: NoticeKind, at_s: float) -> Alert:
 
 
 def _was_open(alert: Alert, at_s: float) -> bool:
-    begun = alert.firing_at_s
-    over = alert.resolved_at_s
+    begun, over = alert.firing_at_s, alert.resolved_at_s
     return begun is not None and begun <= at_s and (over is None or over > at_s)
 
 
@@ -298,15 +279,12 @@ def _then(silences: Iterable[Silence], at_s: float) -> Sequence[Silence]:
 def _changed(alert: Alert, changes: Mapping[str, str]) -> Alert:
     """Return an alert that is about somebody or something else."""
     about = {key.replace("-", "_"): value for key, value in changes.items() if key in _ABOUT}
-    finding: dict[str, Any] = {}
-    if "pattern" in changes:
-        finding["pattern"] = changes["pattern"]
-    if "framework" in changes:
-        finding["framework"] = changes["framework"]
+    finding: dict[str, Any] = {
+        key: changes[key] for key in ("pattern", "framework") if key in changes
+    }
     whom = msgspec.structs.replace(alert.about or AlertSubject(), **about)
-    title = {}
-    if {"user", "process", "gpu", "gpu-name"} & set(changes):
-        title = _title(whom).fields
+    named = {"user", "process", "gpu", "gpu-name"} & set(changes)
+    title = _title(whom).fields if named else {}
     severity: Any = changes.get("severity", alert.severity)
     return msgspec.structs.replace(
         alert,

@@ -134,12 +134,8 @@ def _answer(flags: Globals, data: ReleaseData, words: str, doubt: str = "") -> i
 def _wait(flags: Globals, directory: Path, before: LiveState) -> list[str] | None:
     """Wait until the daemon has let go; return what it has open of the driver, which is nothing.
 
-    None where its open files cannot be seen. One who looks on is told what takes so long.
-
-    Raises
-    ------
-    GpuwatchdError
-        When it does not let go, with what keeps it.
+    None where its open files cannot be seen. One who looks on is told what takes so long;
+    GpuwatchdError where it does not let go.
     """
     begun_s = time.monotonic()
     until_s = begun_s + max(WAIT_S, 2 * before.interval_s)
