@@ -119,8 +119,6 @@ class Pipeline:
 
     Parameters
     ----------
-    config
-        All settings.
     sources
         Read every tick, each in its own thread.
     host

@@ -71,8 +71,6 @@ def compose(
     ----------
     alert
         With its notice already booked (``notices`` counts it).
-    now_s
-        For clock times.
     also
         Others of one cause that share this notice.
     chart, buttons
