@@ -26,7 +26,7 @@ from gpuwatchd.core.model.findings import (
     with_blame,
     with_reason,
 )
-from gpuwatchd.pipeline.track import Headroom, Track, Window, calm_reason, of_host
+from gpuwatchd.pipeline.track import Track, calm_reason, of_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -301,8 +301,6 @@ def expected(
     why = wording.hold(Hold.MAY_GROW, rule)
     return msgspec.structs.replace(with_reason(finding, why), tier="watch")
 
-
-__all__ = ["Headroom", "Track", "Watcher", "Window", "flat_finding", "rules_of"]
 
 log = logging.getLogger("gpuwatchd")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.core.model import Alert
-    from gpuwatchd.pipeline.track_evaluation import Track
+    from gpuwatchd.pipeline.track import Track
     from gpuwatchd.store.writer import History
 
 MINUTE = 60.0
