@@ -117,8 +117,6 @@ def launch(argv: Sequence[str], executable: str | None = None) -> Launch | None:
     ----------
     argv
         The command line, whole, secrets masked.
-    executable
-        Path of the executable where it is known.
 
     Examples
     --------

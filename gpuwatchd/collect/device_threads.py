@@ -24,18 +24,13 @@ PATIENCE_S = 0.1
 
 
 class ReadRound:
-    """Work on several lanes, and the answers so far.
-
-    Attributes
-    ----------
-    answers
-        Lane -> what its work returned, or the exception that ended it.
-    """
+    """Work on several lanes, and the answers so far."""
 
     def __init__(self, jobs: Mapping[str, Callable[[], Any]]) -> None:
         self.left = deque(jobs.items())
         self.total = len(jobs)
         self.answers: dict[str, Any] = {}
+        """Lane -> what its work returned, or the exception that ended it."""
         self.done: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.over = False
 

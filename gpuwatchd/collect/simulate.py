@@ -260,13 +260,7 @@ class SimulateSource:
         return self._devices
 
     def advance(self, seconds: float) -> None:
-        """Move the world by hand; from then on the wall clock is not looked at.
-
-        Parameters
-        ----------
-        seconds
-            World seconds, >= 0.
-        """
+        """Move the world by hand; from then on the wall clock is not looked at."""
         self._manual = True
         self._move_to(self._elapsed_s + max(0.0, seconds), longest_step=False)
 

@@ -70,15 +70,14 @@ def _chunks(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
         begin_s = end_s
 
 
+def _columns(rows: Sequence[DeviceRow | ProcessRow], *names: str) -> list[FloatArray]:
+    return [np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in names]
+
+
 def _device_points(rows: Sequence[DeviceRow]) -> Points:
-    device_rows = [row for row in rows if row.used_last_bytes is not None]
-    return _spread(
-        np.array([row.at_s for row in device_rows], dtype=np.float64),
-        np.array([row.width_s for row in device_rows], dtype=np.float64),
-        np.array([row.used_min_bytes for row in device_rows], dtype=np.float64),
-        np.array([row.used_max_bytes for row in device_rows], dtype=np.float64),
-        np.array([row.used_last_bytes for row in device_rows], dtype=np.float64),
-    )
+    known = [row for row in rows if row.used_last_bytes is not None]
+    amounts = ("used_min_bytes", "used_max_bytes", "used_last_bytes")
+    return _spread(*_columns(known, "at_s", "width_s", *amounts))
 
 
 def _by_process(rows: Sequence[ProcessRow]) -> Iterator[tuple[ProcessKey, Points]]:
@@ -87,17 +86,10 @@ def _by_process(rows: Sequence[ProcessRow]) -> Iterator[tuple[ProcessKey, Points
         if row.used_last_bytes is not None:
             groups.setdefault(row.process, []).append(row)
     for key, own in groups.items():
-        last = np.array([row.used_last_bytes for row in own], dtype=np.float64)
-        yield (
-            key,
-            _spread(
-                np.array([row.at_s for row in own], dtype=np.float64),
-                np.array([row.width_s for row in own], dtype=np.float64),
-                last,  # the lowest value of a process's minute is not kept
-                np.array([row.used_max_bytes for row in own], dtype=np.float64),
-                last,
-            ),
-        )
+        names = ("at_s", "width_s", "used_max_bytes", "used_last_bytes")
+        at_s, width_s, most, last = _columns(own, *names)
+        # The lowest value of a process's minute is not kept.
+        yield key, _spread(at_s, width_s, last, most, last)
 
 
 def _spread(

@@ -16,8 +16,8 @@ import numpy as np
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.pipeline.live_state import worst
-from gpuwatchd.pipeline.track import of_device, of_process
-from gpuwatchd.pipeline.track_evaluation import Headroom, Track, Watcher
+from gpuwatchd.pipeline.track import Headroom, Track, of_device, of_process
+from gpuwatchd.pipeline.track_evaluation import Watcher
 from gpuwatchd.store.ring import thin
 
 if TYPE_CHECKING:

@@ -152,7 +152,7 @@ _PLACE = (TitleRole.DEVICE, TitleRole.MODEL)
 class RunBaselines:
     """Gives tracks their history and makes history of them."""
 
-    def __init__(self, watcher: Watcher, intake: SampleIntake, shelf: ProfileStore | None) -> None:
+    def __init__(self, watcher: Watcher, intake: SampleIntake, shelf: ProfileStore) -> None:
         self._watcher = watcher
         self._intake = intake
         self._shelf = shelf
@@ -167,8 +167,6 @@ class RunBaselines:
 
     def listen(self) -> None:
         """Notice that the user has spoken since the last tick; costs some microseconds."""
-        if self._shelf is None:
-            return
         if self._shelf.changed_elsewhere() or self._missed:
             words = self._shelf.user_labels()
             self._missed = words is None
@@ -184,7 +182,7 @@ class RunBaselines:
 
     def obey(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
         """Do what the user said of these tracks; return the alerts that this ended."""
-        if not self._unheard or self._shelf is None:
+        if not self._unheard:
             return []
         changed: list[Alert] = []
         mine = {track.subject.id: track for track in tracks}
@@ -227,8 +225,6 @@ class RunBaselines:
 
     def _what_it_had_done(self, track: Track, word: UserLabel) -> Profile | None:
         """Return the profile of a run at the time of the word, made now if it is not yet kept."""
-        if self._shelf is None:
-            return None
         key = self._key(track)
         for run in self._shelf.runs(key):
             if run.word == word.row:
@@ -245,8 +241,6 @@ class RunBaselines:
 
     def step(self) -> None:
         """Do at most one piece of work."""
-        if self._shelf is None:
-            return
         if self._unheard and self._served == self._intake.created:
             self._unheard = self._owes()
         if self._served != self._intake.created or self._intake.renamed:
@@ -269,8 +263,6 @@ class RunBaselines:
 
     def close(self) -> None:
         """Learn from the runs that go on: the next start may not see them again."""
-        if self._shelf is None:
-            return
         while self._intake.leavers:
             self._learn(self._intake.leavers.popleft())
         going = [t for t in self._watcher.tracks.values() if t.memo.key is not None]
@@ -300,13 +292,13 @@ class RunBaselines:
         memo, known_as = track.memo, self._key(track)
         memo.asked = track.program or ""
         memo.key = program_key.key_on(track.program, track.device)
-        if memo.heard is not None and self._shelf is not None and known_as != self._key(track):
+        if memo.heard is not None and known_as != self._key(track):
             # What it runs has become known better: what the user said of it moves along.
             for run in self._shelf.runs(known_as):
                 if run.word == memo.heard:
                     self._shelf.keep(msgspec.structs.replace(run, key=self._key(track)))
         memo.own = False
-        if self._shelf is None or (memo.key is None and memo.heard is None):
+        if memo.key is None and memo.heard is None:
             memo.runs = ()
         else:
             runs = self._shelf.runs(self._key(track))
@@ -342,8 +334,6 @@ class RunBaselines:
 
     def _learn(self, leaver: EndedProcess) -> bool:
         """Keep the profile of a run that has ended; say whether that took any time."""
-        if self._shelf is None:
-            return False
         program, label = leaver.program, leaver.label
         process = leaver.track.subject.process
         if leaver.unseen and process is not None:
@@ -412,7 +402,7 @@ class RunBaselines:
             self._show(track)
             self._wishes.append(track)
             return
-        if memo.key is None or self._shelf is None:
+        if memo.key is None:
             return
         siblings = self._siblings(track)
         for other in siblings:
@@ -446,8 +436,6 @@ class RunBaselines:
     def _yesterday(self, track: Track, now_s: float) -> tuple[Profile, ...]:
         from gpuwatchd.analysis import forecast  # noqa: PLC0415
 
-        if self._shelf is None:
-            return ()
         series = whole(track, self._shelf, now_s - _BACK_S)
         if not series.t_s.size or now_s - float(series.t_s[0]) < _DAY_S:
             return ()

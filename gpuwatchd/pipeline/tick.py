@@ -119,8 +119,6 @@ class Pipeline:
 
     Parameters
     ----------
-    config
-        All settings.
     sources
         Read every tick, each in its own thread.
     host
@@ -170,8 +168,8 @@ class Pipeline:
         }
         self.history = history
         self.runtime_dir = runtime_dir
-        self.knowledge = RunBaselines(
-            self.watcher, self.intake, None if history is None else history.shelf
+        self.knowledge = (
+            None if history is None else RunBaselines(self.watcher, self.intake, history.shelf)
         )
         self.post = Outbox(message_dispatcher, history, policy=config.policy, wall=wall, mono=mono)
         self.happenings = EventLog(history)
@@ -245,7 +243,8 @@ class Pipeline:
         changes: list[Alert] = []
         decisions: list[Decision] = []
         taken_at_s: float | None = None
-        self._guard("feedback", self.knowledge.listen)
+        if self.knowledge is not None:
+            self._guard("feedback", self.knowledge.listen)
         self._guard("silences", lambda: self.silencing.refresh(self._wall()))
         self._guard("buttons", lambda: self.pressed.step(self._open_alerts, self._wall()))
         for label, worker in self.workers.items():
@@ -275,8 +274,9 @@ class Pipeline:
         if self.runtime_dir is not None:
             directory = self.runtime_dir
             self._guard("live state", lambda: live.write(directory, state, self._pieces))
-        # Now that everybody knows: this may take some milliseconds.
-        self._guard("knowledge", self.knowledge.step)
+        if self.knowledge is not None:
+            # Now that everybody knows: this may take some milliseconds.
+            self._guard("knowledge", self.knowledge.step)
         return Tick(
             samples=tuple(samples), findings=self._findings(), alerts=state.alerts,
             changes=tuple(changes), decisions=tuple(decisions), state=state,
@@ -339,8 +339,10 @@ class Pipeline:
 
     def _judge(self, label: str, now_s: float) -> list[Alert]:
         """Do what the user said of a source's subjects, then judge what is due, at its own time."""
-        obey = partial(self.knowledge.obey, self.intake.tracks(label), now_s)
-        ended = self._guard("feedback", obey) or []
+        ended: list[Alert] = []
+        if self.knowledge is not None:
+            obey = partial(self.knowledge.obey, self.intake.tracks(label), now_s)
+            ended = self._guard("feedback", obey) or []
         due = self.intake.due(label, now_s)
         if not due:
             return ended
@@ -461,7 +463,8 @@ class Pipeline:
             last = msgspec.structs.replace(self._state(self._wall()), stopped=True)
             self._guard("live state", lambda: live.write(directory, last))
         if self.history is not None:
-            self._guard("knowledge", self.knowledge.close)
+            if self.knowledge is not None:
+                self._guard("knowledge", self.knowledge.close)
             self._guard("history", self.history.close)
         for worker in self.workers.values():
             self._guard("close", worker.close)

@@ -26,13 +26,13 @@ from gpuwatchd.core.model.findings import (
     with_blame,
     with_reason,
 )
-from gpuwatchd.pipeline.track import Headroom, Track, Window, calm_reason, of_host
+from gpuwatchd.pipeline.track import Track, calm_reason, of_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.core.codes import Facts
-    from gpuwatchd.core.config import Config, OverrideSection
+    from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device, ProcessInfo
     from gpuwatchd.pipeline.track import JobKey
 
@@ -220,24 +220,19 @@ def rules_of(config: Config) -> alerts.Rules:
             for name, ranges in section.quiet_hours.items()
         },
         overrides=tuple(
-            override_of(override_section, number)
-            for number, override_section in enumerate(config.override, start=1)
+            alerts.Override(
+                matcher=Matcher(**{name: getattr(one, name) for name in _CONDITIONS}),
+                name=f"override {number}",
+                mute=one.mute,
+                grows=one.grows,
+                grows_to_bytes=one.grows_to,
+                severity=one.severity,
+                channels=one.channels,
+                repeat_s=None if one.repeat is None else tuple(map(float, one.repeat)),
+                why=one.why,
+            )
+            for number, one in enumerate(config.override, start=1)
         ),
-    )
-
-
-def override_of(section: OverrideSection, number: int) -> alerts.Override:
-    """Return one override; ``number`` counts them from 1."""
-    return alerts.Override(
-        matcher=Matcher(**{name: getattr(section, name) for name in _CONDITIONS}),
-        name=f"override {number}",
-        mute=section.mute,
-        grows=section.grows,
-        grows_to_bytes=section.grows_to,
-        severity=section.severity,
-        channels=section.channels,
-        repeat_s=None if section.repeat is None else tuple(float(step) for step in section.repeat),
-        why=section.why,
     )
 
 
@@ -306,8 +301,6 @@ def expected(
     why = wording.hold(Hold.MAY_GROW, rule)
     return msgspec.structs.replace(with_reason(finding, why), tier="watch")
 
-
-__all__ = ["Headroom", "Track", "Watcher", "Window", "flat_finding", "rules_of"]
 
 log = logging.getLogger("gpuwatchd")
 

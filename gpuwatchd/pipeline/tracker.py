@@ -333,8 +333,7 @@ class SampleIntake:
             tracked_device = TrackedDevice(device=device, reading=reading, room=Headroom())
             self.devices[device.uid] = tracked_device
             self._watch_whole(tracked_device)
-        tracked_device.device = device
-        tracked_device.reading = reading
+        tracked_device.device, tracked_device.reading = device, reading
         tracked_device.source = source
         return tracked_device
 

@@ -15,7 +15,8 @@ from gpuwatchd.core.config import Config, DetectionSection
 from gpuwatchd.core.model import Device, Series, Subject
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.replay import Recorded
-from gpuwatchd.pipeline.track_evaluation import Headroom, Track, Watcher
+from gpuwatchd.pipeline.track import Headroom, Track
+from gpuwatchd.pipeline.track_evaluation import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,8 @@ from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Series, Subject
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.replay import Recorded
-from gpuwatchd.pipeline.track_evaluation import Headroom, Track, Watcher
+from gpuwatchd.pipeline.track import Headroom, Track
+from gpuwatchd.pipeline.track_evaluation import Watcher
 from tests.scenarios.replay import DEFAULTS, device_of, instants_of
 
 if TYPE_CHECKING:

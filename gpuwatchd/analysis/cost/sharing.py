@@ -183,10 +183,6 @@ def usd(
     usd_per_gpu_hour
         Price of the whole device for an hour.
 
-    Returns
-    -------
-    US dollars; None where something is unknown, the price included.
-
     Examples
     --------
     >>> usd(20 * GIB, 7200.0, total_bytes=80 * GIB, usd_per_gpu_hour=2.0)

@@ -148,8 +148,6 @@ def profile_of_yesterday(series: Series, *, now_s: float) -> Profile | None:
     ----------
     series
         The same subject from about 30 hours ago until now.
-    now_s
-        Now, on the clock of the series.
     """
     cut = _cut(series)
     if cut is None:

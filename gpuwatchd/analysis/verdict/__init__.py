@@ -42,8 +42,6 @@ def judge(series: Series, settings: DetectionSection) -> Finding:
     series
         Everything known about the subject, up to now; its arrays are not changed. What is older
         than ``analysis-window-hours``, or before a gap, is not looked at.
-    settings
-        The section ``[detection]``.
 
     Returns
     -------

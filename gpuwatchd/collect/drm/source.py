@@ -101,13 +101,7 @@ class DrmSource:
         return [card.device for card in self._cards.values()]
 
     def read(self) -> Sample:
-        """Read every card once.
-
-        Raises
-        ------
-        SourceUnavailable
-            When no such card was ever seen.
-        """
+        """Read every card once."""
         taken_at_s, mono_s = self._clock(), self._monotonic()
         if mono_s >= self._scan_at_mono_s:
             self._scan()

@@ -145,18 +145,12 @@ def identify(number_: int, folder: Path, sys: Path, *, integrated: bool) -> Foun
     unified = _is_integrated(vendor, pdev, sys)
     if unified and not integrated and (vendor == "intel" or _has_card(sys)):
         return None
-    if vendor == "intel":
-        return _found_card(number_, folder, driver, pdev, pdev, unified=unified)
-    serial = unique_id(folder)
-    if serial is None and is_suspended(folder) and (folder / "unique_id").exists():
-        return None  # its identity is not readable while it sleeps; another one would be wrong
-    return _found_card(number_, folder, driver, pdev, serial or pdev, unified=unified)
-
-
-def _found_card(
-    number_: int, folder: Path, driver: str, pdev: str, identity: str, *, unified: bool
-) -> FoundCard:
-    vendor = DRIVERS[driver]
+    identity = pdev
+    if vendor == "amd":
+        serial = unique_id(folder)
+        if serial is None and is_suspended(folder) and (folder / "unique_id").exists():
+            return None  # its identity is not readable while it sleeps; another would be wrong
+        identity = serial or pdev
     code = clean(word(folder / "device"), limit=16) or "of unknown kind"
     given = clean(word(folder / "product_name"), limit=80)
     return FoundCard(

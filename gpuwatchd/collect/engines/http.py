@@ -32,8 +32,6 @@ def get(url: str, path: str, *, timeout_s: float, limit_bytes: int = LIMIT_BYTES
     ----------
     url
         "http://127.0.0.1:8000": scheme, host, port.
-    path
-        "/metrics".
     timeout_s
         For all of it: connecting, asking, reading.
     limit_bytes

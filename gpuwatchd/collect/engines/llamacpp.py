@@ -57,13 +57,7 @@ class LlamaCpp:
         """Paths that the server was not started with."""
 
     def ask(self, get: Callable[[str], bytes], url: str, at_s: float) -> ServerReading:
-        """Return what the server says of itself.
-
-        Raises
-        ------
-        EndpointError
-            When neither of the two pages answers.
-        """
+        """Return what the server says of itself."""
         shown = self._try(get, "/metrics")
         slots = self._try(get, "/slots")
         if shown is None and slots is None:

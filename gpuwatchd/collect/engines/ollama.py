@@ -47,13 +47,7 @@ class Ollama:
         self._version: str | None = None
 
     def ask(self, get: Callable[[str], bytes], url: str, at_s: float) -> ServerReading:
-        """Return what the server says of itself.
-
-        Raises
-        ------
-        EndpointError
-            When it does not answer, or not as Ollama does.
-        """
+        """Return what the server says of itself."""
         version, self._version = self._version, None
         if version is None:
             # Ends here for anything else that listens on this port.

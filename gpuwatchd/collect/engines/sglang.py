@@ -28,13 +28,7 @@ class Sglang:
     name = "SGLang"
 
     def ask(self, get: Callable[[str], bytes], url: str, at_s: float) -> ServerReading:
-        """Return what the server says of itself.
-
-        Raises
-        ------
-        EndpointError
-            When it does not answer, or shows no metric of SGLang.
-        """
+        """Return what the server says of itself."""
         metrics = prometheus.metrics(get("/metrics"), "sglang", _NAMES)
         if not metrics:
             raise EndpointError("its /metrics has no SGLang metrics")

@@ -35,13 +35,7 @@ class Vllm:
     name = "vLLM"
 
     def ask(self, get: Callable[[str], bytes], url: str, at_s: float) -> ServerReading:
-        """Return what the server says of itself.
-
-        Raises
-        ------
-        EndpointError
-            When it does not answer, or shows no metric of vLLM.
-        """
+        """Return what the server says of itself."""
         found = prometheus.metrics(get("/metrics"), "vllm", _NAMES)
         if not found:
             raise EndpointError("its /metrics has no vLLM metrics")

@@ -63,13 +63,7 @@ class Registry:
         self._users = Users()
 
     def stat(self, pid: int) -> Stat | None:
-        """Return what /proc/PID/stat says; None when there is no such process.
-
-        Raises
-        ------
-        NoDescriptor
-            When there is no descriptor to spare to look with.
-        """
+        """Return what /proc/PID/stat says; None when there is no such process."""
         return parse_stat(read_stat(f"{self._proc}/{pid}/stat"))
 
     def stat_if_any(self, pid: int) -> Stat | None:

@@ -245,13 +245,7 @@ def encoding_of(head: bytes) -> str:
 
 
 class Stream:
-    """The lines of an open log, block by block.
-
-    Attributes
-    ----------
-    notes
-        What had to be repaired, one sentence each.
-    """
+    """The lines of an open log, block by block."""
 
     def __init__(self, raw: io.BufferedReader) -> None:
         self._raw = raw

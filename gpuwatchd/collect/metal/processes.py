@@ -62,13 +62,7 @@ class Processes:
         self._shares: dict[int, float] = {}
 
     def holders(self, mono_s: float) -> Holders:
-        """Return who holds memory now.
-
-        Raises
-        ------
-        SourceError
-            When the system does not list its processes.
-        """
+        """Return who holds memory now."""
         if mono_s >= self._scan_at_mono_s:
             self._scan(mono_s)
             self._scan_at_mono_s = mono_s + RESCAN_S

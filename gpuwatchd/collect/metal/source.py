@@ -105,13 +105,7 @@ class MetalSource:
         return [gpu.device for gpu in self._gpus.values()]
 
     def read(self) -> Sample:
-        """Read every GPU once.
-
-        Raises
-        ------
-        SourceUnavailable
-            When no GPU was ever seen, or this is no Mac.
-        """
+        """Read every GPU once."""
         if not self._is_mac:
             raise SourceUnavailable(NOT_HERE, brief="not for this system")
         taken_at_s, mono_s = self._clock(), self._monotonic()

@@ -137,23 +137,17 @@ class EventWatch:
         if len(self._told) >= _MOST:
             self._told.clear()
         self._told[uid, number] = mono_s
-        if kind == XID:
-            by_application = application_xid(data)
-            self._happened.append(
-                Event(
-                    at_s=at_s,
-                    kind="xid",
-                    device_uid=uid,
-                    text=xid_words(data),
-                    code=data,
-                    hardware=None if by_application is None else not by_application,
-                )
+        by_application = application_xid(data) if kind == XID else False
+        self._happened.append(
+            Event(
+                at_s=at_s,
+                kind="xid" if kind == XID else "ecc",
+                device_uid=uid,
+                text=xid_words(data) if kind == XID else "an uncorrected (double bit) memory error",
+                code=data if kind == XID else None,
+                hardware=None if by_application is None else not by_application,
             )
-        else:
-            text = "an uncorrected (double bit) memory error"
-            self._happened.append(
-                Event(at_s=at_s, kind="ecc", device_uid=uid, text=text, hardware=True)
-            )
+        )
 
 
 @dataclass

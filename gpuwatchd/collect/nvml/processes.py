@@ -98,11 +98,6 @@ class ProcessLists:
             busy each process is.
         busy_pct
             How busy the card is.
-
-        Raises
-        ------
-        Exception
-            NVML's error when the card or NVML itself is gone.
         """
         first = desk.uses is None
         turn = turn or first

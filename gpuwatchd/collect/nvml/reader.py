@@ -332,13 +332,7 @@ class Accounting:
         """What was found and not fetched yet."""
 
     def follow(self, card: Card, desk: HandleBuffers) -> None:
-        """Look who has left the list that was just read; runs in the card's lane.
-
-        Raises
-        ------
-        Exception
-            NVML's error when the card or NVML itself is gone.
-        """
+        """Look who has left the list that was just read; runs in the card's lane."""
         if FIELD in card.refused or card.is_parent or card.device.parent_uid is not None:
             return
         present = desk.by_pid

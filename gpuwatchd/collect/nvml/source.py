@@ -119,13 +119,7 @@ class NvmlSource:
         return [card.device for card in self._life.cards.values()]
 
     def read(self) -> Sample:
-        """Read every card once; returns in time whatever hangs.
-
-        Raises
-        ------
-        SourceUnavailable
-            When no GPU was ever seen here; asked again later by itself.
-        """
+        """Read every card once; returns in time whatever hangs."""
         taken_at_s, mono_s = self._clock(), self._monotonic()
         life = self._life
         life.drive(mono_s, self._deadline_s if life.cards else START_S)

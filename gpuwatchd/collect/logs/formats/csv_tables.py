@@ -36,9 +36,7 @@ _NVIDIA_WORDS = re.compile(
 class HeadedTable(FormatReader):
     """Tables that people write themselves: header words matched loosely, ``,`` ``;`` or tab."""
 
-    def __init__(self, sink: Collector) -> None:
-        super().__init__(sink)
-        self._table: Table | None = None
+    _table: Table | None = None
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
@@ -126,9 +124,7 @@ def _is_history(line: str) -> bool:
 class AccountedTable(FormatReader):
     """Tables of nvidia-smi without a course over time: accounted applications, retired pages."""
 
-    def __init__(self, sink: Collector) -> None:
-        super().__init__(sink)
-        self._width = 0
+    _width = 0
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:

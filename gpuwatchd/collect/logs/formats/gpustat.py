@@ -14,7 +14,7 @@ from gpuwatchd.collect.logs.fields import MIB
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.collect.logs.collector import Collector, Time
+    from gpuwatchd.collect.logs.collector import Time
 
 _OWN = re.compile(r'"gpus"\s*:\s*\[')
 _ROW = re.compile(
@@ -95,10 +95,8 @@ class ObjectReader(JsonReader):
 class TextReader(FormatReader):
     """Lines of gpustat: ``[0] NAME | 45'C, 12 % | 123 / 8192 MB | user:process/pid(mem) ...``."""
 
-    def __init__(self, sink: Collector) -> None:
-        super().__init__(sink)
-        self._t: Time = None
-        self._host: str | None = None
+    _t: Time = None
+    _host: str | None = None
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:

@@ -166,9 +166,7 @@ _DCGMI_ROLES = {"FBUSD": "used", "FBTTL": "total", "FBFRE": "free", "FBFREE": "f
 class DcgmiMonitor(FormatReader):
     """``dcgmi dmon``: columns by the short names of the header; rows of GPUs only."""
 
-    def __init__(self, sink: Collector) -> None:
-        super().__init__(sink)
-        self._names: list[str] = []
+    _names: Sequence[str] = ()
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:

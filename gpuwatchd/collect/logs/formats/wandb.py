@@ -66,9 +66,7 @@ def _reading(index: int, rank: int, text: str, t: Time, sink: Collector) -> None
 class CsvReader(FormatReader):
     """System metrics of Weights & Biases, exported as CSV."""
 
-    def __init__(self, sink: Collector) -> None:
-        super().__init__(sink)
-        self._names: list[str] = []
+    _names: Sequence[str] = ()
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
