@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.core.errors import GpuwatchdError, StoreError, StoreNewer
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.view.queries import alert_query, cost_entries, current_state, user_filter
-from gpuwatchd.view.report import incident, report_charts, usage
+from gpuwatchd.view.report import incident, usage
 from gpuwatchd.view.text.device_facts import in_order
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _from_history(period: Period, history: Reader) -> None:
         period.others = usage.joined(rest) if rest else None
     period.quality = usage.data_quality(history, period.devices, period.uses, asked)
     incident.add_incidents(period, history)
-    report_charts.draw(period, history)
+    incident.draw_charts(period, history)
 
 
 def _without_history(period: Period) -> None:
@@ -220,7 +220,7 @@ def _without_history(period: Period) -> None:
         raise _no_such_gpu(period.query, list(period.found.devices.values()))
     period.uses = [usage.DeviceUse(device) for device in in_order(period.devices)]
     incident.add_incidents(period, None)
-    report_charts.draw(period, None)
+    incident.draw_charts(period, None)
 
 
 def _named_processes(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:
