@@ -92,7 +92,7 @@ def _legend(picture: Picture) -> Markup:
 
 def document(
     title: str, body: Node, *, pictures: Sequence[Picture], data: Sequence[object] = (),
-    lang: str = "en", head: Node = None, foot: Node = None,
+    head: Node = None, foot: Node = None,
 ) -> str:  # fmt: skip
     """Return a whole page.
 
@@ -106,8 +106,6 @@ def document(
         Those whose :func:`figure` is in the body, by their place.
     data
         The same pictures as ``plot --json`` answers them.
-    lang
-        Of the words.
     head, foot
         Above and below ``main``.
     """
@@ -126,8 +124,8 @@ def document(
             f"<script>{script}</script>"
         )
     return (
-        f'<!doctype html>\n{Markup("<html lang=")}"{join(lang)}">\n<head>\n'
-        f'<meta charset="utf-8">\n'
+        '<!doctype html>\n<html lang="en">\n<head>\n'
+        '<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
