@@ -42,16 +42,9 @@ if TYPE_CHECKING:
 
 
 def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:
-    """Return a chart with its title, verdict, notes and numbers.
+    """Return a chart, the ``place``-th that :func:`document` gets, with its words and numbers.
 
-    Parameters
-    ----------
-    picture
-        What is drawn.
-    place
-        Of this picture among those that :func:`document` gets.
-    titled
-        False below a heading that says title and verdict: then they are only read out.
+    Not ``titled`` below a heading that says title and verdict: then they are only read out.
     """
     notes = [element("li", None, note) for note in picture.notes]
     return element(
