@@ -21,7 +21,7 @@ from gpuwatchd.charts.chart_model import Curve, Forecast, Order, Picture
 from gpuwatchd.core import extras, run_program, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from gpuwatchd.core.model import Chart
 
@@ -50,19 +50,10 @@ def available() -> bool:
 
 
 def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
-    """Return a chart as PNG; None where that cannot be had in time.
-
-    Parameters
-    ----------
-    chart
-        Of a curve.
-    deadline_s
-        Seconds.
-    """
+    """Return a chart as PNG; None where that cannot be had in time."""
     if text_description.drawable(chart) is None or not available():
         return None
-    order = msgspec.json.encode(order_of(chart))
-    out, why = ask(PROGRAM, order, deadline_s=deadline_s)
+    out, why = ask(order_of(chart), deadline_s=deadline_s)
     if out is not None and out.startswith(_PNG) and len(out) <= MOST_BYTES:
         return out
     log.debug("no picture: %s", why or f"{len(out or b'')} bytes")
@@ -102,28 +93,16 @@ def picture_of(chart: Chart) -> Picture:
     )
 
 
-def ask(
-    program: Sequence[str], order: bytes, *, deadline_s: float = DEADLINE_S
-) -> tuple[bytes | None, str]:
-    """Return what a child has drawn, and "" or why there is nothing.
-
-    Parameters
-    ----------
-    program
-        Arguments of Python.
-    order
-        For its standard input.
-    deadline_s
-        Seconds until it is ended.
-    """
+def ask(order: Order, *, deadline_s: float) -> tuple[bytes | None, str]:
+    """Return what a child has drawn, and "" or why there is nothing."""
     try:
         folder = tempfile.mkdtemp(prefix=FOLDER)
     except OSError as error:
         return None, str(error)
     try:
         answer = run_program.ask(
-            [sys.executable, *program],
-            order,
+            [sys.executable, *PROGRAM],
+            msgspec.json.encode(order),
             environ=environment(os.environ, folder),
             timeout_s=deadline_s,
         )

@@ -37,10 +37,9 @@ from gpuwatchd.core.design import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from gpuwatchd.charts.chart_model import Curve, Forecast
-    from gpuwatchd.charts.scales import Frame
 
 MOST_ORDER_BYTES: Final = 32 * 1024**2
 MOST_PANELS: Final = 32
@@ -95,8 +94,8 @@ def _rendered(order: Order, figure_of: Any, canvas_of: Any) -> bytes:
     spare_in = (height_in - sum(heights)) / len(heights)
     top_in = height_in
     for picture, own, own_in in zip(order.pictures, rows, heights, strict=True):
-        sheet = _Sheet(figure, order, top_in, own_in + spare_in)
-        sheet.draw(picture, own)
+        panel = _Panel(figure, order, picture, top_in=top_in, own_in=own_in + spare_in)
+        panel.draw(own)
         top_in -= own_in + spare_in
     out = io.BytesIO()
     figure.savefig(out, format=order.form, dpi=dpi, facecolor=ground, metadata=_metadata(order))
@@ -165,7 +164,7 @@ def _foot_in(width_in: float, *, bare: bool) -> float:
     """Return what the scale of time and the legend take."""
     if bare:
         return _SCALE_IN
-    narrow = width_in - _LEFT_IN - _RIGHT_IN <= LEGEND_IN
+    narrow = width_in - _LEFT_IN - _RIGHT_IN <= _LEGEND_IN
     return _FOOT_IN + (_SECOND_ROW_IN if narrow else 0.0)
 
 
@@ -176,7 +175,7 @@ def _panel_in(rows: list[Row], width_in: float, order: Order) -> float:
 
 def _rows(picture: Picture, order: Order) -> list[Row]:
     """Return the list of marks, then what has to be known."""
-    groups = scales.groups(picture, PLACES, scales.frame(picture, order.window))
+    groups = scales.groups(picture, _PLACES, scales.frame(picture, order.window))
     pairs, left_out = scales.numbered(groups, MOST_ROWS)
     rows = []
     for number, mark in pairs:
@@ -186,51 +185,6 @@ def _rows(picture: Picture, order: Order) -> list[Row]:
     if left_out:
         rows.append(("", "faint", f"and {left_out} more"))
     return rows + [("", "faint", text.clean(note)) for note in picture.notes]
-
-
-class _Sheet:
-    """A strip of the figure for one subject: from its top (inches), so high (inches)."""
-
-    def __init__(self, figure: Any, order: Order, top_in: float, own_in: float) -> None:
-        self._figure, self._order, self._top_in, self._own_in = figure, order, top_in, own_in
-        self._width_in, self._height_in = figure.get_size_inches()
-        self._letters = int((self._width_in - 0.4) * 10.5)
-        self._paint = colours(dark=order.dark).__getitem__
-
-    def draw(self, picture: Picture, rows: list[Row]) -> None:
-        """Draw title, verdict, axes, legend and the list of marks."""
-        head_in = _head_in(self._order)
-        if not self._order.bare:
-            self._head(picture)
-        foot_in = _foot_in(self._width_in, bare=self._order.bare) + _ROW_IN * len(rows)
-        axes_in = self._own_in - head_in - foot_in
-        bottom_in = self._top_in - head_in - axes_in
-        within_in = self._width_in - _LEFT_IN - _RIGHT_IN
-        axes = self._figure.add_axes(
-            (*self._at(_LEFT_IN, bottom_in), within_in / self._width_in, axes_in / self._height_in)
-        )
-        panel = Panel(axes, picture, scales.frame(picture, self._order.window), self._paint)
-        panel.draw()
-        if not self._order.bare:
-            panel.legend(self._figure, self._at(_LEFT_IN, bottom_in - 0.33), within_in)
-        for at, (shape, part, value) in enumerate(rows):
-            y_in = bottom_in - foot_in + 0.14 + _ROW_IN * (len(rows) - 1 - at)
-            self._write(_LEFT_IN, y_in, shape, part, fontsize=8.5)
-            told_ = text.cut(value, self._letters - 12)
-            self._write(_LEFT_IN + (0.32 if shape else 0), y_in, told_, "faint", fontsize=8.5)
-
-    def _head(self, picture: Picture) -> None:
-        look = LOOKS[picture.kind]
-        title_ = text.cut(text.clean(picture.title), int(self._letters * 0.85))
-        self._write(0.2, self._top_in - 0.27, title_, "ink", weight="bold", fontsize=11)
-        verdict = text.cut(f"{look.mark} {text.clean(picture.verdict)}", self._letters)
-        self._write(0.2, self._top_in - 0.48, verdict, picture.kind)
-
-    def _at(self, x_in: float, y_in: float) -> tuple[float, float]:
-        return x_in / self._width_in, y_in / self._height_in
-
-    def _write(self, x_in: float, y_in: float, words: str, part: str, **more: Any) -> None:
-        self._figure.text(*self._at(x_in, y_in), words, color=self._paint(part), **more)
 
 
 @contextlib.contextmanager
@@ -297,38 +251,63 @@ def main() -> int:
 
 # One subject within the axes of Matplotlib: in the child that draws files, and nowhere else.
 
-PLACES: Final = 70
+_PLACES: Final = 70
 """Marks nearer to each other than a part of so many stand together."""
 _SLICES: Final = 40
 """Of a shade that fades."""
 _SMALL_PT: Final = 8.5
 _DAY_IN: Final = 0.3
 """So near to the left the label of a tick would meet the day below the axis's end."""
-LEGEND_IN: Final = 7.6
+_LEGEND_IN: Final = 7.6
 """All parts in one row take that."""
 
 
-class Panel:
-    """What is drawn of one picture.
-
-    Parameters
-    ----------
-    axes
-        Of Matplotlib.
-    picture
-        What to draw, and what of it.
-    paint
-        A part of the design, or a kind -> its colour.
-    """
+class _Panel:
+    """A strip of the figure for one subject: from its top (inches), so high (inches)."""
 
     def __init__(
-        self, axes: Any, picture: Picture, frame: Frame, paint: Callable[[str], str]
+        self, figure: Any, order: Order, picture: Picture, *, top_in: float, own_in: float
     ) -> None:
-        self._axes, self._picture, self._shown, self._paint = axes, picture, frame, paint
+        self._figure, self._order, self._picture = figure, order, picture
+        self._shown = scales.frame(picture, order.window)
+        self._top_in, self._own_in = top_in, own_in
+        self._width_in, self._height_in = figure.get_size_inches()
+        self._paint = colours(dark=order.dark).__getitem__
         self._keys: dict[str, Any] = {}
 
-    def draw(self) -> None:
-        """Draw all of it."""
+    def draw(self, rows: list[Row]) -> None:
+        """Draw title, verdict, axes, legend and the list of marks."""
+        bare, letters = self._order.bare, int((self._width_in - 0.4) * 10.5)
+        if not bare:
+            look, top_in = LOOKS[self._picture.kind], self._top_in
+            title_ = text.cut(text.clean(self._picture.title), int(letters * 0.85))
+            self._beside(0.2, top_in - 0.27, title_, "ink", weight="bold", fontsize=11)
+            verdict = text.cut(f"{look.mark} {text.clean(self._picture.verdict)}", letters)
+            self._beside(0.2, top_in - 0.48, verdict, self._picture.kind)
+        head_in = _head_in(self._order)
+        foot_in = _foot_in(self._width_in, bare=bare) + _ROW_IN * len(rows)
+        axes_in = self._own_in - head_in - foot_in
+        bottom_in = self._top_in - head_in - axes_in
+        within_in = self._width_in - _LEFT_IN - _RIGHT_IN
+        self._axes = self._figure.add_axes(
+            (*self._at(_LEFT_IN, bottom_in), within_in / self._width_in, axes_in / self._height_in)
+        )
+        self._draw_within()
+        if not bare:
+            self._legend(self._at(_LEFT_IN, bottom_in - 0.33), within_in)
+        for at, (shape, part, value) in enumerate(rows):
+            y_in = bottom_in - foot_in + 0.14 + _ROW_IN * (len(rows) - 1 - at)
+            self._beside(_LEFT_IN, y_in, shape, part, fontsize=8.5)
+            told_ = text.cut(value, letters - 12)
+            self._beside(_LEFT_IN + (0.32 if shape else 0), y_in, told_, "faint", fontsize=8.5)
+
+    def _at(self, x_in: float, y_in: float) -> tuple[float, float]:
+        return x_in / self._width_in, y_in / self._height_in
+
+    def _beside(self, x_in: float, y_in: float, words: str, part: str, **more: Any) -> None:
+        self._figure.text(*self._at(x_in, y_in), words, color=self._paint(part), **more)
+
+    def _draw_within(self) -> None:
         axes, picture, frame = self._axes, self._picture, self._shown
         axes.set_facecolor("none")
         axes.set_xlim(frame.begin_s, frame.end_s)
@@ -348,14 +327,14 @@ class Panel:
         self._limit()
         self._marks()
 
-    def legend(self, figure: Any, place: tuple[float, float], width_in: float) -> None:
+    def _legend(self, place: tuple[float, float], width_in: float) -> None:
         """Write below the axes what the parts are; place: top left, shares of the figure."""
         order = [part for part in LEGEND if part in self._keys]
         if order:
-            figure.legend(
+            self._figure.legend(
                 [self._keys[part] for part in order], [LEGEND[part] for part in order],
                 loc="upper left", bbox_to_anchor=place, frameon=False,
-                ncols=len(order) if width_in > LEGEND_IN else -(-len(order) // 2),
+                ncols=len(order) if width_in > _LEGEND_IN else -(-len(order) // 2),
                 fontsize=_SMALL_PT, labelcolor=self._paint("faint"), borderpad=0,
                 borderaxespad=0, handlelength=2.2, columnspacing=1.4,
             )  # fmt: skip
@@ -522,7 +501,7 @@ class Panel:
     def _marks(self) -> None:
         frame, limit = self._shown, self._picture.limit_bytes
         top = min(limit or frame.top_bytes, 0.92 * frame.top_bytes)  # above it there are words
-        for group in scales.groups(self._picture, PLACES, frame):
+        for group in scales.groups(self._picture, _PLACES, frame):
             shape, part = scales.sign(group.marks, ascii_only=False)
             at_s = group.marks[0].at_s
             self._axes.plot(

@@ -42,16 +42,9 @@ if TYPE_CHECKING:
 
 
 def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:
-    """Return a chart with its title, verdict, notes and numbers.
+    """Return a chart, the ``place``-th that :func:`document` gets, with its words and numbers.
 
-    Parameters
-    ----------
-    picture
-        What is drawn.
-    place
-        Of this picture among those that :func:`document` gets.
-    titled
-        False below a heading that says title and verdict: then they are only read out.
+    Not ``titled`` below a heading that says title and verdict: then they are only read out.
     """
     notes = [element("li", None, note) for note in picture.notes]
     return element(
@@ -92,7 +85,7 @@ def _legend(picture: Picture) -> Markup:
 
 def document(
     title: str, body: Node, *, pictures: Sequence[Picture], data: Sequence[object] = (),
-    lang: str = "en", head: Node = None, foot: Node = None,
+    head: Node = None, foot: Node = None,
 ) -> str:  # fmt: skip
     """Return a whole page.
 
@@ -106,8 +99,6 @@ def document(
         Those whose :func:`figure` is in the body, by their place.
     data
         The same pictures as ``plot --json`` answers them.
-    lang
-        Of the words.
     head, foot
         Above and below ``main``.
     """
@@ -126,8 +117,8 @@ def document(
             f"<script>{script}</script>"
         )
     return (
-        f'<!doctype html>\n{Markup("<html lang=")}"{join(lang)}">\n<head>\n'
-        f'<meta charset="utf-8">\n'
+        '<!doctype html>\n<html lang="en">\n<head>\n'
+        '<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'

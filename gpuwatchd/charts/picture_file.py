@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from gpuwatchd.charts import drawing_process
 from gpuwatchd.charts.matplotlib_renderer import MOST_PANELS, fits
 from gpuwatchd.core import extras
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
     from gpuwatchd.charts.chart_model import Order
 
 DEADLINE_S: Final = 30.0
-PROGRAM: Final = ("-m", "gpuwatchd.charts.matplotlib_renderer")
 _BEGINS: Final = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml "}
 
 
@@ -47,7 +44,7 @@ def draw(order: Order, *, deadline_s: float = DEADLINE_S) -> bytes:
             hint="leave out --size, or choose fewer with --gpu or --pid",
             page="errors#no-picture",
         )
-    drawn, why = drawing_process.ask(PROGRAM, msgspec.json.encode(order), deadline_s=deadline_s)
+    drawn, why = drawing_process.ask(order, deadline_s=deadline_s)
     if drawn is None or not drawn.startswith(_BEGINS[order.form]):
         raise GpuwatchdError(
             f"the picture could not be drawn: {why or 'what came is no picture'}",

@@ -225,13 +225,7 @@ def _weight(mark: Mark) -> tuple[int, int]:
 def numbered(found: list[Group], most: int) -> tuple[list[tuple[int, Mark]], int]:
     """Return the marks of a list by time, with their numbers, and how many are left out.
 
-    Parameters
-    ----------
-    found
-        All of them.
-    most
-        Rows of the list; where they do not suffice, one is for the count, and what matters least
-        is left out.
+    Where ``most`` rows do not suffice, one is for the count; what matters least is left out.
     """
     every = [(group.number, mark) for group in found for mark in group.marks]
     if len(every) <= most:

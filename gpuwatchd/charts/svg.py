@@ -389,20 +389,9 @@ def table(
     head: Sequence[str], rows: Iterable[Sequence[Node]], *, caption: str,
     numbers: Iterable[int] = (), stack: bool = True,
 ) -> Markup:  # fmt: skip
-    """Return a table whose first column names its rows.
+    """Return a table whose first column names its rows; columns of ``numbers`` are at the right.
 
-    Parameters
-    ----------
-    head
-        Of each column.
-    rows
-        As many cells each.
-    caption
-        What the table tells; read out, and shown above it.
-    numbers
-        Columns that are set to the right.
-    stack
-        On a phone every row becomes a card; without it the table scrolls in its own frame.
+    On a phone every row becomes a card; without ``stack`` the table scrolls in its own frame.
     """
     classes = ["number" if n in set(numbers) else None for n in range(len(head))]
     titles = [

@@ -42,7 +42,6 @@ class Plot(NamedTuple):
 
     left: int
     right: int
-    top: int
     bottom: int
     begin_s: float
     end_s: float
@@ -59,7 +58,7 @@ def _place(width: int, height: int, frame: scales.Frame) -> Plot:
     bare = width < _LEAST_WIDTH or height < _LEAST_HEIGHT
     left = 0 if bare else _gutter(frame) + 1
     bottom = height if bare else height - 2
-    return Plot(left, max(width, left + 1), 0, max(bottom, 1), frame.begin_s, frame.end_s)
+    return Plot(left, max(width, left + 1), max(bottom, 1), frame.begin_s, frame.end_s)
 
 
 def _gutter(frame: scales.Frame) -> int:
@@ -81,18 +80,9 @@ def draw(
 ) -> list[list[Cell]]:
     """Return a picture as ``height`` rows of ``width`` cells.
 
-    Parameters
-    ----------
-    picture
-        What to draw.
-    width, height
-        Cells. Below 24 by 4 there is a curve without scales.
-    ascii_only
-        Whether there is nothing but ASCII.
-    window
-        The span that is seen, epoch seconds; by default all, with the forecast.
-    numbered
-        Whether each mark has the number that :func:`legend` explains.
+    Below 24 by 4 there is a curve without scales. ``window`` is the span that is seen, epoch
+    seconds; by default all, with the forecast. With ``numbered`` each mark has the number that
+    :func:`legend` explains.
     """
     if width < 1 or height < 1:
         return [[] for _ in range(max(0, height))]
@@ -227,7 +217,9 @@ class Field:
                 self._canvas.point("curve", *points[0])
             self._canvas.line("curve", points, thick=1 if self._canvas.ascii else 2)
         if picture.empty:
-            self._say_empty()
+            words = LEGEND["gap"]
+            middle = max(0, (self._canvas.columns - len(words)) // 2)
+            self._canvas.write(max(0, middle - 1), self._canvas.rows // 2, f" {words} ", "faint")
 
     def row(self, value_bytes: float) -> int:
         """Return the row of cells in which a level is."""
@@ -345,9 +337,3 @@ class Field:
                 share = (x - at) / max(canvas.wide - at, 1.0)
                 pattern = _FADES[min(int(share * len(_FADES)), len(_FADES) - 1)]
             canvas.fill("band", x, upper, lower, pattern)
-
-    def _say_empty(self) -> None:
-        canvas = self._canvas
-        words = LEGEND["gap"]
-        middle = max(0, (canvas.columns - len(words)) // 2)
-        canvas.write(max(0, middle - 1), canvas.rows // 2, f" {words} ", "faint")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.charts import drawing_process, picture_file
+from gpuwatchd.charts import drawing_process
 from gpuwatchd.notify import credentials
 from gpuwatchd.store import live
 from gpuwatchd.store.reader import Reader
@@ -286,7 +286,7 @@ def test_each_program_of_the_new_one_can_be_started(machine: Machine) -> None:
         argv = [machine.python, *words, "--version"]
         done = built.call(argv, env=machine.environ, cwd=machine.home)
         assert (done.returncode, done.stdout.split()[0]) == (0, "gpuwatchd"), done.stderr
-    children = (picture_file.PROGRAM, drawing_process.PROGRAM, credentials._KEYRING_PROGRAM)
+    children = (drawing_process.PROGRAM, credentials._KEYRING_PROGRAM)
     for _, module in children:
         code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
         done = built.call([machine.python, "-c", code], env=machine.environ, cwd=machine.home)

@@ -165,7 +165,7 @@ def test_it_is_drawn_by_a_child_that_leaves_nothing(
 
 def test_nonsense_ends_with_a_reason() -> None:
     done = subprocess.run(
-        [sys.executable, *picture_file.PROGRAM],
+        [sys.executable, *children.PROGRAM],
         input=b'{"pictures": 5}', capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
@@ -182,7 +182,7 @@ def test_nonsense_ends_with_a_reason() -> None:
     ],
 )
 def test_what_goes_wrong_is_said(monkeypatch: pytest.MonkeyPatch, program: str, said: str) -> None:
-    monkeypatch.setattr(picture_file, "PROGRAM", ("-c", program))
+    monkeypatch.setattr(children, "PROGRAM", ("-c", program))
     monkeypatch.setattr(children, "available", lambda: True)
     with pytest.raises(GpuwatchdError, match=said) as caught:
         picture_file.draw(order(), deadline_s=0.5)

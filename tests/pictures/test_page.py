@@ -100,7 +100,7 @@ def test_what_is_unknown_to_json_is_no_number_in_a_page() -> None:
 
 
 def test_hostile_titles_are_text() -> None:
-    found = Reader(page.document(gallery.HOSTILE, gallery.HOSTILE, pictures=[], lang='"><script>'))
+    found = Reader(page.document(gallery.HOSTILE, gallery.HOSTILE, pictures=[]))
     assert [tag for tag, _ in found.tags].count("script") == 0
     assert gallery.HOSTILE in found.text
 

@@ -32,7 +32,7 @@ def inside(picture: Picture, width: int, height: int, part: str) -> set[tuple[in
     """Return the cells, column and row within the plot, that have a part."""
     place = terminal.plot(picture, width, height)
     found = set()
-    for y, row in enumerate(terminal.draw(picture, width, height)[place.top : place.bottom]):
+    for y, row in enumerate(terminal.draw(picture, width, height)[: place.bottom]):
         at = 0
         for words, of in row:
             if of == part:

@@ -150,7 +150,7 @@ class Chart(Widget):
         """What is seen; None for all of the picture."""
         self.cursor_s: float | None = None
         self._drawn: list[Strip] = []
-        self._plot = terminal.Plot(0, 0, 0, 0, 0.0, 1.0)
+        self._plot = terminal.Plot(0, 0, 0, 0.0, 1.0)
         self._drag: tuple[int, Window] | None = None
 
     # ---- what is shown
@@ -323,7 +323,7 @@ class Chart(Widget):
             return self._painter.strip([], width)
         strip = self._drawn[y]
         column = self._column()
-        if column is None or not self._plot.top <= y < self._plot.bottom:
+        if column is None or not 0 <= y < self._plot.bottom:
             return strip
         before, under, after = strip.divide([column, column + 1, width])
         marked = self._painter.style("cursor")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.charts.svg import Markup
-from gpuwatchd.view.report.document import Block, Document, Tone
+    from gpuwatchd.view.report.document import Block, Document, Tone
 
 _TONES: Final[dict[Tone, str | None]] = {
     "": None,

@@ -58,13 +58,7 @@ class _Judgement(NamedTuple):
 
 
 def document(logs: Sequence[Log], *, everything: bool) -> Document:
-    """Return the report.
-
-    Parameters
-    ----------
-    everything
-        Whether harmless subjects have a part of their own, too.
-    """
+    """Return the report; with ``everything`` harmless subjects have a part of their own, too."""
     names = [item.log.path for item in logs]
     # A path would fill the heading; the table of what was read has all of it.
     only = (PurePath(names[0]).name or names[0]) if len(names) == 1 else ""

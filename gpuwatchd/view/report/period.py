@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core.errors import GpuwatchdError, StoreError, StoreNewer
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.view.queries import alert_query, cost_entries, current_state, user_filter
-from gpuwatchd.view.report import incident, report_charts, usage
+from gpuwatchd.view.report import incident, usage
 from gpuwatchd.view.text.device_facts import in_order
 
 if TYPE_CHECKING:
@@ -27,42 +28,39 @@ _PRESENT_S = 120.0
 """A period that ends so long ago ends now."""
 
 
+@dataclass
 class Period:
-    """Everything that is known of a period.
+    """Everything that is known of a period."""
 
-    Attributes
-    ----------
-    alerts
-        Those that were open in it and became more than a suspicion, worst first.
-    told
-        The first of them, in full.
-    watched
-        Suspicions that stayed such.
-    """
+    query: Query
+    asked: Asked
+    found: Incidents
+    bill: Bill
+    view: View | None = None
+    devices: list[Device] = field(default_factory=list)
+    infos: list[ProcessInfo] = field(default_factory=list)
+    """Those that --pid names."""
+    alerts: list[Alert] = field(default_factory=list)
+    """Those that were open in it and became more than a suspicion, worst first."""
+    watched: list[Alert] = field(default_factory=list)
+    """Suspicions that stayed such."""
+    told: list[Incident] = field(default_factory=list)
+    """The first of the alerts, in full."""
+    uses: list[DeviceUse] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
+    others: Holder | None = None
+    """What everybody else had, where --user leaves them out."""
+    pictures: dict[str, Picture] = field(default_factory=dict)
+    """Of GPUs, by UUID."""
+    process_pictures: list[tuple[ProcessInfo, Picture]] = field(default_factory=list)
+    quality: usage.Quality = field(default_factory=usage.Quality)
+    channels: dict[str, incident.Channel] = field(default_factory=dict)
+    warnings: list[tuple[str, str]] = field(default_factory=list)
 
-    def __init__(self, query: Query, asked: Asked, found: Incidents, bill: Bill) -> None:
-        self.query = query
-        self.asked = asked
-        self.found = found
-        self.bill = bill
-        self.now_s = bill.now_s
-        self.view: View | None = None
-        self.devices: list[Device] = []
-        self.infos: list[ProcessInfo] = []
-        """Those that --pid names."""
-        self.alerts: list[Alert] = []
-        self.watched: list[Alert] = []
-        self.told: list[Incident] = []
-        self.uses: list[DeviceUse] = []
-        self.holders: list[Holder] = []
-        self.others: Holder | None = None
-        """What everybody else had, where --user leaves them out."""
-        self.pictures: dict[str, Picture] = {}
-        """Of GPUs, by UUID."""
-        self.process_pictures: list[tuple[ProcessInfo, Picture]] = []
-        self.quality = usage.Quality()
-        self.channels: dict[str, incident.Channel] = {}
-        self.warnings: list[tuple[str, str]] = []
+    @property
+    def now_s(self) -> float:
+        """The instant of everything that is shown as of now."""
+        return self.bill.now_s
 
     @property
     def present(self) -> bool:
@@ -97,16 +95,6 @@ class Period:
         )
 
 
-def _incidents(asked: Asked) -> Incidents:
-    try:
-        return alert_query.gather(asked.since_s, only_open=False)
-    except GpuwatchdError as error:
-        if error.page != "errors#no-history":
-            raise
-        why = "no data to report: no history and no live state"
-        raise GpuwatchdError(why, hint=error.hint, page=error.page) from error
-
-
 def gather(query: Query, asked: Asked) -> Period:
     """Return everything that is known of a period.
 
@@ -115,13 +103,18 @@ def gather(query: Query, asked: Asked) -> Period:
     GpuwatchdError
         When nothing is recorded at all, or not of what is asked for.
     """
-    found = _incidents(asked)
+    try:
+        found = alert_query.gather(asked.since_s, only_open=False)
+    except GpuwatchdError as error:
+        if error.page != "errors#no-history":
+            raise
+        why = "no data to report: no history and no live state"
+        raise GpuwatchdError(why, hint=error.hint, page=error.page) from error
     if query.user:
         found.keep_of(user_filter.People(query.user))
     bill = cost_entries.gather(query, asked.since_s)
     found.alerts = [cost_entries.counted(bill, alert) for alert in found.alerts]
-    period = Period(query, asked, found, bill)
-    period.view = _view(query)
+    period = Period(query, asked, found, bill, _view(query))
     # That no daemon runs is found by several, and said once.
     pairs: dict[str, tuple[str, str]] = {}
     for code, sentence in (*found.warnings, *bill.warnings):
@@ -208,7 +201,7 @@ def _from_history(period: Period, history: Reader) -> None:
         period.others = usage.joined(rest) if rest else None
     period.quality = usage.data_quality(history, period.devices, period.uses, asked)
     incident.add_incidents(period, history)
-    report_charts.draw(period, history)
+    incident.draw_charts(period, history)
 
 
 def _without_history(period: Period) -> None:
@@ -220,7 +213,7 @@ def _without_history(period: Period) -> None:
         raise _no_such_gpu(period.query, list(period.found.devices.values()))
     period.uses = [usage.DeviceUse(device) for device in in_order(period.devices)]
     incident.add_incidents(period, None)
-    report_charts.draw(period, None)
+    incident.draw_charts(period, None)
 
 
 def _named_processes(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:

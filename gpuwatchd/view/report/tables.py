@@ -163,25 +163,22 @@ def at_stake(period: Period) -> tuple[str, bool]:
         if not entries:
             continue
         found = cost.summed(entries)
-        usd = found.usd
-        if usd is None and not found.known_usd:
-            text = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
-        else:
-            text = cost_text.partly(period.bill, usd, found.known_usd)
-            partial |= usd is None
-        parts.append(f"{text} {cost_text.SHORT[what]}")
+        partial |= found.usd is None and bool(found.known_usd)
+        parts.append(f"{_worth(period, entries, 'GPU-hours')} {cost_text.SHORT[what]}")
     return ", ".join(parts), partial
+
+
+def _worth(period: Period, entries: Sequence[cost.Entry], unit: str) -> str:
+    found = cost.summed(entries)
+    if found.usd is None and not found.known_usd:
+        return f"{cost.in_hours(found.gpu_hours)} {unit}"
+    return cost_text.partly(period.bill, found.usd, found.known_usd)
 
 
 def lost_or_at_risk(period: Period) -> str:
     """Return these together, in money or else hours; "" where there is nothing."""
     entries = [entry for what in _STAKE for entry in period.bill.of(what)]
-    if not entries:
-        return ""
-    found = cost.summed(entries)
-    if found.usd is None and not found.known_usd:
-        return f"{cost.in_hours(found.gpu_hours)} h"
-    return cost_text.partly(period.bill, found.usd, found.known_usd)
+    return _worth(period, entries, "h") if entries else ""
 
 
 # ---- idle memory, deliveries, quality -----------------------------------------------------------

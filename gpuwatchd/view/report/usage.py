@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.core.model import ProcessInfo
 from gpuwatchd.store import occupancy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gpuwatchd.analysis.cost import Price
     from gpuwatchd.core.model import Device, ProcessKey
@@ -174,20 +175,15 @@ def joined(found: Sequence[Holder]) -> Holder:
     return Holder(
         info=found[0].info,
         device_uid=found[0].device_uid,
-        gib_hours=_total(holder.gib_hours for holder in found),
-        gpu_hours=_total(holder.gpu_hours for holder in found),
-        usd=_total(holder.usd for holder in found),
+        gib_hours=cost.total(holder.gib_hours for holder in found),
+        gpu_hours=cost.total(holder.gpu_hours for holder in found),
+        usd=cost.total(holder.usd for holder in found),
         peak_bytes=max((holder.peak_bytes for holder in found if holder.peak_bytes is not None),
                        default=None),
         first_at_s=min(holder.first_at_s for holder in found),
         last_at_s=max(holder.last_at_s for holder in found),
         many=len({holder.info.key for holder in found}),
     )  # fmt: skip
-
-
-def _total(values: Iterable[float | None]) -> float | None:
-    found = list(values)
-    return None if None in found else sum(one for one in found if one is not None)
 
 
 # ---- how well it is known
