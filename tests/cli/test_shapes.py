@@ -251,7 +251,7 @@ def test_a_key_too_many_and_a_key_too_few_are_noticed(ctl: Ctl) -> None:
 def test_a_schema_is_one(name: str) -> None:
     found = schema(name)
     jsonschema.Draft202012Validator.check_schema(found)
-    assert found["$id"] == f"gpuwatchd:{name}:{by_verb.VERSION}"
+    assert found["$id"] == f"gpuwatchd:{name}:{base.SCHEMA_VERSION}"
     assert main(["schema", name]) == 0
 
 

@@ -6,7 +6,7 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.view.queries import cost_entries, recorded_answers
-from gpuwatchd.view.text import cost_table
+from gpuwatchd.view.text import cost_text
 
 
 @click.command(
@@ -45,5 +45,5 @@ def command(since: float | None, by: str) -> int:
     if flags.json:
         output.emit_json(recorded_answers.cost(flags, since_s=since, by=by).answer)
     else:
-        cost_table.show(output.Out(flags), recorded_answers.bill(flags, since), by)
+        cost_text.show(output.Out(flags), recorded_answers.bill(flags, since), by)
     return 0

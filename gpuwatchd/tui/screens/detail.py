@@ -15,7 +15,7 @@ from gpuwatchd.view.queries import alert_query, cost_entries, subjects
 from gpuwatchd.view.text import (
     alert_details,
     badges,
-    cost_table,
+    cost_text,
     explanation,
     process_facts,
     verdict_text,
@@ -228,7 +228,7 @@ def _cost(query: Query, key: ProcessKey) -> tuple[Written, ...]:
     bill.entries = [entry for entry in bill.entries if entry.key in keys]
     if not bill.entries:
         return ()
-    return lambda out: out.line(("Cost", "bold")), partial(cost_table.incidents, bill=bill)
+    return lambda out: out.line(("Cost", "bold")), partial(cost_text.incidents, bill=bill)
 
 
 def _alert(alert: Alert, found: Incidents, now_s: float, out: Page) -> None:

@@ -186,6 +186,10 @@ class DaemonState(Shape):
     """What it cannot do, in sentences."""
 
 
+SCHEMA_VERSION: Final = 1
+"""Raised when a key is renamed or retyped, not when one is added."""
+
+
 class Head(Shape):
     """The first keys of every answer."""
 

@@ -21,8 +21,6 @@ from gpuwatchd.view.answers import (
 )
 from gpuwatchd.view.answers.base import Failure, Shape
 
-VERSION: Final = 1
-
 
 class CommandInput(msgspec.Struct, frozen=True, kw_only=True):
     """What a program of ``[notify.command]`` reads on its standard input: one object.

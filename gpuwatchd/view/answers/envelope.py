@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gpuwatchd import __version__
 from gpuwatchd.core import text, units
-from gpuwatchd.view.answers.base import Answer, DaemonState, Failure, Fault, Warned, fill, finite
+from gpuwatchd.view.answers.base import (
+    LONGEST,
+    SCHEMA_VERSION,
+    Answer,
+    DaemonState,
+    Failure,
+    Fault,
+    Warned,
+    fill,
+    finite,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.view.queries.current_state import View
 
-SCHEMA_VERSION: Final = 1
 A = TypeVar("A", bound=Answer)
 
 
@@ -83,20 +92,20 @@ def answer_of(
     return answer
 
 
-def failure(
-    verb: str, kind: str, message: str, *, hint: str, exit_code: int, page: str = ""
-) -> Failure:
-    """Return the answer of a verb that failed; ``page`` is of the documentation, "" is none."""
-    error = fault(kind, message, hint=hint, exit_code=exit_code, page=page)
-    return Failure(**_head(verb), error=error)
+def failure(verb: str, kind: str, message: str, **parts: Any) -> Failure:
+    """Return the answer of a verb that failed; the arguments are those of :func:`fault`."""
+    return Failure(**_head(verb), error=fault(kind, message, **parts))
 
 
 def fault(kind: str, message: str, *, hint: str, exit_code: int, page: str = "") -> Fault:
-    """Return what an answer has in place of ``data``, or beside it, where something failed."""
+    """Return what an answer has in place of ``data``, or beside it, where something failed.
+
+    ``page`` is of the documentation, "" is none.
+    """
     return Fault(
         kind=kind,
-        message=text.clean(message, limit=1024),
-        hint=text.clean(hint, limit=1024),
+        message=text.clean(message, limit=LONGEST),
+        hint=text.clean(hint, limit=LONGEST),
         exit_code=exit_code,
         page=page or None,
     )

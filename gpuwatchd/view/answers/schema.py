@@ -70,7 +70,7 @@ def unit_of(key: str) -> str:
 
 def schema_id(name: str) -> str:
     """Return the identifier of a schema, which carries the version of the answers."""
-    return f"gpuwatchd:{name}:{by_verb.VERSION}"
+    return f"gpuwatchd:{name}:{base.SCHEMA_VERSION}"
 
 
 def title(name: str) -> str:

@@ -135,14 +135,7 @@ def gather(since_s: float, *, only_open: bool) -> Incidents:
         incidents.source = "database"
     except StoreError as error:
         incidents.trouble = error
-        if state is None:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
-            raise GpuwatchdError(
-                "no alerts are recorded: there is no history and no live state",
-                hint="gpuwatchctl service install",
-                page="errors#no-history",
-            ) from error
+        current_state.require_state(state, error, "no alerts are recorded")
         words = f"only the open alerts are known: {error.message}"
         incidents.warnings.append(("no-history", words))
     incidents.warnings += _source(state)

@@ -106,14 +106,7 @@ def gather(query: Query, since_s: float) -> Bill:
             bill.devices = {device.uid: device for device in history.devices()} | bill.devices
             _Counter(query, bill, state if running else None, history).count(state)
     except StoreError as error:
-        if state is None:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
-            raise GpuwatchdError(
-                "no cost is known: there is no history and no live state",
-                hint="gpuwatchctl service install",
-                page="errors#no-history",
-            ) from error
+        current_state.require_state(state, error, "no cost is known")
         bill.source = "state-file"
         words = f"only the present state is counted, not the past: {error.message}"
         bill.warnings.append(("no-history", words))

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.core.codes import ProblemCode
-from gpuwatchd.core.errors import FAILED, FINDINGS, OK, GpuwatchdError, SourceUnavailable
+from gpuwatchd.core.errors import (
+    FAILED,
+    FINDINGS,
+    OK,
+    GpuwatchdError,
+    SourceUnavailable,
+    StoreError,
+)
 from gpuwatchd.core.model import Fault, ProcessInfo, is_leak
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess
@@ -144,6 +151,27 @@ def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
         broken = f"{file} cannot be understood; the daemon will replace it"
         return None, [*pairs, ("state-broken", broken)]
     return state, pairs
+
+
+def require_state(state: LiveState | None, missing: StoreError, what: str) -> None:
+    """Refuse to go on where there is neither a live state nor a history.
+
+    Parameters
+    ----------
+    missing
+        Why there is no history.
+    what
+        What cannot be told then: "no cost is known".
+    """
+    if state is not None:
+        return
+    if not isinstance(missing.__cause__, FileNotFoundError):
+        raise missing
+    raise GpuwatchdError(
+        f"{what}: there is no history and no live state",
+        hint="gpuwatchctl service install",
+        page="errors#no-history",
+    ) from missing
 
 
 def now_s() -> float:
@@ -404,11 +432,9 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
             import gpuwatchd.collect.host  # noqa: F401, PLC0415
     module = sys.modules.get("gpuwatchd.collect.host")
     if missing and module is not None:
-        host = module.Host(anchor=state_location.state_dir() / BOOT, writes_anchor=False)
-        try:
+        boot = state_location.state_dir() / BOOT
+        with contextlib.closing(module.Host(anchor=boot, writes_anchor=False)) as host:
             seen = host.processes([key.pid for key in missing])
-        finally:
-            host.close()
     # Whom the host does not see has ended: those of elsewhere, and hidden ones, it does tell.
     state = "gone" if module is not None else None
     for key in missing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -90,15 +91,20 @@ def _board(item: LiveDevice, view: View, was: Mapping[int, ProcessInfo]) -> Devi
 
 def _held(use: LiveProcess, was: Mapping[int, ProcessInfo], *, local: bool) -> ProcessMemory:
     info, pid = use.info, use.info.key.pid
-    exempt = info.framework in SCREEN or info.name in DAEMONS or pid == os.getpid()
+    memory = ProcessMemory(
+        info=info,
+        used_bytes=use.used_bytes,
+        kind=use.kind,
+        exempt=info.framework in SCREEN or info.name in DAEMONS or pid == os.getpid(),
+    )
     if not local or info.foreign:
-        return ProcessMemory(info=info, used_bytes=use.used_bytes, kind=use.kind, exempt=exempt)
+        return memory
     if info.key.started_at_s is None and absent(pid):
         info = structs.replace(was.get(pid, info), state="gone")
-        return ProcessMemory(info=info, used_bytes=use.used_bytes, kind=use.kind, exists=False)
+        return structs.replace(memory, info=info, exists=False, exempt=False)
     now = probe(pid)
     if now is None:
-        return ProcessMemory(info=info, used_bytes=use.used_bytes, kind=use.kind, exempt=exempt)
+        return memory
     cpu_pct, parent = None, None
     if now.state == "D":
         time.sleep(_AGAIN_S)
@@ -109,16 +115,7 @@ def _held(use: LiveProcess, was: Mapping[int, ProcessInfo], *, local: bool) -> P
     elif now.state in {"Z", "X"}:
         above = probe(now.parent_pid)
         parent = None if above is None else f"{above.name}[{now.parent_pid}]"
-    return ProcessMemory(
-        info=info,
-        used_bytes=use.used_bytes,
-        kind=use.kind,
-        exists=True,
-        state=now.state,
-        cpu_pct=cpu_pct,
-        parent=parent,
-        exempt=exempt,
-    )
+    return structs.replace(memory, exists=True, state=now.state, cpu_pct=cpu_pct, parent=parent)
 
 
 def unlisted_openers(view: View) -> UnlistedOpeners:
@@ -133,11 +130,8 @@ def unlisted_openers(view: View) -> UnlistedOpeners:
     infos: dict[int, ProcessInfo] = {}
     if others:
         boot = state_location.state_dir() / BOOT
-        host = Host(maps_per_look=len(others), anchor=boot, writes_anchor=False)
-        try:
+        with closing(Host(maps_per_look=len(others), anchor=boot, writes_anchor=False)) as host:
             infos = host.processes([other.pid for other in others])
-        finally:
-            host.close()
     return UnlistedOpeners(
         found=tuple(
             (info, other)

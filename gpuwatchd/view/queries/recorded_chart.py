@@ -37,33 +37,32 @@ def curve(recorded_curve: RecordedCurve, live: tuple[float, int] | None = None) 
         (epoch seconds, bytes) of the newest sample, which may not be written yet; None without.
     """
     at_s: list[float] = []
-    used: list[float | None] = []
-    low: list[float | None] = []
-    high: list[float | None] = []
+    rows: list[tuple[float | None, ...]] = []
     last_s: float | None = None
 
-    def put(when_s: float, values: tuple[float | None, float | None, float | None]) -> None:
-        if at_s and when_s <= at_s[-1]:
-            return
-        at_s.append(when_s)
-        for column, value in zip((low, used, high), values, strict=True):
-            column.append(None if value is None else float(value))
+    def put(when_s: float, low: float | None, used: float | None, high: float | None) -> None:
+        if not at_s or when_s > at_s[-1]:
+            at_s.append(when_s)
+            rows.append(tuple(None if v is None else float(v) for v in (low, used, high)))
+
+    def leave_gap(begin_s: float | None, end_s: float) -> None:
+        if begin_s is not None and _apart(recorded_curve.holes, begin_s, end_s):
+            put((begin_s + end_s) / 2, None, None, None)
 
     for point in recorded_curve.points:
-        if last_s is not None and _apart(recorded_curve.holes, last_s, point.first_s):
-            put((last_s + point.first_s) / 2, (None, None, None))
+        leave_gap(last_s, point.first_s)
         middle_s = (point.first_s + point.last_s) / 2
-        put(middle_s, (point.low_bytes, point.mean_bytes, point.high_bytes))
+        put(middle_s, point.low_bytes, point.mean_bytes, point.high_bytes)
         last_s = point.last_s
-    if live is not None and (not at_s or live[0] > max(at_s[-1], last_s or 0.0)):
-        if last_s is not None and _apart(recorded_curve.holes, last_s, live[0]):
-            put((last_s + live[0]) / 2, (None, None, None))
-        put(live[0], (live[1], live[1], live[1]))
+    if live is not None and (not rows or live[0] > max(at_s[-1], last_s or 0.0)):
+        leave_gap(last_s, live[0])
+        put(live[0], live[1], live[1], live[1])
+    low, used, high = zip(*rows, strict=True) if rows else ((), (), ())
     return Curve(
         at_s=tuple(at_s),
-        used_bytes=tuple(used),
-        low_bytes=tuple(low),
-        high_bytes=tuple(high),
+        used_bytes=used,
+        low_bytes=low,
+        high_bytes=high,
         width_s=recorded_curve.width_s,
     )
 

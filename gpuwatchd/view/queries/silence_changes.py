@@ -301,11 +301,9 @@ def take_back(standing: Sequence[Silence], now_s: float) -> int:
 
     rows = tuple(silence.row for silence in standing if silence.row is not None)
     with state_location.writing("snooze", "clear", *map(str, rows)) as place:
-        return (
-            checked_connection.transaction(place.state_dir, tables.end_silences, rows, now_s)
-            if rows
-            else 0
-        )
+        if not rows:
+            return 0
+        return checked_connection.transaction(place.state_dir, tables.end_silences, rows, now_s)
 
 
 def follows(snoozed: Snoozed) -> list[str]:

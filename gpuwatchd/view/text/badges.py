@@ -30,26 +30,17 @@ WORD_CELLS: Final = 10
 """No :attr:`Badge.word` is wider."""
 _RESTING: Final[frozenset[DeviceState]] = frozenset({"asleep", "released"})
 _STATES: Final[dict[DeviceState, str]] = {
-    "asleep": "asleep",
-    "lost": "lost",
     "no-permission": "no access",
     "unsupported": "unreadable",
-    "hung": "hung",
     "reset-required": "reset",
-    "released": "released",
 }
 _PATTERNS: Final[dict[Pattern, str]] = {"preallocated": "prealloc."}
 _HOLDINGS: Final[dict[HoldingKind, str]] = {
-    "gone": "gone",
-    "defunct": "defunct",
     "driver-wait": "in driver",
-    "ghost": "ghost",
     "orphaned-runner": "orphan",
-    "no-model": "no model",
     "leaked-kv": "leaked KV",
-    "hung-rank": "hung rank",
-    "idle": "idle",
 }
+"""Where they are not the words of the state, the pattern or the kind themselves."""
 
 
 class Badge(NamedTuple):
@@ -128,7 +119,7 @@ def process(item: LiveProcess) -> Badge:
 
 def holding(one: Holding) -> Badge:
     """Return the badge of idle memory."""
-    return Badge("held", _HOLDINGS[one.kind], one.evidence)
+    return Badge("held", _HOLDINGS.get(one.kind, one.kind.replace("-", " ")), one.evidence)
 
 
 def alert(one: Alert) -> Badge:
@@ -184,4 +175,4 @@ def _of_state(item: LiveDevice, state: DeviceState) -> tuple[str, str, str | Non
         more = means
     elif state in {"lost", "hung"} and (since or not means):
         more = f"{since.strip()}{joint}{means}"
-    return _STATES[state], f"{called}{since}{joint}{means}", more
+    return _STATES.get(state, state), f"{called}{since}{joint}{means}", more

@@ -39,11 +39,6 @@ _STATES: dict[DeviceState, tuple[EventKind | None, str, str, str, str]] = {
     "unsupported": (None, "its memory cannot be read", "", "", _DOCTOR),
 }
 """State -> the event that began it, what it is called, a joint, what that means, what to do."""
-_MEMORY: dict[MemoryKind, str] = {
-    "dedicated": "",
-    "unified": "unified memory",
-    "coherent": "coherent memory",
-}
 _MEMORY_MEANS: dict[MemoryKind, str] = {
     "dedicated": "",
     "unified": "memory is shared with the host: what is free is what the host has left",
@@ -117,7 +112,7 @@ def memory_note(device: Device) -> str:
     ...                    memory_total_bytes=None, memory_kind="unified"))
     'unified memory'
     """
-    return _MEMORY[device.memory_kind]
+    return "" if device.memory_kind == "dedicated" else f"{device.memory_kind} memory"
 
 
 def memory_means(device: Device) -> str:

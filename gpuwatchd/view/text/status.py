@@ -10,8 +10,6 @@ from gpuwatchd.view.queries import alert_order, state_location
 from gpuwatchd.view.text import cards, delivery_text, verdict_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gpuwatchd.core.model import Alert, ServedModel, ServerReading
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.current_state import View
@@ -27,8 +25,9 @@ def show(
     delivery_text.banner(out, view)
     for item in view.devices:
         cards.show(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
-    if wide and view.servers:
-        show_servers(out, view.servers, now_s=view.taken_at_s)
+    if wide:
+        for server in view.servers:
+            out.flow(server_line(server, now_s=view.taken_at_s), rest="  ")
     _alerts(out, view)
     delivery_text.silences(out, view)
     holdings(out, view)
@@ -107,12 +106,6 @@ def _alerts(out: Page, view: View) -> None:
 
 _FOR_GOOD_S = 10 * 365 * 86400.0
 """Ollama gives a day centuries ahead for a model that stays until somebody unloads it."""
-
-
-def show_servers(out: Page, servers: Iterable[ServerReading], *, now_s: float) -> None:
-    """Write one line for each server."""
-    for server in servers:
-        out.flow(server_line(server, now_s=now_s), rest="  ")
 
 
 def server_line(server: ServerReading, *, now_s: float) -> list[Part]:

@@ -16,7 +16,7 @@ from gpuwatchd.view.queries import alert_query, cost_entries, current_state, sub
 from gpuwatchd.view.text import (
     badges,
     cards,
-    cost_table,
+    cost_text,
     device_facts,
     explanation,
     process_facts,
@@ -221,7 +221,7 @@ def _cost(query: Query, keys: set[str], now_s: float) -> tuple[str, ...]:
         return ()
     bill.entries = [entry for entry in bill.entries if entry.key in keys]
     out = Page()
-    cost_table.incidents(out, bill)
+    cost_text.incidents(out, bill)
     return tuple(words for _, words, _ in parts.lines(out))
 
 
