@@ -240,7 +240,7 @@ def _try_one(apprise: Any, address: Address, message: Message, timeout_s: float)
         if getattr(service, "dedup", "") is None:
             service.dedup = message.id if message.others_open else message.thread or message.id
         if service.notify(
-            title=text.for_chat(plain_text.subject(message)),
+            title=_title(message),
             body=_body(message, _body_limit(service)),
             notify_type=_type(apprise, message),
             body_format="text",
@@ -280,6 +280,10 @@ def _type(apprise: Any, message: Message) -> Any:
         over = message.severity == "info"
         return apprise.NotifyType.SUCCESS if over else apprise.NotifyType.FAILURE
     return getattr(apprise.NotifyType, _TYPES[message.severity])
+
+
+def _title(message: Message) -> str:
+    return text.for_chat(plain_text.subject(message))
 
 
 def _body_limit(service: Any) -> int:
