@@ -92,13 +92,7 @@ class Checkpoint:
         return self.ask(key, {"finding": msgspec.to_builtins(finding.public)}, dry_run=dry_run)
 
     def ask(self, key: ProcessKey, facts: dict[str, Any] | None = None, *, dry_run: bool) -> str:
-        """Ask one process; ``facts`` is what a program of the user's is told besides.
-
-        Raises
-        ------
-        ActionError
-            As :meth:`run`.
-        """
+        """Ask one process, as :meth:`run`; a program of the user's is told ``facts`` besides."""
         if self._way == "off":
             raise NotAllowed(_OFF, hint=_OFF_HINT, page="errors#asking-off")
         with self._target(key) as target:
@@ -111,7 +105,10 @@ class Checkpoint:
                 how = "" if target.held else " (compared just before, not held by the kernel)"
                 return f"asked {target.name} to save by {number.name}{how}, not confirmed"
             target.check()
-            self._run(target.name, _payload(key, target.name, facts or {}))
+            process = {"pid": key.pid, "started_at_s": key.started_at_s, "name": target.name}
+            content = {"schema_version": SCHEMA_VERSION, "ask": "checkpoint", "process": process}
+            # What the program reads on standard input: one JSON object and a line feed.
+            self._run(target.name, msgspec.json.encode(content | (facts or {})) + b"\n")
         return f"asked {target.name} to save by {self._program}, not confirmed"
 
     def _target(self, key: ProcessKey) -> Target:
@@ -122,13 +119,7 @@ class Checkpoint:
         return text.clean(Path(self._argv[0]).name) if self._argv else ""
 
     def _way_for(self, target: Target) -> str:
-        """Return how the process can be asked.
-
-        Raises
-        ------
-        NotAllowed
-            In no way.
-        """
+        """Return how the process can be asked; raise NotAllowed where it cannot be."""
         if self._way == "command":
             if not self._argv:
                 raise NotAllowed(
@@ -161,13 +152,7 @@ class Checkpoint:
         return f"sends {number.name}, which it has a handler for"
 
     def _run(self, target: str, data: bytes) -> None:
-        """Run the user's program to its end.
-
-        Raises
-        ------
-        NotAllowed
-            It could not be run, took too long or did not exit with 0.
-        """
+        """Run the user's program to its end; raise NotAllowed unless it exits with 0."""
         executable = _found(self._argv[0]) or self._argv[0]
         try:
             code, value = run_program.run(
@@ -196,13 +181,6 @@ def _number(name: str) -> signal.Signals:
 
 def _found(program: str) -> str | None:
     return shutil.which(str(expanded(program)))
-
-
-def _payload(key: ProcessKey, name: str, facts: dict[str, Any]) -> bytes:
-    """Return what the user's program reads on standard input: one JSON object and a line feed."""
-    process = {"pid": key.pid, "started_at_s": key.started_at_s, "name": name}
-    content = {"schema_version": SCHEMA_VERSION, "ask": "checkpoint", "process": process, **facts}
-    return msgspec.json.encode(content) + b"\n"
 
 
 # One process that something is to be done to, held so that it cannot become another one.
@@ -273,13 +251,7 @@ class Target:
         return self._descriptor is not None
 
     def check(self) -> None:
-        """See again whether it is the process that is meant, and ours.
-
-        Raises
-        ------
-        ActionError
-            As on entering.
-        """
+        """See again whether it is the process that is meant, and ours; raise as on entering."""
         pid = self.key.pid
         by_psutil = _without_proc(self._proc)
         if pid == os.getpid() or pid in _parents(self._proc):
@@ -351,13 +323,7 @@ class Target:
         return None if caught is None else bool(int(caught[1], 16) >> (number - 1) & 1)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to this process and no other.
-
-        Raises
-        ------
-        ActionError
-            As on entering: everything is looked at once more first.
-        """
+        """Send a signal to this process and no other, looked at as on entering once more first."""
         self.check()
         try:
             if self._descriptor is None:

@@ -105,12 +105,8 @@ def ladder_s(notices: int, steps_s: tuple[float, ...], rules: Rules, now_s: floa
 
     Parameters
     ----------
-    notices
-        How many there were before it.
     steps_s
         Pauses after the first, the second ... notice; the last one repeats.
-    now_s
-        When that notice was.
     """
     if not steps_s:
         return None

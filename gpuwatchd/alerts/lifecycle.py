@@ -62,10 +62,6 @@ def pause_s(finding: Finding, alert: Alert | None, *, young: bool, calm_looks: i
 
     Parameters
     ----------
-    finding
-        The judgement just made.
-    alert
-        Its alert after that judgement.
     young
         Whether the subject has too few samples for a full judgement yet.
     calm_looks
@@ -109,19 +105,7 @@ def evaluate(
     now_s: float,
     title: str,
 ) -> Outcome:
-    """Return the alert after one evaluation of its subject.
-
-    Parameters
-    ----------
-    finding
-        The judgement of this instant.
-    alert
-        The open alert of the same subject, if there is one.
-    now_s
-        Time on the clock that the finding was judged on.
-    title
-        Who it is about.
-    """
+    """Return the alert after one evaluation of its subject."""
     if finding.tier == "none":
         return _without_evidence(finding, alert, rules, now_s)
     if alert is None:

@@ -103,12 +103,8 @@ def routes(
 
     Parameters
     ----------
-    alert
-        With what is known of whom it is about.
     local
         The time where people are; None: it is never quiet, and every silence counts.
-    silences
-        Those that may be in force.
     others
         Alerts that are open beside it: one of them may say it all.
     level_bytes

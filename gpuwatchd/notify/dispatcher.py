@@ -279,12 +279,9 @@ class MessageDispatcher:
             if len(rest) > 1:
                 value = f"{value} (one of {len(rest)} messages in one)"
             return done + [_sent(delivery, now_s, value) for delivery in rest]
-        return done + [self._unless_late(_failed(delivery, failure, now_s)) for delivery in rest]
-
-    def _unless_late(self, failure: Delivery) -> Delivery:
-        """Return the success that an abandoned worker had after all, else the failure."""
-        with self._lock:
-            return self._late.get(_key(failure), failure)
+        failed = [_failed(delivery, failure, now_s) for delivery in rest]
+        with self._lock:  # an abandoned worker may have had success after all
+            return done + [self._late.get(_key(delivery), delivery) for delivery in failed]
 
     def _report(self, delivery: Delivery, abandoned: bool = False) -> None:  # noqa: FBT001, FBT002
         with self._lock:

@@ -43,17 +43,12 @@ _LOGS_HINT = "gpuwatchctl service logs"
 
 
 class Launchd:
-    """``launchctl`` for one agent.
+    """``launchctl`` for one agent of a user; a service of the whole machine is refused.
 
     Parameters
     ----------
     sleep
         Waits between two looks at an agent that is being unloaded.
-
-    Raises
-    ------
-    ServiceError
-        When a service of the whole machine is asked for.
     """
 
     name = "launchd"

@@ -39,8 +39,6 @@ def packaged(folders: Iterable[Path], own: Path, argv: Sequence[str]) -> Path | 
         Where the manager looks, the first wins.
     own
         Where we write ours; it does not count.
-    argv
-        Our daemon's command.
     """
     ours = os.path.realpath(argv[0])
     for folder in folders:

@@ -146,13 +146,7 @@ class Reader:
         Raises
         ------
         StoreError
-            There is none, or it may not be read.
-        StoreNewer
-            A later version wrote it.
-        StoreDamaged
-            It is not a usable history.
-        StoreBusy
-            Another program holds it locked.
+            There is none, or it may not be read, is damaged, locked or of a later version.
         """
         path = checked_connection.find(directory)
         try:

@@ -148,14 +148,10 @@ class _Field(NamedTuple):
 
 
 def _fields(
-    kind: type[msgspec.Struct],
-    without: Iterable[str] = (),
-    json: _Decoder | None = None,
-    only: Iterable[str] | None = None,
+    kind: type[msgspec.Struct], without: Iterable[str] = (), json: _Decoder | None = None
 ) -> tuple[_Field, ...]:
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    names = fields if only is None else only
-    return tuple(_field(fields[name], json) for name in names if name not in without)
+    fields = msgspec.structs.fields(kind)
+    return tuple(_field(field, json) for field in fields if field.name not in without)
 
 
 def _field(field: msgspec.structs.FieldInfo, json: _Decoder | None) -> _Field:
@@ -227,8 +223,6 @@ class Table(Generic[_Value]):
         Where its rows are read from, if a column is not as its field needs it.
     order
         How they are read.
-    only
-        Fields that are kept, where most are not.
     others
         Fields that are not kept, with their values.
     """
@@ -241,7 +235,6 @@ class Table(Generic[_Value]):
         json: _Decoder | None = None,
         rows: str = "",
         order: str = "id",
-        only: tuple[str, ...] | None = None,
         **others: Any,
     ) -> None:
         self.name = name
@@ -249,12 +242,11 @@ class Table(Generic[_Value]):
         self._json = json
         self._rows = rows or name
         self._order = order
-        self._only = only
         self._others = others
 
     @cached_property
     def _fields(self) -> tuple[_Field, ...]:
-        return _fields(self._kind, self._others, self._json, self._only)
+        return _fields(self._kind, self._others, self._json)
 
     def row(self, value: _Value) -> dict[str, Any]:
         """Return the columns of a value, but for its number."""
@@ -337,15 +329,22 @@ _KEPT: Final = "coalesce(excluded.{0}, {0})"
 _LATEST: Final = "max({0}, excluded.{0})"
 
 
+_KNOWN: Final = {
+    "key", "user", "name", "argv", "parent_pid", "framework", "framework_sure", "job", "container",
+    "program",
+}  # fmt: skip
+"""What is kept of a process."""
+_DEFAULTS: Final = zip(
+    ProcessInfo.__struct_fields__[-len(ProcessInfo.__struct_defaults__) :],
+    ProcessInfo.__struct_defaults__,
+    strict=True,
+)
 PROCESSES: Final = Table(
     "process",
     ProcessInfo,
     order="first_ts_ms, id",
-    only=(
-        "key", "user", "name", "argv", "parent_pid", "framework", "framework_sure", "job",
-        "container", "program",
-    ),
-)  # fmt: skip
+    **{name: value for name, value in _DEFAULTS if name not in _KNOWN},
+)
 
 
 def save_process(

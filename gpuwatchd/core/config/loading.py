@@ -305,8 +305,6 @@ def load(
     ----------
     file
         Replaces the system's and the user's file; it must exist.
-    environ
-        Environment; by default the process's own.
     overrides
         Flags, as a nested table with kebab-case keys.
 

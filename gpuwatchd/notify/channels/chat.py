@@ -183,13 +183,7 @@ def _verdict(addresses: Iterable[Address], has_it: Collection[str], results: lis
 
 
 def _apprise() -> Any:
-    """Return Apprise with every log below it silenced.
-
-    Raises
-    ------
-    NotifyError
-        Permanent: it is not installed.
-    """
+    """Return Apprise with every log below it silenced; raise where it is not installed."""
     for name in _LEAKY:
         logger = logging.getLogger(name)
         logger.propagate = False
@@ -240,7 +234,12 @@ def _try_one(apprise: Any, address: Address, message: Message, timeout_s: float)
         service = _service(apprise, address, timeout_s)
         if service is None:
             return _Result(address, "refused", "not understood as an address")
-        if _prepared(service, message).notify(
+        # PagerDuty adds what has the same key to the incident that is open, and with
+        # ``?action=map`` ends it on recovery: not on that of one alert out of several, and not when
+        # the job has crashed.
+        if getattr(service, "dedup", "") is None:
+            service.dedup = message.id if message.others_open else message.thread or message.id
+        if service.notify(
             title=_title(message),
             body=_body(message, _body_limit(service)),
             notify_type=_type(apprise, message),
@@ -272,17 +271,6 @@ def _service(apprise: Any, address: Address, timeout_s: float) -> Any:
             wanted = getattr(service, name, None)
             if not isinstance(wanted, (int, float)) or wanted > timeout_s:
                 setattr(service, name, timeout_s)
-    return service
-
-
-def _prepared(service: Any, message: Message) -> Any:
-    """Return the service, told which incident this is about where it has such a thing.
-
-    PagerDuty adds what has the same key to the incident that is open, and with ``?action=map`` ends
-    it on recovery: not on that of one alert out of several, and not when the job has crashed.
-    """
-    if getattr(service, "dedup", "") is None:
-        service.dedup = message.id if message.others_open else message.thread or message.id
     return service
 
 

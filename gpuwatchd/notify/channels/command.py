@@ -98,7 +98,13 @@ class CommandNotifier:
                 timeout_s=self.timeout_s,
             )
         except (OSError, ValueError) as error:
-            raise _not_started(self._program, error) from error
+            why = (error.strerror or "cannot be run") if isinstance(error, OSError) else str(error)
+            permanent = isinstance(error, (FileNotFoundError, PermissionError, ValueError)) or (
+                error.errno == errno.ENOEXEC
+            )
+            hint = "the file needs a #! line and chmod +x" if permanent else ""
+            why = f"{self._program}: {text.clean(why)}"
+            raise _failure(why, permanent=permanent, hint=hint) from error
         return self._judge(code, value)
 
     def _judge(self, code: int | None, value: str) -> str:
@@ -182,12 +188,3 @@ def environment(message: Message, base: Mapping[str, str]) -> dict[str, str]:
         out[ENV_PREFIX + "ALSO"] = "\n".join(text.clean(key) for key in message.also)
     out[ENV_PREFIX + "BODY"] = "\n".join(plain_text.lines(message.body))
     return out
-
-
-def _not_started(program: str, error: Exception) -> NotifyError:
-    why = (error.strerror or "cannot be run") if isinstance(error, OSError) else str(error)
-    permanent = isinstance(error, (FileNotFoundError, PermissionError, ValueError)) or (
-        isinstance(error, OSError) and error.errno == errno.ENOEXEC
-    )
-    hint = "the file needs a #! line and chmod +x" if permanent else ""
-    return _failure(f"{program}: {text.clean(why)}", permanent=permanent, hint=hint)

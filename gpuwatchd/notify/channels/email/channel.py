@@ -259,13 +259,7 @@ class EmailNotifier:
             client.close()
 
     def _check(self) -> None:
-        """Refuse settings that cannot work.
-
-        Raises
-        ------
-        NotifyError
-            Permanent, naming the key.
-        """
+        """Refuse settings that cannot work, by the name of their key."""
         wrong: tuple[str, str] | None = None
         if not self._host:
             wrong = "host is not set", 'set [notify.email] host = "smtp.example.org"'
@@ -298,13 +292,7 @@ class EmailNotifier:
             ) from None
 
     def _password(self) -> str | None:
-        """Return the password, or None where no login is wanted.
-
-        Raises
-        ------
-        NotifyError
-            Permanent, when it cannot be read or others could read it.
-        """
+        """Return the password, None where no login is wanted; raise where it cannot be had."""
         if not self._username:
             return None
         keyring = (self._password_keyring, self._username) if self._password_keyring else None

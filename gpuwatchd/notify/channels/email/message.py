@@ -57,7 +57,10 @@ def compose(
     # RFC 3834: no holiday answers to a machine; and what Exchange calls the same.
     mail["Auto-Submitted"] = "auto-generated"
     mail["X-Auto-Response-Suppress"] = "All"
-    mail["X-Priority"] = _priority(message)
+    # A digest waits, and what is over, however bad it is.
+    over = message.notice == "resolved" and message.severity != "info"
+    waits = over or message.notice == "digest"
+    mail["X-Priority"] = _PRIORITY["warning" if waits else message.severity]
     name = f"chart.{_NOT_IN_CID.sub('-', own[1:-1])}" if picture is not None else ""
     try:
         plain, html = plain_text.plain(message), as_html(message, picture=name)
@@ -74,12 +77,6 @@ def compose(
                 picture, "image", "png", cid=f"<{name}>", filename="chart.png", disposition="inline"
             )
     return mail
-
-
-def _priority(message: Message) -> str:
-    """Return how soon it should be read: a digest waits, and what is over, however bad it is."""
-    over = message.notice == "resolved" and message.severity != "info"
-    return _PRIORITY["warning" if over or message.notice == "digest" else message.severity]
 
 
 def message_id(name: str, domain: str) -> str:
