@@ -294,10 +294,42 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
         ) from error
 
 
-def read(directory: Path) -> LiveState | None:
-    """Return the last state, or None when there is none (or it is not ours to understand)."""
+class _RawDevice(LiveDevice, frozen=True, kw_only=True):
+    processes: tuple[msgspec.Raw, ...] | None = None  # type: ignore[assignment]
+
+
+class _RawState(LiveState, frozen=True, kw_only=True):
+    devices: tuple[_RawDevice, ...] = ()
+
+
+def _decoded(content: bytes, known: dict[bytes, LiveProcess]) -> LiveState:
+    """Return the state, with the very same processes where nothing has changed."""
+    state = decoding.decode(content, _RawState)
+    decode, before = decoding.decoder(LiveProcess).decode, known.copy()
+    known.clear()
+    devices = []
+    for device in state.devices:
+        processes = None
+        if device.processes is not None:
+            pieces = [*map(bytes, device.processes)]
+            known.update((piece, before.get(piece) or decode(piece)) for piece in pieces)
+            processes = tuple(map(known.__getitem__, pieces))
+        devices.append(replace(device, processes=processes))
+    return replace(state, devices=tuple(devices))
+
+
+def read(directory: Path, known: dict[bytes, LiveProcess] | None = None) -> LiveState | None:
+    """Return the last state, or None when there is none (or it is not ours to understand).
+
+    Parameters
+    ----------
+    known
+        For one who reads again and again: the processes of the last call. Most are as they were,
+        and are not decoded anew.
+    """
     try:
-        state = decoding.decode(_content(directory), LiveState)
+        content = _content(directory)
+        state = decoding.decode(content, LiveState) if known is None else _decoded(content, known)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None
     if state.coded:

@@ -204,7 +204,7 @@ class TopApp(App[int]):
             self._show()
         if self._lost:
             self._lost = False
-            self.all_again()
+            self.action_all_again()
         self.screen.check_idle()
 
     def action_end(self, code: int) -> None:
@@ -212,10 +212,6 @@ class TopApp(App[int]):
         self.exit(code)
 
     def action_all_again(self) -> None:
-        """Paint everything again: something else has written on the terminal."""
-        self.all_again()
-
-    def all_again(self) -> None:
         """Paint everything again, as soon as the terminal takes it."""
         if self.screen_stack and not self._exit:
             self.screen.refresh(layout=True)

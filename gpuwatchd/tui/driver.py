@@ -73,7 +73,7 @@ class Terminal(LinuxDriver):
         self._writer.start()
         super().start_application_mode()  # type: ignore[no-untyped-call]
         self._draws = True
-        later(self._top.all_again)
+        later(self._top.action_all_again)
 
     def write(self, data: str) -> None:
         """Give text on its way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from gpuwatchd.view.queries import state_location
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuwatchd.store.live import LiveProcess
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
 
@@ -60,6 +62,7 @@ class Feed:
         self._looked_mono_s = 0.0
         self._direct = False
         self._took_s = 0.0
+        self._known: dict[bytes, LiveProcess] = {}
 
     def start(self, first: View | None = None) -> None:
         """Begin; ``first`` is what has been seen already."""
@@ -76,7 +79,13 @@ class Feed:
             self._thread.join(timeout=0.5)
 
     def _run(self) -> None:
+        frozen = False
         while not self._over.wait(self._every_s):
+            if not frozen:
+                # What was loaded and laid out by now stays: going through it for garbage again and
+                # again took a quarter of a refresh.
+                gc.freeze()
+                frozen = True
             message = self.read()
             if message is not None and not self._over.is_set():
                 self._post(message)
@@ -96,7 +105,7 @@ class Feed:
 
     def _read(self) -> Message:
         try:
-            view = look.load_view(self._query)
+            view = look.load_view(self._query, known=self._known)
         except GpuwatchdError as error:
             return Failed(error)
         except Exception as error:  # noqa: BLE001 - said on the screen, which goes on

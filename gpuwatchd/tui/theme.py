@@ -11,6 +11,7 @@ bar) say how it is written; ``@KEY`` at the end presses a key when it is clicked
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
 from rich.cells import cell_len, set_cell_size
@@ -139,6 +140,9 @@ class Painter:
         if self.rich:
             self._ground = Style(color=design.PARTS["ink"].dark, bgcolor=design.NIGHT)
         self._on_ground: dict[str, Style] = {}
+        # Most cells say what they said before.
+        self.cell = lru_cache(4096)(self.cell)  # type: ignore[method-assign]
+        self.fit = lru_cache(4096)(self.fit)  # type: ignore[method-assign]
 
     def safe(self, words: str) -> str:
         """Return text as this terminal may show it: nothing that moves the cursor, ASCII if so."""

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
@@ -108,7 +109,7 @@ def renewed(directory: Path) -> Iterator[None]:
 
     def write(shift: int) -> None:
         state = world.state(GPUS, PROCESSES, at_s=time.time(), pid=os.getpid(), shift=shift)
-        live.write(directory, state, pieces)
+        live.write(directory, replace(state, coded=True), pieces)
 
     def renew() -> None:
         shift = 1

@@ -10,7 +10,7 @@ from textual.app import App, ComposeResult
 
 from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.tui.theme import Painter
-from gpuwatchd.tui.widgets.chart import SHORTEST_S, Chart, point, point_text
+from gpuwatchd.tui.widgets.chart import SHORTEST_S, Chart, point_text
 from tests.making import GIB
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def rows(chart: Chart) -> list[str]:
 
 def said(at_s: float, **changes: float) -> str:
     hour = picture()
-    return "  ".join(words for words, _ in point_text(hour, point(hour, at_s, **changes)))
+    return "  ".join(words for words, _ in point_text(hour, at_s, **changes))
 
 
 def test_a_sample_has_its_value_its_range_and_the_floor() -> None:
@@ -91,12 +91,11 @@ def test_a_sample_has_its_value_its_range_and_the_floor() -> None:
 
 
 def test_between_two_samples_it_is_the_nearer_one() -> None:
-    assert point(picture(), T0 + 629).at_s == T0 + 600
-    assert point(picture(), T0 + 631).at_s == T0 + 660
+    assert said(T0 + 629) == said(T0 + 600) != said(T0 + 660)
+    assert said(T0 + 631) == said(T0 + 660)
 
 
 def test_a_gap_says_why_and_never_a_value() -> None:
-    assert point(picture(), T0 + 2100).used_bytes is None
     assert said(T0 + 2100).endswith("the daemon was not running")
     # However much time one column of the chart stands for.
     assert said(T0 + 2100, within_s=60.0).endswith("the daemon was not running")
@@ -110,8 +109,8 @@ def test_what_comes_is_a_forecast_and_ends_at_the_limit() -> None:
 def test_of_an_empty_picture_nothing_is_said_but_that() -> None:
     empty = Picture(key="x", title="x", kind="unknown", verdict="?", begin_s=T0, end_s=T0 + 60,
                     now_s=T0 + 60, curve=Curve())  # fmt: skip
-    assert point_text(empty, point(empty, T0 + 30))[1:] == [("no data", "faint")]
-    assert len(point_text(empty, point(empty, T0 + 900))) == 1
+    assert point_text(empty, T0 + 30)[1:] == [("no data", "faint")]
+    assert len(point_text(empty, T0 + 900)) == 1
 
 
 # ---- moving about

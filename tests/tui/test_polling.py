@@ -45,17 +45,17 @@ def seen(message: Message | None) -> current_state.View:
 def test_the_same_file_is_not_decoded_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = made()
     assert len(seen(one.read()).devices) == 2
-    monkeypatch.setattr(
-        current_state, "load_view", lambda flags: pytest.fail("looked at what it knows")
-    )
+    monkeypatch.setattr(current_state, "load_view", lambda *_, **__: pytest.fail("looked again"))
     assert one.read() is None
 
 
 def test_a_new_file_is_seen_at_once(home: Path) -> None:
     one = made()
-    one.read()
-    write(home, cards=3)
-    assert len(seen(one.read()).devices) == 3
+    before = seen(one.read()).devices
+    write(home, cards=3, shift=1)
+    now = seen(one.read()).devices
+    assert len(now) == 3
+    assert now[1].processes == before[1].processes != now[0].processes
 
 
 def test_an_old_file_is_asked_again_whether_its_daemon_lives(
@@ -77,7 +77,7 @@ def test_where_no_daemon_writes_it_looks_seldom(
 ) -> None:
     clock, looks = [100.0], []
 
-    def see(flags: Query) -> current_state.View:
+    def see(flags: Query, **_: object) -> current_state.View:
         looks.append(flags)
         return current_state.View("database", 0.0, world.state(1, 1).devices)
 
@@ -99,7 +99,7 @@ def test_where_no_daemon_writes_it_looks_seldom(
 def test_a_look_that_costs_much_is_rare(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, spent = [100.0], [0.0]
 
-    def see(flags: Query) -> current_state.View:
+    def see(flags: Query, **_: object) -> current_state.View:
         spent[0] += 0.4
         return current_state.View("database", 0.0, world.state(1, 1).devices)
 
@@ -117,13 +117,11 @@ def test_a_look_that_costs_much_is_rare(home: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_fails_is_told_and_costs_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = Query()
-    flags.gpu = ["9"]
-    found = made(flags).read()
+    found = made(Query(gpu=["9"])).read()
     assert isinstance(found, polling.Failed)
     assert "no GPU matches 9" in found.error.message
 
-    def broken(flags: Query) -> current_state.View:
+    def broken(flags: Query, **_: object) -> current_state.View:
         raise ZeroDivisionError("a mistake")
 
     monkeypatch.setattr(current_state, "load_view", broken)

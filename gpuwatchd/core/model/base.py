@@ -52,5 +52,5 @@ HoldingKind = Literal[
 LEAK_PATTERNS: frozenset[Pattern] = frozenset({"gradual", "step", "cyclic"})
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
+class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Base of every value: immutable, keyword-only, encodable to JSON by msgspec."""

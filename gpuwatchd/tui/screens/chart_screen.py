@@ -241,17 +241,13 @@ class ChartScreen(ViewScreen):
         tight = self._usual and self.chart.window is None
         return partial(read_picture, self.view, self.about, asked, tight=tight)
 
-    def answered(self, picture: ReadPicture) -> None:
-        """Show the chart."""
-        self.put(picture)
-
     # ---- what is shown
 
-    def put(self, picture: ReadPicture) -> None:
-        """Show a picture."""
+    def answered(self, picture: ReadPicture) -> None:
+        """Show the chart."""
         self.chart.put(picture.picture)
         self.trouble = self.trouble or picture.note
-        self.read_out()
+        self.on_chart_pointed()
 
     def redrawn(self) -> None:
         """Go along with time, unless somebody looks at an earlier one."""
@@ -267,14 +263,10 @@ class ChartScreen(ViewScreen):
         window: Window | None = self.chart.window
         at_s = self.view.taken_at_s if self.view is not None else 0.0
         self._follows = window is None or window[1] >= at_s
-        self.read_out()
+        self.on_chart_pointed()
         self.request(anew=True)
 
     def on_chart_pointed(self) -> None:
-        """Say what is under the cursor."""
-        self.read_out()
-
-    def read_out(self) -> None:
         """Write the line below the chart: what is under the cursor, else what is seen."""
         pieces = self.chart.point_under_cursor() or self.caption()
         told = self.query_one("#told", Lines)

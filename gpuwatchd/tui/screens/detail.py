@@ -124,7 +124,7 @@ class DetailScreen(ChartScreen):
 
     def answered(self, detail: ReadDetail) -> None:  # type: ignore[override]
         """Show the chart, and what else was read."""
-        self.put(detail.picture)
+        super().answered(detail.picture)
         now_s, was_drawn = time.monotonic(), self._drawn
         self._drawn = True
         if detail.text is not None:

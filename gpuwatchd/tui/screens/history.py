@@ -92,7 +92,7 @@ class PastScreen(ChartScreen):
 
     def answered(self, picture: ReadPicture) -> None:
         """Show the chart and what happened."""
-        self.put(picture)
+        super().answered(picture)
         self._list()
 
     # ---- what happened

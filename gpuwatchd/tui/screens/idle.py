@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpuwatchd.core import units
 from gpuwatchd.tui.base import PagedScreen, Settled
@@ -13,24 +13,11 @@ from gpuwatchd.view.text import idle_memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from gpuwatchd.tui.widgets.texts import Written
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.queries.direct_holdings import UnlistedOpeners
     from gpuwatchd.view.query import Query
-
-
-class IdleMemoryView(NamedTuple):
-    """What one look found."""
-
-    view: View
-    loose: UnlistedOpeners
-    query: Query
-
-
-def read(query: Query) -> IdleMemoryView:
-    """Look once. Runs in a thread."""
-    settled = Settled(query)
-    return IdleMemoryView(*direct_holdings.idle_memory(settled), settled)
 
 
 class HeldScreen(PagedScreen):
@@ -38,9 +25,16 @@ class HeldScreen(PagedScreen):
 
     name_shown = "Idle memory"
 
-    def job(self) -> Callable[[], IdleMemoryView]:
-        """Return what looks."""
-        return partial(read, self.top.query_asked)
+    def job(self) -> Callable[[], Written]:
+        """Return what looks, and gives what writes it."""
+        query = self.top.query_asked
+
+        def read() -> Written:
+            settled = Settled(query)
+            view, loose = direct_holdings.idle_memory(settled)
+            return partial(_show, settled, view, loose)
+
+        return read
 
     def subject(self) -> Iterable[Part]:
         """Return how much it is, by the live state, until the whole story is read."""
@@ -57,11 +51,11 @@ class HeldScreen(PagedScreen):
         )
         yield "no process is ever signalled", "faint"
 
-    def answered(self, held: IdleMemoryView) -> None:
+    def answered(self, written: Written) -> None:
         """Show what was found."""
-        self.page.write(partial(_show, held))
+        self.page.write(written)
 
 
-def _show(held: IdleMemoryView, page: Page) -> None:
+def _show(query: Query, view: View, loose: UnlistedOpeners, page: Page) -> None:
     page.verbose = True
-    idle_memory.show(page, held.query, held.view, held.loose)
+    idle_memory.show(page, query, view, loose)

@@ -89,6 +89,7 @@ class OverviewScreen(TopScreen):
         self._typing = False
         self._columns: tuple[process_table.Column, ...] = ()
         self._page = 1
+        self._laid: dict[process_table.Who, tuple[object, Row]] = {}
 
     # ---- what is drawn
 
@@ -99,6 +100,8 @@ class OverviewScreen(TopScreen):
     def show(self, view: View) -> None:
         """Take a new view."""
         self.chosen.see(view)
+        if len(self._laid) > 2 * len(self.chosen.all_rows):  # of processes that have ended
+            self._laid.clear()
         self.draw()
 
     def begin(self) -> None:
@@ -159,16 +162,24 @@ class OverviewScreen(TopScreen):
         cursor = None if chosen.on_gpus else chosen.under_cursor
         entries = chosen.rows[first : first + count]
         rows = [
-            process_table.row(painter, self._columns, entry, chosen=entry.who == cursor,
-                              now_s=view.taken_at_s)
-            for entry in entries
-        ]  # fmt: skip
+            self._row(entry, chosen=entry.who == cursor, now_s=view.taken_at_s) for entry in entries
+        ]
         if not rows:
             rows = [[(painter.fit(f" {why}", width), "faint")] for why in self._none(view)][:count]
         _scroll_bar(rows, len(chosen.rows), first, count, ascii_only=painter.ascii)
         rows += [[] for _ in range(count - len(rows))]
         hits: list[Hit] = [("process", entry.who) for entry in entries]
         yield from zip(rows, [*hits, *[None] * (count - len(hits))], strict=True)
+
+    def _row(self, entry: process_table.Entry, *, chosen: bool, now_s: float) -> Row:
+        """Return the row of a process, laid out anew only where something in it has changed."""
+        age = process_table.age(entry, now_s)
+        says = (entry.process, entry.item.device, self._columns, chosen, age)
+        before, row = self._laid.get(entry.who, (None, []))
+        if before != says:
+            row = process_table.row(self.painter, self._columns, entry, chosen=chosen, now_s=now_s)
+            self._laid[entry.who] = says, row
+        return [*row]
 
     def _none(self, view: View) -> list[str]:
         """Return why there is no row."""

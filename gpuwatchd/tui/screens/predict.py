@@ -11,6 +11,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.tui.base import LISTED
 from gpuwatchd.tui.screens.chart_screen import About, ChartScreen
+from gpuwatchd.tui.widgets.process_table import KINDS
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph
 from gpuwatchd.view import blocks
 from gpuwatchd.view.text import badges, cards, verdict_text
@@ -111,9 +112,9 @@ class PredictScreen(ChartScreen):
 
 def _worst(devices: Sequence[LiveDevice]) -> str | None:
     """Return the device that deserves a look first."""
-    order = ("critical", "leak", "trouble", "watch", "held", "unknown", "calm")
-    ranked = sorted(devices, key=lambda item: order.index(badges.device(item).kind))
-    return ranked[0].device.uid if ranked else None
+    if not devices:
+        return None
+    return min(devices, key=lambda item: KINDS.index(badges.device(item).kind)).device.uid
 
 
 def _row(item: LiveDevice, out: Page) -> None:

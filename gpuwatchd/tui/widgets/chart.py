@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from rich.segment import Segment
 from rich.style import Style
@@ -33,55 +33,6 @@ _SHIFT: Final = 0.25
 """How much of what is seen one step to the side is."""
 
 
-class Point(NamedTuple):
-    """What is known of one instant on a chart."""
-
-    at_s: float
-    used_bytes: float | None
-    low_bytes: float | None
-    high_bytes: float | None
-    floor_bytes: float | None
-    foreseen_bytes: float | None
-    """Where the fit stands; of later than the judgement."""
-    gap: str | None
-    """Why nothing is known; "" where not even that is."""
-
-
-def point(picture: Picture, at_s: float, *, within_s: float = 0.0) -> Point:
-    """Return what a picture says of an instant.
-
-    Parameters
-    ----------
-    within_s
-        How far away a sample may be: half of what one column of the chart stands for.
-    """
-    curve = picture.curve
-    at = _nearest(curve, at_s)
-    far = max(within_s, curve.width_s, _usual_step_s(curve))
-    near = at is not None and abs(curve.at_s[at] - at_s) <= far
-    used = curve.used_bytes[at] if near and at is not None else None
-    forecast = picture.forecast
-    foreseen = None
-    if forecast is not None and at_s > forecast.judged_at_s:
-        ahead_s = at_s - forecast.judged_at_s
-        foreseen = forecast.level_bytes + forecast.rate_bytes_per_s * ahead_s
-        if forecast.limit_bytes is not None:
-            foreseen = min(foreseen, forecast.limit_bytes)
-    why = next((gap.why for gap in picture.gaps if gap.begin_s <= at_s <= gap.end_s), None)
-    if used is None and why is None and picture.begin_s <= at_s <= picture.now_s:
-        why = ""
-    known = at if used is not None and at is not None else None
-    return Point(
-        at_s=at_s if known is None else curve.at_s[known],
-        used_bytes=used,
-        low_bytes=None if known is None else curve.low_bytes[known],
-        high_bytes=None if known is None else curve.high_bytes[known],
-        floor_bytes=_floor(picture.floor, at_s),
-        foreseen_bytes=foreseen,
-        gap=why if used is None else None,
-    )
-
-
 def _nearest(curve: Curve, at_s: float) -> int | None:
     if not curve.at_s:
         return None
@@ -103,24 +54,41 @@ def _floor(floor: Curve | None, at_s: float) -> float | None:
     return None if at is None else floor.used_bytes[at]
 
 
-def point_text(picture: Picture, found: Point) -> list[Piece]:
-    """Return what is known of an instant in words, the most telling first."""
-    at = units.moment(found.at_s, now_s=picture.now_s)
-    if picture.now_s - found.at_s < 6 * 3600.0 and found.at_s <= picture.now_s:
-        at = units.clock(found.at_s, now_s=picture.now_s, seconds=True)
-    pieces: list[Piece] = [(at, "bold")]
-    if found.used_bytes is not None:
-        pieces.append((units.size(found.used_bytes), "curve"))
-        low, high = found.low_bytes, found.high_bytes
+def point_text(picture: Picture, at_s: float, *, within_s: float = 0.0) -> list[Piece]:
+    """Return what a picture says of an instant in words, the most telling first.
+
+    Parameters
+    ----------
+    within_s
+        How far away a sample may be: half of what one column of the chart stands for.
+    """
+    curve, forecast, now_s = picture.curve, picture.forecast, picture.now_s
+    at = _nearest(curve, at_s)
+    far = max(within_s, curve.width_s, _usual_step_s(curve))
+    if at is not None and (abs(curve.at_s[at] - at_s) > far or curve.used_bytes[at] is None):
+        at = None
+    shown_s = at_s if at is None else curve.at_s[at]
+    when = units.moment(shown_s, now_s=now_s)
+    if now_s - shown_s < 6 * 3600.0 and shown_s <= now_s:
+        when = units.clock(shown_s, now_s=now_s, seconds=True)
+    pieces: list[Piece] = [(when, "bold")]
+    why = next((gap.why for gap in picture.gaps if gap.begin_s <= at_s <= gap.end_s), None)
+    if at is not None:
+        pieces.append((units.size(curve.used_bytes[at]), "curve"))
+        low, high = curve.low_bytes[at], curve.high_bytes[at]
         if low is not None and high is not None and units.size(low) != units.size(high):
             pieces.append((f"{units.size(low)} - {units.size(high)}", "faint"))
-        if found.floor_bytes is not None:
-            pieces.append((f"floor {units.size(found.floor_bytes)}", "floor"))
-    elif found.gap is not None:
-        pieces.append((found.gap or "no data", "faint"))
-    elif found.foreseen_bytes is not None:
-        pieces.append((f"fit {units.size(found.foreseen_bytes)}", "band"))
-        pieces.append(("a forecast", "faint"))
+        floor = _floor(picture.floor, at_s)
+        if floor is not None:
+            pieces.append((f"floor {units.size(floor)}", "floor"))
+    elif why is not None or picture.begin_s <= at_s <= now_s:
+        pieces.append((why or "no data", "faint"))
+    elif forecast is not None and at_s > forecast.judged_at_s:
+        ahead_s = at_s - forecast.judged_at_s
+        foreseen = forecast.level_bytes + forecast.rate_bytes_per_s * ahead_s
+        if forecast.limit_bytes is not None:
+            foreseen = min(foreseen, forecast.limit_bytes)
+        pieces += [(f"fit {units.size(foreseen)}", "band"), ("a forecast", "faint")]
     return pieces
 
 
@@ -231,8 +199,7 @@ class Chart(Widget):
             return []
         begin_s, end_s = self.span
         columns = max(1, self._plot.right - self._plot.left)
-        found = point(self.picture, self.cursor_s, within_s=(end_s - begin_s) / columns / 2)
-        return point_text(self.picture, found)
+        return point_text(self.picture, self.cursor_s, within_s=(end_s - begin_s) / columns / 2)
 
     def go(self, window: Window) -> None:
         """Look at a span, but never at one in which nothing can be."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gpuwatchd.core import units
@@ -35,6 +37,8 @@ class Entry(NamedTuple):
         return self.item.device.uid, self.process.info.key
 
 
+_entry = partial(tuple.__new__, Entry)
+"""Without a call of Python for each of hundreds."""
 Cell = tuple[str, str]
 """A text and its style."""
 
@@ -80,7 +84,8 @@ def _full_in(entry: Entry, _: float) -> Cell:
     return "" if left_s == float("inf") else units.duration(left_s), ""
 
 
-def _time(entry: Entry, now_s: float) -> Cell:
+def age(entry: Entry, now_s: float) -> Cell:
+    """Return for how long it has run."""
     started_at_s = entry.process.info.key.started_at_s
     if started_at_s is None:
         return "?", "faint"
@@ -108,7 +113,7 @@ class Column(NamedTuple):
     """What not every machine, or log, knows: the column is left out where nobody has it."""
 
 
-_KINDS = ("critical", "leak", "trouble", "watch", "held", "unknown", "calm")
+KINDS = ("critical", "leak", "trouble", "watch", "held", "unknown", "calm")
 _COLUMNS = (
     Column("GPU", 3, "<", 0, _card, lambda entry, _: (_number(entry.item), "faint")),
     Column("PID", 8, ">", 52, lambda entry: entry.process.info.key.pid,
@@ -120,7 +125,7 @@ _COLUMNS = (
            lambda entry, _: (units.size(entry.process.used_bytes), "")),
     Column("GROWTH", 13, ">", 0, lambda entry: -process_facts.leak_rate(entry.process), _growth),
     Column("VERDICT", badges.WORD_CELLS, "<", 72,
-           lambda entry: _KINDS.index(_kind(entry)), _verdict),
+           lambda entry: KINDS.index(_kind(entry)), _verdict),
     Column("FULL IN", 11, ">", 96, _left_s, _full_in),
     Column("SM", 5, ">", 101,
            lambda entry: -(-1.0 if entry.process.sm_pct is None else entry.process.sm_pct), _sm,
@@ -129,7 +134,7 @@ _COLUMNS = (
            lambda entry, _: (units.size(entry.process.host_bytes), "faint"),
            lambda process: process.host_bytes),
     Column("TIME", 11, ">", 112,
-           lambda entry: entry.process.info.key.started_at_s or float("inf"), _time,
+           lambda entry: entry.process.info.key.started_at_s or float("inf"), age,
            lambda process: process.info.key.started_at_s),
     Column("NAME", 0, "<", 0, lambda entry: entry.process.info.label.lower(),
            lambda entry, _: (entry.process.info.label, "")),
@@ -140,17 +145,18 @@ NATURAL: Final = "GROWTH"
 def entries(view: View, device_uid: str | None = None) -> list[Entry]:
     """Return every process of a view, or of one device."""
     return [
-        Entry(item, process)
+        entry
         for item in view.devices
         if device_uid is None or item.device.uid == device_uid
-        for process in item.processes or ()
+        for entry in map(_entry, zip(repeat(item), item.processes or ()))
     ]
 
 
 def ordered(found: Iterable[Entry], by: str, *, turned: bool) -> list[Entry]:
     """Return them sorted: what is equal by growth, then memory, then pid."""
     rows = sorted(found, key=lambda entry: process_facts.place(*entry))
-    rows.sort(key=next(column.by for column in _COLUMNS if column.name == by), reverse=turned)
+    if turned or by != NATURAL:
+        rows.sort(key=next(column.by for column in _COLUMNS if column.name == by), reverse=turned)
     return rows
 
 

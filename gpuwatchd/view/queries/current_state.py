@@ -134,11 +134,13 @@ def _daemon(state: LiveState | None) -> Daemon:
     )
 
 
-def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
-    """Return the live state file and what is wrong with it."""
+def read_state(
+    known: dict[bytes, LiveProcess] | None = None,
+) -> tuple[LiveState | None, list[tuple[str, str]]]:
+    """Return the live state file and what is wrong with it; ``known`` as in :func:`live.read`."""
     place = state_location.chosen()
     directory = place.runtime_dir
-    state = live.read(directory)
+    state = live.read(directory, known)
     file = directory / live.FILE_NAME
     pairs = [state_location.NOTE] if place.scope == "system" else []
     if place.scope == "user" and (refused := state_location.access_error()) is not None:
@@ -207,7 +209,13 @@ def _from_state(state: LiveState, daemon: Daemon) -> View:
     return view
 
 
-def load_view(query: Query, *, want_trend: bool = False, everybody: bool = False) -> View:
+def load_view(
+    query: Query,
+    *,
+    want_trend: bool = False,
+    everybody: bool = False,
+    known: dict[bytes, LiveProcess] | None = None,
+) -> View:
     """Return the best state there is, filtered by ``--gpu`` and ``--user``.
 
     Parameters
@@ -219,6 +227,8 @@ def load_view(query: Query, *, want_trend: bool = False, everybody: bool = False
         as an old state exists.
     everybody
         True leaves ``--user`` to the caller.
+    known
+        Processes of the last call, as in :func:`live.read`.
 
     Raises
     ------
@@ -229,7 +239,7 @@ def load_view(query: Query, *, want_trend: bool = False, everybody: bool = False
     """
     if query.config is not None:
         query.load_config()  # a file that was named must be right, needed or not
-    state, warnings = read_state()
+    state, warnings = read_state(known)
     daemon = _daemon(state)
     view = _best(query, state, daemon, want_trend=want_trend)
     view.warnings[:0] = warnings
