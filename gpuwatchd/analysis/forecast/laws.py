@@ -112,7 +112,7 @@ LAWS = Laws()
 # law is quite right. The levels that the laws name then have a distribution, infinite where the
 # growth goes on.
 
-BLOCKS = 32
+LEVEL_BLOCKS = 32
 LEAST_CELLS = 24
 """Cells of the grid that a curve is looked for in."""
 LEAST_RATIO = 0.7
@@ -143,7 +143,7 @@ class _Laws:
     """Laws on the middles of the blocks, centred, of unit length, and where each of them ends."""
 
     def __init__(self) -> None:
-        u = (np.arange(BLOCKS) + 0.5) / BLOCKS
+        u = (np.arange(LEVEL_BLOCKS) + 0.5) / LEVEL_BLOCKS
         shapes, ends, prior = [], [], []
         pace = np.geomspace(0.06, 3.0, 48)
         for order, weight in ((0.5, 0.08), (1.0, 0.2), (1.5, 0.12), (2.0, 0.1), (3.0, 0.1)):
@@ -175,7 +175,7 @@ def _missing(u: FloatArray, tau: float, order: float) -> FloatArray:
 
 
 _LAWS = _Laws()
-_EDGES = np.arange(BLOCKS + 1.0)
+_EDGES = np.arange(LEVEL_BLOCKS + 1.0)
 
 
 def saturation(view: SeriesWindow, onset_s: float) -> Saturation | None:
@@ -193,7 +193,7 @@ def saturation(view: SeriesWindow, onset_s: float) -> Saturation | None:
     level = _levels(view, onset_s)
     if level is None:
         return None
-    half = BLOCKS // 2
+    half = LEVEL_BLOCKS // 2
     first, second = float(level[half] - level[0]), float(level[-1] - level[half])
     growth = first + second
     if first <= 0.0 or growth <= 0.0 or second > LEAST_RATIO * first:
@@ -204,10 +204,10 @@ def saturation(view: SeriesWindow, onset_s: float) -> Saturation | None:
     if not (scale > 0.0).any():
         return None  # It rose and fell: like none of the laws.
     rest = np.maximum(float(centred @ centred) - scale * scale, 0.0)
-    number = BLOCKS / INDEPENDENT
-    own = float(rest.min()) / BLOCKS
+    number = LEVEL_BLOCKS / INDEPENDENT
+    own = float(rest.min()) / LEVEL_BLOCKS
     variance = own + (MISFIT * growth) ** 2
-    weight = _LAWS.log_prior - 0.5 * (rest / BLOCKS) * number / variance
+    weight = _LAWS.log_prior - 0.5 * (rest / LEVEL_BLOCKS) * number / variance
     weight = np.where(scale > 0.0, weight, -np.inf)
     weight = np.exp(weight - weight.max())
     weight /= weight.sum()
@@ -222,13 +222,13 @@ def saturation(view: SeriesWindow, onset_s: float) -> Saturation | None:
 
 
 def _levels(view: SeriesWindow, onset_s: float) -> FloatArray | None:
-    """Return the mean level (BLOCKS,) of equal blocks of time since the onset."""
+    """Return the mean level (LEVEL_BLOCKS,) of equal blocks of time since the onset."""
     t = view.t_s
     begin = int(t.searchsorted(onset_s - 1e-6))
     if t.size - begin < LEAST_CELLS:
         return None
     oldest = float(t[begin])
-    edges = _EDGES * (-oldest / BLOCKS) + oldest
+    edges = _EDGES * (-oldest / LEVEL_BLOCKS) + oldest
     edges[-1] = 0.0
     at = t.searchsorted(edges)
     at[-1] = t.size

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.analysis.forecast.laws import LAWS
-from gpuwatchd.analysis.forecast.score_weights import COEFFICIENTS
+from gpuwatchd.analysis.forecast import score_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -158,4 +158,4 @@ class Score:
         return out
 
 
-SCORE = Score(COEFFICIENTS)
+SCORE = Score(score_weights.COEFFICIENTS)
