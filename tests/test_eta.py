@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from gpuwatchd.analysis import numerics
-from gpuwatchd.analysis.forecast.eta import (
+from gpuwatchd.analysis.forecast.eta_coefficients import COEFFICIENTS, FEATURES, LEVELS
+from gpuwatchd.analysis.forecast.posterior import (
     NARROWEST,
     WIDEST,
     Forecast,
@@ -19,8 +20,7 @@ from gpuwatchd.analysis.forecast.eta import (
     pace,
     quantile,
 )
-from gpuwatchd.analysis.forecast.eta_coefficients import COEFFICIENTS, FEATURES, LEVELS
-from gpuwatchd.analysis.forecast.laws import Saturation, saturation
+from gpuwatchd.analysis.forecast.windows import Saturation, saturation
 from gpuwatchd.analysis.verdict import judge
 from gpuwatchd.core.config import DetectionSection
 from tests import making

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from gpuwatchd.analysis import forecast, numerics
-from gpuwatchd.analysis.forecast.laws import BINS, LAWS
-from gpuwatchd.analysis.forecast.windows import _stall, _stall_now
+from gpuwatchd.analysis.forecast.windows import BINS, LAWS, _stall, _stall_now
 from tests.making import series
 
 Array = npt.NDArray[np.float64]

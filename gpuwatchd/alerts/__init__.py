@@ -5,8 +5,14 @@ store keeps it, so that a restart, a crash or a reboot changes nothing.
 """
 
 from gpuwatchd.alerts.alert_history import AlertHistory, matters, recalled, remembered, reopened
-from gpuwatchd.alerts.due import group_of, notice_due
-from gpuwatchd.alerts.grouping import Notice, Notifications, SendingContext, due_notices
+from gpuwatchd.alerts.grouping import (
+    Notice,
+    Notifications,
+    SendingContext,
+    due_notices,
+    group_of,
+    notice_due,
+)
 from gpuwatchd.alerts.lifecycle import (
     FAST_S,
     SLOW_S,
@@ -14,12 +20,11 @@ from gpuwatchd.alerts.lifecycle import (
     clear_hold_s,
     ended,
     evaluate,
+    grade,
     inherited,
     pause_s,
     watch_hold_s,
 )
 from gpuwatchd.alerts.matching import matches, rules_for
 from gpuwatchd.alerts.policy_types import Local, Outcome, Override, Route, Rules
-from gpuwatchd.alerts.quiet_hours import Until, quiet_until
-from gpuwatchd.alerts.routing import may_grow, routes, silenced, told_as
-from gpuwatchd.alerts.severity import grade
+from gpuwatchd.alerts.routing import Until, may_grow, quiet_until, routes, silenced, told_as

@@ -20,12 +20,45 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.alert_history import first_notice_s, ladder_s
 from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Outcome, Rules
-from gpuwatchd.alerts.severity import MILDER_HOLD_S, grade
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Alert, Finding
 
 if TYPE_CHECKING:
     from gpuwatchd.core.codes import Facts
+    from gpuwatchd.core.model import Severity
+
+
+SURE = 0.9
+"""From this confidence on the short end of the time that is left counts, too."""
+MILDER_HOLD_S = 600.0
+"""What is less urgent again is shown as such after this time without a break."""
+_CRITICAL_S, _SOONEST_S = HOUR_S, HOUR_S / 2
+_RELIEF = 2.0
+"""Something critical is so until the time that is left is this much longer than it took."""
+
+
+def grade(finding: Finding, before: Severity | None = None) -> Severity:
+    """Return how severe an alert on a finding is.
+
+    Critical: full within an hour, or perhaps within half an hour where that is sure. Without a
+    time that is left nothing is critical, however much has grown.
+
+    Parameters
+    ----------
+    before
+        What it was until now: a time around a bound must not turn it to and fro.
+    """
+    if finding.tier != "alert":
+        return "info" if finding.severity == "info" else "warning"
+    if finding.eta is not None:
+        ease = _RELIEF if before == "critical" else 1.0
+        soon = finding.eta.mid_s < ease * _CRITICAL_S
+        sure = before == "critical" or finding.confidence >= SURE
+        if soon or (sure and finding.eta.low_s < ease * _SOONEST_S):
+            return "critical"
+    slight = finding.severity == "info" and (before is None or RANK[before] == 0)
+    return "info" if slight else "warning"
+
 
 _URGENT_S = 7200.0
 _LONGEST_PAUSE_S = 300.0

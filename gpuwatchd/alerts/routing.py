@@ -7,17 +7,118 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gpuwatchd.alerts import wording
-from gpuwatchd.alerts.inhibition import inhibitor
 from gpuwatchd.alerts.matching import matches, rules_for
 from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Effective, Local, Route, Rules
-from gpuwatchd.alerts.quiet_hours import quiet_until
 from gpuwatchd.core.codes import Hold
+from gpuwatchd.core.config.validation import DAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpuwatchd.core.codes import Facts
-    from gpuwatchd.core.model import Alert, NoticeKind, Severity, Silence
+    from gpuwatchd.core.config.validation import Hours
+    from gpuwatchd.core.model import Alert, NoticeKind, ProcessKey, Severity, Silence
+
+
+class InhibitingAlerts:
+    """Open alerts that may make others no news.
+
+    Looking at each of hundreds for each of hundreds would take a tick longer than its interval.
+    """
+
+    def __init__(self, alerts: Iterable[Alert]) -> None:
+        self.lost: list[Alert] = []
+        """Those on GPUs and drivers."""
+        self._near: dict[ProcessKey | str, list[Alert]] = {}
+        for alert in alerts:
+            if alert.state != "firing":
+                continue
+            if alert.kind == "gpu":
+                self.lost.append(alert)
+            elif alert.subject.process is not None and alert.held_code is not Hold.NO_DATA:
+                self._near.setdefault(alert.subject.process, []).append(alert)
+                self._near.setdefault(alert.subject.device_uid, []).append(alert)
+
+    def near(self, alert: Alert) -> list[Alert]:
+        """Return those among which is any that makes an alert no news."""
+        subject = alert.subject
+        same = subject.device_uid if subject.process is None else subject.process
+        return [*self.lost, *self._near.get(same, ())]
+
+
+def inhibitor(alert: Alert, others: Iterable[Alert]) -> Alert | None:
+    """Return the open alert that makes this one no news; None without any.
+
+    A GPU that is lost or hangs, its card, or a driver that is down says all that can be said of its
+    memory; on one that should be reset jobs go on, and leak. A process that is about to run out of
+    memory is told of once, by its worst alert. A device as a whole only echoes what one of its
+    processes does.
+    """
+    return next((other for other in others if other.key != alert.key and _over(other, alert)), None)
+
+
+def _over(one: Alert, alert: Alert) -> bool:
+    """Say whether ``one`` makes ``alert`` no news; never both of each other."""
+    if one.state != "firing" or alert.kind == "gpu":
+        return False
+    mine, its = alert.subject, one.subject
+    same = mine.device_uid == its.device_uid
+    if one.kind == "gpu":
+        card = alert.about.card_uid if alert.about is not None else ""
+        here = one.severity == "critical" and its.device_uid in {mine.device_uid, card}
+        return not mine.host and (here or not its.device_uid)
+    if one.kind != "leak" or its.process is None or one.inhibited_by:
+        return False
+    if mine.process is not None:
+        worse = one.severity == "critical" and RANK[alert.severity] < RANK[one.severity]
+        return mine.process == its.process and worse
+    echo = same and not its.host and not mine.unattributed and alert.kind == "leak"
+    return echo and RANK[alert.severity] <= RANK[one.severity]
+
+
+_AHEAD_DAYS = 9
+
+
+class Until(NamedTuple):
+    """The end of quiet hours."""
+
+    at_s: float
+    """Epoch seconds."""
+    clock: str
+    """"07:00", or "mon 07:00" where that is further away."""
+
+
+def quiet_until(ranges: Iterable[Hours], local: Local) -> Until | None:
+    """Return when the quiet hours end that it is now; None when it is not.
+
+    Ranges that touch are one. Those of a whole week never end: then an end in nine days is named.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.config.validation import parse
+    >>> from gpuwatchd.alerts.policy_types import Local
+    >>> night = Local(now_s=84_600.0, weekday=3, minute=1410,
+    ...               epoch=lambda day, minute: 86_400.0 * day + 60.0 * minute)
+    >>> quiet_until([parse("22:00-07:00")], night)
+    Until(at_s=111600.0, clock='07:00')
+    """
+    spans = sorted(
+        (local.epoch(day, hours.begin), local.epoch(day + over, hours.end), day + over, hours.end)
+        for hours in ranges
+        for day in range(-1, _AHEAD_DAYS)
+        if (local.weekday + day) % 7 in hours.days
+        for over in (int(hours.end <= hours.begin),)
+    )
+    end_s, pair = local.now_s, None
+    for begin_s, until_s, day, minute in spans:
+        if begin_s <= end_s < until_s:
+            end_s, pair = until_s, (day, minute)
+    if pair is None:
+        return None
+    day, minute = pair[0] + pair[1] // 1440, pair[1] % 1440
+    named = "" if day <= 1 else f"{DAYS[(local.weekday + day) % 7]} "
+    return Until(end_s, f"{named}{minute // 60:02d}:{minute % 60:02d}")
+
 
 ALL_CHANNELS = "all"
 _ENDLESS_S = 7.5 * 86_400.0

@@ -1,7 +1,7 @@
 """Pictures as a file, drawn with Matplotlib in a process of its own, then gone.
 
 ``python -m gpuwatchd.charts.matplotlib_renderer`` reads an
-:class:`~gpuwatchd.charts.chart_model.Order` as JSON on standard input and writes a PNG or an SVG
+:class:`~gpuwatchd.charts.scales.Order` as JSON on standard input and writes a PNG or an SVG
 on standard output, within bounds of memory and time.
 Matplotlib takes 73 MiB and most of a second: the daemon never imports it. The same order gives the
 same bytes: no date, no random name.
@@ -21,8 +21,8 @@ import msgspec
 
 from gpuwatchd import __version__
 from gpuwatchd.charts import scales
-from gpuwatchd.charts.chart_model import Order, Picture
 from gpuwatchd.charts.drawing_process import FOLDER
+from gpuwatchd.charts.scales import Order, Picture
 from gpuwatchd.charts.text_description import sentence
 from gpuwatchd.core import text, units
 from gpuwatchd.core.design import (
@@ -39,7 +39,7 @@ from gpuwatchd.core.design import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.charts.chart_model import Curve, Forecast
+    from gpuwatchd.charts.scales import Curve, Forecast
 
 MOST_ORDER_BYTES: Final = 32 * 1024**2
 MOST_PANELS: Final = 32

@@ -37,7 +37,7 @@ from gpuwatchd.core.design import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.charts.chart_model import Picture
+    from gpuwatchd.charts.scales import Picture
     from gpuwatchd.charts.svg import Node
 
 

@@ -15,8 +15,7 @@ from gpuwatchd.core.design import BAND_OPACITY, FIT_DASH, FLOOR_DASH, LEGEND, LO
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gpuwatchd.charts.chart_model import Mark, Picture
-    from gpuwatchd.charts.scales import Frame
+    from gpuwatchd.charts.scales import Frame, Mark, Picture
     from gpuwatchd.core.design import Kind
 
 HEIGHT: Final = 300

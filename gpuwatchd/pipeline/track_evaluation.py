@@ -14,7 +14,7 @@ import msgspec
 from gpuwatchd import alerts
 from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import attribution, frameworks
-from gpuwatchd.analysis.attribution import job_leaks
+from gpuwatchd.analysis.attribution import ledger
 from gpuwatchd.core.codes import Ending, Hold, Reason
 from gpuwatchd.core.config import validation
 from gpuwatchd.core.model import Alert, AlertSubject, Finding, Matcher, Pattern, Series, Severity
@@ -71,7 +71,7 @@ class Ranks:
         """Return a judgement as that of a job, where it is one; set ``lead`` and ``leads``."""
         track.lead, track.leads = None, Title()
         members = self._jobs.get(track.job) if track.job is not None else None
-        if members is None or len(members) < 2 or not job_leaks.leaks(finding):
+        if members is None or len(members) < 2 or not ledger.leaks(finding):
             return finding
         own = _rank(track, finding)
         others = [_rank(member, None) for member in members.values() if member is not track]
@@ -83,13 +83,13 @@ class Ranks:
             ):
                 # What the user said of the alert was meant for all that it stood for.
                 return dismissed_finding(finding, member.hush.why, Reason.NORMAL)
-        alike = job_leaks.group_ranks(own, others)
+        alike = ledger.group_ranks(own, others)
         if not alike:
-            text = job_leaks.lone_leak_text(own, others)
+            text = ledger.lone_leak_text(own, others)
             return with_reason(finding, text) if text else finding
         # One for whom a rank stands that does not leak as this one does cannot speak for it.
         named = {rank.subject for rank in alike}
-        chief = job_leaks.lead_rank(
+        chief = ledger.lead_rank(
             [
                 rank
                 for rank in alike
@@ -101,8 +101,8 @@ class Ranks:
             track.lead = members[chief.subject]
             text = f"one alert for its job: see {chief.name}"
             return with_reason(finding, text, Reason.RANK, chief.name)
-        track.leads = job_leaks.title(alike, host=track.subject.host)
-        return job_leaks.joined_finding(
+        track.leads = ledger.title(alike, host=track.subject.host)
+        return ledger.joined_finding(
             own, alike, len({own.process, *(other.process for other in others)})
         )
 
@@ -119,7 +119,7 @@ class Ranks:
         ]
         if not led:
             return None
-        chief = job_leaks.lead_rank([_rank(one, None) for one in led])
+        chief = ledger.lead_rank([_rank(one, None) for one in led])
         return next(one for one in led if one.subject.id == chief.subject)
 
     @staticmethod
@@ -128,11 +128,11 @@ class Ranks:
         alert = was.alert
         return (
             track.lead is None
-            and job_leaks.leaks(finding)
+            and ledger.leaks(finding)
             and alert is not None
             and alert.state in _OPEN
             and not was.leads
-            and not job_leaks.leaks(was.finding)
+            and not ledger.leaks(was.finding)
         )
 
     def pass_on(self, track: Track, heir: Track, why: Ending) -> Alert:
@@ -172,7 +172,7 @@ def unsuppress(alert: Alert) -> Alert:
     return msgspec.structs.replace(alert, **wording.hold_fields(None))
 
 
-def _rank(track: Track, finding: Finding | None) -> job_leaks.Rank:
+def _rank(track: Track, finding: Finding | None) -> ledger.Rank:
     assert track.info is not None  # noqa: S101 - it was placed
     alert = track.alert
     if finding is None:
@@ -181,7 +181,7 @@ def _rank(track: Track, finding: Finding | None) -> job_leaks.Rank:
         if finding is None and alert is not None:
             finding = alert.finding
     part = track.device.parent_uid is not None
-    return job_leaks.Rank(
+    return ledger.Rank(
         subject=track.subject.id,
         info=track.info,
         gpu=None if part else track.device.index,

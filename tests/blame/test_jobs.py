@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from gpuwatchd.analysis.attribution import job_leaks
+from gpuwatchd.analysis.attribution import ledger
 from gpuwatchd.core.model import EtaRange, Finding, ProcessInfo, ProcessKey
 from tests.making import calm, finding
 
 
-def rank(number: int, found: Finding | None = None, **changes: Any) -> job_leaks.Rank:
+def rank(number: int, found: Finding | None = None, **changes: Any) -> ledger.Rank:
     info = ProcessInfo(
         key=ProcessKey(pid=100 + number, started_at_s=1.0), name="python", user="alice",
         argv=("python", "train.py"), group="torchrun 7f3a", rank=number,
     )  # fmt: skip
-    return job_leaks.Rank(subject=f"s{number}", info=info, gpu=number, finding=found, **changes)
+    return ledger.Rank(subject=f"s{number}", info=info, gpu=number, finding=found, **changes)
 
 
 def eta(mid_s: float) -> EtaRange:
@@ -37,38 +37,38 @@ def eta(mid_s: float) -> EtaRange:
     ],
 )
 def test_alike(changes: dict[str, Any], expected: bool) -> None:
-    assert job_leaks.similar_leaks(finding(), finding(**changes)) is expected
-    assert job_leaks.similar_leaks(finding(**changes), finding()) is expected
+    assert ledger.similar_leaks(finding(), finding(**changes)) is expected
+    assert ledger.similar_leaks(finding(**changes), finding()) is expected
 
 
 def test_only_leaks_of_other_processes_belong_together() -> None:
     own = rank(0, finding())
     ranks = [own, rank(1, finding()), rank(2, calm()), rank(3)]
-    assert [one.subject for one in job_leaks.group_ranks(own, ranks)] == ["s0", "s1"]
-    assert job_leaks.group_ranks(own, [own, rank(2, calm())]) == []
-    assert job_leaks.group_ranks(rank(0, calm()), ranks) == []
+    assert [one.subject for one in ledger.group_ranks(own, ranks)] == ["s0", "s1"]
+    assert ledger.group_ranks(own, [own, rank(2, calm())]) == []
+    assert ledger.group_ranks(rank(0, calm()), ranks) == []
     # The same process on two devices is no job.
-    again = job_leaks.Rank(subject="other device", info=own.info, gpu=5, finding=finding())
-    assert job_leaks.group_ranks(own, [own, again]) == []
+    again = ledger.Rank(subject="other device", info=own.info, gpu=5, finding=finding())
+    assert ledger.group_ranks(own, [own, again]) == []
 
 
 def test_an_open_alert_leads_then_the_first_to_be_full() -> None:
     first, second = rank(0, finding(eta=eta(9000))), rank(1, finding(eta=eta(600)))
-    assert job_leaks.lead_rank([first, second]).subject == "s1"
+    assert ledger.lead_rank([first, second]).subject == "s1"
     told = rank(2, finding(eta=None), state="watch", opened_at_s=5.0)
     older = rank(3, finding(eta=None), state="watch", opened_at_s=4.0)
     fired = rank(4, finding(), state="firing", opened_at_s=9.0)
-    assert job_leaks.lead_rank([first, told]).subject == "s2"
-    assert job_leaks.lead_rank([told, older]).subject == "s3"
-    assert job_leaks.lead_rank([told, older, fired]).subject == "s4"
+    assert ledger.lead_rank([first, told]).subject == "s2"
+    assert ledger.lead_rank([told, older]).subject == "s3"
+    assert ledger.lead_rank([told, older, fired]).subject == "s4"
     same = [rank(6, finding(eta=None)), rank(5, finding(eta=None))]
-    assert job_leaks.lead_rank(same).subject == "s5"
+    assert ledger.lead_rank(same).subject == "s5"
 
 
 def test_one_judgement_for_all() -> None:
     own = rank(0, finding(eta=eta(9000), tier="watch", severity="info"))
     other = rank(1, finding(eta=eta(600), severity="critical", rate_bytes_per_s=300_000.0))
-    found = job_leaks.joined_finding(own, [own, other], 4)
+    found = ledger.joined_finding(own, [own, other], 4)
     assert found.subject == own.finding.subject if own.finding else False
     assert (found.tier, found.severity, found.eta) == ("alert", "critical", eta(600))
     assert found.reason.startswith("2 of 4 ranks of torchrun 7f3a leak alike, together ")
@@ -81,6 +81,6 @@ def test_one_judgement_for_all() -> None:
 
 def test_nobody_is_called_calm_who_was_not_judged() -> None:
     own = rank(2, finding())
-    assert "calm" in job_leaks.lone_leak_text(own, [rank(0, calm()), rank(1, calm())])
-    assert "calm" not in job_leaks.lone_leak_text(own, [rank(0, calm()), rank(1)])
-    assert "1 of the others" in job_leaks.lone_leak_text(own, [rank(0, finding()), rank(1, calm())])
+    assert "calm" in ledger.lone_leak_text(own, [rank(0, calm()), rank(1, calm())])
+    assert "calm" not in ledger.lone_leak_text(own, [rank(0, calm()), rank(1)])
+    assert "1 of the others" in ledger.lone_leak_text(own, [rank(0, finding()), rank(1, calm())])

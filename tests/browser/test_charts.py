@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Locator, Page
 
-    from gpuwatchd.charts.chart_model import Picture
+    from gpuwatchd.charts.scales import Picture
 
 
 PHONE = {"width": 390, "height": 844}

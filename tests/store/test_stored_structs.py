@@ -19,7 +19,7 @@ import pytest
 from msgspec import UNSET
 
 import gpuwatchd
-from gpuwatchd.analysis.attribution import job_leaks
+from gpuwatchd.analysis.attribution import ledger
 from gpuwatchd.analysis.verdict import judge
 from gpuwatchd.core import decoding
 from gpuwatchd.core.codes import NameKind, ProblemCode, Reason
@@ -199,10 +199,10 @@ def host() -> Finding:
 
 def ranks() -> Finding:
     mine = [
-        job_leaks.Rank(subject=f"s{info.rank}", info=info, gpu=info.rank, finding=judged())
+        ledger.Rank(subject=f"s{info.rank}", info=info, gpu=info.rank, finding=judged())
         for info in RANKS
     ]
-    return job_leaks.joined_finding(mine[0], mine, 2)
+    return ledger.joined_finding(mine[0], mine, 2)
 
 
 def led() -> Finding:
@@ -241,10 +241,10 @@ def test_what_has_parts_is_returned_as_it_is() -> None:
         track.of_process(CARD, LEAKER),
         track.of_process(CARD, ProcessInfo(key=LEAKER.key, name="vllm", user="bob")),
         track.host_title(LEAKER),
-        job_leaks.title(
-            [job_leaks.Rank(subject=str(k), info=info, gpu=k) for k, info in enumerate(RANKS)]
+        ledger.title(
+            [ledger.Rank(subject=str(k), info=info, gpu=k) for k, info in enumerate(RANKS)]
         ),
-        job_leaks.title([job_leaks.Rank(subject="s", info=info) for info in RANKS], host=True),
+        ledger.title([ledger.Rank(subject="s", info=info) for info in RANKS], host=True),
     ],
     ids=str,
 )  # fmt: skip

@@ -1,10 +1,11 @@
 """What memory and time on a GPU cost: prices, shares, and the one line of an alert. Pure."""
 
-from gpuwatchd.analysis.cost.price import Price, Prices
 from gpuwatchd.analysis.cost.sharing import (
     DeviceUsage,
     Hour,
     MemoryBucket,
+    Price,
+    Prices,
     gib_hours,
     usage_by_process,
     usd,

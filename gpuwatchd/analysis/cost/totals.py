@@ -13,8 +13,7 @@ from gpuwatchd.core.model import Cost, Value
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from gpuwatchd.analysis.cost.price import Price, Prices
-    from gpuwatchd.analysis.cost.sharing import MemoryBucket
+    from gpuwatchd.analysis.cost.sharing import MemoryBucket, Price, Prices
 
 SEEN_SOON_S: Final = 600.0
 """A process that was seen on the device so soon after its start was there from the start."""

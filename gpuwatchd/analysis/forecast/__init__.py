@@ -11,7 +11,6 @@ model average with multinomial increments. docs/explanation/detection.md has the
 
 from __future__ import annotations
 
-from gpuwatchd.analysis.forecast.laws import BINS
 from gpuwatchd.analysis.forecast.posterior import HORIZON_S, Weights, weigh
 from gpuwatchd.analysis.forecast.profile import (
     PROFILE_AGES_S,
@@ -20,4 +19,11 @@ from gpuwatchd.analysis.forecast.profile import (
     profile_of_yesterday,
 )
 from gpuwatchd.analysis.forecast.program_prior import ProgramPrior, program_prior
-from gpuwatchd.analysis.forecast.windows import HOLD_MARGIN, LOOKBACKS_S, Windows, joined, windows
+from gpuwatchd.analysis.forecast.windows import (
+    BINS,
+    HOLD_MARGIN,
+    LOOKBACKS_S,
+    Windows,
+    joined,
+    windows,
+)

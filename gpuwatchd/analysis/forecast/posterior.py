@@ -2,20 +2,229 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpuwatchd.analysis.forecast.laws import LAWS
+from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.forecast import score_weights
+from gpuwatchd.analysis.forecast.eta_coefficients import COEFFICIENTS, FEATURES, LEVELS
+from gpuwatchd.analysis.forecast.windows import LAWS
+from gpuwatchd.core.model import EtaRange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuwatchd.analysis.forecast.program_prior import ProgramPrior
     from gpuwatchd.analysis.forecast.windows import Windows
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray
+
+
+BLOCKS = 16
+"""Increments that the growth since its onset is cut into."""
+CHANCE = 5.0
+"""A change of pace counts as far as its squared t statistic exceeds this."""
+BREAK_SHARE, BREAK_T = 0.35, 4.0
+"""The pace changed at once when two paces leave less than this share of what a trend leaves, and
+differ by so many standard errors; the best of 13 instants is looked at."""
+NARROWEST = 0.03
+"""Each end is at least this far from the middle: a log of the ratio, about 3 per cent."""
+WIDEST = 3.0
+"""No end is further from the middle than this; e³ is twentyfold."""
+_EDGES = np.arange(BLOCKS + 1)
+_BEFORE = np.arange(2, BLOCKS - 1)
+_AFTER = BLOCKS - _BEFORE
+_AT = (np.arange(BLOCKS) + 0.5) / BLOCKS - 0.5
+_AT_SQUARED = float(_AT @ _AT)
+_EARLY = float(_AT[: BLOCKS // 2].sum()) / BLOCKS
+_COEFFICIENTS = np.array(COEFFICIENTS)
+_LOW, _HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
+_HALF = sum(level < 0.5 for level in LEVELS)
+
+
+class Pace(NamedTuple):
+    """What the increments since the onset say."""
+
+    mean: float
+    """Bytes per block."""
+    change: float
+    """Change of the increment from the first block to the last, over the mean."""
+    error: float
+    """Standard error of ``change``."""
+    half: float
+    """Log of the pace of the second half over that of the whole."""
+    rough: float
+    """Bytes: standard deviation of the level around its line."""
+    after: float = 0.0
+    """Bytes per block since the pace changed at once; 0 where it did not."""
+
+    @property
+    def proven(self) -> float:
+        """The part of ``change`` that chance does not explain."""
+        square = self.change * self.change
+        chance = CHANCE * self.error * self.error
+        return self.change * (1.0 - chance / square) if square > chance else 0.0
+
+
+class Forecast(NamedTuple):
+    """The middle, and what the width of the interval depends on."""
+
+    mid_s: float
+    features: FloatArray
+
+
+def pace(view: SeriesWindow, onset_s: float) -> Pace:
+    """Return how the level grew since ``onset_s`` (seconds before now, < 0).
+
+    The levels at the edges of the blocks are means over one block around them, so that noise and
+    swings shorter than a block do not count.
+    """
+    t, n = view.t_s, view.t_s.size
+    width = -onset_s / BLOCKS
+    edges = onset_s + width * _EDGES
+    first = np.minimum(t.searchsorted(edges - 0.5 * width), n - 1)
+    first[0] = min(int(t.searchsorted(onset_s - 1e-6)), n - 1)
+    last = np.maximum(t.searchsorted(edges + 0.5 * width), first + 1)
+    level = (view.sums[last] - view.sums[first]) / (last - first)
+    step = level[1:] - level[:-1]
+    # At both ends only half of the block around the edge is there.
+    step[0] /= 0.75
+    step[-1] /= 0.75
+    mean = float(np.add.reduce(step)) / BLOCKS
+    slope = float(_AT @ step) / _AT_SQUARED
+    rest = step - mean - slope * _AT
+    square = float(rest @ rest)
+    scale = max(abs(mean), 1.0)
+    rho = min(max(float(rest[1:] @ rest[:-1]) / square, 0.0), 0.8) if square > 0.0 else 0.0
+    variance = square / (BLOCKS - 2) * (1.0 + rho) / (1.0 - rho)
+    here = slice(int(first[0]), n)
+    off = view.mean[here] - np.interp(t[here], edges, level)
+    late = float(np.add.reduce(step[BLOCKS // 2 :])) / (BLOCKS // 2)
+    late = max(late / scale, 0.05)
+    return Pace(
+        mean=mean,
+        change=slope / scale,
+        error=math.sqrt(variance / _AT_SQUARED) / scale,
+        half=math.log(late),
+        rough=numerics.deviation(off) if off.size else 0.0,
+        after=_after(step, square),
+    )
+
+
+def _after(step: FloatArray, straight: float) -> float:
+    """Return the pace since it changed at once; 0 unless two paces explain far more than a trend.
+
+    ``straight`` is what a straight trend of the increments leaves, squared. Least squares over all
+    instants of the change (Quandt 1958).
+    """
+    first, last = _BEFORE, _AFTER
+    total = np.add.accumulate(step)
+    before = total[1 : BLOCKS - 2]
+    after = total[-1] - before
+    rest = float(step @ step) - before * before / first - after * after / last
+    best = int(rest.argmin())
+    left = max(float(rest[best]), 0.0)
+    k, m = int(first[best]), int(last[best])
+    old, new = float(before[best]) / k, float(after[best]) / m
+    mean = abs(float(total[-1])) / BLOCKS
+    error = math.sqrt(left / (BLOCKS - 3) * (1.0 / k + 1.0 / m)) + 1e-3 * mean
+    clear = left < BREAK_SHARE * straight and abs(new - old) > BREAK_T * error
+    return new if clear and new > 0.05 * mean else 0.0
+
+
+def forecast_median(
+    seen: Pace, *, age_s: float, headroom: float, rate: float, parcel: float, law_s: float
+) -> Forecast:
+    """Return the middle of the forecast, and the features of its interval.
+
+    Parameters
+    ----------
+    seen
+        From :func:`pace`.
+    age_s
+        Time since the onset.
+    headroom
+        Bytes that are left for this subject.
+    rate
+        Bytes per second of the straight line since the onset; positive.
+    parcel
+        Bytes that arrive at once.
+    law_s
+        Median time to the limit under the growth laws.
+    """
+    room = max(headroom, 1.0)
+    line_s = max(room / rate, 1.0)
+    if seen.after > 0.0:
+        bend = math.log(rate * age_s / (BLOCKS * seen.after))
+        bend = min(max(bend, -WIDEST), WIDEST)
+    else:
+        bend = _bend(seen.proven, room / max(rate * age_s, 1.0))
+    far = min(max(math.log(line_s / age_s), -5.0), 3.0)
+    unsure = math.log(seen.error + 0.003)
+    laws = min(max(math.log(max(law_s, 1.0) / line_s), -2.5), 2.5)
+    values = {
+        "one": 1.0,
+        "far": far,
+        "farther": max(far, 0.0),
+        "unsure": unsure,
+        "very_unsure": max(unsure + 2.0, 0.0),
+        "laws_differ": math.log(abs(laws - bend) + 0.02),
+        "half_differs": math.log(abs(seen.half) + 0.02),
+        "rough": math.log(min(seen.rough / room, 30.0) + 0.001),
+        "parcel": math.log(min(parcel / room, 30.0) + 0.0005),
+        "bend": abs(bend),
+        "soon": max(-far - 2.0, 0.0),
+        "next": max(math.log(min(parcel / room, 30.0) + 1e-9) + 1.5, 0.0),
+    }
+    return Forecast(line_s * math.exp(bend), np.array([values[name] for name in FEATURES]))
+
+
+def _bend(change: float, ratio: float) -> float:
+    """Return the log of (time to the limit / time on a straight line).
+
+    ``change`` of the pace over the age, relative to its mean; ``ratio`` of headroom to growth.
+    """
+    if change == 0.0:
+        return 0.0
+    early = min(max(0.5 + change * _EARLY, 0.03), 0.9)
+    if change > 0.0:
+        growth = 2.0 * math.log((1.0 - early) / early)
+        time = math.log1p(ratio * -math.expm1(-growth)) / growth if growth > 1e-6 else ratio
+    else:
+        time = (1.0 + ratio) ** (-1.0 / math.log2(early)) - 1.0
+    return min(max(math.log(time / ratio), -WIDEST), WIDEST)
+
+
+def offsets(features: FloatArray, coefficients: FloatArray = _COEFFICIENTS) -> FloatArray:
+    """Return log(quantile / middle) for each of ``LEVELS``, from features (..., features).
+
+    Ordered, at least ``NARROWEST`` and at most ``WIDEST`` from the middle.
+    """
+    out = np.asarray(features @ coefficients.T, dtype=np.float64)
+    low = np.minimum(np.maximum(out[..., :_HALF], -WIDEST), -NARROWEST)
+    high = np.minimum(np.maximum(out[..., _HALF:], NARROWEST), WIDEST)
+    low = np.minimum.accumulate(low[..., ::-1], axis=-1)[..., ::-1]
+    return np.concatenate((low, np.maximum.accumulate(high, axis=-1)), axis=-1)
+
+
+def quantile(one: Forecast, level: float) -> float:
+    """Return a quantile of the time left in seconds; ``level`` is one of ``LEVELS``."""
+    return one.mid_s * math.exp(float(offsets(one.features)[LEVELS.index(level)]))
+
+
+def eta(one: Forecast, *, may_stop: bool = False) -> EtaRange:
+    """Return the 90 % interval of the time to the limit; open-ended when growth may stop before."""
+    ends = offsets(one.features)
+    mid_s = one.mid_s
+    return EtaRange(
+        low_s=mid_s * math.exp(float(ends[_LOW])),
+        mid_s=mid_s,
+        high_s=None if may_stop else mid_s * math.exp(float(ends[_HIGH])),
+    )
+
 
 STOP_SHAPE = 2.0
 STOP_SCALE_S = 2400.0

@@ -5,7 +5,7 @@ does not exist), what the kernel says (Z, D), what the ledger leaves over, what 
 of themselves, and what did not change for long enough.
 """
 
-from gpuwatchd.analysis.idle.facts import (
+from gpuwatchd.analysis.idle.ranks import (
     DAEMONS,
     ORDER,
     STOPPED,

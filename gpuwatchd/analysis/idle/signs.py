@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from gpuwatchd.analysis.idle import facts, ranks
-from gpuwatchd.analysis.idle.facts import ORDER, STOPPED, Sign
-from gpuwatchd.analysis.idle.ranks import Ranks
+from gpuwatchd.analysis.idle import ranks
+from gpuwatchd.analysis.idle.ranks import ORDER, STOPPED, Ranks, Sign
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gpuwatchd.analysis.idle.facts import DeviceSnapshot, Limits, ProcessMemory, Server
-    from gpuwatchd.analysis.idle.ranks import ActivityContext, Wait
+    from gpuwatchd.analysis.idle.ranks import (
+        ActivityContext,
+        DeviceSnapshot,
+        Limits,
+        ProcessMemory,
+        Server,
+        Wait,
+    )
     from gpuwatchd.core.model import HoldingKind, ProcessInfo, ProcessKey
 
 DRIVER_WAIT_S: Final = 60.0
@@ -97,7 +102,7 @@ def read(
                     sign = structs.replace(
                         sign,
                         evidence=f"{sign.evidence}; it works on another GPU",
-                        advice=facts.ELSEWHERE,
+                        advice=ranks.ELSEWHERE,
                     )
             if sign is not None:
                 yield sign
@@ -145,16 +150,16 @@ def _ended(board: DeviceSnapshot, held: ProcessMemory) -> Sign | None:
         return None
     if held.exists is False:
         words = f"the driver still lists pid {pid}, which no longer exists"
-        return _sign(board, held, "gone", words, facts.GONE)
+        return _sign(board, held, "gone", words, ranks.GONE)
     if held.state not in _STUCK:
         return None
     if held.state != "D":
         parent = f" {held.parent}" if held.parent else ""
         words = f"pid {pid} has ended and its parent{parent} has not collected it"
-        return _sign(board, held, "defunct", words, facts.defunct(held))
+        return _sign(board, held, "defunct", words, ranks.defunct(held))
     if held.cpu_pct is not None and held.cpu_pct < ranks.STILL_CPU_PCT:
         words = f"pid {pid} waited in the kernel (state D) in every sample and used no CPU"
-        return _sign(board, held, "driver-wait", words, facts.DRIVER_WAIT, needs_s=DRIVER_WAIT_S)
+        return _sign(board, held, "driver-wait", words, ranks.DRIVER_WAIT, needs_s=DRIVER_WAIT_S)
     return None
 
 
@@ -179,10 +184,10 @@ def _ghost(board: DeviceSnapshot, limits: Limits) -> Sign | None:
     plural = "process is" if len(uses) == 1 else "processes are"
     words += f"{len(uses)} {plural} listed" if uses else "no process is listed"
     words += f", with {units.size(ledger.owned_bytes)}" if uses else ""
-    hints: tuple[str, ...] = facts.GHOST_BESIDE if uses else facts.GHOST
+    hints: tuple[str, ...] = ranks.GHOST_BESIDE if uses else ranks.GHOST
     needs_s = BESIDE_S if uses else 0.0
     if board.contained:
-        hints, needs_s = (facts.ON_THE_HOST,), limits.idle_after_s
+        hints, needs_s = (ranks.ON_THE_HOST,), limits.idle_after_s
     return Sign(
         kind="ghost",
         device_uid=board.uid,
@@ -219,17 +224,17 @@ def _serving(board: DeviceSnapshot, held: ProcessMemory, servers: Sequence[Serve
         words = f"{units.size(held.used_bytes)} is held while {where} has no model loaded"
         if reading.models == () and runner:
             wait_s = reading.facts.get("keep_alive_s", KEEP_ALIVE_S) + ORPHAN_EXTRA_S
-            hints = facts.ORPHANED_RUNNER
+            hints = ranks.ORPHANED_RUNNER
             return _sign(board, held, "orphaned-runner", words, hints, needs_s=wait_s)
         if reading.models == ():
-            return _sign(board, held, "no-model", words, facts.NO_MODEL, needs_s=NO_MODEL_S)
+            return _sign(board, held, "no-model", words, ranks.NO_MODEL, needs_s=NO_MODEL_S)
         if server.kv_left is not None:
             words = (
                 f"{units.percent(server.kv_left)} of the KV cache of {where} stays taken, and no"
                 f" request has been worked on for {units.duration(server.kv_idle_s)}"
             )
             begun_s = None if server.kv_idle_s is None else reading.at_s - server.kv_idle_s
-            sign = _sign(board, held, "leaked-kv", words, facts.LEAKED_KV, begun_s=begun_s)
+            sign = _sign(board, held, "leaked-kv", words, ranks.LEAKED_KV, begun_s=begun_s)
             return structs.replace(sign, held_bytes=_leaked_bytes(server))
     return None
 
@@ -239,7 +244,7 @@ def _left_runner(board: DeviceSnapshot, held: ProcessMemory) -> Sign | None:
     if held.info.framework != "Ollama" or not held.orphan or held.info.foreign:
         return None
     words = f"{units.size(held.used_bytes)} is held by a runner whose Ollama server has ended"
-    hints = facts.LEFT_RUNNER
+    hints = ranks.LEFT_RUNNER
     return _sign(board, held, "orphaned-runner", words, hints, needs_s=ORPHAN_EXTRA_S)
 
 
@@ -265,7 +270,7 @@ def _hung(
     if wait is None:
         return None
     sign = _sign(board, held, "hung-rank", wait.words, wait.advice, needs_s=HUNG_S, flat=True)
-    return structs.replace(sign, left=wait.left, command="" if wait.left else facts.DUMP)
+    return structs.replace(sign, left=wait.left, command="" if wait.left else ranks.DUMP)
 
 
 def _idle(
@@ -296,7 +301,7 @@ def _idle(
         words += f"; {STOPPED[held.state]}"
     if held.orphan:
         words += "; whoever started it has ended"
-    hints = (facts.ON_THE_HOST,) if held.info.foreign else facts.idle(held)
+    hints = (ranks.ON_THE_HOST,) if held.info.foreign else ranks.idle(held)
     return _sign(board, held, "idle", words, hints, needs_s=after_s, flat=True)
 
 

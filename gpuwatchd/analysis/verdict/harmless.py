@@ -14,8 +14,7 @@ from gpuwatchd.analysis.detectors.spike import GROWING, TOO_EARLY, Spike
 from gpuwatchd.analysis.frameworks import PREALLOCATES, advice
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.analysis.screen import POOL_SHARE
-from gpuwatchd.analysis.verdict.growth import ending
-from gpuwatchd.analysis.verdict.pattern import decelerates, seems_to_rise
+from gpuwatchd.analysis.verdict.growth import decelerates, ending, seems_to_rise
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Reason
 from gpuwatchd.core.model import Finding

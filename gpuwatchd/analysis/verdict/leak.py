@@ -16,10 +16,12 @@ from gpuwatchd.analysis.verdict.growth import (
     SHIFT,
     LimitForecast,
     after_load,
+    classify_pattern,
     ending,
     limit_forecast,
+    line,
+    p_value_since,
 )
-from gpuwatchd.analysis.verdict.pattern import classify_pattern, line, p_value_since
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Finding
 from gpuwatchd.core.model.findings import Clause, reason_fields
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.analysis.numerics import SeriesWindow
-    from gpuwatchd.analysis.verdict.growth import Growth
-    from gpuwatchd.analysis.verdict.pattern import PatternMatch
+    from gpuwatchd.analysis.verdict.growth import Growth, PatternMatch
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import EtaRange, Pattern, Series, Severity, Tier
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from gpuwatchd.charts.chart_model import Mark
+    from gpuwatchd.charts.scales import Mark
     from gpuwatchd.tui.base import Keys
     from gpuwatchd.view.blocks import Page, Part
 

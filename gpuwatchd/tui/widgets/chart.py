@@ -17,7 +17,7 @@ from gpuwatchd.core import units
 if TYPE_CHECKING:
     from textual import events
 
-    from gpuwatchd.charts.chart_model import Curve, Picture
+    from gpuwatchd.charts.scales import Curve, Picture
     from gpuwatchd.tui.theme import Painter
 
 Window = tuple[float, float]

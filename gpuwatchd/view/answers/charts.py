@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from gpuwatchd.view.answers.base import Instant, Seconds, Sentence, Shape, fill, of_verb
 
 if TYPE_CHECKING:
-    from gpuwatchd.charts.chart_model import Picture
+    from gpuwatchd.charts.scales import Picture
 
 Kind = Literal["critical", "leak", "watch", "calm", "unknown", "trouble", "held"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from gpuwatchd.charts.chart_model import Picture
+from gpuwatchd.charts.scales import Picture
 from gpuwatchd.core.design import Kind
 from gpuwatchd.core.model.base import Value
 

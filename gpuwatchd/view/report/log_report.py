@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuwatchd import __version__
 from gpuwatchd.charts import scales
-from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.charts.scales import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.core import units
 from gpuwatchd.core.model import is_leak
 from gpuwatchd.view.report.document import (

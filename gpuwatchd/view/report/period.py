@@ -14,7 +14,7 @@ from gpuwatchd.view.text.device_facts import in_order
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.charts.chart_model import Picture
+    from gpuwatchd.charts.scales import Picture
     from gpuwatchd.core.model import Alert, Device, Holding, ProcessInfo
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.view.queries.alert_query import Incidents

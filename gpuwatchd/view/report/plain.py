@@ -10,7 +10,7 @@ from gpuwatchd.view import blocks
 from gpuwatchd.view.report.document import Card, Facts, Figures, Says, Steps, Table
 
 if TYPE_CHECKING:
-    from gpuwatchd.charts.chart_model import Picture
+    from gpuwatchd.charts.scales import Picture
     from gpuwatchd.view.blocks import Page
     from gpuwatchd.view.report.document import Block, Document, Tone
 

@@ -20,7 +20,7 @@ from gpuwatchd.web.pages.parts import PageAnswer, frame
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.charts.chart_model import Picture
+    from gpuwatchd.charts.scales import Picture
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
