@@ -66,13 +66,7 @@ _HARDWARE: Final = {
     136: "a link could not be trained",
     140: "an uncorrectable memory error that was not recovered from",
     143: "the GPU could not be initialised",
-    144: "an NVLink failed",
-    145: "an NVLink failed",
-    146: "an NVLink failed",
-    147: "an NVLink failed",
-    148: "an NVLink failed",
-    149: "an NVLink failed",
-    150: "an NVLink failed",
+    **dict.fromkeys(range(144, 151), "an NVLink failed"),
     156: "a part of the GPU must be taken out of use",
     157: "a part of the GPU that failed could not be taken out of use",
     158: "the GPU timed out for good",
@@ -164,8 +158,7 @@ def diagnose(
     if broken is not None:
         return Diagnosis(word="hardware", sentence=_first(broken, now_s), event=broken)
     if reading is not None and reading.state in _BROKEN:
-        why = _BROKEN[reading.state]
-        return Diagnosis(word="hardware", sentence=f"{FIRST}: {why}")
+        return Diagnosis(word="hardware", sentence=f"{FIRST}: {_BROKEN[reading.state]}")
     if reading is not None and reading.ecc_errors:
         count = reading.ecc_errors
         errors = (

@@ -6,6 +6,8 @@ import datetime as dt
 import fnmatch
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from gpuwatchd.core.model import Value
 
 if TYPE_CHECKING:
@@ -132,12 +134,7 @@ class Prices:
         price = _priced(paid / rate / hours, slice_, basis)
         if price is None or current is None:
             return price
-        return Price(
-            usd_per_hour=price.usd_per_hour,
-            whole_usd_per_hour=price.whole_usd_per_hour,
-            electricity_usd_per_hour=current,
-            basis=basis,
-        )
+        return msgspec.structs.replace(price, electricity_usd_per_hour=current)
 
     def _row(self, name: str) -> PriceRow | None:
         offered = [row for row in self._rows if row.basis == self.section.offer]
@@ -267,19 +264,21 @@ def usage_by_process(
             elif len(known) == len(held):
                 share = max(0.0, row.held_bytes or 0.0) / total if total > 0 else 1 / len(held)
             mine = None if share is None else hours * share
-            before = uses.get(row.who)
-            if before is None:
-                uses[row.who] = DeviceUsage(mine, hours, begin_s, end_s, share)
-                continue
-            known_so_far = mine is not None and before.hours is not None
-            uses[row.who] = DeviceUsage(
-                (before.hours or 0.0) + (mine or 0.0) if known_so_far else None,
-                before.whole_hours + hours,
-                before.first_at_s,
-                end_s,
-                share,
-            )
+            _add(uses, row.who, DeviceUsage(mine, hours, begin_s, end_s, share))
     return uses
+
+
+def _add(uses: dict[Hashable, DeviceUsage], who: Hashable, more: DeviceUsage) -> None:
+    """Add what a process had of a device to what it had before."""
+    before = uses.get(who)
+    if before is not None:
+        known = more.hours is not None and before.hours is not None
+        more = more._replace(
+            hours=(before.hours or 0.0) + (more.hours or 0.0) if known else None,
+            whole_hours=before.whole_hours + more.whole_hours,
+            first_at_s=before.first_at_s,
+        )
+    uses[who] = more
 
 
 def _add_hours(uses: dict[Hashable, DeviceUsage], held: list[MemoryBucket]) -> None:
@@ -290,17 +289,8 @@ def _add_hours(uses: dict[Hashable, DeviceUsage], held: list[MemoryBucket]) -> N
             continue
         mine = None if hour.taken_s is None else hour.taken_s / 3600.0
         share = None if hour.taken_s is None else hour.taken_s / hour.seen_s
-        before = uses.get(row.who)
-        if before is None:
-            before = DeviceUsage(0.0, 0.0, hour.first_at_s, hour.last_at_s, share)
-        known = mine is not None and before.hours is not None
-        uses[row.who] = DeviceUsage(
-            (before.hours or 0.0) + (mine or 0.0) if known else None,
-            before.whole_hours + hour.seen_s / 3600.0,
-            before.first_at_s,
-            hour.last_at_s,
-            share,
-        )
+        seen = DeviceUsage(mine, hour.seen_s / 3600.0, hour.first_at_s, hour.last_at_s, share)
+        _add(uses, row.who, seen)
 
 
 def with_rest(rows: Iterable[MemoryBucket], total_bytes: float | None) -> list[MemoryBucket]:

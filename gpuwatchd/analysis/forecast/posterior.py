@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -142,8 +141,6 @@ def forecast_median(
 
     Parameters
     ----------
-    seen
-        From :func:`pace`.
     age_s
         Time since the onset.
     headroom
@@ -233,8 +230,7 @@ LEAK_PRIOR = 0.1
 HORIZON_S = 72 * 3600.0
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Weights:
+class Weights(NamedTuple):
     """What the laws say about each window."""
 
     law: FloatArray
@@ -250,28 +246,16 @@ class Weights:
 
     def part(self, first: int, last: int) -> Weights:
         """Return what is said about the windows from ``first`` to before ``last``."""
-        return Weights(
-            law=self.law[first:last],
-            reach_s=self.reach_s[first:last],
-            reaches=self.reaches[first:last],
-            score=self.score[first:last],
-            evidence=self.evidence[first:last],
-        )
+        return Weights._make(column[first:last] for column in self)
 
 
-def weigh(
-    windows: Windows,
-    headroom: FloatArray,
-    personal: ProgramPrior | None = None,
-) -> Weights:
+def weigh(windows: Windows, headroom: FloatArray, personal: ProgramPrior | None = None) -> Weights:
     """Return what the laws say about each window.
 
     The score is in log odds; 0.80 is the level of an alert, 0.50 that of a watch.
 
     Parameters
     ----------
-    windows
-        Windows from :func:`windows`.
     headroom
         (k,) bytes from the recent peak to the limit.
     personal
@@ -296,8 +280,7 @@ def weigh(
     chance = np.where(reach < HORIZON_S, chance, 0.0)
     p = np.minimum(np.maximum((law * chance).sum(axis=1), 0.001), 0.999)
     evidence = terms(windows, headroom, p)
-    score = SCORE(evidence)
-    return Weights(law=law, reach_s=reach, reaches=p, score=score, evidence=evidence)
+    return Weights(law, reach, p, SCORE(evidence), evidence)
 
 
 # The score of a window: a few terms of evidence, and what each of them weighs.
@@ -317,8 +300,6 @@ def terms(windows: Windows, headroom: FloatArray, p: FloatArray) -> FloatArray:
 
     Parameters
     ----------
-    windows
-        Windows (k,).
     headroom
         (k,) bytes from the recent peak to the limit.
     p

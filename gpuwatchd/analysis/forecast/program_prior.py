@@ -234,14 +234,6 @@ class ProgramPrior:
         return out
 
 
-def program_prior(series: Series, view: SeriesWindow) -> ProgramPrior | None:
-    """Return what the history of a series says about it now; None without history."""
-    if not series.history or not view.t_s.size:
-        return None
-    runs, suspects, age_s, scale = previous_runs(series, view)
-    return ProgramPrior(past=runs, suspects=suspects, age_s=age_s, scale=scale)
-
-
 def _who(kinds: list[str]) -> str:
     """Return the runs, the siblings and yesterday in words; "" for none."""
     parts = []
@@ -296,10 +288,6 @@ class PreviousRuns(NamedTuple):
     """A sibling that has not stopped: it counts only where the present run has left it."""
     height: FloatArray
     """Proven growth above its base."""
-    above: FloatArray
-    """How far the present run is above that base."""
-    room: FloatArray
-    """From that base to the limit."""
     grown: FloatArray
     """(look-backs, r): largest normal growth within each."""
     late: FloatArray
@@ -308,30 +296,28 @@ class PreviousRuns(NamedTuple):
     aged: Flags
     """Whether it says what comes at which age."""
     lived_s: FloatArray
+    above: FloatArray = np.empty(0)
+    """How far the present run is above that base."""
+    room: FloatArray = np.empty(0)
+    """From that base to the limit."""
 
 
 class _Kept(NamedTuple):
     """What does not depend on the present run."""
 
-    kinds: tuple[str, ...]
-    sibling: Flags
-    weight: FloatArray
-    stopped: Flags
-    climbing: Flags
+    runs: PreviousRuns
+    """Without what compares them with the present one."""
     largest: FloatArray
     """How many times as large the present run may be; what it did yesterday does not grow."""
     base: FloatArray
-    height: FloatArray
-    grown: FloatArray
-    late: FloatArray
-    aged: Flags
-    run_s: FloatArray
     hold_s: float
     suspects: float
 
 
-def previous_runs(series: Series, view: SeriesWindow) -> tuple[PreviousRuns, float, float, float]:
-    """Return the earlier runs, how many are suspects, and the age and scale of the present one."""
+def program_prior(series: Series, view: SeriesWindow) -> ProgramPrior | None:
+    """Return what the history of a series says about it now; None without history."""
+    if not series.history or not view.t_s.size:
+        return None
     t, x = series.t_s, series.used_bytes
     span = float(t[-1] - t[0])
     age = max(series.age_s or span, span)
@@ -349,34 +335,25 @@ def previous_runs(series: Series, view: SeriesWindow) -> tuple[PreviousRuns, flo
         larger = np.minimum(np.maximum((base + small) / (begin + small), 1.0), kept.largest)
         begin = larger * begin
     above = np.maximum(_level(view, hold_s) - begin, 0.0)
-    for k in kept.climbing.nonzero()[0].tolist():
+    runs = kept.runs
+    for k in runs.climbing.nonzero()[0].tolist():
         # Level with level at the same age: it may have been looked at a few minutes ago.
-        ago_s = max(age - float(kept.run_s[k]), 0.0) + IN_STEP * age
+        ago_s = max(age - float(runs.lived_s[k]), 0.0) + IN_STEP * age
         above[k] = max(_level(view, hold_s, ago_s) - float(begin[k]), 0.0)
-    out = PreviousRuns(
-        kinds=kept.kinds,
-        sibling=kept.sibling,
-        weight=kept.weight,
-        stopped=kept.stopped,
-        climbing=kept.climbing,
-        height=larger * kept.height,
+    runs = runs._replace(
+        height=larger * runs.height,
         above=above,
         room=np.maximum(limit - begin, 0.0),
-        grown=larger * kept.grown,
-        late=larger * kept.late,
-        aged=kept.aged,
-        lived_s=kept.run_s,
+        grown=larger * runs.grown,
+        late=larger * runs.late,
     )
-    young = [k for k, kind in enumerate(kept.kinds) if kind == "sibling"]
-    young = [k for k in young if kept.run_s[k] < 0.8 * age]
-    return (_without(out, young) if young else out), kept.suspects, age, scale
-
-
-def _without(every: PreviousRuns, rows: list[int]) -> PreviousRuns:
-    """Return all but some rows: what much younger siblings do says nothing."""
-    left = [k for k in range(len(every.kinds)) if k not in rows]
-    kinds = tuple(every.kinds[k] for k in left)
-    return PreviousRuns._make((kinds, *(column[..., left] for column in every[1:])))
+    # What much younger siblings do says nothing.
+    young = runs.sibling & (runs.lived_s < 0.8 * age)
+    if young.any():
+        left = np.flatnonzero(~young).tolist()
+        kinds = tuple(runs.kinds[k] for k in left)
+        runs = PreviousRuns._make((kinds, *(column[..., left] for column in runs[1:])))
+    return ProgramPrior(past=runs, suspects=kept.suspects, age_s=age, scale=scale)
 
 
 def _base(t: FloatArray, x: FloatArray, age_s: float) -> float | None:
@@ -429,19 +406,22 @@ def _kept(history: tuple[Profile, ...], scale: float) -> _Kept:
         if ages and profile.word != "normal" and profile.kind == "run":
             late[1 : len(ages) + 1, k] = ages
             late[len(ages) + 1 :, k] = ages[-1]
-    return _Kept(
+    columns = PreviousRuns(
         kinds=tuple(run.kind for run in runs),
         sibling=np.array([run.kind == "sibling" for run in runs], dtype=np.bool_),
         weight=np.array(weight),
         stopped=np.array([stopped(run, scale) for run in runs], dtype=np.bool_),
         climbing=np.array(climbing, dtype=np.bool_),
-        largest=np.array([1.0 if run.kind == "yesterday" else LARGEST for run in runs]),
-        base=np.array([run.base_bytes for run in runs]),
         height=np.array(height),
         grown=np.minimum(grown, _UNBOUNDED),
         late=late,
         aged=np.isfinite(late[-1]),
-        run_s=np.array([np.inf if run.kind == "yesterday" else run.run_s for run in runs]),
+        lived_s=np.array([np.inf if run.kind == "yesterday" else run.run_s for run in runs]),
+    )
+    return _Kept(
+        runs=columns,
+        largest=np.array([1.0 if run.kind == "yesterday" else LARGEST for run in runs]),
+        base=np.array([run.base_bytes for run in runs]),
         hold_s=max([profile.hold_s for profile in history], default=0.0),
         suspects=_suspects(history, alike, scale),
     )

@@ -479,16 +479,9 @@ def _described(spans: list[_Span]) -> list[Windows]:
         return [whole]
     out, first = [], 0
     for view, size in groups:
-        here = slice(first, first + size)
-        first = here.stop
-        out.append(
-            Windows(
-                view=view, begin_s=begin[here], end_s=end[here], age_s=age[here],
-                growth=growth[here], shares=shares[here], lag_s=lag[here], events=events[here],
-                excess=excess[here], deficit=deficit[here], stall=stall[here], calm=calm[here],
-                returns=returns[here], noise_bytes=noise[here], whole=whole,
-            )
-        )  # fmt: skip
+        part = {name: getattr(whole, name)[first : first + size] for name in _COLUMNS}
+        first += size
+        out.append(Windows(view=view, whole=whole, **part))
     return out
 
 

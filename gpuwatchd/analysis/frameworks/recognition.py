@@ -256,7 +256,8 @@ def recognise(
     ('PyTorch', True)
     """
     paths = "\n".join(libraries)
-    beneath = _by_library(paths)
+    found = (name for name, parts in LIBRARIES if any(part in paths for part in parts))
+    beneath = next(found, None)
     command = command_of(argv)
     for app in APPS:
         if any(part in paths for part in app.libraries):
@@ -327,15 +328,6 @@ def _named(app: App, beneath: str | None) -> tuple[str, bool]:
         return app.name, True
     # "torchrun train_jax.py": a launcher says less than what is loaded.
     return (beneath, True) if app.launches else (app.name, False)
-
-
-def _by_library(paths: str) -> str | None:
-    if not paths:
-        return None
-    for framework, parts in LIBRARIES:
-        if any(part in paths for part in parts):
-            return framework
-    return None
 
 
 def _by_threads(threads: Collection[str], guess: str | None) -> str | None:

@@ -213,14 +213,11 @@ Team = tuple[str, int | str | None]
 """``ProcessInfo.team``: a job and whose it is."""
 
 
-class _RankState:
+class _RankState(msgspec.Struct):
     """Where a rank was last seen, and for how many looks it has not been."""
 
-    __slots__ = ("absent", "uid")
-
-    def __init__(self, uid: str) -> None:
-        self.uid = uid
-        self.absent = 0
+    uid: str
+    absent: int = 0
 
 
 class Rank(NamedTuple):

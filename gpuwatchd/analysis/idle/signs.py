@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from msgspec import structs
 
 from gpuwatchd.analysis.idle import ranks
@@ -215,7 +216,8 @@ def _serving(board: DeviceSnapshot, held: ProcessMemory, servers: Sequence[Serve
     runner = held.info.framework == "Ollama"
     mine = _servers_of(held, servers)
     if runner and not mine:
-        mine = [s for s in servers if s.reading.kind == "Ollama" and not _has_own(s)]
+        ollama = [s for s in servers if s.reading.kind == "Ollama"]
+        mine = [s for s in ollama if s.reading.pid is None and not s.members]
     for server in mine:
         reading = server.reading
         if not reading.ok:
@@ -256,10 +258,6 @@ def _leaked_bytes(server: Server) -> int | None:
     if not 0.0 <= size < MOST_GB:
         return None
     return round(server.kv_left * size * 2**30)
-
-
-def _has_own(server: Server) -> bool:
-    return server.reading.pid is not None or bool(server.members)
 
 
 def _hung(
@@ -313,16 +311,13 @@ FLAT_BYTES: Final = 16 * 2**20
 _Name = tuple[str, str, int | None, float | None]
 
 
-class _Run:
+class _Run(msgspec.Struct):
     """How long one sign has been there."""
 
-    __slots__ = ("level_bytes", "looks", "seen_s", "since_s")
-
-    def __init__(self, since_s: float, level_bytes: int | None) -> None:
-        self.since_s = since_s
-        self.seen_s = since_s
-        self.level_bytes = level_bytes
-        self.looks = 0
+    since_s: float
+    level_bytes: int | None
+    seen_s: float
+    looks: int = 0
 
 
 class PersistenceCheck:
@@ -405,8 +400,7 @@ class PersistenceCheck:
         for holding in holdings:
             if holding.since_s is None or holding.since_s > at_s:
                 continue
-            run = _Run(holding.since_s, holding.held_bytes)
-            run.seen_s = at_s
+            run = _Run(holding.since_s, holding.held_bytes, at_s)
             self._runs[_name_of(holding.kind, holding.device_uid, holding.process)] = run
             team = holding.process.team if holding.process is not None else None
             if holding.kind == "hung-rank" and team is not None and holding.left:
@@ -419,7 +413,7 @@ class PersistenceCheck:
             if moved or now_s - run.seen_s > limits.gap_s:
                 run = None
         if run is None:
-            run = _Run(now_s, sign.held_bytes)
+            run = _Run(now_s, sign.held_bytes, now_s)
         run.looks += 1
         run.seen_s = now_s
         return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from gpuwatchd.analysis import numerics
@@ -22,9 +23,9 @@ from gpuwatchd.analysis.verdict.growth import (
     line,
     p_value_since,
 )
+from gpuwatchd.analysis.verdict.harmless import finding
 from gpuwatchd.core import units
-from gpuwatchd.core.model import Finding
-from gpuwatchd.core.model.findings import Clause, reason_fields
+from gpuwatchd.core.model.findings import Clause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.analysis.verdict.growth import Growth, PatternMatch
     from gpuwatchd.core.config import DetectionSection
-    from gpuwatchd.core.model import EtaRange, Pattern, Series, Severity, Tier
+    from gpuwatchd.core.model import EtaRange, Finding, Pattern, Series, Severity, Tier
 
 WATCH_CONFIDENCE = 1.0 / (1.0 + math.exp(SHIFT))
 """The watch level, even odds, on the scale of ``confidence``."""
@@ -100,30 +101,19 @@ def leak(
     onset_at_s, grown_bytes = _since_begin(series, view, growth, rate, settings)
     trend = next((signal for signal in named.signals if signal.detector == "trend"), None)
     p_value = trend.facts["p_value"] if trend is not None else p_value_since(view, growth.onset_s)
-    return Finding(
-        id=series.subject.id,
-        subject=series.subject,
-        judged_at_s=view.now_s,
-        pattern=named.pattern,
+    extent = (view.now_s - onset_at_s, grown_bytes)
+    reason = _leak_reason(growth, named, prospect, series, extent)
+    return msgspec.structs.replace(
+        _finding(series, view, growth, named, *reason),
         tier=tier,
         severity=severity,
-        confidence=growth.confidence,
-        rate_bytes_per_s=rate,
         eta=eta,
         r_squared=r_squared,
         p_value=p_value,
         detector=named.signal.detector if named.signal is not None else "trend",
         onset_at_s=onset_at_s,
-        **reason_fields(
-            *_leak_reason(growth, named, prospect, series, (view.now_s - onset_at_s, grown_bytes))
-        ),
-        framework=series.framework,
         growth_bytes=grown_bytes,
-        limit_bytes=series.limit_bytes,
         levels_off_bytes=prospect.levels_off_bytes,
-        samples=view.samples,
-        signals=named.signals,
-        advice=_advice(series, view, named.pattern),
     )
 
 
@@ -141,27 +131,26 @@ def _slowing(
     onset_at_s, grown = _since_begin(series, view, growth, named.rate, settings)
     text = f"{units.size(grown)} more in {units.duration(view.now_s - onset_at_s)}, "
     text += f"slowing down, now {units.rate(named.rate)}"
-    return Finding(
-        id=series.subject.id,
-        subject=series.subject,
-        judged_at_s=view.now_s,
-        pattern="plateau",
+    reason = (text, ends, growth.compared(beyond=True))
+    return msgspec.structs.replace(
+        _finding(series, view, growth, named, *reason),
         tier="watch",
-        severity="info",
-        confidence=growth.confidence,
-        rate_bytes_per_s=named.rate,
-        eta=None,
         detector="plateau",
         onset_at_s=onset_at_s,
-        **reason_fields(text, ends, growth.compared(beyond=True)),
-        framework=series.framework,
         growth_bytes=grown,
-        limit_bytes=series.limit_bytes,
         levels_off_bytes=level,
-        samples=view.samples,
-        signals=named.signals,
-        advice=_advice(series, view, "plateau"),
     )
+
+
+def _finding(
+    series: Series, view: SeriesWindow, growth: Growth, named: PatternMatch, *reason: Clause | str
+) -> Finding:
+    """Return what all findings of growth have in common."""
+    found = finding(
+        series, view, named.pattern, *reason, confidence=growth.confidence, signals=named.signals
+    )
+    texts = _advice(series, view, named.pattern)
+    return msgspec.structs.replace(found, rate_bytes_per_s=named.rate, advice=texts)
 
 
 def _advice(series: Series, view: SeriesWindow, pattern: Pattern) -> tuple[str, ...]:
