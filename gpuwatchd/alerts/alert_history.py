@@ -103,10 +103,7 @@ def passes(alert: Alert) -> bool:
 def ladder_s(notices: int, steps_s: tuple[float, ...], rules: Rules, now_s: float) -> float | None:
     """Return when the reminder after a notice is due; None without reminders.
 
-    Parameters
-    ----------
-    steps_s
-        Pauses after the first, the second ... notice; the last one repeats.
+    ``steps_s``: pauses after the first, the second ... notice; the last one repeats.
     """
     if not steps_s:
         return None

@@ -151,12 +151,8 @@ def due_notices(
 ) -> Notifications:
     """Return what is to be told now of these alerts, and what is held back and why.
 
-    Parameters
-    ----------
-    alerts
-        Open alerts, and those that are over and of which that is still owed.
-    sent_at_s
-        When messages went out lately, for the limit per hour.
+    ``alerts`` are open, or over while that is still owed; ``sent_at_s`` is when messages went out
+    lately, for the limit per hour.
     """
     mine = list(alerts)
     teller = _NoticeCollector(rules, now_s, around, [*mine, *around.others])

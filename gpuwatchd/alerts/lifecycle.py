@@ -43,10 +43,7 @@ def grade(finding: Finding, before: Severity | None = None) -> Severity:
     Critical: full within an hour, or perhaps within half an hour where that is sure. Without a
     time that is left nothing is critical, however much has grown.
 
-    Parameters
-    ----------
-    before
-        What it was until now: a time around a bound must not turn it to and fro.
+    ``before``: what it was until now: a time around a bound must not turn it to and fro.
     """
     if finding.tier != "alert":
         return "info" if finding.severity == "info" else "warning"
@@ -93,13 +90,9 @@ def alert_hold_s(finding: Finding) -> float:
 def pause_s(finding: Finding, alert: Alert | None, *, young: bool, calm_looks: int) -> float:
     """Return how long to wait before the same subject is judged again.
 
-    Parameters
-    ----------
-    young
-        Whether the subject has too few samples for a full judgement yet.
-    calm_looks
-        How many judgements in a row found it calm (sawtooth, plateau ...). Whoever asks must look
-        sooner when such a subject rises above everything seen so far.
+    A ``young`` subject has too few samples for a full judgement yet. ``calm_looks`` is how many
+    judgements in a row found it calm (sawtooth, plateau ...): whoever asks must look sooner when
+    such a subject rises above everything seen so far.
     """
     left = finding.eta.mid_s if finding.eta is not None and finding.tier != "none" else None
     forming = alert is not None and alert.state == "pending"

@@ -134,10 +134,7 @@ def told_as(alert: Alert, effective: Effective) -> Severity:
 def may_grow(alert: Alert, effective: Effective, level_bytes: float | None = None) -> Facts | None:
     """Return by which rule nobody is told of a growth that is meant to be; None where it is told.
 
-    Parameters
-    ----------
-    level_bytes
-        What the subject holds now; by default what follows from its judgement.
+    ``level_bytes``: what the subject holds now; by default what follows from its judgement.
     """
     if not effective.grows:
         return None
@@ -170,10 +167,7 @@ def silenced(
 
     What is critical is told all the same, unless a silence says that it is meant, too.
 
-    Parameters
-    ----------
-    severity
-        With which people are told; by default its own.
+    ``severity``: with which people are told; by default its own.
     """
     urgent = (severity or alert.severity) == "critical"
     found = [
@@ -202,14 +196,9 @@ def routes(
 
     Cool-down, grouping and the limit per hour are about when a notice is due at all; here it is.
 
-    Parameters
-    ----------
-    local
-        The time where people are; None: it is never quiet, and every silence counts.
-    others
-        Alerts that are open beside it: one of them may say it all.
-    level_bytes
-        What its subject holds now, where that is known better than by its judgement.
+    Without ``local`` it is never quiet, and every silence counts. ``others`` are open beside it:
+    one of them may say it all. ``level_bytes`` is what its subject holds now, where that is known
+    better than by its judgement.
     """
     effective = rules_for(alert, rules)
     case = _RoutingCase(alert, notice, effective, told_as(alert, effective), local)

@@ -58,10 +58,7 @@ def ending(code: Ending, /, **facts: float | str) -> dict[str, Any]:
 def hold(code: Hold, facts: Facts, *, now_s: float | None = None) -> str:
     """Return why a notice is held back.
 
-    Parameters
-    ----------
-    now_s
-        Epoch seconds, for "today" in clock times; None: of no day.
+    ``now_s``: epoch seconds, for "today" in clock times; None: of no day.
     """
     if code is Hold.GROUP_PAUSE:
         pause = units.duration(float(facts["pause_s"]))

@@ -140,12 +140,7 @@ def diagnose(
 ) -> Diagnosis:
     """Return where to look first.
 
-    Parameters
-    ----------
-    events
-        What happened to the device, in any order.
-    since_s
-        Older events do not count; the last day where it is not given.
+    Events come in any order; those before ``since_s`` (without it, the last day) do not count.
 
     Notes
     -----
@@ -215,12 +210,7 @@ def advice(
 ) -> tuple[str, float] | None:
     """Return what a finding has to say of the hardware: what broke while memory grew, and when.
 
-    Parameters
-    ----------
-    events
-        What happened to the device.
-    onset_at_s, judged_at_s
-        Since when the finding says that memory grows, and when it was judged.
+    The finding says that memory grows since ``onset_at_s``; it was judged at ``judged_at_s``.
     """
     begun_s = (judged_at_s if onset_at_s is None else onset_at_s) - BEFORE_S
     known = tuple(events)

@@ -113,10 +113,7 @@ class FileMark(NamedTuple):
 def launch(argv: Sequence[str], executable: str | None = None) -> Launch | None:
     """Return what a command line starts; None when that says nothing about a next run.
 
-    Parameters
-    ----------
-    argv
-        The command line, whole, secrets masked.
+    ``argv``: the command line, whole, secrets masked.
 
     Examples
     --------

@@ -100,12 +100,7 @@ def similar_leaks(finding: Finding, other: Finding) -> bool:
 def group_ranks(own: Rank, ranks: Sequence[Rank]) -> list[Rank]:
     """Return the ranks that leak as this one does, itself among them; [] when it is alone.
 
-    Parameters
-    ----------
-    own
-        The rank that is judged now, with the judgement of this instant.
-    ranks
-        All ranks of its job on this machine; itself may be among them.
+    ``own`` has the judgement of this instant; ``ranks`` are all of its job on this machine.
     """
     finding = own.finding
     if finding is None or not leaks(finding):
@@ -143,14 +138,7 @@ def _mid_s(finding: Finding | None) -> float:
 def joined_finding(own: Rank, ranks: Sequence[Rank], of: int) -> Finding:
     """Return one judgement for ranks that leak alike: the time is that of the first to be full.
 
-    Parameters
-    ----------
-    own
-        The rank that stands for all, with its own judgement.
-    ranks
-        Those that leak alike, itself among them.
-    of
-        How many ranks the job has on this machine.
+    ``own`` stands for all ``ranks``, which leak alike, ``of`` so many of its job on this machine.
     """
     finding = own.finding
     assert finding is not None  # noqa: S101 - it leaks

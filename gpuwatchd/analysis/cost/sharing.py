@@ -96,12 +96,8 @@ class Prices:
     ) -> Price | None:
         """Return the price of a device; None where it is unknown.
 
-        Parameters
-        ----------
-        device, devices
-            It, and every device by uid: an instance is priced as its slice of the card's memory.
-        power_w
-            What the card takes on the mean, as measured; None where that is unknown.
+        ``devices`` is every device by uid: an instance is priced as its slice of the card's memory.
+        ``power_w`` is what the card takes on the mean, as measured; None where that is unknown.
         """
         rate = self.per_usd
         if self.off or rate is None:
@@ -239,10 +235,7 @@ def usage_by_process(
     The sums are additive: over processes they are the time that the device was held at all, and
     those of two spans that meet are that of both.
 
-    Parameters
-    ----------
-    rows
-        What was held, in any order; one row for a process and bucket.
+    ``rows``: what was held, in any order; one row for a process and bucket.
     """
     buckets: dict[float, list[MemoryBucket]] = {}
     for row in rows:
@@ -298,10 +291,7 @@ def with_rest(rows: Iterable[MemoryBucket], total_bytes: float | None) -> list[M
 
     For idle memory: the rest of its device can still be used.
 
-    Parameters
-    ----------
-    total_bytes
-        Memory of the device; None makes every share unknown.
+    ``total_bytes``: memory of the device; None makes every share unknown.
     """
     helds = list(rows)
     held: dict[float, float | None] = {}
@@ -344,14 +334,7 @@ def usd(
 ) -> float | None:
     """Return what held memory costs: its share of the device's memory times hours times the price.
 
-    Parameters
-    ----------
-    held_bytes, held_s
-        How much has been held for how long.
-    total_bytes
-        Memory of the whole device; memory that is larger counts as the whole device.
-    usd_per_gpu_hour
-        Price of the whole device for an hour.
+    ``total_bytes`` is of the whole device: memory that is larger counts as the whole device.
 
     Examples
     --------

@@ -39,12 +39,7 @@ def counted_from(
 ) -> tuple[float | None, Since]:
     """Return from when on something is counted, and what happened then.
 
-    Parameters
-    ----------
-    started_at_s
-        Start of the process; of a job, of its first rank.
-    saved_at_s
-        Its newest checkpoint; None where none is known: then it counts from the start.
+    A job starts with its first rank. Where no checkpoint is known it counts from the start.
     """
     if saved_at_s is not None:
         return saved_at_s, "checkpoint"
@@ -76,18 +71,9 @@ def charged_usage(
 ) -> ChargedUsage:
     """Return what something had of its devices since its start or its newest checkpoint.
 
-    Parameters
-    ----------
-    members
-        (UUID of a device, who on it): one, or all ranks of a job on all of their devices.
-    ask
-        Knows who held what, and what devices cost.
-    started_at_s, saved_at_s
-        Start of the process or job, and its newest checkpoint.
-    until_s
-        Now, or when it ended.
-    lasts
-        Whether it still goes on: then the newest rows, which are written late, last until now.
+    ``members`` are (UUID of a device, who on it): one, or all ranks of a job on all of their
+    devices. It ends at ``until_s``, or ``lasts``: then the newest rows, which are written late,
+    last until now.
     """
     early_s = saved_at_s if saved_at_s is not None else started_at_s
     early_s = 0.0 if early_s is None else min(early_s, until_s)
@@ -147,14 +133,8 @@ def charge(
     Hours are always counted, with or without a price; a sum of which one part is unknown is
     unknown, never less than it is.
 
-    Parameters
-    ----------
-    prices
-        Say in which currency it is shown.
-    since_at_s, since
-        From when on hours were counted, and what happened then.
-    left_s
-        Seconds until memory is full, the middle of the forecast; None where there is none.
+    ``left_s`` is seconds until memory is full, the middle of the forecast; None where there is
+    none.
     """
     if prices.off or not parts:
         return None
@@ -292,12 +272,8 @@ def grouped(
 def entries_of(stint: ChargedUsage, like: Entry, *, left_s: float | None = None) -> list[Entry]:
     """Return an entry for each device of a stint.
 
-    Parameters
-    ----------
-    like
-        What all of them have in common; its device, hours and amounts are replaced.
-    left_s
-        Seconds until memory is full; None where nothing is foreseen.
+    ``like`` has what all of them have in common; ``left_s`` is seconds until memory is full, None
+    where nothing is foreseen.
     """
     left_h = None if left_s is None else max(0.0, left_s) / 3600.0
     return [
@@ -322,12 +298,8 @@ def saved(
     that was foreseen; then only the hours from the end to that crash, which the job would have
     gone on for in vain, and nothing of what it had cost before.
 
-    Parameters
-    ----------
-    told_at_s
-        When messages about it had arrived.
-    low_at_s
-        The low end of the forecast: the earliest crash, epoch seconds.
+    ``told_at_s`` is when messages about it had arrived, ``low_at_s`` the low end of the forecast:
+    the earliest crash, epoch seconds.
     """
     end_s = stint.until_s
     if not any(at_s < end_s for at_s in told_at_s) or low_at_s - end_s < MARGIN_S:

@@ -254,12 +254,8 @@ def weigh(windows: Windows, headroom: FloatArray, personal: ProgramPrior | None 
 
     The score is in log odds; 0.80 is the level of an alert, 0.50 that of a watch.
 
-    Parameters
-    ----------
-    headroom
-        (k,) bytes from the recent peak to the limit.
-    personal
-        What earlier runs of the same program say about stopping; else all programs' prior.
+    ``headroom`` (k,) is bytes from the recent peak to the limit; ``personal`` what earlier runs of
+    the same program say about stopping, else all programs' prior holds.
     """
     support = windows.events[:, None] * (windows.shares @ LAWS.log_odds) + LAWS.log_prior
     support -= support.max(axis=1, keepdims=True)
@@ -298,12 +294,8 @@ TERMS = ("one", "reach", "excess", "deficit", "stall", "calm", "returned", "youn
 def terms(windows: Windows, headroom: FloatArray, p: FloatArray) -> FloatArray:
     """Return the evidence (k, terms) of each window.
 
-    Parameters
-    ----------
-    headroom
-        (k,) bytes from the recent peak to the limit.
-    p
-        (k,) probability that the growth reaches the limit before it stops by itself.
+    ``headroom`` (k,) is bytes from the recent peak to the limit, ``p`` (k,) the probability that
+    the growth reaches the limit before it stops by itself.
 
     Notes
     -----

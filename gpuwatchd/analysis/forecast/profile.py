@@ -144,10 +144,7 @@ def profile_of_yesterday(series: Series, *, now_s: float) -> Profile | None:
     Growth of the six hours before that hour and the two after it counts as harmless if it was
     given back since; what was not given back by now is not normal because it is a day old.
 
-    Parameters
-    ----------
-    series
-        The same subject from about 30 hours ago until now.
+    ``series``: the same subject from about 30 hours ago until now.
     """
     cut = _cut(series)
     if cut is None:

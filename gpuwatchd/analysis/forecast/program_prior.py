@@ -80,14 +80,8 @@ class ProgramPrior:
     def chance(self, windows: Windows, headroom: FloatArray, reach_s: FloatArray) -> FloatArray:
         """Return the chance (k, laws) that growth goes on until the limit.
 
-        Parameters
-        ----------
-        windows
-            Windows (k,).
-        headroom
-            (k,) bytes from the recent peak to the limit.
-        reach_s
-            (k, laws) seconds until the limit, by each law.
+        ``headroom`` (k,) is bytes from the recent peak to the limit, ``reach_s`` (k, laws) seconds
+        until the limit, by each law.
 
         Notes
         -----

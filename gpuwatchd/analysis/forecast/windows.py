@@ -190,10 +190,7 @@ _EDGES = np.arange(LEVEL_BLOCKS + 1.0)
 def saturation(view: SeriesWindow, onset_s: float) -> Saturation | None:
     """Return where the growth since ``onset_s`` levels off; None where it does not slow down.
 
-    Parameters
-    ----------
-    onset_s
-        When the growth began, seconds before now (< 0).
+    ``onset_s``: when the growth began, seconds before now (< 0).
 
     Cost
     ----

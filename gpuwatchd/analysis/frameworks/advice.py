@@ -299,14 +299,8 @@ def topic_of(
 ) -> Topic | None:
     """Return what a judgement is about; None when there is nothing to check.
 
-    Parameters
-    ----------
-    leaks
-        Whether it is worth a watch or an alert.
-    host, unattributed
-        Whose memory it is about.
-    pool_full
-        The device is as full as a preallocated pool would make it.
+    ``leaks``: it is worth a watch or an alert. ``pool_full``: the device is as full as a
+    preallocated pool would make it.
     """
     if pattern == "preallocated":
         return "pool"

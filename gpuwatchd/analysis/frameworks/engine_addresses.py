@@ -63,12 +63,8 @@ class Address(NamedTuple):
 def address(kind: str, chain: Sequence[Launch]) -> Address | None:
     """Return where the engine of a process listens; None when it serves nobody over TCP.
 
-    Parameters
-    ----------
-    kind
-        A key of :data:`PORTS`.
-    chain
-        The process that holds GPU memory, then its ancestors, nearest first.
+    ``kind`` is a key of :data:`PORTS`; ``chain`` begins with the process that holds GPU memory,
+    then come its ancestors, nearest first.
 
     Examples
     --------
@@ -284,12 +280,7 @@ def idle_kv(readings: Sequence[ServerReading], *, least_s: float = LEAST_S) -> I
     A prefix cache that can be evicted at once does not count as used in the answers of vLLM and
     SGLang; llama.cpp keeps the last prompt of each slot on purpose, so that it is never judged.
 
-    Parameters
-    ----------
-    readings
-        Answers of one server, oldest first.
-    least_s
-        Idle for less than this proves nothing.
+    ``readings`` are of one server, oldest first; idle for less than ``least_s`` proves nothing.
 
     Notes
     -----

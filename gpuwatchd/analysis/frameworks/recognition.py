@@ -289,12 +289,7 @@ def loaded(libraries: Iterable[str]) -> tuple[str, ...]:
 def role(argv: Sequence[str], name: str = "") -> str | None:
     """Return which part a process plays in what it belongs to; None for an ordinary program.
 
-    Parameters
-    ----------
-    argv
-        Command line.
-    name
-        Process name as the kernel has it: a title that was cut is enough.
+    Of ``name``, as the kernel has it, a title that was cut is enough.
 
     Examples
     --------

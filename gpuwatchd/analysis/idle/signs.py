@@ -57,19 +57,10 @@ def read(
 ) -> Iterator[Sign]:
     """Yield the signs of one look: at most one per process and device, the surest.
 
-    Parameters
-    ----------
-    boards
-        Every device; one whose list is unknown gives no sign.
-    servers
-        What serving engines say.
-    waits
-        (device, process) -> why that rank does nothing for its job.
-    limits
-        What counts.
-    is_early
-        Says of a process on a device that it has not been idle for long enough to be told of:
-        nobody will read the words, which take most of a look where many are idle.
+    A device whose list is unknown gives no sign. ``waits`` is (device, process) -> why that rank
+    does nothing for its job. ``is_early`` says of a process on a device that it has not been idle
+    for long enough to be told of: nobody will read the words, which take most of a look where many
+    are idle.
     """
     elsewhere: set[ProcessKey] | None = None
     for board in boards:
@@ -342,14 +333,7 @@ class PersistenceCheck:
     ) -> tuple[Holding, ...]:
         """Take over one look and return idle memory, the surest first.
 
-        Parameters
-        ----------
-        boards, servers
-            What is known now.
-        now_s
-            Instant of the look, epoch seconds; when the clock is set back, what lasted has lasted.
-        limits
-            What counts.
+        ``now_s`` is epoch seconds; when the clock is set back, what lasted has lasted.
         """
         if self._last_s is not None and now_s < self._last_s:
             for run in self._runs.values():
@@ -387,14 +371,7 @@ class PersistenceCheck:
     ) -> None:
         """Take up what an earlier run of the daemon listed.
 
-        Parameters
-        ----------
-        holdings
-            What it listed.
-        processes
-            Whom it saw on the devices.
-        at_s
-            When it saw that, epoch seconds.
+        ``processes`` are those that it saw on the devices at ``at_s``, epoch seconds.
         """
         self._ranks.remember(processes)
         for holding in holdings:

@@ -114,10 +114,7 @@ def slowing(view: SeriesWindow, begin_s: float | None = None) -> Slowing | None:
     - the exponent of the whole rise is surely below one (:func:`crow_amsaa`), for rises too few
       and too irregular to fit.
 
-    Parameters
-    ----------
-    begin_s
-        Seconds before now (<= 0); without it, the last instant at the lowest level.
+    ``begin_s``: seconds before now (<= 0); without it, the last instant at the lowest level.
 
     References
     ----------
@@ -230,12 +227,8 @@ def crow_amsaa(age_s: FloatArray, floor: FloatArray) -> tuple[float, float]:
     rise), which is exponential with mean one under steady growth; its error follows from the
     effective number of rises (Σs)²/Σs².
 
-    Parameters
-    ----------
-    age_s
-        (n,) seconds since the growth began; what is not positive is left out.
-    floor
-        (n,) bytes, never falling.
+    ``age_s`` (n,) is seconds since the growth began, of which what is not positive is left out;
+    ``floor`` (n,) bytes, never falling.
 
     References
     ----------

@@ -182,14 +182,8 @@ def prepare(
 ) -> SeriesWindow:
     """Return the view of the last ``window_s`` seconds, back to the last gap.
 
-    Parameters
-    ----------
-    series
-        Any number of samples, also none; its arrays are not changed.
-    window_s
-        Longest look-back.
-    across_gaps
-        Do not stop at the last gap. For naming what happened, not for judging growth.
+    The series may have any number of samples, also none. ``across_gaps`` does not stop at the last
+    gap: that is for naming what happened, not for judging growth.
 
     Examples
     --------

@@ -37,11 +37,8 @@ def minimum_growth(series: Series, settings: DetectionSection) -> float:
 def judge(series: Series, settings: DetectionSection) -> Finding:
     """Return the judgement on one subject at the instant of its last sample.
 
-    Parameters
-    ----------
-    series
-        Everything known about the subject, up to now; its arrays are not changed. What is older
-        than ``analysis-window-hours``, or before a gap, is not looked at.
+    ``series``: everything known about the subject, up to now; its arrays are not changed. What is
+    older than ``analysis-window-hours``, or before a gap, is not looked at.
 
     Returns
     -------
