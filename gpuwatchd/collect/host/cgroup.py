@@ -31,9 +31,9 @@ _SCOPES: Final = (
     ("machine", re.compile(r"machine-(.+)\.scope")),
 )
 """Containers that one part of the path names."""
-_UUID: Final = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"
+_POD_UUID: Final = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"
 # Pods that the node itself starts have a hash for a uid.
-_POD: Final = re.compile(rf"(?:.*kubepods.*-)?pod({_UUID}|[0-9a-f]{{32}})(?:\.slice)?(?::.*)?")
+_POD: Final = re.compile(rf"(?:.*kubepods.*-)?pod({_POD_UUID}|[0-9a-f]{{32}})(?:\.slice)?(?::.*)?")
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _SLURM: Final = re.compile(r"(?:.*_)?slurmstepd\.scope|slurm(?:_.+)?")
 _JOB: Final = re.compile(r"job_(\d+)")
@@ -78,16 +78,16 @@ class Place(NamedTuple):
         return f"slurm {self.slurm_job}{mark}{self.slurm_step}"
 
 
-def parse(raw: bytes) -> Place:
+def place_of(raw: bytes) -> Place:
     """Return where a process belongs.
 
     Examples
     --------
-    >>> parse(b"0::/system.slice/docker-" + b"ab" * 32 + b".scope").container
+    >>> place_of(b"0::/system.slice/docker-" + b"ab" * 32 + b".scope").container
     'docker abababababab'
-    >>> parse(b"0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0").job
+    >>> place_of(b"0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0").job
     'slurm 42.0'
-    >>> parse(b"0::/user.slice/user-1000.slice/session-3.scope")[-2:]
+    >>> place_of(b"0::/user.slice/user-1000.slice/session-3.scope")[-2:]
     ('session-3.scope', 1000)
     """
     paths = [_path(line) for line in raw.decode("utf-8", "replace").splitlines()]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import ProcessKey
 
 MOST_ANCESTORS: Final = 6
-_ARGV_BYTES: Final = 128 * 1024
+_LAUNCH_BYTES: Final = 128 * 1024
 _SAME_S: Final = 1.5
 """Start times that differ by less are of one process: some count from a rounded boot."""
 
@@ -55,9 +55,9 @@ def launches(
             started_s = booted_s + stat.starttime / os.sysconf("SC_CLK_TCK")
             if abs(started_s - key.started_at_s) > _SAME_S:
                 return ()
-        raw = read_some(folder / "cmdline", _ARGV_BYTES).rstrip(b"\0")
+        raw = read_some(folder / "cmdline", _LAUNCH_BYTES).rstrip(b"\0")
         argv = tuple(word.decode("utf-8", "replace") for word in raw.split(b"\0")) if raw else ()
-        found.append(Launch(pid, argv, _variables(read_some(folder / "environ", _ARGV_BYTES))))
+        found.append(Launch(pid, argv, _variables(read_some(folder / "environ", _LAUNCH_BYTES))))
         pid = stat.parent_pid
     return tuple(found)
 

@@ -78,7 +78,7 @@ class Registry:
         folder = f"{self._proc}/{pid}"
         argv = words_of(read_some(f"{folder}/cmdline", _ARGV_BYTES))
         status = parse_status(read_bytes(f"{folder}/status"))
-        place = cgroup.parse(read_bytes(f"{folder}/cgroup"))
+        place = cgroup.place_of(read_bytes(f"{folder}/cgroup"))
         maps = read_some(f"{folder}/maps", _MAPS_BYTES) if closer else b""
         threads = self._threads(folder) if closer and not maps else ()
         libraries = libraries_in(maps)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from gpuwatchd.analysis.program_key import Launch
     from gpuwatchd.collect.host.procfs import Stat
 
 _LATE_S: Final = 2.0
@@ -85,7 +84,7 @@ def keyed(
     return msgspec.structs.replace(info, program=text)
 
 
-def _script(launch: Launch, folder: str, root: str) -> FileMark | None:
+def _script(launch: program_key.Launch, folder: str, root: str) -> FileMark | None:
     """Return the file that holds the code, where there is one of its own."""
     if launch.script:
         return _mark(root, posixpath.normpath(posixpath.join(folder, launch.script)))

@@ -16,7 +16,7 @@ FORMATS: dict[str, str] = {
     "nvidia-smi-accounted": "gpuwatchd.collect.logs.formats.csv_tables:AccountedTable",
     "gpustat-json": "gpuwatchd.collect.logs.formats.gpustat:ObjectReader",
     "gpustat-text": "gpuwatchd.collect.logs.formats.gpustat:TextReader",
-    "rocm-smi-json": "gpuwatchd.collect.logs.formats.rocm_json:Reader",
+    "rocm-smi-json": "gpuwatchd.collect.logs.formats.rocm_json:RocmReader",
     "wandb-jsonl": "gpuwatchd.collect.logs.formats.wandb:LinesReader",
     "wandb-csv": "gpuwatchd.collect.logs.formats.wandb:CsvReader",
     "json-lines": "gpuwatchd.collect.logs.formats.json_rows:LooseReader",

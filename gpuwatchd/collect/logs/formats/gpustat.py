@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.logs.collector import Time
 
-_OWN = re.compile(r'"gpus"\s*:\s*\[')
+_GPUSTAT = re.compile(r'"gpus"\s*:\s*\[')
 _ROW = re.compile(
     r"\[(\d{1,3})\]\s+(.+?)\s*\|[^|]*\|\s*(\d{1,9}|\?+)\s*/\s*(\d{1,9}|\?+)\s*MB\s*\|?(.*)$"
 )
@@ -31,7 +31,7 @@ class ObjectReader(JsonReader):
     def starts(lines: Sequence[str], at: int) -> bool:
         """Say whether an object with a list of GPUs begins here."""
         head = head_of(lines, at)
-        return bool(_OWN.search(head)) and ('"query_time"' in head or '"memory.used"' in head)
+        return bool(_GPUSTAT.search(head)) and ('"query_time"' in head or '"memory.used"' in head)
 
     def value(self, value: dict[str, Any], line: int) -> None:
         """Read the GPUs of one look."""

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _CARD = re.compile(r"card(\d{1,3})")
-_OWN = re.compile(r'"card\d{1,3}"\s*:\s*\{')
+_ROCM = re.compile(r'"card\d{1,3}"\s*:\s*\{')
 _TOTAL, _USED = "VRAM Total Memory (B)", "VRAM Total Used Memory (B)"
 _NAMES = ("Card Series", "Card series", "Device Name", "Card model", "Card Model")
 
 
-class Reader(JsonReader):
+class RocmReader(JsonReader):
     """``rocm-smi --json``: amounts in bytes as text, no time; keys vary between releases."""
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
         """Say whether an object of cards begins here."""
-        return bool(_OWN.search(head_of(lines, at)))
+        return bool(_ROCM.search(head_of(lines, at)))
 
     def value(self, value: dict[str, Any], line: int) -> None:
         """Read the cards of one look."""
