@@ -15,10 +15,10 @@ import numpy as np
 
 from gpuwatchd.collect.logs.collector import Collector
 from gpuwatchd.collect.logs.dispatch import Dispatcher, Stream, opened, refusal
+from gpuwatchd.collect.logs.fields import Clock
 from gpuwatchd.collect.logs.formats import FORMATS, torch_snapshot
 from gpuwatchd.collect.logs.log_types import LogFile, LogOptions, LogSeries
-from gpuwatchd.collect.logs.series_builder import finish
-from gpuwatchd.collect.logs.times import GAP_INTERVALS, Clock, median_interval_s
+from gpuwatchd.collect.logs.series_builder import GAP_INTERVALS, finish, median_interval_s
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import Availability, DeviceReading, Fault, ProcessUse, Sample

@@ -13,7 +13,7 @@ import msgspec
 from gpuwatchd.analysis.frameworks import engine_addresses
 from gpuwatchd.analysis.frameworks.engine_addresses import PORTS, only_model
 from gpuwatchd.collect.engines import ENDPOINTS, http
-from gpuwatchd.collect.host import engine_launch
+from gpuwatchd.collect.host import program
 from gpuwatchd.core.errors import EndpointError
 from gpuwatchd.core.model import ProcessKey, ServedModel, ServerReading
 from gpuwatchd.core.registry import load
@@ -102,9 +102,7 @@ class Asker:
         try:
             return EngineAddress(
                 job,
-                engine_addresses.address(
-                    job.kind, engine_launch.launches(job.key, job.booted_at_s)
-                ),
+                engine_addresses.address(job.kind, program.launches(job.key, job.booted_at_s)),
             )
         except Exception:  # noqa: BLE001 - a process may do anything to its own command line
             return EngineAddress(job, None)

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from gpuwatchd.analysis.frameworks.engine_addresses import Launch
-from gpuwatchd.collect.host import engine_launch
-from gpuwatchd.collect.host.engine_launch import launches
+from gpuwatchd.collect.host import program
+from gpuwatchd.collect.host.program import launches
 from gpuwatchd.core.model import ProcessKey
 from tests.children import Child
 from tests.conftest import present
@@ -63,7 +63,7 @@ def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
     made(tmp_path, 30, 20, ["a"])
     made(tmp_path, 20, 30, ["b"])
     found = launches(ProcessKey(pid=30, started_at_s=BOOTED_S + 30.0), None, tmp_path)
-    assert len(found) == engine_launch.MOST_ANCESTORS + 1
+    assert len(found) == program.MOST_ANCESTORS + 1
 
 
 @pytest.mark.parametrize("proc_root", ["/proc", "/nonexistent"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.collect.host.cgroup import Place, parse
+from gpuwatchd.collect.host.process_identity import Place, place_of
 from gpuwatchd.core.text import clean
 from tests.host.world import FakeProc, host_of
 
@@ -120,7 +120,7 @@ CASES: list[tuple[str, Place]] = [
 
 @pytest.mark.parametrize(("lines", "place"), CASES)
 def test_where_a_process_belongs(lines: str, place: Place) -> None:
-    assert parse(lines.encode()) == place
+    assert place_of(lines.encode()) == place
 
 
 @pytest.mark.shared_data
@@ -128,7 +128,7 @@ def test_real_lines(shared_data: Path) -> None:
     cases = json.loads((shared_data / "platforms/cgroup/cases.json").read_text())
     assert len(cases) == 33
     for case in cases:
-        place = parse(case["line"].encode())
+        place = place_of(case["line"].encode())
         names = ("runtime", "cid", "pod", "slurm_job", "slurm_step", "unit", "uid")
         found = {n: v for n, v in zip(names, place, strict=True) if v is not None}
         assert found == case["expect"], case["line"]
@@ -164,6 +164,6 @@ def test_a_process_carries_it(proc: FakeProc) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_give_safe_words(raw: bytes) -> None:
-    place = parse(b"0::/" + raw)
+    place = place_of(b"0::/" + raw)
     for word in (place.container, place.job, place.pod, place.unit):
         assert word is None or clean(word) == word

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.collect.host import Host, processes
-from gpuwatchd.collect.host.cgroup import Place
-from gpuwatchd.collect.host.process_identity import NOBODY, Membership, facts, membership
+from gpuwatchd.collect.host.process_identity import NOBODY, Membership, Place, facts, membership
 from gpuwatchd.collect.host.program import Ancestor
 from gpuwatchd.core.text import clean
 from tests.children import Child

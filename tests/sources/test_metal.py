@@ -19,8 +19,7 @@ from gpuwatchd.collect.metal.calls import (
     ListedProcess,
     Mac,
 )
-from gpuwatchd.collect.metal.processes import WHOLE
-from gpuwatchd.collect.metal.source import NOT_HERE
+from gpuwatchd.collect.metal.source import NOT_HERE, WHOLE
 from gpuwatchd.core.errors import SourceError, SourceUnavailable
 from tests.conftest import present
 from tests.sources.metal_case import AVAILABLE, FakeMac, held, one, text

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuwatchd.collect.logs.fields import MIB
-from gpuwatchd.collect.logs.times import Clock
+from gpuwatchd.collect.logs.fields import MIB, Clock
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
 from gpuwatchd.core.text import clean, mask_argv
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.fields import MIB, UNITS
-from gpuwatchd.collect.logs.times import Clock
+from gpuwatchd.collect.logs.fields import MIB, UNITS, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.collect.device_threads import DeviceThreads, ReadRound
 from gpuwatchd.collect.nvml.calls import code_of
-from gpuwatchd.collect.nvml.discovery import Scanner, beside, merge
-from gpuwatchd.collect.nvml.driver import VERSION_MISMATCH, Driver, Opened, pending_call_message
+from gpuwatchd.collect.nvml.driver import (
+    VERSION_MISMATCH,
+    Driver,
+    Opened,
+    Scanner,
+    beside,
+    merge,
+    pending_call_message,
+)
 from gpuwatchd.collect.nvml.driver_files import PowerManagedCards
 from gpuwatchd.collect.nvml.events import StateChanges
 from gpuwatchd.core import units

@@ -22,8 +22,7 @@ from gpuwatchd.collect.nvml.calls import (
     state_of,
 )
 from gpuwatchd.collect.nvml.events import ERRORS_EVERY_S, DeviceHealth
-from gpuwatchd.collect.nvml.memory import NOT_CREDIBLE, MemoryReader
-from gpuwatchd.collect.nvml.processes import ProcessLists
+from gpuwatchd.collect.nvml.memory import NOT_CREDIBLE, MemoryReader, ProcessLists
 from gpuwatchd.core import units
 from gpuwatchd.core.model import DeviceReading, Event
 from gpuwatchd.core.state_log import StateLog
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.nvml.calls import Answer, Card
     from gpuwatchd.collect.nvml.driver_files import Memory
-    from gpuwatchd.collect.nvml.processes import Uses
+    from gpuwatchd.collect.nvml.memory import Uses
     from gpuwatchd.core.model import Fault, ProcessUse
 
 _TOO_LARGE: Final = "the driver's process list is not credible (more than the GPU has)"

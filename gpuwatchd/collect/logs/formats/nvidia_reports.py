@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow, FormatReader, Place
 from gpuwatchd.collect.logs.documents import DocumentReader
-from gpuwatchd.collect.logs.times import Clock
+from gpuwatchd.collect.logs.fields import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
