@@ -22,8 +22,8 @@ from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.core.model import Availability, ServiceState
 from gpuwatchd.service import other_instances, removal, unit_files
-from gpuwatchd.service.runner import NOT_FOUND, CommandRunner, Done, Runner, daemon_argv, show
-from gpuwatchd.service.runner import write_atomically as write
+from gpuwatchd.service.unit_files import NOT_FOUND, CommandRunner, Done, Runner, daemon_argv, show
+from gpuwatchd.service.unit_files import write_atomically as write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

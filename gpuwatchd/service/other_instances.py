@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.core.errors import ServiceError
-from gpuwatchd.store.private_directories import LOCK_NAME
+from gpuwatchd.store.private_files import LOCK_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path

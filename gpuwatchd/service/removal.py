@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ServiceError
-from gpuwatchd.store.private_directories import LOCK_NAME
+from gpuwatchd.store.private_files import LOCK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -19,7 +19,7 @@ from gpuwatchd.service.unit_files import UNIT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.service.runner import Done, Runner
+    from gpuwatchd.service.unit_files import Done, Runner
 
 START_S = 200.0
 """Starting waits until the daemon watches: longer than the unit's own patience."""

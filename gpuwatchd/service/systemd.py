@@ -15,9 +15,17 @@ from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.core.model import Availability, ServiceState
 from gpuwatchd.service import account, other_instances, removal, systemctl, unit_files
-from gpuwatchd.service.runner import CommandRunner, Runner, daemon_argv, show
 from gpuwatchd.service.systemctl import NAME, START_S, Systemctl, user_name
-from gpuwatchd.service.unit_files import SYSTEM_VARIABLES, UNIT, for_package, render
+from gpuwatchd.service.unit_files import (
+    SYSTEM_VARIABLES,
+    UNIT,
+    CommandRunner,
+    Runner,
+    daemon_argv,
+    for_package,
+    render,
+    show,
+)
 from gpuwatchd.store import live
 
 if TYPE_CHECKING:

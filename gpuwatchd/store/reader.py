@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpuwatchd.core.model import ProcessKey, Value
-from gpuwatchd.store import checked_connection, curves, integrity, occupancy, profiles, records
+from gpuwatchd.store import checked_connection, curves, occupancy, profiles, records, schema
 from gpuwatchd.store import tables as small
 from gpuwatchd.store.curves import HOUR_S, MINUTE_S, MINUTE_SPAN_S, MOMENT_S, RAW_SPAN_S
 
@@ -170,7 +170,7 @@ class Reader:
             What was done with the answers failed, and the file is damaged.
         """
         with closing(self):
-            if isinstance(error, integrity.SUSPECT):
+            if isinstance(error, schema.SUSPECT):
                 checked_connection.blame(self._path, error, self._connection)
 
     def close(self) -> None:
@@ -311,7 +311,7 @@ class Reader:
         try:
             try:
                 answer = work(self._connection, *args)
-            except integrity.SUSPECT:
+            except schema.SUSPECT:
                 if not self._has_moved():
                     raise
             else:
@@ -320,7 +320,7 @@ class Reader:
             self._connection.close()
             self._open()
             return work(self._connection, *args)
-        except integrity.SUSPECT as error:
+        except schema.SUSPECT as error:
             checked_connection.blame(self._path, error, self._connection)
             if not isinstance(error, sqlite3.Error):
                 raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.store import integrity, profiles, tables
+from gpuwatchd.store import profiles, schema, tables
 
 if TYPE_CHECKING:
     import sqlite3
@@ -154,7 +154,7 @@ class Retention:
             self._repeat(connection, lambda: self._expire_raw(connection, now_s))
             _transaction(connection, lambda: self._expire_minutes(connection, now_s))
             before_ms = int((now_s - self._settings.events) * 1000)
-            with integrity.transaction(connection):
+            with schema.transaction(connection):
                 expire_records(connection, before_ms)
                 _expire_processes(connection, now_s, self._settings)
         self._squeeze(connection)
@@ -238,7 +238,7 @@ class Retention:
 
 
 def _transaction(connection: sqlite3.Connection, work: Callable[[], int | None]) -> int:
-    with integrity.transaction(connection):
+    with schema.transaction(connection):
         return work() or 0
 
 
