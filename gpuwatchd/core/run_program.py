@@ -37,15 +37,9 @@ class Ended(NamedTuple):
 def run(argv: Sequence[str], data: bytes, *, environ: Mapping[str, str], timeout_s: float) -> Ended:
     """Run a program with some data on standard input, never through a shell, and wait for its end.
 
-    It runs in ``/`` and in a session of its own. Neither a program that reads nothing nor a child
-    of its own that keeps standard error open makes us wait.
-
-    Parameters
-    ----------
-    data
-        What it reads; a megabyte is no problem.
-    timeout_s
-        After so many seconds it is ended, with everything that it started.
+    It runs in ``/`` and in a session of its own, and is ended after ``timeout_s`` with everything
+    that it started. Neither a program that reads nothing nor a child of its own that keeps standard
+    error open makes us wait; a megabyte of data is no problem.
 
     Raises
     ------

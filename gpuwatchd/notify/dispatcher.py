@@ -127,10 +127,7 @@ class ChannelWorker:
     def join(self, timeout_s: float) -> tuple[list[Delivery], list[Delivery]]:
         """Wait for the worker, at most so long; then let the channel close what it has open.
 
-        Returns
-        -------
-        tuple of list of Delivery
-            What was not finished: what the worker is still busy with, and what only waits.
+        Return what the worker is still busy with, and what only waits.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
@@ -245,11 +242,7 @@ Key = tuple[str, str]
 def retry_at(attempts: int, created_at_s: float, now_s: float) -> float | None:
     """Return when to try again after ``attempts`` failures, or None to give up.
 
-    Parameters
-    ----------
-    created_at_s
-        When the message was made, epoch seconds; one in the future (the clock was set back)
-        counts as now.
+    A message of the future (the clock was set back) counts as made now.
 
     Examples
     --------
@@ -376,11 +369,8 @@ class MessageDispatcher:
     def submit(self, delivery: Delivery) -> bool:
         """Accept a delivery for sending; never blocks.
 
-        Returns
-        -------
-        bool
-            True when it is (or already was) in hand: its result will come. False when the
-            channel's queue is full or the dispatcher is closed: submit it again later.
+        True when it is (or already was) in hand: its result will come. False when the channel's
+        queue is full or the dispatcher is closed: submit it again later.
         """
         key = _key(delivery)
         with self._lock:
@@ -432,15 +422,12 @@ class MessageDispatcher:
         }
 
     def close(self, timeout_s: float = 2.0) -> list[Delivery]:
-        """Stop within ``timeout_s``. May be called twice.
+        """Stop within ``timeout_s``; return what was taken and not reported. May be called twice.
 
-        Returns
-        -------
-        list of Delivery
-            What was taken and not reported: for the next dispatcher, or for the next start,
-            since the store still calls it pending. One whose attempt is still running is among
-            it, with ``lease_until_s``: until then it may still arrive, and trying it again can
-            send it twice. ``results`` still gives what has ended, also later.
+        That is for the next dispatcher, or for the next start, since the store still calls it
+        pending. One whose attempt is still running is among it, with ``lease_until_s``: until then
+        it may still arrive, and trying it again can send it twice. ``results`` still gives what has
+        ended, also later.
         """
         with self._lock:
             if self._closed:

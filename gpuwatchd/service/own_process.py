@@ -332,13 +332,7 @@ def watchdog_s(environ: Mapping[str, str]) -> float:
 
 
 class NotifySocket:
-    """Where READY=1, STATUS= and WATCHDOG=1 go.
-
-    Parameters
-    ----------
-    address
-        ``NOTIFY_SOCKET``; empty when nobody listens.
-    """
+    """Where READY=1, STATUS= and WATCHDOG=1 go: ``NOTIFY_SOCKET``, empty when nobody listens."""
 
     def __init__(self, address: str) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address

@@ -35,20 +35,9 @@ HOMEBREW_UNIT = "homebrew.gpuwatchd.service"
 
 
 class Systemd:
-    """``systemctl`` for one unit.
+    """``systemctl`` for one unit, of a user or of the whole machine (``system``).
 
-    Parameters
-    ----------
-    run
-        Runs a command; by default for real.
-    environ
-        Environment that paths are taken from; by default our own.
-    executable
-        Python that runs the daemon.
-    system
-        The service of the whole machine instead of one user's.
-    root
-        Directory that the machine's files lie in.
+    The machine's files lie in ``root``; ``executable`` is the Python that runs the daemon.
     """
 
     name = NAME

@@ -47,13 +47,7 @@ class Runner(Protocol):
 
 
 class CommandRunner:
-    """Runs commands for real.
-
-    Parameters
-    ----------
-    environ
-        Environment of the commands; messages are asked for in English.
-    """
+    """Runs commands for real, in an environment that asks for messages in English."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = {**environ, "LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0"}
@@ -137,12 +131,8 @@ def usual_path(*, system: bool, root: Path = Path("/")) -> list[Path]:
 def packaged(folders: Iterable[Path], own: Path, argv: Sequence[str]) -> Path | None:
     """Return the unit file that somebody else brought and that starts this very daemon.
 
-    Parameters
-    ----------
-    folders
-        Where the manager looks, the first wins.
-    own
-        Where we write ours; it does not count.
+    The manager looks into ``folders``, the first wins; ``own``, where we write ours, does not
+    count.
     """
     ours = os.path.realpath(argv[0])
     for folder in folders:
@@ -221,12 +211,7 @@ def write(path: Path, content: str) -> None:
 
 
 def credentials(wanted: Sequence[tuple[str, str]]) -> str:
-    """Return the drop-in that hands secrets to the daemon from files.
-
-    Parameters
-    ----------
-    wanted
-        (name, file) of each; the name is one of ``CREDENTIAL_NAMES``.
+    """Return the drop-in that hands secrets (one of ``CREDENTIAL_NAMES``, file) to the daemon.
 
     Raises
     ------
@@ -360,15 +345,10 @@ def render(
     system: bool = False,
     packaged: bool = False,
 ) -> str:
-    """Return a unit.
+    """Return a unit; one that is ``packaged`` names the manual pages that a package brings along.
 
-    Parameters
-    ----------
-    variables
-        Variables for the service, values as systemd reads them (``%t`` allowed, see
-        :func:`escape`). A runtime directory below ``%t`` is made by systemd.
-    packaged
-        For a package: it brings the manual pages along that the unit names.
+    Values of variables are as systemd reads them (``%t`` allowed, see :func:`escape`). A runtime
+    directory below ``%t`` is made by systemd.
 
     Raises
     ------

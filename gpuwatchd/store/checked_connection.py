@@ -144,10 +144,7 @@ def blame(path: Path, error: BaseException, connection: sqlite3.Connection) -> N
 def transaction(directory: Path, work: Callable[..., _T], *args: object) -> _T:
     """Write something from a program other than the daemon; it survives a power cut on return.
 
-    Parameters
-    ----------
-    work
-        Gets the open history, and ``args``.
+    ``work`` gets the open history, and ``args``.
 
     Raises
     ------

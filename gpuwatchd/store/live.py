@@ -326,10 +326,7 @@ def _lean(value: object) -> object:
 def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
     """Return the file's content, in pieces: what was made before is not copied any more.
 
-    Parameters
-    ----------
-    pieces
-        From the last call: what is the very same need not be encoded again.
+    ``pieces`` are from the last call: what is the very same need not be encoded again.
     """
     pairs, pieces.lists = pieces.lists, {}
     devices, lists = [], []
@@ -386,12 +383,7 @@ def _piece(process: LiveProcess, before: dict[str, tuple[msgspec.Struct, msgspec
 
 
 def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> None:
-    """Replace the state file of ``directory``.
-
-    Parameters
-    ----------
-    pieces
-        For one who writes again and again: see :func:`encode`.
+    """Replace the state file; with ``pieces`` for one who writes again and again (:func:`encode`).
 
     Raises
     ------
@@ -447,11 +439,8 @@ def _decoded(content: bytes, known: dict[bytes, LiveProcess]) -> LiveState:
 def read(directory: Path, known: dict[bytes, LiveProcess] | None = None) -> LiveState | None:
     """Return the last state, or None when there is none (or it is not ours to understand).
 
-    Parameters
-    ----------
-    known
-        For one who reads again and again: the processes of the last call. Most are as they were,
-        and are not decoded anew.
+    For one who reads again and again ``known`` has the processes of the last call: most are as they
+    were, and are not decoded anew.
     """
     try:
         content = _content(directory)

@@ -32,14 +32,10 @@ def is_shared(mode: int) -> bool:
 
 
 def directory_mode(mode: int, readers: Readers | None) -> int:
-    """Return the mode that a directory of ours must have.
+    """Return the mode that a directory of ours must have, which has ``mode`` now.
 
-    Parameters
-    ----------
-    mode
-        What it has; a set-group-ID bit stays, so that an administrator may choose the group.
-    readers
-        None leaves a directory to its group where it is that already.
+    A set-group-ID bit stays, so that an administrator may choose the group. No ``readers``: it
+    stays its group's where it is that already.
     """
     shared = is_shared(mode) if readers is None else readers == "group"
     return (SHARED_DIRECTORY if shared else PRIVATE_DIRECTORY) | (mode & stat.S_ISGID)
@@ -107,11 +103,8 @@ def _unusable(why: str, hint: str) -> GpuwatchdError:
 def private_directory(path: Path, readers: Readers | None = None) -> Path:
     """Create a directory that only we can write to; refuse one that is somebody else's.
 
-    Parameters
-    ----------
-    readers
-        Who may look into it: we alone, or our group too. None, for all but the daemon: it stays
-        as it is, where it is one of the two. What is open to everybody is closed always.
+    Without ``readers``, for all but the daemon, it stays ours alone or our group's, too, as it is.
+    What is open to everybody is closed always.
 
     Raises
     ------

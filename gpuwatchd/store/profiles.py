@@ -77,12 +77,8 @@ _RUNS: Final = records.Table(
 class ProfileStore:
     """The two tables as the daemon sees them.
 
-    Parameters
-    ----------
-    connection
-        Returns the open history, None where nothing can be read at present.
-    failed
-        Told what could not be done: one of :data:`schema.SUSPECT`.
+    ``connection`` returns the open history, None where nothing can be read at present; ``failed``
+    is told what could not be done: one of :data:`schema.SUSPECT`.
     """
 
     def __init__(

@@ -188,19 +188,11 @@ class Reader:
     def device_rows(
         self, uid: str, since_s: float, until_s: float, bucket_s: float | None = None
     ) -> list[DeviceRow]:
-        """Return a device's memory over time, oldest first.
+        """Return a device's memory over time, oldest first; the end of the span is exclusive.
 
         Up to 6 h come from raw samples, up to 14 days from one-minute and the rest from one-hour
         buckets (or from what is left of an age); what is not rolled up yet is completed from the
-        finer table.
-
-        Parameters
-        ----------
-        since_s, until_s
-            Span, epoch seconds; its end is exclusive.
-        bucket_s
-            Join samples or buckets into buckets of this many seconds; a finer one than the table
-            that serves the span has no effect.
+        finer table. They are joined into buckets of ``bucket_s``, unless the table's own are wider.
         """
         card = self.ask(records.device_row, uid)
         if card is None or until_s <= since_s:

@@ -312,12 +312,9 @@ def _next_hour(connection: sqlite3.Connection, hour_s: int) -> int | None:
 def _delete_oldest(
     connection: sqlite3.Connection, table: str, before: int | None = None, card: int | None = None
 ) -> int:
-    """Delete the oldest rows, a step of them (of a device); return how many rows went.
+    """Delete a step of the oldest rows (of a device), if any, and return how many went.
 
-    Parameters
-    ----------
-    before
-        Where to end, in the table's own unit; None: they go whatever their age.
+    Up to ``before``, in the table's own unit; without it they go whatever their age.
     """
     column, step = ("ts_ms", _STEP_MS) if table.endswith("_raw") else ("ts_s", DAY_S)
     of_card, values = ("", ()) if card is None else (" AND gpu = ?", (card,))

@@ -123,16 +123,9 @@ class AlertBuffer:
     ) -> tuple[dict[int, int], int]:
         """Write what waits, inside the caller's transaction; then call :meth:`written`.
 
-        Parameters
-        ----------
-        subject
-            Writes the device and process of an alert before the alert itself.
-
-        Returns
-        -------
-        tuple
-            Deliveries that got another row than they were promised, and how many rows were
-            refused because a value did not fit.
+        ``subject`` writes the device and process of an alert before the alert itself. Return
+        deliveries that got another row than they were promised, and how many rows were refused
+        because a value did not fit.
         """
         moved: dict[int, int] = {}
 

@@ -121,18 +121,12 @@ class History:
         monotonic: Callable[[], float] = time.monotonic,
         boot_id: str | None = None,
     ) -> History:
-        """Open the history, whatever state it is in. Never raises.
+        """Open the history of a state directory, whatever state it is in. Never raises.
 
         A file that is lost or damaged is set aside and a new one begun; one that a later version
-        wrote is only read; where nothing can be written, everything is kept in memory and
-        writing is tried again each minute. :attr:`problems` tells.
-
-        Parameters
-        ----------
-        directory
-            The state directory; made with mode 0700 when missing.
-        boot_id
-            Identity of this boot; by default what Linux says, and unknown elsewhere.
+        wrote is only read; where nothing can be written, everything is kept in memory and writing
+        is tried again each minute. :attr:`problems` tells. The boot is by default what Linux says,
+        and unknown elsewhere.
         """
         history = cls(directory, settings, clock=clock, monotonic=monotonic, boot_id=boot_id)
         now_s = clock()
@@ -310,12 +304,8 @@ class History:
     ) -> Iterator[tuple[Subject, list[tuple[float, int]]]]:
         """Yield (subject, [(t_s, used_bytes), ...]) of the present boot.
 
-        One series at a time is in memory. Ends early where the file cannot be read on.
-
-        Parameters
-        ----------
-        stepped_s
-            By how much that clock was set since the rows were written: their times are moved by it.
+        One series at a time is in memory. Ends early where the file cannot be read on. Times are
+        moved by ``stepped_s``: by so much the clock was set since the rows were written.
         """
         self._own()
         if self._connection is None or self._mode == "newer":

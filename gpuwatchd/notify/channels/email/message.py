@@ -29,14 +29,10 @@ def compose(
 ) -> EmailMessage:
     """Return the mail: text and HTML, the same Message-ID for the same message.
 
-    A repeat or the recovery refers to the first message of its incident, so that mail programs
-    show them as one conversation. Everything in it has seven bits and short lines, as every
-    server takes it; only an address of other letters asks for more.
-
-    Parameters
-    ----------
-    picture
-        Its chart as PNG; without one it is shown as a line of text.
+    A repeat or the recovery refers to the first message of its incident, so that mail programs show
+    them as one conversation. Everything in it has seven bits and short lines, as every server takes
+    it; only an address of other letters asks for more. A chart without a ``picture`` (PNG) is shown
+    as a line of text.
 
     Raises
     ------
