@@ -490,12 +490,8 @@ class MessageDispatcher:
 def made_at(done: Delivery, created_at_s: float, now_s: float) -> Delivery:
     """Return the end of an attempt with the message's age as it is, should the clock have been set.
 
-    A message that seemed to be two days old all at once is not given up.
-
-    Parameters
-    ----------
-    created_at_s
-        When the message was made, by the clock as it goes now (epoch seconds).
+    By the clock as it goes now it was made at ``created_at_s``. A message that seemed to be two
+    days old all at once is not given up.
     """
     if done.state == "failed" and done.code is Failure.GIVEN_UP:
         again = retry_at(done.attempts, created_at_s, now_s)

@@ -120,13 +120,7 @@ _SHEET = (
 
 
 def as_html(message: Message, *, picture: str = "") -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    picture
-        Content id of its chart, which is a part of the same mail; "" draws a line of text.
-    """
+    """Return the page; its chart is ``picture``, a content id of its mail, or a line of text."""
     well = plain_text.word(message) == "recovered"
     kind = "resolved" if well else message.severity
     colour = _LOOKS[kind].light
