@@ -168,6 +168,7 @@ class _Tail:
         self._selector.close()
 
     def read(self, wait_s: float) -> None:
+        """Take in what comes within so long."""
         if not self._open:
             time.sleep(wait_s)
             return
@@ -177,6 +178,7 @@ class _Tail:
             self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
 
     def last_line(self) -> str:
+        """Return the last line that is not blank, cleaned."""
         lines = [line.strip() for line in self._kept.splitlines() if line.strip()]
         return text.clean(lines[-1]) if lines else ""
 

@@ -165,7 +165,7 @@ def hold_lock(runtime_dir: Path) -> int:
 
 def _lock(handle: int) -> bool:
     """Say whether we got the lock; one who only looks whether it is free has it for an instant."""
-    import fcntl  # noqa: PLC0415 - `status` takes no lock
+    import fcntl  # noqa: PLC0415 - 0.4 ms, and `status` takes no lock
 
     until_s = time.monotonic() + _LOOKING_S
     while True:

@@ -196,8 +196,10 @@ _LATEST_VERSIONS: Final = 100
 
 
 def _readable(run: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return a method that reports undecodable messages of SQLite as what they are: damage."""
+
     @wraps(run)
-    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def _run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return run(*args, **kwargs)
         except UnicodeDecodeError as error:
@@ -205,7 +207,7 @@ def _readable(run: Callable[_P, _T]) -> Callable[_P, _T]:
             damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
             raise damage from error
 
-    return wrapped
+    return _run
 
 
 class Connection(sqlite3.Connection):
