@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.service import interruptible_wait
-from gpuwatchd.store import live, release_request
+from gpuwatchd.service import own_process
+from gpuwatchd.store import live
 from tests import test_daemon
 from tests.children import Child
 from tests.conftest import need
@@ -159,7 +159,7 @@ def test_release_lets_go_and_the_end_takes_back(fake: FakeNvml, tmp_path: Path) 
         assert not any("let go on request" in one for one in state_of(tmp_path).problems)
         assert ctl(fake, tmp_path, "release", "--end").returncode == 0
         wait_for(lambda: states(tmp_path) == ["ok", "ok"])
-        assert not (tmp_path / "run" / release_request.FILE_NAME).exists()
+        assert not (tmp_path / "run" / live.RELEASE_FILE).exists()
         assert end(process) < 5.0
     assert "Traceback" not in said(tmp_path)
 
@@ -168,8 +168,8 @@ def test_a_release_ends_by_itself_and_outlives_the_daemon(fake: FakeNvml, tmp_pa
     fake.write(*TWO)
     with daemon(fake, tmp_path) as process:
         wait_for(lambda: states(tmp_path) == ["ok", "ok"])
-        release_request.ask(tmp_path / "run", 10.0, time.time())
-        assert interruptible_wait.ring(tmp_path / "run")
+        live.ask_release(tmp_path / "run", 10.0, time.time())
+        assert own_process.ring(tmp_path / "run")
         wait_for(lambda: states(tmp_path) == ["released", "released"])
         end(process)
     with daemon(fake, tmp_path):
@@ -183,7 +183,7 @@ def test_a_request_that_is_none_is_ignored_with_one_warning(fake: FakeNvml, tmp_
     fake.write(*TWO)
     with daemon(fake, tmp_path):
         wait_for(lambda: states(tmp_path) == ["ok", "ok"])
-        (tmp_path / "run" / release_request.FILE_NAME).write_text("\x1b[2J not a request")
+        (tmp_path / "run" / live.RELEASE_FILE).write_text("\x1b[2J not a request")
         ticks = state_of(tmp_path).ticks
         wait_for(lambda: state_of(tmp_path).ticks > ticks + 5)
         assert states(tmp_path) == ["ok", "ok"]
@@ -204,7 +204,7 @@ def test_a_driver_that_hangs_is_not_said_to_be_let_go(
         fake.write(*TWO, "delay nvmlDeviceGetMemoryInfo* 1 60000000")
         wait_for(lambda: states(tmp_path) == ["ok", "hung"])
         before = state_of(tmp_path)
-        release_request.ask(tmp_path / "run", 60.0, time.time())
+        live.ask_release(tmp_path / "run", 60.0, time.time())
         with pytest.raises(GpuwatchdError, match="GPU 1 is hung"):
             verb._wait(Globals(), tmp_path / "run", before)
         assert states(tmp_path) == ["ok", "hung"]

@@ -34,11 +34,8 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 class GpuwatchdError(Exception):
     """Root of the tree.
 
-    Parameters
-    ----------
-    page
-        The page of the documentation and its section, such as "errors#no-gpu"; by default the
-        one of the class. ``gpuwatchctl docs errors#no-gpu`` shows it.
+    ``page`` is the page of the documentation and its section, such as "errors#no-gpu"; by default
+    the one of the class. ``gpuwatchctl docs errors#no-gpu`` shows it.
     """
 
     exit_code: ClassVar[int] = 1

@@ -37,15 +37,9 @@ class Ended(NamedTuple):
 def run(argv: Sequence[str], data: bytes, *, environ: Mapping[str, str], timeout_s: float) -> Ended:
     """Run a program with some data on standard input, never through a shell, and wait for its end.
 
-    It runs in ``/`` and in a session of its own. Neither a program that reads nothing nor a child
-    of its own that keeps standard error open makes us wait.
-
-    Parameters
-    ----------
-    data
-        What it reads; a megabyte is no problem.
-    timeout_s
-        After so many seconds it is ended, with everything that it started.
+    It runs in ``/`` and in a session of its own, and is ended after ``timeout_s`` with everything
+    that it started. Neither a program that reads nothing nor a child of its own that keeps standard
+    error open makes us wait; a megabyte of data is no problem.
 
     Raises
     ------
@@ -174,6 +168,7 @@ class _Tail:
         self._selector.close()
 
     def read(self, wait_s: float) -> None:
+        """Take in what comes within so long."""
         if not self._open:
             time.sleep(wait_s)
             return
@@ -183,6 +178,7 @@ class _Tail:
             self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
 
     def last_line(self) -> str:
+        """Return the last line that is not blank, cleaned."""
         lines = [line.strip() for line in self._kept.splitlines() if line.strip()]
         return text.clean(lines[-1]) if lines else ""
 

@@ -56,10 +56,7 @@ class StateLog:
     def change(self, key: str, state: str, *, first: str | None = None) -> Change | None:
         """Return the change of a thing where it is to be logged now; None in all other cases.
 
-        Parameters
-        ----------
-        first
-            How it counts as having been before anything was known of it.
+        It counts as having been ``first`` before anything was known of it.
         """
         thing = self._things.get(key)
         if thing is None:

@@ -263,10 +263,7 @@ def instant(at_s: float | None) -> str | None:
 def clock(at_s: float, *, now_s: float | None = None, seconds: bool = False) -> str:
     """Return an instant in local time for people; with the date when it is not today.
 
-    Parameters
-    ----------
-    now_s
-        What "today" is, epoch seconds; without it the date is always shown.
+    Without ``now_s``, which tells what "today" is, the date is always shown.
     """
     time_of_day = "%H:%M:%S" if seconds else "%H:%M"
     moment = _local(at_s)
@@ -288,12 +285,7 @@ def _local(at_s: float) -> datetime | None:
 def moment(at_s: float, *, now_s: float, zone: bool = False) -> str:
     """Return a time of day; with its weekday when not today, with the date beyond six days.
 
-    Parameters
-    ----------
-    at_s, now_s
-        The instant and what "today" is, epoch seconds.
-    zone
-        Whether to name the time zone, for readers elsewhere.
+    ``now_s`` says what "today" is; ``zone`` names the time zone, for readers elsewhere.
     """
     when, today = _local(at_s), _local(now_s)
     if when is None or today is None:

@@ -30,9 +30,8 @@ from gpuwatchd.notify import credentials, dispatcher
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.source_workers import DriverRelease
 from gpuwatchd.service import own_process
-from gpuwatchd.service.interruptible_wait import Wakeup
-from gpuwatchd.service.own_process import NotifySocket, watchdog_s
-from gpuwatchd.store.private_directories import hold_lock, private_directory, still_locked
+from gpuwatchd.service.own_process import NotifySocket, Wakeup, watchdog_s
+from gpuwatchd.store.private_files import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
 
 if TYPE_CHECKING:

@@ -80,17 +80,10 @@ def is_dropped(delivery: Delivery) -> bool:
 
 
 def moved(delivery: Delivery, by_s: float, now_s: float) -> Delivery:
-    """Return a waiting delivery after a step of the wall clock.
+    """Return a waiting delivery after the wall clock was set forward ``by_s`` (negative: back).
 
     What waits for a retry waits as long as it would have. What is held until an hour of the day
     waits for that hour on the new clock, but never longer than it would have.
-
-    Parameters
-    ----------
-    by_s
-        How far the clock was set forward; negative for back.
-    now_s
-        Epoch seconds, after the step.
     """
     at_s = delivery.next_try_at_s
     if at_s is not None:
@@ -101,20 +94,13 @@ def moved(delivery: Delivery, by_s: float, now_s: float) -> Delivery:
 
 
 def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
-    """Return what of the waiting messages is to be sent now, and what never.
+    """Return what of the messages that the dispatcher does not have is to be sent now, what never.
 
     Of one incident on one channel only the newest message about each alert is still worth sending;
     one that has recovered and whose beginning was never told is not told at all, unless it was held
     back on purpose: then its end is told. Where one message of a channel is due that is late
-    already, all late ones of that channel are due with it.
-
-    Parameters
-    ----------
-    waiting
-        Deliveries of state "pending" that are not with the dispatcher.
-    now_s
-        Epoch seconds. A next try further away than the longest retry (the clock was set back)
-        counts as due.
+    already, all late ones of that channel are due with it. A next try further away than the longest
+    retry (the clock was set back) counts as due.
     """
     incidents: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
     for delivery in waiting:

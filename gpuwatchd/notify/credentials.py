@@ -97,10 +97,7 @@ def read(
 def read_secret(path: Path, *, guarded: bool) -> str:
     """Return the first line of a secret file; the checks are made on the opened file itself.
 
-    Parameters
-    ----------
-    guarded
-        True when the service manager guards its directory: then its mode does not matter.
+    Its mode does not matter where the service manager has ``guarded`` its directory.
 
     Raises
     ------
@@ -124,12 +121,7 @@ def read_secret(path: Path, *, guarded: bool) -> str:
 def read_private(path: Path, most_bytes: int, *, guarded: bool, name: str, hint: str) -> bytes:
     """Return what a file has that is its owner's alone; nothing of what is no regular file.
 
-    Parameters
-    ----------
-    name
-        What it is and where, for complaints.
-    hint
-        What to do where it cannot be read.
+    Complaints call it ``name``; ``hint`` is what to do where it cannot be read.
 
     Raises
     ------

@@ -145,10 +145,7 @@ def _row(label: str, value: str, typed: bool, width: int) -> str:  # noqa: FBT00
 def popup(message: Message, *, markup: bool) -> str:
     """Return the body of a pop-up: the text and the command, short enough for a screen corner.
 
-    Parameters
-    ----------
-    markup
-        True when the server reads the body as Pango markup: then it is escaped.
+    It is escaped for a server that reads it as Pango ``markup``.
     """
     wanted = [line for line in lines(message.body) if line][:POPUP_LINES]
     value = text.cut("\n".join(wanted), POPUP_CHARS)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable, StoreError
 from gpuwatchd.core.model import Fault, Sample
-from gpuwatchd.store import release_request
+from gpuwatchd.store import live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -199,12 +199,12 @@ class DriverRelease:
 
     def update(self, now_s: float) -> bool:
         """Take over what has changed; return whether a tick should follow at once."""
-        stamp = release_request.stamp(self._directory)
+        stamp = live.release_stamp(self._directory)
         if stamp == self._stamp:
             return self._is_over(now_s) and self._end()
         self._stamp = stamp
         try:
-            request = release_request.read(self._directory, now_s)
+            request = live.read_release(self._directory, now_s)
         except StoreError as error:
             log.warning(
                 "release request ignored: %s; see: gpuwatchctl docs %s", error.message, error.page
@@ -231,8 +231,8 @@ class DriverRelease:
     def _end(self) -> bool:
         self._until_s = None
         with contextlib.suppress(StoreError):
-            release_request.end(self._directory)
-        self._stamp = release_request.stamp(self._directory)
+            live.end_release(self._directory)
+        self._stamp = live.release_stamp(self._directory)
         for worker in self._workers:
             worker.release_driver(0.0)
         log.info("release has ended")

@@ -18,7 +18,7 @@ from gpuwatchd.core.errors import ServiceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gpuwatchd.service.runner import Done, Runner
+    from gpuwatchd.service.unit_files import Done, Runner
 
 GROUP = config.SYSTEM_GROUP
 _NAME = "systemd"

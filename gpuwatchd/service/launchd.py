@@ -22,8 +22,8 @@ from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.core.model import Availability, ServiceState
 from gpuwatchd.service import other_instances, removal, unit_files
-from gpuwatchd.service.runner import NOT_FOUND, CommandRunner, Done, Runner, daemon_argv, show
-from gpuwatchd.service.runner import write_atomically as write
+from gpuwatchd.service.unit_files import NOT_FOUND, CommandRunner, Done, Runner, daemon_argv, show
+from gpuwatchd.service.unit_files import write_atomically as write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,10 +45,7 @@ _LOGS_HINT = "gpuwatchctl service logs"
 class Launchd:
     """``launchctl`` for one agent of a user; a service of the whole machine is refused.
 
-    Parameters
-    ----------
-    sleep
-        Waits between two looks at an agent that is being unloaded.
+    ``sleep`` waits between two looks at an agent that is being unloaded.
     """
 
     name = "launchd"
@@ -357,12 +354,9 @@ _TAIL_BYTES = 65536
 
 
 def chosen(lines: Iterable[str], *, since_at_s: float | None, level: str) -> Iterator[str]:
-    """Yield the lines from an instant and a level on.
+    """Yield the lines of a log from an instant and a level on.
 
-    Parameters
-    ----------
-    lines
-        Of the log; one that does not begin with time and level belongs to the one before it.
+    One that does not begin with time and level belongs to the one before it.
 
     Examples
     --------

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.core.errors import ServiceError
-from gpuwatchd.store.private_directories import LOCK_NAME
+from gpuwatchd.store.private_files import LOCK_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,14 +76,9 @@ def lock_holder(runtime_dir: Path) -> int | None:
 
 
 def by_hand(pid: int, install: str) -> Rival:
-    """Return what is to be said of a daemon that no service manager started.
+    """Return what is to be said of a daemon (pid 0: unknown) that no service manager started.
 
-    Parameters
-    ----------
-    pid
-        Its process; 0 when it is not known.
-    install
-        Our verb as a person types it.
+    ``install`` is our verb as a person types it.
     """
     who = f"pid {pid}" if pid else "pid unknown"
     stop = f"kill {pid}" if pid else "stop it"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ServiceError
-from gpuwatchd.store.private_directories import LOCK_NAME
+from gpuwatchd.store.private_files import LOCK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,10 +50,7 @@ def _unique(paths: Iterable[Path]) -> list[Path]:
 def removable(path: Path, *, given: bool = False) -> bool:
     """Say whether a directory is surely ours: one of another name may hold more than our files.
 
-    Parameters
-    ----------
-    given
-        The user has named it: it may be called gpuwatchd for another reason, a checkout, say.
+    One ``given`` by the user may be called gpuwatchd for another reason, a checkout, say.
     """
     if path.name != _OURS or not path.is_dir() or path.is_symlink():
         return False
@@ -68,10 +65,7 @@ def plan(
 ) -> tuple[list[Path], list[Path]]:
     """Return which directories there are to remove, and which are left to the user.
 
-    Parameters
-    ----------
-    environ
-        Where the user may have named directories.
+    In ``environ`` the user may have named directories.
     """
     names = ("GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR")
     given = [Path(environ[name]) for name in names if environ and environ.get(name)]

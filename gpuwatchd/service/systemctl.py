@@ -19,7 +19,7 @@ from gpuwatchd.service.unit_files import UNIT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.service.runner import Done, Runner
+    from gpuwatchd.service.unit_files import Done, Runner
 
 START_S = 200.0
 """Starting waits until the daemon watches: longer than the unit's own patience."""
@@ -37,13 +37,7 @@ def user_name() -> str:
 
 
 class Systemctl:
-    """``systemctl`` of one scope.
-
-    Parameters
-    ----------
-    path
-        Where programs are looked for, as in ``PATH``; by default our own.
-    """
+    """``systemctl`` of one scope; programs are looked for in ``path``, by default our own PATH."""
 
     def __init__(self, run: Runner, *, system: bool, path: str | None = None) -> None:
         self._run = run
@@ -204,15 +198,7 @@ _NEVER = 2**63
 
 
 def service_state(values: Mapping[str, str], ctl: Systemctl) -> ServiceState:
-    """Return the state that these properties tell.
-
-    Parameters
-    ----------
-    values
-        ``PROPERTIES`` as ``systemctl show`` writes them; {} where it does not answer.
-    ctl
-        Whose commands the hints name.
-    """
+    """Return the state that properties tell as ``systemctl show`` writes them; {} of no answer."""
     loaded = values.get("LoadState", "not-found")
     if loaded == "not-found":
         install = (ctl.own("install"),)

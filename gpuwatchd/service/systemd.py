@@ -15,9 +15,17 @@ from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.core.model import Availability, ServiceState
 from gpuwatchd.service import account, other_instances, removal, systemctl, unit_files
-from gpuwatchd.service.runner import CommandRunner, Runner, daemon_argv, show
 from gpuwatchd.service.systemctl import NAME, START_S, Systemctl, user_name
-from gpuwatchd.service.unit_files import SYSTEM_VARIABLES, UNIT, for_package, render
+from gpuwatchd.service.unit_files import (
+    SYSTEM_VARIABLES,
+    UNIT,
+    CommandRunner,
+    Runner,
+    daemon_argv,
+    for_package,
+    render,
+    show,
+)
 from gpuwatchd.store import live
 
 if TYPE_CHECKING:
@@ -27,20 +35,9 @@ HOMEBREW_UNIT = "homebrew.gpuwatchd.service"
 
 
 class Systemd:
-    """``systemctl`` for one unit.
+    """``systemctl`` for one unit, of a user or of the whole machine (``system``).
 
-    Parameters
-    ----------
-    run
-        Runs a command; by default for real.
-    environ
-        Environment that paths are taken from; by default our own.
-    executable
-        Python that runs the daemon.
-    system
-        The service of the whole machine instead of one user's.
-    root
-        Directory that the machine's files lie in.
+    The machine's files lie in ``root``; ``executable`` is the Python that runs the daemon.
     """
 
     name = NAME

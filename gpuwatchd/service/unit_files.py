@@ -1,20 +1,118 @@
-"""Unit files where they lie: our own, a package's, and what people put beside them."""
+"""Unit files (ours, a package's, what lies beside them), and how a manager's tools are run."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import shlex
+import subprocess
+import sys
+import tempfile
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from gpuwatchd.core import config
+from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import ServiceError
-from gpuwatchd.service.runner import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+
+NOT_FOUND = 127
+TIMED_OUT = 124
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    """Exit code; 127 when there is no such program, 124 when it took too long."""
+    output: str
+    """Both streams, stripped."""
+
+    @property
+    def last_line(self) -> str:
+        """The last line that says something, safe to print."""
+        texts = [line for line in self.output.splitlines() if line.strip()]
+        return text.clean(texts[-1].strip()) if texts else f"exit code {self.code}"
+
+
+class Runner(Protocol):
+    """Runs a command and returns how it ended; never raises for a failure of the command."""
+
+    def __call__(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Done:
+        """Run and return exit code and output."""
+
+
+class CommandRunner:
+    """Runs commands for real, in an environment that asks for messages in English."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = {**environ, "LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0"}
+
+    def __call__(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Done:
+        """Run and return exit code and output."""
+        try:
+            done = subprocess.run(
+                argv,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=timeout_s,
+                check=False,
+            )
+        except FileNotFoundError:
+            return Done(NOT_FOUND, f"{argv[0]}: not found")
+        except subprocess.TimeoutExpired:
+            return Done(TIMED_OUT, f"no answer within {timeout_s:g} s")
+        except OSError as error:
+            return Done(NOT_FOUND, f"{argv[0]}: {error.strerror}")
+        return Done(done.returncode, done.stdout.decode("utf-8", "replace").strip())
+
+
+def show(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a viewer on our own terminal and return its exit code (127: not there)."""
+    try:
+        return subprocess.run(argv, env=dict(environ), check=False).returncode
+    except FileNotFoundError:
+        return NOT_FOUND
+
+
+def daemon_argv(executable: str = sys.executable) -> tuple[str, ...]:
+    """Return the absolute command of the daemon: the script beside our Python, else the module.
+
+    The path is not resolved: the target of a virtual environment's link is another Python.
+    """
+    python = Path(os.path.abspath(executable))  # noqa: PTH100 (resolve() would follow the link)
+    script = python.with_name("gpuwatchd")
+    if script.is_file() and os.access(script, os.X_OK):
+        return (str(script),)
+    return str(python), "-m", "gpuwatchd"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file of mode 0644 whole or not at all.
+
+    Raises
+    ------
+    OSError
+        When it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), 0o644)
+        Path(name).replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
 
 _NAME = "systemd"
 _USUAL = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd", "/lib/systemd")
@@ -33,12 +131,8 @@ def usual_path(*, system: bool, root: Path = Path("/")) -> list[Path]:
 def packaged(folders: Iterable[Path], own: Path, argv: Sequence[str]) -> Path | None:
     """Return the unit file that somebody else brought and that starts this very daemon.
 
-    Parameters
-    ----------
-    folders
-        Where the manager looks, the first wins.
-    own
-        Where we write ours; it does not count.
+    The manager looks into ``folders``, the first wins; ``own``, where we write ours, does not
+    count.
     """
     ours = os.path.realpath(argv[0])
     for folder in folders:
@@ -117,12 +211,7 @@ def write(path: Path, content: str) -> None:
 
 
 def credentials(wanted: Sequence[tuple[str, str]]) -> str:
-    """Return the drop-in that hands secrets to the daemon from files.
-
-    Parameters
-    ----------
-    wanted
-        (name, file) of each; the name is one of ``CREDENTIAL_NAMES``.
+    """Return the drop-in that hands secrets (one of ``CREDENTIAL_NAMES``, file) to the daemon.
 
     Raises
     ------
@@ -256,15 +345,10 @@ def render(
     system: bool = False,
     packaged: bool = False,
 ) -> str:
-    """Return a unit.
+    """Return a unit; one that is ``packaged`` names the manual pages that a package brings along.
 
-    Parameters
-    ----------
-    variables
-        Variables for the service, values as systemd reads them (``%t`` allowed, see
-        :func:`escape`). A runtime directory below ``%t`` is made by systemd.
-    packaged
-        For a package: it brings the manual pages along that the unit names.
+    Values of variables are as systemd reads them (``%t`` allowed, see :func:`escape`). A runtime
+    directory below ``%t`` is made by systemd.
 
     Raises
     ------

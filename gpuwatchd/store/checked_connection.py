@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gpuwatchd.core.errors import StoreBusy, StoreDamaged, StoreError, StoreNewer
-from gpuwatchd.store import integrity, schema
+from gpuwatchd.store import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,12 +67,12 @@ def connect(path: Path, how: str) -> sqlite3.Connection:
     sqlite3.Error
         It cannot be opened, or not be read.
     """
-    connection = integrity.connect(path, how, BUSY_S)
+    connection = schema.connect(path, how, BUSY_S)
     try:
         _judge(connection, path)
     except BaseException as error:
         with closing(connection):
-            if isinstance(error, integrity.SUSPECT):
+            if isinstance(error, schema.SUSPECT):
                 blame(path, error, connection)
         raise
     return connection
@@ -84,7 +84,7 @@ def _judge(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if mark != schema.APPLICATION_ID:
         raise damaged(path, "not a history of gpuwatchd")
-    if not integrity.possible(version):
+    if not schema.possible(version):
         raise damaged(path, f"there is no format {version}")
     if version > schema.VERSION:
         raise StoreNewer(
@@ -118,7 +118,7 @@ def rescue(path: Path) -> str:
 def translated(path: Path, error: sqlite3.Error) -> StoreError:
     """Return one of our errors for one of SQLite's."""
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    if integrity.is_damage(error):
+    if schema.is_damage(error):
         return damaged(path, str(error))
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return StoreBusy(f"{path} is locked by another program", hint="try again in a moment")
@@ -130,24 +130,21 @@ def translated(path: Path, error: sqlite3.Error) -> StoreError:
 
 
 def blame(path: Path, error: BaseException, connection: sqlite3.Connection) -> None:
-    """Blame the file for an error of :data:`integrity.SUSPECT`, if it is damaged.
+    """Blame the file for an error of :data:`schema.SUSPECT`, if it is damaged.
 
     Raises
     ------
     StoreDamaged
         It is. Returns otherwise: then it is a fault of ours, or no damage.
     """
-    if integrity.is_doubtful(error) and (why := integrity.damage(connection)) is not None:
+    if schema.is_doubtful(error) and (why := schema.damage(connection)) is not None:
         raise damaged(path, why) from error
 
 
 def transaction(directory: Path, work: Callable[..., _T], *args: object) -> _T:
     """Write something from a program other than the daemon; it survives a power cut on return.
 
-    Parameters
-    ----------
-    work
-        Gets the open history, and ``args``.
+    ``work`` gets the open history, and ``args``.
 
     Raises
     ------
@@ -158,9 +155,9 @@ def transaction(directory: Path, work: Callable[..., _T], *args: object) -> _T:
     try:
         with closing(connect(path, "mode=rw")) as connection:
             try:
-                with integrity.transaction(connection, durable=True):
+                with schema.transaction(connection, durable=True):
                     return work(connection, *args)
-            except integrity.SUSPECT as error:
+            except schema.SUSPECT as error:
                 blame(path, error, connection)
                 raise
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""The file of the history: creating, opening, judging and setting it aside.
+"""The file of the history: creating, opening, judging and setting it aside, and what it lacks.
 
 Nothing here raises for a file that cannot be used: :func:`open_writer` says what is wrong and what
 is left, since a daemon without a history still warns.
@@ -6,22 +6,28 @@ is left, since a daemon without a history still warns.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
 import sqlite3
 import sys
+import time
 from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpuwatchd.store import file_modes, integrity, schema
+from gpuwatchd.core import units
+from gpuwatchd.core.state_log import StateLog
+from gpuwatchd.store import private_files, schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import ModuleType
 
     from sqlite_utils import Database
+
 
 Mode = Literal["writing", "newer", "memory"]
 """What the daemon may do: write; only read (a later version wrote it); only remember."""
@@ -52,7 +58,7 @@ class DamagedError(Exception):
 
 def trouble(error: BaseException) -> Trouble:
     """Return what kind of failure an error of sqlite3 (or of the file system) is."""
-    if isinstance(error, DamagedError) or integrity.is_damage(error):
+    if isinstance(error, DamagedError) or schema.is_damage(error):
         return "damaged"
     if isinstance(error, OSError):
         return "other"
@@ -130,7 +136,7 @@ def cannot_write(directory: Path, error: BaseException) -> str:
 def _prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     stat_result = directory.stat()
-    mode = file_modes.directory_mode(stat_result.st_mode, None)
+    mode = private_files.directory_mode(stat_result.st_mode, None)
     if (stat_result.st_mode ^ mode) & 0o077 and stat_result.st_uid == os.getuid():
         with suppress(OSError):  # read-only file system: then nobody can write here either
             directory.chmod(mode)
@@ -143,11 +149,11 @@ def _open(directory: Path, max_pages: int) -> Opening:
     if not (path.is_file() or path.is_dir()):  # opening a pipe would wait for ever
         raise DamagedError("it is no file")
     with path.open("rb") as file:
-        why = integrity.header_damage(file.read(integrity.HEADER_BYTES))
+        why = schema.header_damage(file.read(schema.HEADER_BYTES))
     if why is not None:
         raise DamagedError(why)
     with suppress(OSError):  # as above; the side files take their mode from this one
-        file_modes.settle_file(path, file_modes.file_mode(path.parent))
+        private_files.settle_file(path, private_files.file_mode(path.parent))
     connection = _connect(path, "rw")
     try:
         return _judge(path, connection, max_pages)
@@ -161,7 +167,7 @@ def _judge(path: Path, connection: sqlite3.Connection, max_pages: int) -> Openin
     if _pragma(connection, "application_id") != schema.APPLICATION_ID:
         raise DamagedError("not a history of gpuwatchd")
     version = _pragma(connection, "user_version")
-    if not integrity.possible(version):
+    if not schema.possible(version):
         raise DamagedError(f"there is no format {version}")
     if version > schema.VERSION:
         return Opening(
@@ -190,10 +196,10 @@ def _judge(path: Path, connection: sqlite3.Connection, max_pages: int) -> Openin
 
 def _check_tables(connection: sqlite3.Connection, version: int) -> None:
     """Read the catalogue: most damage to it, and a truncated file, show themselves here."""
-    why = integrity.missing(connection, version)
+    why = schema.missing(connection, version)
     if why is not None:
         raise DamagedError(why)
-    if version < schema.VERSION and integrity.missing(connection, version + 1) is None:
+    if version < schema.VERSION and schema.missing(connection, version + 1) is None:
         # To upgrade what is upgraded already would fail at each start.
         raise DamagedError(f"its header has format {version}, its tables are of a later one")
     pages, size = _pragma(connection, "page_count"), _pragma(connection, "page_size")
@@ -210,9 +216,9 @@ def catalogue_damage(directory: Path) -> str | None:
     """
     try:
         with closing(_connect(directory / schema.FILE_NAME, "ro")) as connection:
-            return integrity.missing(connection, schema.VERSION)
+            return schema.missing(connection, schema.VERSION)
     except sqlite3.Error as error:
-        return str(error) if integrity.is_damage(error) else None
+        return str(error) if schema.is_damage(error) else None
 
 
 def identity(directory: Path) -> tuple[int, int] | None:
@@ -253,7 +259,7 @@ def header_damage(peephole: int | None) -> str | None:
     if peephole is None:
         return None
     try:
-        return integrity.header_damage(os.pread(peephole, integrity.HEADER_BYTES, 0))
+        return schema.header_damage(os.pread(peephole, schema.HEADER_BYTES, 0))
     except OSError:
         return None
 
@@ -283,7 +289,7 @@ def _begin(path: Path) -> None:
     """Make an empty file that those may read who may read its directory."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
-        file_modes.fit(handle, path.parent)
+        private_files.fit(handle, path.parent)
     finally:
         os.close(handle)
 
@@ -301,7 +307,7 @@ def migrate(connection: sqlite3.Connection) -> None:
     database: Database = _sqlite_utils().Database(connection)
     version: int = _pragma(connection, "user_version")
     for number, step in enumerate(schema.STEPS[version:], start=version + 1):
-        with integrity.transaction(connection):
+        with schema.transaction(connection):
             for statement in step.split(";\n"):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {number}")
@@ -351,7 +357,7 @@ def _copied(path: Path, connection: sqlite3.Connection, version: int) -> bool:
 
 
 def _connect(path: Path, mode: Literal["rw", "ro", "ro&immutable=1"]) -> sqlite3.Connection:
-    return integrity.connect(path, f"mode={mode}", BUSY_MS / 1000)
+    return schema.connect(path, f"mode={mode}", BUSY_MS / 1000)
 
 
 def _tune(connection: sqlite3.Connection, max_pages: int) -> None:
@@ -404,6 +410,155 @@ def quick_check(directory: Path) -> str | None:
     """
     try:
         with closing(_connect(directory / schema.FILE_NAME, "ro")) as connection:
-            return integrity.damage(connection)
+            return schema.damage(connection)
     except sqlite3.Error:  # it cannot be opened
         return None
+
+
+log = logging.getLogger("gpuwatchd")
+
+_MIB = 2**20
+_BUSY_PATIENCE = 3
+"""A lock that is met this often in a row is told."""
+_WAL_GUARD_BYTES = 64 * _MIB
+_RESUME_SHARE = 1.1
+_COUNTING = frozenset({"lost", "refused", "space", "wal"})
+"""Kinds whose sentence has a figure that changes all the time."""
+_LOOK_EVERY_S = 3600.0
+"""To read the whole file takes seconds of the sampling thread."""
+
+
+class WriteProblems:
+    """Sentences by kind; each disappears when its cause has."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        min_free_mib: int,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory = directory
+        self._floor_bytes = min_free_mib * _MIB
+        self._sentences: dict[str, str] = {}
+        self._busy = 0
+        self._sound_until_mono_s = 0.0
+        self.disk_low = False
+        self.damage: str | None = None
+        """Why the file must be set aside, once that is known."""
+        self._log = StateLog(mono)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The sentences."""
+        return tuple(self._sentences.values())
+
+    @property
+    def well(self) -> bool:
+        """Whether the last write worked and the disk has room."""
+        return not self.disk_low and not self._busy and "writing" not in self._sentences
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the last write met a lock of another program."""
+        return self._busy > 0
+
+    def set(self, kind: str, sentence: str | None, *, cause: str = "") -> None:
+        """Set the sentence of a kind, and log it where it is new; None takes it back."""
+        if sentence is None:
+            self._sentences.pop(kind, None)
+        else:
+            self._sentences[kind] = sentence
+        # Figures that count on are no news.
+        state = "" if sentence is None else "counting" if kind in _COUNTING else sentence
+        change = self._log.change(kind, state, first="")
+        if change is None:
+            return
+        if sentence is None:
+            log.info("history mended=%s%s", kind, change.fields)
+        else:
+            cause = f" cause={cause}" if cause else ""
+            log.warning("history trouble=%s%s why=%r", kind, cause, sentence)
+
+    def failed(self, error: Exception) -> None:
+        """Note that the file could not be written or read: one of :data:`schema.SUSPECT`."""
+        if schema.is_doubtful(error) and (why := self._found_damaged(error)) is not None:
+            error = DamagedError(why)
+        kind = trouble(error)
+        if kind == "damaged":
+            self.damage = str(error)
+        if kind == "busy":
+            self._busy += 1
+            if self._busy < _BUSY_PATIENCE:
+                return
+        self.set("writing", cannot_write(self._directory, error), cause=kind)
+
+    def _found_damaged(self, error: Exception) -> str | None:
+        """Return what damage may have led to an error; without any it is a fault of ours."""
+        if self.damage is not None:
+            return self.damage  # to read the whole file again would hold the daemon up
+        if time.monotonic() < self._sound_until_mono_s:
+            return None
+        why = quick_check(self._directory)
+        if why is None:
+            self._sound_until_mono_s = time.monotonic() + _LOOK_EVERY_S
+            log.error("the history is sound and cannot be used", exc_info=error)
+        return why
+
+    def succeeded(self, *, refused: int = 0) -> None:
+        """Note that writing works, and how many rows were left out because a value did not fit."""
+        self._busy = 0
+        if self.damage is None:  # else another part of the same file works; it is set aside first
+            self.set("writing", None)
+        if refused:
+            self.set("refused", f"{refused} rows were left out of the history: a value did not fit")
+
+    def lost(self, count: int) -> None:
+        """Note how many rows of samples fell out of memory unwritten."""
+        self.set(
+            "lost",
+            f"{count} rows of samples could not be kept: nothing can be written to the history "
+            "and the memory for them is full"
+            if count
+            else None,
+        )
+
+    def has_space(self) -> bool:
+        """Say whether the disk has room; it must stop writing before it is full.
+
+        On a full disk SQLite can neither delete nor check its log in.
+        """
+        try:
+            statvfs_result = os.statvfs(self._directory)
+        except OSError:
+            return True
+        free = statvfs_result.f_bavail * statvfs_result.f_frsize
+        floor = self._floor_bytes
+        self.disk_low = free < (floor * _RESUME_SHARE if self.disk_low else floor)
+        self.set(
+            "space",
+            f"the disk of {self._directory} has {units.size(free)} left, less than "
+            f"store.min-free-mib ({units.size(floor)}); samples are kept in memory only"
+            if self.disk_low
+            else None,
+        )
+        return not self.disk_low
+
+    def guard_wal(self, connection: sqlite3.Connection) -> None:
+        """Shrink a write-ahead log that a slow reader let grow; say so where it cannot be."""
+        file = self._directory / schema.FILE_NAME
+        try:
+            size = file.with_name(f"{file.name}-wal").stat().st_size
+        except OSError:
+            size = 0
+        if size > _WAL_GUARD_BYTES:
+            with suppress(sqlite3.Error):
+                busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                size = size if busy else 0
+        self.set(
+            "wal",
+            f"a program keeps a read transaction open, so its log grew to {units.size(size)}; "
+            f"find it with: {who_has(file)}"
+            if size > _WAL_GUARD_BYTES
+            else None,
+        )

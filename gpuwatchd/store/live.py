@@ -1,7 +1,8 @@
-"""The live state file: what the daemon saw in its last tick, for ``status`` and friends.
+"""What the daemon saw in its last tick, and what it is asked: small files between programs.
 
-Written to a temporary name in the same directory, then renamed: a reader sees the old or the new
-state, never half of one. It stays when the daemon dies, which is when it is needed.
+The live state is written to a temporary name, then renamed: a reader sees the old or the new one,
+never half of it. It stays when the daemon dies, which is when it is needed. The request to let go
+of the GPUs names an instant, so that a daemon that starts anew honours the rest of the time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import errno
 import functools
 import os
 import stat
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -33,10 +35,134 @@ from gpuwatchd.core.model import (
     Silence,
     Value,
 )
-from gpuwatchd.store import file_modes
+from gpuwatchd.store import private_files
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+RELEASE_FILE: Final = "release.json"
+SHORTEST_RELEASE_S: Final = 10.0
+LONGEST_RELEASE_S: Final = 86_400.0
+_MOST_RELEASE_BYTES: Final = 4096
+
+
+class ReleaseRequest(Value, frozen=True, kw_only=True):
+    """The GPUs are not to be held until an instant."""
+
+    until_at_s: float
+    asked_at_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """For how long it was asked."""
+        return self.until_at_s - self.asked_at_s
+
+    def left_s(self, now_s: float) -> float:
+        """Return how much is left of it; never more than was asked for, wherever the clock is."""
+        return min(self.until_at_s - now_s, self.duration_s)
+
+
+def release_stamp(directory: Path) -> tuple[int, int, int] | None:
+    """Return what changes when the file does; None without a file. Cheap, for every tick."""
+    try:
+        stat_result = os.lstat(os.path.join(directory, RELEASE_FILE))  # noqa: PTH118 - once a tick
+    except OSError:
+        return None
+    return stat_result.st_ino, stat_result.st_mtime_ns, stat_result.st_size
+
+
+def ask_release(directory: Path, duration_s: float, now_s: float) -> ReleaseRequest:
+    """Ask for so long from now on; an earlier request is extended, never shortened.
+
+    Raises
+    ------
+    StoreError
+        When the file cannot be written.
+    """
+    until_s = now_s + min(max(duration_s, SHORTEST_RELEASE_S), LONGEST_RELEASE_S)
+    try:
+        before = read_release(directory, now_s)
+    except StoreError:
+        before = None
+    if before is not None:
+        until_s = max(until_s, now_s + before.left_s(now_s))
+    request = ReleaseRequest(until_at_s=until_s, asked_at_s=now_s)
+    path = directory / RELEASE_FILE
+    temporary = directory / f"{RELEASE_FILE}.{os.getpid()}"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(temporary, flags, 0o600)
+        with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor
+            private_files.fit(handle, directory)
+            file.write(msgspec.json.encode(request))
+        temporary.replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: cannot be written: {error.strerror}",
+            hint="check the runtime directory's owner and free space",
+            page="errors#directory",
+        ) from error
+    return request
+
+
+def end_release(directory: Path) -> bool:
+    """Take the request back; return whether there was one.
+
+    Raises
+    ------
+    StoreError
+        When the file cannot be removed.
+    """
+    path = directory / RELEASE_FILE
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(
+            f"{path}: cannot be removed: {error.strerror}", page="errors#directory"
+        ) from error
+    return True
+
+
+def read_release(directory: Path, now_s: float) -> ReleaseRequest | None:
+    """Return the request that is in force, None when there is none or its time is over.
+
+    Raises
+    ------
+    StoreError
+        When there is a file that is no such request: not ours, too large, not understood, or for
+        longer than the longest time.
+    """
+    path = directory / RELEASE_FILE
+    try:
+        # Not blocking: something else than a file at this place must not hold the daemon up.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            stat_result = os.fstat(handle)
+            # Before it is read: a directory opens, too.
+            ours = {os.geteuid(), 0, os.stat(directory).st_uid}  # noqa: PTH116 - raises as open does
+            if not stat.S_ISREG(stat_result.st_mode) or stat_result.st_uid not in ours:
+                raise StoreError(f"{path}: is not a file of ours", page="errors#directory")
+            content = os.read(handle, _MOST_RELEASE_BYTES + 1)
+        finally:
+            os.close(handle)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(
+            f"{path}: cannot be read: {error.strerror}", page="errors#directory"
+        ) from error
+    request = None
+    with suppress(msgspec.MsgspecError, RecursionError):
+        request = decoding.decode(content, ReleaseRequest)
+    if request is None or not request.duration_s <= LONGEST_RELEASE_S + 1.0:
+        why = "is not a request" if request is None else "asks for more than a day"
+        hint = "gpuwatchctl release --end"
+        raise StoreError(f"{path}: {why}", hint=hint, page="errors#release-request")
+    return request if request.until_at_s > now_s else None
+
 
 FILE_NAME = "state.json"
 FORMAT = 1
@@ -200,10 +326,7 @@ def _lean(value: object) -> object:
 def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
     """Return the file's content, in pieces: what was made before is not copied any more.
 
-    Parameters
-    ----------
-    pieces
-        From the last call: what is the very same need not be encoded again.
+    ``pieces`` are from the last call: what is the very same need not be encoded again.
     """
     pairs, pieces.lists = pieces.lists, {}
     devices, lists = [], []
@@ -260,12 +383,7 @@ def _piece(process: LiveProcess, before: dict[str, tuple[msgspec.Struct, msgspec
 
 
 def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> None:
-    """Replace the state file of ``directory``.
-
-    Parameters
-    ----------
-    pieces
-        For one who writes again and again: see :func:`encode`.
+    """Replace the state file; with ``pieces`` for one who writes again and again (:func:`encode`).
 
     Raises
     ------
@@ -277,7 +395,7 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
-            file_modes.fit(handle, directory)
+            private_files.fit(handle, directory)
             content = encode(state, Pieces() if pieces is None else pieces)
             if len(content) > _MOST_PIECES:
                 content = [b"".join(content)]
@@ -321,11 +439,8 @@ def _decoded(content: bytes, known: dict[bytes, LiveProcess]) -> LiveState:
 def read(directory: Path, known: dict[bytes, LiveProcess] | None = None) -> LiveState | None:
     """Return the last state, or None when there is none (or it is not ours to understand).
 
-    Parameters
-    ----------
-    known
-        For one who reads again and again: the processes of the last call. Most are as they were,
-        and are not decoded anew.
+    For one who reads again and again ``known`` has the processes of the last call: most are as they
+    were, and are not decoded anew.
     """
     try:
         content = _content(directory)

@@ -42,11 +42,8 @@ def load(
 ) -> list[MemoryBucket]:
     """Return who held what on a device in each minute that overlaps a span, in any order.
 
-    Parameters
-    ----------
-    most_minutes
-        Of a longer span every second minute (or third, ...) stands for those up to the next: for
-        the daemon, whose thread must not read for long. None reads all.
+    Of a span of more than ``most_minutes`` every second minute (or third, ...) stands for those up
+    to the next: for the daemon, whose thread must not read for long.
     """
     card = records.device_row(connection, uid)
     if card is None or until_s <= since_s:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from gpuwatchd.core import decoding
 from gpuwatchd.core.model import ProcessKey, Profile, Value
-from gpuwatchd.store import integrity, records, tables
 from gpuwatchd.store import occupancy as occupied
+from gpuwatchd.store import records, schema, tables
 
 if TYPE_CHECKING:
     import sqlite3
@@ -77,12 +77,8 @@ _RUNS: Final = records.Table(
 class ProfileStore:
     """The two tables as the daemon sees them.
 
-    Parameters
-    ----------
-    connection
-        Returns the open history, None where nothing can be read at present.
-    failed
-        Told what could not be done: one of :data:`integrity.SUSPECT`.
+    ``connection`` returns the open history, None where nothing can be read at present; ``failed``
+    is told what could not be done: one of :data:`schema.SUSPECT`.
     """
 
     def __init__(
@@ -156,7 +152,7 @@ class ProfileStore:
             return None
         try:
             return question(connection, *args)
-        except integrity.SUSPECT as error:
+        except schema.SUSPECT as error:
             self._failed(error)
             return None
 
@@ -164,7 +160,7 @@ class ProfileStore:
         """Do some writing at once, power-cut-safe; None where that fails."""
 
         def written(connection: sqlite3.Connection) -> _T:
-            with integrity.transaction(connection, durable=True):
+            with schema.transaction(connection, durable=True):
                 return work(connection, *args)
 
         return self.read(written)

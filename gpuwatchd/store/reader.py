@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpuwatchd.core.model import ProcessKey, Value
-from gpuwatchd.store import checked_connection, curves, integrity, occupancy, profiles, records
+from gpuwatchd.store import checked_connection, curves, occupancy, profiles, records, schema
 from gpuwatchd.store import tables as small
 from gpuwatchd.store.curves import HOUR_S, MINUTE_S, MINUTE_SPAN_S, MOMENT_S, RAW_SPAN_S
 
@@ -170,7 +170,7 @@ class Reader:
             What was done with the answers failed, and the file is damaged.
         """
         with closing(self):
-            if isinstance(error, integrity.SUSPECT):
+            if isinstance(error, schema.SUSPECT):
                 checked_connection.blame(self._path, error, self._connection)
 
     def close(self) -> None:
@@ -188,19 +188,11 @@ class Reader:
     def device_rows(
         self, uid: str, since_s: float, until_s: float, bucket_s: float | None = None
     ) -> list[DeviceRow]:
-        """Return a device's memory over time, oldest first.
+        """Return a device's memory over time, oldest first; the end of the span is exclusive.
 
         Up to 6 h come from raw samples, up to 14 days from one-minute and the rest from one-hour
         buckets (or from what is left of an age); what is not rolled up yet is completed from the
-        finer table.
-
-        Parameters
-        ----------
-        since_s, until_s
-            Span, epoch seconds; its end is exclusive.
-        bucket_s
-            Join samples or buckets into buckets of this many seconds; a finer one than the table
-            that serves the span has no effect.
+        finer table. They are joined into buckets of ``bucket_s``, unless the table's own are wider.
         """
         card = self.ask(records.device_row, uid)
         if card is None or until_s <= since_s:
@@ -311,7 +303,7 @@ class Reader:
         try:
             try:
                 answer = work(self._connection, *args)
-            except integrity.SUSPECT:
+            except schema.SUSPECT:
                 if not self._has_moved():
                     raise
             else:
@@ -320,7 +312,7 @@ class Reader:
             self._connection.close()
             self._open()
             return work(self._connection, *args)
-        except integrity.SUSPECT as error:
+        except schema.SUSPECT as error:
             checked_connection.blame(self._path, error, self._connection)
             if not isinstance(error, sqlite3.Error):
                 raise

@@ -221,8 +221,6 @@ class Table(Generic[_Value]):
         Decodes the Struct in it; a row where that fails is left out.
     rows
         Where its rows are read from, if a column is not as its field needs it.
-    order
-        How they are read.
     others
         Fields that are not kept, with their values.
     """

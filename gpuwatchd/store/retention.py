@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.store import integrity, profiles, tables
+from gpuwatchd.store import profiles, schema, tables
 
 if TYPE_CHECKING:
     import sqlite3
@@ -154,7 +154,7 @@ class Retention:
             self._repeat(connection, lambda: self._expire_raw(connection, now_s))
             _transaction(connection, lambda: self._expire_minutes(connection, now_s))
             before_ms = int((now_s - self._settings.events) * 1000)
-            with integrity.transaction(connection):
+            with schema.transaction(connection):
                 expire_records(connection, before_ms)
                 _expire_processes(connection, now_s, self._settings)
         self._squeeze(connection)
@@ -238,7 +238,7 @@ class Retention:
 
 
 def _transaction(connection: sqlite3.Connection, work: Callable[[], int | None]) -> int:
-    with integrity.transaction(connection):
+    with schema.transaction(connection):
         return work() or 0
 
 
@@ -312,12 +312,9 @@ def _next_hour(connection: sqlite3.Connection, hour_s: int) -> int | None:
 def _delete_oldest(
     connection: sqlite3.Connection, table: str, before: int | None = None, card: int | None = None
 ) -> int:
-    """Delete the oldest rows, a step of them (of a device); return how many rows went.
+    """Delete a step of the oldest rows (of a device), if any, and return how many went.
 
-    Parameters
-    ----------
-    before
-        Where to end, in the table's own unit; None: they go whatever their age.
+    Up to ``before``, in the table's own unit; without it they go whatever their age.
     """
     column, step = ("ts_ms", _STEP_MS) if table.endswith("_raw") else ("ts_s", DAY_S)
     of_card, values = ("", ()) if card is None else (" AND gpu = ?", (card,))

@@ -26,13 +26,7 @@ _TRIM_LOOK = 64
 
 
 class Ring:
-    """Points (t, bytes) of one subject over at most ``span_s`` seconds.
-
-    Parameters
-    ----------
-    span_s
-        How far back points are kept; older ones are dropped now and then.
-    """
+    """Points (t, bytes) of one subject over ``span_s`` seconds; older ones go now and then."""
 
     __slots__ = (
         "_base_s", "_cell", "_clock", "_count", "_high", "_last", "_low", "_max", "_min",
@@ -246,13 +240,7 @@ class Ring:
 
 
 def thin(t_s: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the points that a :class:`Ring` would keep of a whole recording, in one go.
-
-    Parameters
-    ----------
-    t_s, values
-        (n,) ascending times and their values.
-    """
+    """Return the points (n,) that a :class:`Ring` would keep of a whole recording, in one go."""
     import numpy as np  # noqa: PLC0415
 
     if t_s.size < 3 or float(np.median(np.diff(t_s))) >= CELL_S:

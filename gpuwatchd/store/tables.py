@@ -127,12 +127,7 @@ def silence_of(
     """Return a silence of one alert, as the verb "snooze" and the button set it.
 
     It is told again when it becomes critical, unless that is what it is already: whoever silences
-    it then has seen it at its worst.
-
-    Parameters
-    ----------
-    for_s
-        How long, in seconds; cut at :data:`LONGEST_S`.
+    it then has seen it at its worst. It lasts :data:`LONGEST_S` at most.
     """
     return Silence(
         matcher=Matcher(key=alert.key),

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from gpuwatchd.store import database, integrity, private_directories, recent_points, records, schema
-from gpuwatchd.store.alert_buffer import AlertBuffer
+from gpuwatchd.store import database, private_files, recent_points, records, schema
+from gpuwatchd.store.database import WriteProblems
 from gpuwatchd.store.profiles import ProfileStore
 from gpuwatchd.store.retention import Retention, reopen_buckets
-from gpuwatchd.store.sample_buffer import SampleBuffer
-from gpuwatchd.store.write_problems import WriteProblems
+from gpuwatchd.store.write_buffers import AlertBuffer, SampleBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -91,7 +90,7 @@ class History:
         self._settings = settings
         self._clock = clock
         self._monotonic = monotonic
-        self._boot_id = private_directories.this_boot() if boot_id is None else boot_id
+        self._boot_id = private_files.this_boot() if boot_id is None else boot_id
         self._thread = threading.get_ident()
         self._connection: sqlite3.Connection | None = None
         self._mode: database.Mode = "memory"
@@ -122,18 +121,12 @@ class History:
         monotonic: Callable[[], float] = time.monotonic,
         boot_id: str | None = None,
     ) -> History:
-        """Open the history, whatever state it is in. Never raises.
+        """Open the history of a state directory, whatever state it is in. Never raises.
 
         A file that is lost or damaged is set aside and a new one begun; one that a later version
-        wrote is only read; where nothing can be written, everything is kept in memory and
-        writing is tried again each minute. :attr:`problems` tells.
-
-        Parameters
-        ----------
-        directory
-            The state directory; made with mode 0700 when missing.
-        boot_id
-            Identity of this boot; by default what Linux says, and unknown elsewhere.
+        wrote is only read; where nothing can be written, everything is kept in memory and writing
+        is tried again each minute. :attr:`problems` tells. The boot is by default what Linux says,
+        and unknown elsewhere.
         """
         history = cls(directory, settings, clock=clock, monotonic=monotonic, boot_id=boot_id)
         now_s = clock()
@@ -297,7 +290,7 @@ class History:
             return None
         try:
             return question(self._connection)
-        except integrity.SUSPECT as error:
+        except schema.SUSPECT as error:
             self._health.failed(error)
             return None
 
@@ -311,12 +304,8 @@ class History:
     ) -> Iterator[tuple[Subject, list[tuple[float, int]]]]:
         """Yield (subject, [(t_s, used_bytes), ...]) of the present boot.
 
-        One series at a time is in memory. Ends early where the file cannot be read on.
-
-        Parameters
-        ----------
-        stepped_s
-            By how much that clock was set since the rows were written: their times are moved by it.
+        One series at a time is in memory. Ends early where the file cannot be read on. Times are
+        moved by ``stepped_s``: by so much the clock was set since the rows were written.
         """
         self._own()
         if self._connection is None or self._mode == "newer":
@@ -329,7 +318,7 @@ class History:
                 if stepped_s:
                     points = [(t_s + stepped_s, held) for t_s, held in points]  # noqa: PLW2901
                 yield subject, points
-        except integrity.SUSPECT as error:
+        except schema.SUSPECT as error:
             self._health.failed(error)
 
     def flush_due(self, now_s: float) -> None:
@@ -378,7 +367,7 @@ class History:
             return
         try:
             self._retention.run(connection, now_s, self._intake.oldest_ms)
-        except integrity.SUSPECT as error:
+        except schema.SUSPECT as error:
             self._health.failed(error)
         else:
             self._health.succeeded()
@@ -445,7 +434,7 @@ class History:
     def _load(self, connection: sqlite3.Connection) -> None:
         try:
             strange = self._ledger.load(connection)
-        except integrity.SUSPECT as error:
+        except schema.SUSPECT as error:
             self._health.failed(error)
             return
         if strange:
@@ -508,9 +497,9 @@ class History:
             return {}
         self._retry_mono_s = self._monotonic() + _RETRY_S
         try:
-            with integrity.transaction(connection, durable=True):
+            with schema.transaction(connection, durable=True):
                 moved, refused = self._ledger.write(connection, self._subject)
-        except integrity.SUSPECT as error:
+        except schema.SUSPECT as error:
             self._health.failed(error)
             return {}
         self._ledger.written(moved)
@@ -527,8 +516,8 @@ class History:
         if not enough:
             try:
                 self._retention.expire(connection, now_s)
-            except integrity.SUSPECT as error:
-                if integrity.is_doubtful(error):
+            except schema.SUSPECT as error:
+                if schema.is_doubtful(error):
                     self._health.failed(error)
         return enough
 
@@ -536,14 +525,14 @@ class History:
         if not len(self._intake) and not self.shelf.waiting:
             return
         try:
-            with integrity.transaction(connection):
+            with schema.transaction(connection):
                 refused = self._intake.write(connection) + self.shelf.write(connection)
                 if (oldest_ms := self._intake.oldest_ms) is not None:
                     reopen_buckets(connection, oldest_ms)
         except records.REFUSED:
             # A device or a process itself does not fit: without them their rows mean nothing.
             refused = len(self._intake)
-        except integrity.SUSPECT as error:
+        except schema.SUSPECT as error:
             self._health.failed(error)
             return
         self._intake.written()

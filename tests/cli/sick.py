@@ -21,7 +21,7 @@ from gpuwatchd.core.model import (
     ProcessUse,
     Sample,
 )
-from gpuwatchd.service.runner import Done
+from gpuwatchd.service.unit_files import Done
 from tests import making
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import EtaRange, ProcessKey
-from gpuwatchd.store import release_request
-from gpuwatchd.store.private_directories import private_directory
+from gpuwatchd.store import live
+from gpuwatchd.store.private_files import private_directory
 from gpuwatchd.view.queries import alert_order, current_state
 from gpuwatchd.web import pages
 from tests import making
@@ -106,7 +106,7 @@ def test_a_direct_look_knows_processes_but_no_verdict(card: None) -> None:
 
 
 def _let_go() -> None:
-    release_request.ask(private_directory(config.runtime_dir()), 300.0, time.time())
+    live.ask_release(private_directory(config.runtime_dir()), 300.0, time.time())
 
 
 class Untouchable(Card):
@@ -132,7 +132,7 @@ def test_nothing_is_opened_that_was_let_go(monkeypatch: pytest.MonkeyPatch, ctl:
         said = ctl.err(verb)
         assert "the GPUs are released on request until" in said
         assert "gpuwatchctl release --end" in said
-    release_request.end(config.runtime_dir())
+    live.end_release(config.runtime_dir())
     with pytest.raises(AssertionError, match="NVML was opened"):
         current_state.load_view(Globals())
 

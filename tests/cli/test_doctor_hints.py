@@ -15,7 +15,7 @@ import pytest
 from gpuwatchd.cli.doctor import places
 from gpuwatchd.core import config
 from gpuwatchd.notify.channels.desktop import session_bus
-from gpuwatchd.store import integrity
+from gpuwatchd.store import schema
 from tests.cli import world
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
@@ -226,9 +226,9 @@ def test_a_history_that_takes_too_long_to_read_is_not_called_damaged(
         content.seek((inner_pages(file)[0] - 1) * damage.PAGE_BYTES)
         content.write(bytes(damage.PAGE_BYTES))
     with closing(sqlite3.connect(file)) as connection:
-        assert integrity.damage_within(connection, 60.0) is not None
-        assert integrity.damage_within(connection, 0.0) is None
-        assert integrity.damage(connection) is not None
+        assert schema.damage_within(connection, 60.0) is not None
+        assert schema.damage_within(connection, 0.0) is None
+        assert schema.damage(connection) is not None
 
 
 def test_of_what_was_set_aside_the_newest_database_is_named(machine: Machine) -> None:

@@ -13,7 +13,7 @@ from gpuwatchd.cli import doctor
 from gpuwatchd.cli.doctor import checks, running
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Availability
-from gpuwatchd.service.runner import TIMED_OUT, Done
+from gpuwatchd.service.unit_files import TIMED_OUT, Done
 from gpuwatchd.view.queries import state_location
 from tests.cli import sick, world
 from tests.cli.sick import Machine, Well
@@ -107,7 +107,7 @@ def test_two_daemons_are_seen_by_their_locks(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/locks is of Linux")
 def test_a_real_lock_is_seen_and_its_end_too(tmp_path: Path) -> None:
-    from gpuwatchd.store import private_directories as place
+    from gpuwatchd.store import private_files as place
 
     handle = place.hold_lock(tmp_path)
     lock = tmp_path / place.LOCK_NAME
@@ -155,7 +155,7 @@ def test_a_manager_that_hangs_is_named_in_time(
         waited.append(timeout_s)
         return Done(TIMED_OUT, f"no answer within {timeout_s:g} s")
 
-    monkeypatch.setattr("gpuwatchd.service.runner.CommandRunner.__call__", hang)
+    monkeypatch.setattr("gpuwatchd.service.unit_files.CommandRunner.__call__", hang)
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/usr/bin/{name}")
     machine.systemd()
     (found,) = machine.faults("service").values()

@@ -23,7 +23,7 @@ from gpuwatchd.core.model import (
     ServerReading,
     Subject,
 )
-from gpuwatchd.store import legacy_text, release_request
+from gpuwatchd.store import legacy_text, live
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.text import device_facts, process_facts, status, verdict_text
@@ -52,7 +52,7 @@ def _state(state: DeviceState, **changes: Any) -> LiveDevice:
 
 def test_what_was_released_says_until_when(ctl: Ctl) -> None:
     world.write(devices=(_state("released"),), alerts=())
-    request = release_request.ask(config.runtime_dir(), 600.0, time.time())
+    request = live.ask_release(config.runtime_dir(), 600.0, time.time())
     at = time.strftime("%H:%M", time.localtime(request.until_at_s))
     for verb in ("status", "predict"):
         # With the day where midnight lies between.

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli.verbs import release as verb
-from gpuwatchd.store import release_request
+from gpuwatchd.store import live
 from tests.cli import world
 from tests.cli.calls import Terminal
 
@@ -32,7 +32,7 @@ def test_without_a_daemon_nothing_is_held_and_the_wish_is_kept(run: Run, tmp_pat
     out, err, code = run("--for", "5m")
     assert (code, err) == (0, "")
     assert out.startswith("no daemon is running: gpuwatchd holds no GPU")
-    found = release_request.read(tmp_path / "run", time.time())
+    found = live.read_release(tmp_path / "run", time.time())
     assert found is not None
     assert 290 < found.until_at_s - time.time() <= 300
     out, _, code = run("--end")
@@ -105,7 +105,7 @@ def test_times_out_of_bounds_are_a_usage_error(run: Run, tmp_path: Path, words: 
     out, err, code = run("--for", words)
     assert (code, out) == (2, "")
     assert err.startswith("gpuwatchctl: Invalid value for")
-    assert release_request.stamp(tmp_path / "run") is None
+    assert live.release_stamp(tmp_path / "run") is None
 
 
 def test_json_says_until_when(run: Run) -> None:

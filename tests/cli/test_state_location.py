@@ -14,7 +14,7 @@ from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import config, directories
 from gpuwatchd.core.errors import NotAllowed, StoreError
 from gpuwatchd.store import live
-from gpuwatchd.store.private_directories import private_directory
+from gpuwatchd.store.private_files import private_directory
 from gpuwatchd.view.queries import state_location
 from tests.cli import world
 from tests.conftest import need

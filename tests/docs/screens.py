@@ -30,7 +30,7 @@ from gpuwatchd.collect.simulate import SimulateSource
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Message
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.store.private_directories import hold_lock
+from gpuwatchd.store.private_files import hold_lock
 from gpuwatchd.store.writer import History
 from gpuwatchd.view.blocks import width_of
 from tests.docs import live_screens, made

@@ -10,9 +10,9 @@ import pytest
 
 from gpuwatchd.core import directories, errors
 from gpuwatchd.core.config import loading
-from gpuwatchd.service import interruptible_wait, own_process
-from gpuwatchd.store import live, release_request, schema
-from gpuwatchd.store import private_directories as place
+from gpuwatchd.service import own_process
+from gpuwatchd.store import live, schema
+from gpuwatchd.store import private_files as place
 from tests.conftest import ROOT
 from tests.docs import database, facts, generate
 
@@ -81,9 +81,9 @@ def test_every_file_is_described() -> None:
     names = {
         live.FILE_NAME,
         place.LOCK_NAME,
-        release_request.FILE_NAME,
+        live.RELEASE_FILE,
         schema.FILE_NAME,
-        interruptible_wait.FILE_NAME,
+        own_process.BELL_FILE,
     }
     assert names <= PATHS
     assert str(directories.SYSTEM_FILE) in PATHS

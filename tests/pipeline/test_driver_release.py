@@ -8,7 +8,7 @@ import pytest
 
 from gpuwatchd.core.model import Availability, Device, DeviceReading, DeviceState, Fault, Sample
 from gpuwatchd.pipeline.source_workers import DriverRelease, SourceWorker
-from gpuwatchd.store import release_request
+from gpuwatchd.store import live
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,25 +68,25 @@ def test_a_request_is_passed_on_once_and_ended_in_time(tmp_path: Path, holder: H
     plain = SourceWorker(Plain(), deadline_s=1.0)
     letting_go = DriverRelease(tmp_path, [holder.worker, plain])
     assert not letting_go.update(NOW)
-    release_request.ask(tmp_path, 60.0, NOW)
+    live.ask_release(tmp_path, 60.0, NOW)
     assert letting_go.update(NOW + 1)
     assert not letting_go.update(NOW + 2)
     assert holder.asked == [59.0]
-    release_request.ask(tmp_path, 60.0, NOW + 30)
+    live.ask_release(tmp_path, 60.0, NOW + 30)
     assert letting_go.update(NOW + 30)
     assert not letting_go.update(NOW + 89)
     assert letting_go.update(NOW + 90)
     assert holder.asked == [59.0, 60.0, 0.0]
-    assert release_request.stamp(tmp_path) is None
+    assert live.release_stamp(tmp_path) is None
     assert not letting_go.update(NOW + 91)
     plain.close()
 
 
 def test_a_request_that_is_taken_back_ends_at_once(tmp_path: Path, holder: Holder) -> None:
     letting_go = DriverRelease(tmp_path, [holder.worker])
-    release_request.ask(tmp_path, 60.0, NOW)
+    live.ask_release(tmp_path, 60.0, NOW)
     letting_go.update(NOW)
-    release_request.end(tmp_path)
+    live.end_release(tmp_path)
     assert letting_go.update(NOW + 1)
     assert holder.asked == [60.0, 0.0]
 
@@ -94,20 +94,20 @@ def test_a_request_that_is_taken_back_ends_at_once(tmp_path: Path, holder: Holde
 def test_a_new_daemon_honours_what_is_left_and_clears_what_is_over(
     tmp_path: Path, holder: Holder
 ) -> None:
-    release_request.ask(tmp_path, 60.0, NOW)
+    live.ask_release(tmp_path, 60.0, NOW)
     assert DriverRelease(tmp_path, [holder.worker]).update(NOW + 40)
     assert holder.asked == [20.0]
     DriverRelease(tmp_path, [holder.worker]).update(NOW + 61)
-    assert release_request.stamp(tmp_path) is None
+    assert live.release_stamp(tmp_path) is None
 
 
 def test_garbage_is_told_once_and_ends_no_release(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, holder: Holder
 ) -> None:
     letting_go = DriverRelease(tmp_path, [holder.worker])
-    release_request.ask(tmp_path, 60.0, NOW)
+    live.ask_release(tmp_path, 60.0, NOW)
     letting_go.update(NOW)
-    (tmp_path / release_request.FILE_NAME).write_text("garbage")
+    (tmp_path / live.RELEASE_FILE).write_text("garbage")
     for second in range(5):
         assert not letting_go.update(NOW + second)
     assert len([r for r in caplog.records if "ignored" in r.getMessage()]) == 1
@@ -117,20 +117,20 @@ def test_garbage_is_told_once_and_ends_no_release(
 def test_a_clock_that_is_set_back_makes_no_request_longer(tmp_path: Path, holder: Holder) -> None:
     mono_s = [7.0]
     letting_go = DriverRelease(tmp_path, [holder.worker], lambda: mono_s[0])
-    release_request.ask(tmp_path, 60.0, NOW)
+    live.ask_release(tmp_path, 60.0, NOW)
     assert letting_go.update(NOW)
     mono_s[0] += 59
     assert not letting_go.update(NOW - 3600 + 59)
     mono_s[0] += 1
     assert letting_go.update(NOW - 3600 + 60)
     assert holder.asked == [60.0, 0.0]
-    assert release_request.stamp(tmp_path) is None
+    assert live.release_stamp(tmp_path) is None
 
 
 def test_a_new_daemon_after_a_step_back_honours_no_more_than_was_asked(
     tmp_path: Path, holder: Holder
 ) -> None:
-    release_request.ask(tmp_path, 60.0, NOW)
+    live.ask_release(tmp_path, 60.0, NOW)
     assert DriverRelease(tmp_path, [holder.worker]).update(NOW - 3600)
     assert holder.asked == [60.0]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.store import write_problems
+from gpuwatchd.store import database
 from tests.conftest import ROOT, ran
 from tests.making import alert
 from tests.store.world import CARDS, KNOWN, T0, Time, delivery, opened, rows, sample
@@ -152,7 +152,7 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
 def test_a_reader_that_stays_is_told_when_the_log_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_problems, "_WAL_GUARD_BYTES", 200_000)
+    monkeypatch.setattr(database, "_WAL_GUARD_BYTES", 200_000)
     history = opened(tmp_path)
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as reader:
         reader.execute("BEGIN")

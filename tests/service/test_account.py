@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.service import account
-from gpuwatchd.service.runner import Done
 from gpuwatchd.service.systemctl import Systemctl
 from gpuwatchd.service.systemd import Systemd
-from gpuwatchd.service.unit_files import SYSTEM_VARIABLES, UNIT, for_package, render
+from gpuwatchd.service.unit_files import SYSTEM_VARIABLES, UNIT, Done, for_package, render
 from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED, changes, refused
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatchd.service import interruptible_wait
-from gpuwatchd.service.interruptible_wait import Wakeup
+from gpuwatchd.service import own_process
+from gpuwatchd.service.own_process import Wakeup
 
 if TYPE_CHECKING:
     import pytest
@@ -30,18 +30,18 @@ def waited(one: Wakeup, seconds: float) -> float:
 def test_ringing_ends_the_wait_once(tmp_path: Path) -> None:
     one = Wakeup()
     one.hang_up(tmp_path)
-    assert interruptible_wait.ring(tmp_path)
+    assert own_process.ring(tmp_path)
     assert waited(one, 10.0) < 1.0
     assert waited(one, 0.1) >= 0.09
     one.take_down()
 
 
 def test_nobody_rings_where_nobody_listens(tmp_path: Path) -> None:
-    assert not interruptible_wait.ring(tmp_path)
+    assert not own_process.ring(tmp_path)
     one = Wakeup()
     one.hang_up(tmp_path)
     one.take_down()
-    assert not interruptible_wait.ring(tmp_path)
+    assert not own_process.ring(tmp_path)
     (tmp_path / "gone").mkdir()
     one.hang_up(tmp_path / "gone" / "nowhere")
     assert waited(one, 0.05) >= 0.04
@@ -50,22 +50,22 @@ def test_nobody_rings_where_nobody_listens(tmp_path: Path) -> None:
 def test_a_full_pipe_has_rung(tmp_path: Path) -> None:
     one = Wakeup()
     one.hang_up(tmp_path)
-    handle = os.open(tmp_path / interruptible_wait.FILE_NAME, os.O_WRONLY | os.O_NONBLOCK)
+    handle = os.open(tmp_path / own_process.BELL_FILE, os.O_WRONLY | os.O_NONBLOCK)
     try:
         while True:
             os.write(handle, b"x" * 4096)
     except BlockingIOError:
         pass
-    assert interruptible_wait.ring(tmp_path)
+    assert own_process.ring(tmp_path)
     assert waited(one, 10.0) < 1.0
     os.close(handle)
     one.take_down()
 
 
 def test_what_lies_in_its_place_is_replaced_and_only_ours_may_ring(tmp_path: Path) -> None:
-    path = tmp_path / interruptible_wait.FILE_NAME
+    path = tmp_path / own_process.BELL_FILE
     path.write_text("a file")
-    assert not interruptible_wait.ring(tmp_path)
+    assert not own_process.ring(tmp_path)
     assert path.read_text() == "a file"
     one = Wakeup()
     one.hang_up(tmp_path)
@@ -76,7 +76,7 @@ def test_what_lies_in_its_place_is_replaced_and_only_ours_may_ring(tmp_path: Pat
     for _ in range(5):
         one.hang_up(tmp_path)
     assert descriptors() == before
-    assert interruptible_wait.ring(tmp_path)
+    assert own_process.ring(tmp_path)
     one.take_down()
 
 
@@ -87,7 +87,7 @@ def test_a_pipe_with_a_large_number_rings_too(tmp_path: Path) -> None:
     others = [os.dup(0) for _ in range(1100)]  # as many processes that are watched
     try:
         one.hang_up(tmp_path)
-        assert interruptible_wait.ring(tmp_path)
+        assert own_process.ring(tmp_path)
         assert waited(one, 10.0) < 1.0
     finally:
         for handle in others:
@@ -111,5 +111,5 @@ def test_a_pipe_that_cannot_be_hung_up_leaves_nothing_open(
     monkeypatch.setattr(os, "open", open_)
     one.hang_up(tmp_path)
     monkeypatch.undo()
-    assert not interruptible_wait.ring(tmp_path)
+    assert not own_process.ring(tmp_path)
     assert descriptors() == before

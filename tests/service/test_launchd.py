@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.service.launchd import HOMEBREW_LABEL, LABEL, Launchd
-from gpuwatchd.store.private_directories import hold_lock
+from gpuwatchd.store.private_files import hold_lock
 from tests.service.conftest import refused
 
 if TYPE_CHECKING:

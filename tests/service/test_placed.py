@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.service.runner import daemon_argv
 from gpuwatchd.service.systemd import Systemd
-from gpuwatchd.service.unit_files import UNIT, for_package
+from gpuwatchd.service.unit_files import UNIT, daemon_argv, for_package
 from tests.service.conftest import NOT_FOUND, Tools, changes, refused, unit_file
 
 if TYPE_CHECKING:

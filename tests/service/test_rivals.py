@@ -10,7 +10,7 @@ import pytest
 from gpuwatchd.service.other_instances import lock_holder
 from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit_files import UNIT
-from gpuwatchd.store.private_directories import hold_lock
+from gpuwatchd.store.private_files import hold_lock
 from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED, USER, Tools, refused, unit_file
 
 

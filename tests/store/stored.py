@@ -25,7 +25,7 @@ STRUCTS = {
     # Files of the runtime directory and of the state directory.
     "boot": "gpuwatchd.collect.host.processes:_Anchor",
     "pop-ups": "gpuwatchd.notify.channels.desktop.connection:_Kept",
-    "release": "gpuwatchd.store.release_request:Request",
+    "release": "gpuwatchd.store.live:ReleaseRequest",
     "state": "gpuwatchd.store.live:LiveState",
     "state-head": "gpuwatchd.view.queries.state_location:_Head",
     # Bodies of requests to the API.

@@ -12,8 +12,8 @@ import pytest
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Decision
 from gpuwatchd.store import database, tables
-from gpuwatchd.store.alert_buffer import AlertBuffer
 from gpuwatchd.store.reader import Reader
+from gpuwatchd.store.write_buffers import AlertBuffer
 from gpuwatchd.store.writer import Notice
 from tests.making import alert
 from tests.store.world import T0, Time, delivery, opened, rows

@@ -15,7 +15,7 @@ from gpuwatchd.cli import main
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import StoreDamaged, StoreError
 from gpuwatchd.daemon import main as daemon
-from gpuwatchd.store import integrity, schema, tables
+from gpuwatchd.store import schema, tables
 from gpuwatchd.store.reader import Reader
 from tests.store import damage
 from tests.store.world import CARDS, KNOWN, T0, Time, opened, rows, sample
@@ -420,6 +420,6 @@ def test_the_check_at_the_start_does_not_grow_with_the_file(tmp_path: Path, whol
                 return 0
 
             base.set_progress_handler(step, 10)
-            assert integrity.missing(base, schema.VERSION) is None
+            assert schema.missing(base, schema.VERSION) is None
             steps.append(count[0])
     assert steps[0] == steps[1] > 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.store import database, integrity, schema
+from gpuwatchd.store import database, schema
 from tests.conftest import ROOT, ran
 from tests.making import alert
 from tests.store import released
@@ -113,7 +113,7 @@ def test_a_message_about_several_alerts_is_no_damage(tmp_path: Path, history: Hi
     history.close()
     with closing(sqlite3.connect(tmp_path / "history.db")) as connection:
         assert connection.execute("SELECT count(*) FROM told").fetchone() == (2,)
-        assert integrity.damage(connection) is None
+        assert schema.damage(connection) is None
 
 
 def test_a_copy_that_fails_holds_up_no_upgrade_and_loses_nothing(
@@ -155,8 +155,8 @@ def test_the_tables_of_no_version_are_those_of_the_next(version: int) -> None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
         for step in schema.STEPS[:version]:
             model.executescript(step)
-        assert integrity.missing(model, version) is None
-        assert integrity.missing(model, version + 1) is not None
+        assert schema.missing(model, version) is None
+        assert schema.missing(model, version + 1) is not None
 
 
 def test_an_older_file_is_copied_and_upgraded(

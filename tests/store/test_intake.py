@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, ProcessUse, Sample
 from gpuwatchd.store import database
-from gpuwatchd.store.sample_buffer import SampleBuffer
+from gpuwatchd.store.write_buffers import SampleBuffer
 from tests.store.world import CARDS, KNOWN, T0, sample
 
 

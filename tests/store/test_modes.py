@@ -10,8 +10,8 @@ import pytest
 
 from gpuwatchd.core.config import Config, DaemonSection
 from gpuwatchd.service.own_process import takes_restart
-from gpuwatchd.store import file_modes, live, release_request
-from gpuwatchd.store.private_directories import hold_lock, private_directory
+from gpuwatchd.store import live, private_files
+from gpuwatchd.store.private_files import hold_lock, private_directory
 from tests.cli.world import state
 from tests.store.world import CARDS, KNOWN, T0, opened, sample
 from tests.test_daemon import SIMULATED, once
@@ -43,7 +43,7 @@ def mode_of(path: Path) -> int:
 def fill(directory: Path) -> None:
     """Leave every file there that a daemon leaves, side files of the history included."""
     live.write(directory, state())
-    release_request.ask(directory, 60.0, 1000.0)
+    live.ask_release(directory, 60.0, 1000.0)
     os.close(hold_lock(directory))
     for name in ("popups.json", "smtp-password"):
         os.close(os.open(directory / name, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -55,7 +55,7 @@ def fill(directory: Path) -> None:
         kept = directory / name.replace("history.db", "history.db.bak-v1")
         os.close(os.open(kept, os.O_CREAT | os.O_WRONLY, 0o600))
         assert (directory / name).exists()
-    file_modes.settle(directory)
+    private_files.settle(directory)
 
 
 READ = {"state.json", "release.json", "history.db", "history.db-wal", "history.db-shm",
@@ -98,7 +98,7 @@ def test_switching_over_opens_what_was_there(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_open_to_everybody_is_closed_always(
-    tmp_path: Path, found: int, readers: file_modes.Readers | None, wanted: int
+    tmp_path: Path, found: int, readers: private_files.Readers | None, wanted: int
 ) -> None:
     directory = tmp_path / "found"
     directory.mkdir()
@@ -125,7 +125,7 @@ def test_a_link_in_the_directory_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_file_in_no_directory_is_private(tmp_path: Path) -> None:
-    assert file_modes.file_mode(tmp_path / "absent") == 0o600
+    assert private_files.file_mode(tmp_path / "absent") == 0o600
 
 
 def test_a_change_of_readers_takes_a_restart() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.store.private_directories import LOCK_NAME, hold_lock, still_locked
+from gpuwatchd.store.private_files import LOCK_NAME, hold_lock, still_locked
 
 if TYPE_CHECKING:
     from pathlib import Path

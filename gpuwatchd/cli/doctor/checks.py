@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.config import Config, Loaded
-    from gpuwatchd.service.runner import Runner
+    from gpuwatchd.service.unit_files import Runner
     from gpuwatchd.store.live import LiveState
 
 DEADLINE_S = 8.0

@@ -16,7 +16,7 @@ from gpuwatchd.cli.doctor.checks import Check, failed, named, ok, warning
 from gpuwatchd.core import directories as places
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError, StoreDamaged
-from gpuwatchd.store import file_modes
+from gpuwatchd.store import private_files
 from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def check(around: CheckContext) -> Iterator[Check]:
         yield from named([_disk_space(around.settings, place.state_dir)], "disk")
 
 
-def _of_user(directory: Path, readers: file_modes.Readers, variable: str) -> Iterator[Check]:
+def _of_user(directory: Path, readers: private_files.Readers, variable: str) -> Iterator[Check]:
     found = _directory(directory, readers, variable)
     kind = file_system(directory)
     if found.level == "ok" and kind in NETWORK_FILE_SYSTEMS:
@@ -89,7 +89,9 @@ def _existing(directory: Path) -> Path:
     return directory
 
 
-def _directory(directory: Path, readers: file_modes.Readers = "user", variable: str = "") -> Check:
+def _directory(
+    directory: Path, readers: private_files.Readers = "user", variable: str = ""
+) -> Check:
     existing = _existing(directory)
     quoted = shlex.quote(str(existing))
     if not existing.is_dir():
@@ -109,7 +111,7 @@ def _directory(directory: Path, readers: file_modes.Readers = "user", variable: 
     if about.st_uid != os.geteuid():
         words = f"{directory} belongs to somebody else"
         return warning("directory-foreign", words, _opened(directory, existing, variable))
-    if readers == "group" and file_modes.is_shared(about.st_mode):
+    if readers == "group" and private_files.is_shared(about.st_mode):
         return ok(f"{directory}, read by its group")
     if stat.S_IMODE(about.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
         return warning("directory-open", f"others can read {directory}", f"chmod 700 {quoted}")
@@ -231,7 +233,7 @@ def _mount(directory: Path) -> tuple[str, str | None]:
 
 def history(_: CheckContext) -> Iterator[Check]:
     """Yield whether the history can be read, all of it."""
-    from gpuwatchd.store import checked_connection, integrity  # noqa: PLC0415
+    from gpuwatchd.store import checked_connection, schema  # noqa: PLC0415
     from gpuwatchd.view.queries import history_query  # noqa: PLC0415
 
     directory = state_location.state_dir()
@@ -242,7 +244,7 @@ def history(_: CheckContext) -> Iterator[Check]:
             return
         with history_query.reader() as reader:
             count = len(reader.devices())
-            if (why := reader.ask(lambda it: integrity.damage_within(it, _READ_S))) is not None:
+            if (why := reader.ask(lambda it: schema.damage_within(it, _READ_S))) is not None:
                 raise checked_connection.damaged(file, why)
     except StoreDamaged as error:
         one = failed("history-damaged", error.message, error.hint)

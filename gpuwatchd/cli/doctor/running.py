@@ -15,8 +15,7 @@ from gpuwatchd.cli.doctor.checks import Check, named, ok, warning
 from gpuwatchd.collect.host.procfs import read_bytes
 from gpuwatchd.core import config, directories, registry, text, units
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.service.runner import CommandRunner
-from gpuwatchd.service.unit_files import with_runtime_dir
+from gpuwatchd.service.unit_files import CommandRunner, with_runtime_dir
 from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:

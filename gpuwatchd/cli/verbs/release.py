@@ -14,10 +14,9 @@ from gpuwatchd import __version__
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.service import interruptible_wait
+from gpuwatchd.service import own_process
 from gpuwatchd.store import live
-from gpuwatchd.store import release_request as requests
-from gpuwatchd.store.private_directories import private_directory
+from gpuwatchd.store.private_files import private_directory
 from gpuwatchd.view import blocks
 from gpuwatchd.view.answers.base import ProcessId, fill
 from gpuwatchd.view.answers.program import DriverRelease, ReleaseData
@@ -70,11 +69,11 @@ def _command(
     running = state is not None and current_state.alive(state)
     if end:
         return _end(flags, directory, running=running)
-    if not requests.SHORTEST_S <= duration <= requests.LONGEST_S:
+    if not live.SHORTEST_RELEASE_S <= duration <= live.LONGEST_RELEASE_S:
         raise click.BadParameter("must be between 10s and 24h", param_hint="--for")
     now_s = time.time()
-    request = requests.ask(directory, duration, now_s)
-    heard = interruptible_wait.ring(directory)
+    request = live.ask_release(directory, duration, now_s)
+    heard = own_process.ring(directory)
     until = units.clock(request.until_at_s, now_s=now_s, seconds=True)
     data = ReleaseData(
         until_at=units.instant(request.until_at_s), daemon=None, released=True, open_files=None
@@ -94,8 +93,8 @@ def _command(
 
 
 def _end(flags: Globals, directory: Path, *, running: bool) -> int:
-    was = requests.end(directory)
-    interruptible_wait.ring(directory)
+    was = live.end_release(directory)
+    own_process.ring(directory)
     if not was:
         words = "no release was requested"
     elif running:

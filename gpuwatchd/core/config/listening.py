@@ -19,13 +19,7 @@ _FORMS: Final = '"127.0.0.1:9753", "[::1]:9753", "localhost:9753", "unix" or "un
 
 
 class NoAddress(ValueError):
-    """A text is no address to listen at, or one that needs leave.
-
-    Attributes
-    ----------
-    hint
-        What to write.
-    """
+    """A text is no address to listen at, or one that needs leave; ``hint`` is what to write."""
 
     def __init__(self, why: str, hint: str) -> None:
         super().__init__(why)
@@ -47,15 +41,10 @@ class Address(NamedTuple):
 
 
 def parse(words: str, *, remote: bool) -> Address:
-    """Return the address that a text means.
+    """Return the address that a text means; ``remote``: it may be elsewhere than on loopback.
 
-    Parameters
-    ----------
-    words
-        "127.0.0.1:9753", "[::1]:9753", "localhost:9753" (by IPv4 and IPv6), ":9753" or "9753"
-        (127.0.0.1), "unix" or "unix:PATH".
-    remote
-        Whether it may be elsewhere than on loopback.
+    "127.0.0.1:9753", "[::1]:9753", "localhost:9753" (by IPv4 and IPv6), ":9753" or "9753"
+    (127.0.0.1), "unix" or "unix:PATH".
 
     Raises
     ------

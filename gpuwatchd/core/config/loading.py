@@ -301,12 +301,8 @@ def load(
 ) -> Loaded:
     """Read the layers and return the configuration that results.
 
-    Parameters
-    ----------
-    file
-        Replaces the system's and the user's file; it must exist.
-    overrides
-        Flags, as a nested table with kebab-case keys.
+    A ``file`` takes the place of the system's and the user's and must exist; ``overrides`` are
+    flags, as a nested table with kebab-case keys.
 
     Raises
     ------

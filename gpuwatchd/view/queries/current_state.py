@@ -184,10 +184,10 @@ def now_s() -> float:
 
 def released_until_s() -> float | None:
     """Return until when (epoch seconds) the GPUs are to be let go; None when they are not."""
-    from gpuwatchd.store import release_request  # noqa: PLC0415 - rare
+    from gpuwatchd.store import live  # noqa: PLC0415 - rare
 
     with contextlib.suppress(GpuwatchdError):  # the daemon says what is wrong with it
-        request = release_request.read(state_location.runtime_dir(), time.time())
+        request = live.read_release(state_location.runtime_dir(), time.time())
         return None if request is None else request.until_at_s
     return None
 

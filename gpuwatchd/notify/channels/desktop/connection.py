@@ -385,10 +385,8 @@ class _Kept(Value, frozen=True, kw_only=True):
 class Shown:
     """The pop-ups of one server that are, or were, on the screen.
 
-    Parameters
-    ----------
-    path
-        File in which they outlive us; None, or a directory that is not there, keeps nothing.
+    They outlive us in the file ``path``; without it, or where there is no such directory, they do
+    not.
     """
 
     def __init__(self, path: Path | None) -> None:

@@ -476,13 +476,7 @@ _KINDS: Final[tuple[tuple[type[Exception], Fault], ...]] = (
 
 
 class Reach(EmailNotifier):
-    """The mail channel, asked up to the login and no further.
-
-    Attributes
-    ----------
-    fault
-        What was wrong, once :meth:`reach` has failed.
-    """
+    """The mail channel, asked up to the login and no further; ``fault`` is what was wrong."""
 
     fault: Fault = "mail-unreachable"
 

@@ -29,14 +29,10 @@ def compose(
 ) -> EmailMessage:
     """Return the mail: text and HTML, the same Message-ID for the same message.
 
-    A repeat or the recovery refers to the first message of its incident, so that mail programs
-    show them as one conversation. Everything in it has seven bits and short lines, as every
-    server takes it; only an address of other letters asks for more.
-
-    Parameters
-    ----------
-    picture
-        Its chart as PNG; without one it is shown as a line of text.
+    A repeat or the recovery refers to the first message of its incident, so that mail programs show
+    them as one conversation. Everything in it has seven bits and short lines, as every server takes
+    it; only an address of other letters asks for more. A chart without a ``picture`` (PNG) is shown
+    as a line of text.
 
     Raises
     ------
@@ -124,13 +120,7 @@ _SHEET = (
 
 
 def as_html(message: Message, *, picture: str = "") -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    picture
-        Content id of its chart, which is a part of the same mail; "" draws a line of text.
-    """
+    """Return the page; its chart is ``picture``, a content id of its mail, or a line of text."""
     well = plain_text.word(message) == "recovered"
     kind = "resolved" if well else message.severity
     colour = _LOOKS[kind].light
