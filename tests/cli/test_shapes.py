@@ -20,8 +20,6 @@ from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.view.answers import (
     alerts,
     base,
-    by_verb,
-    charts,
     costs,
     current,
     explanation,
@@ -30,6 +28,7 @@ from gpuwatchd.view.answers import (
     report,
 )
 from gpuwatchd.view.answers import program as own
+from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.schema import schema
 from tests import making
 from tests.act.children import booted_at_s, job, key_of
@@ -50,7 +49,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("explain 4711", explanation.Explain),
     ("explain GPU-2", explanation.Explain),
     ("zombies", idle_memory.IdleMemory),
-    ("plot", charts.Plot),
+    ("plot", history.Plot),
     ("history", history.History),
     ("history --events", history.History),
     ("history --since 2h --pid 4711", history.HistoryOfProcesses),

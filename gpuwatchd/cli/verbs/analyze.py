@@ -13,7 +13,7 @@ import click
 from gpuwatchd.cli import exits, options, output, parallel
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import BAD_INPUT, FINDINGS, GpuwatchdError, LogFormatError
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.history import Analyze, log_read
 from gpuwatchd.view.text import log_text
 
@@ -135,10 +135,10 @@ def _save(page: Path, answers: list[Analyzed], *, show_all: bool) -> None:
     """Write what was found as one page; where no log could be read there is none to write."""
     if all(log.error is not None for log, _, _ in answers):
         return
-    from gpuwatchd.view.report import file_output, html, log_report  # noqa: PLC0415 - rare
+    from gpuwatchd.view.report import html, log_report  # noqa: PLC0415 - rare
 
     logs = [log_report.Log(*answer) for answer in answers]
-    file_output.write(page, html.render(log_report.document(logs, everything=show_all)))
+    html.write(page, html.render(log_report.document(logs, everything=show_all)))
 
 
 def _zone(name: str) -> str:
@@ -269,16 +269,16 @@ def _size(file: str) -> int:
 def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> Answer:
     data = tuple(log_read(*result) for result in results)
     if any(log.error is None for log, _ in results):
-        return envelope.answer_of(Analyze, data, source="files")
+        return base.answer_of(Analyze, data, source="files")
     first = results[0][0]
-    error = envelope.fault(
+    error = base.fault(
         "LogFormatError",
         f"{first.path}: {first.error}",
         hint=first.hint,
         exit_code=BAD_INPUT,
         page=LogFormatError.default_page,
     )
-    return envelope.answer_of(Analyze, data, source="files", error=error)
+    return base.answer_of(Analyze, data, source="files", error=error)
 
 
 def _exit_code(

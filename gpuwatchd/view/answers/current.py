@@ -24,10 +24,10 @@ from gpuwatchd.view.answers.base import (
     Shape,
     Share,
     Verdict,
+    answer_of,
     fill,
     sources,
 )
-from gpuwatchd.view.answers.envelope import answer_of
 from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:

@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import text, units
-from gpuwatchd.view.answers.base import (
-    Count,
-    HoldingShape,
-    Info,
-    Instant,
-    Shape,
-    fill,
-    of_verb,
-)
+from gpuwatchd.view.answers.base import Count, HoldingShape, Info, Instant, Shape, fill, of_verb
 from gpuwatchd.view.queries import current_state
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from gpuwatchd.view.answers.base import (
     Verdict,
     of_verb,
 )
-from gpuwatchd.view.answers.charts import PictureShape
 from gpuwatchd.view.answers.costs import Paid, PriceUsed, Sums
 from gpuwatchd.view.answers.current import Silent
+from gpuwatchd.view.answers.history import PictureShape
 
 
 class Summary(Shape):

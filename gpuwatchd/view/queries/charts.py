@@ -12,7 +12,7 @@ from gpuwatchd.core.model import Subject, is_leak, limit_of
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store.tables import SAVED, same_process
 from gpuwatchd.view.queries import current_state, recorded_chart, state_location
-from gpuwatchd.view.text import badges, device_facts, verdict_text
+from gpuwatchd.view.text import badges, subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +115,7 @@ def of_process(
         live=None if used is None else (view.taken_at_s, used),
         now_s=max(view.taken_at_s, asked.end_s),
     )
-    others = device_facts.others_hold(item, about.limit_bytes)
+    others = subject_facts.others_hold(item, about.limit_bytes)
     note = f"full at {units.size(about.limit_bytes)}: {others}" if others else ""
     about = about._replace(
         marks=tuple(live_marks(view, about.id, ())), notes=(note,) if note else ()
@@ -417,7 +417,7 @@ def _life_mark(at_s: float, kind: Literal["began", "ended"], info: ProcessInfo) 
 def _happened(history: Reader, device: Device, begin_s: float) -> list[Mark]:
     """Return what is recorded of time, and of what happened to a device or its card."""
     marks = [
-        Mark(at_s=segment.at_s, kind="restart", text=device_facts.segment_words(segment))
+        Mark(at_s=segment.at_s, kind="restart", text=subject_facts.segment_words(segment))
         for segment in history.segments(begin_s)
     ]
     return marks + [
@@ -428,7 +428,7 @@ def _happened(history: Reader, device: Device, begin_s: float) -> list[Mark]:
 
 
 def _event(at_s: float, kind: str, value: str) -> Mark:
-    shown = f"{device_facts.sort_of(text.clean(kind), text.clean(value))} {text.clean(value)}"
+    shown = f"{subject_facts.sort_of(text.clean(kind), text.clean(value))} {text.clean(value)}"
     return Mark(at_s=round(at_s, 3), kind="event", text=shown.strip())
 
 

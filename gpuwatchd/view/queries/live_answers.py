@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gpuwatchd.core.errors import FINDINGS, OK
 from gpuwatchd.view.answers import alerts as structs
+from gpuwatchd.view.answers.base import Answered, answer_of
 from gpuwatchd.view.answers.current import Predict, Status, observed
-from gpuwatchd.view.answers.envelope import Answered, answer_of
 from gpuwatchd.view.queries import (
-    alert_order,
+    alert_changes,
     alert_query,
     current_state,
-    label_changes,
-    silence_changes,
     state_location,
     subjects,
     user_filter,
@@ -105,7 +103,7 @@ def alerts(
     counted = cost_entries.up_to_now(query, chosen)
     data = tuple(structs.alert(alert, found) for alert in counted)
     answer = answer_of(structs.Alerts, data, source=found.source, warnings=found.warnings)
-    return Answered(answer, FINDINGS if alert_order.shown(chosen) else OK)
+    return Answered(answer, FINDINGS if current_state.shown(chosen) else OK)
 
 
 def chosen_alerts(
@@ -144,12 +142,12 @@ def alert(query: Query, key: str) -> Answered:
 def snoozes(_: Query, *, every: bool = False) -> Answered:
     """Return what is snoozed, the newest first; ``every``: also what is over or was cleared."""
     now_s = time.time()
-    silences, known = silence_changes.standing(now_s, every=every)
+    silences, known = alert_changes.standing(now_s, every=every)
     data = tuple(
         structs.silence_entry(
             silence,
-            silence_changes.state_of(silence, now_s, known),
-            silence_changes.fitting(silence, known),
+            alert_changes.state_of(silence, now_s, known),
+            alert_changes.fitting(silence, known),
         )
         for silence in silences
     )
@@ -183,7 +181,7 @@ def snooze(
     BadRequest
         When that cannot be: one sentence.
     """
-    snoozed = silence_changes.snooze(
+    snoozed = alert_changes.snooze(
         query.gpu, rule, for_, named=alert, why=why, even_critical=even_critical
     )
     entry = structs.silence_entry(
@@ -194,14 +192,14 @@ def snooze(
 
 def unsnooze(_: Query, target: str | None) -> Answered:
     """Take back the silences that a number or an alert names, or with None all of them."""
-    silences = silence_changes.clear(target).silences
+    silences = alert_changes.clear(target).silences
     data = tuple(structs.silence_entry(silence, "cleared") for silence in silences)
     return _recorded(structs.Snooze, data)
 
 
 def labels(_: Query, *, every: bool = False) -> Answered:
     """Return the labels of alerts, newest first; ``every``: also those that were taken back."""
-    data = tuple(map(structs.label_entry, label_changes.labels(every=every)))
+    data = tuple(map(structs.label_entry, alert_changes.labels(every=every)))
     return _recorded(structs.Feedback, data, state_location.service_warnings())
 
 
@@ -209,7 +207,7 @@ def label(
     _: Query, alert: str, word: Literal["normal", "leak"], why: str | None = None
 ) -> Answered:
     """Mark an alert as normal or as a leak."""
-    labelled = label_changes.label(alert, word, why)
+    labelled = alert_changes.label(alert, word, why)
     entry = structs.label_entry(
         labelled.label, program_known=labelled.learned, daemon_running=labelled.running
     )
@@ -218,7 +216,7 @@ def label(
 
 def unlabel(_: Query, target: str) -> Answered:
     """Take the label of an alert back."""
-    return _recorded(structs.Feedback, (structs.label_entry(label_changes.unlabel(target)),))
+    return _recorded(structs.Feedback, (structs.label_entry(alert_changes.unlabel(target)),))
 
 
 def _recorded(kind: type[Answer], data: Any, warnings: Sequence[tuple[str, str]] = ()) -> Answered:

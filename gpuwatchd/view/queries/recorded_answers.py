@@ -11,11 +11,10 @@ from gpuwatchd.analysis import cost as analysis_cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import curves
-from gpuwatchd.view.answers import charts as shapes
 from gpuwatchd.view.answers import costs
 from gpuwatchd.view.answers import history as rows
-from gpuwatchd.view.answers.base import DeviceId, fill
-from gpuwatchd.view.answers.envelope import Answered, answer_of
+from gpuwatchd.view.answers import history as shapes
+from gpuwatchd.view.answers.base import Answered, DeviceId, answer_of, fill
 from gpuwatchd.view.queries import (
     charts,
     cost_entries,
@@ -25,7 +24,7 @@ from gpuwatchd.view.queries import (
     user_filter,
 )
 from gpuwatchd.view.queries.charts import Asked, action_words
-from gpuwatchd.view.text import device_facts
+from gpuwatchd.view.text import subject_facts
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -206,7 +205,7 @@ class History:
         return Answered(answer_of(kind, data, source="database", warnings=warnings))
 
     def _devices(self, reader: Reader) -> list[Device]:
-        devices = device_facts.in_order(reader.devices())
+        devices = subject_facts.in_order(reader.devices())
         return [device for device in devices if self._query.wants(device)]
 
     def _rows(
@@ -236,7 +235,7 @@ class History:
             if event.device_uid in here
         ]
         happened += [
-            rows.event(segment.at_s, segment.reason, device_facts.segment_words(segment))
+            rows.event(segment.at_s, segment.reason, subject_facts.segment_words(segment))
             for segment in reader.segments(since_s)
         ]
         if self._events:

@@ -8,7 +8,8 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.view.queries.alert_query import OPEN
-from gpuwatchd.view.report import incident, usage
+from gpuwatchd.view.report import incident
+from gpuwatchd.view.report import period as usage
 from gpuwatchd.view.report.incident import Stake, ranked
 from gpuwatchd.view.text import cost_text
 from gpuwatchd.view.text import verdict_text as words

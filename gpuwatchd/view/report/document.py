@@ -1,4 +1,4 @@
-"""What a report consists of, before it is a page or text: sections of blocks, all in words."""
+"""What a report consists of, before it is a page: sections of blocks, all in words; as text."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import document
 from gpuwatchd.view.text import verdict_text
 from gpuwatchd.view.text.alert_details import AlertRecord
-from gpuwatchd.view.text.process_facts import where
+from gpuwatchd.view.text.subject_facts import where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

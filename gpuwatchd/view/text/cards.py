@@ -10,7 +10,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
 from gpuwatchd.view.blocks import width_of
-from gpuwatchd.view.text import device_facts, process_facts, verdict_text
+from gpuwatchd.view.text import subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def bar(used: float | None, total: float | None, cells: int, *, ascii_only: bool
     return "█" * full + "░" * (cells - full)
 
 
-def show(
+def card(
     out: Page, view: View, item: LiveDevice, *, whole: bool, verbose: bool, wide: bool = False
 ) -> None:
     """Write what is known of one device; ``wide`` leaves nothing out."""
@@ -62,7 +62,7 @@ def show(
     if text:
         first.append(text)
     first.append(f"{amount(used)}/{units.size(total)}{share_of(used, total)}")
-    note = device_facts.memory_note(item.device)
+    note = subject_facts.memory_note(item.device)
     if note:
         first.append((note, "dim"))
     marks = _spark(item, total, room=_columns_left(out, first), ascii_only=out.ascii)
@@ -71,10 +71,10 @@ def show(
     if verbose and reading is not None:
         first += extras(item)
     out.flow(first, first=f"{item.device.label:<5}  ", rest=_INDENT)
-    state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
+    state = subject_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     if state:
         out.flow(state, first=_INDENT, rest=_INDENT)
-    broken = device_facts.broken(item, now_s=view.taken_at_s) if not wide else []
+    broken = subject_facts.broken(item, now_s=view.taken_at_s) if not wide else []
     if broken and _readable(item):
         out.flow(broken, first=_INDENT, rest=_INDENT)
     _verdict(out, view, item, whole=whole)
@@ -99,7 +99,7 @@ def rest(out: Page, view: View, item: LiveDevice, *, indent: str) -> None:
 def _verdict(out: Page, view: View, item: LiveDevice, *, whole: bool) -> None:
     if not view.trend or not whole:
         return
-    instead = device_facts.judged_instead(item, view.devices)
+    instead = subject_facts.judged_instead(item, view.devices)
     if item.finding is None and instead:
         out.flow([(instead, "dim")], first=_INDENT)
     elif _readable(item) or (item.finding is not None and item.finding.tier != "none"):
@@ -119,15 +119,15 @@ def _hardware(out: Page, view: View, item: LiveDevice) -> None:
     if reading is not None:
         facts += hardware_state(reading)
     out.flow([(fact, "dim") for fact in facts], first=_INDENT, rest=_INDENT)
-    means = device_facts.memory_means(device)
+    means = subject_facts.memory_means(device)
     if means:
         out.flow(blocks.sentence(means, "dim"), first=_INDENT, rest=_INDENT, gap=" ")
     if item.ledger is not None and item.ledger.state != "none":
-        account = device_facts.balance(item.ledger)
+        account = subject_facts.balance(item.ledger)
         out.flow(blocks.sentence(account, "dim"), first=_INDENT, rest=_INDENT, gap=" ")
     for event in item.events[-_EVENTS:]:
         out.flow(
-            device_facts.happened(event, now_s=view.taken_at_s),
+            subject_facts.happened(event, now_s=view.taken_at_s),
             first=_INDENT,
             rest=_INDENT + "  ",
             whole=True,
@@ -255,7 +255,7 @@ def _processes(
 ) -> None:
     rows = item.processes or ()
     inner = _INDENT + "  "
-    unknown = device_facts.processes(item)
+    unknown = subject_facts.processes(item)
     if unknown:
         out.flow(blocks.sentence(unknown, "yellow"), first=_INDENT, rest=inner, gap=" ")
     ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
@@ -266,12 +266,12 @@ def _processes(
         parts = _process(process, in_full=not whole, subject=subject)
         out.flow(parts, first=inner, rest=inner + "  ")
         if wide_at_s is not None:
-            more = process_facts.wide(process, now_s=wide_at_s)
+            more = subject_facts.wide(process, now_s=wide_at_s)
             if more:
                 out.flow(more, first=inner + "  ", rest=inner + "  ", whole=True)
     if len(rows) > len(ordered):
         out.flow([(f"and {len(rows) - len(ordered)} more (-v)", "dim")], first=inner)
-    rest = device_facts.unowned(item) if whole else ""
+    rest = subject_facts.unowned(item) if whole else ""
     if rest:
         out.flow([(rest, "yellow")], first=inner, rest=inner + "  ")
     elif verbose and not (wide_at_s and item.ledger) and item.unattributed_bytes is not None:
@@ -294,7 +294,7 @@ def _is_listed(process: LiveProcess) -> bool:
 def _process(process: LiveProcess, *, in_full: bool, subject: Subject | None) -> list[Part]:
     """Return the line of a process; the verdict on ``subject`` is its device's, just above."""
     parts: list[Part] = [verdict_text.who(process.info), units.size(process.used_bytes)]
-    parts.append((process_facts.runs(process.info), "dim"))
+    parts.append((subject_facts.runs(process.info), "dim"))
     finding = process.finding
     if finding is not None and finding.subject != subject and (in_full or is_leak(finding)):
         parts.append(verdict_text.verdict(finding))
@@ -302,5 +302,5 @@ def _process(process: LiveProcess, *, in_full: bool, subject: Subject | None) ->
             parts += verdict_text.pace(finding)
     if finding is not None and finding.pattern in LEAK_PATTERNS:
         parts.append((verdict_text.baseline_text(_beside(process)), "dim"))
-    parts.append((process_facts.host_growth(process), "yellow"))
+    parts.append((subject_facts.host_growth(process), "yellow"))
     return parts

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.core import units
 from gpuwatchd.core.model import is_leak
-from gpuwatchd.view.text import process_facts
+from gpuwatchd.view.text import subject_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.core.model import ProcessInfo
-    from gpuwatchd.view.text.explanation_curve import ExplanationInput
+    from gpuwatchd.view.text.explanation_parts import ExplanationInput
 
 _URGENT_S = 7200.0
 _PROFILES: dict[str, tuple[str, str]] = {
@@ -104,7 +104,7 @@ def _calm(case: ExplanationInput) -> Iterator[Step]:
         yield Step("see which memory is idle there", "gpuwatchctl zombies")
         calm = ""
     else:
-        calm = "" if process_facts.first(case) else "no action needed; "
+        calm = "" if subject_facts.first(case) else "no action needed; "
     yield Step(
         f"{calm}check the curve yourself",
         f"gpuwatchctl history{flag} --since 6h",

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import units
-from gpuwatchd.view.queries import alert_order, state_location
+from gpuwatchd.view.queries import current_state, state_location
 from gpuwatchd.view.text import cards, delivery_text, verdict_text
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def show(
     _banner(out, view)
     delivery_text.banner(out, view)
     for item in view.devices:
-        cards.show(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
+        cards.card(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
     if wide:
         for server in view.servers:
             out.flow(server_line(server, now_s=view.taken_at_s), rest="  ")
@@ -95,7 +95,7 @@ def alert_line(alert: Alert, view: View) -> list[Part]:
 
 
 def _alerts(out: Page, view: View) -> None:
-    alerts = alert_order.shown(view.alerts)
+    alerts = current_state.shown(view.alerts)
     for alert in alerts:
         out.flow(alert_line(alert, view), rest="  ")
     if alerts:

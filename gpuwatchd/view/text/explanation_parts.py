@@ -1,4 +1,4 @@
-"""Why a verdict is what it is, in sentences with their numbers: the curve's part."""
+"""Why a verdict is what it is, in sentences with their numbers, and what to do, in steps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
-from gpuwatchd.view.queries.remeasure import Evidence, kept, slows
-from gpuwatchd.view.text import device_facts, verdict_text
+from gpuwatchd.view.queries.history_query import Evidence, kept, slows
+from gpuwatchd.view.text import subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.current_state import View
+
 
 NOT_SEEN = {
     "trend": "no steady rise",
@@ -103,7 +104,7 @@ def subject_lines(case: ExplanationInput) -> Iterator[str]:
         none = "no process is known there" if not case.item.processes else "all processes together"
         yield f"the memory of {where} as a whole{now}; {none}"
     finding = case.finding
-    instead = device_facts.judged_instead(case.item, case.view.devices)
+    instead = subject_facts.judged_instead(case.item, case.view.devices)
     if instead and case.subject.process is None:
         yield instead
     if finding is None:
