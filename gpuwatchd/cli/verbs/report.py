@@ -96,12 +96,12 @@ def _form(flags: Globals, form: str | None, file: Path | None, values: dict[str,
 
 
 def _print(flags: Globals, period: Period, form: str) -> None:
-    from gpuwatchd.view.report import compose, plain, report_json  # noqa: PLC0415
+    from gpuwatchd.view.report import compose, document, report_json  # noqa: PLC0415
 
     if form == "json":
         output.emit_json(report_json.answer(period))
     elif form == "text":
-        plain.show(output.Out(flags), compose.document(period))
+        document.show(output.Out(flags), compose.document(period))
     else:
         click.echo(content(flags, period, form), nl=False)
 
@@ -118,10 +118,10 @@ def content(flags: Globals, period: Period, form: str) -> str:
         import msgspec  # noqa: PLC0415
 
         return msgspec.json.encode(report_json.answer(period)).decode() + "\n"
-    from gpuwatchd.view.report import plain  # noqa: PLC0415
+    from gpuwatchd.view.report import document  # noqa: PLC0415
 
     stream = io.StringIO()
-    plain.show(output.Out(flags, stream), compose.document(period))
+    document.show(output.Out(flags, stream), compose.document(period))
     return stream.getvalue()
 
 

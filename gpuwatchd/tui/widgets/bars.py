@@ -9,7 +9,7 @@ from gpuwatchd.core import units
 from gpuwatchd.tui.polling import FAILED
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import current_state, state_location
-from gpuwatchd.view.text import cards, delivery_text, status
+from gpuwatchd.view.text import delivery_text, status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ def spark(
     known = [value for value in shown if value is not None]
     if len(known) < 2:
         return " " * points
-    low, high = cards.spark_scale(known, total)
+    low, high = status.spark_scale(known, total)
     return units.spark(shown, low=low, high=high, ascii_only=ascii_only).rjust(points)
 
 

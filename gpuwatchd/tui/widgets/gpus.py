@@ -8,7 +8,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.tui.widgets import bars
 from gpuwatchd.view.blocks import width_of
-from gpuwatchd.view.text import badges, cards, subject_facts, verdict_text
+from gpuwatchd.view.text import badges, status, subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice
@@ -138,9 +138,9 @@ def _memory(painter: Painter, item: LiveDevice, width: int, badge: Badge) -> Row
     reading, total = item.reading, _total(item)
     used = None if reading is None else reading.used_bytes
     share = used / total if used is not None and total else None
-    text = f"{cards.amount(used)}/{units.size(total)}"
+    text = f"{status.amount(used)}/{units.size(total)}"
     if width_of(text) > width - 2 * (not painter.rich):
-        text = f"{cards.amount(used)}/{cards.amount(total)}"
+        text = f"{status.amount(used)}/{status.amount(total)}"
     if width >= 20 and share is not None:
         text += f" {units.percent(share)}"
     kind = badge.kind if badge.kind != "unknown" else "curve"
@@ -177,7 +177,7 @@ def _rate(item: LiveDevice) -> str:
 
 def _suspect(item: LiveDevice) -> str:
     finding = item.finding
-    by = cards.suspect(item, finding) if finding is not None and is_leak(finding) else ""
+    by = status.suspect(item, finding) if finding is not None and is_leak(finding) else ""
     return f"by {by}" if by else ""
 
 

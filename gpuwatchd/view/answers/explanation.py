@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.view.queries.history_query import Evidence
-    from gpuwatchd.view.text import explanation_parts, next_steps
+    from gpuwatchd.view.text import explanation_parts
+    from gpuwatchd.view.text import explanation_parts as next_steps
     from gpuwatchd.view.text.explanation_parts import ExplanationInput
 
 

@@ -13,7 +13,6 @@ from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import curves
 from gpuwatchd.view.answers import costs
 from gpuwatchd.view.answers import history as rows
-from gpuwatchd.view.answers import history as shapes
 from gpuwatchd.view.answers.base import Answered, DeviceId, answer_of, fill
 from gpuwatchd.view.queries import (
     charts,
@@ -342,8 +341,8 @@ def pictures(
 
 def pictures_answer(of: Selection) -> Answer:
     """Return pictures as ``plot --json`` answers them."""
-    data = tuple(shapes.picture(picture) for picture in of.pictures)
-    return answer_of(shapes.Plot, data, source="database", warnings=of.warnings)
+    data = tuple(rows.picture(picture) for picture in of.pictures)
+    return answer_of(rows.Plot, data, source="database", warnings=of.warnings)
 
 
 # Which pictures are meant: of GPUs, of processes that run, or of ones that have ended.

@@ -11,7 +11,6 @@ from gpuwatchd.core.design import LOOKS
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import advice, incident, tables
-from gpuwatchd.view.report import period as usage
 from gpuwatchd.view.report.document import (
     GPU_CHARTS,
     Card,
@@ -24,6 +23,7 @@ from gpuwatchd.view.report.document import (
     Step,
     Steps,
 )
+from gpuwatchd.view.report.period import percent
 from gpuwatchd.view.text import alert_details, badges, cost_text, delivery_text, verdict_text
 from gpuwatchd.view.text.subject_facts import where
 
@@ -114,7 +114,7 @@ def sentence(period: Period) -> str:
     share = period.quality.watched_share
     if share is not None:
         of = units.duration(period.asked.span_s)
-        parts.append(f"{usage.percent(share)} of the {of} was watched.")
+        parts.append(f"{percent(share)} of the {of} was watched.")
     return " ".join(part for part in parts if part)
 
 
@@ -212,7 +212,7 @@ def _figures(period: Period) -> Iterator[Figure]:
     if money:
         yield Figure(value=money, label="at risk, lost or idle")
     share = period.quality.watched_share
-    yield Figure(value=usage.percent(share), label="of the period watched")
+    yield Figure(value=percent(share), label="of the period watched")
 
 
 def _plural(number: int, noun: str) -> str:

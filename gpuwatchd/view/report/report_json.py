@@ -10,7 +10,7 @@ from gpuwatchd.view.answers import alerts, base, costs, current, history, report
 from gpuwatchd.view.answers.base import LONGEST, answer_of, fill, finite, maybe
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import advice, compose, incident
-from gpuwatchd.view.report import period as usage
+from gpuwatchd.view.report.period import grouped
 
 if TYPE_CHECKING:
     from gpuwatchd.view.report.incident import Incident
@@ -27,7 +27,7 @@ def _data(period: Period) -> report.ReportData:
     in_full = {id(one.alert) for one in period.told}
     score = advice.score(period)
     prices = period.bill.prices
-    by_user = usage.grouped(period.holders, lambda info: info.user or "(unknown)")
+    by_user = grouped(period.holders, lambda info: info.user or "(unknown)")
     return report.ReportData(
         since_at=units.instant(period.asked.since_s) or "",
         until_at=units.instant(period.asked.until_s) or "",

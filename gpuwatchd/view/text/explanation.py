@@ -13,15 +13,8 @@ from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import cost_entries, history_query, subjects
-from gpuwatchd.view.text import (
-    delivery_text,
-    explanation_parts,
-    next_steps,
-    subject_facts,
-    verdict_text,
-)
-from gpuwatchd.view.text.explanation_parts import ExplanationInput, Section
-from gpuwatchd.view.text.next_steps import Step
+from gpuwatchd.view.text import delivery_text, explanation_parts, subject_facts, verdict_text
+from gpuwatchd.view.text.explanation_parts import ExplanationInput, Section, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,7 +115,7 @@ def steps(case: ExplanationInput) -> list[Step]:
     """Return what to do next, in order."""
     if case.alert is not None and case.alert.kind in _ENDS:
         return _plain_steps(case.alert)
-    return next_steps.steps(case, hardware_first=subject_facts.first(case))
+    return explanation_parts.steps(case, hardware_first=subject_facts.first(case))
 
 
 # What is said of an alert that no curve is judged for: a lost GPU, idle memory.

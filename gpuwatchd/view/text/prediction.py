@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
-from gpuwatchd.view.text import cards, subject_facts, verdict_text
+from gpuwatchd.view.text import status, subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def write_device(
     unknown = subject_facts.processes(item)
     if unknown:
         out.flow(blocks.sentence(unknown, "yellow"), first="  ", rest="    ", gap=" ")
-    cards.rest(out, view, item, indent="  ")
+    status.rest(out, view, item, indent="  ")
     for who, finding, process in judged:
         chief = verdict_text.part_of(finding, process.info if process is not None else None)
         if chief and not (out.verbose or out.wide):
@@ -136,7 +136,7 @@ def facts(
         ("detector", finding.detector or "?"),
         ("pattern", finding.pattern),
         ("framework", verdict_text.framework(finding, info)),
-        ("suspect", cards.suspect(item, finding) or "?"),
+        ("suspect", status.suspect(item, finding) or "?"),
     ]
     if len(finding.blame) > 1:
         pairs.append(("shares", shares(finding)))

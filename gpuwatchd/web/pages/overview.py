@@ -8,7 +8,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import current_state
-from gpuwatchd.view.text import badges, cards, status, subject_facts, verdict_text
+from gpuwatchd.view.text import badges, status, subject_facts, verdict_text
 from gpuwatchd.web.pages import parts
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ def device(view: View, item: LiveDevice) -> DeviceCard:
         name=text.clean(item.device.name),
         memory=subject_facts.memory_note(item.device),
         badge=parts.mark(badges.device(item)),
-        used=f"{cards.amount(used)}/{units.size(total)}",
-        percent=cards.share_of(used, total).strip(),
+        used=f"{status.amount(used)}/{units.size(total)}",
+        percent=status.share_of(used, total).strip(),
         share=None if used is None or not total else min(1.0, used / total),
         spark=spark(item, total),
         verdict=_verdict(view, item),
-        facts=tuple(parts.joined([part]) for part in cards.extras(item)),
+        facts=tuple(parts.joined([part]) for part in status.extras(item)),
         notes=parts.clean(
             (
                 parts.joined(state),
@@ -128,7 +128,7 @@ def _verdict(view: View, item: LiveDevice) -> tuple[str, ...]:
     instead = subject_facts.judged_instead(item, view.devices)
     if item.finding is None and instead:
         return (instead,)
-    first, *others = (parts.joined([part]) for part in cards.judgement(item, item.finding))
+    first, *others = (parts.joined([part]) for part in status.judgement(item, item.finding))
     beside = badges.device(item)
     return parts.clean([beside.rest if beside.judged else first, *others])
 
@@ -138,7 +138,7 @@ def spark(item: LiveDevice, total: int | None) -> tuple[float | None, ...]:
     known = [value for value in item.recent_bytes if value is not None]
     if len(known) < 2:
         return ()
-    low, high = cards.spark_scale(known, total)
+    low, high = status.spark_scale(known, total)
     scale = (high - low) or 1.0
     return tuple(None if v is None else round((v - low) / scale, 3) for v in item.recent_bytes)
 

@@ -13,7 +13,7 @@ from gpuwatchd.view.answers import explanation as shapes
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import alert_query, cost_entries, current_state, subjects
-from gpuwatchd.view.text import badges, cards, cost_text, explanation, subject_facts, verdict_text
+from gpuwatchd.view.text import badges, cost_text, explanation, status, subject_facts, verdict_text
 from gpuwatchd.web.pages import alerts, overview, parts, predict
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _device_facts(item: LiveDevice) -> tuple[tuple[str, str], ...]:
         ("read by", f"{device.source} {device.pci_bus or ''}".strip()),
         ("on card", device.parent_uid or ""),
         ("memory", subject_facts.memory_means(device)),
-        ("hardware", "" if reading is None else ", ".join(cards.hardware_state(reading))),
+        ("hardware", "" if reading is None else ", ".join(status.hardware_state(reading))),
         ("account", "" if item.ledger is None else subject_facts.balance(item.ledger)),
         *(("fault", fault) for fault in item.faults),
     ]
