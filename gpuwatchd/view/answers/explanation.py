@@ -29,7 +29,7 @@ from gpuwatchd.view.text import subject_facts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.view.queries.history_query import Evidence
+    from gpuwatchd.view.queries.remeasure import Evidence
     from gpuwatchd.view.text import explanation_parts
     from gpuwatchd.view.text import explanation_parts as next_steps
     from gpuwatchd.view.text.explanation_parts import ExplanationInput

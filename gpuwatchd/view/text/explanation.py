@@ -12,7 +12,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
-from gpuwatchd.view.queries import cost_entries, history_query, subjects
+from gpuwatchd.view.queries import cost_entries, history_query, remeasure, subjects
 from gpuwatchd.view.text import delivery_text, explanation_parts, subject_facts, verdict_text
 from gpuwatchd.view.text.explanation_parts import ExplanationInput, Section, Step
 
@@ -63,7 +63,7 @@ def case_about(
     now_s = view.taken_at_s
     if over and meant.finding is not None:
         now_s = meant.finding.judged_at_s
-    found = history_query.gather(meant, now_s, loaded.config.detection)
+    found = remeasure.gather(meant, now_s, loaded.config.detection)
     warnings = [("no-series", found)] if isinstance(found, str) else []
     return ExplanationInput(
         **meant._replace(alert=alert)._asdict(),

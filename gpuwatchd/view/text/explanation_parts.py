@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
-from gpuwatchd.view.queries.history_query import Evidence, kept, slows
+from gpuwatchd.view.queries.remeasure import Evidence, kept, slows
 from gpuwatchd.view.text import subject_facts, verdict_text
 
 if TYPE_CHECKING:
