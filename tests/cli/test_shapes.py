@@ -17,16 +17,7 @@ from gpuwatchd.cli.verbs import service
 from gpuwatchd.core.model import Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.answers import (
-    alerts,
-    base,
-    costs,
-    current,
-    explanation,
-    history,
-    idle_memory,
-    report,
-)
+from gpuwatchd.view.answers import alerts, base, costs, current, explanation, history, report
 from gpuwatchd.view.answers import program as own
 from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.schema import schema
@@ -48,7 +39,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("predict", current.Predict),
     ("explain 4711", explanation.Explain),
     ("explain GPU-2", explanation.Explain),
-    ("zombies", idle_memory.IdleMemory),
+    ("zombies", current.IdleMemory),
     ("plot", history.Plot),
     ("history", history.History),
     ("history --events", history.History),
@@ -279,7 +270,7 @@ UNITS = ("_bytes", "_s", "_pct", "_c", "_w", "_j", "_usd", "_hours", "share", "c
 
 
 def _structs() -> dict[str, type[base.Shape]]:
-    modules = (own, base, history, current, explanation, idle_memory, alerts)
+    modules = (own, base, history, current, explanation, current, alerts)
     return {
         name: found
         for module in modules

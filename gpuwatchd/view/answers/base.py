@@ -233,18 +233,9 @@ class Answer(Head):
 
 
 def of_verb(verb: str, name: str, data: Any, title: str) -> type[Answer]:
-    """Return the answer of a verb that has nothing but ``data`` beside the head.
+    """Return the answer of a verb that has nothing but ``data``, of this type, beside the head.
 
-    Parameters
-    ----------
-    verb
-        As it is typed.
-    name
-        Of the answer, in the schemas.
-    data
-        Type of the payload.
-    title
-        When it is answered; the first line of its description.
+    ``name`` is the answer's in the schemas; ``title``, when it is answered, begins its description.
     """
     struct: Any = msgspec.defstruct(
         name,
@@ -512,10 +503,6 @@ def answer_of(
 
     Parameters
     ----------
-    kind
-        The answer.
-    data
-        The payload.
     view
         Where the payload was seen; gives source, age, daemon and its own warnings.
     source

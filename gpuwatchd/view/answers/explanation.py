@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.view.queries.remeasure import Evidence
     from gpuwatchd.view.text import explanation_parts
-    from gpuwatchd.view.text import explanation_parts as next_steps
     from gpuwatchd.view.text.explanation_parts import ExplanationInput
 
 
@@ -187,7 +186,7 @@ class Explained(Shape):
 def explained(
     case: ExplanationInput,
     sections: Iterable[explanation_parts.Section],
-    steps: Iterable[next_steps.Step],
+    steps: Iterable[explanation_parts.Step],
 ) -> Explained:
     """Return the reasoning with its numbers."""
     from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE  # noqa: PLC0415 - numpy comes with it

@@ -20,7 +20,6 @@ from gpuwatchd.view.answers import (
     current,
     explanation,
     history,
-    idle_memory,
     program,
     report,
 )
@@ -66,7 +65,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "watch": (current.Watch,),
     "predict": (current.Predict,),
     "explain": (explanation.Explain,),
-    "zombies": (idle_memory.IdleMemory,),
+    "zombies": (current.IdleMemory,),
     "plot": (history.Plot,),
     "history": (history.History, history.HistoryOfProcesses, history.HistoryQueries),
     "report": (report.Report,),

@@ -225,10 +225,7 @@ def of_alert(
 ) -> Silence:
     """Return a silence of one alert, by who asks, not kept yet.
 
-    Parameters
-    ----------
-    named
-        As the user called the alert: for the hint.
+    ``named`` is how the user called the alert, for the hint.
 
     Raises
     ------

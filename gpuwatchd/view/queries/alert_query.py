@@ -159,12 +159,7 @@ def gather(since_s: float, *, only_open: bool) -> Incidents:
 
 
 def kept(done: str) -> Incidents:
-    """Return all alerts, which must be in the history: something is to be kept beside them.
-
-    Parameters
-    ----------
-    done
-        What is to be done to one: "said", "snoozed".
+    """Return all alerts, which must be in the history: one is to be ``done`` ("said", "snoozed").
 
     Raises
     ------

@@ -196,14 +196,9 @@ def read_state(
 
 
 def require_state(state: LiveState | None, missing: StoreError, what: str) -> None:
-    """Refuse to go on where there is neither a live state nor a history.
+    """Refuse to go on where there is neither a live state nor a history, which is ``missing``.
 
-    Parameters
-    ----------
-    missing
-        Why there is no history.
-    what
-        What cannot be told then: "no cost is known".
+    ``what`` is what cannot be told then: "no cost is known".
     """
     if state is not None:
         return
@@ -260,8 +255,6 @@ def load_view(
 
     Parameters
     ----------
-    query
-        Which GPUs, whose processes, under which configuration.
     want_trend
         True when a look without history is of no use (``predict``); it is then not taken as long
         as an old state exists.
@@ -293,11 +286,7 @@ def load_view(
         value = ", ".join(
             d.device.uid if d.device.index is None else d.device.number for d in view.devices
         )
-        raise GpuwatchdError(
-            f"no GPU matches {', '.join(query.gpu)}",
-            hint=f"GPUs here: {value}",
-            page="errors#no-such-gpu",
-        )
+        raise no_such_gpu(query, f"GPUs here: {value}")
     if query.gpu:
         nobody = query.unmatched(d.device for d in items)
         if nobody:
@@ -309,6 +298,12 @@ def load_view(
     if not everybody:
         of_users(view, query)
     return view
+
+
+def no_such_gpu(query: Query, hint: str) -> GpuwatchdError:
+    """Return the refusal of a ``--gpu`` that lets none through."""
+    why = f"no GPU matches {', '.join(query.gpu)}"
+    return GpuwatchdError(why, hint=hint, page="errors#no-such-gpu")
 
 
 def of_users(view: View, query: Query) -> None:

@@ -55,7 +55,7 @@ def predict(query: Query, pids: Sequence[int] = ()) -> Answered:
 
 def idle_memory(query: Query) -> Answered:
     """Return idle memory, and who has device files open."""
-    from gpuwatchd.view.answers.idle_memory import IdleMemory, idle_memory  # noqa: PLC0415 - as below
+    from gpuwatchd.view.answers.current import IdleMemory, idle_memory  # noqa: PLC0415 - as below
     from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - what reads /proc
 
     view, loose = direct_holdings.idle_memory(query)
@@ -64,13 +64,7 @@ def idle_memory(query: Query) -> Answered:
 
 
 def explain(query: Query, target: str | None = None) -> Answered:
-    """Return the whole reasoning of one verdict.
-
-    Parameters
-    ----------
-    target
-        A GPU, a pid or an alert; None for the worst verdict.
-    """
+    """Return the reasoning of one verdict: on a GPU, a pid or an alert; None for the worst."""
     from gpuwatchd.view.answers.explanation import Explain, explained  # noqa: PLC0415 - as below
     from gpuwatchd.view.text import explanation  # noqa: PLC0415 - numpy and SQLite come with it
 
@@ -126,10 +120,7 @@ def chosen_alerts(
 def alert(query: Query, key: str) -> Answered:
     """Return one alert: why, what was decided, where it was delivered.
 
-    Parameters
-    ----------
-    key
-        Its id or key, a unique part of the key, a pid, or "latest".
+    It is named by its id or key, a unique part of the key, a pid, or "latest".
     """
     found = alert_query.gather(0.0, only_open=False)
     record = alert_details.load(query, alert_query.pick(found.alerts, key), found)

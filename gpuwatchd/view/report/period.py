@@ -488,10 +488,8 @@ def _choose(period: Period) -> None:
             period.alerts.append(alert)
         elif alert.watch_at_s is not None or alert.state == "watch":
             period.watched.append(alert)
-    entries = period.bill.entries
-    if query.user:
-        people = user_filter.People(query.user)
-        entries = [entry for entry in entries if people.has(entry.user)]
+    people = user_filter.People(query.user)
+    entries = [entry for entry in period.bill.entries if people.has(entry.user)]
     keys = {alert.key for alert in [*period.alerts, *period.watched]}
     held = {holding.id for holding in period.holdings}
     period.bill.entries = [entry for entry in entries if entry.key in keys or entry.key in held]
@@ -517,13 +515,10 @@ def _from_history(period: Period, history: Reader) -> None:
             device for device in period.devices if device.uid in here
         ] or period.devices
     period.uses = [of_device(history, device, asked) for device in in_order(period.devices)]
-    people = user_filter.People(query.user) if query.user else None
-    period.holders = [
-        holder for holder in every_holder if people is None or people.own(holder.info)
-    ]
-    if people is not None:
-        rest = [holder for holder in every_holder if not people.own(holder.info)]
-        period.others = joined(rest) if rest else None
+    people = user_filter.People(query.user)
+    period.holders = [holder for holder in every_holder if people.own(holder.info)]
+    rest = [holder for holder in every_holder if not people.own(holder.info)]
+    period.others = joined(rest) if rest else None
     period.quality = data_quality(history, period.devices, period.uses, asked)
     incident.add_incidents(period, history)
     incident.draw_charts(period, history)
@@ -544,10 +539,9 @@ def _without_history(period: Period) -> None:
 def _named_processes(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:
     """Return the processes that --pid names; GpuwatchdError when none of them was seen."""
     pids = period.asked.pids
-    processes = list({info.key: info for info in infos if info.key.pid in pids}.values())
-    if period.query.user:
-        people = user_filter.People(period.query.user)
-        processes = [info for info in processes if people.own(info)]
+    people = user_filter.People(period.query.user)
+    named = {info.key: info for info in infos if info.key.pid in pids and people.own(info)}
+    processes = list(named.values())
     if not processes and not period.alerts:
         raise GpuwatchdError(
             f"pid {', '.join(map(str, pids))} was on no GPU in this period",
@@ -564,8 +558,5 @@ def _no_such_gpu(query: Query, devices: Sequence[Device]) -> GpuwatchdError:
             hint="gpuwatchctl service install",
             page="errors#nothing-recorded",
         )
-    return GpuwatchdError(
-        f"no GPU matches {', '.join(query.gpu)}",
-        hint=f"GPUs here: {', '.join(device.label for device in devices)}",
-        page="errors#no-such-gpu",
-    )
+    here = ", ".join(device.label for device in devices)
+    return current_state.no_such_gpu(query, f"GPUs here: {here}")

@@ -192,12 +192,7 @@ def _spark(item: LiveDevice, total: int | None, *, room: int, ascii_only: bool) 
 def spark_scale(known: Sequence[float], total: float | None) -> tuple[float, float]:
     """Return from where to where a sparkline goes: what a pool breathes is no mountain.
 
-    Parameters
-    ----------
-    known
-        The values, bytes; at least one.
-    total
-        All that the device has, bytes: the scale spans at least a tenth of it.
+    The scale spans at least a tenth of the ``total`` that the device has; bytes.
 
     Examples
     --------
