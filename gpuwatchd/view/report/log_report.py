@@ -63,7 +63,7 @@ def document(logs: Sequence[Log], *, everything: bool) -> Document:
     # A path would fill the heading; the table of what was read has all of it.
     only = (PurePath(names[0]).name or names[0]) if len(names) == 1 else ""
     title = f"GPU memory in {only or f'{len(names)} logs'}"
-    every = [_Judgement(log, subject) for log in logs for subject in log_text.subjects(log.found)]
+    every = [_Judgement(log, subject) for log in logs for subject in log_text.told_subjects(log.found)]
     every.sort(key=_order)
     judgements = [judgement for judgement in every if everything or log_text.notable(judgement.one)]
     if not judgements and len(every) == 1:
@@ -133,7 +133,7 @@ def _sentence(logs: Sequence[Log], every: Sequence[_Judgement], alerts: int, wat
     text = f"{alerts or 'No'} alert{'s' if alerts != 1 else ''} in {of}"
     worst = every[0]
     if alerts:
-        text += f", the worst: {log_text.title(worst.one)}"
+        text += f", the worst: {log_text.subject_title(worst.one)}"
         if worst.one.finding is not None:
             text += f" ({verdict_text.verdict(worst.one.finding, samples=worst.one.samples)[0]})"
     return f"{text}{f'; {watches} watched' if watches else ''}."
@@ -160,7 +160,7 @@ def _card(judgement: _Judgement, position: int, *, drawn: bool) -> Card:
     blocks: list[Plain] = [] if picture is None else [picture]
     return Card(
         key=f"subject-{position + 1}",
-        title=log_text.title(subject_result),
+        title=log_text.subject_title(subject_result),
         kind=badge.kind,
         word=badge.word,
         said=badge.rest,
@@ -191,10 +191,10 @@ def _rows(judgement: _Judgement) -> Iterator[tuple[str, str]]:
         if finding.detector:
             yield "detector", finding.detector
     label = "would have shown"
-    events = log_text.events(subject_result)
+    events = log_text.events_in_order(subject_result)
     for kind, event in events[:_MOST_EVENTS]:
         when = log_text.instant(event.at_s, epoch=epoch)
-        yield label, f"{when} {kind} {event.state}: {log_text.what(event)}"
+        yield label, f"{when} {kind} {event.state}: {log_text.event_words(event)}"
         label = ""
     if len(events) > _MOST_EVENTS:
         yield "", f"and {len(events) - _MOST_EVENTS} more"
@@ -209,7 +209,7 @@ def _table(rest: Sequence[_Judgement]) -> Table:
     for judgement in rest:
         subject_result = judgement.one
         badge = badges.badge(subject_result.finding, samples=subject_result.samples)
-        title, samples = log_text.title(subject_result), f"{subject_result.samples:,}"
+        title, samples = log_text.subject_title(subject_result), f"{subject_result.samples:,}"
         rows.append((title, badge.word, samples, judgement.log.log.path, badge.rest))
     heads = ("subject", "verdict", "samples", "log", "in words")
     return table("Other subjects", heads, rows, right=(2,), most=ROWS)
@@ -218,9 +218,9 @@ def _table(rest: Sequence[_Judgement]) -> Table:
 def _read(logs: Sequence[Log]) -> Table:
     rows = []
     for log, found, _ in logs:
-        text = f"no verdict: {log.error}" if log.error is not None else log_text.rows(log)
+        text = f"no verdict: {log.error}" if log.error is not None else log_text.rows_read(log)
         notes = "; ".join([text, *log.warnings])
-        rows.append((log.path, log.format or "?", str(len(log_text.subjects(found))), notes))
+        rows.append((log.path, log.format or "?", str(len(log_text.told_subjects(found))), notes))
     heads = ("log", "format", "subjects", "what was read and skipped")
     return table("Logs", heads, rows, right=(2,), most=ROWS)
 
@@ -239,7 +239,7 @@ def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> P
     end_s = float(t_s[-1])
     return Picture(
         key=series.subject.id,
-        title=log_text.title(subject_result),
+        title=log_text.subject_title(subject_result),
         kind=badge.kind,
         verdict=badge.words,
         begin_s=float(t_s[0]),
@@ -345,11 +345,11 @@ def _forecast(series: LogSeries, subject_result: SubjectResult, shift_s: float) 
 
 
 def _marks(subject_result: SubjectResult, shift_s: float) -> Iterator[Mark]:
-    for kind, event in log_text.events(subject_result):
+    for kind, event in log_text.events_in_order(subject_result):
         over = event.state == "resolved"
         yield Mark(
             at_s=event.at_s + shift_s,
             kind="resolved" if over else "alert",
-            text=f"{kind} {event.state}: {log_text.what(event)}",
+            text=f"{kind} {event.state}: {log_text.event_words(event)}",
             severity=event.alert.severity if kind == "alert" else "info",
         )

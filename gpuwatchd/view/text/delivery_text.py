@@ -99,13 +99,14 @@ def decisions(made: Iterable[Decision], *, now_s: float) -> list[tuple[str, str]
     return [
         (
             text.clean(
-                f"{at} {value}{f' ({', '.join(targets)})' if targets else ''}"
+                f"{at} {value}{f' ({targets})' if targets else ''}"
                 f"{f', {times} times' if times > 1 else ''}",
                 limit=400,
             ),
             style,
         )
-        for at, (value, style), targets, times in lines
+        for at, (value, style), names, times in lines
+        for targets in [", ".join(names)]
     ]
 
 

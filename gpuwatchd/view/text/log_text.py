@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def show(out: blocks.Page, log: LogFile, results: list[SubjectResult], *, show_all: bool) -> None:
     """Write what one log has in it."""
-    facts = [log.format or "", rows(log)]
+    facts = [log.format or "", rows_read(log)]
     if out.terminal and blocks.width_of(f"{log.path}  {'  '.join(facts)}") > out.width:
         out.line((log.path, "bold"))
         out.flow(facts, first="  ", rest="  ")
@@ -29,7 +29,7 @@ def show(out: blocks.Page, log: LogFile, results: list[SubjectResult], *, show_a
     if log.error is not None:
         out.line("  ", (f"no verdict: {log.error}", "yellow"))
         return
-    results = subjects(results)
+    results = told_subjects(results)
     subject_results = [
         subject_result for subject_result in results if show_all or notable(subject_result)
     ]
@@ -61,7 +61,7 @@ def in_short(subject_result: SubjectResult) -> str:
     return finding.reason if finding.pattern == "unknown" else finding.pattern
 
 
-def title(subject_result: SubjectResult) -> str:
+def subject_title(subject_result: SubjectResult) -> str:
     """Return what a subject is called."""
     from gpuwatchd.pipeline.track import device_title, process_title  # noqa: PLC0415
 
@@ -74,7 +74,7 @@ def _show_subject(out: blocks.Page, subject_result: SubjectResult, *, epoch: boo
     finding = subject_result.finding
     span = units.duration(subject_result.ended_at_s - subject_result.started_at_s)
     out.line(
-        "  ", (title(subject_result), "bold"), f"  {subject_result.samples:,} samples over {span}"
+        "  ", (subject_title(subject_result), "bold"), f"  {subject_result.samples:,} samples over {span}"
     )
     if finding is not None:
         verdict = verdict_text.verdict(finding, samples=finding.samples)
@@ -84,8 +84,8 @@ def _show_subject(out: blocks.Page, subject_result: SubjectResult, *, epoch: boo
             out.flow(parts, first="    ", rest="      ", gap=" ")
         else:
             out.line("    at the end: ", verdict, tail)
-    for kind, event in events(subject_result):
-        line = f"{kind} {event.state}: {what(event)}"
+    for kind, event in events_in_order(subject_result):
+        line = f"{kind} {event.state}: {event_words(event)}"
         when = instant(event.at_s, epoch=epoch)
         if out.terminal:
             out.flow(blocks.sentence(line), first=f"    {when}  ", rest="      ", gap=" ")
@@ -93,7 +93,7 @@ def _show_subject(out: blocks.Page, subject_result: SubjectResult, *, epoch: boo
             out.line(f"    {when}  {line}")
 
 
-def events(subject_result: SubjectResult) -> list[tuple[str, Event]]:
+def events_in_order(subject_result: SubjectResult) -> list[tuple[str, Event]]:
     """Return watches and alerts of a subject in order, each with what it is."""
     # What ends an alert ends its watch too: one line says it.
     ends = {event.at_s for event in subject_result.alerts if event.state == "resolved"}
@@ -102,7 +102,7 @@ def events(subject_result: SubjectResult) -> list[tuple[str, Event]]:
     return sorted(every, key=lambda pair: pair[1].at_s)
 
 
-def what(event: Event) -> str:
+def event_words(event: Event) -> str:
     """Return what an event says."""
     if event.state == "resolved":
         return event.alert.ended
@@ -115,14 +115,14 @@ def instant(at_s: float, *, epoch: bool) -> str:
     return (units.instant(at_s) or "?") if epoch else f"+{units.duration(at_s)}"
 
 
-def rows(log: LogFile) -> str:
+def rows_read(log: LogFile) -> str:
     """Return how much of a log was read and what was skipped."""
     skipped = ", ".join(f"{count} {why}" for why, count in log.skipped.items())
     text = f"rows: {log.rows - log.bad_rows:,} read, {log.bad_rows:,} skipped"
     return f"{text} ({skipped})" if skipped else text
 
 
-def subjects(results: Sequence[SubjectResult]) -> list[SubjectResult]:
+def told_subjects(results: Sequence[SubjectResult]) -> list[SubjectResult]:
     """Return the subjects that are told of.
 
     A device whose processes are judged has the verdict of one of them: that says it.
