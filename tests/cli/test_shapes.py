@@ -17,7 +17,7 @@ from gpuwatchd.cli.verbs import service
 from gpuwatchd.core.model import Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.answers import alerts, base, costs, current, explanation, history, report
+from gpuwatchd.view.answers import alerts, base, current, explanation, history, report
 from gpuwatchd.view.answers import program as own
 from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.schema import schema
@@ -62,8 +62,8 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("alerts show 4711", alerts.AlertShown),
     ("feedback list", alerts.Feedback),
     ("feedback undo 4711", alerts.Feedback),
-    ("cost", costs.Cost),
-    ("cost --by user", costs.Cost),
+    ("cost", report.Cost),
+    ("cost --by user", report.Cost),
     ("checkpointed {self}", own.Checkpointed),
     ("ask-checkpoint {job}", own.AskCheckpoint),
     ("ask-checkpoint {job} --yes", own.AskCheckpoint),

@@ -15,7 +15,6 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import BAD_INPUT, FINDINGS, GpuwatchdError, LogFormatError
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.history import Analyze, log_read
-from gpuwatchd.view.text import log_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -121,13 +120,15 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     if flags.json:
         output.emit_json(_answer(results))
     else:
+        from gpuwatchd.view.report import log_report  # noqa: PLC0415 - numpy comes with it
+
         out = output.Out(flags)
         for position, (log, subject_results) in enumerate(results):
             if position:
                 out.line("")
             if log.error is not None and len(results) == 1:
                 continue  # standard error says it
-            log_text.show(out, log, subject_results, show_all=show_all or flags.verbose)
+            log_report.show(out, log, subject_results, show_all=show_all or flags.verbose)
     return _exit_code(results, fail_on, tell=not flags.json)
 
 

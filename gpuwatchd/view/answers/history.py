@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.logs.log_types import LogFile
     from gpuwatchd.core.model import Device, ProcessInfo
     from gpuwatchd.pipeline import replay
-    from gpuwatchd.pipeline.backtest import DeviceReport, Tally
     from gpuwatchd.store import reader
     from gpuwatchd.store.tables import ActionEvent
 
@@ -381,13 +380,9 @@ class Replayed(Shape):
     cases: tuple[Case, ...]
     FROM = sources(
         points="samples",
+        # What the first of the settings would have raised.
         cases=lambda report: report.played[0].cases if report.played else (),
     )
-
-
-def replayed(report: DeviceReport) -> Replayed:
-    """Return what the first of the settings would have raised on a device."""
-    return fill(Replayed, report)
 
 
 class Setting(Shape):
@@ -418,11 +413,6 @@ class Setting(Shape):
         band_known="foretold",
         band_stopped="stopped",
     )
-
-
-def setting(tally: Tally) -> Setting:
-    """Return how settings would have done."""
-    return fill(Setting, tally)
 
 
 class BacktestData(Shape):

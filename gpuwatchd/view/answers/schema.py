@@ -13,16 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gpuwatchd.core.model import Finding, Message
-from gpuwatchd.view.answers import (
-    alerts,
-    base,
-    costs,
-    current,
-    explanation,
-    history,
-    program,
-    report,
-)
+from gpuwatchd.view.answers import alerts, base, current, explanation, history, program, report
 from gpuwatchd.view.answers.base import Failure, Shape
 
 
@@ -72,7 +63,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "alerts": (alerts.Alerts, alerts.AlertShown),
     "snooze": (alerts.Snooze,),
     "feedback": (alerts.Feedback,),
-    "cost": (costs.Cost,),
+    "cost": (report.Cost,),
     "checkpointed": (program.Checkpointed,),
     "analyze": (history.Analyze,),
     "backtest": (history.Backtest,),

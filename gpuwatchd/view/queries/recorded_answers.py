@@ -11,8 +11,8 @@ from gpuwatchd.analysis import cost as analysis_cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import curves
-from gpuwatchd.view.answers import costs
 from gpuwatchd.view.answers import history as rows
+from gpuwatchd.view.answers import report
 from gpuwatchd.view.answers.base import Answered, DeviceId, answer_of, fill
 from gpuwatchd.view.queries import (
     charts,
@@ -513,21 +513,21 @@ def cost(query: Query, *, since_s: float | None = None, by: str = "gpu") -> Answ
     groups = analysis_cost.grouped(of.entries, cost_entries.BY[by])
     return Answered(
         answer_of(
-            costs.Cost,
-            tuple(costs.paid(entry, prices) for entry in of.entries),
+            report.Cost,
+            tuple(report.paid(entry, prices) for entry in of.entries),
             source=of.source,
             warnings=[*of.warnings, *of.old_prices()],
             since_at=units.instant(of.since_s),
             currency=prices.currency,
             per_usd=prices.per_usd,
-            sums=costs.sums(of.entries, prices),
+            sums=report.sums(of.entries, prices),
             engineer_hours=hours,
             engineer=people,
             by=by,
             groups=tuple(
-                costs.Group(name=text.clean(name), sums=costs.sums(entries, prices))
+                report.Group(name=text.clean(name), sums=report.sums(entries, prices))
                 for name, entries in groups
             ),
-            prices=costs.prices_used(of),
+            prices=report.prices_used(of),
         )
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
-from gpuwatchd.view.answers import alerts, base, costs, current, history, report
+from gpuwatchd.view.answers import alerts, base, current, history, report
 from gpuwatchd.view.answers.base import LONGEST, answer_of, fill, finite, maybe
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import advice, compose, incident
@@ -64,9 +64,9 @@ def _data(period: Period) -> report.ReportData:
         cost=report.ReportCost(
             currency=prices.currency,
             per_usd=prices.per_usd,
-            entries=tuple(costs.paid(entry, prices) for entry in period.bill.entries),
-            sums=costs.sums(period.bill.entries, prices),
-            prices=costs.prices_used(period.bill),
+            entries=tuple(report.paid(entry, prices) for entry in period.bill.entries),
+            sums=report.sums(period.bill.entries, prices),
+            prices=report.prices_used(period.bill),
         ),
         holdings=tuple(fill(base.HoldingShape, holding) for holding in period.holdings),
         channels=tuple(
