@@ -29,9 +29,8 @@ from gpuwatchd.view.text import subject_facts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.view.queries.remeasure import Evidence
+    from gpuwatchd.view.queries.remeasure import Evidence, ExplanationInput
     from gpuwatchd.view.text import explanation_parts
-    from gpuwatchd.view.text.explanation_parts import ExplanationInput
 
 
 class Examined(Shape):

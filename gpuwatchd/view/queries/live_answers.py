@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gpuwatchd.core.errors import FINDINGS, OK
 from gpuwatchd.view.answers import alerts as structs
+from gpuwatchd.view.answers import current
 from gpuwatchd.view.answers.base import Answered, answer_of
 from gpuwatchd.view.answers.current import Predict, Status, observed
 from gpuwatchd.view.queries import (
@@ -55,11 +56,10 @@ def predict(query: Query, pids: Sequence[int] = ()) -> Answered:
 
 def idle_memory(query: Query) -> Answered:
     """Return idle memory, and who has device files open."""
-    from gpuwatchd.view.answers.current import IdleMemory, idle_memory  # noqa: PLC0415 - as below
     from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - what reads /proc
 
     view, loose = direct_holdings.idle_memory(query)
-    answer = answer_of(IdleMemory, idle_memory(view, loose), view=view)
+    answer = answer_of(current.IdleMemory, current.idle_memory(view, loose), view=view)
     return Answered(answer, FINDINGS if view.holdings else OK)
 
 

@@ -13,8 +13,9 @@ from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import cost_entries, history_query, remeasure, subjects
+from gpuwatchd.view.queries.remeasure import ExplanationInput
 from gpuwatchd.view.text import delivery_text, explanation_parts, subject_facts, verdict_text
-from gpuwatchd.view.text.explanation_parts import ExplanationInput, Section, Step
+from gpuwatchd.view.text.explanation_parts import Section, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
-from gpuwatchd.view.queries.remeasure import Evidence, kept, slows
+from gpuwatchd.view.queries.remeasure import Evidence, ExplanationInput, kept, slows
 from gpuwatchd.view.text import subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.core.config import Config
-    from gpuwatchd.core.model import Alert, Delivery, Finding, ProcessInfo, Signal, Subject
-    from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.store.tables import UserLabel
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.core.model import Finding, ProcessInfo, Signal
 
 
 _URGENT_S = 7200.0
@@ -201,54 +197,6 @@ NOT_SEEN = {
 }
 _SMALL_P = 0.001
 _SHORTEST_S = 30.0
-
-
-class ExplanationInput(NamedTuple):
-    """Everything that one explanation is made of."""
-
-    view: View
-    item: LiveDevice
-    process: LiveProcess | None
-    subject: Subject
-    finding: Finding | None
-    """As people are shown it: with the tier that has been opened."""
-    alert: Alert | None
-    evidence: Evidence | str
-    """The recorded series measured again, or why that cannot be done."""
-    config: Config
-    now_s: float
-    word: UserLabel | None = None
-    """What the user said of the alert."""
-    deliveries: tuple[Delivery, ...] = ()
-    """Where notices of the alert went, oldest first."""
-    known: ProcessInfo | None = None
-    """Who the process was, where it has ended."""
-
-    @property
-    def measured(self) -> Evidence | None:
-        """The evidence, where there is any."""
-        return None if isinstance(self.evidence, str) else self.evidence
-
-    @property
-    def leaks(self) -> bool:
-        """Whether people are told of a leak."""
-        return is_leak(self.finding)
-
-    @property
-    def held_bytes(self) -> int | None:
-        """What the subject holds now."""
-        if self.process is not None:
-            return self.process.host_bytes if self.subject.host else self.process.used_bytes
-        if self.subject.process is None and not self.subject.unattributed:
-            return None if self.item.reading is None else self.item.reading.used_bytes
-        if self.subject.unattributed:
-            return self.item.unattributed_bytes
-        return None
-
-    def ago(self, at_s: float) -> str:
-        """Return "10:02 (58 min ago)"."""
-        since = units.clock(at_s, now_s=self.now_s)
-        return f"{since} ({units.duration(max(0.0, self.now_s - at_s))} ago)"
 
 
 class Section(NamedTuple):

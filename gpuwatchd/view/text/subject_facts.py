@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Segment
     from gpuwatchd.view.blocks import Part
-    from gpuwatchd.view.text.explanation_parts import ExplanationInput
+    from gpuwatchd.view.queries.remeasure import ExplanationInput
 
 
 _SHORT_POD = 8
