@@ -270,7 +270,7 @@ UNITS = ("_bytes", "_s", "_pct", "_c", "_w", "_j", "_usd", "_hours", "share", "c
 
 
 def _structs() -> dict[str, type[base.Shape]]:
-    modules = (own, base, history, current, explanation, current, alerts)
+    modules = (own, base, history, current, explanation, alerts)
     return {
         name: found
         for module in modules
