@@ -53,12 +53,10 @@ def fail(
         traceback.print_exception(error)
     if "--json" in arguments:
         from gpuwatchd.cli import output  # noqa: PLC0415
-        from gpuwatchd.view.answers import envelope  # noqa: PLC0415
+        from gpuwatchd.view.answers import base  # noqa: PLC0415
 
         kind = type(error).__name__
-        output.emit_json(
-            envelope.failure(verb, kind, message, hint=hint, exit_code=code, page=page)
-        )
+        output.emit_json(base.failure(verb, kind, message, hint=hint, exit_code=code, page=page))
     elif verb == PLUGIN:
         from gpuwatchd.cli import monitoring_plugin  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuwatchd.cli.global_flags import Globals
-    from gpuwatchd.view.answers.envelope import Answered
+    from gpuwatchd.view.answers.base import Answered
     from gpuwatchd.view.blocks import Block
 
 _SGR = {
@@ -38,9 +38,9 @@ def emit_json(value: Any) -> None:
 
 def emit_answer(kind: type[Any], data: Any, **more: Any) -> None:
     """Write the answer of a verb that succeeded; the rest is what ``answer_of`` takes."""
-    from gpuwatchd.view.answers import envelope  # noqa: PLC0415 - only for those who want JSON
+    from gpuwatchd.view.answers import base  # noqa: PLC0415 - only for those who want JSON
 
-    emit_json(envelope.answer_of(kind, data, **more))
+    emit_json(base.answer_of(kind, data, **more))
 
 
 def emit_answered(answered: Answered, *, exit_code: bool = False) -> int:

@@ -23,7 +23,7 @@ from gpuwatchd.tui.polling import FAILED
 from gpuwatchd.tui.widgets.rows import Lines
 from gpuwatchd.tui.widgets.texts import Choices, TextPage
 from gpuwatchd.view import blocks
-from gpuwatchd.view.queries import alert_order
+from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.query import Query
 
 if TYPE_CHECKING:
@@ -162,11 +162,11 @@ class TopScreen(Screen[None]):
             at = units.clock(view.taken_at_s, now_s=self.top.now_s(), seconds=True)
             words, fine = _daemon(view)
             right = [(f" {at} ", "bar"), (f" {words} ", "bar" if fine else "trouble bar bold")]
-            loud = alert_order.shown(view.alerts)
+            loud = current_state.shown(view.alerts)
             if loud:
                 kind = "leak" if loud[0].state == "firing" else "watch"
                 kind = "critical" if any(a.severity == "critical" for a in loud) else kind
-                right.append((f" {alert_order.counted(loud)} ", f"{kind} bar bold"))
+                right.append((f" {current_state.counted(loud)} ", f"{kind} bar bold"))
         return spread(left, right, width, "bar")
 
     def foot(self, width: int) -> Row:

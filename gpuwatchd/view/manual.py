@@ -416,15 +416,7 @@ def parted(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def render(text: str, width: int) -> str:
-    """Return Markdown as plain text.
-
-    Parameters
-    ----------
-    text
-        A page of ours or a part of one.
-    width
-        Columns that prose and tables are laid out for; code keeps its lines.
-    """
+    """Return Markdown of ours as plain text of so many columns; code keeps its lines."""
     out: list[str] = []
     before = ""
     for kind, lines in _groups(text):

@@ -16,9 +16,9 @@ from starlette.routing import Match, Route
 from gpuwatchd.core import errors
 from gpuwatchd.core.errors import GpuwatchdError, NotAllowed, StoreBusy
 from gpuwatchd.store import live
-from gpuwatchd.view.answers import envelope
-from gpuwatchd.view.answers.envelope import Answered
-from gpuwatchd.view.queries import recorded_answers, silence_changes, state_location
+from gpuwatchd.view.answers import base
+from gpuwatchd.view.answers.base import Answered
+from gpuwatchd.view.queries import alert_changes, recorded_answers, state_location
 from gpuwatchd.view.query import Query
 from gpuwatchd.web import openapi, pages, responses
 from gpuwatchd.web.openapi import ENDPOINTS, PREFIX, BadQuery
@@ -134,7 +134,7 @@ class Api:
             answer, code = await self._workers.do(work, writes=writes)
         except Busy:
             return responses.refused_response(503)
-        except (silence_changes.BadRequest, recorded_answers.EmptySpan) as error:
+        except (alert_changes.BadRequest, recorded_answers.EmptySpan) as error:
             return _failed(verb, BadQuery(str(error), hint="see /api/v1/openapi.json"))
         except GpuwatchdError as error:
             return _failed(verb, error)
@@ -176,7 +176,7 @@ async def _healthy(_: Request) -> Response:
 
 def _failed(verb: str, error: GpuwatchdError) -> Response:
     code = status(error)
-    answer = envelope.failure(
+    answer = base.failure(
         verb, type(error).__name__, error.message,
         hint=error.hint, exit_code=error.exit_code, page=error.page,
     )  # fmt: skip

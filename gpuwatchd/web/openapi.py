@@ -11,15 +11,15 @@ from msgspec import Meta
 from gpuwatchd import __version__
 from gpuwatchd.core import decoding, units
 from gpuwatchd.core.errors import USAGE, GpuwatchdError
-from gpuwatchd.view.answers import alerts, by_verb
+from gpuwatchd.view.answers import alerts
+from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.base import Failure
 from gpuwatchd.view.queries import live_answers, recorded_answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.view.answers.base import Answer
-    from gpuwatchd.view.answers.envelope import Answered
+    from gpuwatchd.view.answers.base import Answer, Answered
     from gpuwatchd.view.query import Query
 
 # Which address of the API asks which question, and with which parameters: one table.

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gpuwatchd.charts import page
 from gpuwatchd.core import errors
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers import base
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ def refused_response(status: int, why: str = "") -> Response:
     """Return a refusal; nothing of the request is repeated in it."""
     kind, words, page, hint = _REFUSALS[status]
     code = errors.USAGE if status in {400, 404, 405, 413, 415} else errors.FAILED
-    answer = envelope.failure("web", kind, why or words, hint=hint, exit_code=code, page=page)
+    answer = base.failure("web", kind, why or words, hint=hint, exit_code=code, page=page)
     headers = {}
     if status == 401:
         headers["www-authenticate"] = "Bearer"

@@ -12,7 +12,7 @@ from gpuwatchd.charts import page, svg, text_description
 from gpuwatchd.charts.scales import Curve, Forecast, Gap, Mark, MarkKind, Picture
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core import units
-from gpuwatchd.view.answers.charts import picture as answered
+from gpuwatchd.view.answers.history import picture as answered
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, settle
 from tests.browser.test_charts import at, drag, html, point, zoomed

@@ -9,7 +9,7 @@ import pytest
 from gpuwatchd.charts import page, scales, text_description
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core.design import LOOKS, PARTS
-from gpuwatchd.view.answers.charts import picture as answered
+from gpuwatchd.view.answers.history import picture as answered
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, overflow, settle
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.view.answers import by_verb
+from gpuwatchd.view.answers import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,10 +28,10 @@ def strictly(content: bytes, kinds: Sequence[type[msgspec.Struct]]) -> list[str]
 def kinds_of(said: dict[str, Any]) -> Sequence[type[msgspec.Struct]]:
     """Return the shapes that an emitted object may have."""
     if "verb" not in said:
-        return by_verb.OTHERS["history-ndjson"]
+        return schema.OTHERS["history-ndjson"]
     if "data" not in said:
-        return by_verb.OTHERS["error"]
-    return by_verb.ANSWERS[said["verb"]]
+        return schema.OTHERS["error"]
+    return schema.ANSWERS[said["verb"]]
 
 
 def must_fit(emitted: object) -> None:

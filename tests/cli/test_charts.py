@@ -13,8 +13,8 @@ from gpuwatchd.charts.scales import Curve
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import config
 from gpuwatchd.store import curves
-from gpuwatchd.view.answers.charts import PictureShape
-from gpuwatchd.view.answers.charts import picture as answered
+from gpuwatchd.view.answers.history import PictureShape
+from gpuwatchd.view.answers.history import picture as answered
 from gpuwatchd.view.queries import charts, current_state, history_query
 from gpuwatchd.view.queries import recorded_chart as parts
 from gpuwatchd.view.text import badges

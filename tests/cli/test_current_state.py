@@ -19,7 +19,7 @@ from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import EtaRange, ProcessKey
 from gpuwatchd.store import live
 from gpuwatchd.store.private_files import private_directory
-from gpuwatchd.view.queries import alert_order, current_state
+from gpuwatchd.view.queries import current_state
 from gpuwatchd.web import pages
 from tests import making
 from tests.children import Child
@@ -294,7 +294,9 @@ ORDER = ["one-soon", "two-stopped", "three-soon", "four-late", "five-watch"]
 def test_the_worst_comes_first_then_the_soonest_to_be_full_everywhere() -> None:
     world.write(alerts=crowd())
     flags = Globals()
-    assert [one.title for one in alert_order.shown(current_state.load_view(flags).alerts)] == ORDER
+    assert [
+        one.title for one in current_state.shown(current_state.load_view(flags).alerts)
+    ] == ORDER
     for name, key in (("overview", "alerts"), ("alerts", "open")):
         shown = getattr(pages.ANSWERS[name](flags, {}), key)
         assert [alert.title for alert in shown] == ORDER
@@ -309,14 +311,14 @@ def test_what_is_over_is_listed_the_newest_first() -> None:
         world.firing(key=name, title=name, state="resolved", opened_at_s=float(at), severity=how)
         for name, at, how in (("old", 10, "critical"), ("new", 30, "info"), ("mid", 20, "info"))
     ]
-    found = alert_order.ordered([*past, crowd()[0]])
+    found = current_state.ordered([*past, crowd()[0]])
     assert [one.title for one in found] == ["five-watch", "new", "mid", "old"]
 
 
 def test_alerts_and_watches_are_counted_apart() -> None:
     world.write(alerts=crowd())
-    assert alert_order.counted(crowd()) == "4 alerts, 1 watch"
-    assert alert_order.counted(()) == ""
+    assert current_state.counted(crowd()) == "4 alerts, 1 watch"
+    assert current_state.counted(()) == ""
     page = pages.ANSWERS["overview"](Globals(), {}).page
     assert page.counted == "4 alerts, 1 watch"
     assert [alert.watched for alert in page.open] == [False] * 4 + [True]

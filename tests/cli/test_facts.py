@@ -26,7 +26,7 @@ from gpuwatchd.core.model import (
 from gpuwatchd.store import legacy_text, live
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.view.blocks import width_of
-from gpuwatchd.view.text import device_facts, process_facts, status, verdict_text
+from gpuwatchd.view.text import status, subject_facts, verdict_text
 from tests import making
 from tests.cli import world
 
@@ -77,7 +77,7 @@ def _ledger(state: LedgerState, rest_gib: float, usual_gib: float | None = None)
 
 
 def test_a_driver_takes_as_little_as_zombies_has_it() -> None:
-    mine = (device_facts.DRIVER_BYTES, device_facts.DRIVER_SHARE)
+    mine = (subject_facts.DRIVER_BYTES, subject_facts.DRIVER_SHARE)
     assert mine == (signs.BASELINE_BYTES, signs.BASELINE_SHARE)
 
 
@@ -96,7 +96,7 @@ def test_a_driver_takes_as_little_as_zombies_has_it() -> None:
     ],
 )
 def test_what_nobody_owns_is_said_when_it_matters(ledger: Ledger, said: str) -> None:
-    assert device_facts.unowned(_device(ledger=ledger)) == said
+    assert subject_facts.unowned(_device(ledger=ledger)) == said
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_growth_on_the_host_is_a_finding_too(ctl: Ctl) -> None:
     world.write(devices=(_device(processes=(grows,)),), alerts=())
     assert "host memory" in ctl("status --exit-code", code=3)
     calm = msgspec.structs.replace(world.process(), host_finding=making.calm(), host_bytes=5)
-    assert process_facts.host_growth(calm) == ""
+    assert subject_facts.host_growth(calm) == ""
 
 
 @pytest.mark.parametrize("verb", ["status", "status --wide", "predict --wide"])

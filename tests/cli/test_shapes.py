@@ -17,19 +17,9 @@ from gpuwatchd.cli.verbs import service
 from gpuwatchd.core.model import Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.answers import (
-    alerts,
-    base,
-    by_verb,
-    charts,
-    costs,
-    current,
-    explanation,
-    history,
-    idle_memory,
-    report,
-)
+from gpuwatchd.view.answers import alerts, base, current, explanation, history, report
 from gpuwatchd.view.answers import program as own
+from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.schema import schema
 from tests import making
 from tests.act.children import booted_at_s, job, key_of
@@ -49,8 +39,8 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("predict", current.Predict),
     ("explain 4711", explanation.Explain),
     ("explain GPU-2", explanation.Explain),
-    ("zombies", idle_memory.IdleMemory),
-    ("plot", charts.Plot),
+    ("zombies", current.IdleMemory),
+    ("plot", history.Plot),
     ("history", history.History),
     ("history --events", history.History),
     ("history --since 2h --pid 4711", history.HistoryOfProcesses),
@@ -72,8 +62,8 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("alerts show 4711", alerts.AlertShown),
     ("feedback list", alerts.Feedback),
     ("feedback undo 4711", alerts.Feedback),
-    ("cost", costs.Cost),
-    ("cost --by user", costs.Cost),
+    ("cost", report.Cost),
+    ("cost --by user", report.Cost),
     ("checkpointed {self}", own.Checkpointed),
     ("ask-checkpoint {job}", own.AskCheckpoint),
     ("ask-checkpoint {job} --yes", own.AskCheckpoint),
@@ -280,7 +270,7 @@ UNITS = ("_bytes", "_s", "_pct", "_c", "_w", "_j", "_usd", "_hours", "share", "c
 
 
 def _structs() -> dict[str, type[base.Shape]]:
-    modules = (own, base, history, current, explanation, idle_memory, alerts)
+    modules = (own, base, history, current, explanation, alerts)
     return {
         name: found
         for module in modules

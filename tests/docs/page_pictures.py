@@ -60,7 +60,7 @@ def main() -> int:
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     with (
         screens.world(SCENARIO, MINUTES),
-        mock.patch("gpuwatchd.view.answers.envelope.host", return_value="lab3"),
+        mock.patch("gpuwatchd.view.answers.base.host", return_value="lab3"),
     ):
         now = digest()
         old = [name for name in SHOTS if shown(screens.FOLDER / name) != now]

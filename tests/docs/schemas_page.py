@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gpuwatchd.view.answers import base, by_verb
+from gpuwatchd.view.answers import base
+from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.schema import (
     NAMES,
     TITLES,

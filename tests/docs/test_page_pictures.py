@@ -26,7 +26,7 @@ def test_it_is_small_and_says_what_it_was_taken_of(name: str) -> None:
 
 def test_the_same_world_is_the_same_picture() -> None:
     with screens.world(page_pictures.SCENARIO, 5), mock.patch(
-        "gpuwatchd.view.answers.envelope.host", return_value="lab3"
+        "gpuwatchd.view.answers.base.host", return_value="lab3"
     ):  # fmt: skip
         first, second = page_pictures.digest(), page_pictures.digest()
         said = msgspec.json.encode(pages.ANSWERS["overview"](Query(), {}))

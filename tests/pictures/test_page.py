@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpuwatchd.charts import page, text_description
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, PARTS
-from gpuwatchd.view.answers.charts import picture as answered
+from gpuwatchd.view.answers.history import picture as answered
 from tests.browser import gallery
 from tests.conftest import ROOT
 from tests.pictures.test_elements import HOSTILE, Reader

@@ -15,7 +15,7 @@ from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.tui.screens.alerts import AlertDetailScreen, AlertsScreen
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
-from gpuwatchd.view.queries import current_state, silence_changes
+from gpuwatchd.view.queries import alert_changes, current_state
 from gpuwatchd.view.query import Query
 from tests import making
 from tests.cli import world
@@ -120,7 +120,7 @@ async def test_who_may_not_write_is_told_whom_to_ask(monkeypatch: pytest.MonkeyP
     def refuse(_: Silence) -> Silence:
         raise NotAllowed("only root may write to it", hint="sudo -u gpuwatchd gpuwatchctl top")
 
-    monkeypatch.setattr(silence_changes, "keep", refuse)
+    monkeypatch.setattr(alert_changes, "keep", refuse)
     async with opened(seen(), "a", "s", "enter", size=(120, 24)) as (app, _):
         form = screen(app, SnoozeScreen)
         assert "only root may write to it (sudo -u gpuwatchd gpuwatchctl top)" in shown(app)

@@ -15,7 +15,7 @@ from gpuwatchd.collect.nvml.driver_files import read_text
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.text import device_facts
+from gpuwatchd.view.text import subject_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -338,15 +338,15 @@ def container(root: Path) -> Iterator[Check]:
 def device_state(item: LiveDevice, *, now_s: float) -> Iterator[Check]:
     """Yield what keeps the daemon from reading a device, and why its processes are unknown."""
     label, reading = item.device.label, item.reading
-    parts = device_facts.state(item, now_s=now_s)
-    unknown = device_facts.processes(item)
+    parts = subject_facts.state(item, now_s=now_s)
+    unknown = subject_facts.processes(item)
     if parts:
         texts = [part if isinstance(part, str) else part[0] for part in parts[:2]]
         sentence = "; ".join(text for text in texts if text)
         if reading is not None and reading.state in {"asleep", "released"}:
             yield ok(sentence, name=label)
         else:
-            yield warning("gpu-unread", sentence, device_facts.remedy(reading), name=label)
+            yield warning("gpu-unread", sentence, subject_facts.remedy(reading), name=label)
     elif unknown:
         yield warning("gpu-unread", unknown, "compare with what nvidia-smi lists", name=label)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuwatchd.cli import options, output
-from gpuwatchd.view.queries import alert_order, alert_query, live_answers
+from gpuwatchd.view.queries import alert_query, current_state, live_answers
 from gpuwatchd.view.text import alert_details
 
 
@@ -47,7 +47,7 @@ def command(
         flags, only_open=only_open, since_s=since, severity=severity
     )
     alert_details.table(output.Out(flags), chosen, found, only_open=only_open)
-    return 3 if exit_code and alert_order.shown(chosen) else 0
+    return 3 if exit_code and current_state.shown(chosen) else 0
 
 
 @command.command("show", epilog=options.examples("alerts show 4711", "alerts show latest --json"))

@@ -13,9 +13,8 @@ import click
 from gpuwatchd.cli import exits, options, output, parallel
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import BAD_INPUT, FINDINGS, GpuwatchdError, LogFormatError
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.history import Analyze, log_read
-from gpuwatchd.view.text import log_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -121,13 +120,15 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     if flags.json:
         output.emit_json(_answer(results))
     else:
+        from gpuwatchd.view.report import log_report  # noqa: PLC0415 - numpy comes with it
+
         out = output.Out(flags)
         for position, (log, subject_results) in enumerate(results):
             if position:
                 out.line("")
             if log.error is not None and len(results) == 1:
                 continue  # standard error says it
-            log_text.show(out, log, subject_results, show_all=show_all or flags.verbose)
+            log_report.show(out, log, subject_results, show_all=show_all or flags.verbose)
     return _exit_code(results, fail_on, tell=not flags.json)
 
 
@@ -135,10 +136,10 @@ def _save(page: Path, answers: list[Analyzed], *, show_all: bool) -> None:
     """Write what was found as one page; where no log could be read there is none to write."""
     if all(log.error is not None for log, _, _ in answers):
         return
-    from gpuwatchd.view.report import file_output, html, log_report  # noqa: PLC0415 - rare
+    from gpuwatchd.view.report import html, log_report  # noqa: PLC0415 - rare
 
     logs = [log_report.Log(*answer) for answer in answers]
-    file_output.write(page, html.render(log_report.document(logs, everything=show_all)))
+    html.write(page, html.render(log_report.document(logs, everything=show_all)))
 
 
 def _zone(name: str) -> str:
@@ -269,16 +270,16 @@ def _size(file: str) -> int:
 def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> Answer:
     data = tuple(log_read(*result) for result in results)
     if any(log.error is None for log, _ in results):
-        return envelope.answer_of(Analyze, data, source="files")
+        return base.answer_of(Analyze, data, source="files")
     first = results[0][0]
-    error = envelope.fault(
+    error = base.fault(
         "LogFormatError",
         f"{first.path}: {first.error}",
         hint=first.hint,
         exit_code=BAD_INPUT,
         page=LogFormatError.default_page,
     )
-    return envelope.answer_of(Analyze, data, source="files", error=error)
+    return base.answer_of(Analyze, data, source="files", error=error)
 
 
 def _exit_code(

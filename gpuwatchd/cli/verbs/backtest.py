@@ -11,7 +11,8 @@ import click
 from gpuwatchd.cli import options, output, parallel
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.view.answers.history import Backtest, BacktestData, replayed, setting
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.answers.history import Backtest, BacktestData, Replayed, Setting
 from gpuwatchd.view.queries import state_location
 from gpuwatchd.view.text import verdict_text
 
@@ -72,8 +73,8 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
     tallies = backtest.tally(reports, tried)
     if flags.json:
         data = BacktestData(
-            devices=tuple(replayed(report) for report in reports),
-            settings=tuple(setting(tally) for tally in tallies),
+            devices=tuple(fill(Replayed, report) for report in reports),
+            settings=tuple(fill(Setting, tally) for tally in tallies),
         )
         warnings = state_location.service_warnings()
         output.emit_answer(Backtest, data, source="database", warnings=warnings)

@@ -9,12 +9,12 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import units
-from gpuwatchd.view.queries import alert_query, label_changes, live_answers, state_location
+from gpuwatchd.view.queries import alert_changes, alert_query, live_answers, state_location
 from gpuwatchd.view.text import verdict_text
 
 if TYPE_CHECKING:
     from gpuwatchd.view import blocks
-    from gpuwatchd.view.queries.label_changes import Labelled
+    from gpuwatchd.view.queries.alert_changes import Labelled
 
 
 class _FeedbackGroup(click.Group):
@@ -63,7 +63,7 @@ def give(alert: str, word: Literal["normal", "leak"], why: str | None) -> int:
     flags = options.current()
     if flags.json:
         return output.emit_answered(live_answers.label(flags, alert, word, why))
-    labelled = label_changes.label(alert, word, why)
+    labelled = alert_changes.label(alert, word, why)
     out = output.Out(flags)
     out.flow([(labelled.label.title, "bold"), verdict_text.user_label(labelled.label)], rest="  ")
     out.flow(_follows(labelled), first="  ", rest="  ", gap=" ")
@@ -93,7 +93,7 @@ def undo(alert: str) -> int:
     flags = options.current()
     if flags.json:
         return output.emit_answered(live_answers.unlabel(flags, alert))
-    label = label_changes.unlabel(alert)
+    label = alert_changes.unlabel(alert)
     output.Out(flags).flow(
         [(label.title, "bold"), f"removed: {verdict_text.user_label(label)}"], rest="  "
     )
@@ -107,7 +107,7 @@ def list_(everything: bool) -> int:  # noqa: FBT001
     flags = options.current()
     if flags.json:
         return output.emit_answered(live_answers.labels(flags, every=everything))
-    labels = label_changes.labels(every=everything)
+    labels = alert_changes.labels(every=everything)
     out = output.Out(flags)
     state_location.head(out)
     if not labels:

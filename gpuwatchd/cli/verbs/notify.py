@@ -13,7 +13,7 @@ from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Chart, Message
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.view.answers import alerts as answers
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.alerts import Reached
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _build(config: Config, names: Iterable[str]) -> dict[str, Notifier]:
 
 def _message(channel: str = "email") -> Message:
     """Return the test message of a channel; the example of a curve goes into mails alone."""
-    host = envelope.host()
+    host = base.host()
     curve = {"Curve": "an example, not data of this machine"} if channel == "email" else {}
     return Message(
         id=f"{uuid.uuid4().hex[:24]}@gpuwatchd",

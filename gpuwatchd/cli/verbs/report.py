@@ -59,7 +59,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     Without --output, a page is written to a file named after machine and days in the current
     folder, or to the pipe. A file is readable by you alone.
     """
-    from gpuwatchd.view.report import file_output, period, usage  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.view.report import html, period  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
     until_s = current_state.now_s() if until is None else until
@@ -68,15 +68,15 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         raise click.UsageError("--since is not before --until")
     to_pipe = file is not None and str(file) == "-"
     file = None if to_pipe else file
-    form = _form(flags, form, file, file_output.FORMATS)
-    asked = usage.Asked(since_s, until_s, pids=pids, top=top, everything=everything, charts=True)
+    form = _form(flags, form, file, html.FORMATS)
+    asked = period.Asked(since_s, until_s, pids=pids, top=top, everything=everything, charts=True)
     found = period.gather(flags, asked)
     if form == "html" and file is None and not to_pipe and sys.stdout.isatty():
-        file = file_output.named(asked)
+        file = html.named(asked)
     if file is None:
         _print(flags, found, form)
     else:
-        file_output.write(file, content(flags, found, form))
+        html.write(file, content(flags, found, form))
         _confirm(flags, file)
     return 3 if exit_code and any(alert.kind == "leak" for alert in found.alerts) else 0
 
@@ -96,12 +96,12 @@ def _form(flags: Globals, form: str | None, file: Path | None, values: dict[str,
 
 
 def _print(flags: Globals, period: Period, form: str) -> None:
-    from gpuwatchd.view.report import compose, plain, report_json  # noqa: PLC0415
+    from gpuwatchd.view.report import compose, document, report_json  # noqa: PLC0415
 
     if form == "json":
         output.emit_json(report_json.answer(period))
     elif form == "text":
-        plain.show(output.Out(flags), compose.document(period))
+        document.show(output.Out(flags), compose.document(period))
     else:
         click.echo(content(flags, period, form), nl=False)
 
@@ -118,10 +118,10 @@ def content(flags: Globals, period: Period, form: str) -> str:
         import msgspec  # noqa: PLC0415
 
         return msgspec.json.encode(report_json.answer(period)).decode() + "\n"
-    from gpuwatchd.view.report import plain  # noqa: PLC0415
+    from gpuwatchd.view.report import document  # noqa: PLC0415
 
     stream = io.StringIO()
-    plain.show(output.Out(flags, stream), compose.document(period))
+    document.show(output.Out(flags, stream), compose.document(period))
     return stream.getvalue()
 
 

@@ -9,8 +9,8 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import units
-from gpuwatchd.view.queries import current_state, live_answers, silence_changes, state_location
-from gpuwatchd.view.queries.silence_changes import UNTIL_RESOLVED
+from gpuwatchd.view.queries import alert_changes, current_state, live_answers, state_location
+from gpuwatchd.view.queries.alert_changes import UNTIL_RESOLVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,9 +50,9 @@ def _complete(
 ) -> list[CompletionItem] | list[str]:
     """Offer alerts first, then for how long."""
     given = ctx.params.get("words") or ()
-    ruled = any(ctx.params.get(name) for name in silence_changes.CONDITIONS)
+    ruled = any(ctx.params.get(name) for name in alert_changes.CONDITIONS)
     if given or ruled:
-        return [term for term in silence_changes.TERMS if term.startswith(incomplete)]
+        return [term for term in alert_changes.TERMS if term.startswith(incomplete)]
     return options.complete_key(ctx, param, incomplete)
 
 
@@ -119,16 +119,16 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
                 flags, for_=term, alert=named, why=why, even_critical=even_critical, **rule
             )
             return output.emit_answered(answered)
-        snoozed = silence_changes.snooze(
+        snoozed = alert_changes.snooze(
             flags.gpu, rule, term, named=named, why=why, even_critical=even_critical
         )
-    except silence_changes.BadRequest as error:
+    except alert_changes.BadRequest as error:
         raise click.UsageError(str(error)) from error
     alert, silence = snoozed.alert, snoozed.silence
     out = output.Out(flags)
-    about = alert.title or alert.key if alert else silence_changes.rule_of(silence.matcher)
+    about = alert.title or alert.key if alert else alert_changes.rule_of(silence.matcher)
     out.flow([(about, "bold")], rest="  ")
-    for line in silence_changes.follows(snoozed):
+    for line in alert_changes.follows(snoozed):
         out.flow(line.split(" "), first="  ", rest="  ", gap=" ")
     return 0
 
@@ -163,13 +163,13 @@ def list_(everything: bool) -> int:  # noqa: FBT001
     if flags.json:
         return output.emit_answered(live_answers.snoozes(flags, every=everything))
     now_s = time.time()
-    silences, alerts = silence_changes.standing(now_s, every=everything)
+    silences, alerts = alert_changes.standing(now_s, every=everything)
     out = output.Out(flags)
     state_location.head(out)
     if not silences:
         out.line("nothing is snoozed")
     for silence in silences:
-        silence_changes.show(out, silence, alerts, now_s)
+        alert_changes.show(out, silence, alerts, now_s)
     return 0
 
 
@@ -185,10 +185,10 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
     flags = options.current()
     if flags.json:
         return output.emit_answered(live_answers.unsnooze(flags, which))
-    cleared = silence_changes.clear(which)
+    cleared = alert_changes.clear(which)
     out = output.Out(flags)
     for silence in cleared.silences:
-        about = silence_changes.called(silence.matcher, cleared.alerts)
+        about = alert_changes.called(silence.matcher, cleared.alerts)
         out.flow([f"{silence.row}", (about, "bold"), "cleared"], rest="  ")
     if not cleared.in_force:
         out.line("nothing is snoozed")

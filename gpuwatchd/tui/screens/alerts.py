@@ -13,7 +13,7 @@ from gpuwatchd.tui.base import LISTED, PagedScreen, ViewScreen
 from gpuwatchd.tui.screens import snooze
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph, blank, sentence
-from gpuwatchd.view.queries import alert_order, alert_query, silence_changes, user_filter
+from gpuwatchd.view.queries import alert_changes, alert_query, current_state, user_filter
 from gpuwatchd.view.text import alert_details, delivery_text
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class AlertsScreen(ViewScreen):
         silent = sum(
             listed.found.silence(alert, listed.now_s) is not None for alert in listed.alerts
         )
-        counted = alert_order.counted(opened) or "nothing"
+        counted = current_state.counted(opened) or "nothing"
         yield f"{counted} open", "bold" if opened else "calm"
         if silent:
             yield f"{silent} snoozed", "held"
@@ -172,7 +172,7 @@ class AlertsScreen(ViewScreen):
             return
         self._asked_twice = False
         self.change(
-            lambda: silence_changes.take_back([silence], time.time()),
+            lambda: alert_changes.take_back([silence], time.time()),
             lambda _: self._taken_back(silence),
         )
 

@@ -17,7 +17,7 @@ from gpuwatchd.view.text import (
     badges,
     cost_text,
     explanation,
-    process_facts,
+    subject_facts,
     verdict_text,
 )
 
@@ -207,8 +207,8 @@ def _named_subject(
 
 def _who(out: Page, process: LiveProcess, ended: bool, now_s: float) -> None:  # noqa: FBT001
     """Write who it is: all of it, one thing after the other."""
-    facts = [process_facts.runs(process.info)]
-    facts += [text for text, _ in process_facts.wide(process, now_s=now_s)]
+    facts = [subject_facts.runs(process.info)]
+    facts += [text for text, _ in subject_facts.wide(process, now_s=now_s)]
     if ended:
         last = blocks.sentence("it has ended; this is what was known of it last", "yellow")
         out.flow(last, rest="  ", gap=" ")

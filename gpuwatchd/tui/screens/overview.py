@@ -8,8 +8,8 @@ from gpuwatchd.core import text
 from gpuwatchd.tui.base import TopScreen, spread, typed
 from gpuwatchd.tui.widgets import bars, gpus, process_table
 from gpuwatchd.tui.widgets.rows import Lines
-from gpuwatchd.view.queries import alert_order
-from gpuwatchd.view.text import device_facts
+from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.text import subject_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ def share_rows(height: int, view: View, *, wide: bool, processes: int) -> RowBud
     count = len(view.devices)
     warned = len(view.warnings)
     health = min(max(1, warned), 1 if height < 26 else 3)
-    told = len(alert_order.shown(view.alerts)) + bool(view.holdings) + len(view.daemon.problems)
+    told = len(current_state.shown(view.alerts)) + bool(view.holdings) + len(view.daemon.problems)
     told += len(view.untold) + len(view.lost)
     most = 1 if height < 16 else 3 if height < 30 else max(4, height // 6)
     alerts = min(most, 1 + told)
@@ -188,7 +188,7 @@ class OverviewScreen(TopScreen):
         unknown = [
             f"{item.device.label}: {why}"
             for item in view.devices
-            if self.chosen.gpu in {None, item.device.uid} and (why := device_facts.processes(item))
+            if self.chosen.gpu in {None, item.device.uid} and (why := subject_facts.processes(item))
         ]
         return unknown or ["no process uses a GPU"]
 

@@ -14,7 +14,7 @@ from gpuwatchd.tui.screens.chart_screen import About, ChartScreen
 from gpuwatchd.tui.widgets.process_table import KINDS
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph
 from gpuwatchd.view import blocks
-from gpuwatchd.view.text import badges, cards, verdict_text
+from gpuwatchd.view.text import badges, status, verdict_text
 from gpuwatchd.view.text import prediction as predict
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _figures(item: LiveDevice, finding: Finding | None, *, wide: bool) -> list[P
         cells.append(f"R² {finding.r_squared:.3f} ({verdict_text.fit(finding.r_squared)})")
     if wide:
         cells.append(f"confidence {units.percent(finding.confidence)}")
-    by = cards.suspect(item, finding) if is_leak(finding) else ""
+    by = status.suspect(item, finding) if is_leak(finding) else ""
     return [*cells, by] if by else cells
 
 

@@ -10,7 +10,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.tui.base import ViewScreen, typed
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph, blank, sentence
 from gpuwatchd.view import blocks
-from gpuwatchd.view.queries import alert_query, silence_changes
+from gpuwatchd.view.queries import alert_changes, alert_query
 from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _SAID: Final = {
     "1h": "an hour",
     "8h": "8 hours",
     "2d": "2 days",
-    silence_changes.UNTIL_RESOLVED: "until it is resolved",
+    alert_changes.UNTIL_RESOLVED: "until it is resolved",
 }
 
 
@@ -110,7 +110,7 @@ class SnoozeScreen(ViewScreen):
 
     def _form(self, alert: Alert, now_s: float) -> Iterator[Paragraph]:
         yield Paragraph(sentence("How long shall it be silenced?", "bold"))
-        for at, term in enumerate(silence_changes.TERMS):
+        for at, term in enumerate(alert_changes.TERMS):
             yield Paragraph(partial(_term, term, now_s, at + 1), at)
         yield Paragraph(blank)
         yield Paragraph(partial(_reason, self._why, self._typing))
@@ -132,7 +132,7 @@ class SnoozeScreen(ViewScreen):
         why = typed(self._why, event) if self._typing else None
         if event.key in {"up", "down"}:
             self._chosen += 1 if event.key == "down" else -1
-            self._chosen = min(max(self._chosen, 0), len(silence_changes.TERMS) - 1)
+            self._chosen = min(max(self._chosen, 0), len(alert_changes.TERMS) - 1)
         elif event.key in {"tab", "shift+tab"}:
             self._typing = not self._typing
         elif event.key == "enter":
@@ -149,7 +149,7 @@ class SnoozeScreen(ViewScreen):
             self.redrawn()
 
     def _take(self, why: str) -> None:
-        self._why = text.clean(why, limit=silence_changes.WHY_CHARS).lstrip()
+        self._why = text.clean(why, limit=alert_changes.WHY_CHARS).lstrip()
 
     def on_paste(self, event: events.Paste) -> None:
         """Take what is pasted as the reason."""
@@ -172,11 +172,11 @@ class SnoozeScreen(ViewScreen):
         if self._alert is None or self._writing:
             return
         self._writing = True
-        alert, term, why = self._alert, silence_changes.TERMS[self._chosen], self._why
+        alert, term, why = self._alert, alert_changes.TERMS[self._chosen], self._why
 
         def write() -> Silence:
-            silence = silence_changes.of_alert(alert, term, now_s=time.time(), why=why)
-            return silence_changes.keep(silence)
+            silence = alert_changes.of_alert(alert, term, now_s=time.time(), why=why)
+            return alert_changes.keep(silence)
 
         self.change(write, self._kept)
 
@@ -200,10 +200,10 @@ class SnoozeScreen(ViewScreen):
 
 
 def _term(term: str, now_s: float, number: int, out: Page) -> None:
-    if term == silence_changes.UNTIL_RESOLVED:
+    if term == alert_changes.UNTIL_RESOLVED:
         end = "at the latest 30 days"
     else:
-        end = f"until {units.moment(now_s + silence_changes.seconds(term), now_s=now_s)}"
+        end = f"until {units.moment(now_s + alert_changes.seconds(term), now_s=now_s)}"
     out.line((f" {number}  {_SAID[term]:<18}", ""), (end, "dim"))
 
 

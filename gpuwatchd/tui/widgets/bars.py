@@ -8,8 +8,8 @@ from gpuwatchd import __version__
 from gpuwatchd.core import units
 from gpuwatchd.tui.polling import FAILED
 from gpuwatchd.view.blocks import Page
-from gpuwatchd.view.queries import alert_order, state_location
-from gpuwatchd.view.text import cards, delivery_text, status
+from gpuwatchd.view.queries import current_state, state_location
+from gpuwatchd.view.text import delivery_text, status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ def spark(
     known = [value for value in shown if value is not None]
     if len(known) < 2:
         return " " * points
-    low, high = cards.spark_scale(known, total)
+    low, high = status.spark_scale(known, total)
     return units.spark(shown, low=low, high=high, ascii_only=ascii_only).rjust(points)
 
 
@@ -114,7 +114,7 @@ def alerts(painter: Painter, view: View, width: int, most: int) -> list[Row]:
         return []
     lines: list[Row] = [
         painter.cut([" ", *status.alert_line(alert, view)], width, gap="  ")
-        for alert in alert_order.shown(view.alerts)
+        for alert in current_state.shown(view.alerts)
     ]
     lines += _others(painter, view, width)
     if not lines:
@@ -125,7 +125,7 @@ def alerts(painter: Painter, view: View, width: int, most: int) -> list[Row]:
 
 
 def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
-    counted = alert_order.counted(alert_order.shown(view.alerts))
+    counted = current_state.counted(current_state.shown(view.alerts))
     text = f" {counted} open" if counted else " no open alerts"
     if view.silences:
         text += f", {len(view.silences)} silence{'s' if len(view.silences) != 1 else ''}"

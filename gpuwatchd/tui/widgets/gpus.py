@@ -8,7 +8,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.tui.widgets import bars
 from gpuwatchd.view.blocks import width_of
-from gpuwatchd.view.text import badges, cards, device_facts, verdict_text
+from gpuwatchd.view.text import badges, status, subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice
@@ -112,16 +112,16 @@ def row(painter: Painter, columns: Plan, item: LiveDevice, *, chosen: bool) -> R
 def second(painter: Painter, view: View, item: LiveDevice, width: int) -> Row:
     """Return the second row: what is wrong with it, its name, and whose growth it is."""
     now_s, finding, others = view.taken_at_s, item.finding, view.others.get(item.device.uid)
-    state = device_facts.state(item, now_s=now_s, released_until_s=view.released_until_s)
+    state = subject_facts.state(item, now_s=now_s, released_until_s=view.released_until_s)
     parts: list[Part] = ["   ", (item.device.name, "faint"), *state]
-    parts += device_facts.broken(item, now_s=now_s)
-    parts.append((device_facts.memory_note(item.device), "faint"))
-    parts.append((device_facts.processes(item), "yellow"))
+    parts += subject_facts.broken(item, now_s=now_s)
+    parts.append((subject_facts.memory_note(item.device), "faint"))
+    parts.append((subject_facts.processes(item), "yellow"))
     if not state:
         badge = badges.device(item)
         leaks = finding is not None and is_leak(finding)
         parts += [(badge.rest, badge.kind if leaks else "faint"), _suspect(item)]
-    parts.append((device_facts.unowned(item), "yellow"))
+    parts.append((subject_facts.unowned(item), "yellow"))
     parts.append(("" if others is None else others.line(none=not item.processes), "dim"))
     return painter.cut(parts, width - 1, gap="  ")
 
@@ -138,9 +138,9 @@ def _memory(painter: Painter, item: LiveDevice, width: int, badge: Badge) -> Row
     reading, total = item.reading, _total(item)
     used = None if reading is None else reading.used_bytes
     share = used / total if used is not None and total else None
-    text = f"{cards.amount(used)}/{units.size(total)}"
+    text = f"{status.amount(used)}/{units.size(total)}"
     if width_of(text) > width - 2 * (not painter.rich):
-        text = f"{cards.amount(used)}/{cards.amount(total)}"
+        text = f"{status.amount(used)}/{status.amount(total)}"
     if width >= 20 and share is not None:
         text += f" {units.percent(share)}"
     kind = badge.kind if badge.kind != "unknown" else "curve"
@@ -177,7 +177,7 @@ def _rate(item: LiveDevice) -> str:
 
 def _suspect(item: LiveDevice) -> str:
     finding = item.finding
-    by = cards.suspect(item, finding) if finding is not None and is_leak(finding) else ""
+    by = status.suspect(item, finding) if finding is not None and is_leak(finding) else ""
     return f"by {by}" if by else ""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view.blocks import width_of
-from gpuwatchd.view.text import badges, process_facts, verdict_text
+from gpuwatchd.view.text import badges, subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -123,7 +123,7 @@ _COLUMNS = (
            lambda entry, _: (entry.process.info.user or "?", "faint")),
     Column("MEMORY", 9, ">", 0, lambda entry: -(entry.process.used_bytes or -1),
            lambda entry, _: (units.size(entry.process.used_bytes), "")),
-    Column("GROWTH", 13, ">", 0, lambda entry: -process_facts.leak_rate(entry.process), _growth),
+    Column("GROWTH", 13, ">", 0, lambda entry: -subject_facts.leak_rate(entry.process), _growth),
     Column("VERDICT", badges.WORD_CELLS, "<", 72,
            lambda entry: KINDS.index(_kind(entry)), _verdict),
     Column("FULL IN", 11, ">", 96, _left_s, _full_in),
@@ -154,7 +154,7 @@ def entries(view: View, device_uid: str | None = None) -> list[Entry]:
 
 def ordered(found: Iterable[Entry], by: str, *, turned: bool) -> list[Entry]:
     """Return them sorted: what is equal by growth, then memory, then pid."""
-    rows = sorted(found, key=lambda entry: process_facts.place(*entry))
+    rows = sorted(found, key=lambda entry: subject_facts.place(*entry))
     if turned or by != NATURAL:
         rows.sort(key=next(column.by for column in _COLUMNS if column.name == by), reverse=turned)
     return rows
@@ -165,7 +165,7 @@ def matching(found: Sequence[Entry], wish: str) -> list[Entry]:
     return [
         entry
         for entry in found
-        if process_facts.matches(*entry, wish, badge=badges.process(entry.process).word)
+        if subject_facts.matches(*entry, wish, badge=badges.process(entry.process).word)
     ]
 
 
@@ -245,7 +245,7 @@ def _name(painter: Painter, entry: Entry, width: int, here: str) -> Row:
     first = painter.fit(text, width)
     cells: Row = [(first, f"bold {here}" if is_leak(entry.process.finding) else here)]
     room = width - width_of(first)
-    more = [process_facts.runs(info), *process_facts.where(info)]
+    more = [subject_facts.runs(info), *subject_facts.where(info)]
     if len(info.argv) > 1 and not info.foreign:
         more.append(" ".join(info.argv[1:]))
     for what in more:

@@ -24,14 +24,13 @@ from gpuwatchd.view.answers.base import (
     of_verb,
     sources,
 )
-from gpuwatchd.view.text import process_facts
+from gpuwatchd.view.text import subject_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.view.queries.remeasure import Evidence
-    from gpuwatchd.view.text import explanation_curve, next_steps
-    from gpuwatchd.view.text.explanation_curve import ExplanationInput
+    from gpuwatchd.view.queries.remeasure import Evidence, ExplanationInput
+    from gpuwatchd.view.text import explanation_parts
 
 
 class Examined(Shape):
@@ -185,13 +184,13 @@ class Explained(Shape):
 
 def explained(
     case: ExplanationInput,
-    sections: Iterable[explanation_curve.Section],
-    steps: Iterable[next_steps.Step],
+    sections: Iterable[explanation_parts.Section],
+    steps: Iterable[explanation_parts.Step],
 ) -> Explained:
     """Return the reasoning with its numbers."""
     from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE  # noqa: PLC0415 - numpy comes with it
 
-    detection, diagnosis = case.config.detection, process_facts.diagnose(case)
+    detection, diagnosis = case.config.detection, subject_facts.diagnose(case)
     return fill(
         Explained,
         case,
@@ -212,7 +211,7 @@ def explained(
             Hardware,
             diagnosis,
             look_first=diagnosis.word == "hardware",
-            events=tuple(fill(HappenedShape, event) for event in process_facts.events(case)),
+            events=tuple(fill(HappenedShape, event) for event in subject_facts.events(case)),
         ),
         sections=tuple(fill(Section, section) for section in sections if section.lines),
         next_steps=tuple(fill(NextStep, step) for step in steps),

@@ -7,13 +7,91 @@ import inspect
 import itertools
 import sys
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from gpuwatchd.view.answers import base, by_verb
+from gpuwatchd.core.model import Finding, Message
+from gpuwatchd.view.answers import alerts, base, current, explanation, history, program, report
+from gpuwatchd.view.answers.base import Failure, Shape
 
-NAMES: Final = tuple(sorted((*by_verb.ANSWERS, *by_verb.OTHERS)))
+
+class CommandInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program of ``[notify.command]`` reads on its standard input: one object.
+
+    Names are those of the daemon: instants are epoch seconds (`_at_s`), unknown is null.
+    """
+
+    schema_version: int
+    message: Message
+    """Without its finding, which stands beside it."""
+    finding: Finding | None
+    """The judgement that the message is about."""
+
+
+class AskedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that is asked to save its work."""
+
+    pid: int
+    started_at_s: float | None
+    name: str
+
+
+class AskInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What the program of ``[act] argv`` reads on its standard input: one object.
+
+    Names are those of the daemon: instants are epoch seconds (`_at_s`), unknown is null.
+    """
+
+    schema_version: int
+    ask: Literal["checkpoint"]
+    process: AskedProcess
+    finding: Finding | UnsetType = UNSET
+    """The judgement that is the reason; absent where a person asks without one."""
+
+
+ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
+    "status": (current.Status,),
+    "watch": (current.Watch,),
+    "predict": (current.Predict,),
+    "explain": (explanation.Explain,),
+    "zombies": (current.IdleMemory,),
+    "plot": (history.Plot,),
+    "history": (history.History, history.HistoryOfProcesses, history.HistoryQueries),
+    "report": (report.Report,),
+    "alerts": (alerts.Alerts, alerts.AlertShown),
+    "snooze": (alerts.Snooze,),
+    "feedback": (alerts.Feedback,),
+    "cost": (report.Cost,),
+    "checkpointed": (program.Checkpointed,),
+    "analyze": (history.Analyze,),
+    "backtest": (history.Backtest,),
+    "web": (program.Web,),
+    "doctor": (program.Doctor,),
+    "ask-checkpoint": (program.AskCheckpoint,),
+    "release": (program.DriverRelease,),
+    "config": (program.ConfigPath, program.ConfigPrint, program.ConfigInit, program.ConfigValidate),
+    "policy": (alerts.PolicyShown, alerts.PolicyTested),
+    "notify": (alerts.Notify, alerts.NotifyDigest),
+    "check": (program.Check,),
+    "service": (program.ServiceStatus, program.ServicePrint, program.ServiceDone),
+    "demo": (program.DemoBegins, program.DemoGoesOn, program.DemoEnds),
+    "completion": (program.Completion,),
+    "docs": (program.PageShown, program.Pages, program.PagesFound),
+    "schema": (program.Schemas,),
+}
+"""Verb -> what it may answer; besides, any of them may fail (``Failure``)."""
+OTHERS: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
+    "error": (Failure,),
+    "history-ndjson": (history.DeviceRow, history.ProcessRow, history.EventRow),
+    "command": (CommandInput,),
+    "ask": (AskInput,),
+}
+"""What is JSON and no answer: the failure of any verb, lines without a head, what hooks read."""
+
+
+NAMES: Final = tuple(sorted((*ANSWERS, *OTHERS)))
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 _UNITS: Final = (
     ("_bytes_per_s", "bytes per second"),
@@ -87,12 +165,12 @@ def note_of(kind: type[Any], field: str) -> str:
 
 def types_of(name: str) -> tuple[type[msgspec.Struct], ...]:
     """Return what a schema allows, without the failure that it allows besides."""
-    return {**by_verb.ANSWERS, **by_verb.OTHERS}[name]
+    return {**ANSWERS, **OTHERS}[name]
 
 
 @cache
 def _components(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    kinds = [*types_of(name), *([base.Failure] if name in by_verb.ANSWERS else [])]
+    kinds = [*types_of(name), *([base.Failure] if name in ANSWERS else [])]
     tops, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     return list(tops), parts
 

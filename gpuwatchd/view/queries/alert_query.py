@@ -9,7 +9,7 @@ import msgspec
 
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
-from gpuwatchd.view.queries import alert_order, current_state, user_filter
+from gpuwatchd.view.queries import current_state, user_filter
 from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:
@@ -154,17 +154,12 @@ def gather(since_s: float, *, only_open: bool) -> Incidents:
                 incidents.silences = state.silences
     incidents.silences = delivery_text.in_force(incidents.silences)
     alerts = [a for a in merged.values() if not only_open or a.state in OPEN]
-    incidents.alerts = alert_order.ordered(alerts)
+    incidents.alerts = current_state.ordered(alerts)
     return incidents
 
 
 def kept(done: str) -> Incidents:
-    """Return all alerts, which must be in the history: something is to be kept beside them.
-
-    Parameters
-    ----------
-    done
-        What is to be done to one: "said", "snoozed".
+    """Return all alerts, which must be in the history: one is to be ``done`` ("said", "snoozed").
 
     Raises
     ------

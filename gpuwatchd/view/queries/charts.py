@@ -12,7 +12,7 @@ from gpuwatchd.core.model import Subject, is_leak, limit_of
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store.tables import SAVED, same_process
 from gpuwatchd.view.queries import current_state, recorded_chart, state_location
-from gpuwatchd.view.text import badges, device_facts, verdict_text
+from gpuwatchd.view.text import badges, subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,14 +88,12 @@ def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked
     marks = live_marks(view, about.id, item.events)
     few = recorded_chart.sparse(item.recent_bytes, item.recent_step_s, view.taken_at_s)
     if history is None:
-        return _picture(
-            about, asked, _RecordedCurve(_within(few, about, asked), curves.NOTHING, marks, [])
-        )
+        return _picture(about, asked, _within(few, about, asked), curves.NOTHING, marks=marks)
     span = (asked.begin_s, asked.end_s)
     recorded = history.ask(curves.of_device, item.device.uid, span, asked.points)
     marks += device_marks(history, item.device, asked.begin_s, asked.end_s)
     reasons = gap_reasons(history, item.device, asked.begin_s, asked.end_s)
-    return _recorded(about, asked, _RecordedCurve(few, recorded, marks, reasons))
+    return _recorded(about, asked, few, recorded, marks=marks, reasons=reasons)
 
 
 def of_process(
@@ -115,15 +113,14 @@ def of_process(
         live=None if used is None else (view.taken_at_s, used),
         now_s=max(view.taken_at_s, asked.end_s),
     )
-    others = device_facts.others_hold(item, about.limit_bytes)
+    others = subject_facts.others_hold(item, about.limit_bytes)
     note = f"full at {units.size(about.limit_bytes)}: {others}" if others else ""
     about = about._replace(
         marks=tuple(live_marks(view, about.id, ())), notes=(note,) if note else ()
     )
     if history is None:
-        curve = _within(Curve(), about, asked)
         marks = [*about.marks, *began_mark(info)]
-        return _picture(about, asked, _RecordedCurve(curve, curves.NOTHING, marks, []))
+        return _picture(about, asked, _within(Curve(), about, asked), curves.NOTHING, marks=marks)
     return _of_process(history, item.device, info, about, asked)
 
 
@@ -162,14 +159,9 @@ def all_devices(query: Query, asked: Asked) -> tuple[list[Picture], View]:
 
 
 def since_record(pictures: Sequence[Picture], asked: Asked) -> Asked:
-    """Return what is asked for without the empty time before any of these pictures begins.
+    """Return what is asked for without the empty time before any of its pictures begins.
 
-    Parameters
-    ----------
-    pictures
-        What was drawn of ``asked``.
-    asked
-        Returned as it is where less than a tenth of it is empty, or nothing is drawn at all.
+    As it is where less than a tenth of it is empty, or nothing is drawn at all.
     """
     # Of a bucket, which may stand for an hour, only its middle is known.
     begun = (
@@ -188,15 +180,6 @@ def since_record(pictures: Sequence[Picture], asked: Asked) -> Asked:
 # ---- inside -------------------------------------------------------------------------------------
 
 
-class _RecordedCurve(NamedTuple):
-    """What is recorded of a subject."""
-
-    drawn: Curve
-    recorded: curves.RecordedCurve
-    marks: list[Mark]
-    reasons: list[Reason]
-
-
 def _of_process(
     history: Reader, device: Device, info: ProcessInfo, about: _Subject, asked: Asked
 ) -> Picture:
@@ -206,32 +189,46 @@ def _of_process(
     if about.live is not None:
         marks = [mark for mark in marks if mark.kind != "ended"]
     reasons = gap_reasons(history, device, asked.begin_s, asked.end_s)
-    return _recorded(about, asked, _RecordedCurve(Curve(), recorded, marks, reasons))
+    return _recorded(about, asked, Curve(), recorded, marks=marks, reasons=reasons)
 
 
-def _recorded(about: _Subject, asked: Asked, curve: _RecordedCurve) -> Picture:
+def _recorded(
+    about: _Subject,
+    asked: Asked,
+    few: Curve,
+    recorded: curves.RecordedCurve,
+    *,
+    marks: list[Mark],
+    reasons: list[Reason],
+) -> Picture:
     """Return the picture of what is recorded, on to the newest look.
 
-    ``curve.drawn`` is what the live state remembers: it fills in what is not written yet.
+    The ``few`` points that the live state remembers fill in what is not written yet.
     """
-    live, recorded, reasons = _live(about, asked), curve.recorded, curve.reasons
+    live = _live(about, asked)
     if live is not None:
         late_s = max(_UNWRITTEN_S, recorded.limit_s)
         late_s += curves.HOUR_S if recorded.level == "hour" else 0.0
         written = len(recorded.holes)
-        recorded = recorded_chart.joined(recorded, curve.drawn, live[0], late_s)
+        recorded = recorded_chart.joined(recorded, few, live[0], late_s)
         reasons = [*reasons, *((end_s, None, _NOT_YET) for _, end_s in recorded.holes[written:])]
     drawn = recorded_chart.curve(recorded, live)
-    return _picture(about, asked, _RecordedCurve(drawn, recorded, curve.marks, reasons))
+    return _picture(about, asked, drawn, recorded, marks=marks, reasons=reasons)
 
 
-def _picture(about: _Subject, asked: Asked, curve: _RecordedCurve) -> Picture:
-    holes = list(curve.recorded.holes)
-    tail = _tail(about, asked, curve)
-    if tail is not None:
-        holes.append(tail)
-    missing = recorded_chart.gaps(holes, curve.reasons)
-    marks, left_out = recorded_chart.ordered(curve.marks, asked.begin_s, asked.end_s)
+def _picture(
+    about: _Subject,
+    asked: Asked,
+    drawn: Curve,
+    recorded: curves.RecordedCurve,
+    *,
+    marks: list[Mark],
+    reasons: list[Reason] | None = None,
+) -> Picture:
+    missing = recorded_chart.gaps(
+        [*recorded.holes, *_tail(about, asked, drawn, recorded)], reasons or ()
+    )
+    within, left_out = recorded_chart.ordered(marks, asked.begin_s, asked.end_s)
     return Picture(
         key=about.id.id,
         title=about.title,
@@ -240,13 +237,13 @@ def _picture(about: _Subject, asked: Asked, curve: _RecordedCurve) -> Picture:
         begin_s=asked.begin_s,
         end_s=asked.end_s,
         now_s=about.now_s,
-        curve=curve.drawn,
-        floor=recorded_chart.floor(curve.drawn),
+        curve=drawn,
+        floor=recorded_chart.floor(drawn),
         limit_bytes=about.limit_bytes,
-        forecast=recorded_chart.forecast(about.finding, curve.drawn, about.limit_bytes),
-        marks=marks,
+        forecast=recorded_chart.forecast(about.finding, drawn, about.limit_bytes),
+        marks=within,
         gaps=missing,
-        notes=recorded_chart.notes(curve.drawn, missing, left_out=left_out) + about.notes,
+        notes=recorded_chart.notes(drawn, missing, left_out=left_out) + about.notes,
     )
 
 
@@ -269,16 +266,17 @@ def _within(curve: Curve, about: _Subject, asked: Asked) -> Curve:
     return Curve(at_s=at_s, used_bytes=used, low_bytes=used, high_bytes=used)
 
 
-def _tail(about: _Subject, asked: Asked, curve: _RecordedCurve) -> curves.Span | None:
+def _tail(
+    about: _Subject, asked: Asked, drawn: Curve, recorded: curves.RecordedCurve
+) -> Sequence[curves.Span]:
     """Return the time after the last sample of a device, where that is a gap."""
-    recorded, drawn = curve.recorded, curve.drawn
     if about.id.process is not None or not recorded.points or not drawn.at_s:
-        return None
+        return ()
     last_s = max(recorded.points[-1].last_s, drawn.at_s[-1])
     late_s = _LATE_S + (curves.HOUR_S if recorded.level == "hour" else 0.0)
     if _live(about, asked) is not None and last_s >= asked.end_s - late_s:
-        return None
-    return (last_s, asked.end_s) if asked.end_s - last_s > late_s else None
+        return ()
+    return [(last_s, asked.end_s)] if asked.end_s - last_s > late_s else ()
 
 
 def _process_title(device: Device, info: ProcessInfo) -> str:
@@ -289,9 +287,7 @@ def _limit(
     subject: Subject, finding: Finding | None, held_bytes: float | None, item: LiveDevice
 ) -> float | None:
     """Return where a subject runs out: one that leaks keeps the limit that it was judged by."""
-    judged = None
-    if finding is not None and finding.subject == subject:
-        judged = finding.limit_bytes
+    judged = finding.limit_bytes if finding and finding.subject == subject else None
     if judged is not None and is_leak(finding):
         return judged
     reading = item.reading
@@ -338,7 +334,6 @@ _GONE: Final = {
 _MATTERS: Final = 0.05
 """Processes that never held this share of a device are no mark on its picture."""
 _MOST_PROCESSES: Final = 12
-_OPEN: Final = frozenset({"watch", "firing"})
 
 Reason = tuple[float, float | None, str]
 """Instant, seconds before it that are missing (None: not known), why."""
@@ -350,7 +345,9 @@ def live_marks(view: View, subject: Subject, events: Sequence[Event]) -> list[Ma
     The history has them too, but later, or not at all.
     """
     marks = [
-        _opened(alert) for alert in view.alerts if alert.state in _OPEN and _on(alert, subject)
+        _opened(alert)
+        for alert in view.alerts
+        if alert.state in current_state.SHOWN and _on(alert, subject)
     ]
     return marks + [_event(event.at_s, event.kind, event.text) for event in events]
 
@@ -417,7 +414,7 @@ def _life_mark(at_s: float, kind: Literal["began", "ended"], info: ProcessInfo) 
 def _happened(history: Reader, device: Device, begin_s: float) -> list[Mark]:
     """Return what is recorded of time, and of what happened to a device or its card."""
     marks = [
-        Mark(at_s=segment.at_s, kind="restart", text=device_facts.segment_words(segment))
+        Mark(at_s=segment.at_s, kind="restart", text=subject_facts.segment_words(segment))
         for segment in history.segments(begin_s)
     ]
     return marks + [
@@ -428,7 +425,7 @@ def _happened(history: Reader, device: Device, begin_s: float) -> list[Mark]:
 
 
 def _event(at_s: float, kind: str, value: str) -> Mark:
-    shown = f"{device_facts.sort_of(text.clean(kind), text.clean(value))} {text.clean(value)}"
+    shown = f"{subject_facts.sort_of(text.clean(kind), text.clean(value))} {text.clean(value)}"
     return Mark(at_s=round(at_s, 3), kind="event", text=shown.strip())
 
 
@@ -464,7 +461,11 @@ def _alerts(history: Reader, since_s: float, uid: str, key: ProcessKey | None) -
     for alert in history.alerts(since_s):
         if alert.subject.device_uid != uid or (key is not None and alert.subject.process != key):
             continue
-        if alert.state in _OPEN or alert.firing_at_s is not None or alert.watch_at_s is not None:
+        if (
+            alert.state in current_state.SHOWN
+            or alert.firing_at_s is not None
+            or alert.watch_at_s is not None
+        ):
             marks.append(_opened(alert))
         if alert.resolved_at_s is not None and (alert.firing_at_s or alert.watch_at_s):
             why = f": {text.clean(alert.ended)}" if alert.ended else ""

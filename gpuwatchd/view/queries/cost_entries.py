@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 PERIOD_S: Final = 30 * 86_400.0
 """What is counted where nobody says since when."""
-_OPEN = frozenset({"watch", "firing"})
 BY: Final[dict[str, Callable[[Entry], str]]] = {
     "gpu": lambda one: one.gpu,
     "user": lambda one: one.user or "(unknown)",
@@ -123,7 +122,7 @@ def gather(query: Query, since_s: float) -> Bill:
 
 def up_to_now(query: Query, alerts: Sequence[Alert]) -> list[Alert]:
     """Return alerts, the open ones with what they have cost until now, not until their message."""
-    if not any(alert.kind == "leak" and alert.state in _OPEN for alert in alerts):
+    if not any(alert.kind == "leak" and alert.state in current_state.SHOWN for alert in alerts):
         return list(alerts)
     try:
         bill = gather(query, time.time() - PERIOD_S)
@@ -137,7 +136,7 @@ def counted(bill: Bill, alert: Alert) -> Alert:
 
     Unchanged where nothing can be counted, and where the last message knew money and we do not.
     """
-    if alert.kind != "leak" or alert.state not in _OPEN:
+    if alert.kind != "leak" or alert.state not in current_state.SHOWN:
         return alert
     mine = [entry for entry in bill.of("at-risk") if entry.key == alert.key]
     found = cost.summed(mine)
@@ -221,7 +220,7 @@ class _Counter:
     # ---- leaks ----------------------------------------------------------------------------------
 
     def _leak(self, alert: Alert) -> None:
-        if alert.state in _OPEN:
+        if alert.state in current_state.SHOWN:
             self._at_risk(alert)
         elif alert.resolved_at_s is not None and alert.ended_code is Ending.ENDED_NEAR_LIMIT:
             self._lost(alert, alert.resolved_at_s)
@@ -271,10 +270,7 @@ class _Counter:
     ) -> cost.ChargedUsage | None:
         """Return what an alert's subject had, without what was counted before; None for nothing.
 
-        Parameters
-        ----------
-        spent
-            Whether its hours are what is counted, so that nothing else may count them.
+        ``spent``: its hours are what is counted, so that nothing else may count them.
         """
         onset_s = alert.finding.onset_at_s
         begun_s: float | None = alert.opened_at_s if onset_s is None else onset_s

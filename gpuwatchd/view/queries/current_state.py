@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -25,7 +25,7 @@ from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import (
@@ -41,6 +41,46 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveState, UndeliveredAlert
     from gpuwatchd.view.queries.user_filter import Others
     from gpuwatchd.view.query import Query
+
+
+SHOWN: Final = frozenset({"firing", "watch"})
+"""States of what is open and has been told of or is watched."""
+_STATES: Final = {"firing": 0, "watch": 1, "pending": 2}
+_NAMES: Final = (
+    ("firing", "alert", "alerts"),
+    ("watch", "watch", "watches"),
+    ("pending", "pending", "pending"),
+)
+_SEVERITIES: Final = {"critical": 0, "warning": 1, "info": 2}
+
+
+def shown(alerts: Iterable[Alert]) -> list[Alert]:
+    """Return what is open, without what nobody is to hear of yet, in order."""
+    return ordered(alert for alert in alerts if alert.state in SHOWN)
+
+
+def ordered(alerts: Iterable[Alert]) -> list[Alert]:
+    """Return open ones first: the worst, then the soonest to be full; the past newest first."""
+    return sorted(alerts, key=_place)
+
+
+def _place(alert: Alert) -> tuple[int, int, float, float]:
+    if alert.state not in _STATES:
+        return len(_STATES), 0, 0.0, -alert.opened_at_s
+    eta = alert.finding.eta
+    left_s = float("inf") if eta is None or alert.clear_since_s is not None else eta.mid_s
+    return _STATES[alert.state], _SEVERITIES[alert.severity], left_s, alert.opened_at_s
+
+
+def counted(alerts: Iterable[Alert]) -> str:
+    """Return how many alerts and watches are open: "1 alert, 2 watches"; "" where none is."""
+    states = [alert.state for alert in alerts]
+    parts = []
+    for state, text, many in _NAMES:
+        count = sum(found == state for found in states)
+        parts += [f"{count} {text if count == 1 else many}"] if count else []
+    return ", ".join(parts)
+
 
 FRESH_INTERVALS = 3
 """A state older than this many sampling intervals is not live any more."""
@@ -156,14 +196,9 @@ def read_state(
 
 
 def require_state(state: LiveState | None, missing: StoreError, what: str) -> None:
-    """Refuse to go on where there is neither a live state nor a history.
+    """Refuse to go on where there is neither a live state nor a history, which is ``missing``.
 
-    Parameters
-    ----------
-    missing
-        Why there is no history.
-    what
-        What cannot be told then: "no cost is known".
+    ``what`` is what cannot be told then: "no cost is known".
     """
     if state is not None:
         return
@@ -220,8 +255,6 @@ def load_view(
 
     Parameters
     ----------
-    query
-        Which GPUs, whose processes, under which configuration.
     want_trend
         True when a look without history is of no use (``predict``); it is then not taken as long
         as an old state exists.
@@ -253,11 +286,7 @@ def load_view(
         value = ", ".join(
             d.device.uid if d.device.index is None else d.device.number for d in view.devices
         )
-        raise GpuwatchdError(
-            f"no GPU matches {', '.join(query.gpu)}",
-            hint=f"GPUs here: {value}",
-            page="errors#no-such-gpu",
-        )
+        raise no_such_gpu(query, f"GPUs here: {value}")
     if query.gpu:
         nobody = query.unmatched(d.device for d in items)
         if nobody:
@@ -269,6 +298,12 @@ def load_view(
     if not everybody:
         of_users(view, query)
     return view
+
+
+def no_such_gpu(query: Query, hint: str) -> GpuwatchdError:
+    """Return the refusal of a ``--gpu`` that lets none through."""
+    why = f"no GPU matches {', '.join(query.gpu)}"
+    return GpuwatchdError(why, hint=hint, page="errors#no-such-gpu")
 
 
 def of_users(view: View, query: Query) -> None:

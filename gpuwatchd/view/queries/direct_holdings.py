@@ -14,7 +14,7 @@ from gpuwatchd.analysis import attribution
 from gpuwatchd.analysis.idle import DAEMONS, DeviceSnapshot, Limits, ProcessMemory, snapshot
 from gpuwatchd.collect.host import Host, procfs
 from gpuwatchd.collect.host.procfs import absent, inside_container, probe
-from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import Value
 from gpuwatchd.view.queries import current_state, state_location, user_filter
 from gpuwatchd.view.queries.current_state import BOOT
@@ -45,16 +45,9 @@ class UnlistedOpeners(Value, frozen=True, kw_only=True):
 
 
 def idle_holdings(view: View, config: Config, before: LiveState | None) -> tuple[Holding, ...]:
-    """Return what one look can prove to be idle.
+    """Return what one look, with whole readings, can prove to be idle.
 
-    Parameters
-    ----------
-    view
-        The look, with whole readings.
-    config
-        All settings.
-    before
-        What a daemon left behind: it may know who a process was that is gone.
+    What a daemon left behind from ``before`` may know who a process was that is gone.
     """
     limits = Limits(
         minimum_bytes=config.zombies.minimum_mib * 2**20,
@@ -157,11 +150,9 @@ def idle_memory(query: Query) -> tuple[View, UnlistedOpeners]:
     """
     view = _idle_view(query)
     loose = unlisted_openers(view)
-    if query.user:
-        people = user_filter.People(query.user)
-        loose = structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
-        current_state.of_users(view, query)
-    return view, loose
+    people = user_filter.People(query.user)
+    current_state.of_users(view, query)
+    return view, structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
 
 
 def _idle_view(query: Query) -> View:
@@ -178,11 +169,7 @@ def _idle_view(query: Query) -> View:
     items = tuple(item for item in view.devices if query.wants(item.device))
     if not items:
         value = ", ".join(item.device.label for item in view.devices)
-        raise GpuwatchdError(
-            f"no GPU matches {', '.join(query.gpu)}",
-            hint=f"here: {value}",
-            page="errors#no-such-gpu",
-        )
+        raise current_state.no_such_gpu(query, f"here: {value}")
     uids = {item.device.uid for item in items}
     view.devices = items
     view.holdings = tuple(holding for holding in view.holdings if holding.device_uid in uids)

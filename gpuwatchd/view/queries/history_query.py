@@ -69,8 +69,6 @@ def judged(
 
     Parameters
     ----------
-    query
-        Which GPUs, whose processes, under which configuration.
     warnings
         Takes what is wrong with a history that exists; None: that is raised.
     max_age_s

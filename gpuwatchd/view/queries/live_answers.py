@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gpuwatchd.core.errors import FINDINGS, OK
 from gpuwatchd.view.answers import alerts as structs
+from gpuwatchd.view.answers import current
+from gpuwatchd.view.answers.base import Answered, answer_of
 from gpuwatchd.view.answers.current import Predict, Status, observed
-from gpuwatchd.view.answers.envelope import Answered, answer_of
 from gpuwatchd.view.queries import (
-    alert_order,
+    alert_changes,
     alert_query,
     current_state,
-    label_changes,
-    silence_changes,
     state_location,
     subjects,
     user_filter,
@@ -57,22 +56,15 @@ def predict(query: Query, pids: Sequence[int] = ()) -> Answered:
 
 def idle_memory(query: Query) -> Answered:
     """Return idle memory, and who has device files open."""
-    from gpuwatchd.view.answers.idle_memory import IdleMemory, idle_memory  # noqa: PLC0415 - as below
     from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - what reads /proc
 
     view, loose = direct_holdings.idle_memory(query)
-    answer = answer_of(IdleMemory, idle_memory(view, loose), view=view)
+    answer = answer_of(current.IdleMemory, current.idle_memory(view, loose), view=view)
     return Answered(answer, FINDINGS if view.holdings else OK)
 
 
 def explain(query: Query, target: str | None = None) -> Answered:
-    """Return the whole reasoning of one verdict.
-
-    Parameters
-    ----------
-    target
-        A GPU, a pid or an alert; None for the worst verdict.
-    """
+    """Return the reasoning of one verdict: on a GPU, a pid or an alert; None for the worst."""
     from gpuwatchd.view.answers.explanation import Explain, explained  # noqa: PLC0415 - as below
     from gpuwatchd.view.text import explanation  # noqa: PLC0415 - numpy and SQLite come with it
 
@@ -105,7 +97,7 @@ def alerts(
     counted = cost_entries.up_to_now(query, chosen)
     data = tuple(structs.alert(alert, found) for alert in counted)
     answer = answer_of(structs.Alerts, data, source=found.source, warnings=found.warnings)
-    return Answered(answer, FINDINGS if alert_order.shown(chosen) else OK)
+    return Answered(answer, FINDINGS if current_state.shown(chosen) else OK)
 
 
 def chosen_alerts(
@@ -128,10 +120,7 @@ def chosen_alerts(
 def alert(query: Query, key: str) -> Answered:
     """Return one alert: why, what was decided, where it was delivered.
 
-    Parameters
-    ----------
-    key
-        Its id or key, a unique part of the key, a pid, or "latest".
+    It is named by its id or key, a unique part of the key, a pid, or "latest".
     """
     found = alert_query.gather(0.0, only_open=False)
     record = alert_details.load(query, alert_query.pick(found.alerts, key), found)
@@ -144,12 +133,12 @@ def alert(query: Query, key: str) -> Answered:
 def snoozes(_: Query, *, every: bool = False) -> Answered:
     """Return what is snoozed, the newest first; ``every``: also what is over or was cleared."""
     now_s = time.time()
-    silences, known = silence_changes.standing(now_s, every=every)
+    silences, known = alert_changes.standing(now_s, every=every)
     data = tuple(
         structs.silence_entry(
             silence,
-            silence_changes.state_of(silence, now_s, known),
-            silence_changes.fitting(silence, known),
+            alert_changes.state_of(silence, now_s, known),
+            alert_changes.fitting(silence, known),
         )
         for silence in silences
     )
@@ -183,7 +172,7 @@ def snooze(
     BadRequest
         When that cannot be: one sentence.
     """
-    snoozed = silence_changes.snooze(
+    snoozed = alert_changes.snooze(
         query.gpu, rule, for_, named=alert, why=why, even_critical=even_critical
     )
     entry = structs.silence_entry(
@@ -194,14 +183,14 @@ def snooze(
 
 def unsnooze(_: Query, target: str | None) -> Answered:
     """Take back the silences that a number or an alert names, or with None all of them."""
-    silences = silence_changes.clear(target).silences
+    silences = alert_changes.clear(target).silences
     data = tuple(structs.silence_entry(silence, "cleared") for silence in silences)
     return _recorded(structs.Snooze, data)
 
 
 def labels(_: Query, *, every: bool = False) -> Answered:
     """Return the labels of alerts, newest first; ``every``: also those that were taken back."""
-    data = tuple(map(structs.label_entry, label_changes.labels(every=every)))
+    data = tuple(map(structs.label_entry, alert_changes.labels(every=every)))
     return _recorded(structs.Feedback, data, state_location.service_warnings())
 
 
@@ -209,7 +198,7 @@ def label(
     _: Query, alert: str, word: Literal["normal", "leak"], why: str | None = None
 ) -> Answered:
     """Mark an alert as normal or as a leak."""
-    labelled = label_changes.label(alert, word, why)
+    labelled = alert_changes.label(alert, word, why)
     entry = structs.label_entry(
         labelled.label, program_known=labelled.learned, daemon_running=labelled.running
     )
@@ -218,7 +207,7 @@ def label(
 
 def unlabel(_: Query, target: str) -> Answered:
     """Take the label of an alert back."""
-    return _recorded(structs.Feedback, (structs.label_entry(label_changes.unlabel(target)),))
+    return _recorded(structs.Feedback, (structs.label_entry(alert_changes.unlabel(target)),))
 
 
 def _recorded(kind: type[Answer], data: Any, warnings: Sequence[tuple[str, str]] = ()) -> Answered:

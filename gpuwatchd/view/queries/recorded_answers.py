@@ -11,11 +11,9 @@ from gpuwatchd.analysis import cost as analysis_cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import curves
-from gpuwatchd.view.answers import charts as shapes
-from gpuwatchd.view.answers import costs
 from gpuwatchd.view.answers import history as rows
-from gpuwatchd.view.answers.base import DeviceId, fill
-from gpuwatchd.view.answers.envelope import Answered, answer_of
+from gpuwatchd.view.answers import report
+from gpuwatchd.view.answers.base import Answered, DeviceId, answer_of, fill
 from gpuwatchd.view.queries import (
     charts,
     cost_entries,
@@ -25,7 +23,7 @@ from gpuwatchd.view.queries import (
     user_filter,
 )
 from gpuwatchd.view.queries.charts import Asked, action_words
-from gpuwatchd.view.text import device_facts
+from gpuwatchd.view.text import subject_facts
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -94,12 +92,10 @@ class Recorded(NamedTuple):
 
 
 class History:
-    """What is asked of the history.
+    """What is asked of the history, of the GPUs and users of a query.
 
     Parameters
     ----------
-    query
-        Its GPUs and users choose.
     since_s, until_s
         Epoch seconds; by default the last day.
     bucket_s
@@ -149,10 +145,7 @@ class History:
     def read(self, *, fit: bool = False) -> list[Recorded]:
         """Return what is recorded, device by device.
 
-        Parameters
-        ----------
-        fit
-            Choose a width of rows of which no more than :data:`MOST_ROWS` cover the time.
+        ``fit``: by rows of a width of which no more than :data:`MOST_ROWS` cover the time.
 
         Raises
         ------
@@ -206,7 +199,7 @@ class History:
         return Answered(answer_of(kind, data, source="database", warnings=warnings))
 
     def _devices(self, reader: Reader) -> list[Device]:
-        devices = device_facts.in_order(reader.devices())
+        devices = subject_facts.in_order(reader.devices())
         return [device for device in devices if self._query.wants(device)]
 
     def _rows(
@@ -236,7 +229,7 @@ class History:
             if event.device_uid in here
         ]
         happened += [
-            rows.event(segment.at_s, segment.reason, device_facts.segment_words(segment))
+            rows.event(segment.at_s, segment.reason, subject_facts.segment_words(segment))
             for segment in reader.segments(since_s)
         ]
         if self._events:
@@ -301,18 +294,6 @@ def history(
 # ---- plot
 
 
-def selection(
-    query: Query,
-    *,
-    since_s: float | None = None,
-    until_s: float | None = None,
-    pids: Sequence[int] = (),
-) -> Selection:
-    """Return which pictures are meant; the arguments are those of :func:`pictures`."""
-    between = span(since_s, until_s, now_s=current_state.now_s())
-    return select(query, pids, between, tight=since_s is None)
-
-
 def pictures(
     query: Query,
     *,
@@ -320,31 +301,14 @@ def pictures(
     until_s: float | None = None,
     pids: Sequence[int] = (),
 ) -> Answered:
-    """Return what ``plot --json`` answers.
-
-    Parameters
-    ----------
-    query
-        Its GPUs and users choose.
-    since_s, until_s
-        Epoch seconds; by default the last day, or what is recorded of it.
-    pids
-        Processes whose pictures are meant instead of the devices'.
-
-    Raises
-    ------
-    EmptySpan
-        When the time ends before it begins.
-    GpuwatchdError
-        When there is no such GPU or process, or nothing is known of that time.
-    """
+    """Return what ``plot --json`` answers; arguments and errors as of :func:`selection`."""
     return Answered(pictures_answer(selection(query, since_s=since_s, until_s=until_s, pids=pids)))
 
 
 def pictures_answer(of: Selection) -> Answer:
     """Return pictures as ``plot --json`` answers them."""
-    data = tuple(shapes.picture(picture) for picture in of.pictures)
-    return answer_of(shapes.Plot, data, source="database", warnings=of.warnings)
+    data = tuple(rows.picture(picture) for picture in of.pictures)
+    return answer_of(rows.Plot, data, source="database", warnings=of.warnings)
 
 
 # Which pictures are meant: of GPUs, of processes that run, or of ones that have ended.
@@ -376,28 +340,31 @@ class Selection(NamedTuple):
         return [pair for pair in pairs if pair[1]]
 
 
-def select(
-    query: Query, pids: Sequence[int], span: tuple[float, float], *, tight: bool
+def selection(
+    query: Query,
+    *,
+    since_s: float | None = None,
+    until_s: float | None = None,
+    pids: Sequence[int] = (),
 ) -> Selection:
     """Return what is to be drawn of a time, at least one picture with something on it.
 
     Parameters
     ----------
-    query
-        Its GPUs and users choose.
+    since_s, until_s
+        Epoch seconds; by default the last day, or what is recorded of it.
     pids
         Of processes; none means the GPUs, or with ``--user`` all of these users' processes.
-    span
-        From and to, epoch seconds.
-    tight
-        Whether to begin where the record begins, if that is later.
 
     Raises
     ------
+    EmptySpan
+        When the time ends before it begins.
     GpuwatchdError
         When there is no such GPU or process, or nothing is known of that time.
     """
-    asked = Asked(*span)
+    between = span(since_s, until_s, now_s=current_state.now_s())
+    asked = Asked(*between)
     selection = _asked_for(query, pids, asked)
     pictures = selection.pictures
     first_s = min(
@@ -406,9 +373,9 @@ def select(
     # One look of now is no curve: without a history there will be no more than that.
     alone = all(len(picture.curve.at_s) < 2 for picture in pictures)
     if first_s is None or (alone and not state_location.recorded(state_location.state_dir())):
-        raise _nothing(span)
+        raise _nothing(between)
     shorter = charts.since_record(pictures, asked)
-    if tight and shorter != asked:
+    if since_s is None and shorter != asked:
         return _asked_for(query, pids, shorter)
     return selection
 
@@ -487,11 +454,11 @@ def _ended(
     container: Container[tuple[str, ProcessKey]],
 ) -> list[tuple[Device, ProcessInfo]]:
     """Return the others that were on a GPU in that time, the largest first."""
-    people = user_filter.People(query.user) if query.user else None
+    people = user_filter.People(query.user)
     infos = {
         info.key: info
         for info in history.processes(asked.begin_s)
-        if (not pids or info.key.pid in pids) and (people is None or people.own(info))
+        if (not pids or info.key.pid in pids) and people.own(info)
     }
     span = (asked.begin_s, asked.end_s)
     found: list[tuple[int, Device, ProcessInfo]] = []
@@ -525,24 +492,15 @@ def bill(query: Query, since_s: float | None = None) -> Bill:
         When there is neither a history nor a live state.
     """
     since_s = time.time() - cost_entries.PERIOD_S if since_s is None else since_s
-    found = cost_entries.gather(query, since_s)
-    if query.user:
-        people = user_filter.People(query.user)
-        found.entries = [entry for entry in found.entries if people.has(entry.user)]
+    found, people = cost_entries.gather(query, since_s), user_filter.People(query.user)
+    found.entries = [entry for entry in found.entries if people.has(entry.user)]
     return found
 
 
 def cost(query: Query, *, since_s: float | None = None, by: str = "gpu") -> Answered:
-    """Return what ``cost --json`` answers.
+    """Return what ``cost --json`` answers, added up ``by`` a key of :data:`.cost_entries.BY`.
 
-    Parameters
-    ----------
-    query
-        Its GPUs and users choose.
-    since_s
-        Nothing older counts, epoch seconds; by default 30 days.
-    by
-        What is added up by, a key of ``cost_entries.BY``.
+    Nothing older than ``since_s`` counts, epoch seconds; by default 30 days.
 
     Raises
     ------
@@ -555,21 +513,21 @@ def cost(query: Query, *, since_s: float | None = None, by: str = "gpu") -> Answ
     groups = analysis_cost.grouped(of.entries, cost_entries.BY[by])
     return Answered(
         answer_of(
-            costs.Cost,
-            tuple(costs.paid(entry, prices) for entry in of.entries),
+            report.Cost,
+            tuple(report.paid(entry, prices) for entry in of.entries),
             source=of.source,
             warnings=[*of.warnings, *of.old_prices()],
             since_at=units.instant(of.since_s),
             currency=prices.currency,
             per_usd=prices.per_usd,
-            sums=costs.sums(of.entries, prices),
+            sums=report.sums(of.entries, prices),
             engineer_hours=hours,
             engineer=people,
             by=by,
             groups=tuple(
-                costs.Group(name=text.clean(name), sums=costs.sums(entries, prices))
+                report.Group(name=text.clean(name), sums=report.sums(entries, prices))
                 for name, entries in groups
             ),
-            prices=costs.prices_used(of),
+            prices=report.prices_used(of),
         )
     )

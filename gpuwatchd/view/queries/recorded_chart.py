@@ -31,10 +31,7 @@ _CLOSE: Final = 1e-6
 def curve(recorded_curve: RecordedCurve, live: tuple[float, int] | None = None) -> Curve:
     """Return what the history drew as a curve; where nothing is known, one point of None.
 
-    Parameters
-    ----------
-    live
-        (epoch seconds, bytes) of the newest sample, which may not be written yet; None without.
+    ``live`` is the newest sample (epoch seconds, bytes), which may not be written yet.
     """
     at_s: list[float] = []
     rows: list[tuple[float | None, ...]] = []
@@ -97,8 +94,6 @@ def joined(
 
     Parameters
     ----------
-    recorded_curve
-        What is written.
     recent
         What the live state remembers, as :func:`sparse` has it; empty where it remembers nothing.
     live_s
@@ -130,13 +125,8 @@ def gaps(
 ) -> tuple[Gap, ...]:
     """Return the gaps of a span, each with why, as far as that is known.
 
-    Parameters
-    ----------
-    holes
-        Where no samples are.
-    reasons
-        (instant, seconds before it that are missing or None, why): a gap that an instant lies in,
-        or at the end of, is explained by it. One whose length is known is a gap of its own.
+    A reason is (instant, seconds before it that are missing or None, why): a gap that an instant
+    lies in, or at the end of, is explained by it. One whose length is known is a gap of its own.
     """
     spans = [*holes, *((at - gone, at) for at, gone, _ in reasons if gone)]
     merged: list[list[float]] = []
@@ -212,16 +202,8 @@ def _returns(low: FloatArray, high: FloatArray) -> int:
 def forecast(finding: Finding | None, drawn: Curve, limit_bytes: float | None) -> Forecast | None:
     """Return where a growth leads; None of what does not leak, or not grow, now.
 
-    The fit has the slope that was judged, and goes through the growth as a mail's chart has it.
-
-    Parameters
-    ----------
-    finding
-        The live judgement, on the subject of the curve or on what makes it grow.
-    drawn
-        The curve of the subject.
-    limit_bytes
-        Where the subject runs out.
+    The fit has the slope that was judged live, on the subject of the curve or on what makes it
+    grow, and goes through the growth as a mail's chart has it.
     """
     if finding is None or finding.pattern not in LEAK_PATTERNS or finding.tier == "none":
         return None

@@ -15,6 +15,7 @@ from gpuwatchd.analysis.detectors.trend import Trend
 from gpuwatchd.analysis.forecast.posterior import pace
 from gpuwatchd.analysis.verdict import growth as growing
 from gpuwatchd.analysis.verdict import growth as pattern
+from gpuwatchd.core import units
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import is_leak
 from gpuwatchd.view.queries import history_query
@@ -25,9 +26,21 @@ if TYPE_CHECKING:
     from gpuwatchd.analysis.forecast.posterior import Pace
     from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.analysis.verdict.growth import Growth
-    from gpuwatchd.core.config import DetectionSection
-    from gpuwatchd.core.model import Finding, Profile, Series, Signal, Subject
+    from gpuwatchd.core.config import Config, DetectionSection
+    from gpuwatchd.core.model import (
+        Alert,
+        Delivery,
+        Finding,
+        ProcessInfo,
+        Profile,
+        Series,
+        Signal,
+        Subject,
+    )
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import DeviceRow, Reader
+    from gpuwatchd.store.tables import UserLabel
+    from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.queries.subjects import NamedSubject
 
 LEAST_POINTS = 4
@@ -49,6 +62,54 @@ class Evidence(NamedTuple):
     pace: Pace | None
     least_bytes: float
     """Growth below this is none."""
+
+
+class ExplanationInput(NamedTuple):
+    """Everything that one explanation is made of."""
+
+    view: View
+    item: LiveDevice
+    process: LiveProcess | None
+    subject: Subject
+    finding: Finding | None
+    """As people are shown it: with the tier that has been opened."""
+    alert: Alert | None
+    evidence: Evidence | str
+    """The recorded series measured again, or why that cannot be done."""
+    config: Config
+    now_s: float
+    word: UserLabel | None = None
+    """What the user said of the alert."""
+    deliveries: tuple[Delivery, ...] = ()
+    """Where notices of the alert went, oldest first."""
+    known: ProcessInfo | None = None
+    """Who the process was, where it has ended."""
+
+    @property
+    def measured(self) -> Evidence | None:
+        """The evidence, where there is any."""
+        return None if isinstance(self.evidence, str) else self.evidence
+
+    @property
+    def leaks(self) -> bool:
+        """Whether people are told of a leak."""
+        return is_leak(self.finding)
+
+    @property
+    def held_bytes(self) -> int | None:
+        """What the subject holds now."""
+        if self.process is not None:
+            return self.process.host_bytes if self.subject.host else self.process.used_bytes
+        if self.subject.process is None and not self.subject.unattributed:
+            return None if self.item.reading is None else self.item.reading.used_bytes
+        if self.subject.unattributed:
+            return self.item.unattributed_bytes
+        return None
+
+    def ago(self, at_s: float) -> str:
+        """Return "10:02 (58 min ago)"."""
+        since = units.clock(at_s, now_s=self.now_s)
+        return f"{since} ({units.duration(max(0.0, self.now_s - at_s))} ago)"
 
 
 def gather(meant: NamedSubject, until_s: float, settings: DetectionSection) -> Evidence | str:

@@ -79,8 +79,6 @@ def pick(view: View, target: str | None) -> NamedSubject:
 
     Parameters
     ----------
-    view
-        What there is.
     target
         Index, name ("GPU 0", "MIG 3:0"), UUID or glob of a GPU; a pid on one of them; the key of
         an alert or a part of it; None for the worst verdict. A number is a GPU where there is such
@@ -203,11 +201,5 @@ def _alert(view: View, target: str) -> NamedSubject:
     process = next(
         (one for one in item.processes or () if one.info.key == alert.subject.process), None
     )
-    return NamedSubject(
-        item, process, alert.subject, alert.finding, alert, word, _process_of(found, alert)
-    )
-
-
-def _process_of(found: alert_query.Incidents, alert: Alert) -> ProcessInfo | None:
-    process = alert.subject.process
-    return None if process is None else found.infos.get(process)
+    known = None if alert.subject.process is None else found.infos.get(alert.subject.process)
+    return NamedSubject(item, process, alert.subject, alert.finding, alert, word, known)

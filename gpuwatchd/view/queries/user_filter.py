@@ -7,7 +7,6 @@ verdicts, alerts, idle memory and servers are those users' only.
 from __future__ import annotations
 
 import os
-import pwd
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -29,9 +28,10 @@ _DIGITS = 10
 
 
 class People:
-    """The users that were named: by name, glob, number, or "me"."""
+    """The users that were named, by name, glob, number, or "me"; everybody where none was."""
 
     def __init__(self, wishes: Sequence[str]) -> None:
+        self._everybody = not wishes
         numbers = (wish for wish in wishes if wish.isascii() and wish.isdecimal())
         self._numbers = {int(wish) for wish in numbers if len(wish) <= _DIGITS}
         if any(wish.lower() == ME for wish in wishes):
@@ -43,13 +43,13 @@ class People:
 
     def has(self, user: str | None, uid: int | None = None) -> bool:
         """Say whether a user is one of them; one that is not known is not."""
-        if uid is not None and uid in self._numbers:
+        if self._everybody or (uid is not None and uid in self._numbers):
             return True
         return bool(user) and any(fnmatchcase((user or "").lower(), name) for name in self._names)
 
     def own(self, info: ProcessInfo | None) -> bool:
         """Say whether a process is one of theirs."""
-        return info is not None and self.has(info.user, info.uid)
+        return self._everybody or (info is not None and self.has(info.user, info.uid))
 
 
 class Others:
@@ -77,8 +77,6 @@ class Others:
 
 def only(view: View, wishes: Sequence[str]) -> None:
     """Leave in a view what is those users', and what they share with others."""
-    if not wishes:
-        return
     people = People(wishes)
     infos = {
         process.info.key: process.info for item in view.devices for process in item.processes or ()
@@ -164,7 +162,4 @@ def concerns(
 
 def user() -> str:
     """Return the name of the user who runs this program, or its number where it has none."""
-    try:
-        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
-    except KeyError:
-        return str(os.getuid())
+    return text.clean(state_location.name_of(os.getuid()))

@@ -8,8 +8,9 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.view.queries.alert_query import OPEN
-from gpuwatchd.view.report import incident, usage
+from gpuwatchd.view.report import incident
 from gpuwatchd.view.report.incident import Stake, ranked
+from gpuwatchd.view.report.period import percent
 from gpuwatchd.view.text import cost_text
 from gpuwatchd.view.text import verdict_text as words
 
@@ -214,7 +215,7 @@ def _of_watching(period: Period) -> Iterator[Item]:
     if share is not None and share < _WELL_WATCHED and period.quality.missing and not begun:
         yield Item(
             text="Run the daemon all the time: much of this period is unknown.",
-            why=f"{usage.percent(share)} of it was watched",
+            why=f"{percent(share)} of it was watched",
             command="gpuwatchctl doctor",
             level=_CARE,
             urgent=3,

@@ -8,9 +8,9 @@ from gpuwatchd import __version__
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LOOKS
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers import base
 from gpuwatchd.view.queries.alert_query import OPEN
-from gpuwatchd.view.report import advice, incident, tables, usage
+from gpuwatchd.view.report import advice, incident, tables
 from gpuwatchd.view.report.document import (
     GPU_CHARTS,
     Card,
@@ -23,8 +23,9 @@ from gpuwatchd.view.report.document import (
     Step,
     Steps,
 )
+from gpuwatchd.view.report.period import percent
 from gpuwatchd.view.text import alert_details, badges, cost_text, delivery_text, verdict_text
-from gpuwatchd.view.text.process_facts import where
+from gpuwatchd.view.text.subject_facts import where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Silence
     from gpuwatchd.view.report.document import Block, Plain, Tone
     from gpuwatchd.view.report.incident import Incident
-    from gpuwatchd.view.report.period import Period
-    from gpuwatchd.view.report.usage import Holder
+    from gpuwatchd.view.report.period import Holder, Period
 
 
 _LEFT_OUT = frozenset(alert_details.Label)
@@ -47,7 +47,7 @@ def document(period: Period) -> Document:
     asked, now_s = period.asked, period.now_s
     since, until = (units.clock(at) for at in (asked.since_s, asked.until_s))
     zone = units.zone(asked.until_s)
-    host = envelope.host()
+    host = base.host()
     about = [
         f"{since} to {until} {zone} ({units.duration(asked.span_s)})",
         f"machine {host}",
@@ -114,7 +114,7 @@ def sentence(period: Period) -> str:
     share = period.quality.watched_share
     if share is not None:
         of = units.duration(period.asked.span_s)
-        parts.append(f"{usage.percent(share)} of the {of} was watched.")
+        parts.append(f"{percent(share)} of the {of} was watched.")
     return " ".join(part for part in parts if part)
 
 
@@ -212,7 +212,7 @@ def _figures(period: Period) -> Iterator[Figure]:
     if money:
         yield Figure(value=money, label="at risk, lost or idle")
     share = period.quality.watched_share
-    yield Figure(value=usage.percent(share), label="of the period watched")
+    yield Figure(value=percent(share), label="of the period watched")
 
 
 def _plural(number: int, noun: str) -> str:

@@ -1,15 +1,20 @@
-"""What a report consists of, before it is a page or text: sections of blocks, all in words."""
+"""What a report consists of, before it is a page: sections of blocks, all in words; as text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
 from gpuwatchd.charts.scales import Picture
-from gpuwatchd.core.design import Kind
+from gpuwatchd.core import units
+from gpuwatchd.core.design import LOOKS, Kind
 from gpuwatchd.core.model.base import Value
+from gpuwatchd.view import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from gpuwatchd.view.blocks import Page
+
 
 # How large a report may get: a page stays below 2 MB whatever happened, and opens at once.
 
@@ -136,3 +141,160 @@ class Document(Value, frozen=True, kw_only=True):
     """The period, the machine and when it was written: one line under the title."""
     sections: tuple[Section, ...]
     foot: str = ""
+
+
+_TONES: dict[Tone, str] = {
+    "": "", "note": "dim", "good": "green", "warn": "yellow", "bad": "red-bold",
+}  # fmt: skip
+_LABEL = 12
+_SPARK = 48
+_LEAST = 24
+"""Columns that a first cell keeps at least, before a table is written as lists."""
+
+
+def show(out: Page, document: Document) -> None:
+    """Write it."""
+    out.flow(blocks.sentence(document.title, "bold"), gap=" ")
+    out.flow(blocks.sentence(document.about, "dim"), gap=" ")
+    for section in document.sections:
+        if not section.blocks:
+            continue
+        out.line("")
+        out.line((section.title.upper(), "bold"))
+        for position, block in enumerate(section.blocks):
+            if position and isinstance(block, Card | Table):
+                out.line("")
+            _block(out, block, indent="")
+    if document.foot:
+        out.line("")
+        out.flow(blocks.sentence(document.foot, "dim"), gap=" ")
+
+
+def _block(out: Page, block: Block, *, indent: str) -> None:
+    if isinstance(block, Says):
+        said = blocks.sentence(block.text, _TONES[block.tone])
+        out.flow(said, first=indent, rest=indent, gap=" ", whole=True)
+    elif isinstance(block, Figures):
+        _figures(out, block, indent)
+    elif isinstance(block, Facts):
+        _facts(out, block, indent)
+    elif isinstance(block, Table):
+        _table(out, block, indent)
+    elif isinstance(block, Steps):
+        _steps(out, block, indent)
+    elif isinstance(block, Card):
+        _card(out, block)
+    else:
+        _chart(out, block, indent)
+
+
+def _card(out: Page, card: Card) -> None:
+    look = LOOKS[card.kind]
+    mark = look.ascii_mark if out.ascii else look.mark
+    parts = [(f"{mark} {card.word}", look.style), *blocks.sentence(card.title, "bold")]
+    out.flow(parts, rest="  ", gap=" ", whole=True)
+    if card.said and card.said != card.word:
+        out.flow(blocks.sentence(card.said), first="  ", rest="  ", gap=" ", whole=True)
+    for block in card.blocks:
+        _block(out, block, indent="  ")
+
+
+def _figures(out: Page, block: Figures, indent: str) -> None:
+    width = max((blocks.width_of(figure.value) for figure in block.figures), default=0)
+    for figure in block.figures:
+        gap = " " * (width - blocks.width_of(figure.value))
+        note = f" ({figure.note})" if figure.note else ""
+        said = [(f"{gap}{figure.value}", "bold"), *blocks.sentence(f"{figure.label}{note}")]
+        out.flow(said, first=indent, rest=indent + " " * (width + 1), gap=" ")
+
+
+def _facts(out: Page, block: Facts, indent: str) -> None:
+    rest = indent + " " * (_LABEL + 1)
+    for label, text in block.rows:
+        first = f"{indent}{label:<{_LABEL}} "
+        out.flow(blocks.sentence(text), first=first, rest=rest, gap=" ", whole=True)
+
+
+def _steps(out: Page, block: Steps, indent: str) -> None:
+    for number, step in enumerate(block.steps, 1):
+        first, rest = f"{indent}{number:>2}. ", indent + "    "
+        out.flow(blocks.sentence(step.text), first=first, rest=rest, gap=" ", whole=True)
+        if step.why:
+            out.flow(blocks.sentence(step.why, "dim"), first=rest, rest=rest, gap=" ", whole=True)
+        if step.command:
+            out.flow([(step.command, "cyan")], first=rest, rest=rest)
+
+
+def _chart(out: Page, picture: Picture, indent: str) -> None:
+    """Write the curve as one line: what it lacks in detail its numbers have."""
+    known = [used_byte for used_byte in picture.curve.used_bytes if used_byte is not None]
+    if not known:
+        return
+    room = min(_SPARK, max(8, out.width - len(indent) - 30))
+    low, high = min(known), max(known)
+    spread = max(high - low, 0.02 * (picture.limit_bytes or high or 1.0))
+    shown = _thinned(picture, room)
+    curve = units.spark(
+        shown, low=max(0.0, high - spread), high=max(high, spread), ascii_only=out.ascii
+    )
+    text = f"{units.size(low)} to {units.size(high)}"
+    out.flow([(curve, "cyan"), (text, "dim")], first=indent, rest=indent)
+
+
+def _thinned(picture: Picture, most: int) -> list[float | None]:
+    """Return the highest value of so many equal parts of the time; None where none is known."""
+    curve = picture.curve
+    step_s = max(picture.end_s - picture.begin_s, 1.0) / most
+    found: list[float | None] = [None] * most
+    for at_s, value in zip(curve.at_s, curve.high_bytes, strict=True):
+        if value is None:
+            continue
+        # A point of a roll-up stands for more than its middle.
+        first = int((at_s - curve.width_s / 2 - picture.begin_s) / step_s)
+        last = int((at_s + curve.width_s / 2 - picture.begin_s) / step_s - 1e-6)
+        for cell in range(max(0, first), min(most - 1, last) + 1):
+            known = found[cell]
+            found[cell] = value if known is None else max(known, value)
+    return found
+
+
+def _table(out: Page, table: Table, indent: str) -> None:
+    if table.caption:
+        caption = blocks.sentence(table.caption, "bold")
+        out.flow(caption, first=indent, rest=indent, gap=" ")
+    widths = [
+        max(blocks.width_of(out.safe(row[at])) for row in [table.heads, *table.rows])
+        for at in range(len(table.heads))
+    ]
+    spare = out.width - len(indent) - sum(widths) - 2 * (len(widths) - 1)
+    if spare < 0 and widths[0] + spare >= _LEAST and out.terminal:
+        widths[0] += spare
+        spare = 0
+    if spare < 0:
+        _listed(out, table, indent)
+    else:
+        for position, row in enumerate([table.heads, *table.rows]):
+            style = "bold" if position == 0 else ""
+            cells = [
+                _cell(out, row[at], widths[at], right=at in table.right)
+                for at in range(len(widths))
+            ]
+            out.line(indent, ("  ".join(cells).rstrip(), style))
+    if table.left_out:
+        out.flow(blocks.sentence(table.left_out, "dim"), first=indent, rest=indent, gap=" ")
+
+
+def _cell(out: Page, words: str, width: int, *, right: bool) -> str:
+    words = blocks.fit(out.safe(words), width, out.safe("…"))
+    gap = " " * (width - blocks.width_of(words))
+    return gap + words if right else words + gap
+
+
+def _listed(out: Page, table: Table, indent: str) -> None:
+    """Write a table that is too wide as one entry per row: nothing of it is cut."""
+    for row in table.rows:
+        first, *others = zip(table.heads, row, strict=True)
+        out.flow(blocks.sentence(first[1], "bold"), first=indent, rest=indent, gap=" ", whole=True)
+        texts = [f"{head} {cell}" if head else cell for head, cell in others if cell]
+        texts = [f"{text}," for text in texts[:-1]] + texts[-1:]
+        out.flow(texts, first=indent + "  ", rest=indent + "  ", gap=" ", whole=True)

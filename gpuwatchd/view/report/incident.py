@@ -16,8 +16,8 @@ from gpuwatchd.core.model.findings import STALE_S, Finding
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import document
 from gpuwatchd.view.text import verdict_text
-from gpuwatchd.view.text.alert_details import AlertRecord
-from gpuwatchd.view.text.process_facts import where
+from gpuwatchd.view.text.alert_details import AlertRecord, record
+from gpuwatchd.view.text.subject_facts import where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -187,13 +187,7 @@ def _story(
 ) -> AlertRecord:
     if history is None:
         return AlertRecord(alert, period.found, None, None)
-    mine = period.found.opening(alert)
-    story = AlertRecord(
-        alert,
-        period.found,
-        [delivery for delivery in history.deliveries(alert.key) if mine(delivery.created_at_s)],
-        [decision for decision in made.get(alert.key, ()) if mine(decision.at_s)],
-    )
+    story = record(alert, period.found, history, made.get(alert.key, ()))
     return _quiet(story) if period.query.user else story
 
 

@@ -1,4 +1,4 @@
-"""The report of logs: per file what was read and skipped, per subject chart, verdict, evidence."""
+"""What logs were found to have in them, in words, and the report of it with charts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gpuwatchd import __version__
 from gpuwatchd.charts import scales
 from gpuwatchd.charts.scales import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.core import units
-from gpuwatchd.core.model import is_leak
+from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
+from gpuwatchd.view import blocks
 from gpuwatchd.view.report.document import (
     CARDS,
     CHARTS,
@@ -28,15 +29,141 @@ from gpuwatchd.view.report.document import (
     Table,
     table,
 )
-from gpuwatchd.view.text import badges, log_text, verdict_text
+from gpuwatchd.view.text import badges, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
     from gpuwatchd.core.model import FloatArray
-    from gpuwatchd.pipeline.replay import SubjectResult
+    from gpuwatchd.pipeline.replay import Event, SubjectResult
     from gpuwatchd.view.report.document import Block, Plain, Tone
+
+
+def show(out: blocks.Page, log: LogFile, results: list[SubjectResult], *, show_all: bool) -> None:
+    """Write what one log has in it."""
+    facts = [log.format or "", rows_read(log)]
+    if out.terminal and blocks.width_of(f"{log.path}  {'  '.join(facts)}") > out.width:
+        out.line((log.path, "bold"))
+        out.flow(facts, first="  ", rest="  ")
+    else:
+        out.line((log.path, "bold"), "  " + "  ".join(facts))
+    for warning in log.warnings:
+        out.line("  note: ", warning)
+    if log.error is not None:
+        out.line("  ", (f"no verdict: {log.error}", "yellow"))
+        return
+    results = told_subjects(results)
+    subject_results = [
+        subject_result for subject_result in results if show_all or notable(subject_result)
+    ]
+    for subject_result in subject_results:
+        _show_subject(out, subject_result, epoch=log.epoch)
+    quiet: dict[str, int] = {}
+    for subject_result in results:
+        if subject_result not in subject_results:
+            why = in_short(subject_result)
+            quiet[why] = quiet.get(why, 0) + 1
+    for why, count in quiet.items():
+        out.line(f"  {count} {'subject' if count == 1 else 'subjects'} without a finding: {why}")
+    if not results:
+        out.line("  no usable data in this log")
+
+
+def notable(subject_result: SubjectResult) -> bool:
+    """Say whether a subject is worth more than a count."""
+    finding = subject_result.finding
+    growing = finding is not None and finding.pattern in LEAK_PATTERNS
+    return bool(subject_result.alerts or subject_result.watches) or growing
+
+
+def in_short(subject_result: SubjectResult) -> str:
+    """Return why there is nothing to tell of a subject."""
+    finding = subject_result.finding
+    if finding is None:
+        return "not analysed"
+    return finding.reason if finding.pattern == "unknown" else finding.pattern
+
+
+def subject_title(subject_result: SubjectResult) -> str:
+    """Return what a subject is called."""
+    from gpuwatchd.pipeline.track import device_title, process_title  # noqa: PLC0415
+
+    if subject_result.process is not None:
+        return process_title(subject_result.device, subject_result.process)
+    return device_title(subject_result.device)
+
+
+def _show_subject(out: blocks.Page, subject_result: SubjectResult, *, epoch: bool) -> None:
+    finding = subject_result.finding
+    span = units.duration(subject_result.ended_at_s - subject_result.started_at_s)
+    out.line(
+        "  ",
+        (subject_title(subject_result), "bold"),
+        f"  {subject_result.samples:,} samples over {span}",
+    )
+    if finding is not None:
+        verdict = verdict_text.verdict(finding, samples=finding.samples)
+        tail = "" if verdict_text.collecting(finding) else f" - {finding.reason}"
+        if out.terminal:
+            parts = ["at the end:", verdict, *blocks.sentence(tail.strip())]
+            out.flow(parts, first="    ", rest="      ", gap=" ")
+        else:
+            out.line("    at the end: ", verdict, tail)
+    for kind, event in events_in_order(subject_result):
+        line = f"{kind} {event.state}: {event_words(event)}"
+        when = instant(event.at_s, epoch=epoch)
+        if out.terminal:
+            out.flow(blocks.sentence(line), first=f"    {when}  ", rest="      ", gap=" ")
+        else:
+            out.line(f"    {when}  {line}")
+
+
+def events_in_order(subject_result: SubjectResult) -> list[tuple[str, Event]]:
+    """Return watches and alerts of a subject in order, each with what it is."""
+    # What ends an alert ends its watch too: one line says it.
+    ends = {event.at_s for event in subject_result.alerts if event.state == "resolved"}
+    watches = [e for e in subject_result.watches if e.state != "resolved" or e.at_s not in ends]
+    every = [("watch", e) for e in watches] + [("alert", e) for e in subject_result.alerts]
+    return sorted(every, key=lambda pair: pair[1].at_s)
+
+
+def event_words(event: Event) -> str:
+    """Return what an event says."""
+    if event.state == "resolved":
+        return event.alert.ended
+    now = event.alert.finding
+    return f"{units.rate(now.rate_bytes_per_s)}, full in {verdict_text.eta(now.eta) or '?'}"
+
+
+def instant(at_s: float, *, epoch: bool) -> str:
+    """Return an instant of a log; of one whose clock is unknown the time since its begin."""
+    return (units.instant(at_s) or "?") if epoch else f"+{units.duration(at_s)}"
+
+
+def rows_read(log: LogFile) -> str:
+    """Return how much of a log was read and what was skipped."""
+    skipped = ", ".join(f"{count} {why}" for why, count in log.skipped.items())
+    text = f"rows: {log.rows - log.bad_rows:,} read, {log.bad_rows:,} skipped"
+    return f"{text} ({skipped})" if skipped else text
+
+
+def told_subjects(results: Sequence[SubjectResult]) -> list[SubjectResult]:
+    """Return the subjects that are told of.
+
+    A device whose processes are judged has the verdict of one of them: that says it.
+    """
+    findings = [
+        subject_result.finding
+        for subject_result in results
+        if subject_result.process is not None and subject_result.finding is not None
+    ]
+    return [
+        subject_result
+        for subject_result in results
+        if subject_result.process is not None or subject_result.finding not in findings
+    ]
+
 
 _RANK = {"critical": 0, "leak": 1, "watch": 2}
 _MOST_EVENTS = 12
@@ -63,9 +190,9 @@ def document(logs: Sequence[Log], *, everything: bool) -> Document:
     # A path would fill the heading; the table of what was read has all of it.
     only = (PurePath(names[0]).name or names[0]) if len(names) == 1 else ""
     title = f"GPU memory in {only or f'{len(names)} logs'}"
-    every = [_Judgement(log, subject) for log in logs for subject in log_text.subjects(log.found)]
+    every = [_Judgement(log, subject) for log in logs for subject in told_subjects(log.found)]
     every.sort(key=_order)
-    judgements = [judgement for judgement in every if everything or log_text.notable(judgement.one)]
+    judgements = [judgement for judgement in every if everything or notable(judgement.one)]
     if not judgements and len(every) == 1:
         judgements = every  # The one curve of a log is what people want to see.
     sections = (
@@ -133,14 +260,14 @@ def _sentence(logs: Sequence[Log], every: Sequence[_Judgement], alerts: int, wat
     text = f"{alerts or 'No'} alert{'s' if alerts != 1 else ''} in {of}"
     worst = every[0]
     if alerts:
-        text += f", the worst: {log_text.title(worst.one)}"
+        text += f", the worst: {subject_title(worst.one)}"
         if worst.one.finding is not None:
             text += f" ({verdict_text.verdict(worst.one.finding, samples=worst.one.samples)[0]})"
     return f"{text}{f'; {watches} watched' if watches else ''}."
 
 
 def _findings(judgements: Sequence[_Judgement], every: Sequence[_Judgement]) -> Iterator[Block]:
-    if not any(log_text.notable(judgement.one) for judgement in every):
+    if not any(notable(judgement.one) for judgement in every):
         yield Says(text="No leak found.", tone="good")
     for position, judgement in enumerate(judgements[:CARDS]):
         yield _card(judgement, position, drawn=position < CHARTS)
@@ -160,7 +287,7 @@ def _card(judgement: _Judgement, position: int, *, drawn: bool) -> Card:
     blocks: list[Plain] = [] if picture is None else [picture]
     return Card(
         key=f"subject-{position + 1}",
-        title=log_text.title(subject_result),
+        title=subject_title(subject_result),
         kind=badge.kind,
         word=badge.word,
         said=badge.rest,
@@ -174,8 +301,7 @@ def _rows(judgement: _Judgement) -> Iterator[tuple[str, str]]:
     yield "log", judgement.log.log.path
     span = units.duration(subject_result.ended_at_s - subject_result.started_at_s)
     first, last = (
-        log_text.instant(at, epoch=epoch)
-        for at in (subject_result.started_at_s, subject_result.ended_at_s)
+        instant(at, epoch=epoch) for at in (subject_result.started_at_s, subject_result.ended_at_s)
     )
     yield "seen", f"{first} to {last}, {subject_result.samples:,} samples over {span}"
     if finding is not None:
@@ -191,10 +317,10 @@ def _rows(judgement: _Judgement) -> Iterator[tuple[str, str]]:
         if finding.detector:
             yield "detector", finding.detector
     label = "would have shown"
-    events = log_text.events(subject_result)
+    events = events_in_order(subject_result)
     for kind, event in events[:_MOST_EVENTS]:
-        when = log_text.instant(event.at_s, epoch=epoch)
-        yield label, f"{when} {kind} {event.state}: {log_text.what(event)}"
+        when = instant(event.at_s, epoch=epoch)
+        yield label, f"{when} {kind} {event.state}: {event_words(event)}"
         label = ""
     if len(events) > _MOST_EVENTS:
         yield "", f"and {len(events) - _MOST_EVENTS} more"
@@ -209,7 +335,7 @@ def _table(rest: Sequence[_Judgement]) -> Table:
     for judgement in rest:
         subject_result = judgement.one
         badge = badges.badge(subject_result.finding, samples=subject_result.samples)
-        title, samples = log_text.title(subject_result), f"{subject_result.samples:,}"
+        title, samples = subject_title(subject_result), f"{subject_result.samples:,}"
         rows.append((title, badge.word, samples, judgement.log.log.path, badge.rest))
     heads = ("subject", "verdict", "samples", "log", "in words")
     return table("Other subjects", heads, rows, right=(2,), most=ROWS)
@@ -218,9 +344,9 @@ def _table(rest: Sequence[_Judgement]) -> Table:
 def _read(logs: Sequence[Log]) -> Table:
     rows = []
     for log, found, _ in logs:
-        text = f"no verdict: {log.error}" if log.error is not None else log_text.rows(log)
+        text = f"no verdict: {log.error}" if log.error is not None else rows_read(log)
         notes = "; ".join([text, *log.warnings])
-        rows.append((log.path, log.format or "?", str(len(log_text.subjects(found))), notes))
+        rows.append((log.path, log.format or "?", str(len(told_subjects(found))), notes))
     heads = ("log", "format", "subjects", "what was read and skipped")
     return table("Logs", heads, rows, right=(2,), most=ROWS)
 
@@ -239,7 +365,7 @@ def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> P
     end_s = float(t_s[-1])
     return Picture(
         key=series.subject.id,
-        title=log_text.title(subject_result),
+        title=subject_title(subject_result),
         kind=badge.kind,
         verdict=badge.words,
         begin_s=float(t_s[0]),
@@ -345,11 +471,11 @@ def _forecast(series: LogSeries, subject_result: SubjectResult, shift_s: float) 
 
 
 def _marks(subject_result: SubjectResult, shift_s: float) -> Iterator[Mark]:
-    for kind, event in log_text.events(subject_result):
+    for kind, event in events_in_order(subject_result):
         over = event.state == "resolved"
         yield Mark(
             at_s=event.at_s + shift_s,
             kind="resolved" if over else "alert",
-            text=f"{kind} {event.state}: {log_text.what(event)}",
+            text=f"{kind} {event.state}: {event_words(event)}",
             severity=event.alert.severity if kind == "alert" else "info",
         )

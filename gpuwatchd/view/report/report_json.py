@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
-from gpuwatchd.view.answers import alerts, base, charts, costs, current, report
-from gpuwatchd.view.answers.base import LONGEST, fill, finite, maybe
-from gpuwatchd.view.answers.envelope import answer_of
+from gpuwatchd.view.answers import alerts, base, current, history, report
+from gpuwatchd.view.answers.base import LONGEST, answer_of, fill, finite, maybe
 from gpuwatchd.view.queries.alert_query import OPEN
-from gpuwatchd.view.report import advice, compose, incident, usage
+from gpuwatchd.view.report import advice, compose, incident
+from gpuwatchd.view.report.period import grouped
 
 if TYPE_CHECKING:
     from gpuwatchd.view.report.incident import Incident
-    from gpuwatchd.view.report.period import Period
-    from gpuwatchd.view.report.usage import DeviceUse, Holder, Quality
+    from gpuwatchd.view.report.period import DeviceUse, Holder, Period, Quality
 
 
 def answer(period: Period) -> base.Answer:
@@ -28,7 +27,7 @@ def _data(period: Period) -> report.ReportData:
     in_full = {id(one.alert) for one in period.told}
     score = advice.score(period)
     prices = period.bill.prices
-    by_user = usage.grouped(period.holders, lambda info: info.user or "(unknown)")
+    by_user = grouped(period.holders, lambda info: info.user or "(unknown)")
     return report.ReportData(
         since_at=units.instant(period.asked.since_s) or "",
         until_at=units.instant(period.asked.until_s) or "",
@@ -65,9 +64,9 @@ def _data(period: Period) -> report.ReportData:
         cost=report.ReportCost(
             currency=prices.currency,
             per_usd=prices.per_usd,
-            entries=tuple(costs.paid(entry, prices) for entry in period.bill.entries),
-            sums=costs.sums(period.bill.entries, prices),
-            prices=costs.prices_used(period.bill),
+            entries=tuple(report.paid(entry, prices) for entry in period.bill.entries),
+            sums=report.sums(period.bill.entries, prices),
+            prices=report.prices_used(period.bill),
         ),
         holdings=tuple(fill(base.HoldingShape, holding) for holding in period.holdings),
         channels=tuple(
@@ -81,7 +80,7 @@ def _data(period: Period) -> report.ReportData:
             for channel in period.channels.values()
         ),
         quality=_quality(period.quality),
-        pictures=tuple(charts.picture(picture) for _, picture in period.process_pictures),
+        pictures=tuple(history.picture(picture) for _, picture in period.process_pictures),
     )
 
 
@@ -117,7 +116,7 @@ def _finding(one: Incident) -> report.ReportFinding:
         gpu_hours=finite(hours),
         cost_usd=finite(usd),
         silences=tuple(current.silent(silence, [one.alert]) for silence in one.silences),
-        picture=None if one.picture is None else charts.picture(one.picture),
+        picture=None if one.picture is None else history.picture(one.picture),
     )
 
 
@@ -128,7 +127,7 @@ def _gpu(period: Period, use: DeviceUse) -> report.ReportGpu:
         use,
         device=fill(base.DeviceId, use.device),
         mean_bytes=None if use.mean_bytes is None else round(use.mean_bytes),
-        picture=None if picture is None else charts.picture(picture),
+        picture=None if picture is None else history.picture(picture),
     )
 
 

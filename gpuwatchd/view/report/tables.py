@@ -9,8 +9,8 @@ import msgspec
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.view.queries.alert_query import OPEN
-from gpuwatchd.view.report import usage
 from gpuwatchd.view.report.document import FEW, ROWS, Facts, Says, Table, table
+from gpuwatchd.view.report.period import MOST_GAPS, grouped, percent, sentences
 from gpuwatchd.view.text import badges, cost_text, delivery_text, verdict_text
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, ProcessInfo
     from gpuwatchd.view.report.document import Plain
-    from gpuwatchd.view.report.period import Period
-    from gpuwatchd.view.report.usage import Holder
+    from gpuwatchd.view.report.period import Holder, Period
 
 _STAKE: Final = ("at-risk", "lost", "held")
 
@@ -92,7 +91,7 @@ def who(period: Period) -> Iterator[Plain]:
         tone="note",
     )
     for what, name in _BY:
-        groups = usage.grouped(period.holders, name)
+        groups = grouped(period.holders, name)
         if what != "user" and {label for label, _ in groups} <= {"(no job)", "(unknown)"}:
             continue
         rows = (_holder(period, label, holder) for label, holder in groups)
@@ -251,14 +250,12 @@ def _why(period: Period, alert: Alert) -> str:
 def quality(period: Period) -> Iterator[Plain]:
     """Yield how well the period is known, and what cannot be said therefore."""
     found, now_s = period.quality, period.now_s
-    for sentence in usage.sentences(found, now_s=now_s):
+    for sentence in sentences(found, now_s=now_s):
         yield Says(text=sentence, tone="warn")
     rows = []
     if found.watched_share is not None:
-        each = ", ".join(
-            f"{device.label} {usage.percent(share)}" for device, share in found.per_device
-        )
-        whole = usage.percent(found.watched_share)
+        each = ", ".join(f"{device.label} {percent(share)}" for device, share in found.per_device)
+        whole = percent(found.watched_share)
         rows.append(("watched", f"{whole} of {units.duration(period.asked.span_s)}"))
         rows.append(("of each", each if len(found.per_device) > 1 else ""))
         rows.append(("restarts", f"{found.restarts}, of them {found.boots} of the machine"))
@@ -297,6 +294,6 @@ def _gaps(period: Period) -> Table:
             period.quality.missing, key=lambda missing: missing.begin_s - missing.end_s
         )
     )
-    most = ROWS if period.asked.everything else usage.MOST_GAPS
+    most = ROWS if period.asked.everything else MOST_GAPS
     heads = ("from", "to", "for", "GPU", "why")
     return table("Gaps, longest first", heads, rows, most=most, what="gaps")

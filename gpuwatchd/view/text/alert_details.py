@@ -14,9 +14,10 @@ from gpuwatchd.view.queries import alert_query
 from gpuwatchd.view.text import delivery_text, verdict_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpuwatchd.core.model import Alert, Decision, Delivery
+    from gpuwatchd.store.reader import Reader
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.query import Query
@@ -55,6 +56,19 @@ class AlertRecord(NamedTuple):
     decisions: Sequence[Decision] | None
 
 
+def record(
+    alert: Alert, found: Incidents, history: Reader, decisions: Iterable[Decision]
+) -> AlertRecord:
+    """Return an alert with what is recorded of this opening of its key."""
+    mine = found.opening(alert)
+    return AlertRecord(
+        alert,
+        found,
+        [delivery for delivery in history.deliveries(alert.key) if mine(delivery.created_at_s)],
+        [decision for decision in decisions if mine(decision.at_s)],
+    )
+
+
 def suppression_reasons(alert: Alert, found: Incidents, now_s: float) -> list[Part]:
     """Return why nobody is told of it now; [] where somebody is."""
     parts: list[Part] = []
@@ -81,18 +95,9 @@ def load(query: Query, alert: Alert, found: Incidents) -> AlertRecord:
     (alert,) = cost_entries.up_to_now(query, [alert])
     try:
         with history_query.reader() as history:
-            mine = found.opening(alert)
-            deliveries = [
-                delivery
-                for delivery in history.deliveries(alert.key)
-                if mine(delivery.created_at_s)
-            ]
-            decisions = [
-                decision for decision in history.decisions(alert.key) if mine(decision.at_s)
-            ]
+            return record(alert, found, history, history.decisions(alert.key))
     except StoreError:  # already said by gather
         return AlertRecord(alert, found, None, None)
-    return AlertRecord(alert, found, deliveries, decisions)
 
 
 def show(out: Page, story: AlertRecord) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gpuwatchd.core.codes import Reason
 from gpuwatchd.core.design import LOOKS
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
-from gpuwatchd.view.text import device_facts, verdict_text
+from gpuwatchd.view.text import subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from gpuwatchd.core.design import Kind
@@ -103,7 +103,7 @@ def device(item: LiveDevice) -> Badge:
         return Badge(kind(item.finding, reading), *_of_state(item, reading.state))
     if item.finding is None and reading.per_instance:
         return Badge("unknown", "see MIG", "its MIG instances are monitored, not the card")
-    instead = device_facts.judged_instead(item, ())
+    instead = subject_facts.judged_instead(item, ())
     if item.finding is None and instead:
         return Badge("unknown", "processes", instead)
     return badge(item.finding, samples=item.samples)
@@ -169,7 +169,7 @@ def badge(finding: Finding | None, *, samples: int = 0) -> Badge:
 
 def _of_state(item: LiveDevice, state: DeviceState) -> tuple[str, str, str | None]:
     """Return the word for a state, what ``status`` says of it, and what the word does not say."""
-    called, since, joint, means = device_facts.state_words(item, state, now_s=0.0)
+    called, since, joint, means = subject_facts.state_words(item, state, now_s=0.0)
     more = None
     if state in {"asleep", "released"}:
         more = means

@@ -37,12 +37,7 @@ def style(delivery: Delivery) -> str:
 def delivery(one: Delivery, *, now_s: float) -> str:
     """Return what became of one message on one channel: "email: delivered (accepted by mx)".
 
-    Parameters
-    ----------
-    one
-        As the history has it.
-    now_s
-        For clock times and for what is under way.
+    ``now_s`` is for clock times and for what is under way.
     """
     value = f"{one.channel}{f' in place of {one.fallback_of}' if one.fallback_of else ''}: "
     tries = "1 try" if one.attempts == 1 else f"{one.attempts} tries"
@@ -104,18 +99,15 @@ def decisions(made: Iterable[Decision], *, now_s: float) -> list[tuple[str, str]
     return [
         (
             text.clean(
-                f"{at} {value}{f' ({_listed(targets)})' if targets else ''}"
+                f"{at} {value}{f' ({targets})' if targets else ''}"
                 f"{f', {times} times' if times > 1 else ''}",
                 limit=400,
             ),
             style,
         )
-        for at, (value, style), targets, times in lines
+        for at, (value, style), names, times in lines
+        for targets in [", ".join(names)]
     ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
 
 
 def _decided(decision: Decision) -> tuple[str, str]:

@@ -13,16 +13,9 @@ from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import cost_entries, history_query, remeasure, subjects
-from gpuwatchd.view.text import (
-    delivery_text,
-    device_facts,
-    explanation_curve,
-    next_steps,
-    process_facts,
-    verdict_text,
-)
-from gpuwatchd.view.text.explanation_curve import ExplanationInput, Section
-from gpuwatchd.view.text.next_steps import Step
+from gpuwatchd.view.queries.remeasure import ExplanationInput
+from gpuwatchd.view.text import delivery_text, explanation_parts, subject_facts, verdict_text
+from gpuwatchd.view.text.explanation_parts import Section, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,16 +97,16 @@ def sections(case: ExplanationInput) -> list[Section]:
         return _plain_sections(case, case.alert)
     pattern = case.finding.pattern if case.finding is not None else "no verdict"
     return [
-        Section("Data", tuple(explanation_curve.subject_lines(case))),
-        Section("Analysed", tuple(explanation_curve.window_lines(case))),
-        Section("Detectors", tuple(explanation_curve.detectors(case))),
-        Section(f"Why {pattern}", tuple(explanation_curve.pattern(case))),
-        Section("How sure", tuple(explanation_curve.confidence_lines(case))),
+        Section("Data", tuple(explanation_parts.subject_lines(case))),
+        Section("Analysed", tuple(explanation_parts.window_lines(case))),
+        Section("Detectors", tuple(explanation_parts.detectors(case))),
+        Section(f"Why {pattern}", tuple(explanation_parts.pattern(case))),
+        Section("How sure", tuple(explanation_parts.confidence_lines(case))),
         Section("When it is full", tuple(limit_lines(case))),
         Section("Who", tuple(who(case))),
         Section("What is known of the program", tuple(baseline_lines(case))),
         Section("Framework", tuple(framework(case))),
-        Section("Hardware", tuple(process_facts.hardware_lines(case))),
+        Section("Hardware", tuple(subject_facts.hardware_lines(case))),
         Section("Notifications", tuple(policy_lines(case))),
         Section("What would change it", tuple(change(case))),
     ]
@@ -123,7 +116,7 @@ def steps(case: ExplanationInput) -> list[Step]:
     """Return what to do next, in order."""
     if case.alert is not None and case.alert.kind in _ENDS:
         return _plain_steps(case.alert)
-    return next_steps.steps(case, hardware_first=process_facts.first(case))
+    return explanation_parts.steps(case, hardware_first=subject_facts.first(case))
 
 
 # What is said of an alert that no curve is judged for: a lost GPU, idle memory.
@@ -133,7 +126,7 @@ def _plain_sections(case: ExplanationInput, alert: Alert) -> list[Section]:
     """Return the explanation, part by part."""
     return [
         Section("What is sent", tuple(_plain_lines(case, alert))),
-        Section("Hardware", tuple(process_facts.hardware_lines(case))),
+        Section("Hardware", tuple(subject_facts.hardware_lines(case))),
         Section("Notifications", tuple(policy_lines(case))),
         Section("What would end it", () if alert.state == "resolved" else _ENDS[alert.kind]),
     ]
@@ -253,7 +246,7 @@ def _limit(case: ExplanationInput, limit_bytes: float) -> str:
     at, held = f"it is full at {units.size(limit_bytes)}", case.held_bytes
     if held is None:
         return f"{at}: what it held and what was free"
-    others = "" if case.subject.host else device_facts.others_hold(case.item, limit_bytes)
+    others = "" if case.subject.host else subject_facts.others_hold(case.item, limit_bytes)
     away = units.size(max(0.0, limit_bytes - held))
     return f"{at}, {away} away: {others or 'what it holds and what is free'}"
 
@@ -291,12 +284,12 @@ def who(case: ExplanationInput) -> Iterator[str]:
         )
         yield f"of the growth since then: {', '.join(parts)}"
     yield from _others(case)
-    unknown = device_facts.processes(case.item)
+    unknown = subject_facts.processes(case.item)
     if unknown:
         yield unknown
     if case.item.ledger is not None and case.item.ledger.state != "none":
-        yield device_facts.balance(case.item.ledger)
-    rest = device_facts.unowned(case.item)
+        yield subject_facts.balance(case.item.ledger)
+    rest = subject_facts.unowned(case.item)
     if rest:
         yield rest
 
@@ -307,7 +300,7 @@ def _identity(case: ExplanationInput, process: LiveProcess) -> Iterator[str]:
     if info.foreign:
         yield "the pid is of another pid namespace: no name is true here, and no signal is sent"
         return
-    facts = [fact for fact, _ in process_facts.wide(process, now_s=case.now_s)]
+    facts = [fact for fact, _ in subject_facts.wide(process, now_s=case.now_s)]
     if facts:
         yield ", ".join(facts)
     if info.group is None:

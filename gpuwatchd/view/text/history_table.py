@@ -8,7 +8,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.view import blocks
 from gpuwatchd.view.answers.history import DeviceRow, ProcessRow
 from gpuwatchd.view.queries.recorded_answers import MOST_ROWS
-from gpuwatchd.view.text import device_facts, process_facts, verdict_text
+from gpuwatchd.view.text import subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ def _list(out: blocks.Page, title: str, happened: Sequence[Event]) -> None:
         out.line((title, "bold"))
     for event in happened:
         at = units.clock(_at_s(event), seconds=True)
-        sort = device_facts.sort_of(event.kind, event.text)
+        sort = subject_facts.sort_of(event.kind, event.text)
         parts: list[Part] = [(sort, "yellow"), *blocks.sentence(event.text)]
         out.flow(parts, first=f"  {at}  ", rest=" " * 23, gap=" ")
 
@@ -60,7 +60,7 @@ def _table(out: blocks.Page, device: Recorded, *, of_processes: bool, wide: bool
     here = {(row.pid, row.started_at) for row in used}
     infos = [i for i in device.infos if (i.key.pid, units.instant(i.key.started_at_s)) in here]
     for info in infos:
-        facts = [process_facts.runs(info), *process_facts.where(info)]
+        facts = [subject_facts.runs(info), *subject_facts.where(info)]
         more = [f"from {' < '.join(info.parents)}"] if wide and info.parents else []
         more += [f"command: {' '.join(info.argv)}"] if wide and len(info.argv) > 1 else []
         out.flow([verdict_text.who(info), *((fact, "dim") for fact in [*facts, *more])], rest="  ")

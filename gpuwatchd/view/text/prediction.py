@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
-from gpuwatchd.view.text import cards, device_facts, process_facts, verdict_text
+from gpuwatchd.view.text import status, subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ def subjects(item: LiveDevice, *, whole: bool) -> Iterator[tuple[str, Finding, L
     finding = item.finding
     own = finding is not None and finding.subject.process is None
     if finding is not None and own and whole:
-        rest = f" (memory {device_facts.UNOWNED})" if finding.subject.unattributed else ""
+        rest = f" (memory {subject_facts.UNOWNED})" if finding.subject.unattributed else ""
         yield f"the whole device{rest}", finding, None
     seen = False
     for process in item.processes or ():
@@ -48,21 +48,21 @@ def write_device(
 ) -> None:
     """Write everything that is foreseen of one device; without ``whole`` of its processes."""
     judged = list(subjects(item, whole=whole))
-    note = device_facts.memory_note(item.device)
+    note = subject_facts.memory_note(item.device)
     out.line(
         (f"{item.device.label}  {item.device.name}", "bold"), (f"  {note}" if note else "", "dim")
     )
-    state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
+    state = subject_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     if state:
         out.flow(state, first="  ", rest="  ")
     elif not judged and not of_users:
-        instead = device_facts.judged_instead(item, view.devices)
+        instead = subject_facts.judged_instead(item, view.devices)
         none = verdict_text.verdict(None, samples=item.samples)
         out.flow([(instead, "dim") if instead else none], first="  ", rest="  ")
-    unknown = device_facts.processes(item)
+    unknown = subject_facts.processes(item)
     if unknown:
         out.flow(blocks.sentence(unknown, "yellow"), first="  ", rest="    ", gap=" ")
-    cards.rest(out, view, item, indent="  ")
+    status.rest(out, view, item, indent="  ")
     for who, finding, process in judged:
         chief = verdict_text.part_of(finding, process.info if process is not None else None)
         if chief and not (out.verbose or out.wide):
@@ -106,7 +106,7 @@ def _full(
     out.flow([who, verdict_text.verdict(finding)], first="  ", rest="    ")
     pairs = facts(item, finding, process)
     if wide and process is not None:
-        known = process_facts.wide(process, now_s=finding.judged_at_s)
+        known = subject_facts.wide(process, now_s=finding.judged_at_s)
         pairs.append(("who", ", ".join(text for text, _ in known)))
     for label, value in pairs:
         out.flow(
@@ -136,7 +136,7 @@ def facts(
         ("detector", finding.detector or "?"),
         ("pattern", finding.pattern),
         ("framework", verdict_text.framework(finding, info)),
-        ("suspect", cards.suspect(item, finding) or "?"),
+        ("suspect", status.suspect(item, finding) or "?"),
     ]
     if len(finding.blame) > 1:
         pairs.append(("shares", shares(finding)))

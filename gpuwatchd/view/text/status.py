@@ -5,14 +5,311 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpuwatchd.core import units
-from gpuwatchd.view.queries import alert_order, state_location
-from gpuwatchd.view.text import cards, delivery_text, verdict_text
+from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
+from gpuwatchd.view import blocks
+from gpuwatchd.view.blocks import width_of
+from gpuwatchd.view.queries import current_state, state_location
+from gpuwatchd.view.text import delivery_text, subject_facts, verdict_text
 
 if TYPE_CHECKING:
-    from gpuwatchd.core.model import Alert, ServedModel, ServerReading
+    from collections.abc import Sequence
+
+    from gpuwatchd.core.model import (
+        Alert,
+        DeviceReading,
+        Finding,
+        ServedModel,
+        ServerReading,
+        Subject,
+    )
+    from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.current_state import View
+
+
+_INDENT = "       "
+_BAR_CELLS = 10
+_SPARK_POINTS = (32, 16, 8)
+_SPARK_SPAN = 0.1
+_LARGEST = 3
+_EVENTS = 4
+
+
+def bar(used: float | None, total: float | None, cells: int, *, ascii_only: bool) -> str:
+    """Return a bar of the used share; "" when it is unknown.
+
+    Examples
+    --------
+    >>> bar(5, 10, 4, ascii_only=True)
+    '[##--]'
+    """
+    if used is None or not total:
+        return ""
+    full = min(cells, max(0, round(used / total * cells)))
+    if ascii_only:
+        return f"[{'#' * full}{'-' * (cells - full)}]"
+    return "█" * full + "░" * (cells - full)
+
+
+def card(
+    out: Page, view: View, item: LiveDevice, *, whole: bool, verbose: bool, wide: bool = False
+) -> None:
+    """Write what is known of one device; ``wide`` leaves nothing out."""
+    reading = item.reading
+    total = reading.total_bytes if reading is not None else None
+    total = total if total is not None else item.device.memory_total_bytes
+    used = reading.used_bytes if reading is not None else None
+    first: list[Part] = [
+        (
+            blocks.fit(item.device.name, 28, out.safe("…")) if out.terminal else item.device.name,
+            "bold",
+        )
+    ]
+    text = bar(used, total, _BAR_CELLS, ascii_only=out.ascii)
+    if text:
+        first.append(text)
+    first.append(f"{amount(used)}/{units.size(total)}{share_of(used, total)}")
+    note = subject_facts.memory_note(item.device)
+    if note:
+        first.append((note, "dim"))
+    marks = _spark(item, total, room=_columns_left(out, first), ascii_only=out.ascii)
+    if marks:
+        first.append((marks, "cyan"))
+    if verbose and reading is not None:
+        first += extras(item)
+    out.flow(first, first=f"{item.device.label:<5}  ", rest=_INDENT)
+    state = subject_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
+    if state:
+        out.flow(state, first=_INDENT, rest=_INDENT)
+    broken = subject_facts.broken(item, now_s=view.taken_at_s) if not wide else []
+    if broken and _readable(item):
+        out.flow(broken, first=_INDENT, rest=_INDENT)
+    _verdict(out, view, item, whole=whole)
+    if wide:
+        _hardware(out, view, item)
+    _processes(out, item, whole=whole, verbose=verbose, wide_at_s=view.taken_at_s if wide else None)
+    rest(out, view, item, indent=_INDENT + "  ")
+    if verbose:
+        for fault in item.faults:
+            said = blocks.sentence(f"fault: {fault}", "yellow")
+            out.flow(said, first=_INDENT, rest=_INDENT + "  ", gap=" ")
+
+
+def rest(out: Page, view: View, item: LiveDevice, *, indent: str) -> None:
+    """Write what other users hold, where only some users' processes are shown."""
+    others = view.others.get(item.device.uid)
+    line = "" if others is None else others.line(none=not item.processes)
+    if line:
+        out.flow(blocks.sentence(line, "dim"), first=indent, rest=indent + "  ", gap=" ")
+
+
+def _verdict(out: Page, view: View, item: LiveDevice, *, whole: bool) -> None:
+    if not view.trend or not whole:
+        return
+    instead = subject_facts.judged_instead(item, view.devices)
+    if item.finding is None and instead:
+        out.flow([(instead, "dim")], first=_INDENT)
+    elif _readable(item) or (item.finding is not None and item.finding.tier != "none"):
+        out.flow(judgement(item, item.finding), first=_INDENT, rest=_INDENT)
+
+
+def _readable(item: LiveDevice) -> bool:
+    return item.reading is not None and item.reading.state == "ok"
+
+
+def _hardware(out: Page, view: View, item: LiveDevice) -> None:
+    """Write what ``--wide`` adds to a device."""
+    reading, device = item.reading, item.device
+    facts = [f"{device.source} {device.pci_bus or ''}".strip(), device.uid]
+    if device.parent_uid is not None:
+        facts.append(f"on card {device.parent_uid}")
+    if reading is not None:
+        facts += hardware_state(reading)
+    out.flow([(fact, "dim") for fact in facts], first=_INDENT, rest=_INDENT)
+    means = subject_facts.memory_means(device)
+    if means:
+        out.flow(blocks.sentence(means, "dim"), first=_INDENT, rest=_INDENT, gap=" ")
+    if item.ledger is not None and item.ledger.state != "none":
+        account = subject_facts.balance(item.ledger)
+        out.flow(blocks.sentence(account, "dim"), first=_INDENT, rest=_INDENT, gap=" ")
+    for event in item.events[-_EVENTS:]:
+        out.flow(
+            subject_facts.happened(event, now_s=view.taken_at_s),
+            first=_INDENT,
+            rest=_INDENT + "  ",
+            whole=True,
+        )
+
+
+def hardware_state(reading: DeviceReading) -> list[str]:
+    """Return what the hardware says of itself beside its memory."""
+    facts = [] if reading.memory_api is None else [f"memory by {reading.memory_api}"]
+    if reading.throttle is not None:
+        facts.append(
+            f"clocks held by {', '.join(reading.throttle)}" if reading.throttle else "clocks free"
+        )
+    if reading.ecc_errors is not None:
+        facts.append(f"ECC errors: {reading.ecc_errors}")
+    if reading.retired_pages:
+        facts.append(f"retired pages: {reading.retired_pages}")
+    return facts
+
+
+def amount(used: int | None) -> str:
+    """Return what goes before "/80.0 GiB"."""
+    if used is None:
+        return "?"
+    number, unit = units.size_parts(used)
+    return number if unit == "GiB" else f"{number} {unit}"
+
+
+def share_of(used: int | None, total: int | None) -> str:
+    """Return the used share with the gap before it; "" where it is unknown."""
+    return f"  {units.percent(used / total)}" if used is not None and total else ""
+
+
+def _columns_left(out: Page, parts: Sequence[Part]) -> int:
+    """Return the columns that are left on the first line."""
+    taken = sum(width_of(p if isinstance(p, str) else p[0]) + 2 for p in parts)
+    return out.width - len(_INDENT) - taken
+
+
+def _spark(item: LiveDevice, total: int | None, *, room: int, ascii_only: bool) -> str:
+    values = list(item.recent_bytes)
+    known = [value for value in values if value is not None]
+    points = next((n for n in _SPARK_POINTS if n <= room), 0)
+    if len(known) < 2 or not points:
+        return ""
+    every = -(-len(values) // points)
+    shown: list[float | None] = list(values[::-1][::every][::-1])  # the newest point stays
+    low, high = spark_scale(known, total)
+    return units.spark(shown, low=low, high=high, ascii_only=ascii_only)
+
+
+def spark_scale(known: Sequence[float], total: float | None) -> tuple[float, float]:
+    """Return from where to where a sparkline goes: what a pool breathes is no mountain.
+
+    The scale spans at least a tenth of the ``total`` that the device has; bytes.
+
+    Examples
+    --------
+    >>> spark_scale([70, 72], 100)
+    (66.0, 76.0)
+    >>> spark_scale([10, 60], 100)
+    (10.0, 60.0)
+    """
+    low, high = float(min(known)), float(max(known))
+    least = _SPARK_SPAN * (total or high or 1)
+    if high - low >= least:
+        return low, high
+    low = max(0.0, (low + high - least) / 2)
+    return low, low + least
+
+
+def extras(item: LiveDevice) -> list[Part]:
+    """Return what the device does, how hot it is, and what it draws, as far as that is known."""
+    reading = item.reading
+    if reading is None:
+        return []
+    facts = (
+        ("util", reading.util_pct, " %"),
+        ("", reading.temp_c, " °C"),
+        ("", reading.power_w, " W"),
+    )
+    return [f"{name} {value:.0f}{unit}".strip() for name, value, unit in facts if value is not None]
+
+
+def judgement(item: LiveDevice, finding: Finding | None) -> list[Part]:
+    """Return the verdict on a device, how fast it grows, until when, and by whom."""
+    parts: list[Part] = [verdict_text.verdict(finding, samples=item.samples)]
+    if finding is None or finding.pattern not in LEAK_PATTERNS | {"spike"}:
+        return parts
+    if finding.rate_bytes_per_s is not None or is_leak(finding):
+        parts += verdict_text.pace(finding)
+    if is_leak(finding):
+        by = suspect(item, finding)
+        if by:
+            parts.append(f"by {by}")
+    return parts
+
+
+def suspect(item: LiveDevice, finding: Finding) -> str:
+    """Return whose growth it is: the judged process, else the one that explains most of it."""
+    if finding.subject.unattributed:
+        return "memory that no process owns"
+    processes = {process.info.key: process.info for process in item.processes or ()}
+    key, share = finding.subject.process, None
+    if key is None and finding.blame:
+        worst = max(finding.blame, key=lambda b: b.share)
+        key, share = worst.process, worst.share
+        if key is None:
+            return f"{worst.name}, {units.percent(share)}"
+    if key is None:
+        return ""
+    info = processes.get(key)
+    named = verdict_text.who(info) if info is not None else f"pid {key.pid}"
+    kind = f" ({info.framework})" if info is not None and info.framework else ""
+    return f"{named}{kind}" + (f", {units.percent(share)}" if share is not None else "")
+
+
+def _processes(
+    out: Page, item: LiveDevice, *, whole: bool, verbose: bool, wide_at_s: float | None
+) -> None:
+    rows = item.processes or ()
+    inner = _INDENT + "  "
+    unknown = subject_facts.processes(item)
+    if unknown:
+        out.flow(blocks.sentence(unknown, "yellow"), first=_INDENT, rest=inner, gap=" ")
+    ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
+    if whole and not verbose:
+        ordered = [p for p in ordered if _is_listed(p) or p in ordered[:_LARGEST]]
+    subject = item.finding.subject if whole and item.finding is not None else None
+    for process in ordered:
+        parts = _process(process, in_full=not whole, subject=subject)
+        out.flow(parts, first=inner, rest=inner + "  ")
+        if wide_at_s is not None:
+            more = subject_facts.wide(process, now_s=wide_at_s)
+            if more:
+                out.flow(more, first=inner + "  ", rest=inner + "  ", whole=True)
+    if len(rows) > len(ordered):
+        out.flow([(f"and {len(rows) - len(ordered)} more (-v)", "dim")], first=inner)
+    rest = subject_facts.unowned(item) if whole else ""
+    if rest:
+        out.flow([(rest, "yellow")], first=inner, rest=inner + "  ")
+    elif verbose and not (wide_at_s and item.ledger) and item.unattributed_bytes is not None:
+        out.flow([(f"unattributed {units.size(item.unattributed_bytes)}", "dim")], first=inner)
+
+
+def _beside(process: LiveProcess) -> KnownRuns | None:
+    """Return what is known of its program; "rank 0 of 4" has told already of its siblings."""
+    history = process.history
+    if history is None or process.info.world is None:
+        return history
+    return msgspec.structs.replace(history, siblings=0)
+
+
+def _is_listed(process: LiveProcess) -> bool:
+    """Say whether a process is shown however little it holds."""
+    return is_leak(process.finding) or is_leak(process.host_finding)
+
+
+def _process(process: LiveProcess, *, in_full: bool, subject: Subject | None) -> list[Part]:
+    """Return the line of a process; the verdict on ``subject`` is its device's, just above."""
+    parts: list[Part] = [verdict_text.who(process.info), units.size(process.used_bytes)]
+    parts.append((subject_facts.runs(process.info), "dim"))
+    finding = process.finding
+    if finding is not None and finding.subject != subject and (in_full or is_leak(finding)):
+        parts.append(verdict_text.verdict(finding))
+        if in_full and finding.pattern in LEAK_PATTERNS:
+            parts += verdict_text.pace(finding)
+    if finding is not None and finding.pattern in LEAK_PATTERNS:
+        parts.append((verdict_text.baseline_text(_beside(process)), "dim"))
+    parts.append((subject_facts.host_growth(process), "yellow"))
+    return parts
+
 
 _SEVERITY_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
 
@@ -24,7 +321,7 @@ def show(
     _banner(out, view)
     delivery_text.banner(out, view)
     for item in view.devices:
-        cards.show(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
+        card(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
     if wide:
         for server in view.servers:
             out.flow(server_line(server, now_s=view.taken_at_s), rest="  ")
@@ -95,7 +392,7 @@ def alert_line(alert: Alert, view: View) -> list[Part]:
 
 
 def _alerts(out: Page, view: View) -> None:
-    alerts = alert_order.shown(view.alerts)
+    alerts = current_state.shown(view.alerts)
     for alert in alerts:
         out.flow(alert_line(alert, view), rest="  ")
     if alerts:

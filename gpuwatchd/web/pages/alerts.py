@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import text
 from gpuwatchd.view.answers.base import Shape
-from gpuwatchd.view.queries import alert_query, current_state, silence_changes
+from gpuwatchd.view.queries import alert_changes, alert_query, current_state
 from gpuwatchd.view.text import alert_details, badges, verdict_text
 from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined, mark
 
@@ -26,10 +26,8 @@ _AFTER: Final = {
     True: "It is still monitored and shown. It is critical already: no message is sent.",
 }
 """What a snooze of an alert means, by whether it is critical now; as `snooze` has it."""
-_NAMED_TERMS: Final = {silence_changes.UNTIL_RESOLVED: "until it is resolved"}
-_TERMS: Final = tuple(
-    (term, _NAMED_TERMS.get(term, f"for {term}")) for term in silence_changes.TERMS
-)
+_NAMED_TERMS: Final = {alert_changes.UNTIL_RESOLVED: "until it is resolved"}
+_TERMS: Final = tuple((term, _NAMED_TERMS.get(term, f"for {term}")) for term in alert_changes.TERMS)
 
 
 class SilenceRow(Shape):
@@ -145,9 +143,9 @@ def row(alert: Alert, gathered: Incidents, now_s: float) -> AlertRow:
 
 
 def _silence(silence: Silence, known: list[Alert], now_s: float) -> SilenceRow:
-    count = len(silence_changes.fitting(silence, known))
+    count = len(alert_changes.fitting(silence, known))
     parts = (
-        silence_changes.until(silence, now_s),
+        alert_changes.until(silence, now_s),
         "" if silence.matcher.key else f"fits {count} open alert{'' if count == 1 else 's'}",
         "also of what is critical" if silence.even_critical else "",
         f"by {silence.who}" if silence.who else "",
@@ -155,7 +153,7 @@ def _silence(silence: Silence, known: list[Alert], now_s: float) -> SilenceRow:
     )
     return SilenceRow(
         id=silence.row,
-        about=text.clean(silence_changes.called(silence.matcher, known), limit=400),
+        about=text.clean(alert_changes.called(silence.matcher, known), limit=400),
         of_alert=bool(silence.matcher.key),
         line=joined(parts),
     )

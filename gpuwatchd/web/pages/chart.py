@@ -11,7 +11,7 @@ from msgspec import structs
 from gpuwatchd.charts import scales, text_description
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.view.answers import charts as shapes
+from gpuwatchd.view.answers import history as shapes
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import charts, current_state
 from gpuwatchd.web.pages import parts

@@ -8,7 +8,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import current_state
-from gpuwatchd.view.text import badges, cards, device_facts, process_facts, status, verdict_text
+from gpuwatchd.view.text import badges, status, subject_facts, verdict_text
 from gpuwatchd.web.pages import parts
 
 if TYPE_CHECKING:
@@ -94,27 +94,27 @@ def device(view: View, item: LiveDevice) -> DeviceCard:
     total = reading.total_bytes if reading is not None else None
     total = total if total is not None else item.device.memory_total_bytes
     used = reading.used_bytes if reading is not None else None
-    state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
-    broken = [] if state else device_facts.broken(item, now_s=view.taken_at_s)
+    state = subject_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
+    broken = [] if state else subject_facts.broken(item, now_s=view.taken_at_s)
     others = view.others.get(item.device.uid)
     return DeviceCard(
         uid=text.clean(item.device.uid),
         label=text.clean(item.device.label),
         name=text.clean(item.device.name),
-        memory=device_facts.memory_note(item.device),
+        memory=subject_facts.memory_note(item.device),
         badge=parts.mark(badges.device(item)),
-        used=f"{cards.amount(used)}/{units.size(total)}",
-        percent=cards.share_of(used, total).strip(),
+        used=f"{status.amount(used)}/{units.size(total)}",
+        percent=status.share_of(used, total).strip(),
         share=None if used is None or not total else min(1.0, used / total),
         spark=spark(item, total),
         verdict=_verdict(view, item),
-        facts=tuple(parts.joined([part]) for part in cards.extras(item)),
+        facts=tuple(parts.joined([part]) for part in status.extras(item)),
         notes=parts.clean(
             (
                 parts.joined(state),
                 parts.joined(broken),
-                device_facts.processes(item),
-                device_facts.unowned(item),
+                subject_facts.processes(item),
+                subject_facts.unowned(item),
                 "" if others is None else others.line(none=not item.processes),
             )
         ),
@@ -125,10 +125,10 @@ def device(view: View, item: LiveDevice) -> DeviceCard:
 def _verdict(view: View, item: LiveDevice) -> tuple[str, ...]:
     if not view.trend:
         return ()
-    instead = device_facts.judged_instead(item, view.devices)
+    instead = subject_facts.judged_instead(item, view.devices)
     if item.finding is None and instead:
         return (instead,)
-    first, *others = (parts.joined([part]) for part in cards.judgement(item, item.finding))
+    first, *others = (parts.joined([part]) for part in status.judgement(item, item.finding))
     beside = badges.device(item)
     return parts.clean([beside.rest if beside.judged else first, *others])
 
@@ -138,7 +138,7 @@ def spark(item: LiveDevice, total: int | None) -> tuple[float | None, ...]:
     known = [value for value in item.recent_bytes if value is not None]
     if len(known) < 2:
         return ()
-    low, high = cards.spark_scale(known, total)
+    low, high = status.spark_scale(known, total)
     scale = (high - low) or 1.0
     return tuple(None if v is None else round((v - low) / scale, 3) for v in item.recent_bytes)
 
@@ -149,7 +149,7 @@ def spark(item: LiveDevice, total: int | None) -> tuple[float | None, ...]:
 def ordered(items: Iterable[LiveDevice]) -> list[Entry]:
     """Return processes, those that grow fastest first, then by what they hold: as `top` has it."""
     pairs = [(item, process) for item in items for process in item.processes or ()]
-    return sorted(pairs, key=lambda pair: process_facts.place(*pair))
+    return sorted(pairs, key=lambda pair: subject_facts.place(*pair))
 
 
 def table(
@@ -160,7 +160,7 @@ def table(
     fitting = [
         (item, process)
         for item, process in entries
-        if process_facts.matches(item, process, wish, badge=badges.process(process).word)
+        if subject_facts.matches(item, process, wish, badge=badges.process(process).word)
     ]
     shown = fitting if parameters.get("all") else fitting[:ROWS]
     return tuple(_row(*entry) for entry in shown), len(fitting)
@@ -172,12 +172,12 @@ def _row(item: LiveDevice, process: LiveProcess) -> ProcessRow:
         key=parts.address(item, process),
         gpu=text.clean(item.device.label),
         who=text.clean(verdict_text.who(process.info)),
-        runs=text.clean(process_facts.runs(process.info)),
+        runs=text.clean(subject_facts.runs(process.info)),
         held=units.size(process.used_bytes),
         rate=rate,
         full=full,
         badge=parts.mark(badges.process(process)),
-        host=text.clean(process_facts.host_growth(process)),
+        host=text.clean(subject_facts.host_growth(process)),
     )
 
 

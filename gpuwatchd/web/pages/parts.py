@@ -11,10 +11,10 @@ from gpuwatchd import __version__
 from gpuwatchd.core import text, units
 from gpuwatchd.core.design import LOOKS
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
-from gpuwatchd.view.answers import envelope
+from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.blocks import Flow, Page, Table
-from gpuwatchd.view.queries import alert_order, history_query
+from gpuwatchd.view.queries import current_state, history_query
 from gpuwatchd.view.text import badges, delivery_text, status
 
 if TYPE_CHECKING:
@@ -148,10 +148,10 @@ def mark(badge: badges.Badge) -> BadgeMark:
 def frame(view: View) -> Frame:
     """Return the part of an answer that the frame around each view is drawn from."""
     now_s = time.time()
-    alerts = alert_order.shown(view.alerts)
+    alerts = current_state.shown(view.alerts)
     late = any(code == "daemon-late" for code, _ in view.warnings)
     return Frame(
-        host=envelope.host(),
+        host=base.host(),
         version=__version__,
         clock=units.clock(now_s, now_s=now_s, seconds=True),
         zone=units.zone(now_s),
@@ -161,7 +161,7 @@ def frame(view: View) -> Frame:
         daemon=_daemon(view, now_s),
         warnings=tuple(_warnings(view, now_s)),
         open=tuple(_open(alert, view) for alert in alerts),
-        counted=alert_order.counted(alerts),
+        counted=current_state.counted(alerts),
     )
 
 
@@ -210,7 +210,7 @@ def open_alerts(
     """Return what is open, the worst first: of everything, of a GPU, or of a process on it."""
     return tuple(
         _line(alert, view)
-        for alert in alert_order.shown(view.alerts)
+        for alert in current_state.shown(view.alerts)
         if uid in {None, alert.subject.device_uid} and process in {None, alert.subject.process}
     )
 

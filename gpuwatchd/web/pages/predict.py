@@ -8,7 +8,7 @@ from msgspec import structs
 
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.queries import subjects as judged
-from gpuwatchd.view.text import badges, device_facts, prediction, verdict_text
+from gpuwatchd.view.text import badges, prediction, subject_facts, verdict_text
 from gpuwatchd.web.pages import overview
 from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined, mark
 
@@ -53,7 +53,7 @@ def predictions(query: Query, _: Mapping[str, str]) -> Predictions:
 
 
 def _device(view: View, item: LiveDevice, *, whole: bool) -> JudgedDevice:
-    instead = device_facts.judged_instead(item, view.devices)
+    instead = subject_facts.judged_instead(item, view.devices)
     return JudgedDevice(
         **structs.asdict(overview.device(view, item)),
         subjects=subjects(item, whole=whole),

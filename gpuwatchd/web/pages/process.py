@@ -13,15 +13,7 @@ from gpuwatchd.view.answers import explanation as shapes
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import alert_query, cost_entries, current_state, subjects
-from gpuwatchd.view.text import (
-    badges,
-    cards,
-    cost_text,
-    device_facts,
-    explanation,
-    process_facts,
-    verdict_text,
-)
+from gpuwatchd.view.text import badges, cost_text, explanation, status, subject_facts, verdict_text
 from gpuwatchd.web.pages import alerts, overview, parts, predict
 
 if TYPE_CHECKING:
@@ -67,7 +59,7 @@ def gpu(query: Query, parameters: Mapping[str, str]) -> GpuPage:
         foreseen=predict.subjects(item, whole=True),
         facts=_device_facts(item),
         events=tuple(
-            parts.joined(device_facts.happened(event, now_s=view.taken_at_s))
+            parts.joined(subject_facts.happened(event, now_s=view.taken_at_s))
             for event in item.events[::-1]
         ),
         alerts=parts.open_alerts(view, uid=item.device.uid),
@@ -83,9 +75,9 @@ def _device_facts(item: LiveDevice) -> tuple[tuple[str, str], ...]:
         ("UUID", device.uid),
         ("read by", f"{device.source} {device.pci_bus or ''}".strip()),
         ("on card", device.parent_uid or ""),
-        ("memory", device_facts.memory_means(device)),
-        ("hardware", "" if reading is None else ", ".join(cards.hardware_state(reading))),
-        ("account", "" if item.ledger is None else device_facts.balance(item.ledger)),
+        ("memory", subject_facts.memory_means(device)),
+        ("hardware", "" if reading is None else ", ".join(status.hardware_state(reading))),
+        ("account", "" if item.ledger is None else subject_facts.balance(item.ledger)),
         *(("fault", fault) for fault in item.faults),
     ]
     return tuple((label, text.clean(words, limit=parts.LINE)) for label, words in pairs if words)
@@ -124,7 +116,7 @@ def process(query: Query, parameters: Mapping[str, str]) -> ProcessPage:
     if item is None or live is None:
         return _over(view, parameters)
     now_s, uid = view.taken_at_s, item.device.uid
-    wide = [words for words, _ in process_facts.wide(live, now_s=now_s)]
+    wide = [words for words, _ in subject_facts.wide(live, now_s=now_s)]
     return ProcessPage(
         page=parts.frame(view),
         device=Place(uid=text.clean(uid), label=text.clean(item.device.label)),
@@ -132,9 +124,9 @@ def process(query: Query, parameters: Mapping[str, str]) -> ProcessPage:
         badge=parts.mark(badges.process(live)),
         held=units.size(live.used_bytes),
         pace=tuple(words for words in overview.pace(live) if words),
-        runs=text.clean(process_facts.runs(live.info)),
+        runs=text.clean(subject_facts.runs(live.info)),
         facts=parts.clean(
-            [*wide, verdict_text.baseline_text(live.history), process_facts.host_growth(live)]
+            [*wide, verdict_text.baseline_text(live.history), subject_facts.host_growth(live)]
         ),
         foreseen=() if live.finding is None else predict.subjects(item, whole=False, only=live),
         alerts=parts.open_alerts(view, uid=uid, process=live.info.key),
@@ -153,8 +145,8 @@ def _over(view: View, parameters: Mapping[str, str]) -> ProcessPage:
         device=Place(uid=parameters.get("gpu", ""), label=text.clean(label)),
         over="It is no longer on this GPU; this is its recorded data.",
         who=text.clean(verdict_text.who(info)),
-        runs=text.clean(process_facts.runs(info)),
-        facts=parts.clean([*process_facts.where(info), began]),
+        runs=text.clean(subject_facts.runs(info)),
+        facts=parts.clean([*subject_facts.where(info), began]),
     )
 
 
