@@ -35,15 +35,7 @@ _OFF_HINT = 'set [act] checkpoint = "signal" or "command"'
 
 
 class Checkpoint:
-    """Ask a job to save; the section ``[act]`` is the call of this class.
-
-    Parameters
-    ----------
-    timeout_s
-        After which that program is ended.
-    booted_at_s, proc
-        As :class:`gpuwatchd.act.checkpoint.Target` has them.
-    """
+    """Ask a job to save; the section ``[act]`` is the call of this class."""
 
     name = "checkpoint"
 
@@ -233,14 +225,11 @@ class Target:
         try:
             self.check()
         except BaseException:
-            self._close()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -56,13 +56,8 @@ class Chores:
     """APScheduler tells when the chores are due; the main thread does them between ticks.
 
     The history has one writer, the main thread; and after a step of the wall clock the scheduler
-    sleeps until the old time is reached again, so it is built anew.
-
-    Parameters
-    ----------
-    check
-        Looks the history over: a minute after the start and weekly, in the clockwork's own
-        thread, since a large file takes seconds.
+    sleeps until the old time is reached again, so it is built anew. ``check`` looks the history
+    over a minute after the start and weekly, in a thread, since a large file takes seconds.
     """
 
     def __init__(self, check: Callable[[], object] | None = None) -> None:
@@ -106,14 +101,8 @@ class Chores:
 class Daemon:
     """One running daemon.
 
-    Parameters
-    ----------
-    loaded
-        The configuration at start.
-    reload
-        Reads it again on SIGHUP; raises ConfigError when the new one is bad.
-    file
-        The only file that it is read from; None: the usual ones.
+    ``reload`` reads the configuration again on SIGHUP, and raises ConfigError when the new one is
+    bad; ``file`` is the only one that it is read from, None for the usual ones.
     """
 
     def __init__(self, loaded: config.Loaded, *, reload: Any, file: Path | None = None) -> None:

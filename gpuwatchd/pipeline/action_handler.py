@@ -51,11 +51,8 @@ _CLOSE_S: Final = 0.2
 class ActionReply:
     """Says what came of a press.
 
-    Parameters
-    ----------
-    say
-        Shows an answer; None shows it as a pop-up, over a connection that is kept: some servers
-        take down what a program has shown when it disconnects.
+    By default as a pop-up, over a connection that is kept: some servers take down what a program
+    has shown when it disconnects.
     """
 
     def __init__(self, say: Callable[[Message], object] | None) -> None:

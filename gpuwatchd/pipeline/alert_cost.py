@@ -19,7 +19,7 @@ from gpuwatchd.store.occupancy import WIDTH_S
 from gpuwatchd.store.tables import Checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from gpuwatchd.analysis.cost import MemoryBucket, Price, Prices
     from gpuwatchd.collect.host.checkpoint_files import Saved
@@ -38,16 +38,12 @@ DEADLINE_S: Final = 30.0
 """A look that takes longer is stuck, as a rule in a file server that does not answer."""
 
 
-def _newest(patterns: Sequence[str], info: ProcessInfo, now_s: float) -> Saved | None:
-    return checkpoint_files.newest(patterns, info, now_s=now_s)
-
-
 class Saves:
     """One thread that looks, when there is something to look for."""
 
     def __init__(
         self,
-        look: Callable[[Sequence[str], ProcessInfo, float], Saved | None] = _newest,
+        look: Callable[..., Saved | None] = checkpoint_files.newest,
         *,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -107,7 +103,7 @@ class Saves:
             checkpoints = []
             for info in infos:
                 try:
-                    saved = self._look(patterns, info, now_s)
+                    saved = self._look(patterns, info, now_s=now_s)
                 except Exception:
                     # A file system may fail in any way; the other jobs are looked for all the same.
                     log.debug("failed part=checkpoints pid=%d", info.key.pid, exc_info=True)
@@ -190,11 +186,7 @@ class Costing:
 
     def saved(self, process: ProcessKey) -> Checkpoint | None:
         """Return the newest checkpoint of a process; None where none is known."""
-        found = [
-            checkpoint
-            for checkpoint in self._checkpoints
-            if tables.same_process(checkpoint.process, process)
-        ]
+        found = [one for one in self._checkpoints if tables.same_process(one.process, process)]
         return max(found, key=lambda checkpoint: checkpoint.saved_at_s, default=None)
 
     def _note(self, checkpoint: Checkpoint) -> None:
@@ -309,9 +301,7 @@ class Costing:
 
     def price(self, uid: str, now_s: float) -> Price | None:
         """Return what a device costs; None where that is unknown."""
-        devices = {
-            key: tracked_device.device for key, tracked_device in self._intake.devices.items()
-        }
+        devices = {key: tracked.device for key, tracked in self._intake.devices.items()}
         device = devices.get(uid)
         if device is None:
             return None
@@ -349,10 +339,8 @@ class Costing:
         rows = list(helds or ())
         end_s = max((row.at_s + row.width_s for row in rows), default=float("-inf"))
         device = self._intake.devices.get(uid)
-        if device is None:
-            return rows
-        rows += [row for row in _remembered(device, since_s, until_s) if row.at_s >= end_s]
-        return rows
+        rest = () if device is None else _remembered(device, since_s, until_s)
+        return rows + [row for row in rest if row.at_s >= end_s]
 
     def _watched(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         """Return the minutes in which a device was watched, as those of one that is alone."""

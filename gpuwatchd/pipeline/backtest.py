@@ -15,7 +15,7 @@ import numpy as np
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.analysis import verdict
 from gpuwatchd.core.model import EtaRange, Pattern, Subject, Value
-from gpuwatchd.pipeline import history_as_log, replay
+from gpuwatchd.pipeline import replay
 from gpuwatchd.pipeline.track import device_title, process_title
 from gpuwatchd.pipeline.track_evaluation import Watcher
 
@@ -70,18 +70,9 @@ class LaterOutcome(Value, frozen=True, kw_only=True):
 def later_outcome(
     own: LogSeries, device: LogSeries | None, *, from_s: float, onset_s: float, growth: float
 ) -> LaterOutcome:
-    """Return what came of growth that was told at ``from_s``.
+    """Return what came of ``growth`` bytes since ``onset_s`` that an alert told at ``from_s``.
 
-    Parameters
-    ----------
-    own
-        The subject, up to the end of the record.
-    device
-        Its device; None when that was not recorded.
-    from_s, onset_s
-        When the alert fired, and since when memory had grown by then.
-    growth
-        Bytes that it had grown by.
+    ``own`` reaches to the end of the record; ``device`` is None when it was not recorded.
     """
     t, x = own.t_s, own.used_bytes
     ended = own.process is not None and _ended(own, device)
@@ -318,13 +309,7 @@ class Tally(Value, frozen=True, kw_only=True):
 
 
 def trials(config: Config, changed: Config | None = None, name: str = "") -> list[Trial]:
-    """Return the present settings, thresholds and holds around them, and the changed ones.
-
-    Parameters
-    ----------
-    changed
-        Settings that the user asks about, under this ``name``.
-    """
+    """Return the present settings, thresholds and holds around them, and the user's ``changed``."""
     out = [Trial(name="as it is", config=config)]
     now = config.detection.confidence_threshold
     levels = {round(min(max(now + step, 0.3), _HIGHEST), 2) for step in _THRESHOLD_STEPS} - {now}
@@ -352,18 +337,13 @@ def play(
     *,
     passed: Callable[[float], None] | None = None,
 ) -> DeviceReport:
-    """Return what would have been raised on one device in a span, under each trial.
+    """Return what would have been raised on one device in a span of epoch seconds.
 
-    Parameters
-    ----------
-    span
-        Begin and end, epoch seconds.
-    tried
-        Settings, the present ones first.
+    Under each of the settings that are ``tried``, the present ones first.
     """
     tell = passed or (lambda _share: None)
     read = _share_of(tell, 0.0, _READ_SHARE)
-    log = history_as_log.load(history, device, *span, passed=read)
+    log = replay.load(history, device, *span, passed=read)
     if not log.series:
         return DeviceReport(
             device=device, subjects=0, samples=0, begun_at_s=None, ended_at_s=None, played=()

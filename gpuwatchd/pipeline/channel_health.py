@@ -281,20 +281,15 @@ class Fallbacks:
             if arrived:
                 spare += _needless(arrived, [delivery for delivery in pending if waits(delivery)])
             elif all(_given_up(delivery, waits, lost) for delivery in letter.values()):
-                meant = next(
-                    (delivery for delivery in letter.values() if not delivery.fallback_of), None
-                )
-                meant = meant or next(iter(letter.values()))
-                following = next(
-                    (
-                        name
-                        for name in _next(letter.values(), section)
-                        if name not in letter and _is_for(section, name, meant)
-                    ),
-                    None,
-                )
-                if following is not None:
-                    new.append(_redirected(meant, following, section, local()))
+                # One of its own channels, where there still is one.
+                meant = min(letter.values(), key=lambda delivery: bool(delivery.fallback_of))
+                others = [
+                    other
+                    for other in _next(letter.values(), section)
+                    if other not in letter and _is_for(section, other, meant)
+                ]
+                if others:
+                    new.append(_redirected(meant, others[0], section, local()))
                     continue
             if not pending:
                 del self._letters[name]

@@ -39,14 +39,8 @@ def chart(track: Curve | None, alert: Alert) -> Chart | None:
     """Return what is drawn of an alert; None where too little is known of its curve.
 
     The fit has the slope that was judged; its level is the median of what the points since the
-    onset say, so that neither a spike nor the tooth of a saw moves it.
-
-    Parameters
-    ----------
-    track
-        Has the curve; None where there is none (a device that is lost).
-    alert
-        Its finding says what was judged. One that is over has no time left.
+    onset say, so that neither a spike nor the tooth of a saw moves it. A device that is lost has no
+    curve, and an alert that is over no time left.
     """
     if track is None:
         return None

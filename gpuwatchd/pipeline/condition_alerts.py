@@ -115,7 +115,7 @@ class DeviceHealth:
 
     def conditions(self, now_s: float) -> dict[str, Ailment]:
         """Return what is wrong, by the key of its alert; some microseconds when all is well."""
-        bad: list[tuple[TrackedDevice, str]] = []
+        ailments: dict[str, Ailment] = {}
         for uid, device in self._intake.devices.items():
             state = _state(device)
             if state == "ok":
@@ -123,17 +123,15 @@ class DeviceHealth:
                 self._since_s.pop(uid, None)
             elif state in _ON_PURPOSE:
                 self._since_s.pop(uid, None)
-            elif state in _TROUBLES and device.device.parent_uid not in self._intake.devices:
-                bad.append((device, state))
-        ailments: dict[str, Ailment] = {}
-        for device, state in bad:
-            uid = device.device.uid
-            if uid not in self._well and state != "reset-required":
-                continue
-            since_s = self._since_s.setdefault(uid, now_s)
-            if now_s - since_s >= self._hold_s(device, state):
-                ail = self._ail(device, state, since_s)
-                ailments[ail.key] = ail
+            elif (
+                state in _TROUBLES
+                and device.device.parent_uid not in self._intake.devices
+                and (uid in self._well or state == "reset-required")
+            ):
+                since_s = self._since_s.setdefault(uid, now_s)
+                if now_s - since_s >= self._hold_s(device, state):
+                    ail = self._ail(device, state, since_s)
+                    ailments[ail.key] = ail
         return ailments
 
     def is_well(self, subject: Subject) -> tuple[Ending, float] | None:
@@ -358,8 +356,8 @@ FORGET_S: Final = 86_400.0
 class ConditionAlert(msgspec.Struct, eq=False):
     """One subject that such an alert is about."""
 
-    alert: Alert | None = None
-    heard_at_s: float | None = None
+    alert: Alert | None
+    heard_at_s: float
     """When something was last known of it."""
     well_since_s: float | None = None
     """Since when it has been well again."""
@@ -381,8 +379,7 @@ class ConditionAlerts:
 
     def adopt(self, alert: Alert, now_s: float) -> None:
         """Take over an alert of an earlier run."""
-        alarm = self.alarms[alert.key] = ConditionAlert(alert)
-        alarm.heard_at_s = now_s
+        self.alarms[alert.key] = ConditionAlert(alert, now_s)
         if alert.kind == "gpu":
             self._health.recall(alert.subject.device_uid, alert.opened_at_s)
         else:
@@ -396,8 +393,7 @@ class ConditionAlerts:
         for alarm in self.alarms.values():
             if alarm.alert is not None:
                 alarm.alert = moved_alert(alarm.alert, by_s)
-            if alarm.heard_at_s is not None:
-                alarm.heard_at_s += by_s
+            alarm.heard_at_s += by_s
             if alarm.well_since_s is not None:
                 alarm.well_since_s += by_s
         return [alarm.alert for alarm in self.alarms.values() if alarm.alert is not None]
@@ -414,7 +410,7 @@ class ConditionAlerts:
         for key, ailment in ailments.items():
             alarm = self.alarms.get(key)
             if alarm is None:
-                alarm = self.alarms[key] = ConditionAlert()
+                alarm = self.alarms[key] = ConditionAlert(None, now_s)
             alarm.heard_at_s, alarm.well_since_s = now_s, None
             if alarm.alert is None:
                 alarm.alert, news = self._opened(ailment, now_s), True
@@ -454,7 +450,6 @@ class ConditionAlerts:
         """Take in that nothing bad was seen of an alert's subject; return the alert if it ends."""
         alert = alarm.alert
         if alert is None:
-            del self.alarms[key]
             return None
         setting = self._unwanted(alert)
         facts: Facts = {"setting": setting} if setting else {}
@@ -475,10 +470,9 @@ class ConditionAlerts:
             pair = self._health.is_well(alert.subject)
         else:
             pair = self._waste.is_over(alert.subject, float(self.config.zombies.idle_after))
-        heard_s = now_s if alarm.heard_at_s is None else alarm.heard_at_s
         if pair is None:
             alarm.well_since_s = None
-            return Ending.NOT_SEEN if now_s - heard_s >= FORGET_S else None
+            return Ending.NOT_SEEN if now_s - alarm.heard_at_s >= FORGET_S else None
         alarm.heard_at_s = now_s
         if alarm.well_since_s is None:
             alarm.well_since_s = now_s
@@ -531,17 +525,12 @@ def _again(before: Alert, ailment: Ailment, now_s: float) -> tuple[Alert, bool]:
     if now_s - before.finding.judged_at_s < FRESH_S and not worse:
         return before, False
     since_s = before.finding.onset_at_s
-    alert = msgspec.structs.replace(
-        before,
-        **ailment.title.fields,
-        finding=_finding(ailment, before.opened_at_s if since_s is None else since_s, now_s),
-    )
+    finding = _finding(ailment, before.opened_at_s if since_s is None else since_s, now_s)
+    alert = msgspec.structs.replace(before, **ailment.title.fields, finding=finding)
     if worse:
         # As with leaks: an escalation passes the cool-down.
+        next_s = now_s if before.notices > 0 else before.next_notice_at_s
         alert = msgspec.structs.replace(
-            alert,
-            severity=ailment.severity,
-            changed_at_s=now_s,
-            next_notice_at_s=now_s if before.notices > 0 else before.next_notice_at_s,
+            alert, severity=ailment.severity, changed_at_s=now_s, next_notice_at_s=next_s
         )
     return alert, worse

@@ -39,6 +39,8 @@ class Find(NamedTuple):
     kind: str
     key: ProcessKey
     booted_at_s: float | None = None
+    address: Address | None = None
+    """Where it listens, once that was looked up; None: nowhere."""
 
 
 class Ask(NamedTuple):
@@ -47,21 +49,10 @@ class Ask(NamedTuple):
     kind: str
     url: str
     timeout_s: float
-
-
-class EngineAddress(NamedTuple):
-    """Where an engine listens; None: nowhere."""
-
-    find: Find
-    address: Address | None
-
-
-class Answer(NamedTuple):
-    """What a server said, and how many questions it took."""
-
-    ask: Ask
-    reading: ServerReading
-    questions: int
+    reading: ServerReading | None = None
+    """What it said, once it was asked."""
+    questions: int = 1
+    """How many that took."""
 
 
 class Asker:
@@ -69,7 +60,7 @@ class Asker:
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Find | Ask | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[EngineAddress | Answer] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Find | Ask] = queue.SimpleQueue()
         self._engines: dict[tuple[str, str], Endpoint] = {}
         self._thread: threading.Thread | None = None
 
@@ -80,9 +71,9 @@ class Asker:
             self._thread.start()
         self._jobs.put(job)
 
-    def take(self) -> list[EngineAddress | Answer]:
-        """Return what has been done since; never waits."""
-        done: list[EngineAddress | Answer] = []
+    def take(self) -> list[Find | Ask]:
+        """Return the jobs that have been done since, with their results; never waits."""
+        done: list[Find | Ask] = []
         while not self._done.empty():
             done.append(self._done.get_nowait())
         return done
@@ -98,16 +89,14 @@ class Asker:
             self._done.put(self._address(job) if isinstance(job, Find) else self._answer(job))
 
     @staticmethod
-    def _address(job: Find) -> EngineAddress:
+    def _address(job: Find) -> Find:
         try:
-            return EngineAddress(
-                job,
-                engine_addresses.address(job.kind, program.launches(job.key, job.booted_at_s)),
-            )
+            launches = program.launches(job.key, job.booted_at_s)
+            return job._replace(address=engine_addresses.address(job.kind, launches))
         except Exception:  # noqa: BLE001 - a process may do anything to its own command line
-            return EngineAddress(job, None)
+            return job
 
-    def _answer(self, job: Ask) -> Answer:
+    def _answer(self, job: Ask) -> Ask:
         questions = 0
 
         def get(path: str) -> bytes:
@@ -122,7 +111,7 @@ class Asker:
             reading = self._silence(job, error.message)
         except Exception as error:  # noqa: BLE001 - what a server sends may not end this thread
             reading = self._silence(job, f"what it answers is not understood: {error!r}"[:200])
-        return Answer(job, reading, max(1, questions))
+        return job._replace(reading=reading, questions=max(1, questions))
 
     def _engine(self, job: Ask) -> Endpoint:
         key = (job.kind, job.url)
@@ -218,7 +207,7 @@ class Serving:
 
     # ---- what others use ------------------------------------------------------------------------
 
-    def step(self, processes: tuple[ProcessInfo, ...], now_s: float) -> None:  # noqa: ARG002
+    def step(self, processes: tuple[ProcessInfo, ...]) -> None:
         """Take over what has been answered, and ask whoever is due. Never waits."""
         section = self.config.endpoints
         if not section.enabled:
@@ -229,8 +218,8 @@ class Serving:
         changed = False
         for done in self._asker.take():
             changed = True
-            if isinstance(done, EngineAddress):
-                if (sought := self._sought.get(done.find.key)) is not None:
+            if isinstance(done, Find):
+                if (sought := self._sought.get(done.key)) is not None:
                     sought.pending, sought.where = False, done.address
             else:
                 self._take(done, now)
@@ -249,13 +238,6 @@ class Serving:
         """Return the remembered answers of a server, oldest first, failures among them."""
         server = self._servers.get(url)
         return tuple(server.past) if server is not None else ()
-
-    def of(self, key: ProcessKey) -> ServerReading | None:
-        """Return the newest answer of the server that a process belongs to."""
-        for server in self._servers.values():
-            if key in server.members and server.past:
-                return server.past[-1]
-        return None
 
     def members(self, url: str) -> tuple[ProcessKey, ...]:
         """Return the processes on a GPU that belong to a server."""
@@ -332,8 +314,7 @@ class Serving:
         if server is None:
             if len(self._servers) >= MOST:
                 return
-            kind = info.framework or ""
-            server = _Server(kind=kind, url=where.url)
+            server = _Server(kind=info.framework or "", url=where.url)
             self._servers[where.url] = server
         if server.kind != info.framework:
             return
@@ -372,12 +353,12 @@ class Serving:
 
     # ---- what they say --------------------------------------------------------------------------
 
-    def _take(self, done: Answer, now: float) -> None:
-        server = self._servers.get(done.ask.url)
-        if server is None or server.kind != done.ask.kind:
+    def _take(self, done: Ask, now: float) -> None:
+        server, reading = self._servers.get(done.url), done.reading
+        if server is None or server.kind != done.kind or reading is None:
             return
         every_s = float(self.config.endpoints.every)
-        reading, where = done.reading, server.address
+        where = server.address
         server.pending = False
         server.failures = 0 if reading.ok else server.failures + 1
         slower = min(2.0 ** max(0, server.failures - 1), _SLOWEST)

@@ -102,7 +102,8 @@ class HistoryLink:
         intake = self._intake
         span_s = intake.watcher.config.detection.analysis_window_hours * 3600.0
         step_s = 0.0 if last is None else last.stepped_s
-        intake.refill(self._history.recent_series(now_s - span_s, stepped_s=step_s))
+        past = self._history.recent_series(now_s - span_s, stepped_s=step_s)
+        intake.estate.refill(past, span_s)
         if last is not None:
             if step_s:
                 # Rows of before and of now are on two clocks; the next start must not mix them.

@@ -29,40 +29,6 @@ class Spark(msgspec.Struct, frozen=True):
     samples: int = 0
 
 
-_NOTHING = Spark()
-
-
-def spark_of(ring: Ring) -> Spark:
-    """Return up to ``SPARK_POINTS`` values over all that the ring knows."""
-    span_s = ring.last[0] - ring.first_s if ring.last is not None else 0.0
-    step_s = max(span_s / SPARK_POINTS, CELL_S)
-    return Spark(ring.recent(SPARK_POINTS, step_s), step_s, ring.count)
-
-
-class Sparks:
-    """The sparklines of all devices; each is drawn anew now and then."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[Spark, float]] = {}
-
-    def of(self, uid: str, position: int, tick: int, tracks: Mapping[str, Track]) -> Spark:
-        """Return the sparkline of the device at a position of the list."""
-        pair = self._kept.get(uid)
-        if pair is None or tick < _EVERY_TICKS or tick % _EVERY_TICKS == position % _EVERY_TICKS:
-            track = tracks.get(uid)
-            ring = track.window if track is not None and isinstance(track.window, Ring) else None
-            newest = ring.last if ring is not None else None
-            # A column of the sparkline is minutes wide: a look back per tick would be waste.
-            if ring is not None and newest is not None and _is_due(pair, newest[0]):
-                pair = self._kept[uid] = (spark_of(ring), newest[0])
-        return _NOTHING if pair is None else pair[0]
-
-
-def _is_due(pair: tuple[Spark, float] | None, now_s: float) -> bool:
-    """Say whether a quarter of a column has passed since a sparkline was drawn."""
-    return pair is None or abs(now_s - pair[1]) >= 0.25 * pair[0].step_s
-
-
 def worst(findings: Iterable[Finding | None]) -> Finding | None:
     """Return the finding that a device is shown with: highest tier, then confidence."""
     known = [f for f in findings if f is not None]
@@ -88,6 +54,23 @@ class LiveDevices:
 
     def __init__(self) -> None:
         self._kept: dict[str, _Shown] = {}
+        self._sparks: dict[str, tuple[Spark, float]] = {}
+        """The sparkline of each, drawn anew now and then, and when that was."""
+
+    def spark(self, uid: str, position: int, tick: int, tracks: Mapping[str, Track]) -> Spark:
+        """Return the sparkline of the device at a position of the list."""
+        pair = self._sparks.get(uid)
+        if pair is None or tick < _EVERY_TICKS or tick % _EVERY_TICKS == position % _EVERY_TICKS:
+            track = tracks.get(uid)
+            ring = track.window if track is not None else None
+            if isinstance(ring, Ring) and ring.last is not None:
+                now_s = ring.last[0]
+                # A column of the sparkline is minutes wide: a look back per tick would be waste.
+                if pair is None or abs(now_s - pair[1]) >= 0.25 * pair[0].step_s:
+                    step_s = max((now_s - ring.first_s) / SPARK_POINTS, CELL_S)
+                    spark = Spark(ring.recent(SPARK_POINTS, step_s), step_s, ring.count)
+                    pair = self._sparks[uid] = spark, now_s
+        return Spark() if pair is None else pair[0]
 
     def device(
         self,

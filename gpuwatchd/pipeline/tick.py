@@ -27,7 +27,7 @@ from gpuwatchd.pipeline.engine_readings import Serving
 from gpuwatchd.pipeline.event_log import DeviceLog, EventLog
 from gpuwatchd.pipeline.history_exchange import HistoryLink, Last
 from gpuwatchd.pipeline.idle_memory import IdleMemory
-from gpuwatchd.pipeline.live_state import LiveDevices, Sparks
+from gpuwatchd.pipeline.live_state import LiveDevices
 from gpuwatchd.pipeline.outbox import Dispatcher, Outbox
 from gpuwatchd.pipeline.restored_state import EARLIER
 from gpuwatchd.pipeline.run_baselines import RunBaselines
@@ -203,7 +203,6 @@ class Pipeline:
         self._ticks = 0
         self._rss_bytes: int | None = None
         self._clock = Clock()
-        self._sparks = Sparks()
         self._scene = LiveDevices()
         self._judged: tuple[int, dict[str, Finding]] = (-1, {})
         self._pieces = live.Pieces()
@@ -268,7 +267,9 @@ class Pipeline:
         changes, decisions = changes + beside, decisions + held
         self._guard("digest", lambda: self.digests.step(self._wall()))
         self._guard("outbox", lambda: self.post.collect(self._wall()))
-        self._guard("history", self._flush)
+        if self.history is not None:
+            history = self.history
+            self._guard("history", lambda: history.flush_due(self._wall()))
         self._ticks += 1
         state = self._state(shown_s)
         if self.runtime_dir is not None:
@@ -285,7 +286,7 @@ class Pipeline:
     def _beside(self, now_s: float) -> tuple[list[Alert], list[Decision]]:
         """Look at what no curve tells; return the alerts that changed, and who is told."""
         present = self.intake.people.present(self.intake.devices.values())
-        self._guard("endpoints", lambda: self.serving.step(present, now_s))
+        self._guard("endpoints", lambda: self.serving.step(present))
         self._guard("holdings", lambda: self.holdings.update(now_s))
         self._guard("checkpoints", lambda: self.costing.step(self._wall()))
         changed = self._guard("alarms", lambda: self.alarms.step(now_s)) or []
@@ -373,10 +374,6 @@ class Pipeline:
         told = partial(self.alert_notifier.notify, label, bearers, changed, now_s)
         return self._guard("policy", told) or []
 
-    def _flush(self) -> None:
-        if self.history is not None:
-            self.history.flush_due(self._wall())
-
     def problems(self) -> list[Problem]:
         """Return what is missing or broken now, one sentence each with its code."""
         faults = [worker.absent for worker in self.workers.values()]
@@ -419,7 +416,7 @@ class Pipeline:
         devices = [
             self._scene.device(
                 device,
-                spark=self._sparks.of(uid, position, self._ticks, self.watcher.tracks),
+                spark=self._scene.spark(uid, position, self._ticks, self.watcher.tracks),
                 infos=infos,
                 known=pair,
                 events=self.happenings.recent(uid),

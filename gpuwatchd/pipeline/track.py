@@ -15,14 +15,16 @@ from gpuwatchd.core.model import (
     Device,
     Finding,
     ProcessInfo,
+    Profile,
     Series,
     Subject,
+    Value,
     limit_of,
 )
 from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.core.model.findings import Clause, dismissed_finding, reason_fields
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
-from gpuwatchd.pipeline.track_baseline import TrackBaseline
+from gpuwatchd.store.live import KnownRuns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,9 +37,7 @@ if TYPE_CHECKING:
         Ledger,
         ProcessKey,
         ProcessUse,
-        Profile,
     )
-    from gpuwatchd.pipeline.track_baseline import Suppression
     from gpuwatchd.store.ring import Ring
 
 # Why something is over, as far as the facts support it.
@@ -171,6 +171,45 @@ def unjudged(subject: Subject, why: str, code: Reason, now_s: float) -> Finding:
         eta=None,
         **reason_fields(why, code=code),
     )
+
+
+class Suppression(Value, frozen=True, kw_only=True):
+    """Up to which level a subject stays quiet because the user said that it is normal."""
+
+    level_bytes: float
+    why: str
+    job: bool = False
+    """Whether that was said of an alert that stood for several ranks of its job."""
+
+
+class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
+    """The memory of one track."""
+
+    asked: str | None = None
+    """Program that the runs were looked up for."""
+    key: str | None = None
+    """That program on this model of card."""
+    heard: int | None = None
+    """Row of the word that was followed."""
+    runs: tuple[Profile, ...] = ()
+    own: bool = False
+    """Whether one of them is what the subject itself had done when the user spoke."""
+    siblings: tuple[Profile, ...] = ()
+    yesterday: tuple[Profile, ...] = ()
+    live: Profile | None = None
+    """What the subject itself has done so far, for its siblings."""
+    live_s: float = float("-inf")
+    live_moves: int = -1
+    """The window's count of moves then: what has not moved has done nothing new."""
+    shown: KnownRuns = KnownRuns()
+    """The same for people."""
+    siblings_s: float = float("-inf")
+    yesterday_s: float = float("-inf")
+
+    @property
+    def history(self) -> tuple[Profile, ...]:
+        """Everything, as a series carries it."""
+        return (*self.runs, *self.siblings, *self.yesterday)
 
 
 _SHOWN = frozenset({"finding", "alert", "lead", "memo"})

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.host import Host, procfs
     from gpuwatchd.core.model import Alert, Device, DeviceReading
-    from gpuwatchd.pipeline.restored_state import Past
     from gpuwatchd.pipeline.track_evaluation import Watcher
 
 # The memory that GPU processes hold on the host, as subjects of their own. A process that leaks
@@ -158,10 +157,6 @@ class SampleIntake:
         """Those that have changed since they were last written."""
         self._begun_s: float | None = None
         self._span_s = watcher.config.detection.analysis_window_hours * 3600.0
-
-    def refill(self, past: Iterable[Past]) -> None:
-        """Remember points of an earlier run, for the tracks that will appear."""
-        self.estate.refill(past, self._span_s)
 
     def adopt(self, alert: Alert) -> None:
         """Remember an open alert of an earlier run, for the track that will appear."""

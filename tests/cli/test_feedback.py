@@ -17,8 +17,7 @@ from gpuwatchd.core import config
 from gpuwatchd.core.model import Finding, ProcessInfo, ProcessKey, Profile, Series
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.run_baselines import said_to_be
-from gpuwatchd.pipeline.track import Headroom, Track
-from gpuwatchd.pipeline.track_baseline import Suppression
+from gpuwatchd.pipeline.track import Headroom, Suppression, Track
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader

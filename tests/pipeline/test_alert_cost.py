@@ -175,7 +175,7 @@ def test_a_file_is_a_checkpoint_while_an_alert_is_open(tmp_path: Path) -> None:
     history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
     config = msgspec.structs.replace(PRICED, checkpoints=CheckpointsSection(paths=("/runs/*",)))
     pipeline = playing(config, history=history)
-    costing = Costing(config, pipeline.intake, history, Saves(look))  # type: ignore[arg-type]
+    costing = Costing(config, pipeline.intake, history, Saves(look))
     costing.step(NOW_S)
     end_s = time.monotonic() + 60.0
     while costing.saved(KEY) is None and time.monotonic() < end_s:
@@ -233,7 +233,7 @@ def collected(saves: Saves) -> list[Checkpoint]:
 def test_one_that_fails_does_not_stop_the_next() -> None:
     calls = []
 
-    def look(patterns: Sequence[str], _info: ProcessInfo, _now_s: float) -> Saved | None:
+    def look(patterns: Sequence[str], _info: ProcessInfo, *, now_s: float) -> Saved | None:
         calls.append(patterns)
         if len(calls) == 1:
             raise OSError("stale file handle")
@@ -248,7 +248,7 @@ def test_one_that_fails_does_not_stop_the_next() -> None:
 def test_a_look_that_hangs_is_told_and_asked_nothing_more() -> None:
     free, now = threading.Event(), [0.0]
 
-    def look(*_: object) -> Saved | None:
+    def look(*_: object, now_s: float) -> Saved | None:
         free.wait(30.0)
         return None
 

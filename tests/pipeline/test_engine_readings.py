@@ -65,7 +65,7 @@ def stepped(one: Serving, *who: ProcessInfo, answers: int = 1) -> None:
     had = sum(len(one.recent(reading.url)) for reading in one.readings)
 
     def enough() -> bool:
-        one.step(who, 0.0)
+        one.step(who)
         return sum(len(one.recent(reading.url)) for reading in one.readings) >= had + answers
 
     until(enough)
@@ -107,7 +107,7 @@ def test_a_server_of_the_configuration_is_asked_no_more_than_once_per_interval(
         stepped(one)
         clock.now_s += 14.9
         for _ in range(50):
-            one.step((), 0.0)
+            one.step(())
         time.sleep(0.05)
         assert site.asked == ["/metrics"]
         clock.now_s += 0.2
@@ -125,7 +125,7 @@ def test_an_answer_that_took_two_questions_pays_for_both(clock: Clock) -> None:
         one = Serving(config(f"Ollama={site.url}"), mono=clock)
         stepped(one)
         clock.now_s += 20.0
-        one.step((), 0.0)
+        one.step(())
         time.sleep(0.05)
         assert site.asked == ["/api/version", "/api/ps"]
         clock.now_s += 10.5
@@ -147,7 +147,6 @@ def test_the_server_of_a_gpu_process_is_found_by_its_command_line(
         (reading,) = one.readings
         assert (reading.url, reading.pid) == (site.url, key.pid)
         assert one.members(site.url) == (key,)
-        assert one.of(key) == reading
         assert one.named == {key: "m"}
         assert one.with_models({key: who})[key].model == "m"
         one.close()
@@ -163,10 +162,10 @@ def test_a_server_is_forgotten_some_time_after_its_process_has_left_the_gpu(
         one = Serving(config(), mono=clock)
         stepped(one, vllm(key))
         clock.now_s += GONE_S - 1.0
-        one.step((), 0.0)
+        one.step(())
         assert len(one.readings) == 1
         clock.now_s += 2.0
-        one.step((), 0.0)
+        one.step(())
         assert not one.readings
         assert one.recent(site.url) == ()
         one.close()
@@ -207,7 +206,7 @@ def test_who_does_not_answer_is_asked_ever_more_rarely(clock: Clock) -> None:
             clock.now_s += 120.1
         clock.now_s -= 120.1
         clock.now_s += 100.0
-        one.step((), 0.0)
+        one.step(())
         time.sleep(0.05)
         assert len(site.asked) == 6
         one.close()
@@ -219,7 +218,7 @@ def test_a_slow_server_delays_no_step(clock: Clock) -> None:
         one = Serving(config(f"vLLM={site.url}"), mono=clock)
         began_s = time.monotonic()
         for _ in range(100):
-            one.step((), 0.0)
+            one.step(())
         assert time.monotonic() - began_s < 1.0
         stepped(one)
         assert one.readings[0].why == "no answer within 2 s"
@@ -236,12 +235,12 @@ def test_a_process_of_a_log_or_a_simulation_is_never_asked_for(clock: Clock) -> 
         vllm(ProcessKey(pid=4_000_000, started_at_s=1000.0)),
     ]
     for _ in range(20):
-        one.step(tuple(imagined), 0.0)
+        one.step(tuple(imagined))
         time.sleep(0.01)
     clock.now_s += FIND_AGAIN_S + 1.0
-    one.step(tuple(imagined), 0.0)
+    one.step(tuple(imagined))
     time.sleep(0.1)
-    one.step(tuple(imagined), 0.0)
+    one.step(tuple(imagined))
     assert one.readings == ()
     one.close()
 
@@ -257,7 +256,7 @@ def test_in_a_container_the_answer_is_told_without_a_process(tmp_path: Path, clo
         assert one.members(site.url) == ()
         assert one.named == {}
         clock.now_s += GONE_S + 1.0
-        one.step((), 0.0)
+        one.step(())
         assert one.readings == ()
         one.close()
 
@@ -268,7 +267,7 @@ def test_a_model_is_named_only_when_it_is_the_only_one(tmp_path: Path, clock: Cl
         started(tmp_path, "ollama", "serve") as key,
     ):
         one = Serving(config(f"Ollama={site.url}"), mono=clock)
-        one.step((), 0.0)
+        one.step(())
         server = one._servers[site.url]
         server.members[key] = clock.now_s
         stepped(one)
@@ -304,13 +303,13 @@ def test_nobody_is_asked_when_it_is_switched_off(tmp_path: Path, clock: Clock) -
     ):
         one = Serving(config(f"vLLM={site.url}", enabled=False), mono=clock)
         for _ in range(10):
-            one.step((vllm(key),), 0.0)
+            one.step((vllm(key),))
             time.sleep(0.01)
         assert site.asked == []
         one.config = config(f"vLLM={site.url}")
         stepped(one)
         one.config = config(enabled=False)
-        one.step((), 0.0)
+        one.step(())
         assert one.readings == ()
         one.close()
 
@@ -325,7 +324,7 @@ def test_no_more_servers_are_asked_than_a_machine_can_have(
     one = Serving(config(enabled=True, every=Seconds(3600)), mono=clock)
     crowd = [vllm(ProcessKey(pid=pid, started_at_s=1.0)) for pid in range(10_000, 10_200)]
     stepped(one, *crowd, answers=MOST)
-    one.step(tuple(crowd), 0.0)
+    one.step(tuple(crowd))
     assert len(one.readings) == MOST
     one.close()
 

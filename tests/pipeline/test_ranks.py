@@ -10,7 +10,8 @@ import pytest
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.track_baseline import Suppression, of_job
+from gpuwatchd.pipeline.run_baselines import of_job
+from gpuwatchd.pipeline.track import Suppression
 from gpuwatchd.store.tables import UserLabel
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import EAGER, Postbox, Script, run
@@ -203,12 +204,13 @@ def test_the_alert_of_a_job_goes_on_after_a_restart() -> None:
         sources=[Script(lambda i: spread(i + 260, growing), devices=CARDS)],
         message_dispatcher=post,
     )
-    again.intake.refill(
+    again.intake.estate.refill(
         [
             (track.subject, list(zip(*(column.tolist() for column in track.window.window()),
                                      strict=True)))
             for track in first.watcher.tracks.values()
-        ]
+        ],
+        8 * 3600.0,
     )  # fmt: skip
     again.intake.adopt(msgspec.structs.replace(before, notices=1))
     ticks = run(again, 100)

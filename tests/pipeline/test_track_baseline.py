@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpuwatchd.core.model import ProcessKey, Profile, Subject
-from gpuwatchd.pipeline.track_baseline import chosen
+from gpuwatchd.pipeline.run_baselines import chosen
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.tables import UserLabel
 

@@ -54,9 +54,12 @@ def growth_line(finding: Finding) -> str:
 
 def message_id(alert: Alert, notice: NoticeKind, number: int) -> str:
     """Return an id that is the same however often the same message is tried."""
+    return _id_of(f"{alert.key}|{alert.opened_at_s:.3f}|{notice}|{number}")
+
+
+def _id_of(seed: str) -> str:
     import hashlib  # noqa: PLC0415 - brings the whole of OpenSSL into a daemon that has no alert
 
-    seed = f"{alert.key}|{alert.opened_at_s:.3f}|{notice}|{number}"
     return f"{hashlib.sha256(seed.encode('utf-8', 'replace')).hexdigest()[:24]}@gpuwatchd"
 
 
@@ -70,18 +73,9 @@ def compose(
     buttons: Sequence[Button] = (),
     host: str | None = None,
 ) -> Message:
-    """Return the message of one notice.
+    """Return the message of one notice, which the alert has counted already.
 
-    Parameters
-    ----------
-    alert
-        With its notice already booked (``notices`` counts it).
-    also
-        Others of one cause that share this notice.
-    chart, buttons
-        What channels may show of them.
-    host
-        Name of this machine; by default as it calls itself.
+    ``also`` are others of one cause that share it.
     """
     first = alert.first_message or message_id(alert, "firing", 1)
     own = message_id(alert, notice, alert.notices)
@@ -136,8 +130,6 @@ def digest(
     host: str | None = None,
 ) -> Message:
     """Return one message on several alerts, the worst and those that are open first."""
-    import hashlib  # noqa: PLC0415 - brings the whole of OpenSSL into a daemon that has no alert
-
     newest: dict[str, Alert] = {}
     times: dict[str, int] = {}
     for alert in sorted(alerts, key=lambda one: one.opened_at_s):
@@ -155,9 +147,8 @@ def digest(
     count = len(ordered)
     value = "No alerts" if not count else "1 alert" if count == 1 else f"{count} alerts"
     state = f", {len(still)} still open" if still else ", all resolved" if count else ""
-    digest_id = hashlib.sha256(f"digest|{number}".encode("utf-8", "replace")).hexdigest()[:24]
     return Message(
-        id=f"{digest_id}@gpuwatchd",
+        id=_id_of(f"digest|{number}"),
         notice="digest",
         severity=worst,
         subject=text.cut(

@@ -165,7 +165,7 @@ class DeviceContext(NamedTuple):
     def of(self, info: ProcessInfo) -> tuple[tuple[Profile, ...], KnownRuns | None]:
         """Return the earlier runs that a process is judged by, and the same for people."""
         from gpuwatchd.analysis import program_key  # noqa: PLC0415 - only where the history is judged
-        from gpuwatchd.pipeline.track_baseline import chosen  # noqa: PLC0415
+        from gpuwatchd.pipeline.run_baselines import chosen  # noqa: PLC0415
 
         key = program_key.key_on(info.program, self.device)
         if key is None:
