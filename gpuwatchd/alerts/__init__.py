@@ -4,7 +4,6 @@ Pure: the state comes in as an :class:`~gpuwatchd.core.model.Alert` and goes out
 store keeps it, so that a restart, a crash or a reboot changes nothing.
 """
 
-from gpuwatchd.alerts.alert_history import AlertHistory, matters, recalled, remembered, reopened
 from gpuwatchd.alerts.grouping import (
     Notice,
     Notifications,
@@ -16,13 +15,18 @@ from gpuwatchd.alerts.grouping import (
 from gpuwatchd.alerts.lifecycle import (
     FAST_S,
     SLOW_S,
+    AlertHistory,
     alert_hold_s,
     clear_hold_s,
     ended,
     evaluate,
     grade,
     inherited,
+    matters,
     pause_s,
+    recalled,
+    remembered,
+    reopened,
     watch_hold_s,
 )
 from gpuwatchd.alerts.matching import matches, rules_for

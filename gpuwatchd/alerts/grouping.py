@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gpuwatchd.alerts import wording
-from gpuwatchd.alerts.alert_history import ladder_s, passes
+from gpuwatchd.alerts.lifecycle import ladder_s, passes
 from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Effective, Local, Route, Rules
 from gpuwatchd.alerts.routing import InhibitingAlerts, held_route, inhibitor, told_as

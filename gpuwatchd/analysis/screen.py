@@ -76,7 +76,11 @@ def first_look(series: Sequence[Series], settings: DetectionSection) -> list[Pat
     for k, is_flat in enumerate(flat.tolist()):
         if not short[k]:
             one = series[filled[k]]
-            out[filled[k]] = "stable" if is_flat and _settled(one, settings) else None
+            span_s = float(one.t_s[-1] - one.t_s[0])
+            enough = (
+                one.t_s.size >= settings.minimum_samples and span_s >= settings.minimum_duration
+            )
+            out[filled[k]] = "stable" if is_flat and enough else None
     return out
 
 
@@ -179,11 +183,3 @@ def _quieter(
         below = np.count_nonzero(second < limit[first : first + block, None], axis=1)
         out[first : first + block] = below > second.shape[1] // 2
     return out
-
-
-def _settled(series: Series, settings: DetectionSection) -> bool:
-    """Say whether there is enough of it to call it stable."""
-    return bool(
-        series.t_s.size >= settings.minimum_samples
-        and float(series.t_s[-1] - series.t_s[0]) >= settings.minimum_duration
-    )

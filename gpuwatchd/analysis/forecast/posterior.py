@@ -244,10 +244,6 @@ class Weights(NamedTuple):
     evidence: FloatArray
     """(k, terms) what the score was made from."""
 
-    def part(self, first: int, last: int) -> Weights:
-        """Return what is said about the windows from ``first`` to before ``last``."""
-        return Weights._make(column[first:last] for column in self)
-
 
 def weigh(windows: Windows, headroom: FloatArray, personal: ProgramPrior | None = None) -> Weights:
     """Return what the laws say about each window.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatchd.analysis.frameworks.recognition import command_of
+from gpuwatchd.analysis.frameworks.recognition import command_of, is_module, is_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,9 +195,7 @@ def option(argv: Sequence[str], *names: str) -> str | None:
 def _serves(kind: str, launch: Launch) -> bool:
     programs, modules = _SERVES[kind]
     command = command_of(launch.argv)
-    if command.program in programs or f"{command.program} {command.word}" in programs:
-        return True
-    return any(command.module == name or command.module.startswith(name + ".") for name in modules)
+    return is_program(programs, command) or is_module(modules, command.module)
 
 
 def _words(argv: Sequence[str]) -> list[str]:
@@ -290,6 +288,7 @@ def idle_kv(readings: Sequence[ServerReading], *, least_s: float = LEAST_S) -> I
     if not readings or readings[-1].kind not in COUNTS_LIVE:
         return None
     idle: list[ServerReading] = []
+    shares: list[float] = []
     for reading in reversed(readings):
         if (
             not reading.ok
@@ -299,11 +298,9 @@ def idle_kv(readings: Sequence[ServerReading], *, least_s: float = LEAST_S) -> I
         ):
             break
         idle.append(reading)
+        shares.append(reading.kv_share)
     if len(idle) < LEAST_READINGS:
         return None
-    shares = [
-        server_reading.kv_share for server_reading in idle if server_reading.kv_share is not None
-    ]
     newest, for_s = shares[0], idle[0].at_s - idle[-1].at_s
     half = shares[len(shares) // 2]
     if for_s < least_s or min(shares) < LEAST_SHARE or newest < _FALLING * half:

@@ -310,7 +310,7 @@ def _role(argv: tuple[str, ...], name: str) -> str | None:
     for value, titles, programs, modules in ROLES:
         if any(text.startswith(start) for start in titles for text in (command.line, name)):
             return value
-        if _is_program(programs, command) or _is_module(modules, command.module):
+        if is_program(programs, command) or is_module(modules, command.module):
             return value
     return None
 
@@ -338,20 +338,22 @@ def _matches(app: App, command: Command, name: str) -> bool:
     title = command.line or name
     if any(title.startswith(start) or name.startswith(start) for start in app.titles):
         return True
-    if _is_program(app.programs, command) or (not command.line and name in app.programs):
+    if is_program(app.programs, command) or (not command.line and name in app.programs):
         return True
-    if _is_module(app.modules, command.module):
+    if is_module(app.modules, command.module):
         return True
     if any(command.program == program and part in command.line for program, part in app.pairs):
         return True
     return any(part in command.line for part in app.paths)
 
 
-def _is_program(programs: Collection[str], command: Command) -> bool:
+def is_program(programs: Collection[str], command: Command) -> bool:
+    """Say whether a command runs one of some programs, or "program word"s."""
     return command.program in programs or f"{command.program} {command.word}" in programs
 
 
-def _is_module(modules: Iterable[str], module: str) -> bool:
+def is_module(modules: Iterable[str], module: str) -> bool:
+    """Say whether a module is one of some, or below one."""
     return bool(module) and any(module == text or module.startswith(text + ".") for text in modules)
 
 

@@ -355,7 +355,8 @@ def _weigh(
     for group in groups:
         last = first + group.size
         values = None if headroom is None else headroom[first:last]
-        out.append((group, values, weights.part(first, last)))
+        part = forecast.Weights._make(column[first:last] for column in weights)
+        out.append((group, values, part))
         first = last
     return out
 
