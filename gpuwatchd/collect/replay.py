@@ -135,13 +135,6 @@ class ReplaySource:
 
     The first recorded reading is "now"; from there recorded time runs at ``speed``, so rates are
     as recorded. A device is absent from a sample where the recording has a gap.
-
-    Parameters
-    ----------
-    file
-        Path of a log of any known format.
-    speed
-        Recorded seconds per real second; more than 0.
     """
 
     name = "replay"

@@ -72,12 +72,7 @@ class _Tally:
 class Processes:
     """The processes that have a card of ``/dev/dri`` or ``/dev/kfd`` open.
 
-    Parameters
-    ----------
-    proc, sys
-        Where /proc and /sys are.
-    rescan_s
-        Time between two looks through everybody's open files; what is known is read every time.
+    Everybody's open files are looked through every ``rescan_s``; what is known is read every time.
     """
 
     def __init__(self, proc: Path, sys: Path, *, rescan_s: float = 30.0) -> None:
@@ -102,10 +97,7 @@ class Processes:
     def holders(self, mono_s: float, cards: Iterable[tuple[str, bool]]) -> dict[str, Holders]:
         """Return PCI address -> who holds the card.
 
-        Parameters
-        ----------
-        cards
-            (PCI address, whether host memory counts) of the cards to look for.
+        ``cards`` are those to look for: (PCI address, whether host memory counts).
         """
         due = mono_s >= self._scan_at_mono_s
         kfd = self._kfd(every=due)

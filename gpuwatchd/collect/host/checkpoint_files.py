@@ -66,17 +66,9 @@ def newest(
 ) -> Saved | None:
     """Return the newest file of a process's owner, written since it began, that fits a pattern.
 
-    Parameters
-    ----------
-    patterns
-        Of ``[checkpoints] paths``: "~" is the owner's home; {cwd}, {user}, {job} and {pid} are
-        those of the process; "**" is any number of directories.
-    info
-        The process; nothing is known of one without owner or start time.
-    now_s
-        Epoch seconds.
-    cwd
-        Returns the working directory of a pid.
+    Patterns are those of ``[checkpoints] paths``: "~" is the owner's home; {cwd}, {user}, {job} and
+    {pid} are those of the process; "**" is any number of directories. ``now_s`` is epoch seconds.
+    Nothing is known of a process without owner or start time.
     """
     begun_s = info.key.started_at_s
     if begun_s is None or info.uid is None or info.foreign:

@@ -457,11 +457,7 @@ NOBODY: Final = Membership()
 def facts(environ: bytes) -> dict[str, str] | None:
     r"""Return what an environment says of ranks; None when it says nothing of anything.
 
-    Parameters
-    ----------
-    environ
-        Content of /proc/PID/environ; empty where it may not be read. A program's title that was
-        written over it is no environment.
+    It is empty where it may not be read, and a program's title that was written over it is none.
 
     Examples
     --------
@@ -485,16 +481,9 @@ def membership(
 ) -> Membership:
     """Return the job of which a process is a rank.
 
-    Parameters
-    ----------
-    parent
-        The same of its parent, for then.
-    family
-        Its ancestors, nearest first.
-    place
-        Where it belongs.
-    title
-        The first word of its command line, or all of a title that was written over it.
+    ``own`` is what its environment says and ``parent`` what its parent's does, where its own says
+    nothing; ``family`` are its ancestors, nearest first; ``title`` is the first word of its command
+    line, or all of a title that was written over it.
     """
     serving = _SERVING.match(title)
     if serving is not None and family:

@@ -369,10 +369,7 @@ class Held(NamedTuple):
 class Watch:
     """The descriptors that are held, and whose they are.
 
-    Parameters
-    ----------
-    how
-        "pidfd", "stat" (a kept descriptor of /proc/PID/stat) or "read" (nothing is kept).
+    ``how``: "pidfd", "stat" (a kept descriptor of /proc/PID/stat) or "read" (nothing is kept).
     """
 
     def __init__(self, proc: Path, how: str) -> None:

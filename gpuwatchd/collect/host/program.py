@@ -43,12 +43,8 @@ def launches(
     Empty when the process has ended, or its number belongs to another one by now: a process of a
     log or of a simulation is never taken for one that runs here.
 
-    Parameters
-    ----------
-    booted_at_s
-        From when its start time counts; None takes what the kernel says now.
-    proc_root
-        Where /proc is; without one psutil answers.
+    Its start time counts from ``booted_at_s``; None takes what the kernel says now. Without /proc
+    psutil answers.
     """
     proc = Path(proc_root)
     if key.started_at_s is None or key.pid <= 0:
@@ -121,16 +117,8 @@ def key(
     Besides: a script that was changed after the process had started is not what runs, and neither
     is an executable that was deleted; a relative script is nobody's without its directory.
 
-    Parameters
-    ----------
-    argv
-        The whole command line, as it is.
-    libraries
-        Paths of the files that it has mapped.
-    executable, folder
-        Paths of its executable and of its working directory, where they may be read.
-    root
-        Where its file system begins ("/proc/7/root"), for a process in a container.
+    ``libraries`` are the files that it has mapped; ``root`` is where its file system begins
+    ("/proc/7/root"), for a process in a container.
     """
     if info.framework in frameworks.GRAPHICS or (executable or "").endswith(_DELETED):
         return None

@@ -143,17 +143,12 @@ def _may_be_one(group: Sequence[Place], others: Sequence[Place]) -> bool:
 
 
 class Places:
-    """All devices of one log.
-
-    Attributes
-    ----------
-    groups
-        Places that share a key, each group in order of appearance.
-    """
+    """All devices of one log."""
 
     def __init__(self) -> None:
         self.all: list[Place] = []
         self.groups: list[list[Place]] = []
+        """Places that share a key, each group in order of appearance."""
         self._keys: dict[tuple[object, ...], list[Place]] = {}
 
     def find(self, row: Place) -> Place:
@@ -228,11 +223,7 @@ class Places:
 
 
 class BadRow(ValueError):
-    """A row that gives no figure; the reason is what it is counted under."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """A row that gives no figure; its text is the reason that it is counted under."""
 
 
 MAX_SUBJECTS = 20_000
@@ -301,15 +292,7 @@ class Ticks:
 
 
 class Collector:
-    """What one log gives, while it is read.
-
-    Attributes
-    ----------
-    rows, skipped
-        Data rows met, and how many of them were rejected, by reason.
-    first_bad
-        Line number and reason of the first rejected row.
-    """
+    """What one log gives, while it is read."""
 
     def __init__(self, options: LogOptions) -> None:
         self.options = options
@@ -318,7 +301,9 @@ class Collector:
         self.ticks = Ticks()
         self.rows = 0
         self.skipped: Counter[str] = Counter()
+        """How many of the ``rows`` met were rejected, by reason."""
         self.first_bad: tuple[int, str] | None = None
+        """Line number and reason of the first rejected row."""
         self.failure: tuple[int, str] | None = None
         self.notes: list[str] = []
         self.no_memory: str | None = None
@@ -343,14 +328,14 @@ class Collector:
             self.first_bad = (line, reason)
 
     @contextlib.contextmanager
-    def row(self, line: int) -> Iterator[None]:
+    def row(self, line: int, otherwise: str = "bad number") -> Iterator[None]:
         """Count the row that is read inside as a bad one where that raises."""
         try:
             yield
         except BadRow as error:
-            self.bad(error.reason, line)
+            self.bad(str(error), line)
         except ValueError:
-            self.bad("bad number", line)
+            self.bad(otherwise, line)
 
     def note(self, text: str) -> None:
         """Keep one sentence for the reader, once."""

@@ -35,13 +35,7 @@ _WINDOW = 64
 
 
 class Dispatcher:
-    """Finds the reader for every part of a log.
-
-    Attributes
-    ----------
-    used
-        Name of each format met -> rows it gave.
-    """
+    """Finds the reader for every part of a log."""
 
     def __init__(self, sink: Collector, only: str | None = None) -> None:
         self._sink = sink
@@ -50,6 +44,7 @@ class Dispatcher:
         self._now: FormatReader | None = None
         self._name = ""
         self.used: Counter[str] = Counter()
+        """Name of each format met -> rows it gave."""
         self.ignored = 0
         self.first_line = ""
 

@@ -22,18 +22,10 @@ _V = TypeVar("_V")
 
 MIB = 1024.0**2
 UNITS: dict[str, float] = {
-    "b": 1.0,
-    "byte": 1.0,
-    "bytes": 1.0,
-    "k": 1024.0,
-    "kb": 1024.0,
-    "kib": 1024.0,
-    "m": MIB,
-    "mb": MIB,  # tools of NVIDIA write MB and mean MiB
-    "mib": MIB,
-    "g": 1024.0**3,
-    "gb": 1024.0**3,
-    "gib": 1024.0**3,
+    **dict.fromkeys(("b", "byte", "bytes"), 1.0),
+    **dict.fromkeys(("k", "kb", "kib"), 1024.0),
+    **dict.fromkeys(("m", "mb", "mib"), MIB),  # tools of NVIDIA write MB and mean MiB
+    **dict.fromkeys(("g", "gb", "gib"), 1024.0**3),
 }
 BYTES_FROM = 1e7
 """A number without a unit above this is bytes: no card has ten million MiB."""
@@ -86,12 +78,7 @@ def not_available(text: str) -> bool:
 def amount(text: str, unit: float = MIB) -> float:
     """Return bytes; NaN for "not available".
 
-    Parameters
-    ----------
-    text
-        ``841 MiB``, ``841``, ``909.8``.
-    unit
-        Bytes per unit where the text names none.
+    ``unit`` is bytes per unit where the text names none.
 
     Raises
     ------
@@ -131,11 +118,8 @@ def whole(text: str | float | None) -> int | None:
         return None
     if isinstance(text, str):
         stripped = text.strip()
-        return (
-            int(stripped)
-            if stripped.isascii() and stripped.isdigit() and len(stripped) < 12
-            else None
-        )
+        is_number = stripped.isascii() and stripped.isdigit() and len(stripped) < 12
+        return int(stripped) if is_number else None
     return int(text) if math.isfinite(text) and text >= 0 and text == int(text) else None
 
 

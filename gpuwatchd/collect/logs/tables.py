@@ -260,12 +260,9 @@ class Table:
         """Take one row that is already in cells."""
         if not self._chosen:
             self._choose_index([cells])
-        try:
-            self._row(cells, unfinished=number == self.sink.open_line)
-        except BadRow as error:
-            self.sink.bad(error.reason, number)
-        except ValueError:
-            self.sink.bad("torn" if number == self.sink.open_line else "bad number", number)
+        unfinished = number == self.sink.open_line
+        with self.sink.row(number, "torn" if unfinished else "bad number"):
+            self._row(cells, unfinished=unfinished)
 
     def _row(self, cells: Sequence[str], *, unfinished: bool) -> None:
         if len(cells) != self.layout.width:

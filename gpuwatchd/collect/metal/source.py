@@ -212,13 +212,7 @@ class _Gpu:
 
 
 class MetalSource:
-    """Every GPU of a Mac.
-
-    Parameters
-    ----------
-    calls
-        The system calls; None asks this system.
-    """
+    """Every GPU of a Mac."""
 
     name = "metal"
 

@@ -105,13 +105,8 @@ class ProcessLists:
     ) -> tuple[Uses | None, str | None]:
         """Return (uses, None), or (None, why they are unknown); with both, their memory is.
 
-        Parameters
-        ----------
-        turn
-            Whether it is time for what is not asked every tick: lists that were empty, and how
-            busy each process is.
-        busy_pct
-            How busy the card is.
+        ``turn``: it is time for what is not asked every tick, lists that were empty and how busy
+        each process is. ``busy_pct`` is how busy the card is.
         """
         first = desk.uses is None
         turn = turn or first
