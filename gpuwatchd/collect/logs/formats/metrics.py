@@ -7,8 +7,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, FormatReader, Place
-from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
+from gpuwatchd.collect.logs.collector import (
+    BadRow,
+    FormatReader,
+    JsonReader,
+    Place,
+    head_of,
+    text_of,
+)
 from gpuwatchd.collect.logs.fields import MIB
 
 if TYPE_CHECKING:

@@ -12,8 +12,14 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, FormatReader, Place
-from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
+from gpuwatchd.collect.logs.collector import (
+    BadRow,
+    FormatReader,
+    JsonReader,
+    Place,
+    head_of,
+    text_of,
+)
 from gpuwatchd.collect.logs.fields import MIB
 from gpuwatchd.collect.logs.tables import NO_AMOUNT
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, FormatReader, Place
-from gpuwatchd.collect.logs.documents import DocumentReader
+from gpuwatchd.collect.logs.collector import BadRow, DocumentReader, FormatReader, Place
 from gpuwatchd.collect.logs.fields import Clock
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, FormatReader
+from gpuwatchd.collect.logs.collector import BadRow, FormatReader, JsonReader, head_of, text_of
 from gpuwatchd.collect.logs.columns import (
     Layout,
     guess,
@@ -18,7 +18,6 @@ from gpuwatchd.collect.logs.columns import (
     memory_role,
     words_of,
 )
-from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
 from gpuwatchd.collect.logs.tables import NO_AMOUNT, WHAT_TO_LOG, Table, between, table_of
 
 if TYPE_CHECKING:
