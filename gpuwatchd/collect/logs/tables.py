@@ -14,14 +14,14 @@ import numpy as np
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow, Place, contradicts, remember, used_of
-from gpuwatchd.collect.logs.columns import layout_of
+from gpuwatchd.collect.logs.fields import layout_of
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpuwatchd.collect.logs.collector import Collector, Time, Track
-    from gpuwatchd.collect.logs.columns import Layout
+    from gpuwatchd.collect.logs.fields import Layout
     from gpuwatchd.core.model import FloatArray
 
 FOREIGN = re.compile(

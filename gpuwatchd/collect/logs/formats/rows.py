@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow, FormatReader, JsonReader, head_of, text_of
-from gpuwatchd.collect.logs.columns import (
+from gpuwatchd.collect.logs.fields import (
     Layout,
     guess,
     layout_from,
