@@ -1,4 +1,4 @@
-"""Where readers put what they read: compact arrays per subject, and counts of what was wrong."""
+"""What readers share: where they put what they read, what was wrong, documents of many lines."""
 
 from __future__ import annotations
 
