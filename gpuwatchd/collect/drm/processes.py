@@ -290,7 +290,9 @@ class Names:
     def of(self, pids: Iterable[int]) -> dict[int, ProcessInfo]:
         """Return pid -> who it is; a process that has just ended is left out."""
         if self._booted_at_s is None:
-            self._booted_at_s = _boot_time(_whole(f"{self._proc}/stat", _STAT_BYTES))
+            stat = _whole(f"{self._proc}/stat", _STAT_BYTES)
+            booted = re.search(r"^btime (\d+)$", stat, re.MULTILINE | re.ASCII)
+            self._booted_at_s = int(booted[1]) if booted else None
         processes: dict[int, ProcessInfo] = {}
         kept: dict[tuple[int, int], ProcessInfo] = {}
         for pid in pids:
@@ -328,14 +330,6 @@ def _whole(path: str, limit_bytes: int) -> str:
         return read_text(path, limit_bytes)
     except OSError:
         return ""
-
-
-def _boot_time(stat: str) -> int | None:
-    for line in stat.splitlines():
-        key, _, value = line.partition(" ")
-        if key == "btime" and value.isdecimal():
-            return int(value)
-    return None
 
 
 # What /proc/PID/fdinfo/FD of an open graphics device says, as the kernel documents it.

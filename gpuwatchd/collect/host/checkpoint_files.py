@@ -10,6 +10,7 @@ import fnmatch
 import glob
 import os
 import pwd
+import re
 import stat
 import time
 from contextlib import suppress
@@ -29,6 +30,7 @@ LONGEST_S: Final = 5.0
 SETTLED_S: Final = 10.0
 """A file that has changed since may still be written; the next look takes it."""
 _WILD: Final = frozenset("*?[")
+_ESCAPED: Final = re.compile(r"\[([*?[])\]")
 
 
 class Saved(NamedTuple):
@@ -186,8 +188,4 @@ def _entries(place: str, budget: _Budget) -> Iterator[os.DirEntry[str]]:
 
 def _plain(part: str) -> str:
     """Return a part without the escapes of ``glob.escape``; wildcards stay."""
-    for sign in _WILD:
-        part = part.replace(f"[{sign}]", "\0" if sign == "[" else f"\1{ord(sign)}\1")
-    if _WILD & set(part):
-        return part
-    return part.replace("\0", "[").replace(f"\1{ord('*')}\1", "*").replace(f"\1{ord('?')}\1", "?")
+    return part if _WILD & set(_ESCAPED.sub("", part)) else _ESCAPED.sub(r"\1", part)

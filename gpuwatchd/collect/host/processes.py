@@ -232,7 +232,7 @@ class Host:
 
     def gone(self, pid: int) -> ProcessInfo | None:
         """Return the last known identity of a pid whose process has ended, or None."""
-        return self._gone.of(pid)
+        return self._gone.get(pid)
 
     def recall(self, infos: Iterable[ProcessInfo]) -> None:
         """Take over whom an earlier run knew: of those, the gone keep their names."""
@@ -332,7 +332,7 @@ class Host:
         if info.key.started_at_s is None or info.state == "Z":
             record.maps_due_mono_s = math.inf
         self._known[pid] = record
-        self._gone.forget(pid)
+        self._gone.pop(pid, None)  # somebody has the number again
         return record
 
     def _bury(self, pid: int) -> None:

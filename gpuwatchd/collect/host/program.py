@@ -17,7 +17,6 @@ from gpuwatchd.collect.host.procfs import (
     full_name,
     parse_stat,
     read_bytes,
-    read_some,
     words_of,
 )
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
@@ -65,9 +64,9 @@ def launches(
             started_s = booted_s + stat.starttime / os.sysconf("SC_CLK_TCK")
             if abs(started_s - key.started_at_s) > _SAME_S:
                 return ()
-        raw = read_some(folder / "cmdline", _LAUNCH_BYTES).rstrip(b"\0")
+        raw = read_bytes(folder / "cmdline", _LAUNCH_BYTES).rstrip(b"\0")
         argv = tuple(word.decode("utf-8", "replace") for word in raw.split(b"\0")) if raw else ()
-        found.append(Launch(pid, argv, _variables(read_some(folder / "environ", _LAUNCH_BYTES))))
+        found.append(Launch(pid, argv, _variables(read_bytes(folder / "environ", _LAUNCH_BYTES))))
         pid = stat.parent_pid
     return tuple(found)
 
@@ -239,7 +238,7 @@ def ancestors(proc: Path, pid: int, stat: Stat) -> tuple[Ancestor, ...]:
         if found is None or found.starttime > born:
             break
         stat = found
-        argv = words_of(read_some(f"{proc}/{pid}/cmdline", _ARGV_BYTES))
+        argv = words_of(read_bytes(f"{proc}/{pid}/cmdline", _ARGV_BYTES))
         name = mask_title(full_name(stat.name, argv))
         if name in _BEYOND:
             break

@@ -140,9 +140,8 @@ class AccountedTable(FormatReader):
         line = lines[at]
         return "," in line and ("max_memory_usage" in line or "retired_pages.cause" in line)
 
-    def line(self, line: str, stripped: str, number: int) -> bool:
+    def line(self, line: str, _stripped: str, _number: int) -> bool:
         """Pass over the header and its rows."""
-        del stripped, number
         if self.starts([line], 0):
             self._width = line.count(",")
             if "max_memory_usage" in line and not self._sink.no_memory:
