@@ -69,13 +69,8 @@ class DeviceThreads:
     def run(self, jobs: Mapping[str, Callable[[], Any]], deadline_s: float) -> dict[str, Any]:
         """Return lane -> answer of the lanes that answered in time; a later answer is dropped.
 
-        Parameters
-        ----------
-        jobs
-            Lane -> work; no lane may be busy.
-        deadline_s
-            A lane that has been worked on for longer than this is left behind. With n lanes the
-            call returns within this and n times the patience.
+        No lane may be busy. One that has been worked on for longer than ``deadline_s`` is left
+        behind: with n lanes the call returns within this and n times the patience.
         """
         if not jobs:
             return {}

@@ -87,10 +87,7 @@ def is_known(word: str) -> bool:
 def absences(reasons: Iterable[tuple[Choice, Fault | None]]) -> list[tuple[str, ProblemCode]]:
     """Return what to tell of sources that give nothing, one sentence each with its code.
 
-    Parameters
-    ----------
-    reasons
-        Each source, with why it gives nothing; None where it works.
+    ``reasons``: each source with why it gives nothing, None where it works.
 
     Examples
     --------

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import contradicts
-from gpuwatchd.collect.logs.columns import memory_role
-from gpuwatchd.collect.logs.fields import Clock
+from gpuwatchd.collect.logs.fields import Clock, memory_role
 from gpuwatchd.collect.logs.series_builder import Repairs, split
 from tests.conftest import present
 

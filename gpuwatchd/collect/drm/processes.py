@@ -72,12 +72,7 @@ class _Tally:
 class Processes:
     """The processes that have a card of ``/dev/dri`` or ``/dev/kfd`` open.
 
-    Parameters
-    ----------
-    proc, sys
-        Where /proc and /sys are.
-    rescan_s
-        Time between two looks through everybody's open files; what is known is read every time.
+    Everybody's open files are looked through every ``rescan_s``; what is known is read every time.
     """
 
     def __init__(self, proc: Path, sys: Path, *, rescan_s: float = 30.0) -> None:
@@ -102,10 +97,7 @@ class Processes:
     def holders(self, mono_s: float, cards: Iterable[tuple[str, bool]]) -> dict[str, Holders]:
         """Return PCI address -> who holds the card.
 
-        Parameters
-        ----------
-        cards
-            (PCI address, whether host memory counts) of the cards to look for.
+        ``cards`` are those to look for: (PCI address, whether host memory counts).
         """
         due = mono_s >= self._scan_at_mono_s
         kfd = self._kfd(every=due)
@@ -298,7 +290,9 @@ class Names:
     def of(self, pids: Iterable[int]) -> dict[int, ProcessInfo]:
         """Return pid -> who it is; a process that has just ended is left out."""
         if self._booted_at_s is None:
-            self._booted_at_s = _boot_time(_whole(f"{self._proc}/stat", _STAT_BYTES))
+            stat = _whole(f"{self._proc}/stat", _STAT_BYTES)
+            booted = re.search(r"^btime (\d+)$", stat, re.MULTILINE | re.ASCII)
+            self._booted_at_s = int(booted[1]) if booted else None
         processes: dict[int, ProcessInfo] = {}
         kept: dict[tuple[int, int], ProcessInfo] = {}
         for pid in pids:
@@ -336,14 +330,6 @@ def _whole(path: str, limit_bytes: int) -> str:
         return read_text(path, limit_bytes)
     except OSError:
         return ""
-
-
-def _boot_time(stat: str) -> int | None:
-    for line in stat.splitlines():
-        key, _, value = line.partition(" ")
-        if key == "btime" and value.isdecimal():
-            return int(value)
-    return None
 
 
 # What /proc/PID/fdinfo/FD of an open graphics device says, as the kernel documents it.

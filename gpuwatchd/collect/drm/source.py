@@ -128,7 +128,9 @@ class DrmSource:
                 card.state = "asleep"
                 readings.append(nothing(card))
             elif uid not in answers:
-                readings.append(blank(card, "hung", self._hangs(uid), faults))
+                stuck_s = self._lanes.busy_s(uid) or DEADLINE_S
+                why = f"the driver has not answered for {max(1, round(stuck_s))} s"
+                readings.append(blank(card, "hung", why, faults))
             else:
                 known = holders.get(card.found.pdev) if isinstance(holders, dict) else None
                 held = known or Holders(None, UNREAD, None)
@@ -164,10 +166,6 @@ class DrmSource:
         jobs[_OPEN_FILES] = partial(self._processes.holders, mono_s, cards)
         free = {lane: work for lane, work in jobs.items() if lane not in self._lanes.busy}
         return self._lanes.run(free, DEADLINE_S)
-
-    def _hangs(self, uid: str) -> str:
-        stuck_s = self._lanes.busy_s(uid) or DEADLINE_S
-        return f"the driver has not answered for {max(1, round(stuck_s))} s"
 
     def _name(self, readings: list[DeviceReading]) -> tuple[ProcessInfo, ...]:
         """Say who the processes are where nobody else can: in a container."""

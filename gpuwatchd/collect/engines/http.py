@@ -28,14 +28,7 @@ _MOST_DIGITS: Final = 18
 def get(url: str, path: str, *, timeout_s: float, limit_bytes: int = LIMIT_BYTES) -> bytes:
     """Return the body of ``url`` + ``path``.
 
-    Parameters
-    ----------
-    url
-        "http://127.0.0.1:8000": scheme, host, port.
-    timeout_s
-        For all of it: connecting, asking, reading.
-    limit_bytes
-        More than this is refused.
+    It takes ``timeout_s`` at most for all of it: connecting, asking, reading.
 
     Raises
     ------

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _FACTS: Final = (
     *("prompt_tokens_total", "tokens_predicted_total", "n_decode_total", "n_tokens_max"),
-    *("n_busy_slots_per_decode", "kv_cache_tokens"),
+    *("n_busy_slots_per_decode", "kv_cache_tokens", "kv_cache_usage_ratio"),
 )
 _FOR_GOOD: Final = frozenset({401, 403, 404, 405, 501})
 """Answers of a server that will not show a page; 503 is one that loads its model."""
-_NAMES: Final = ("requests_processing", "requests_deferred", "kv_cache_usage_ratio", *_FACTS)
+_NAMES: Final = ("requests_processing", "requests_deferred", *_FACTS)
 
 
 class _Next(msgspec.Struct):
@@ -68,8 +68,6 @@ class LlamaCpp:
         if not metrics and not known:
             raise EndpointError("what it shows is not from llama.cpp")
         facts = {name: some[0] for name in _FACTS if (some := prometheus.values(metrics, name))}
-        if ratio := prometheus.values(metrics, "kv_cache_usage_ratio"):
-            facts["kv_cache_usage_ratio"] = ratio[0]
         in_use, kept = _shares(known)
         if kept is not None:
             facts["kept_share"] = kept

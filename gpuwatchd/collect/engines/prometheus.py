@@ -34,14 +34,8 @@ class Metric(NamedTuple):
 def metrics(raw: bytes, prefix: str, names: Iterable[str]) -> list[Metric]:
     r"""Return the lines of these metrics; broken lines and values that are no number are left out.
 
-    Parameters
-    ----------
-    raw
-        The whole text.
-    prefix
-        "vllm": before a colon, or the underscore that some exporters make of it.
-    names
-        Names without the prefix; nothing else is looked at.
+    ``prefix`` ("vllm") stands before a colon, or the underscore that some exporters make of it;
+    ``names`` have none, and nothing else is looked at.
 
     Examples
     --------

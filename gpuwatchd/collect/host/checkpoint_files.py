@@ -10,6 +10,7 @@ import fnmatch
 import glob
 import os
 import pwd
+import re
 import stat
 import time
 from contextlib import suppress
@@ -29,6 +30,7 @@ LONGEST_S: Final = 5.0
 SETTLED_S: Final = 10.0
 """A file that has changed since may still be written; the next look takes it."""
 _WILD: Final = frozenset("*?[")
+_ESCAPED: Final = re.compile(r"\[([*?[])\]")
 
 
 class Saved(NamedTuple):
@@ -66,17 +68,9 @@ def newest(
 ) -> Saved | None:
     """Return the newest file of a process's owner, written since it began, that fits a pattern.
 
-    Parameters
-    ----------
-    patterns
-        Of ``[checkpoints] paths``: "~" is the owner's home; {cwd}, {user}, {job} and {pid} are
-        those of the process; "**" is any number of directories.
-    info
-        The process; nothing is known of one without owner or start time.
-    now_s
-        Epoch seconds.
-    cwd
-        Returns the working directory of a pid.
+    Patterns are those of ``[checkpoints] paths``: "~" is the owner's home; {cwd}, {user}, {job} and
+    {pid} are those of the process; "**" is any number of directories. ``now_s`` is epoch seconds.
+    Nothing is known of a process without owner or start time.
     """
     begun_s = info.key.started_at_s
     if begun_s is None or info.uid is None or info.foreign:
@@ -194,8 +188,4 @@ def _entries(place: str, budget: _Budget) -> Iterator[os.DirEntry[str]]:
 
 def _plain(part: str) -> str:
     """Return a part without the escapes of ``glob.escape``; wildcards stay."""
-    for sign in _WILD:
-        part = part.replace(f"[{sign}]", "\0" if sign == "[" else f"\1{ord(sign)}\1")
-    if _WILD & set(part):
-        return part
-    return part.replace("\0", "[").replace(f"\1{ord('*')}\1", "*").replace(f"\1{ord('?')}\1", "?")
+    return part if _WILD & set(_ESCAPED.sub("", part)) else _ESCAPED.sub(r"\1", part)

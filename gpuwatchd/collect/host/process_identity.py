@@ -20,7 +20,6 @@ from gpuwatchd.collect.host.procfs import (
     parse_stat,
     parse_status,
     read_bytes,
-    read_some,
     read_stat,
     words_of,
 )
@@ -239,10 +238,10 @@ class Registry:
     def read(self, pid: int, stat: Stat, *, closer: bool) -> Reading:
         """Build the record of a process; ``closer`` reads its memory map too."""
         folder = f"{self._proc}/{pid}"
-        argv = words_of(read_some(f"{folder}/cmdline", _ARGV_BYTES))
+        argv = words_of(read_bytes(f"{folder}/cmdline", _ARGV_BYTES))
         status = parse_status(read_bytes(f"{folder}/status"))
         place = place_of(read_bytes(f"{folder}/cgroup"))
-        maps = read_some(f"{folder}/maps", _MAPS_BYTES) if closer else b""
+        maps = read_bytes(f"{folder}/maps", _MAPS_BYTES) if closer else b""
         threads = self._threads(folder) if closer and not maps else ()
         libraries = libraries_in(maps)
         title = stat.name.decode("utf-8", "replace")
@@ -291,7 +290,7 @@ class Registry:
 
     def _environ(self, pid: int) -> bytes:
         """Return a process's environment, for :func:`facts` only: it may hold secrets."""
-        return read_some(f"{self._proc}/{pid}/environ", _ENVIRON_BYTES)
+        return read_bytes(f"{self._proc}/{pid}/environ", _ENVIRON_BYTES)
 
     def _started_at_s(self, stat: Stat) -> float | None:
         if self.booted_at_s is None:
@@ -361,27 +360,15 @@ WAS: Final = "gone, was "
 _NAMELESS: Final = frozenset({"", "?"})
 
 
-class Gone:
+class Gone(dict[int, "ProcessInfo"]):
     """The last known identity of up to :data:`MAX_GONE` pids whose process has ended."""
-
-    def __init__(self) -> None:
-        self._who: dict[int, ProcessInfo] = {}
-
-    def of(self, pid: int) -> ProcessInfo | None:
-        """Return who had a pid, or None."""
-        return self._who.get(pid)
 
     def note(self, info: ProcessInfo) -> None:
         """Remember a process that has ended; the oldest is forgotten when there are too many."""
-        pid = info.key.pid
-        self._who.pop(pid, None)
-        self._who[pid] = info
-        if len(self._who) > MAX_GONE:
-            del self._who[next(iter(self._who))]
-
-    def forget(self, pid: int) -> None:
-        """Take note that somebody has the pid again."""
-        self._who.pop(pid, None)
+        self.pop(info.key.pid, None)
+        self[info.key.pid] = info
+        if len(self) > MAX_GONE:
+            del self[next(iter(self))]
 
     def recall(self, infos: Iterable[ProcessInfo]) -> None:
         """Take over whom an earlier run of the daemon knew; whoever lives is forgotten later."""
@@ -457,11 +444,7 @@ NOBODY: Final = Membership()
 def facts(environ: bytes) -> dict[str, str] | None:
     r"""Return what an environment says of ranks; None when it says nothing of anything.
 
-    Parameters
-    ----------
-    environ
-        Content of /proc/PID/environ; empty where it may not be read. A program's title that was
-        written over it is no environment.
+    It is empty where it may not be read, and a program's title that was written over it is none.
 
     Examples
     --------
@@ -485,16 +468,9 @@ def membership(
 ) -> Membership:
     """Return the job of which a process is a rank.
 
-    Parameters
-    ----------
-    parent
-        The same of its parent, for then.
-    family
-        Its ancestors, nearest first.
-    place
-        Where it belongs.
-    title
-        The first word of its command line, or all of a title that was written over it.
+    ``own`` is what its environment says and ``parent`` what its parent's does, where its own says
+    nothing; ``family`` are its ancestors, nearest first; ``title`` is the first word of its command
+    line, or all of a title that was written over it.
     """
     serving = _SERVING.match(title)
     if serving is not None and family:

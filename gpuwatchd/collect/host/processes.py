@@ -183,11 +183,8 @@ class Host:
         :meth:`processes` has found; None where it is unknown. Read in turns
         (:data:`MEMORY_EVERY`) and kept in between, so that one call costs little.
 
-        Parameters
-        ----------
-        newest
-            Return only those that are read now: for one who has the others, and to whom the last
-            :meth:`processes` said nothing new.
+        ``newest`` returns only those that are read now: for one who has the others, and to whom the
+        last :meth:`processes` said nothing new.
         """
         there = set(pids)
         found: dict[int, int | None] = {}
@@ -235,7 +232,7 @@ class Host:
 
     def gone(self, pid: int) -> ProcessInfo | None:
         """Return the last known identity of a pid whose process has ended, or None."""
-        return self._gone.of(pid)
+        return self._gone.get(pid)
 
     def recall(self, infos: Iterable[ProcessInfo]) -> None:
         """Take over whom an earlier run knew: of those, the gone keep their names."""
@@ -335,7 +332,7 @@ class Host:
         if info.key.started_at_s is None or info.state == "Z":
             record.maps_due_mono_s = math.inf
         self._known[pid] = record
-        self._gone.forget(pid)
+        self._gone.pop(pid, None)  # somebody has the number again
         return record
 
     def _bury(self, pid: int) -> None:
@@ -418,17 +415,9 @@ def settled(path: Path, boot_id: str, booted_at_s: float, *, keep: bool = True) 
 
     A step of the clock by more than a day makes a new beginning.
 
-    Parameters
-    ----------
-    path
-        Where it is written down; what cannot be read is written anew, and where nothing can be
-        written the present answer is as good as any.
-    boot_id
-        Which boot this is; "" where the system does not say, then nothing is kept.
-    booted_at_s
-        What the kernel says now.
-    keep
-        Write the answer down where none is; who only looks must leave that to the daemon.
+    What cannot be read at ``path`` is written anew, and where nothing can be written the present
+    answer is as good as any. Without a ``boot_id`` ("") nothing is kept. ``keep`` is for the
+    daemon: who only looks writes nothing.
     """
     if not boot_id:
         return booted_at_s

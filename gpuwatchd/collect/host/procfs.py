@@ -84,12 +84,7 @@ class Status(NamedTuple):
     """Memory of its own, and what of that was swapped out; a zombie has none."""
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """Return a small file's content; b"" when it cannot be read."""
-    return read_some(path, 1 << 20)
-
-
-def read_some(path: str | Path, limit_bytes: int) -> bytes:
+def read_bytes(path: str | Path, limit_bytes: int = 1 << 20) -> bytes:
     """Return at most so much of a file; b"" when it cannot be read (gone, forbidden)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -185,10 +180,8 @@ def boot_time(proc: Path) -> float | None:
 
     It moves with every step of the clock.
     """
-    for line in read_bytes(proc / "stat").splitlines():
-        if line.startswith(b"btime "):
-            return float(line.split()[1])
-    return None
+    found = re.search(rb"^btime +(\d+)", read_bytes(proc / "stat"), re.MULTILINE)
+    return float(found[1]) if found else None
 
 
 def words_of(cmdline: bytes) -> list[str]:
@@ -369,10 +362,7 @@ class Held(NamedTuple):
 class Watch:
     """The descriptors that are held, and whose they are.
 
-    Parameters
-    ----------
-    how
-        "pidfd", "stat" (a kept descriptor of /proc/PID/stat) or "read" (nothing is kept).
+    ``how``: "pidfd", "stat" (a kept descriptor of /proc/PID/stat) or "read" (nothing is kept).
     """
 
     def __init__(self, proc: Path, how: str) -> None:
@@ -380,7 +370,9 @@ class Watch:
         self._how = how
         self._poll = select.poll() if how == "pidfd" else None
         self._pids: dict[int, int] = {}
-        self._room = _descriptor_room()
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        unlimited = soft == resource.RLIM_INFINITY
+        self._room = MAX_WATCHED if unlimited else max(0, min(MAX_WATCHED, soft // 4))
 
     @staticmethod
     def best() -> str:
@@ -437,11 +429,6 @@ class Watch:
             return None
 
 
-def _descriptor_room() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_WATCHED if soft == resource.RLIM_INFINITY else max(0, min(MAX_WATCHED, soft // 4))
-
-
 # One process at one instant: does it exist, in which state, how much of a CPU has it used.
 
 PROC: Final = Path("/proc")
@@ -467,7 +454,7 @@ def probe(pid: int, proc: str | Path = "/proc") -> ProcessStat | None:
 
     One read, some 10 µs.
     """
-    raw = read_some(f"{proc}/{pid}/stat", _STAT_BYTES)
+    raw = read_bytes(f"{proc}/{pid}/stat", _STAT_BYTES)
     stat = parse_stat(raw)
     if stat is None:
         return None

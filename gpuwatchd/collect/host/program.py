@@ -17,7 +17,6 @@ from gpuwatchd.collect.host.procfs import (
     full_name,
     parse_stat,
     read_bytes,
-    read_some,
     words_of,
 )
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
@@ -43,12 +42,8 @@ def launches(
     Empty when the process has ended, or its number belongs to another one by now: a process of a
     log or of a simulation is never taken for one that runs here.
 
-    Parameters
-    ----------
-    booted_at_s
-        From when its start time counts; None takes what the kernel says now.
-    proc_root
-        Where /proc is; without one psutil answers.
+    Its start time counts from ``booted_at_s``; None takes what the kernel says now. Without /proc
+    psutil answers.
     """
     proc = Path(proc_root)
     if key.started_at_s is None or key.pid <= 0:
@@ -69,9 +64,9 @@ def launches(
             started_s = booted_s + stat.starttime / os.sysconf("SC_CLK_TCK")
             if abs(started_s - key.started_at_s) > _SAME_S:
                 return ()
-        raw = read_some(folder / "cmdline", _LAUNCH_BYTES).rstrip(b"\0")
+        raw = read_bytes(folder / "cmdline", _LAUNCH_BYTES).rstrip(b"\0")
         argv = tuple(word.decode("utf-8", "replace") for word in raw.split(b"\0")) if raw else ()
-        found.append(Launch(pid, argv, _variables(read_some(folder / "environ", _LAUNCH_BYTES))))
+        found.append(Launch(pid, argv, _variables(read_bytes(folder / "environ", _LAUNCH_BYTES))))
         pid = stat.parent_pid
     return tuple(found)
 
@@ -121,16 +116,8 @@ def key(
     Besides: a script that was changed after the process had started is not what runs, and neither
     is an executable that was deleted; a relative script is nobody's without its directory.
 
-    Parameters
-    ----------
-    argv
-        The whole command line, as it is.
-    libraries
-        Paths of the files that it has mapped.
-    executable, folder
-        Paths of its executable and of its working directory, where they may be read.
-    root
-        Where its file system begins ("/proc/7/root"), for a process in a container.
+    ``libraries`` are the files that it has mapped; ``root`` is where its file system begins
+    ("/proc/7/root"), for a process in a container.
     """
     if info.framework in frameworks.GRAPHICS or (executable or "").endswith(_DELETED):
         return None
@@ -251,7 +238,7 @@ def ancestors(proc: Path, pid: int, stat: Stat) -> tuple[Ancestor, ...]:
         if found is None or found.starttime > born:
             break
         stat = found
-        argv = words_of(read_some(f"{proc}/{pid}/cmdline", _ARGV_BYTES))
+        argv = words_of(read_bytes(f"{proc}/{pid}/cmdline", _ARGV_BYTES))
         name = mask_title(full_name(stat.name, argv))
         if name in _BEYOND:
             break

@@ -1,8 +1,9 @@
-"""Where readers put what they read: compact arrays per subject, and counts of what was wrong."""
+"""What readers share: where they put what they read, what was wrong, documents of many lines."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -143,17 +144,12 @@ def _may_be_one(group: Sequence[Place], others: Sequence[Place]) -> bool:
 
 
 class Places:
-    """All devices of one log.
-
-    Attributes
-    ----------
-    groups
-        Places that share a key, each group in order of appearance.
-    """
+    """All devices of one log."""
 
     def __init__(self) -> None:
         self.all: list[Place] = []
         self.groups: list[list[Place]] = []
+        """Places that share a key, each group in order of appearance."""
         self._keys: dict[tuple[object, ...], list[Place]] = {}
 
     def find(self, row: Place) -> Place:
@@ -228,11 +224,7 @@ class Places:
 
 
 class BadRow(ValueError):
-    """A row that gives no figure; the reason is what it is counted under."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """A row that gives no figure; its text is the reason that it is counted under."""
 
 
 MAX_SUBJECTS = 20_000
@@ -301,15 +293,7 @@ class Ticks:
 
 
 class Collector:
-    """What one log gives, while it is read.
-
-    Attributes
-    ----------
-    rows, skipped
-        Data rows met, and how many of them were rejected, by reason.
-    first_bad
-        Line number and reason of the first rejected row.
-    """
+    """What one log gives, while it is read."""
 
     def __init__(self, options: LogOptions) -> None:
         self.options = options
@@ -318,7 +302,9 @@ class Collector:
         self.ticks = Ticks()
         self.rows = 0
         self.skipped: Counter[str] = Counter()
+        """How many of the ``rows`` met were rejected, by reason."""
         self.first_bad: tuple[int, str] | None = None
+        """Line number and reason of the first rejected row."""
         self.failure: tuple[int, str] | None = None
         self.notes: list[str] = []
         self.no_memory: str | None = None
@@ -343,14 +329,14 @@ class Collector:
             self.first_bad = (line, reason)
 
     @contextlib.contextmanager
-    def row(self, line: int) -> Iterator[None]:
+    def row(self, line: int, otherwise: str = "bad number") -> Iterator[None]:
         """Count the row that is read inside as a bad one where that raises."""
         try:
             yield
         except BadRow as error:
-            self.bad(error.reason, line)
+            self.bad(str(error), line)
         except ValueError:
-            self.bad("bad number", line)
+            self.bad(otherwise, line)
 
     def note(self, text: str) -> None:
         """Keep one sentence for the reader, once."""
@@ -492,3 +478,107 @@ def contradicts(amounts: Mapping[str, Any]) -> Any:
         | (both > total * SLACK)
         | ((both < total - RESERVE_SHARE * total) & (both < total - RESERVE_BYTES))
     )
+
+
+_MAX_CHARS = 32 << 20
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?$)')
+"""One that is not closed ends with its line: else each quote in it would be tried again."""
+_HEAD_LINES = 60
+_HEAD_CHARS = 8192
+
+
+class DocumentReader(FormatReader):
+    """Base of formats whose documents take many lines: gathers the lines of one."""
+
+    def __init__(self, sink: Collector) -> None:
+        super().__init__(sink)
+        self._lines: list[str] = []
+        self._chars = 0
+        self._line = 0
+
+    def close(self) -> None:
+        """Count a document that never ended."""
+        if self._lines:
+            self._torn()
+
+    def _add(self, line: str, number: int) -> None:
+        if not self._lines:
+            self._line = number
+        self._lines.append(line)
+        self._chars += len(line)
+
+    def _text(self) -> str:
+        """Return what was gathered, and begin anew."""
+        lines, self._lines, self._chars = self._lines, [], 0
+        return "\n".join(lines)
+
+    def _torn(self) -> None:
+        self._text()
+        self._sink.bad("torn", self._line)
+
+
+def head_of(lines: Sequence[str], at: int) -> str:
+    """Return the beginning of a JSON text that starts at a line, or "" when none does."""
+    first = lines[at].lstrip()
+    if first[:1] not in {"{", "["}:
+        return ""
+    size, parts = 0, []
+    for line in lines[at : at + _HEAD_LINES]:
+        parts.append(line[:_HEAD_CHARS])
+        size += len(line)
+        if size > _HEAD_CHARS:
+            break
+    head = "\n".join(parts)
+    return head if "{" in head else ""
+
+
+class JsonReader(DocumentReader):
+    """Base of the JSON formats: pretty-printed or one value per line, in an array or not."""
+
+    _depth = 0
+
+    def line(self, line: str, stripped: str, number: int) -> bool:
+        """Take a line of a JSON value; text between two values is not ours."""
+        if not self._lines:
+            if not stripped.strip("[],"):
+                return True
+            if stripped.lstrip("[, ")[:1] != "{":
+                return False
+            self._depth = 0
+        elif line[:1] == "{" and self._lines[0][:1] == "{":
+            # Pretty printing indents what is inside: the value before was cut off.
+            self._torn()
+            self._depth = 0
+        self._add(line, number)
+        bare = _STRING.sub("", line)
+        self._depth += bare.count("{") - bare.count("}")
+        if self._depth <= 0:
+            self._parse()
+        elif self._chars > _MAX_CHARS:
+            self._torn()
+        return True
+
+    @abstractmethod
+    def value(self, value: dict[str, Any], line: int) -> None:
+        """Read one object."""
+
+    def _parse(self) -> None:
+        text, at, decoder = self._text(), 0, json.JSONDecoder()
+        while at < len(text):
+            if text[at] in " \t\n,[]":
+                at += 1
+                continue
+            try:
+                value, at = decoder.raw_decode(text, at)
+            except (ValueError, RecursionError):
+                self._sink.bad("torn", self._line)
+                return
+            with self._sink.row(self._line):
+                if not isinstance(value, dict):
+                    raise BadRow("torn")
+                self.value(value, self._line)
+
+
+def text_of(value: object) -> str:
+    """Return a JSON scalar as a table would print it; null and false are not available."""
+    return "" if value is None or isinstance(value, bool | dict | list) else str(value)

@@ -14,14 +14,14 @@ import numpy as np
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow, Place, contradicts, remember, used_of
-from gpuwatchd.collect.logs.columns import layout_of
+from gpuwatchd.collect.logs.fields import layout_of
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpuwatchd.collect.logs.collector import Collector, Time, Track
-    from gpuwatchd.collect.logs.columns import Layout
+    from gpuwatchd.collect.logs.fields import Layout
     from gpuwatchd.core.model import FloatArray
 
 FOREIGN = re.compile(
@@ -260,12 +260,9 @@ class Table:
         """Take one row that is already in cells."""
         if not self._chosen:
             self._choose_index([cells])
-        try:
-            self._row(cells, unfinished=number == self.sink.open_line)
-        except BadRow as error:
-            self.sink.bad(error.reason, number)
-        except ValueError:
-            self.sink.bad("torn" if number == self.sink.open_line else "bad number", number)
+        unfinished = number == self.sink.open_line
+        with self.sink.row(number, "torn" if unfinished else "bad number"):
+            self._row(cells, unfinished=unfinished)
 
     def _row(self, cells: Sequence[str], *, unfinished: bool) -> None:
         if len(cells) != self.layout.width:

@@ -126,11 +126,6 @@ def ceiling(system: System, recommended_bytes: int | None) -> Ceiling | None:
     What is set goes before what Metal recommends; without either it is two thirds of a machine of
     up to 36 GiB and three quarters of a larger one, which is near what has been seen (0.67 to
     0.81) and marked as an estimate.
-
-    Parameters
-    ----------
-    recommended_bytes
-        Metal's ``recommendedMaxWorkingSetSize``, None where it could not be asked.
     """
     if system.limit_bytes:
         return Ceiling(system.limit_bytes, "set")

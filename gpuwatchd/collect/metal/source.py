@@ -15,7 +15,7 @@ import hashlib
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -66,13 +66,6 @@ WHOLE: Final = (
 _NEVER: Final = frozenset({"WindowServer", "loginwindow", "runningboardd"})
 
 
-class Holders(NamedTuple):
-    """Who holds memory, and what to know of the figures."""
-
-    uses: tuple[ProcessUse, ...]
-    reason: str
-
-
 class Processes:
     """The programs that work on Apple's GPU."""
 
@@ -88,8 +81,8 @@ class Processes:
         """Those that have kept the GPU busy once."""
         self._shares: dict[int, float] = {}
 
-    def holders(self, mono_s: float) -> Holders:
-        """Return who holds memory now."""
+    def holders(self, mono_s: float) -> tuple[tuple[ProcessUse, ...], str]:
+        """Return who holds memory now, and what to know of the figures."""
         if mono_s >= self._scan_at_mono_s:
             self._scan(mono_s)
             self._scan_at_mono_s = mono_s + RESCAN_S
@@ -105,7 +98,7 @@ class Processes:
             uses.append(ProcessUse(key=key, used_bytes=held, sm_pct=busy_pct))
         some = "1 process" if bounds == 1 else f"{bounds} processes"
         more = f"; of {some} of other users only a lower bound is known" if bounds else ""
-        return Holders(tuple(uses), WHOLE + more)
+        return tuple(uses), WHOLE + more
 
     def _held(self, family: Iterable[int]) -> tuple[int | None, bool]:
         """Return (bytes of a program with its children, whether it may be more)."""
@@ -212,13 +205,7 @@ class _Gpu:
 
 
 class MetalSource:
-    """Every GPU of a Mac.
-
-    Parameters
-    ----------
-    calls
-        The system calls; None asks this system.
-    """
+    """Every GPU of a Mac."""
 
     name = "metal"
 

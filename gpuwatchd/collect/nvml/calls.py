@@ -123,12 +123,8 @@ class Card:
     def blank(self, state: DeviceState = "lost", why: str | None = None) -> DeviceReading:
         """Return the reading of a card that did not answer.
 
-        Parameters
-        ----------
-        state
-            That of a card which is well by itself.
-        why
-            What keeps it from being read, where that is more than its state says.
+        ``state`` is that of a card which is well by itself; ``why`` is what keeps it from being
+        read, where that is more than its state says.
         """
         return DeviceReading(
             device_uid=self.uid,
@@ -158,12 +154,7 @@ def order(card: Card, cards: dict[str, Card]) -> tuple[int, int, int]:
 def placeholder(place: int | str, state: DeviceState) -> Card:
     """Return what stands for a card whose UUID could not be asked for.
 
-    Parameters
-    ----------
-    place
-        Its index, or its PCI address where that is all we know.
-    state
-        Why it could not be asked.
+    ``place`` is its index, or its PCI address where that is all we know.
     """
     known = isinstance(place, int)
     device = Device(

@@ -104,14 +104,9 @@ class Scanner:
     ) -> ScanResult:
         """Ask for every card.
 
-        Parameters
-        ----------
-        places
-            The indexes to ask for; or PCI addresses, as asking by index wakes every card.
-        left
-            PCI addresses of cards that must not be touched, by whatever name.
-        deadline_s
-            A card that has not answered by then is late; the others do not wait for it.
+        ``places`` are indexes, or PCI addresses, as asking by index wakes every card. The cards at
+        the PCI addresses ``left`` are not touched by whatever name. A card that has not answered by
+        the deadline is late; the others do not wait for it.
         """
         known = {
             uid: card
@@ -162,20 +157,16 @@ class Scanner:
         return self._lanes.run(free, deadline_s)
 
     def _place(self, place: int | str, names: AbstractSet[str]) -> FoundDevice:
-        handle, index = self._at(place)
+        if isinstance(place, int):
+            handle, index = self._api.nvmlDeviceGetHandleByIndex(place), place
+        else:
+            handle = self._api.nvmlDeviceGetHandleByPciBusId(nvml_address(place).encode())
+            index = self._api.nvmlDeviceGetIndex(handle)
         uid = clean(self._api.nvmlDeviceGetUUID(handle))
         return self._card(handle, uid, index, is_new=uid not in names)
 
-    def _at(self, place: int | str) -> tuple[Any, int]:
-        if isinstance(place, int):
-            return self._api.nvmlDeviceGetHandleByIndex(place), place
-        handle = self._api.nvmlDeviceGetHandleByPciBusId(nvml_address(place).encode())
-        return handle, self._api.nvmlDeviceGetIndex(handle)
-
     def _card(self, handle: Any, uid: str, index: int, *, is_new: bool) -> FoundDevice:
-        name, bus = "", None
-        if is_new:
-            name, bus = self._name(handle), self._bus(handle)
+        name, bus = (self._name(handle), self._bus(handle)) if is_new else ("", None)
         try:
             mig = bool(self._api.nvmlDeviceGetMigMode(handle)[0])
             most = self._api.nvmlDeviceGetMaxMigDeviceCount(handle) if mig else 0
@@ -257,26 +248,23 @@ def merge(cards: Mapping[str, Card], look: ScanResult) -> dict[str, Card]:
 def _adopt(cards: Mapping[str, Card], answer: FoundDevice, parent: Card | None = None) -> Card:
     card = cards.get(answer.uid)
     if card is None:
-        card = Card(answer.uid, _describe(answer, parent))
+        device = Device(
+            uid=answer.uid,
+            vendor="nvidia",
+            index=answer.place,
+            name=answer.name,
+            memory_total_bytes=None,
+            parent_uid=parent.uid if parent else None,
+            parent_index=parent.device.index if parent else None,
+            source="nvml",
+            pci_bus=parent.device.pci_bus if parent else answer.bus,
+        )
+        card = Card(answer.uid, device)
     elif card.device.index != answer.place:
         card.device = msgspec.structs.replace(card.device, index=answer.place)
     card.handle = answer.handle
     card.state = "ok"
     return card
-
-
-def _describe(answer: FoundDevice, parent: Card | None) -> Device:
-    return Device(
-        uid=answer.uid,
-        vendor="nvidia",
-        index=answer.place,
-        name=answer.name,
-        memory_total_bytes=None,
-        parent_uid=parent.uid if parent else None,
-        parent_index=parent.device.index if parent else None,
-        source="nvml",
-        pci_bus=parent.device.pci_bus if parent else answer.bus,
-    )
 
 
 def _slices(
@@ -314,10 +302,7 @@ def pending_call_message(
 ) -> Availability:
     """Return what to say while NVML is not open and a call to the driver has not returned.
 
-    Parameters
-    ----------
-    gone
-        Why NVML itself is gone; None when it is not.
+    ``gone`` is why NVML itself is gone; None when it is not.
     """
     silent = f"has not answered for {stuck_s:.0f} s"
     if gone is not None:
@@ -333,10 +318,7 @@ def pending_call_message(
 class Driver:
     """Calls that concern no single card.
 
-    Parameters
-    ----------
-    reader
-        Learns of the library as soon as it is loaded.
+    The reader learns of the library as soon as it is loaded.
     """
 
     def __init__(self, api: Any, reader: Reader, proc: Path, sys: Path) -> None:

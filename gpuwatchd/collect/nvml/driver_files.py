@@ -175,15 +175,7 @@ _NODE: Final = re.compile(r"/dev/nvidia\d+\b")
 
 
 class PowerManagedCard:
-    """One card that may fall asleep.
-
-    Attributes
-    ----------
-    bus
-        Its PCI address as sysfs writes it.
-    asleep
-        Whether it slept at the last look.
-    """
+    """One card that may fall asleep."""
 
     def __init__(self, folder: Path) -> None:
         self.bus = folder.name
@@ -294,10 +286,7 @@ class PowerManagedCards:
     def left_alone(self, mono_s: float, held: frozenset[str]) -> frozenset[str]:
         """Return the cards that must not be touched now.
 
-        Parameters
-        ----------
-        held
-            Cards that we hold ourselves, which says nothing about others.
+        That we hold the cards ``held`` ourselves says nothing about others.
         """
         if not self.known:
             return frozenset()

@@ -61,10 +61,7 @@ class _Data(ctypes.Structure):
 class EventWatch:
     """Waits for events from the moment that cards are named until NVML is let go.
 
-    Parameters
-    ----------
-    monotonic
-        Monotonic clock, seconds: what is the same again does not hang on a clock that is set.
+    What is the same again does not hang on a clock that is set: ``monotonic`` counts.
     """
 
     def __init__(
@@ -299,12 +296,8 @@ MOST_EVENTS: Final = 256
 class DeviceHealth:
     """Asks now and then, and tells what has become worse.
 
-    Parameters
-    ----------
-    gauge
-        Asks for one number; None when it is refused.
-    refused
-        Deals with a code that is not OK: raises, remembers, or notes a fault.
+    ``gauge`` asks for one number, None when it is refused; ``refused`` deals with a code that is
+    not OK: raises, remembers, or notes a fault.
     """
 
     def __init__(

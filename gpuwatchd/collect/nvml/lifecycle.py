@@ -62,19 +62,8 @@ _LANE: Final = "driver"
 class NvmlSession:
     """Whether NVML is open, and the cards that it shows.
 
-    Parameters
-    ----------
-    rescan_s
-        Time between two looks for new cards and MIG instances.
-    events
-        Waits for what the driver reports by itself; None waits for nothing.
-
-    Attributes
-    ----------
-    cards
-        UUID -> card, by index, each followed by its MIG instances.
-    why
-        Whether there are cards to read; if not, why.
+    New cards and MIG instances are looked for every ``rescan_s``. What the driver reports by itself
+    is waited for where ``events`` is given.
     """
 
     def __init__(
@@ -89,6 +78,7 @@ class NvmlSession:
         events: EventWatch | None,
     ) -> None:
         self.cards: dict[str, Card] = {}
+        """UUID -> card, by index, each followed by its MIG instances."""
         self.is_open = False
         self.why = Availability(ok=False, reason="NVML has not been asked yet")
         self.driver = Driver(api, reader, proc, sys)

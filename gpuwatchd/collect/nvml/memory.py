@@ -12,6 +12,7 @@ import ctypes
 import re
 import struct
 from ctypes import string_at
+from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -98,20 +99,14 @@ class ProcessLists:
             for kind, name in _KINDS
         }
         self._max_pid = _largest_pid(proc)
-        self._keys: dict[int, ProcessKey] = {}
 
     def read(
         self, card: Card, desk: HandleBuffers, mono_s: float, *, turn: bool, busy_pct: float | None
     ) -> tuple[Uses | None, str | None]:
         """Return (uses, None), or (None, why they are unknown); with both, their memory is.
 
-        Parameters
-        ----------
-        turn
-            Whether it is time for what is not asked every tick: lists that were empty, and how
-            busy each process is.
-        busy_pct
-            How busy the card is.
+        ``turn``: it is time for what is not asked every tick, lists that were empty and how busy
+        each process is. ``busy_pct`` is how busy the card is.
         """
         first = desk.uses is None
         turn = turn or first
@@ -211,7 +206,7 @@ class ProcessLists:
         for pid, (used, kind) in held.items():
             use, sm_pct = old.get(pid), busy.get(pid)
             if use is None:
-                use = ProcessUse(key=self._key(pid), used_bytes=used, kind=kind, sm_pct=sm_pct)
+                use = ProcessUse(key=_key(pid), used_bytes=used, kind=kind, sm_pct=sm_pct)
             elif use.used_bytes != used or use.kind != kind or use.sm_pct != sm_pct:
                 use = ProcessUse(key=use.key, used_bytes=used, kind=kind, sm_pct=sm_pct)
             fresh[pid] = use
@@ -221,14 +216,6 @@ class ProcessLists:
         desk.largest_bytes = max(known_bytes, default=0)
         desk.untold = len(known_bytes) < len(fresh)
         return None
-
-    def _key(self, pid: int) -> ProcessKey:
-        key = self._keys.get(pid)
-        if key is None:
-            if len(self._keys) >= 4096:
-                self._keys.clear()
-            key = self._keys[pid] = ProcessKey(pid=pid, started_at_s=None)
-        return key
 
     def _refusal(self, code: int) -> str:
         """Return why a list is unknown; raises where the card or NVML itself is gone."""
@@ -344,6 +331,11 @@ def _largest_pid(proc: Path) -> int:
     # The driver's numbers are the host's: what a container may use (from Linux 6.14 on it has a
     # figure of its own) bounds them not.
     return int(text) if text.isdecimal() and not in_container(proc) else MAX_PIDS
+
+
+@lru_cache(maxsize=4096)
+def _key(pid: int) -> ProcessKey:
+    return ProcessKey(pid=pid, started_at_s=None)
 
 
 def _joined(before: tuple[int | None, str], known: int | None, kind: str) -> tuple[int | None, str]:

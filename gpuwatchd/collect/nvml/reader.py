@@ -53,12 +53,8 @@ class Reader:
 
     Cards share nothing here that a read changes, so several may be read at once.
 
-    Parameters
-    ----------
-    slow_every
-        Temperature, power and clock are asked for every so many ticks.
-    fresh_s
-        A carried value older than this is asked for again.
+    Temperature, power and clock are asked for every ``slow_every`` ticks, and again when what is
+    carried of them is older than ``fresh_s``.
     """
 
     def __init__(

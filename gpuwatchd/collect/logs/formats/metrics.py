@@ -7,8 +7,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, FormatReader, Place
-from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
+from gpuwatchd.collect.logs.collector import (
+    BadRow,
+    FormatReader,
+    JsonReader,
+    Place,
+    head_of,
+    text_of,
+)
 from gpuwatchd.collect.logs.fields import MIB
 
 if TYPE_CHECKING:
@@ -78,9 +84,8 @@ class WandbTable(FormatReader):
             return False
         return any(_COLUMN.search(name) for name in fields.cells_of(line))
 
-    def line(self, line: str, stripped: str, number: int) -> bool:
+    def line(self, line: str, _stripped: str, number: int) -> bool:
         """Take the header or a row."""
-        del stripped
         cells = fields.cells_of(line)
         if self.starts([line], 0):
             self._names = cells
@@ -149,9 +154,8 @@ class PrometheusReader(FormatReader):
         """Say whether a line of such an exposition stands here."""
         return bool(_START.match(lines[at]))
 
-    def line(self, line: str, stripped: str, number: int) -> bool:
+    def line(self, _line: str, stripped: str, number: int) -> bool:
         """Take a metric or a comment."""
-        del line
         if stripped.startswith(("# HELP", "# TYPE", "# EOF")):
             return True
         match = _LINE.match(stripped) if len(stripped) < 65536 else None
@@ -243,9 +247,8 @@ class DcgmTable(FormatReader):
         names = {cell.lower() for cell in fields.cells_of(line)}
         return names >= {"timestamp", "metric_name", "value"}
 
-    def line(self, line: str, stripped: str, number: int) -> bool:
+    def line(self, line: str, _stripped: str, _number: int) -> bool:
         """Take the header or a row."""
-        del stripped, number
         if line == self._header:
             return True
         if not self._names or self.starts([line], 0):

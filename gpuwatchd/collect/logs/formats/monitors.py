@@ -12,8 +12,14 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, FormatReader, Place
-from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
+from gpuwatchd.collect.logs.collector import (
+    BadRow,
+    FormatReader,
+    JsonReader,
+    Place,
+    head_of,
+    text_of,
+)
 from gpuwatchd.collect.logs.fields import MIB
 from gpuwatchd.collect.logs.tables import NO_AMOUNT
 
@@ -159,9 +165,8 @@ class GpustatLines(FormatReader):
         below = lines[at + 1 : at + 2]
         return bool(_HEAD.match(lines[at])) and bool(below and _ROW.match(below[0].strip()))
 
-    def line(self, line: str, stripped: str, number: int) -> bool:
+    def line(self, _line: str, stripped: str, _number: int) -> bool:
         """Take a line of gpustat."""
-        del line, number
         if head := _HEAD.match(stripped):
             self._host = head.group(1)
             self._t = self._sink.clock.both(head.group(2))
@@ -226,9 +231,8 @@ class NvidiaMonitor(FormatReader):
         self._midnights = 0
         self._last_s = 0.0
 
-    def line(self, line: str, stripped: str, number: int) -> bool:
+    def line(self, line: str, stripped: str, _number: int) -> bool:
         """Take a header or a row."""
-        del number
         if names := names_of(line):
             if ("pid" in names) != ("pid" in (self._names or names)):
                 return False  # the other monitor
@@ -346,9 +350,8 @@ class DcgmiMonitor(FormatReader):
         """Say whether a header of ``dcgmi dmon`` stands here."""
         return bool(_DCGMI_HEADER.match(lines[at]))
 
-    def line(self, line: str, stripped: str, number: int) -> bool:
+    def line(self, line: str, stripped: str, _number: int) -> bool:
         """Take a header, its line of units, or a row."""
-        del number
         if stripped == "ID" or stripped.startswith("ID "):
             return True
         if _DCGMI_HEADER.match(stripped):

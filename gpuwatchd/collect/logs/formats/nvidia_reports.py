@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, FormatReader, Place
-from gpuwatchd.collect.logs.documents import DocumentReader
+from gpuwatchd.collect.logs.collector import BadRow, DocumentReader, FormatReader, Place
 from gpuwatchd.collect.logs.fields import Clock
 
 if TYPE_CHECKING:
@@ -161,9 +160,8 @@ class TableReader(_ReportReader):
         rule = next((row for row in below if _RULE.match(lines[row])), None)
         return rule is not None and bool(_BANNER.match(lines[rule + 1]))
 
-    def line(self, line: str, stripped: str, number: int) -> bool:
+    def line(self, _line: str, stripped: str, number: int) -> bool:
         """Take a line of a table or the date above one."""
-        del line
         if stripped[0] == "|":
             self._inside(stripped, number)
         elif not _RULE.match(stripped):
@@ -255,9 +253,8 @@ class TextReader(_ReportReader):
         """Say whether a report begins here."""
         return bool(_REPORT.match(lines[at]))
 
-    def line(self, line: str, stripped: str, number: int) -> bool:
+    def line(self, line: str, _stripped: str, number: int) -> bool:
         """Take a line of a report."""
-        del stripped
         if line[0] == " ":
             if self._card is not None:
                 self._inner(line, self._card)
@@ -346,9 +343,8 @@ class XmlReader(DocumentReader, _ReportReader):
         """Say whether a document begins here."""
         return bool(_BEGIN.match(lines[at])) and "nvidia_smi_log" in "".join(lines[at : at + 4])
 
-    def line(self, line: str, stripped: str, number: int) -> bool:
+    def line(self, line: str, _stripped: str, number: int) -> bool:
         """Take a line of a document; what stands between two is not ours."""
-        del stripped
         begins = bool(_BEGIN.match(line))
         if not self._lines and not begins:
             return False

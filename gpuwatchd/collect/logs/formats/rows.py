@@ -9,8 +9,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, FormatReader
-from gpuwatchd.collect.logs.columns import (
+from gpuwatchd.collect.logs.collector import BadRow, FormatReader, JsonReader, head_of, text_of
+from gpuwatchd.collect.logs.fields import (
     Layout,
     guess,
     layout_from,
@@ -18,7 +18,6 @@ from gpuwatchd.collect.logs.columns import (
     memory_role,
     words_of,
 )
-from gpuwatchd.collect.logs.documents import JsonReader, head_of, text_of
 from gpuwatchd.collect.logs.tables import NO_AMOUNT, WHAT_TO_LOG, Table, between, table_of
 
 if TYPE_CHECKING:
@@ -141,9 +140,8 @@ class AccountedTable(FormatReader):
         line = lines[at]
         return "," in line and ("max_memory_usage" in line or "retired_pages.cause" in line)
 
-    def line(self, line: str, stripped: str, number: int) -> bool:
+    def line(self, line: str, _stripped: str, _number: int) -> bool:
         """Pass over the header and its rows."""
-        del stripped, number
         if self.starts([line], 0):
             self._width = line.count(",")
             if "max_memory_usage" in line and not self._sink.no_memory:

@@ -72,9 +72,8 @@ class _Plain(pickle.Unpickler):
             "a snapshot of torch.cuda.memory._dump_snapshot holds plain values only",
         )
 
-    def persistent_load(self, pid: object) -> NoReturn:
+    def persistent_load(self, _pid: object) -> NoReturn:
         """Refuse: a snapshot refers to nothing outside."""
-        del pid
         raise SnapshotError("this is a pickle of something else than a memory snapshot", _HINT)
 
 
