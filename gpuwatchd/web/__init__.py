@@ -1,6 +1,6 @@
 """The live page and the JSON API: Starlette and uvicorn (extra ``web``), behind a narrow door.
 
-``security`` is the door, ``tokens`` its key, ``listening`` where it is, ``server`` what runs it;
-``verbs`` asks the verbs of ``gpuwatchctl``, ``endpoints`` says which address asks which of them,
-``api`` answers, ``openapi`` describes all of it, and ``files`` has the pages.
+``auth`` is the door and its key, ``server`` what runs it and where it listens; ``openapi`` says
+which address asks which verb of ``gpuwatchctl``, and describes all of it; ``api`` answers,
+``responses`` has refusals and files, and ``pages`` what the live page shows.
 """

@@ -54,13 +54,7 @@ _BY_PAGE: Final = {
 
 
 class Api:
-    """Answers for one server.
-
-    Parameters
-    ----------
-    query
-        The configuration, and the GPUs that are meant where a request names none.
-    """
+    """Answers for one server; its query has the GPUs that are meant where a request names none."""
 
     def __init__(self, query: Query) -> None:
         self._query = query

@@ -75,14 +75,8 @@ class Names(NamedTuple):
 def names(hosts: Sequence[str], port: int | None, own: str = "") -> Names:
     """Return the names of this server.
 
-    Parameters
-    ----------
-    hosts
-        Of the configuration: "NAME" with any port, or "NAME:PORT".
-    port
-        Where we listen; None for a unix socket, whose callers are known by other means.
-    own
-        The address that we listen at, if it is not loopback.
+    Hosts of the configuration are "NAME" with any port, or "NAME:PORT". The port is None for a unix
+    socket, whose callers are known by other means; ``own`` is an address that is not loopback.
 
     Examples
     --------
@@ -107,20 +101,8 @@ def names(hosts: Sequence[str], port: int | None, own: str = "") -> Names:
 class Guard:
     """Let through to an application only what may pass, and give every answer its headers.
 
-    Parameters
-    ----------
-    app
-        What answers; it gets a body that is whole and small.
-    ours
-        The names that may be called.
-    tokens
-        Where the token is.
-    log
-        Is told method, path and status of each request; never a query or a header.
-    unexpected
-        Is told of errors that nobody foresaw.
-    clock
-        Seconds, ascending.
+    The application gets a body that is whole and small. ``log`` is told method, path and status of
+    each request, never a query or a header; ``unexpected`` of errors that nobody foresaw.
     """
 
     def __init__(
@@ -309,13 +291,7 @@ class TokenError(GpuwatchdError):
 
 
 class Tokens:
-    """The token in force, read again whenever its file has changed.
-
-    Parameters
-    ----------
-    path
-        Its file.
-    """
+    """The token in force, read again whenever its file has changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -364,13 +340,7 @@ def kept(path: Path) -> str:
 
 
 def renew(path: Path) -> str:
-    """Write a new token in place of the old one, which is good for nothing from now on.
-
-    Raises
-    ------
-    TokenError
-        When it cannot be written.
-    """
+    """Write a new token in place of the old one, which is good for nothing from now on."""
     _write(path, replace=True)
     return read(path)
 

@@ -216,11 +216,6 @@ ENDPOINTS: Final = (
 def read(endpoint: Endpoint, given: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return the parameters of a request by their names in Python.
 
-    Parameters
-    ----------
-    given
-        Names and values, decoded.
-
     Raises
     ------
     BadQuery

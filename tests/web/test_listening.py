@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.core.config.listening import Address
-from gpuwatchd.web import auth, listening
-from gpuwatchd.web.listening import CannotListen
+from gpuwatchd.web import auth, server
+from gpuwatchd.web.server import CannotListen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ def place() -> Iterator[Path]:
      ("9753", ("127.0.0.1",), 9753), ("127.0.0.2:1", ("127.0.0.2",), 1)],
 )  # fmt: skip
 def test_addresses(words: str, hosts: tuple[str, ...], port: int) -> None:
-    assert listening.parse(words, remote=False) == Address(hosts, port)
+    assert server.parse(words, remote=False) == Address(hosts, port)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_addresses(words: str, hosts: tuple[str, ...], port: int) -> None:
 )
 def test_elsewhere_only_with_leave(words: str) -> None:
     with pytest.raises(CannotListen, match="from elsewhere"):
-        listening.parse(words, remote=False)
-    assert listening.parse(words, remote=True).port
+        server.parse(words, remote=False)
+    assert server.parse(words, remote=True).port
 
 
 @pytest.mark.parametrize(
@@ -52,32 +52,32 @@ def test_elsewhere_only_with_leave(words: str) -> None:
 )  # fmt: skip
 def test_what_is_no_address_is_refused(words: str) -> None:
     with pytest.raises(CannotListen):
-        listening.parse(words, remote=True)
+        server.parse(words, remote=True)
 
 
 def test_a_port_that_is_taken_says_so() -> None:
-    first = listening.sockets(Address(("127.0.0.1",), 0))
+    first = server.sockets(Address(("127.0.0.1",), 0))
     port = first[0].getsockname()[1]
     with pytest.raises(CannotListen, match="is taken"):
-        listening.sockets(Address(("127.0.0.1",), port))
+        server.sockets(Address(("127.0.0.1",), port))
     first[0].close()
 
 
 def test_a_socket_is_its_owners_alone_and_a_dead_ones_is_replaced(place: Path) -> None:
     before = os.umask(0)
-    made = listening.sockets(Address(path=place))[0]
+    made = server.sockets(Address(path=place))[0]
     assert os.umask(before) == 0
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     with pytest.raises(CannotListen, match="is taken"):
-        listening.sockets(Address(path=place))
+        server.sockets(Address(path=place))
     made.close()  # as of a server that was killed: the file stays
-    again = listening.sockets(Address(path=place))[0]
-    left = listening.file_of(again)
+    again = server.sockets(Address(path=place))[0]
+    left = server.file_of(again)
     again.close()
-    listening.leave(left)
+    server.leave(left)
     assert not place.exists()
-    third = listening.sockets(Address(path=place))[0]
-    listening.leave(left)  # of one that is gone: another has the place now
+    third = server.sockets(Address(path=place))[0]
+    server.leave(left)  # of one that is gone: another has the place now
     assert place.exists()
     third.close()
 
@@ -98,35 +98,35 @@ def test_nothing_else_is_cleared_away(place: Path, kind: str) -> None:
             dead.close()
         place.symlink_to(other)
     with pytest.raises(CannotListen, match="already"):
-        listening.sockets(Address(path=place))
+        server.sockets(Address(path=place))
     assert os.path.lexists(place)
     assert other.exists() == (kind in {"link", "link-to-socket"})
 
 
 def test_a_path_that_cannot_be_a_socket_says_so(tmp_path: Path) -> None:
     with pytest.raises(CannotListen, match="too long"):
-        listening.sockets(Address(path=tmp_path / ("x" * 150)))
+        server.sockets(Address(path=tmp_path / ("x" * 150)))
     with pytest.raises(CannotListen, match="No such file"):
-        listening.sockets(Address(path=tmp_path / "no" / "s"))
+        server.sockets(Address(path=tmp_path / "no" / "s"))
 
 
 def test_who_holds_the_lock_of_a_folder_is_not_waited_for(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "_LOCK_S", 0.05)
+    monkeypatch.setattr(server, "_LOCK_S", 0.05)
     other = os.open(place.parent, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)  # as any user can do to a folder that he may read
     with pytest.raises(CannotListen, match="has locked its folder"):
-        listening.sockets(Address(path=place))
+        server.sockets(Address(path=place))
     os.close(other)
-    made = listening.sockets(Address(path=place))[0]
+    made = server.sockets(Address(path=place))[0]
     made.close()
 
 
 def test_only_its_owner_and_root_may_connect() -> None:
     here, there = socket.socketpair(socket.AF_UNIX)
     with here, there:
-        assert listening.may_connect(here)
+        assert server.may_connect(here)
 
 
 def test_names_of_a_proxy_are_ours_where_they_are_configured() -> None:

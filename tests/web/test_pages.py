@@ -17,7 +17,7 @@ from gpuwatchd.store import live
 from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.query import Query
 from gpuwatchd.web import pages
-from gpuwatchd.web.pages import overview
+from gpuwatchd.web.pages import overview, parts
 from tests import making
 from tests.cli import recorded, shaped, world
 
@@ -72,11 +72,11 @@ def test_processes_are_in_the_order_of_the_live_screen_and_fit_the_same_words() 
     table = pytest.importorskip("gpuwatchd.tui.widgets.process_table")
     world.write(devices=(crowd(120), *world.state().devices[1:]))
     view = current_state.load_view(Query())
-    mine = overview.ordered(view.devices)
+    mine = overview.table(view.devices, {"all": "1"})
     theirs = table.ordered(table.entries(view), table.NATURAL, turned=False)
-    assert mine == [tuple(one) for one in theirs]
+    assert [one["key"] for one in mine["processes"]] == [parts.address(*one) for one in theirs]
     for wish in ("job1", "105", "alice", "watch", "a100 job", "gpu0", "nobody"):
-        _, fitting = overview.table(mine, {"filter": wish, "all": "1"})
+        fitting = overview.table(view.devices, {"filter": wish})["fitting"]
         assert fitting == len(table.matching(theirs, wish)), wish
 
 
@@ -135,7 +135,7 @@ def test_what_a_pool_breathes_is_small_on_every_small_curve() -> None:
     assert max(drawn) - min(drawn) < 0.5
     device = msgspec.structs.replace(item.device, memory_total_bytes=total)
     world.write(devices=(msgspec.structs.replace(item, device=device),))
-    bars = pytest.importorskip("gpuwatchd.tui.widgets.bars")
+    bars = pytest.importorskip("gpuwatchd.tui.widgets.overview_rows")
     marks = bars.spark(item.recent_bytes, total, 8, ascii_only=False)
     assert marks in world.run("status", "--color=never").stdout
     assert not {"▁", "█"} & set(marks)

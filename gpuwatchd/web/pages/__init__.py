@@ -1,14 +1,14 @@
-"""What ``gpuwatchctl web`` shows in the browser: a pair of files for each view.
+"""What ``gpuwatchctl web`` shows in the browser: a function and a script for each view.
 
-``NAME.py`` says what there is, in the words that the verbs use, as a Struct of its own that only
-``NAME.js`` reads, which draws it. Nothing is formatted twice: the browser gets words.
+The function says what there is, in the words that the verbs use; only the script of the view reads
+it, and draws it. Nothing is formatted twice: the browser gets words.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.web.pages import alerts, chart, idle_memory, legend, overview, predict, process
+from gpuwatchd.web.pages import alerts, overview, process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 ANSWERS: Final[dict[str, Callable[[Query, Mapping[str, str]], PageAnswer]]] = {
     "overview": overview.overview,
-    "predict": predict.predictions,
+    "predict": overview.predictions,
     "gpu": process.gpu,
     "process": process.process,
     "evidence": process.evidence,
-    "picture": chart.picture,
+    "picture": process.picture,
     "alerts": alerts.alerts,
     "alert": alerts.alert,
-    "held": idle_memory.idle_memory,
-    "help": legend.legend,
+    "held": overview.idle_memory,
+    "help": overview.legend,
 }
 """Name in the address -> what answers it; its parameters come from a stranger."""

@@ -1,94 +1,133 @@
-"""The overview: a card for each GPU, who grows most, what is open."""
+"""All GPUs: at a glance, what is foreseen of them, idle memory; and what the marks mean."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.core import text, units
+from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, Kind
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
-from gpuwatchd.view.answers.base import Shape
-from gpuwatchd.view.queries import current_state
-from gpuwatchd.view.text import badges, status, subject_facts, verdict_text
+from gpuwatchd.view.blocks import Page
+from gpuwatchd.view.queries import current_state, direct_holdings
+from gpuwatchd.view.queries import subjects as judged
+from gpuwatchd.view.text import badges, cost_text, prediction, status, subject_facts, verdict_text
+from gpuwatchd.view.text import idle_memory as idle_text
 from gpuwatchd.web.pages import parts
+from gpuwatchd.web.pages.parts import BadgeMark, address, frame, joined, mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
+    from gpuwatchd.core.model import Holding
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
+    from gpuwatchd.view.text.cost_text import Book
+    from gpuwatchd.web.pages.parts import PageAnswer
 
-    Entry = tuple[LiveDevice, LiveProcess]
+
+def idle_memory(query: Query, _: Mapping[str, str]) -> PageAnswer:
+    """Return what is held, by whom, since when, what it costs and what would free it."""
+    view, loose = direct_holdings.idle_memory(query)
+    every = [item.device for item in view.devices]
+    book = cost_text.Book(query.load_config().config, every, now_s=view.taken_at_s)
+    unknown = idle_text.unknown_lists(view)
+    out = Page()
+    idle_text.openers_told(out, loose, sure=not unknown)
+    priced = [holding.device_uid for holding in view.holdings if holding.cost_usd is not None]
+    return {
+        "page": frame(view),
+        "holdings": [_holding(holding, view, book) for holding in view.holdings],
+        "prices": [f"cost: its share of {line}" for line in book.lines(priced)],
+        "unknown": unknown,
+        "checked": idle_text.checked(view),
+        # Depth and text of each line on open device files.
+        "openers": [(depth, words) for depth, words, _ in parts.lines(out)],
+    }
+
+
+def _holding(holding: Holding, view: View, book: Book) -> dict[str, Any]:
+    item = next((i for i in view.devices if i.device.uid == holding.device_uid), None)
+    since_s, process, now_s = holding.since_s, holding.process, view.taken_at_s
+    hours = holding.gib_hours
+    addresses = [
+        address(item, live)
+        for live in (None if item is None else item.processes) or ()
+        if item is not None and process is not None and live.info.key == process.key
+    ]
+    return {
+        "key": text.clean(holding.id),
+        "gpu": "?" if item is None else text.clean(item.device.label),
+        "badge": mark(badges.holding(holding)),
+        "kind": holding.kind,
+        "who": "nobody" if process is None else text.clean(verdict_text.who(process)),
+        "context": "" if process is None else joined(idle_text.context(process)),
+        "process": addresses[0] if addresses else None,
+        "held": units.size(holding.held_bytes),
+        "since": "?" if since_s is None else units.clock(since_s, now_s=now_s),
+        "lasts": "?" if since_s is None else units.duration(max(0.0, now_s - since_s)),
+        "hours": "?" if hours is None else f"{hours:,.1f}",
+        "cost": cost_text.money(book, holding.cost_usd),
+        "evidence": text.clean(holding.evidence, limit=parts.LINE),
+        "advice": tuple(text.clean(line, limit=parts.LINE) for line in holding.advice),
+    }
+
+
+_MEANS: Final[dict[Kind, str]] = {
+    "critical": "leaks, and it will soon be full; a message was sent",
+    "leak": "leaks, with evidence enough for an alert",
+    "watch": "grows, not yet proven: shown, not sent",
+    "calm": "stable, or it rises and falls as it should",
+    "unknown": "no verdict: too little is known, or it rests",
+    "trouble": "the GPU cannot be read, or is broken",
+    "held": "idle memory",
+}
+_PARTS: Final = {
+    "curve": "each point is a sample, or the mean of many",
+    "range": "where one point stands for many: from the least to the most of them",
+    "floor": "the level that memory always came back to; a leak raises it",
+    "fit": "the fitted growth, from where it started",
+    "band": "the memory will be full within this time, nine times in ten, if it continues",
+    "limit": "where memory ends",
+    "gap": "there is no data for this time, and nothing is drawn over it",
+    "now": "the newest sample",
+}
+
+
+def legend(query: Query, _: Mapping[str, str]) -> PageAnswer:
+    """Return every mark with its meaning, and every part of a chart with its name."""
+    marks = {
+        kind: BadgeMark(kind=kind, mark=look.mark, word=look.word, words="")
+        for kind, look in LOOKS.items()
+    }
+    return {
+        "page": frame(current_state.load_view(query)),
+        "kinds": [{"badge": badge, "means": _MEANS[kind]} for kind, badge in marks.items()],
+        "parts": [(part, words, _PARTS[part]) for part, words in LEGEND.items()],
+        "marks": [(flag.mark, flag.word, flag.colour) for flag in FLAGS.values()],
+    }
+
 
 ROWS: Final = 200
 """More processes than these are sent only to who asks for all."""
 
 
-class DeviceCard(Shape):
-    """One device at a glance."""
-
-    uid: str
-    label: str
-    name: str
-    memory: str
-    badge: parts.BadgeMark
-    used: str
-    percent: str
-    share: float | None
-    spark: tuple[float | None, ...]
-    """Its last values, 0-1 of the scale they are drawn on; None is a gap."""
-    verdict: tuple[str, ...]
-    """What the badge does not say: what exactly, how fast, until when, by whom."""
-    facts: tuple[str, ...]
-    notes: tuple[str, ...]
-    processes: int | None
-
-
-class ProcessRow(Shape):
-    """One process in the table."""
-
-    key: str
-    gpu: str
-    who: str
-    runs: str
-    held: str
-    rate: str
-    full: str
-    badge: parts.BadgeMark
-    host: str
-
-
-class Overview(parts.PageAnswer):
-    """Everything at a glance."""
-
-    devices: tuple[DeviceCard, ...]
-    alerts: tuple[parts.AlertLine, ...]
-    held: str
-    processes: tuple[ProcessRow, ...]
-    fitting: int
-    count: int
-
-
-def overview(query: Query, parameters: Mapping[str, str]) -> Overview:
+def overview(query: Query, parameters: Mapping[str, str]) -> PageAnswer:
     """Return everything at a glance; ``filter`` narrows the processes, ``all`` sends each."""
     view = current_state.load_view(query)
-    entries = ordered(view.devices)
-    rows, fitting = table(entries, parameters)
-    return Overview(
-        page=parts.frame(view),
-        devices=tuple(device(view, item) for item in view.devices),
-        alerts=parts.open_alerts(view),
-        held=status.held(view),
-        processes=rows,
-        fitting=fitting,
-        count=len(entries),
-    )
+    return {
+        "page": frame(view),
+        "devices": [device(view, item) for item in view.devices],
+        "alerts": parts.open_alerts(view),
+        "held": status.held(view),
+        **table(view.devices, parameters),
+    }
 
 
 # ---- devices
 
 
-def device(view: View, item: LiveDevice) -> DeviceCard:
+def device(view: View, item: LiveDevice) -> dict[str, Any]:
     """Return the card of one device."""
     reading = item.reading
     total = reading.total_bytes if reading is not None else None
@@ -97,29 +136,31 @@ def device(view: View, item: LiveDevice) -> DeviceCard:
     state = subject_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     broken = [] if state else subject_facts.broken(item, now_s=view.taken_at_s)
     others = view.others.get(item.device.uid)
-    return DeviceCard(
-        uid=text.clean(item.device.uid),
-        label=text.clean(item.device.label),
-        name=text.clean(item.device.name),
-        memory=subject_facts.memory_note(item.device),
-        badge=parts.mark(badges.device(item)),
-        used=f"{status.amount(used)}/{units.size(total)}",
-        percent=status.share_of(used, total).strip(),
-        share=None if used is None or not total else min(1.0, used / total),
-        spark=spark(item, total),
-        verdict=_verdict(view, item),
-        facts=tuple(parts.joined([part]) for part in status.extras(item)),
-        notes=parts.clean(
+    return {
+        "uid": text.clean(item.device.uid),
+        "label": text.clean(item.device.label),
+        "name": text.clean(item.device.name),
+        "memory": subject_facts.memory_note(item.device),
+        "badge": mark(badges.device(item)),
+        "used": f"{status.amount(used)}/{units.size(total)}",
+        "percent": status.share_of(used, total).strip(),
+        "share": None if used is None or not total else min(1.0, used / total),
+        # Its last values, 0-1 of the scale they are drawn on; None is a gap.
+        "spark": spark(item, total),
+        # What the badge does not say: what exactly, how fast, until when, by whom.
+        "verdict": _verdict(view, item),
+        "facts": tuple(joined([part]) for part in status.extras(item)),
+        "notes": parts.clean(
             (
-                parts.joined(state),
-                parts.joined(broken),
+                joined(state),
+                joined(broken),
                 subject_facts.processes(item),
                 subject_facts.unowned(item),
                 "" if others is None else others.line(none=not item.processes),
             )
         ),
-        processes=None if item.processes is None else len(item.processes),
-    )
+        "processes": None if item.processes is None else len(item.processes),
+    }
 
 
 def _verdict(view: View, item: LiveDevice) -> tuple[str, ...]:
@@ -128,7 +169,7 @@ def _verdict(view: View, item: LiveDevice) -> tuple[str, ...]:
     instead = subject_facts.judged_instead(item, view.devices)
     if item.finding is None and instead:
         return (instead,)
-    first, *others = (parts.joined([part]) for part in status.judgement(item, item.finding))
+    first, *others = (joined([part]) for part in status.judgement(item, item.finding))
     beside = badges.device(item)
     return parts.clean([beside.rest if beside.judged else first, *others])
 
@@ -146,39 +187,36 @@ def spark(item: LiveDevice, total: int | None) -> tuple[float | None, ...]:
 # ---- processes
 
 
-def ordered(items: Iterable[LiveDevice]) -> list[Entry]:
-    """Return processes, those that grow fastest first, then by what they hold: as `top` has it."""
+def table(items: Iterable[LiveDevice], parameters: Mapping[str, str]) -> dict[str, Any]:
+    """Return the rows of processes that are wanted, in the order of `top`, and how many fit."""
     pairs = [(item, process) for item in items for process in item.processes or ()]
-    return sorted(pairs, key=lambda pair: subject_facts.place(*pair))
-
-
-def table(
-    entries: Sequence[Entry], parameters: Mapping[str, str]
-) -> tuple[tuple[ProcessRow, ...], int]:
-    """Return the rows of processes that are wanted, and how many fit."""
     wish = parameters.get("filter", "")
     fitting = [
         (item, process)
-        for item, process in entries
+        for item, process in sorted(pairs, key=lambda pair: subject_facts.place(*pair))
         if subject_facts.matches(item, process, wish, badge=badges.process(process).word)
     ]
     shown = fitting if parameters.get("all") else fitting[:ROWS]
-    return tuple(_row(*entry) for entry in shown), len(fitting)
+    return {
+        "processes": [_row(*entry) for entry in shown],
+        "fitting": len(fitting),
+        "count": len(pairs),
+    }
 
 
-def _row(item: LiveDevice, process: LiveProcess) -> ProcessRow:
+def _row(item: LiveDevice, process: LiveProcess) -> dict[str, Any]:
     rate, full = pace(process)
-    return ProcessRow(
-        key=parts.address(item, process),
-        gpu=text.clean(item.device.label),
-        who=text.clean(verdict_text.who(process.info)),
-        runs=text.clean(subject_facts.runs(process.info)),
-        held=units.size(process.used_bytes),
-        rate=rate,
-        full=full,
-        badge=parts.mark(badges.process(process)),
-        host=text.clean(subject_facts.host_growth(process)),
-    )
+    return {
+        "key": address(item, process),
+        "gpu": text.clean(item.device.label),
+        "who": text.clean(verdict_text.who(process.info)),
+        "runs": text.clean(subject_facts.runs(process.info)),
+        "held": units.size(process.used_bytes),
+        "rate": rate,
+        "full": full,
+        "badge": mark(badges.process(process)),
+        "host": text.clean(subject_facts.host_growth(process)),
+    }
 
 
 def pace(process: LiveProcess) -> tuple[str, str]:
@@ -189,3 +227,42 @@ def pace(process: LiveProcess) -> tuple[str, str]:
     past = verdict_text.stopped(finding)
     full = verdict_text.eta(finding.eta) if is_leak(finding) and not past else ""
     return past or verdict_text.growth(finding.rate_bytes_per_s), full
+
+
+def predictions(query: Query, _: Mapping[str, str]) -> PageAnswer:
+    """Return for each GPU how fast it grows, how sure that is and when it will be full."""
+    view = judged.judged_view(query)
+    devices = [
+        device(view, item)
+        | {
+            "subjects": subjects(item, whole=not query.user),
+            # What to say where nothing is judged.
+            "none": subject_facts.judged_instead(item, view.devices)
+            or verdict_text.verdict(None, samples=item.samples)[0],
+        }
+        for item in view.devices
+    ]
+    return {"page": frame(view), "devices": devices}
+
+
+def subjects(
+    item: LiveDevice, *, whole: bool, only: LiveProcess | None = None
+) -> list[dict[str, Any]]:
+    """Return each judged subject, as ``predict`` labels it: ``whole`` the device itself, too."""
+    found = []
+    for who, finding, process in prediction.subjects(item, whole=whole):
+        if only is not None and (process is None or process.info.key != only.info.key):
+            continue
+        full = prediction.told_in_full(finding)
+        facts = prediction.facts(item, finding, process) if full else []
+        found.append(
+            {
+                "key": finding.subject.id,
+                "who": joined([who]),
+                "badge": mark(badges.badge(finding)),
+                "process": None if process is None else address(item, process),
+                "reason": "" if full else joined([finding.reason]),
+                "facts": tuple((label, joined([value])) for label, value in facts),
+            }
+        )
+    return found
