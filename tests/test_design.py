@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from gpuwatchd.charts.scales import MarkKind
+from gpuwatchd.charts.chart_model import MarkKind
 from gpuwatchd.core.design import (
     BADGE_INK,
     FIT_DASH,

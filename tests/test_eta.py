@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from gpuwatchd.analysis import numerics
-from gpuwatchd.analysis.forecast.eta_coefficients import COEFFICIENTS, FEATURES, LEVELS
-from gpuwatchd.analysis.forecast.posterior import (
+from gpuwatchd.analysis.forecast.eta import (
     NARROWEST,
     WIDEST,
     Forecast,
@@ -20,6 +19,7 @@ from gpuwatchd.analysis.forecast.posterior import (
     pace,
     quantile,
 )
+from gpuwatchd.analysis.forecast.eta_coefficients import COEFFICIENTS, FEATURES, LEVELS
 from gpuwatchd.analysis.forecast.windows import Saturation, saturation
 from gpuwatchd.analysis.verdict import judge
 from gpuwatchd.core.config import DetectionSection

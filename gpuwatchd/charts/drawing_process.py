@@ -17,7 +17,7 @@ import msgspec
 from msgspec import structs
 
 from gpuwatchd.charts import text_description
-from gpuwatchd.charts.scales import Curve, Forecast, Order, Picture
+from gpuwatchd.charts.chart_model import Curve, Forecast, Order, Picture
 from gpuwatchd.core import extras, run_program, text
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Pictures as a file, drawn with Matplotlib in a process of its own, then gone.
 
 ``python -m gpuwatchd.charts.matplotlib_renderer`` reads an
-:class:`~gpuwatchd.charts.scales.Order` as JSON on standard input and writes a PNG or an SVG
+:class:`~gpuwatchd.charts.chart_model.Order` as JSON on standard input and writes a PNG or an SVG
 on standard output, within bounds of memory and time.
 Matplotlib takes 73 MiB and most of a second: the daemon never imports it. The same order gives the
 same bytes: no date, no random name.
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gpuwatchd import __version__
-from gpuwatchd.charts import scales
+from gpuwatchd.charts import chart_model
+from gpuwatchd.charts.chart_model import Order, Picture
 from gpuwatchd.charts.drawing_process import FOLDER
-from gpuwatchd.charts.scales import Order, Picture
 from gpuwatchd.charts.text_description import sentence
 from gpuwatchd.core import text, units
 from gpuwatchd.core.design import (
@@ -39,7 +39,7 @@ from gpuwatchd.core.design import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.charts.scales import Curve, Forecast
+    from gpuwatchd.charts.chart_model import Curve, Forecast
 
 MOST_ORDER_BYTES: Final = 32 * 1024**2
 MOST_PANELS: Final = 32
@@ -175,11 +175,11 @@ def _panel_in(rows: list[Row], width_in: float, order: Order) -> float:
 
 def _rows(picture: Picture, order: Order) -> list[Row]:
     """Return the list of marks, then what has to be known."""
-    groups = scales.groups(picture, _PLACES, scales.frame(picture, order.window))
-    pairs, left_out = scales.numbered(groups, MOST_ROWS)
+    groups = chart_model.groups(picture, _PLACES, chart_model.frame(picture, order.window))
+    pairs, left_out = chart_model.numbered(groups, MOST_ROWS)
     rows = []
     for number, mark in pairs:
-        shape, part = scales.sign((mark,), ascii_only=False)
+        shape, part = chart_model.sign((mark,), ascii_only=False)
         at = units.moment(mark.at_s, now_s=picture.now_s)
         rows.append((f"{shape}{number}", part, f"{at}  {text.clean(mark.text)}"))
     if left_out:
@@ -269,7 +269,7 @@ class _Panel:
         self, figure: Any, order: Order, picture: Picture, *, top_in: float, own_in: float
     ) -> None:
         self._figure, self._order, self._picture = figure, order, picture
-        self._shown = scales.frame(picture, order.window)
+        self._shown = chart_model.frame(picture, order.window)
         self._top_in, self._own_in = top_in, own_in
         self._width_in, self._height_in = figure.get_size_inches()
         self._paint = colours(dark=order.dark).__getitem__
@@ -348,10 +348,10 @@ class _Panel:
         axes.tick_params(colors=paint("faint"), labelsize=_SMALL_PT + 0.5, color=paint("now"))
         axes.grid(axis="y", color=paint("grid"), linewidth=0.7)
         axes.set_axisbelow(True)
-        levels = scales.levels(frame.top_bytes)
-        axes.set_yticks(levels, [scales.level(level) for level in levels])
+        levels = chart_model.levels(frame.top_bytes)
+        axes.set_yticks(levels, [chart_model.level(level) for level in levels])
         width_in = axes.get_position().width * axes.figure.get_size_inches()[0]
-        places, step_s = scales.instants(frame.begin_s, frame.end_s, max(2, int(width_in)))
+        places, step_s = chart_model.instants(frame.begin_s, frame.end_s, max(2, int(width_in)))
         today, day = (units.clock(at_s)[:10] for at_s in (self._picture.now_s, frame.begin_s))
         # The last one leaves its room to the time zone, the first one to the day.
         per_in = (frame.end_s - frame.begin_s) / width_in
@@ -493,7 +493,11 @@ class _Panel:
         if forecast is not None and forecast.mid_s is not None:
             room = 0.97 - self._share(label)
             words = next(
-                (w for w in scales.limit_texts(forecast, picture.now_s) if self._share(w) < room),
+                (
+                    w
+                    for w in chart_model.limit_texts(forecast, picture.now_s)
+                    if self._share(w) < room
+                ),
                 "",
             )
             self._write(frame.end_s, above, words, "ink", ha="right", weight="bold")
@@ -501,8 +505,8 @@ class _Panel:
     def _marks(self) -> None:
         frame, limit = self._shown, self._picture.limit_bytes
         top = min(limit or frame.top_bytes, 0.92 * frame.top_bytes)  # above it there are words
-        for group in scales.groups(self._picture, _PLACES, frame):
-            shape, part = scales.sign(group.marks, ascii_only=False)
+        for group in chart_model.groups(self._picture, _PLACES, frame):
+            shape, part = chart_model.sign(group.marks, ascii_only=False)
             at_s = group.marks[0].at_s
             self._axes.plot(
                 [at_s, at_s], [0.0, top], color=self._paint(part), linewidth=0.8, alpha=0.55,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gpuwatchd.charts import scales, text_description
+from gpuwatchd.charts import chart_model, text_description
 from gpuwatchd.charts.svg import Markup, badge, draw, element, join, table
 from gpuwatchd.core import units
 from gpuwatchd.core.design import (
@@ -37,7 +37,7 @@ from gpuwatchd.core.design import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.charts.svg import Node
 
 
@@ -143,7 +143,7 @@ def _data(pictures: Sequence[Picture], data: Sequence[object]) -> str:
         begin_s = min(picture.begin_s for picture in pictures)
         # A forecast reaches further, at most four times the span again.
         end_s = max(5 * picture.end_s - 4 * picture.begin_s for picture in pictures)
-        found["zones"] = scales.zone_rows(begin_s, end_s)
+        found["zones"] = chart_model.zone_rows(begin_s, end_s)
     return json_for_html(found)
 
 

@@ -10,7 +10,7 @@ from gpuwatchd.core import extras
 from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
-    from gpuwatchd.charts.scales import Order
+    from gpuwatchd.charts.chart_model import Order
 
 DEADLINE_S: Final = 30.0
 _BEGINS: Final = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml "}

@@ -7,7 +7,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gpuwatchd.charts.scales import frame, instants, level, levels, sign
+from gpuwatchd.charts.chart_model import frame, instants, level, levels, sign
 from gpuwatchd.charts.text_description import NOTHING, sentence
 from gpuwatchd.core import text, units
 from gpuwatchd.core.design import BAND_OPACITY, FIT_DASH, FLOOR_DASH, LEGEND, LOOKS, colours
@@ -15,7 +15,7 @@ from gpuwatchd.core.design import BAND_OPACITY, FIT_DASH, FLOOR_DASH, LEGEND, LO
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gpuwatchd.charts.scales import Frame, Mark, Picture
+    from gpuwatchd.charts.chart_model import Frame, Mark, Picture
     from gpuwatchd.core.design import Kind
 
 HEIGHT: Final = 300

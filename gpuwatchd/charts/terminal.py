@@ -6,8 +6,8 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatchd.charts import scales
-from gpuwatchd.charts.scales import groups, limit_texts, numbered, sign
+from gpuwatchd.charts import chart_model
+from gpuwatchd.charts.chart_model import groups, limit_texts, numbered, sign
 from gpuwatchd.charts.text_description import parts
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LEGEND
@@ -15,7 +15,7 @@ from gpuwatchd.core.design import LEGEND
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.charts.scales import Curve, Forecast, Frame, Gap, Picture
+    from gpuwatchd.charts.chart_model import Curve, Forecast, Frame, Gap, Picture
 
 
 Cell = tuple[str, str]
@@ -239,21 +239,23 @@ def plot(
     picture: Picture, width: int, height: int, *, window: tuple[float, float] | None = None
 ) -> Plot:
     """Return where :func:`draw` draws the curve."""
-    return _place(width, height, scales.frame(picture, window))
+    return _place(width, height, chart_model.frame(picture, window))
 
 
-def _place(width: int, height: int, frame: scales.Frame) -> Plot:
+def _place(width: int, height: int, frame: chart_model.Frame) -> Plot:
     bare = width < _LEAST_WIDTH or height < _LEAST_HEIGHT
     left = 0 if bare else _gutter(frame) + 1
     bottom = height if bare else height - 2
     return Plot(left, max(width, left + 1), max(bottom, 1), frame.begin_s, frame.end_s)
 
 
-def _gutter(frame: scales.Frame) -> int:
+def _gutter(frame: chart_model.Frame) -> int:
     # Whatever the height is, so that the legend knows it too.
     counts = range(1, _MOST_LEVELS + 1)
     return max(
-        len(scales.level(v)) for count in counts for v in scales.levels(frame.top_bytes, count)
+        len(chart_model.level(v))
+        for count in counts
+        for v in chart_model.levels(frame.top_bytes, count)
     )
 
 
@@ -274,7 +276,7 @@ def draw(
     """
     if width < 1 or height < 1:
         return [[] for _ in range(max(0, height))]
-    frame = scales.frame(picture, window)
+    frame = chart_model.frame(picture, window)
     place = _place(width, height, frame)
     canvas = Canvas(place.right - place.left, place.bottom, LAYERS, ascii_only=ascii_only)
     field = Field(picture, canvas, frame)
@@ -282,8 +284,8 @@ def draw(
     rows = canvas.cells()
     if place.left == 0:
         return rows[:height]
-    levels = scales.levels(frame.top_bytes, max(1, min(_MOST_LEVELS, place.bottom // 2)))
-    heights = {field.row(level): scales.level(level) for level in levels}
+    levels = chart_model.levels(frame.top_bytes, max(1, min(_MOST_LEVELS, place.bottom // 2)))
+    heights = {field.row(level): chart_model.level(level) for level in levels}
     stem, notch = ("|", "+") if ascii_only else ("│", "┤")
     found: list[list[Cell]] = []
     for at, cells in enumerate(rows):
@@ -294,7 +296,7 @@ def draw(
 
 
 def _times(
-    picture: Picture, frame: scales.Frame, place: Plot, *, ascii_only: bool, numbered: bool
+    picture: Picture, frame: chart_model.Frame, place: Plot, *, ascii_only: bool, numbered: bool
 ) -> list[list[Cell]]:
     """Return the axis with the marks on it, and the labels below."""
     width = place.right - place.left
@@ -302,7 +304,9 @@ def _times(
     signs, parts = [line] * width, ["faint"] * width
     labels = [" "] * width
     per_s = width / (frame.end_s - frame.begin_s)
-    places, step_s = scales.instants(frame.begin_s, frame.end_s, max(1, width // _COLUMNS_PER_TICK))
+    places, step_s = chart_model.instants(
+        frame.begin_s, frame.end_s, max(1, width // _COLUMNS_PER_TICK)
+    )
     zone = units.zone(frame.end_s)
     labels[max(0, width - len(zone)) :] = zone[:width]
     free, last = 0, width - len(zone) - 1
@@ -327,7 +331,7 @@ def _times(
     ]
 
 
-def _day(picture: Picture, frame: scales.Frame, room: int) -> str:
+def _day(picture: Picture, frame: chart_model.Frame, room: int) -> str:
     """Return the day on which a chart begins, where that is another one than today."""
     today, day = (units.clock(at_s)[:10] for at_s in (picture.now_s, frame.begin_s))
     if today == day:
@@ -340,7 +344,7 @@ def legend(picture: Picture, width: int, *, ascii_only: bool = False) -> list[li
 
     Of what is left out there is a count.
     """
-    frame = scales.frame(picture)
+    frame = chart_model.frame(picture)
     place = _place(width, _LEAST_HEIGHT, frame)
     pairs, left_out = numbered(groups(picture, place.right - place.left, frame), _MOST_MARKS)
     rows: list[list[Cell]] = []

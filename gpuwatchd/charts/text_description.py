@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.charts.scales import limit_texts
+from gpuwatchd.charts.chart_model import limit_texts
 from gpuwatchd.core import units
 from gpuwatchd.core.design import FLAGS, LEGEND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.charts.scales import Curve, Forecast, Picture
+    from gpuwatchd.charts.chart_model import Curve, Forecast, Picture
     from gpuwatchd.core.model import Chart
 
 MOST_ROWS: Final = 50
@@ -24,7 +24,7 @@ def sentence(picture: Picture) -> str:
 
     Examples
     --------
-    >>> from gpuwatchd.charts.scales import Curve, Picture
+    >>> from gpuwatchd.charts.chart_model import Curve, Picture
     >>> empty = Picture(key="a", title="GPU 0", kind="unknown", verdict="no verdict yet",
     ...                 begin_s=0.0, end_s=3600.0, now_s=3600.0, curve=Curve())
     >>> sentence(empty).startswith("GPU 0: no verdict yet. No data from ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gpuwatchd.charts.scales import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.charts import page, svg, text_description
-from gpuwatchd.charts.scales import Curve, Forecast, Gap, Mark, MarkKind, Picture
+from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, MarkKind, Picture
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core import units
 from gpuwatchd.view.answers.history import picture as answered

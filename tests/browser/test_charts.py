@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.charts import page, scales, text_description
+from gpuwatchd.charts import chart_model, page, text_description
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core.design import LOOKS, PARTS
 from gpuwatchd.view.answers.history import picture as answered
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Locator, Page
 
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
 
 
 PHONE = {"width": 390, "height": 844}
@@ -136,7 +136,7 @@ def test_a_gap_is_not_bridged(page_of: Callable[..., Page]) -> None:
 
 def test_a_point_says_time_level_range_and_what_happened(page_of: Callable[..., Page]) -> None:
     tab = page_of(html(gallery.leak()))
-    shown = scales.span(gallery.leak())
+    shown = chart_model.span(gallery.leak())
     share = (gallery.NOW_S - 600 - shown[0]) / (shown[1] - shown[0])
     said = point(tab, share)
     assert said.splitlines()[0].startswith("Sun 22 Nov 09:")
@@ -271,7 +271,7 @@ def test_what_is_said_and_shown_is_what_other_pictures_say(page_of: Callable[...
     said = [one.get_attribute("aria-label") for one in tab.locator(".chart").all()]
     for n, picture in enumerate(gallery.everything()):
         span, parts, scale = found[n]
-        assert span == pytest.approx(scales.span(picture)), picture.key
+        assert span == pytest.approx(chart_model.span(picture)), picture.key
         assert parts == text_description.parts(picture), picture.key
-        assert scale == pytest.approx([0.0, scales.top_bytes(picture)]), picture.key
+        assert scale == pytest.approx([0.0, chart_model.top_bytes(picture)]), picture.key
         assert said[n] == text_description.sentence(picture), picture.key

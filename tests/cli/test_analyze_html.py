@@ -19,7 +19,7 @@ from tests.making import GIB
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from tests.cli.calls import Ctl
 
 DEVICE = Device(uid="U", vendor="nvidia", index=0, name="A100", memory_total_bytes=80 * GIB)

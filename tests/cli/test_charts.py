@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.analysis import verdict
-from gpuwatchd.charts.scales import Curve
+from gpuwatchd.charts.chart_model import Curve
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import config
 from gpuwatchd.store import curves

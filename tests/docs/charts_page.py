@@ -12,7 +12,7 @@ from unittest import mock
 
 from gpuwatchd.analysis import numerics
 from gpuwatchd.charts import terminal
-from gpuwatchd.charts.scales import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.core import design
 from tests.docs.pictures import LEAKS, judged
 from tests.docs.scenes import SCENES

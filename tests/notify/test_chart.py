@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.charts import drawing_process, matplotlib_renderer, scales, text_description
+from gpuwatchd.charts import chart_model, drawing_process, matplotlib_renderer, text_description
 from gpuwatchd.core import design
 from gpuwatchd.core.model import Chart
 from gpuwatchd.notify import plain_text
@@ -120,7 +120,7 @@ def test_the_lines_are_where_the_numbers_say(drawn_here: None) -> None:
     image = pixels(file)
     height, width, _ = image.shape
     assert (width, height) == drawing_process.SIZE_PX
-    begin_s, end_s, _ = scales.frame(drawing_process.picture_of(leak()))
+    begin_s, end_s, _ = chart_model.frame(drawing_process.picture_of(leak()))
     left, right = (0.82 / 5.33), 1.0 - 0.3 / 5.33
 
     def column(at_s: float) -> float:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gpuwatchd.charts import drawing_process as children
 from gpuwatchd.charts import matplotlib_renderer as figure
 from gpuwatchd.charts import picture_file
-from gpuwatchd.charts.scales import Curve, Order, Picture, frame
+from gpuwatchd.charts.chart_model import Curve, Order, Picture, frame
 from gpuwatchd.charts.svg import HEIGHT, draw
 from gpuwatchd.core import design, units
 from gpuwatchd.core.errors import GpuwatchdError

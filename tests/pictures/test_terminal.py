@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpuwatchd.charts import terminal
-from gpuwatchd.charts.scales import Mark
+from gpuwatchd.charts.chart_model import Mark
 from gpuwatchd.charts.terminal import CHECKED, FAINT, SPARSE, Canvas
 from gpuwatchd.core import design
 from gpuwatchd.view.blocks import width_of
 from tests.browser import gallery
 
 if TYPE_CHECKING:
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.charts.terminal import Cell
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.charts import text_description
-from gpuwatchd.charts.scales import Curve, Picture
+from gpuwatchd.charts.chart_model import Curve, Picture
 from gpuwatchd.core import units
 from tests.browser import gallery
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.charts import drawing_process, scales
+from gpuwatchd.charts import chart_model, drawing_process
 from gpuwatchd.core.design import PARTS
 from gpuwatchd.notify.channels.email.message import compose
 from tests.conftest import need, present
@@ -95,7 +95,7 @@ def test_the_end_is_where_it_should_be(message: Message, png: bytes, tmp_path: P
     # Within the chart alone: the bar at the left of the page has a colour near to it.
     below = np.abs(image[row + 7 : row + 16, left : right + 1] - wanted).max(axis=2) <= 40
     cross = left + below.nonzero()[1].mean()
-    begin_s, end_s, _ = scales.frame(drawing_process.picture_of(chart))
+    begin_s, end_s, _ = chart_model.frame(drawing_process.picture_of(chart))
     share = (NOW_S + present(chart.mid_s) - begin_s) / (end_s - begin_s)
     assert cross == pytest.approx(left + share * (right - left), abs=8)
 

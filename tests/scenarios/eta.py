@@ -18,8 +18,8 @@ from unittest import mock
 import numpy as np
 
 from gpuwatchd.analysis import verdict
+from gpuwatchd.analysis.forecast.eta import Forecast, forecast_median, offsets
 from gpuwatchd.analysis.forecast.eta_coefficients import COEFFICIENTS, FEATURES, LEVELS
-from gpuwatchd.analysis.forecast.posterior import Forecast, forecast_median, offsets
 from gpuwatchd.analysis.verdict import growth
 from gpuwatchd.core.config import DetectionSection
 from tests.scenarios import eta_fit, eta_worlds, worlds

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.analysis import numerics, screen
-from gpuwatchd.analysis.forecast.posterior import TERMS
+from gpuwatchd.analysis.forecast.eta import TERMS
 from gpuwatchd.analysis.verdict import minimum_growth
 from gpuwatchd.analysis.verdict.growth import LEAST_AGE_S, candidates
 from gpuwatchd.analysis.verdict.leak import LEAST_EVENTS, LEAST_SAMPLES

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpuwatchd.analysis.forecast.posterior import SCORE
+from gpuwatchd.analysis.forecast.eta import SCORE
 from tests.conftest import present
 from tests.scenarios import rivals, worlds
 from tests.scenarios.bench import __main__ as program

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.analysis.forecast import score_weights
-from gpuwatchd.analysis.forecast.posterior import TERMS
+from gpuwatchd.analysis.forecast.eta import TERMS
 from tests.scenarios import worlds
 from tests.scenarios.evidence import Balance, Evidence, Looks, balance, gather
 from tests.scenarios.refit import refit

@@ -33,7 +33,7 @@ STRUCTS = {
     "snooze-request": "gpuwatchd.web.openapi:SnoozeBody",
     # Between a daemon that runs and the programs that it starts, which an upgrade may exchange.
     "keyring-answer": "gpuwatchd.notify.credentials:Answer",
-    "report-chart-order": "gpuwatchd.charts.scales:Order",
+    "report-chart-order": "gpuwatchd.charts.chart_model:Order",
 }
 FOREIGN = {
     "gpuwatchd.core.config.loading:Config": "the user's TOML; unknown keys are refused",

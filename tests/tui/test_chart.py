@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from textual.app import App, ComposeResult
 
-from gpuwatchd.charts.scales import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.tui.theme import Painter
 from gpuwatchd.tui.widgets.chart import SHORTEST_S, Chart, point_text
 from tests.making import GIB

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from syrupy.assertion import SnapshotAssertion
     from textual.strip import Strip
 
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
 
 
 @pytest.fixture(autouse=True)

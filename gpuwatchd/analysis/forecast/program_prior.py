@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from gpuwatchd.analysis.forecast.posterior import LEAK_PRIOR, STOP_SCALE_S, STOP_SHAPE
+from gpuwatchd.analysis.forecast.eta import LEAK_PRIOR, STOP_SCALE_S, STOP_SHAPE
 from gpuwatchd.analysis.forecast.profile import PROFILE_AGES_S, PROFILE_LOOKBACKS_S, TOLERANCE
 from gpuwatchd.analysis.forecast.windows import HOLD_MARGIN
 from gpuwatchd.core import units

@@ -12,7 +12,7 @@ from gpuwatchd.analysis import forecast, numerics
 from gpuwatchd.analysis.detectors.cycle import Cycle
 from gpuwatchd.analysis.detectors.step import Step, risers
 from gpuwatchd.analysis.detectors.trend import Trend
-from gpuwatchd.analysis.forecast.posterior import Forecast, Pace, eta, forecast_median, pace
+from gpuwatchd.analysis.forecast.eta import Forecast, Pace, eta, forecast_median, pace
 from gpuwatchd.analysis.forecast.windows import LAWS, Saturation, saturation
 from gpuwatchd.analysis.numerics.deceleration import slowing
 from gpuwatchd.core import units

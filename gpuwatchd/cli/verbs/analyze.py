@@ -19,7 +19,7 @@ from gpuwatchd.view.answers.history import Analyze, log_read
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.collect.logs.log_types import LogFile, LogOptions
     from gpuwatchd.core.config import Config
     from gpuwatchd.pipeline.replay import SubjectResult

@@ -16,7 +16,7 @@ from gpuwatchd.view.queries import recorded_answers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.charts.terminal import Cell
     from gpuwatchd.cli.output import Out
 
@@ -114,7 +114,7 @@ def _write(
     file: Path, pictures: Sequence[Picture], *, dark: bool, size: tuple[int, int] | None
 ) -> None:
     from gpuwatchd.charts import picture_file  # noqa: PLC0415
-    from gpuwatchd.charts.scales import Order  # noqa: PLC0415
+    from gpuwatchd.charts.chart_model import Order  # noqa: PLC0415
     from gpuwatchd.view.report import html  # noqa: PLC0415 - only for files
 
     form: Literal["png", "svg"] = "svg" if file.suffix.lower() == ".svg" else "png"

@@ -12,13 +12,7 @@ import msgspec
 from gpuwatchd.analysis import frameworks, program_key
 from gpuwatchd.analysis.frameworks.engine_addresses import VARIABLES, Launch
 from gpuwatchd.analysis.program_key import FileMark
-from gpuwatchd.collect.host.procfs import (
-    boot_time,
-    full_name,
-    parse_stat,
-    read_bytes,
-    words_of,
-)
+from gpuwatchd.collect.host.procfs import boot_time, full_name, parse_stat, read_bytes, words_of
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.core.text import clean, mask_argv, mask_title
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.core.model import Finding, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
-from gpuwatchd.charts import scales
+from gpuwatchd.charts import chart_model
 from gpuwatchd.core import units
 from gpuwatchd.tui.base import LISTED
 from gpuwatchd.tui.screens.chart_screen import ChartScreen, Identity, ReadPicture, every
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from gpuwatchd.charts.scales import Mark
+    from gpuwatchd.charts.chart_model import Mark
     from gpuwatchd.tui.base import Keys
     from gpuwatchd.view.blocks import Page, Part
 
@@ -153,7 +153,7 @@ class PastScreen(ChartScreen):
 
 
 def _mark_line(mark: Mark, now_s: float, ascii_only: bool, out: Page) -> None:  # noqa: FBT001
-    sign, kind = scales.sign((mark,), ascii_only=ascii_only)
+    sign, kind = chart_model.sign((mark,), ascii_only=ascii_only)
     at = units.moment(mark.at_s, now_s=now_s)
     parts = [(f"{sign} {at}", kind), *((word, "") for word in mark.text.split(" "))]
     out.flow(parts, rest="  ", gap=" ")

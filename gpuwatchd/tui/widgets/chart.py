@@ -11,13 +11,13 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpuwatchd.charts import scales, terminal
+from gpuwatchd.charts import chart_model, terminal
 from gpuwatchd.core import units
 
 if TYPE_CHECKING:
     from textual import events
 
-    from gpuwatchd.charts.scales import Curve, Picture
+    from gpuwatchd.charts.chart_model import Curve, Picture
     from gpuwatchd.tui.theme import Painter
 
 Window = tuple[float, float]
@@ -206,7 +206,7 @@ class Chart(Widget):
         assert self.picture is not None  # noqa: S101 - asked before
         begin_s, end_s = window
         # Something of what is recorded, or of the forecast, stays in sight.
-        latest_s = max(self.picture.now_s, scales.span(self.picture)[1])
+        latest_s = max(self.picture.now_s, chart_model.span(self.picture)[1])
         over_s = end_s - latest_s - 0.1 * (end_s - begin_s)
         if over_s > 0:
             begin_s, end_s = begin_s - over_s, end_s - over_s

@@ -32,7 +32,7 @@ from gpuwatchd.view.answers.base import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.collect.logs.log_types import LogFile
     from gpuwatchd.core.model import Device, ProcessInfo
     from gpuwatchd.pipeline import replay

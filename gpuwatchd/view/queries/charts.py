@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from gpuwatchd.charts.scales import Curve, Mark, Picture
+from gpuwatchd.charts.chart_model import Curve, Mark, Picture
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import Subject, is_leak, limit_of
 from gpuwatchd.store import curves, legacy_text

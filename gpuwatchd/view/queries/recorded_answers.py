@@ -28,7 +28,7 @@ from gpuwatchd.view.text import subject_facts
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
     from gpuwatchd.store.reader import ProcessRow, Reader
     from gpuwatchd.view.answers.base import Answer

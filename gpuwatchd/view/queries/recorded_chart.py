@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.charts.scales import Curve, Forecast, Gap
+from gpuwatchd.charts.chart_model import Curve, Forecast, Gap
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS
 from gpuwatchd.store.curves import Point
@@ -13,7 +13,7 @@ from gpuwatchd.store.curves import Point
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.charts.scales import Mark
+    from gpuwatchd.charts.chart_model import Mark
     from gpuwatchd.core.model import Finding, FloatArray
     from gpuwatchd.store.curves import RecordedCurve, Span
 

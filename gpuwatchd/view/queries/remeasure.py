@@ -12,7 +12,7 @@ from gpuwatchd.analysis.detectors.plateau import Plateau
 from gpuwatchd.analysis.detectors.spike import Spike
 from gpuwatchd.analysis.detectors.step import Step
 from gpuwatchd.analysis.detectors.trend import Trend
-from gpuwatchd.analysis.forecast.posterior import pace
+from gpuwatchd.analysis.forecast.eta import pace
 from gpuwatchd.analysis.verdict import growth as growing
 from gpuwatchd.analysis.verdict import growth as pattern
 from gpuwatchd.core import units
@@ -23,7 +23,7 @@ from gpuwatchd.view.queries import history_query
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.analysis.forecast.posterior import Pace
+    from gpuwatchd.analysis.forecast.eta import Pace
     from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.analysis.verdict.growth import Growth
     from gpuwatchd.core.config import Config, DetectionSection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from gpuwatchd.charts.scales import Picture
+from gpuwatchd.charts.chart_model import Picture
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LOOKS, Kind
 from gpuwatchd.core.model.base import Value

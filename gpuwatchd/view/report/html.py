@@ -20,7 +20,7 @@ from gpuwatchd.view.report.document import Card, Facts, Figures, Says, Steps, Ta
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.charts.svg import Markup
     from gpuwatchd.view.report.document import Block, Document, Tone
     from gpuwatchd.view.report.period import Asked

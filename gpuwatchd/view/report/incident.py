@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpuwatchd.analysis.cost import Entry
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.core.model import Alert, Decision, Delivery, Device, Silence
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.view.queries import charts
@@ -325,7 +325,7 @@ def _of_incident(
 
 
 def _with_forecast(picture: Picture, finding: Finding) -> Picture:
-    from gpuwatchd.charts.scales import Forecast  # noqa: PLC0415
+    from gpuwatchd.charts.chart_model import Forecast  # noqa: PLC0415
 
     known = [
         used

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from gpuwatchd import __version__
-from gpuwatchd.charts import scales
-from gpuwatchd.charts.scales import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.charts import chart_model
+from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
@@ -356,7 +356,7 @@ def _read(logs: Sequence[Log]) -> Table:
 
 def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> Picture:
     """Return the chart of a subject, with at most :data:`POINTS` points and one for each gap."""
-    shift_s = 0.0 if log.epoch else -scales.ahead_s(0.0)
+    shift_s = 0.0 if log.epoch else -chart_model.ahead_s(0.0)
     t_s = series.t_s + shift_s
     width_s = _point_s(t_s)
     curve = _curve(t_s, series.used_bytes, series.breaks, width_s)

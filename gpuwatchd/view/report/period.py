@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gpuwatchd.analysis.cost import Price
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.core.model import Alert, Device, Holding, ProcessKey
     from gpuwatchd.store.occupancy import Stretch
     from gpuwatchd.store.reader import Reader, Segment

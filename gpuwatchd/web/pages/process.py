@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from gpuwatchd.analysis import program_key
-from gpuwatchd.charts import scales, text_description
+from gpuwatchd.charts import chart_model, text_description
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers import explanation as shapes
@@ -23,7 +23,7 @@ from gpuwatchd.web.pages.parts import PageAnswer, frame
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.charts.scales import Picture
+    from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.core.model import Device
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.profiles import Run
@@ -59,7 +59,7 @@ def picture(query: Query, parameters: Mapping[str, str]) -> PageAnswer:
         | {"sentence": text_description.sentence(drawn)},
         # When local time is how far ahead of UTC, and its name.
         # A forecast reaches further, at most twice the span again.
-        "zones": tuple(scales.zone_rows(asked.begin_s, end_s + 2 * span_s)),
+        "zones": tuple(chart_model.zone_rows(asked.begin_s, end_s + 2 * span_s)),
         "marks": tuple(
             {
                 "when": units.moment(mark.at_s, now_s=end_s),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgspec
 import numpy as np
 
-from gpuwatchd.analysis.forecast.posterior import SCORE
+from gpuwatchd.analysis.forecast.eta import SCORE
 from tests.scenarios import rivals, worlds
 from tests.scenarios.bench.limit import limit
 from tests.scenarios.bench.outcome import EARLY_S, Forecast, Outcome, ProcessView

@@ -1,4 +1,4 @@
-"""What the growth laws say of each window: posterior weights, reach, score."""
+"""When memory is full: what each law of growth says, weighed by the evidence, as a range of time."""
 
 from __future__ import annotations
 
