@@ -1,4 +1,4 @@
-"""When memory is full: what each law of growth says, weighed by the evidence, as a range of time."""
+"""When memory is full: what each law of growth says, weighed by evidence, as a range of time."""
 
 from __future__ import annotations
 
