@@ -90,7 +90,7 @@ class Forecast(Value, frozen=True, kw_only=True):
 
     def fit(self, earliest_s: float = float("-inf")) -> list[tuple[float, float]]:
         """Return the fit as (epoch seconds, bytes): its begin, the judgement, and its end."""
-        begin_s = max(self.onset_at_s or self.judged_at_s, earliest_s)
+        begin_s = max(self.judged_at_s if self.onset_at_s is None else self.onset_at_s, earliest_s)
         before = self.level_bytes - self.rate_bytes_per_s * (self.judged_at_s - begin_s)
         whole = [(begin_s, before), (self.judged_at_s, self.level_bytes)]
         return whole if self.end is None else [*whole, self.end]

@@ -392,7 +392,8 @@ def table(
 
     On a phone every row becomes a card; without ``stack`` the table scrolls in its own frame.
     """
-    classes = ["number" if n in set(numbers) else None for n in range(len(head))]
+    right = frozenset(numbers)
+    classes = ["number" if n in right else None for n in range(len(head))]
     titles = [
         element("th", {"class": classes[n], "scope": "col", "role": "columnheader"}, title)
         for n, title in enumerate(head)

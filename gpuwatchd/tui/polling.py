@@ -77,6 +77,7 @@ class Feed:
         self._over.set()
         if self._thread is not None:
             self._thread.join(timeout=0.5)
+        gc.unfreeze()
 
     def _run(self) -> None:
         frozen = False
@@ -84,6 +85,7 @@ class Feed:
             if not frozen:
                 # What was loaded and laid out by now stays: going through it for garbage again and
                 # again took a quarter of a refresh.
+                gc.collect()
                 gc.freeze()
                 frozen = True
             message = self.read()

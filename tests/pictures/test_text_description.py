@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.charts import text_description
-from gpuwatchd.charts.chart_model import Curve, Picture
+from gpuwatchd.charts.chart_model import Curve, Forecast, Picture
 from gpuwatchd.core import units
 from tests.browser import gallery
 
@@ -74,3 +74,9 @@ def test_the_legend_names_what_is_there(shown: Picture) -> None:
     assert ("limit" in parts) == (shown.limit_bytes is not None)
     assert ("band" in parts) == (shown.forecast is not None)
     assert ("curve" in parts) == (not shown.empty)
+
+
+def test_a_fit_begins_at_its_onset_also_where_that_is_0() -> None:
+    judged = {"judged_at_s": 9.0, "level_bytes": 9.0, "rate_bytes_per_s": 1.0, "onset_at_s": 0.0}
+    forecast = Forecast(**judged, limit_bytes=None, low_s=None, mid_s=None, high_s=None)
+    assert forecast.fit() == [(0.0, 0.0), (9.0, 9.0)]

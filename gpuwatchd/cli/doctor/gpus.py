@@ -228,7 +228,8 @@ def _module(root: Path) -> str:
 
 def _version(library: Path | None) -> str:
     """Return the version in the real name of the library; "" where it has none."""
-    match = _VERSION.search(library.resolve().name) if library is not None else None
+    name = "" if library is None else os.path.basename(os.path.realpath(library))  # noqa: PTH119
+    match = _VERSION.search(name)
     return match[0] if match else ""
 
 

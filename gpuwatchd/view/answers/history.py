@@ -88,7 +88,7 @@ class GapShape(Shape):
 
     begin_at: Instant | None
     end_at: Instant | None
-    why: str
+    why: Sentence
     """May be empty."""
 
 
