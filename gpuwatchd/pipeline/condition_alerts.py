@@ -450,6 +450,7 @@ class ConditionAlerts:
         """Take in that nothing bad was seen of an alert's subject; return the alert if it ends."""
         alert = alarm.alert
         if alert is None:
+            del self.alarms[key]
             return None
         setting = self._unwanted(alert)
         facts: Facts = {"setting": setting} if setting else {}

@@ -445,7 +445,7 @@ def read(directory: Path, known: dict[bytes, LiveProcess] | None = None) -> Live
     try:
         content = _content(directory)
         state = decoding.decode(content, LiveState) if known is None else _decoded(content, known)
-    except (OSError, msgspec.MsgspecError, RecursionError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if state.coded:
         return state

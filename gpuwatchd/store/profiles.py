@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+import msgspec
+
 from gpuwatchd.core import decoding
 from gpuwatchd.core.model import ProcessKey, Profile, Value
 from gpuwatchd.store import occupancy as occupied
@@ -67,6 +69,7 @@ _RUNS: Final = records.Table(
     "profile",
     Run,
     json=decoding.decoder(Profile),
+    skipped=(msgspec.MsgspecError,),
     rows="(SELECT r.*, g.uuid AS gpu_uuid, r.feedback AS word FROM profile r JOIN gpu g"
     " ON g.id = r.gpu WHERE r.feedback IS NULL OR r.feedback IN"
     " (SELECT id FROM feedback WHERE undone_ts_ms IS NULL))",

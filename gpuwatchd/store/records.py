@@ -218,9 +218,11 @@ class Table(Generic[_Value]):
     Parameters
     ----------
     json
-        Decodes the Struct in it; a row where that fails is left out.
+        Decodes the Struct in it.
     rows
         Where its rows are read from, if a column is not as its field needs it.
+    skipped
+        What a row that cannot be understood raises: it is left out.
     others
         Fields that are not kept, with their values.
     """
@@ -233,6 +235,7 @@ class Table(Generic[_Value]):
         json: _Decoder | None = None,
         rows: str = "",
         order: str = "id",
+        skipped: tuple[type[Exception], ...] = (),
         **others: Any,
     ) -> None:
         self.name = name
@@ -240,6 +243,7 @@ class Table(Generic[_Value]):
         self._json = json
         self._rows = rows or name
         self._order = order
+        self._skipped = skipped
         self._others = others
 
     @cached_property
@@ -272,8 +276,6 @@ class Table(Generic[_Value]):
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version < CODES_SINCE:  # a file that waits to be upgraded
                 columns = ["NULL" if it in {"code", "facts"} else it for it in columns]
-        # TypeError: also a text that is none any more.
-        skipped = () if self._json is None else (msgspec.MsgspecError, TypeError)
         found: list[_Value] = []
         strange = 0
         for row in connection.execute(
@@ -282,7 +284,7 @@ class Table(Generic[_Value]):
         ):
             try:
                 value = _made(self._kind, self._fields, row, self._others)
-            except skipped:
+            except self._skipped:
                 strange += 1
             else:
                 found.append(value)
@@ -376,6 +378,7 @@ DELIVERIES: Final = Table(
     "delivery",
     Delivery,
     json=decoding.decoder(Message),
+    skipped=(msgspec.MsgspecError, TypeError),  # also a text that is none any more
 )
 _ABOUT = "alert_key = ? OR id IN (SELECT delivery FROM told WHERE alert_key = ?)"
 

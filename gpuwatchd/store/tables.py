@@ -110,6 +110,7 @@ SILENCES: Final = records.Table(
     "silence",
     Silence,
     json=decoding.decoder(Matcher),
+    skipped=(msgspec.MsgspecError,),
     order="from_ts_ms, id",
 )
 

@@ -318,7 +318,7 @@ def test_no_more_servers_are_asked_than_a_machine_can_have(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gpuwatchd.pipeline.engine_readings.engine_launch.launches",
+        "gpuwatchd.pipeline.engine_readings.program.launches",
         lambda key, _booted: (Launch(key.pid, ("vllm", "serve", "--port", str(key.pid))),),
     )
     one = Serving(config(enabled=True, every=Seconds(3600)), mono=clock)

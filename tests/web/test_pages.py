@@ -135,7 +135,7 @@ def test_what_a_pool_breathes_is_small_on_every_small_curve() -> None:
     assert max(drawn) - min(drawn) < 0.5
     device = msgspec.structs.replace(item.device, memory_total_bytes=total)
     world.write(devices=(msgspec.structs.replace(item, device=device),))
-    bars = pytest.importorskip("gpuwatchd.tui.widgets.overview_rows")
+    bars = pytest.importorskip("gpuwatchd.tui.widgets.bars")
     marks = bars.spark(item.recent_bytes, total, 8, ascii_only=False)
     assert marks in world.run("status", "--color=never").stdout
     assert not {"▁", "█"} & set(marks)

@@ -1,4 +1,4 @@
-"""Where a serving engine listens, from the command lines of a process and its ancestors. Pure.
+"""Where a serving engine listens, by command lines, and whether its KV cache is idle. Pure.
 
 The process that holds GPU memory is often a child with a rewritten title ("VLLM::EngineCore"); the
 port stands on the command line of the parent that it was started by.

@@ -1,4 +1,4 @@
-"""Ranks of one job: who has ended, and who waits for nobody or lets the others wait."""
+"""What idle memory is and what frees it; ranks of one job that have ended or wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files under /proc say: reading and parsing, nothing kept."""
+"""What the files under /proc say, and which of the processes still live."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Everything that the metal source asks the system, each in one thin function.
+"""Everything that the metal source asks the system, and what it says of the host's memory.
 
-**Not verified on hardware.** What these return is parsed elsewhere, from recorded output.
+**Not verified on hardware**: each call is one thin function; recorded output is parsed.
 """
 
 from __future__ import annotations
