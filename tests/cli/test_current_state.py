@@ -298,8 +298,8 @@ def test_the_worst_comes_first_then_the_soonest_to_be_full_everywhere() -> None:
         one.title for one in current_state.shown(current_state.load_view(flags).alerts)
     ] == ORDER
     for name, key in (("overview", "alerts"), ("alerts", "open")):
-        shown = pages.ANSWERS[name](flags, {})[key]
-        assert [alert["title"] for alert in shown] == ORDER
+        shown = getattr(pages.ANSWERS[name](flags, {}), key)
+        assert [alert.title for alert in shown] == ORDER
     for verb in ("status", "alerts"):
         shown = world.run(verb).stdout
         at = [shown.index(name) for name in ORDER]
@@ -319,6 +319,6 @@ def test_alerts_and_watches_are_counted_apart() -> None:
     world.write(alerts=crowd())
     assert current_state.counted(crowd()) == "4 alerts, 1 watch"
     assert current_state.counted(()) == ""
-    page = pages.ANSWERS["overview"](Globals(), {})["page"]
-    assert page["counted"] == "4 alerts, 1 watch"
-    assert [alert["watched"] for alert in page["open"]] == [False] * 4 + [True]
+    page = pages.ANSWERS["overview"](Globals(), {}).page
+    assert page.counted == "4 alerts, 1 watch"
+    assert [alert.watched for alert in page.open] == [False] * 4 + [True]

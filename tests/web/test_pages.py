@@ -17,7 +17,7 @@ from gpuwatchd.store import live
 from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.query import Query
 from gpuwatchd.web import pages
-from gpuwatchd.web.pages import overview, parts
+from gpuwatchd.web.pages import overview
 from tests import making
 from tests.cli import recorded, shaped, world
 
@@ -72,11 +72,11 @@ def test_processes_are_in_the_order_of_the_live_screen_and_fit_the_same_words() 
     table = pytest.importorskip("gpuwatchd.tui.widgets.process_table")
     world.write(devices=(crowd(120), *world.state().devices[1:]))
     view = current_state.load_view(Query())
-    mine = overview.table(view.devices, {"all": "1"})
+    mine = overview.ordered(view.devices)
     theirs = table.ordered(table.entries(view), table.NATURAL, turned=False)
-    assert [one["key"] for one in mine["processes"]] == [parts.address(*one) for one in theirs]
+    assert mine == [tuple(one) for one in theirs]
     for wish in ("job1", "105", "alice", "watch", "a100 job", "gpu0", "nobody"):
-        fitting = overview.table(view.devices, {"filter": wish})["fitting"]
+        _, fitting = overview.table(mine, {"filter": wish, "all": "1"})
         assert fitting == len(table.matching(theirs, wish)), wish
 
 

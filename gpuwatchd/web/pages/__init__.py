@@ -1,7 +1,7 @@
-"""What ``gpuwatchctl web`` shows in the browser: a function and a script for each view.
+"""What ``gpuwatchctl web`` shows in the browser: a pair of files for each view.
 
-The function says what there is, in the words that the verbs use; only the script of the view reads
-it, and draws it. Nothing is formatted twice: the browser gets words.
+``NAME.py`` says what there is, in the words that the verbs use, as a Struct of its own that only
+``NAME.js`` reads, which draws it. Nothing is formatted twice: the browser gets words.
 """
 
 from __future__ import annotations

@@ -1,33 +1,65 @@
-"""All GPUs: at a glance, what is foreseen of them, idle memory; and what the marks mean."""
+"""The overview: a card for each GPU, who grows most, what is open."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
 
 from gpuwatchd.core import text, units
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, Kind
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
+from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import current_state, direct_holdings
 from gpuwatchd.view.queries import subjects as judged
 from gpuwatchd.view.text import badges, cost_text, prediction, status, subject_facts, verdict_text
 from gpuwatchd.view.text import idle_memory as idle_text
 from gpuwatchd.web.pages import parts
-from gpuwatchd.web.pages.parts import BadgeMark, address, frame, joined, mark
+from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined, mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpuwatchd.core.model import Holding
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
     from gpuwatchd.view.text.cost_text import Book
-    from gpuwatchd.web.pages.parts import PageAnswer
 
 
-def idle_memory(query: Query, _: Mapping[str, str]) -> PageAnswer:
-    """Return what is held, by whom, since when, what it costs and what would free it."""
+class HoldingCard(Shape):
+    """Memory that is held without work."""
+
+    key: str
+    gpu: str
+    badge: parts.BadgeMark
+    kind: str
+    who: str
+    context: str
+    process: str | None
+    held: str
+    since: str
+    lasts: str
+    hours: str
+    cost: str
+    evidence: str
+    advice: tuple[str, ...]
+
+
+class IdleMemory(parts.PageAnswer):
+    """What is held, by whom, since when, what it costs and what would free it."""
+
+    holdings: tuple[HoldingCard, ...]
+    prices: tuple[str, ...]
+    unknown: str
+    checked: str
+    openers: tuple[tuple[int, str], ...]
+    """Depth and text of each line on open device files."""
+
+
+def idle_memory(query: Query, _: Mapping[str, str]) -> IdleMemory:
+    """Return what is held without work."""
     view, loose = direct_holdings.idle_memory(query)
     every = [item.device for item in view.devices]
     book = cost_text.Book(query.load_config().config, every, now_s=view.taken_at_s)
@@ -35,42 +67,41 @@ def idle_memory(query: Query, _: Mapping[str, str]) -> PageAnswer:
     out = Page()
     idle_text.openers_told(out, loose, sure=not unknown)
     priced = [holding.device_uid for holding in view.holdings if holding.cost_usd is not None]
-    return {
-        "page": frame(view),
-        "holdings": [_holding(holding, view, book) for holding in view.holdings],
-        "prices": [f"cost: its share of {line}" for line in book.lines(priced)],
-        "unknown": unknown,
-        "checked": idle_text.checked(view),
-        # Depth and text of each line on open device files.
-        "openers": [(depth, words) for depth, words, _ in parts.lines(out)],
-    }
+    return IdleMemory(
+        page=parts.frame(view),
+        holdings=tuple(_holding(holding, view, book) for holding in view.holdings),
+        prices=tuple(f"cost: its share of {line}" for line in book.lines(priced)),
+        unknown=unknown,
+        checked=idle_text.checked(view),
+        openers=tuple((depth, words) for depth, words, _ in parts.lines(out)),
+    )
 
 
-def _holding(holding: Holding, view: View, book: Book) -> dict[str, Any]:
+def _holding(holding: Holding, view: View, book: Book) -> HoldingCard:
     item = next((i for i in view.devices if i.device.uid == holding.device_uid), None)
     since_s, process, now_s = holding.since_s, holding.process, view.taken_at_s
     hours = holding.gib_hours
     addresses = [
-        address(item, live)
+        parts.address(item, live)
         for live in (None if item is None else item.processes) or ()
         if item is not None and process is not None and live.info.key == process.key
     ]
-    return {
-        "key": text.clean(holding.id),
-        "gpu": "?" if item is None else text.clean(item.device.label),
-        "badge": mark(badges.holding(holding)),
-        "kind": holding.kind,
-        "who": "nobody" if process is None else text.clean(verdict_text.who(process)),
-        "context": "" if process is None else joined(idle_text.context(process)),
-        "process": addresses[0] if addresses else None,
-        "held": units.size(holding.held_bytes),
-        "since": "?" if since_s is None else units.clock(since_s, now_s=now_s),
-        "lasts": "?" if since_s is None else units.duration(max(0.0, now_s - since_s)),
-        "hours": "?" if hours is None else f"{hours:,.1f}",
-        "cost": cost_text.money(book, holding.cost_usd),
-        "evidence": text.clean(holding.evidence, limit=parts.LINE),
-        "advice": tuple(text.clean(line, limit=parts.LINE) for line in holding.advice),
-    }
+    return HoldingCard(
+        key=text.clean(holding.id),
+        gpu="?" if item is None else text.clean(item.device.label),
+        badge=parts.mark(badges.holding(holding)),
+        kind=holding.kind,
+        who="nobody" if process is None else text.clean(verdict_text.who(process)),
+        context="" if process is None else parts.joined(idle_text.context(process)),
+        process=addresses[0] if addresses else None,
+        held=units.size(holding.held_bytes),
+        since="?" if since_s is None else units.clock(since_s, now_s=now_s),
+        lasts="?" if since_s is None else units.duration(max(0.0, now_s - since_s)),
+        hours="?" if hours is None else f"{hours:,.1f}",
+        cost=cost_text.money(book, holding.cost_usd),
+        evidence=text.clean(holding.evidence, limit=parts.LINE),
+        advice=tuple(text.clean(line, limit=parts.LINE) for line in holding.advice),
+    )
 
 
 _MEANS: Final[dict[Kind, str]] = {
@@ -94,40 +125,106 @@ _PARTS: Final = {
 }
 
 
-def legend(query: Query, _: Mapping[str, str]) -> PageAnswer:
-    """Return every mark with its meaning, and every part of a chart with its name."""
-    marks = {
-        kind: BadgeMark(kind=kind, mark=look.mark, word=look.word, words="")
-        for kind, look in LOOKS.items()
-    }
-    return {
-        "page": frame(current_state.load_view(query)),
-        "kinds": [{"badge": badge, "means": _MEANS[kind]} for kind, badge in marks.items()],
-        "parts": [(part, words, _PARTS[part]) for part, words in LEGEND.items()],
-        "marks": [(flag.mark, flag.word, flag.colour) for flag in FLAGS.values()],
-    }
+class Meaning(Shape):
+    """A kind of verdict, and what it means."""
+
+    badge: BadgeMark
+    means: str
+
+
+class Legend(PageAnswer):
+    """Every mark with its meaning, and every part of a chart with its name."""
+
+    kinds: tuple[Meaning, ...]
+    parts: tuple[tuple[str, str, str], ...]
+    marks: tuple[tuple[str, str, str], ...]
+
+
+def legend(query: Query, _: Mapping[str, str]) -> Legend:
+    """Return what the marks, colours and lines mean."""
+    return Legend(
+        page=frame(current_state.load_view(query)),
+        kinds=tuple(
+            Meaning(
+                badge=BadgeMark(kind=kind, mark=look.mark, word=look.word, words=""),
+                means=_MEANS[kind],
+            )
+            for kind, look in LOOKS.items()
+        ),
+        parts=tuple((part, words, _PARTS[part]) for part, words in LEGEND.items()),
+        marks=tuple((flag.mark, flag.word, flag.colour) for flag in FLAGS.values()),
+    )
 
 
 ROWS: Final = 200
 """More processes than these are sent only to who asks for all."""
 
 
-def overview(query: Query, parameters: Mapping[str, str]) -> PageAnswer:
+class DeviceCard(Shape):
+    """One device at a glance."""
+
+    uid: str
+    label: str
+    name: str
+    memory: str
+    badge: parts.BadgeMark
+    used: str
+    percent: str
+    share: float | None
+    spark: tuple[float | None, ...]
+    """Its last values, 0-1 of the scale they are drawn on; None is a gap."""
+    verdict: tuple[str, ...]
+    """What the badge does not say: what exactly, how fast, until when, by whom."""
+    facts: tuple[str, ...]
+    notes: tuple[str, ...]
+    processes: int | None
+
+
+class ProcessRow(Shape):
+    """One process in the table."""
+
+    key: str
+    gpu: str
+    who: str
+    runs: str
+    held: str
+    rate: str
+    full: str
+    badge: parts.BadgeMark
+    host: str
+
+
+class Overview(parts.PageAnswer):
+    """Everything at a glance."""
+
+    devices: tuple[DeviceCard, ...]
+    alerts: tuple[parts.AlertLine, ...]
+    held: str
+    processes: tuple[ProcessRow, ...]
+    fitting: int
+    count: int
+
+
+def overview(query: Query, parameters: Mapping[str, str]) -> Overview:
     """Return everything at a glance; ``filter`` narrows the processes, ``all`` sends each."""
     view = current_state.load_view(query)
-    return {
-        "page": frame(view),
-        "devices": [device(view, item) for item in view.devices],
-        "alerts": parts.open_alerts(view),
-        "held": status.held(view),
-        **table(view.devices, parameters),
-    }
+    entries = ordered(view.devices)
+    rows, fitting = table(entries, parameters)
+    return Overview(
+        page=parts.frame(view),
+        devices=tuple(device(view, item) for item in view.devices),
+        alerts=parts.open_alerts(view),
+        held=status.held(view),
+        processes=rows,
+        fitting=fitting,
+        count=len(entries),
+    )
 
 
 # ---- devices
 
 
-def device(view: View, item: LiveDevice) -> dict[str, Any]:
+def device(view: View, item: LiveDevice) -> DeviceCard:
     """Return the card of one device."""
     reading = item.reading
     total = reading.total_bytes if reading is not None else None
@@ -136,31 +233,29 @@ def device(view: View, item: LiveDevice) -> dict[str, Any]:
     state = subject_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     broken = [] if state else subject_facts.broken(item, now_s=view.taken_at_s)
     others = view.others.get(item.device.uid)
-    return {
-        "uid": text.clean(item.device.uid),
-        "label": text.clean(item.device.label),
-        "name": text.clean(item.device.name),
-        "memory": subject_facts.memory_note(item.device),
-        "badge": mark(badges.device(item)),
-        "used": f"{status.amount(used)}/{units.size(total)}",
-        "percent": status.share_of(used, total).strip(),
-        "share": None if used is None or not total else min(1.0, used / total),
-        # Its last values, 0-1 of the scale they are drawn on; None is a gap.
-        "spark": spark(item, total),
-        # What the badge does not say: what exactly, how fast, until when, by whom.
-        "verdict": _verdict(view, item),
-        "facts": tuple(joined([part]) for part in status.extras(item)),
-        "notes": parts.clean(
+    return DeviceCard(
+        uid=text.clean(item.device.uid),
+        label=text.clean(item.device.label),
+        name=text.clean(item.device.name),
+        memory=subject_facts.memory_note(item.device),
+        badge=parts.mark(badges.device(item)),
+        used=f"{status.amount(used)}/{units.size(total)}",
+        percent=status.share_of(used, total).strip(),
+        share=None if used is None or not total else min(1.0, used / total),
+        spark=spark(item, total),
+        verdict=_verdict(view, item),
+        facts=tuple(parts.joined([part]) for part in status.extras(item)),
+        notes=parts.clean(
             (
-                joined(state),
-                joined(broken),
+                parts.joined(state),
+                parts.joined(broken),
                 subject_facts.processes(item),
                 subject_facts.unowned(item),
                 "" if others is None else others.line(none=not item.processes),
             )
         ),
-        "processes": None if item.processes is None else len(item.processes),
-    }
+        processes=None if item.processes is None else len(item.processes),
+    )
 
 
 def _verdict(view: View, item: LiveDevice) -> tuple[str, ...]:
@@ -169,7 +264,7 @@ def _verdict(view: View, item: LiveDevice) -> tuple[str, ...]:
     instead = subject_facts.judged_instead(item, view.devices)
     if item.finding is None and instead:
         return (instead,)
-    first, *others = (joined([part]) for part in status.judgement(item, item.finding))
+    first, *others = (parts.joined([part]) for part in status.judgement(item, item.finding))
     beside = badges.device(item)
     return parts.clean([beside.rest if beside.judged else first, *others])
 
@@ -187,36 +282,39 @@ def spark(item: LiveDevice, total: int | None) -> tuple[float | None, ...]:
 # ---- processes
 
 
-def table(items: Iterable[LiveDevice], parameters: Mapping[str, str]) -> dict[str, Any]:
-    """Return the rows of processes that are wanted, in the order of `top`, and how many fit."""
+def ordered(items: Iterable[LiveDevice]) -> list[tuple[LiveDevice, LiveProcess]]:
+    """Return processes, those that grow fastest first, then by what they hold: as `top` has it."""
     pairs = [(item, process) for item in items for process in item.processes or ()]
+    return sorted(pairs, key=lambda pair: subject_facts.place(*pair))
+
+
+def table(
+    entries: Sequence[tuple[LiveDevice, LiveProcess]], parameters: Mapping[str, str]
+) -> tuple[tuple[ProcessRow, ...], int]:
+    """Return the rows of processes that are wanted, and how many fit."""
     wish = parameters.get("filter", "")
     fitting = [
         (item, process)
-        for item, process in sorted(pairs, key=lambda pair: subject_facts.place(*pair))
+        for item, process in entries
         if subject_facts.matches(item, process, wish, badge=badges.process(process).word)
     ]
     shown = fitting if parameters.get("all") else fitting[:ROWS]
-    return {
-        "processes": [_row(*entry) for entry in shown],
-        "fitting": len(fitting),
-        "count": len(pairs),
-    }
+    return tuple(_row(*entry) for entry in shown), len(fitting)
 
 
-def _row(item: LiveDevice, process: LiveProcess) -> dict[str, Any]:
+def _row(item: LiveDevice, process: LiveProcess) -> ProcessRow:
     rate, full = pace(process)
-    return {
-        "key": address(item, process),
-        "gpu": text.clean(item.device.label),
-        "who": text.clean(verdict_text.who(process.info)),
-        "runs": text.clean(subject_facts.runs(process.info)),
-        "held": units.size(process.used_bytes),
-        "rate": rate,
-        "full": full,
-        "badge": mark(badges.process(process)),
-        "host": text.clean(subject_facts.host_growth(process)),
-    }
+    return ProcessRow(
+        key=parts.address(item, process),
+        gpu=text.clean(item.device.label),
+        who=text.clean(verdict_text.who(process.info)),
+        runs=text.clean(subject_facts.runs(process.info)),
+        held=units.size(process.used_bytes),
+        rate=rate,
+        full=full,
+        badge=parts.mark(badges.process(process)),
+        host=text.clean(subject_facts.host_growth(process)),
+    )
 
 
 def pace(process: LiveProcess) -> tuple[str, str]:
@@ -229,26 +327,59 @@ def pace(process: LiveProcess) -> tuple[str, str]:
     return past or verdict_text.growth(finding.rate_bytes_per_s), full
 
 
-def predictions(query: Query, _: Mapping[str, str]) -> PageAnswer:
-    """Return for each GPU how fast it grows, how sure that is and when it will be full."""
+class JudgedSubject(Shape):
+    """A judged subject with its figures, labelled as ``predict`` labels them."""
+
+    key: str
+    who: str
+    badge: BadgeMark
+    process: str | None
+    reason: str
+    facts: tuple[tuple[str, str], ...]
+
+
+class JudgedDevice(DeviceCard):
+    """One GPU, and what is judged on it."""
+
+    subjects: tuple[JudgedSubject, ...]
+    none: str
+    """What to say where nothing is judged."""
+
+
+class Predictions(PageAnswer):
+    """For each GPU, how fast it grows, how sure that is and when it will be full."""
+
+    devices: tuple[JudgedDevice, ...]
+
+
+def predictions(query: Query, _: Mapping[str, str]) -> Predictions:
+    """Return what is foreseen of each GPU."""
     view = judged.judged_view(query)
-    devices = [
-        device(view, item)
-        | {
-            "subjects": subjects(item, whole=not query.user),
-            # What to say where nothing is judged.
-            "none": subject_facts.judged_instead(item, view.devices)
-            or verdict_text.verdict(None, samples=item.samples)[0],
-        }
-        for item in view.devices
-    ]
-    return {"page": frame(view), "devices": devices}
+    devices = tuple(_device(view, item, whole=not query.user) for item in view.devices)
+    return Predictions(page=frame(view), devices=devices)
+
+
+def _device(view: View, item: LiveDevice, *, whole: bool) -> JudgedDevice:
+    instead = subject_facts.judged_instead(item, view.devices)
+    return JudgedDevice(
+        **structs.asdict(device(view, item)),
+        subjects=subjects(item, whole=whole),
+        none=instead or verdict_text.verdict(None, samples=item.samples)[0],
+    )
 
 
 def subjects(
     item: LiveDevice, *, whole: bool, only: LiveProcess | None = None
-) -> list[dict[str, Any]]:
-    """Return each judged subject, as ``predict`` labels it: ``whole`` the device itself, too."""
+) -> tuple[JudgedSubject, ...]:
+    """Return each judged subject.
+
+    Parameters
+    ----------
+    whole
+        Whether the device itself is one of them.
+    only
+        This process alone.
+    """
     found = []
     for who, finding, process in prediction.subjects(item, whole=whole):
         if only is not None and (process is None or process.info.key != only.info.key):
@@ -256,13 +387,13 @@ def subjects(
         full = prediction.told_in_full(finding)
         facts = prediction.facts(item, finding, process) if full else []
         found.append(
-            {
-                "key": finding.subject.id,
-                "who": joined([who]),
-                "badge": mark(badges.badge(finding)),
-                "process": None if process is None else address(item, process),
-                "reason": "" if full else joined([finding.reason]),
-                "facts": tuple((label, joined([value])) for label, value in facts),
-            }
+            JudgedSubject(
+                key=finding.subject.id,
+                who=joined([who]),
+                badge=mark(badges.badge(finding)),
+                process=None if process is None else address(item, process),
+                reason="" if full else joined([finding.reason]),
+                facts=tuple((label, joined([value])) for label, value in facts),
+            )
         )
-    return found
+    return tuple(found)

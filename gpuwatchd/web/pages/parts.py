@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from gpuwatchd.view.blocks import Part
     from gpuwatchd.view.queries.current_state import View
 
-PageAnswer = dict[str, Any]
-"""What a view shows: made in one place, and encoded at once."""
 LINE = 1024
 """Characters of a line."""
 _LONGEST = 4096
@@ -44,6 +42,14 @@ class BadgeMark(Shape):
     """What the word does not say."""
 
 
+class OpenAlert(Shape):
+    """An alert that is open, for those who do not see the page."""
+
+    key: str
+    said: str
+    watched: bool
+
+
 class Notice(Shape):
     """What is missing or wrong."""
 
@@ -51,6 +57,42 @@ class Notice(Shape):
     text: str
     bad: bool
     more: tuple[str, ...] = ()
+
+
+class Frame(Shape):
+    """What stands around every view."""
+
+    host: str
+    version: str
+    clock: str
+    zone: str
+    seen: str
+    live: bool
+    """Whether a daemon keeps this fresh."""
+    interval_s: float
+    daemon: str
+    warnings: tuple[Notice, ...]
+    open: tuple[OpenAlert, ...]
+    counted: str
+
+
+class PageAnswer(Shape):
+    """Base of what a view shows."""
+
+    page: Frame
+
+
+class AlertLine(Shape):
+    """One open alert, in a line."""
+
+    id: str
+    key: str
+    badge: BadgeMark
+    when: str
+    title: str
+    line: str
+    silent: str
+    """Until when; "" where it is not snoozed."""
 
 
 # ---- words
@@ -103,25 +145,24 @@ def mark(badge: badges.Badge) -> BadgeMark:
 # ---- the frame
 
 
-def frame(view: View) -> dict[str, Any]:
+def frame(view: View) -> Frame:
     """Return the part of an answer that the frame around each view is drawn from."""
     now_s = time.time()
     alerts = current_state.shown(view.alerts)
     late = any(code == "daemon-late" for code, _ in view.warnings)
-    return {
-        "host": base.host(),
-        "version": __version__,
-        "clock": units.clock(now_s, now_s=now_s, seconds=True),
-        "zone": units.zone(now_s),
-        "seen": units.clock(view.taken_at_s, now_s=now_s, seconds=True),
-        # Whether a daemon keeps this fresh.
-        "live": view.source == "state-file" and view.daemon.running and not late,
-        "interval_s": view.interval_s,
-        "daemon": _daemon(view, now_s),
-        "warnings": tuple(_warnings(view, now_s)),
-        "open": tuple(_open(alert, view) for alert in alerts),
-        "counted": current_state.counted(alerts),
-    }
+    return Frame(
+        host=base.host(),
+        version=__version__,
+        clock=units.clock(now_s, now_s=now_s, seconds=True),
+        zone=units.zone(now_s),
+        seen=units.clock(view.taken_at_s, now_s=now_s, seconds=True),
+        live=view.source == "state-file" and view.daemon.running and not late,
+        interval_s=view.interval_s,
+        daemon=_daemon(view, now_s),
+        warnings=tuple(_warnings(view, now_s)),
+        open=tuple(_open(alert, view) for alert in alerts),
+        counted=current_state.counted(alerts),
+    )
 
 
 def _daemon(view: View, now_s: float) -> str:
@@ -135,10 +176,10 @@ def _daemon(view: View, now_s: float) -> str:
     return f"The daemon {daemon.version or '?'} runs{whom}{since}."
 
 
-def _open(alert: Alert, view: View) -> dict[str, Any]:
+def _open(alert: Alert, view: View) -> OpenAlert:
     begin, *rest = status.alert_line(alert, view)
     said = joined([joined([begin]).rstrip(":"), *rest])
-    return {"key": text.clean(alert.key), "said": said, "watched": alert.state == "watch"}
+    return OpenAlert(key=text.clean(alert.key), said=said, watched=alert.state == "watch")
 
 
 def _warnings(view: View, now_s: float) -> Iterator[Notice]:
@@ -165,7 +206,7 @@ def _warnings(view: View, now_s: float) -> Iterator[Notice]:
 
 def open_alerts(
     view: View, *, uid: str | None = None, process: ProcessKey | None = None
-) -> tuple[dict[str, Any], ...]:
+) -> tuple[AlertLine, ...]:
     """Return what is open, the worst first: of everything, of a GPU, or of a process on it."""
     return tuple(
         _line(alert, view)
@@ -174,22 +215,21 @@ def open_alerts(
     )
 
 
-def _line(alert: Alert, view: View) -> dict[str, Any]:
+def _line(alert: Alert, view: View) -> AlertLine:
     from gpuwatchd import alerts  # noqa: PLC0415 - the page alone asks for it here
 
     now_s = time.time()
     begin, title, *rest = status.alert_line(alert, view)
     silence = alerts.silenced(alert, delivery_text.in_force(view.silences, now_s), now_s)
-    return {
-        "id": alert.code,
-        "key": text.clean(alert.key),
-        "badge": mark(badges.alert(alert)),
-        "when": joined([begin]).rstrip(":"),
-        "title": joined([title]),
-        "line": joined(rest),
-        # Until when; "" where it is not snoozed.
-        "silent": "" if silence is None else delivery_text.silent(silence, now_s=now_s),
-    }
+    return AlertLine(
+        id=alert.code,
+        key=text.clean(alert.key),
+        badge=mark(badges.alert(alert)),
+        when=joined([begin]).rstrip(":"),
+        title=joined([title]),
+        line=joined(rest),
+        silent="" if silence is None else delivery_text.silent(silence, now_s=now_s),
+    )
 
 
 # ---- addresses

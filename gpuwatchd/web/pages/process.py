@@ -14,6 +14,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers import explanation as shapes
 from gpuwatchd.view.answers import history as chart_shapes
+from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import alert_query, charts, cost_entries, current_state, subjects
 from gpuwatchd.view.text import badges, cost_text, explanation, status, subject_facts, verdict_text
@@ -38,7 +39,35 @@ POINTS: Final = 400
 _NEXT_S: Final = (2.0, 3600.0)
 
 
-def picture(query: Query, parameters: Mapping[str, str]) -> PageAnswer:
+class ChartMark(Shape):
+    """Something that happened."""
+
+    when: str
+    kind: str
+    severity: str | None
+    text: str
+
+
+class DescribedPicture(chart_shapes.PictureShape):
+    """A chart, and what it shows in words."""
+
+    sentence: str
+
+
+class ChartAnswer(PageAnswer):
+    """One chart, what happened on it, and after how long it is worth asking again."""
+
+    picture: DescribedPicture
+    zones: tuple[tuple[float, float, str], ...]
+    """When local time is how far ahead of UTC, and its name."""
+    marks: tuple[ChartMark, ...]
+    """The newest first."""
+    empty: bool
+    notes: tuple[str, ...]
+    next_s: float
+
+
+def picture(query: Query, parameters: Mapping[str, str]) -> ChartAnswer:
     """Return one chart; ``tight`` leaves out the time before the record of the subject begins."""
     view = current_state.load_view(query)
     span = parameters.get("span", "")
@@ -53,26 +82,26 @@ def picture(query: Query, parameters: Mapping[str, str]) -> PageAnswer:
             asked, span_s = shorter, end_s - shorter.begin_s
             drawn = _picture(view, history, parameters, asked)
     least_s, most_s = _NEXT_S
-    return {
-        "page": frame(view),
-        "picture": structs.asdict(chart_shapes.picture(drawn))
-        | {"sentence": text_description.sentence(drawn)},
-        # When local time is how far ahead of UTC, and its name.
+    return ChartAnswer(
+        page=frame(view),
+        picture=DescribedPicture(
+            **structs.asdict(chart_shapes.picture(drawn)), sentence=text_description.sentence(drawn)
+        ),
         # A forecast reaches further, at most twice the span again.
-        "zones": tuple(chart_model.zone_rows(asked.begin_s, end_s + 2 * span_s)),
-        "marks": tuple(
-            {
-                "when": units.moment(mark.at_s, now_s=end_s),
-                "kind": mark.kind,
-                "severity": mark.severity,
-                "text": text.clean(mark.text, limit=400),
-            }
+        zones=tuple(chart_model.zone_rows(asked.begin_s, end_s + 2 * span_s)),
+        marks=tuple(
+            ChartMark(
+                when=units.moment(mark.at_s, now_s=end_s),
+                kind=mark.kind,
+                severity=mark.severity,
+                text=text.clean(mark.text, limit=400),
+            )
             for mark in drawn.marks[::-1]
         ),
-        "empty": drawn.empty,
-        "notes": tuple(text.clean(note, limit=400) for note in drawn.notes),
-        "next_s": min(most_s, max(least_s, view.interval_s, span_s / POINTS)),
-    }
+        empty=drawn.empty,
+        notes=tuple(text.clean(note, limit=400) for note in drawn.notes),
+        next_s=min(most_s, max(least_s, view.interval_s, span_s / POINTS)),
+    )
 
 
 def _picture(
@@ -98,22 +127,40 @@ _MOST_ALERTS = 20
 # ---- one GPU: its numbers, what happened to it, who is on it
 
 
-def gpu(query: Query, parameters: Mapping[str, str]) -> PageAnswer:
+class GpuPage(parts.PageAnswer):
+    """Everything about one GPU but its chart."""
+
+    device: overview.DeviceCard
+    foreseen: tuple[overview.JudgedSubject, ...]
+    facts: tuple[tuple[str, str], ...]
+    """Label and words of what is known beside the curve."""
+    events: tuple[str, ...]
+    alerts: tuple[parts.AlertLine, ...]
+    processes: tuple[overview.ProcessRow, ...]
+    fitting: int
+    count: int
+
+
+def gpu(query: Query, parameters: Mapping[str, str]) -> GpuPage:
     """Return everything about one GPU but its chart."""
     view = current_state.load_view(query)
     item = parts.device(view, parameters)
-    return {
-        "page": frame(view),
-        "device": overview.device(view, item),
-        "foreseen": overview.subjects(item, whole=True),
-        "facts": _device_facts(item),
-        "events": tuple(
+    entries = overview.ordered([item])
+    rows, fitting = overview.table(entries, parameters)
+    return GpuPage(
+        page=parts.frame(view),
+        device=overview.device(view, item),
+        foreseen=overview.subjects(item, whole=True),
+        facts=_device_facts(item),
+        events=tuple(
             parts.joined(subject_facts.happened(event, now_s=view.taken_at_s))
             for event in item.events[::-1]
         ),
-        "alerts": parts.open_alerts(view, uid=item.device.uid),
-        **overview.table([item], parameters),
-    }
+        alerts=parts.open_alerts(view, uid=item.device.uid),
+        processes=rows,
+        fitting=fitting,
+        count=len(entries),
+    )
 
 
 def _device_facts(item: LiveDevice) -> tuple[tuple[str, str], ...]:
@@ -133,7 +180,30 @@ def _device_facts(item: LiveDevice) -> tuple[tuple[str, str], ...]:
 # ---- one process
 
 
-def process(query: Query, parameters: Mapping[str, str]) -> PageAnswer:
+class Place(Shape):
+    """A GPU."""
+
+    uid: str
+    label: str
+
+
+class ProcessPage(parts.PageAnswer, kw_only=True):
+    """What is known of one process now; of one that has ended, what is recorded."""
+
+    device: Place
+    over: str = ""
+    """That it has ended."""
+    who: str
+    badge: parts.BadgeMark | None = None
+    held: str = ""
+    pace: tuple[str, ...] = ()
+    runs: str
+    facts: tuple[str, ...]
+    foreseen: tuple[overview.JudgedSubject, ...] = ()
+    alerts: tuple[parts.AlertLine, ...] = ()
+
+
+def process(query: Query, parameters: Mapping[str, str]) -> ProcessPage:
     """Return what is known of one process."""
     view = current_state.load_view(query)
     item, live = parts.process(view, parameters)
@@ -141,49 +211,56 @@ def process(query: Query, parameters: Mapping[str, str]) -> PageAnswer:
         return _over(view, parameters)
     now_s, uid = view.taken_at_s, item.device.uid
     wide = [words for words, _ in subject_facts.wide(live, now_s=now_s)]
-    return {
-        "page": frame(view),
-        "device": {"uid": text.clean(uid), "label": text.clean(item.device.label)},
-        "over": "",
-        "who": text.clean(verdict_text.who(live.info)),
-        "badge": parts.mark(badges.process(live)),
-        "held": units.size(live.used_bytes),
-        "pace": tuple(words for words in overview.pace(live) if words),
-        "runs": text.clean(subject_facts.runs(live.info)),
-        "facts": parts.clean(
+    return ProcessPage(
+        page=parts.frame(view),
+        device=Place(uid=text.clean(uid), label=text.clean(item.device.label)),
+        who=text.clean(verdict_text.who(live.info)),
+        badge=parts.mark(badges.process(live)),
+        held=units.size(live.used_bytes),
+        pace=tuple(words for words in overview.pace(live) if words),
+        runs=text.clean(subject_facts.runs(live.info)),
+        facts=parts.clean(
             [*wide, verdict_text.baseline_text(live.history), subject_facts.host_growth(live)]
         ),
-        "foreseen": () if live.finding is None else overview.subjects(item, whole=False, only=live),
-        "alerts": parts.open_alerts(view, uid=uid, process=live.info.key),
-    }
+        foreseen=() if live.finding is None else overview.subjects(item, whole=False, only=live),
+        alerts=parts.open_alerts(view, uid=uid, process=live.info.key),
+    )
 
 
-def _over(view: View, parameters: Mapping[str, str]) -> PageAnswer:
+def _over(view: View, parameters: Mapping[str, str]) -> ProcessPage:
     history = parts.history()
     with nullcontext() if history is None else closing(history):
         info, device = parts.ended(history, parameters)
     label = "a GPU that is not here" if device is None else device.label
     began_s = info.key.started_at_s
     began = "" if began_s is None else f"since {units.clock(began_s, now_s=view.taken_at_s)}"
-    return {
-        "page": frame(view),
-        "device": {"uid": parameters.get("gpu", ""), "label": text.clean(label)},
-        "over": "It is no longer on this GPU; this is its recorded data.",
-        "who": text.clean(verdict_text.who(info)),
-        "badge": None,
-        "held": "",
-        "pace": (),
-        "runs": text.clean(subject_facts.runs(info)),
-        "facts": parts.clean([*subject_facts.where(info), began]),
-        "foreseen": (),
-        "alerts": (),
-    }
+    return ProcessPage(
+        page=parts.frame(view),
+        device=Place(uid=parameters.get("gpu", ""), label=text.clean(label)),
+        over="It is no longer on this GPU; this is its recorded data.",
+        who=text.clean(verdict_text.who(info)),
+        runs=text.clean(subject_facts.runs(info)),
+        facts=parts.clean([*subject_facts.where(info), began]),
+    )
 
 
 # ---- what takes longer
 
 
-def evidence(query: Query, parameters: Mapping[str, str]) -> PageAnswer:
+class EvidencePage(parts.PageAnswer):
+    """The whole reasoning on a process, and its earlier runs; as `explain` tells it."""
+
+    sections: tuple[shapes.Section, ...]
+    next_steps: tuple[shapes.NextStep, ...]
+    missing: tuple[str, ...]
+    runs: tuple[tuple[str, ...], ...]
+    """Of the same program, the newest first."""
+    cost: tuple[str, ...]
+    """What it has cost, and may cost yet; nothing where it had no alert."""
+    past: tuple[alerts.AlertRow, ...]
+
+
+def evidence(query: Query, parameters: Mapping[str, str]) -> EvidencePage:
     """Return the whole reasoning on a process."""
     view = subjects.judged_view(query)
     item = parts.device(view, parameters)
@@ -196,21 +273,19 @@ def evidence(query: Query, parameters: Mapping[str, str]) -> PageAnswer:
     whole = shapes.explained(case, explanation.sections(case), explanation.steps(case))
     mine = _alerts(live)
     now_s = time.time()
-    return {
-        "page": frame(view),
-        "sections": whole.sections,
-        "next_steps": whole.next_steps,
-        "missing": parts.clean(words for _, words in warnings),
-        # Of the same program, the newest first.
-        "runs": _runs(live, item, view.taken_at_s),
-        # What it has cost, and may cost yet; nothing where it had no alert.
-        "cost": _cost(query, {alert.key for alert in mine.alerts}, now_s),
-        "past": tuple(
+    return EvidencePage(
+        page=parts.frame(view),
+        sections=whole.sections,
+        next_steps=whole.next_steps,
+        missing=parts.clean(words for _, words in warnings),
+        runs=_runs(live, item, view.taken_at_s),
+        cost=_cost(query, {alert.key for alert in mine.alerts}, now_s),
+        past=tuple(
             alerts.row(alert, mine, now_s)
             for alert in mine.alerts[:_MOST_ALERTS]
             if alert.state not in alert_query.OPEN
         ),
-    }
+    )
 
 
 def _alerts(live: LiveProcess) -> Incidents:
