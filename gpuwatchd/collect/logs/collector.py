@@ -40,8 +40,19 @@ class FormatReader(ABC):
     def starts(lines: Sequence[str], at: int) -> bool:
         """Say whether a block of this format begins at line ``at``."""
 
+    @abstractmethod
     def feed(self, lines: Sequence[str], first_line: int) -> int:
         """Take lines from the front; return how many."""
+
+    def close(self) -> None:  # noqa: B027 - most formats hold nothing back
+        """End a block: another format follows, or the end of the log."""
+
+
+class LineReader(FormatReader):
+    """A format that is read line by line."""
+
+    def feed(self, lines: Sequence[str], first_line: int) -> int:
+        """Take lines up to the first that is not of this format; return how many."""
         for number, line in enumerate(lines, first_line):
             if stripped := line.strip():
                 with self._sink.row(number):
@@ -49,15 +60,12 @@ class FormatReader(ABC):
                         return number - first_line
         return len(lines)
 
+    @abstractmethod
     def line(self, line: str, stripped: str, number: int) -> bool:
         """Take a line that is not blank; say whether it is of this format.
 
         A line is counted as a bad row where this raises ValueError.
         """
-        raise NotImplementedError
-
-    def close(self) -> None:  # noqa: B027 - most formats hold nothing back
-        """End a block: another format follows, or the end of the log."""
 
 
 # Which device a reading belongs to: UUID before bus id before (host, index).
@@ -487,7 +495,7 @@ _HEAD_LINES = 60
 _HEAD_CHARS = 8192
 
 
-class DocumentReader(FormatReader):
+class DocumentReader(LineReader):
     """Base of formats whose documents take many lines: gathers the lines of one."""
 
     def __init__(self, sink: Collector) -> None:

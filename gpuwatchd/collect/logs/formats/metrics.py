@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import (
     BadRow,
-    FormatReader,
     JsonReader,
+    LineReader,
     Place,
     head_of,
     text_of,
@@ -71,7 +71,7 @@ def _reading(index: int, rank: int, text: str, t: Time, sink: Collector) -> None
     sink.point(sink.places.find(Place(index=index)), t, value)
 
 
-class WandbTable(FormatReader):
+class WandbTable(LineReader):
     """System metrics of Weights & Biases, exported as CSV."""
 
     _names: Sequence[str] = ()
@@ -138,7 +138,7 @@ _KEYS = ("uuid", "gpu_uuid", "device_uid", "gpu", "index", "minor_number", "gpu_
 _Key = tuple[str | None, ...]
 
 
-class PrometheusReader(FormatReader):
+class PrometheusReader(LineReader):
     """Prometheus text exposition, scrapes saved one after another: DCGM and other exporters."""
 
     def __init__(self, sink: Collector) -> None:
@@ -229,7 +229,7 @@ def _unescaped(text: str) -> str:
     return _ESCAPED.sub(lambda match: " " if match[1] == "n" else match[1], text)
 
 
-class DcgmTable(FormatReader):
+class DcgmTable(LineReader):
     """Long tables of DCGM metrics: one row per metric, device and time, pivoted here."""
 
     def __init__(self, sink: Collector) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import (
     BadRow,
-    FormatReader,
     JsonReader,
+    LineReader,
     Place,
     head_of,
     text_of,
@@ -151,7 +151,7 @@ class GpustatObjects(JsonReader):
         self._sink.point(place, t, used, process=who)
 
 
-class GpustatLines(FormatReader):
+class GpustatLines(LineReader):
     """Lines of gpustat: ``[0] NAME | 45'C, 12 % | 123 / 8192 MB | user:process/pid(mem) ...``."""
 
     _t: Time = None
@@ -222,7 +222,7 @@ def names_of(line: str) -> list[str]:
     return names
 
 
-class NvidiaMonitor(FormatReader):
+class NvidiaMonitor(LineReader):
     """Base of the two of nvidia-smi: names after ``#``, columns by whitespace, header repeated."""
 
     def __init__(self, sink: Collector) -> None:
@@ -340,7 +340,7 @@ _DCGMI_ROLES = {"FBUSD": "used", "FBTTL": "total", "FBFRE": "free", "FBFREE": "f
                 "FBUSED": "used", "FBTOTAL": "total"}  # fmt: skip
 
 
-class DcgmiMonitor(FormatReader):
+class DcgmiMonitor(LineReader):
     """``dcgmi dmon``: columns by the short names of the header; rows of GPUs only."""
 
     _names: Sequence[str] = ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, DocumentReader, FormatReader, Place
+from gpuwatchd.collect.logs.collector import BadRow, DocumentReader, LineReader, Place
 from gpuwatchd.collect.logs.fields import Clock
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class _Card:
     processes: list[_Process] = field(default_factory=list)
 
 
-class _ReportReader(FormatReader):
+class _ReportReader(LineReader):
     """Base of the three: puts the readings of a card into the collector."""
 
     _t: Time = None

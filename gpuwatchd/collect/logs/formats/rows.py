@@ -9,7 +9,14 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, FormatReader, JsonReader, head_of, text_of
+from gpuwatchd.collect.logs.collector import (
+    BadRow,
+    FormatReader,
+    JsonReader,
+    LineReader,
+    head_of,
+    text_of,
+)
 from gpuwatchd.collect.logs.fields import (
     Layout,
     guess,
@@ -129,7 +136,7 @@ def _is_history(line: str) -> bool:
     return line.startswith("at,gpu,uid,") and "used_last_bytes" in line
 
 
-class AccountedTable(FormatReader):
+class AccountedTable(LineReader):
     """Tables of nvidia-smi without a course over time: accounted applications, retired pages."""
 
     _width = 0
