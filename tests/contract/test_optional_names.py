@@ -7,7 +7,6 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "gpuwatchd"
 OF_LIBRARIES = {
-    "NoArgsIsHelpError",
     "O_TMPFILE",
     "SO_PEERCRED",
     "_backend",
