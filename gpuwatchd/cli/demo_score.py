@@ -53,11 +53,12 @@ class DemoScore:
                 story.watch_at_s = story.watch_at_s or alert.watch_at_s
 
     def rows(self, truth: Iterable[Planted]) -> list[Scored]:
-        """Return one row per planted program, and one per alert that nobody planted."""
+        """Return one row per planted program, leaks first, and one per alert of nothing planted."""
         programs: dict[str, list[Planted]] = {}
         for planted in truth:
             programs.setdefault(planted.program, []).append(planted)
         rows = [self._row(program, runs) for program, runs in programs.items()]
+        rows.sort(key=lambda row: not row.leak)
         names = {planted.subject.id for runs in programs.values() for planted in runs}
         leaky = {p.subject.device_uid for runs in programs.values() for p in runs if p.leak}
         for key, story in self._stories.items():
@@ -109,6 +110,11 @@ class DemoScore:
         return None if at_s is None else at_s - self.began_s
 
 
+def clock(world_s: float) -> str:
+    """Return "+7 min": simulated time, everywhere in the same unit."""
+    return f"+{world_s / 60:.0f} min"
+
+
 def verdict_line(rows: Iterable[Scored], *, simulated_s: float) -> str:
     """Return the result in one sentence."""
     rows = list(rows)
@@ -117,10 +123,10 @@ def verdict_line(rows: Iterable[Scored], *, simulated_s: float) -> str:
     false = sum(not row.leak and not row.right for row in rows)
     alarms = "1 false alarm" if false == 1 else f"{false or 'no'} false alarms"
     if not leaks:
-        return f"no leak planted, {alarms}, in {units.duration(simulated_s)} of world time"
+        return f"no leak planted, {alarms}, in {units.duration(simulated_s)} of simulated time"
     return (
         f"{found} of {len(leaks)} leaks found before the crash, {alarms}, "
-        f"in {units.duration(simulated_s)} of world time"
+        f"in {units.duration(simulated_s)} of simulated time"
     )
 
 
@@ -138,7 +144,7 @@ def cells(row: Scored, *, wide: bool) -> list[str]:
         row.program.removeprefix("GPU "),
         row.planted,
         row.found,
-        "-" if row.alert_s is None else f"+{units.duration(row.alert_s)}",
+        "-" if row.alert_s is None else clock(row.alert_s),
         text,
         "-" if row.true_eta_s is None else units.duration(row.true_eta_s),
         "yes" if row.right else WRONG,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpuwatchd.cli import demo_score, output
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.pipeline import messages
 from gpuwatchd.view.answers.base import DeviceId, ProcessId, Verdict, fill
 from gpuwatchd.view.answers.program import (
@@ -48,6 +49,7 @@ _KINDS: dict[EventKind, str] = {
     "crashed": "red",
     "pop-up": "cyan",
 }
+_WATCH = "A watch is a suspicion: shown, and sent to nobody. An alert is sent."
 _LEAST_ROOM = 30
 _WIDE = 100
 """Columns from which the final table shows the interval too."""
@@ -66,26 +68,26 @@ class Event(NamedTuple):
 
     def parts(self) -> tuple[blocks.Part, ...]:
         """Return the line, in pieces with their styles."""
-        label = self.kind.upper() if self.kind == "alert" else self.kind
-        return (
-            f"+{units.duration(self.world_s):<11} ",
-            (f"{label:<10}", _KINDS[self.kind]),
-            self.words,
-        )
+        label, style = self.kind.upper() if self.kind == "alert" else self.kind, _KINDS[self.kind]
+        if self.alert is not None and self.alert.ended_code in OUT_OF_MEMORY:
+            label, style = "ended", "red"
+        clock = demo_score.clock(self.world_s)
+        return f"{clock:>8}  ", (f"{label:<10}", style), self.words
 
 
 def event_of(alert: Alert, world_s: float) -> Event:
     """Return the event of an alert whose state has just changed."""
     finding = alert.finding
     if alert.state == "resolved":
-        words = f"{alert.title} no longer grows: {alert.ended or 'it is resolved'}"
+        words = f"{alert.title}: {alert.ended or 'it is resolved'}"
         # What was only watched was never told to anybody: nothing to recover from.
         return Event("recovered" if alert.firing_at_s else "cleared", world_s, words, alert)
-    words = (
-        f"{alert.title} {messages.growth_line(finding)}. Full in {messages.eta_words(finding.eta)}."
-    )
+    rate, eta = units.rate(finding.rate_bytes_per_s), messages.eta_words(finding.eta)
     if alert.state == "watch":
+        words = f"{alert.title} grows {rate} ({finding.pattern}). If it goes on, full in {eta}."
         return Event("watch", world_s, words, alert)
+    sure = f"{units.strength(finding.confidence)}, {units.percent(finding.confidence)}"
+    words = f"{alert.title} grows {rate} ({finding.pattern}, {sure}). Full in {eta}."
     fresh = alert.firing_at_s == alert.changed_at_s
     return Event("alert" if fresh else "escalated", world_s, words, alert)
 
@@ -93,8 +95,9 @@ def event_of(alert: Alert, world_s: float) -> Event:
 class Lines:
     """One line per event; for pipes, logs and terminals without colour."""
 
-    def __init__(self, out: Out, *, quiet: bool = False) -> None:
+    def __init__(self, out: Out, *, speed: float, quiet: bool = False) -> None:
         self.out = out
+        self._speed = speed
         self._quiet = quiet
 
     def begin(self, title: str, note: str) -> None:
@@ -102,9 +105,14 @@ class Lines:
         if self._quiet:
             return
         self.out.line(("gpuwatchd demo", "bold"), f": {title}. All simulated.")
-        if note:
-            self.out.line(note)
+        for line in self._notes(note):
+            self.out.line(line)
         self.out.flush()
+
+    def _notes(self, note: str) -> list[str]:
+        """Return what to know before the first event."""
+        clock = f"+7 min is simulated time, at {self._speed:g} times real time."
+        return [clock, _WATCH, *([note] if note else [])]
 
     def update(self, state: LiveState, world_s: float, events: Sequence[Event]) -> None:  # noqa: ARG002
         """Write the events of this tick."""
@@ -231,9 +239,8 @@ class Screen(Lines):
     """A live table above the last events, for terminals."""
 
     def __init__(self, out: Out, *, length_s: float, speed: float) -> None:
-        super().__init__(out)
+        super().__init__(out, speed=speed)
         self._length_s = length_s
-        self._speed = speed
         self._title = ""
         self._note = ""
         self._events: list[Event] = []
@@ -284,12 +291,10 @@ class Screen(Lines):
         from rich.text import Text  # noqa: PLC0415
 
         clock = (
-            f"+{units.duration(world_s)} of {units.duration(self._length_s)} "
-            f"({self._speed:g}x), Ctrl-C ends it"
+            f"{demo_score.clock(world_s)} of {demo_score.clock(self._length_s)[1:]}, Ctrl-C ends it"
         )
-        lines = [self._text(f"gpuwatchd demo: {self._title}", "bold"), self._text(clock, "dim")]
-        if self._note:
-            lines.append(self._text(self._note, "dim"))
+        lines = [self._text(f"gpuwatchd demo: {self._title}", "bold")]
+        lines += [self._text(line, "dim") for line in (*self._notes(self._note), clock)]
         height = self._live.console.size.height if self._live is not None else 24
         room = height - len(lines) - _LEAST_EVENTS - 1
         full = 1 + sum(1 + len(item.processes or ()) for item in state.devices)

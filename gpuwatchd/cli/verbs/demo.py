@@ -144,7 +144,7 @@ def _show(*, plain: bool, length_s: float, speed: float) -> Show:
     # A live table is made of escape sequences: where colour is off, none is written.
     lines_only = not out.terminal or not out.colour or os.environ.get("TERM") == "dumb"
     if plain or flags.quiet or lines_only:
-        return demo_screen.Lines(out, quiet=flags.quiet)
+        return demo_screen.Lines(out, speed=speed, quiet=flags.quiet)
     return demo_screen.Screen(out, length_s=length_s, speed=speed)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Button, Chart, EtaRange, Finding, NoticeKind, Severity
 
-__all__ = ["SUBJECT_CHARS", "compose", "digest", "eta_words", "growth_line", "message_id"]
+__all__ = ["SUBJECT_CHARS", "compose", "digest", "eta_words", "message_id"]
 
 
 def eta_words(eta: EtaRange | None) -> str:
@@ -43,13 +43,6 @@ def eta_words(eta: EtaRange | None) -> str:
     if eta is None:
         return "unknown"
     return units.band(eta.low_s, eta.mid_s, eta.high_s)
-
-
-def growth_line(finding: Finding) -> str:
-    """Return "grows 12.4 MB/min (gradual, likely, 91 %)"."""
-    rate = units.rate(finding.rate_bytes_per_s)
-    sure = f"{units.strength(finding.confidence)}, {units.percent(finding.confidence)}"
-    return f"grows {rate} ({finding.pattern}, {sure})"
 
 
 def message_id(alert: Alert, notice: NoticeKind, number: int) -> str:
