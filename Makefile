@@ -10,7 +10,7 @@ PYTEST := $(RUN) -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-load
 INSTALL = { $(BIN)/pip install --disable-pip-version-check --editable $(1) || echo FAILED; } \
   | while read -r word name rest; do case "$$word" in \
     Collecting) printf ' %s' "$${name%%[<>=!~;[]*}" ;; \
-    Installing) printf '\nwriting them to disk ...\n' ;; \
+    Installing) [ "$$name" != collected ] || printf '\nunpacking ...\n' ;; \
     FAILED) exit 1 ;; esac; done
 SMALL := not laboratory and not slow and not real_browser and not real_dbus and not real_machine \
   and not real_packages and not real_slurm and not real_smtp and not real_systemd and not real_terminal
