@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -74,6 +75,11 @@ def test_what_was_planted_is_found_and_nothing_else(scratch: Path, ctl: Ctl) -> 
         assert row["found"].endswith("ALERT")
         assert row["eta"]["low_s"] <= row["true_eta_s"] <= row["eta"]["high_s"]
         assert row["eta"]["mid_s"] == pytest.approx(row["true_eta_s"], rel=0.15)
+    # Leaks first, in the table and on the screen; what is only suspected has no percentage.
+    assert [row["leak"] for row in summary["rows"]] == [True, True, *[False] * 5]
+    watches = [event for event in events if event["event"] == "watch"]
+    assert [event["device"]["index"] for event in watches[:2]] == [0, 1]
+    assert not any("%" in event["text"] for event in watches)
     kinds = [event["event"] for event in events]
     assert kinds.index("watch") < kinds.index("alert") < kinds.index("crashed")
     assert kinds.count("recovered") == 1
@@ -94,7 +100,10 @@ def test_the_same_seed_tells_the_same_story(scratch: Path, ctl: Ctl) -> None:
     line = "demo --no-notify --plain --duration 40m --seed 11"
     stories = [ctl(line, *FAST) for _ in range(2)]
     assert stories[0] == stories[1]
-    assert "watch" in stories[0]
+    # One clock: simulated minutes, in a column.
+    clocks = [line for line in stories[0].splitlines() if "  watch  " in line]
+    assert clocks
+    assert all(re.match(r"[ +\d]{4} min  ", line) for line in clocks)
 
 
 def _spawn(*flags: str, **rest: Any) -> Child[bytes]:

@@ -26,7 +26,7 @@ from gpuwatchd.pipeline.messages.sentences import SUBJECT_CHARS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.core.model import Alert, Button, Chart, EtaRange, Finding, NoticeKind, Severity
+    from gpuwatchd.core.model import Alert, Button, Chart, EtaRange, NoticeKind, Severity
 
 __all__ = ["SUBJECT_CHARS", "compose", "digest", "eta_words", "message_id"]
 
