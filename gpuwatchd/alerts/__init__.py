@@ -11,6 +11,7 @@ from gpuwatchd.alerts.grouping import (
     due_notices,
     group_of,
     notice_due,
+    program_of,
 )
 from gpuwatchd.alerts.lifecycle import (
     FAST_S,

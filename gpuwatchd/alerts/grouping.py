@@ -12,7 +12,7 @@ from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Effective, Local, Route, Rules
 from gpuwatchd.alerts.routing import InhibitingAlerts, held_route, inhibitor, told_as
 from gpuwatchd.alerts.routing import routes as routes_of
-from gpuwatchd.core.codes import Hold
+from gpuwatchd.core.codes import Hold, TitleRole
 from gpuwatchd.core.model import Alert, Decision, NoticeKind, Silence, Value
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Severity
 
 
+_PROGRAM = frozenset({TitleRole.NONE, TitleRole.INTERPRETER})
+"""Parts of a title that do not differ between runs of a program."""
 Signature = tuple[tuple[str, str, float | None], ...]
 
 
@@ -62,14 +64,28 @@ class Due(NamedTuple):
         return self.group, self.notice == "resolved", self.signature
 
 
-def group_of(alert: Alert) -> str:
-    """Return what an alert shares its notices with: its job, else its device.
+def group_of(alert: Alert, beside: Iterable[Alert] = ()) -> str:
+    """Return what an alert shares its notices with: its user's program, its job, else its device.
 
-    Ranks of one job grow for one reason; strangers on one device take from the same memory, and
-    whoever looks at one of them looks at the other.
+    One user's runs of one program grow for one reason, and so do ranks of one job; strangers on one
+    device take from the same memory, and whoever looks at one of them looks at the other.
+    ``beside`` are open alerts: the first one of a program decides where the others join.
     """
+    program = program_of(alert)
+    for other in beside if program is not None else ():
+        if other.group and other.key != alert.key and program_of(other) == program:
+            return other.group
     job = "" if alert.about is None else alert.about.job
     return f"job:{job}" if job else f"gpu:{alert.subject.device_uid}"
+
+
+def program_of(alert: Alert) -> tuple[str, ...] | None:
+    """Return kind, user and program of an alert, None where any of them is unknown."""
+    about = alert.about
+    if about is None or not (about.user and about.process):
+        return None
+    script = [part.text for part in alert.title_parts or () if part.role in _PROGRAM]
+    return alert.kind, about.user, about.process, *script
 
 
 def notice_due(alert: Alert, now_s: float) -> NoticeKind | None:

@@ -374,7 +374,9 @@ class AlertNotifier:
                 self._bygone.add(source, now, rules, now_s)
             elif bearer is not None and bearer.alert is not None:
                 now = self._dresser.introduced(bearer.alert)
-                now = msgspec.structs.replace(now, group=now.group or policy.group_of(now))
+                if not now.group:
+                    beside = [*_alerts(holders), *self._elsewhere(source)]
+                    now = msgspec.structs.replace(now, group=policy.group_of(now, beside))
                 if now.state == "firing" and now.firing_at_s == now.changed_at_s:
                     now, not_over = self._bygone.reopened(source, now, rules, now_s)
                     if not_over is not None:
@@ -434,13 +436,15 @@ class AlertNotifier:
         around = policy.SendingContext(
             local=local(self._wall()) if silences or rules.quiet else None,
             silences=tuple(silences),
-            others=tuple(
-                alert for name, some in self._open.items() if name != source for alert in some
-            ),
+            others=tuple(self._elsewhere(source)),
             past=self._bygone.lately(),
             levels=levels,
         )
         return self._asked(alerts, around, now_s)
+
+    def _elsewhere(self, source: str) -> list[Alert]:
+        """Return the open alerts of other sources."""
+        return [alert for name, some in self._open.items() if name != source for alert in some]
 
     def _asked(
         self, alerts: list[Alert], around: policy.SendingContext, now_s: float

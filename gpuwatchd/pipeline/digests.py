@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gpuwatchd.core.config import PolicySection
-    from gpuwatchd.core.model import Alert, Cost, Decision, Holding, Message
+    from gpuwatchd.core.model import Alert, Cost, Decision, Finding, Holding, Message
     from gpuwatchd.pipeline.idle_memory import IdleMemory
     from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.store.writer import History
@@ -141,12 +141,13 @@ def _once(alerts: Iterable[Alert]) -> list[Cost]:
     return costs
 
 
+def _pace(finding: Finding) -> str:
+    return "" if finding.pattern == "plateau" else units.rate(finding.rate_bytes_per_s)
+
+
 def _watched(alerts: Sequence[Alert]) -> str:
     return _listed(
-        [
-            f"{text.clean(alert.title)} {units.rate(alert.finding.rate_bytes_per_s)}"
-            for alert in alerts
-        ],
+        [f"{text.clean(alert.title)} {_pace(alert.finding)}".strip() for alert in alerts],
         "no warning yet",
     )
 

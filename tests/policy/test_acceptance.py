@@ -58,6 +58,24 @@ def test_of_strangers_on_two_devices_people_are_told_apart() -> None:
     assert sorted(t.keys for t in world.told) == sorted((key,) for key in world.keys)
 
 
+def test_leaks_of_one_program_of_one_user_are_one_message() -> None:
+    world = World(devices=5, subjects=5, process="train")
+    for key in world.keys[:4]:
+        world.be(key, "warning", 20.0)
+    world.restart()
+    world.run(500.0)
+    (told,) = world.told
+    assert sorted(told.keys) == sorted(world.keys[:4])
+    # Each has a state of its own: one that gets worse is told of at once, and nobody is lost.
+    world.be(world.keys[2], "critical", 100.0)
+    world.be(world.keys[4], "warning", 500.0)
+    assert [(t.notice, t.key) for t in world.told[1:]] == [
+        ("escalated", world.keys[2]), ("firing", world.keys[4]),
+    ]  # fmt: skip
+    assert {world.alert(key).group for key in world.keys} == {"gpu:GPU-0"}
+    assert [world.alert(key).severity for key in world.keys[1:3]] == ["warning", "critical"]
+
+
 def test_a_new_one_that_cannot_wait_does_not() -> None:
     world = World(subjects=2)
     first, second = world.keys

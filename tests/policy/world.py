@@ -89,10 +89,14 @@ class Store:
 class Dresser:
     """Makes messages without devices, prices or pictures."""
 
+    def __init__(self, process: str) -> None:
+        self.process = process
+
     def introduced(self, alert: Alert) -> Alert:
         if alert.about is not None:
             return alert
-        return msgspec.structs.replace(alert, about=AlertSubject(gpu="0", user="alice"))
+        about = AlertSubject(gpu="0", user="alice", process=self.process)
+        return msgspec.structs.replace(alert, about=about)
 
     def priced(
         self, alert: Alert, now_s: float, thread: str = "", *, counted: bool = True
@@ -134,8 +138,11 @@ class Told(msgspec.Struct, frozen=True):
 class World:
     """Subjects that grow or not, judged every few seconds."""
 
-    def __init__(self, rules: Rules | None = None, *, devices: int = 1, subjects: int = 3) -> None:
+    def __init__(
+        self, rules: Rules | None = None, *, devices: int = 1, subjects: int = 3, process: str = ""
+    ) -> None:
         self.rules = rules or Rules()
+        self.process = process
         self.store = Store()
         self.mono_s = 5_000.0
         self.wall_s = START_S
@@ -166,7 +173,7 @@ class World:
         silencing: Any = SimpleNamespace(active=(), follow=lambda changes, now_s: None)
         post: Any = SimpleNamespace(send=self._send, untold=tuple)
         store: Any = self.store
-        dresser: Any = Dresser()
+        dresser: Any = Dresser(self.process)
         self.silencing = silencing
         self.alert_notifier = AlertNotifier(
             watcher, post, store, dresser=dresser, silencing=silencing,

@@ -106,7 +106,7 @@ def _words(alert: Alert, now_s: float) -> str:
     finding = alert.finding
     if alert.kind != "leak":
         return f"{alert.title}: {finding.reason}" if finding.reason else alert.title
-    rate = finding.rate_bytes_per_s
+    rate = None if finding.pattern == "plateau" else finding.rate_bytes_per_s
     growth = "" if rate is None else f" {'+' if rate >= 0 else ''}{units.rate(rate)}"
     left = left_s(finding, now_s)
     full = "" if left is None else f", full in {units.duration(left)}"

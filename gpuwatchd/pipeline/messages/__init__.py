@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd.alerts.grouping import program_of
 from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
@@ -252,7 +253,7 @@ def runs(alert: Alert) -> str:
 
 
 def others(also: Sequence[Alert], *, now_s: float) -> str:
-    """Return who else is meant: the first by name, the rest by number."""
+    """Return who else is meant: the first by name, the rest by what is typed for them: the pid."""
     named = []
     for alert in also[:_OTHERS]:
         end = sentences.tail(
@@ -260,8 +261,8 @@ def others(also: Sequence[Alert], *, now_s: float) -> str:
         )
         name = sentences.brief(alert)
         named.append(f"{sentences.fitted(name, max(_OTHER_CHARS - len(end), 12))}{end}")
-    more = len(also) - len(named)
-    return "; ".join([*named, f"{more} more"] if more > 0 else named)
+    rest = [target(alert) for alert in also[_OTHERS:]]
+    return "; ".join([*named, f"{len(rest)} more: {', '.join(rest)}"] if rest else named)
 
 
 def attribution(alert: Alert) -> str:
@@ -314,7 +315,7 @@ def _ways_out(alert: Alert, also: Sequence[Alert]) -> dict[str, str]:
 
 
 def _all_of(alert: Alert, also: Sequence[Alert]) -> str:
-    """Return the rule that several alerts fit: their job, else their device; "" without one."""
+    """Return the rule that several alerts fit: job, device, or program; "" without one."""
     about = alert.about
     if not also or about is None:
         return ""
@@ -324,6 +325,9 @@ def _all_of(alert: Alert, also: Sequence[Alert]) -> str:
     uid = alert.subject.device_uid
     if about.gpu and all(one.subject.device_uid == uid for one in also):
         return f"--gpu {shlex.quote(about.gpu)}"
+    if (program := program_of(alert)) and all(program_of(one) == program for one in also):
+        user, process = (glob.escape(text.clean(word, limit=80)) for word in program[1:3])
+        return f"--user {shlex.quote(user)} --process {shlex.quote(process)}"
     return ""
 
 

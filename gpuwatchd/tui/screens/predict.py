@@ -135,7 +135,7 @@ def _figures(item: LiveDevice, finding: Finding | None, *, wide: bool) -> list[P
     cells: list[Part] = [f"{pace[0]:<13}", *([f"{pace[1]:<34}"] if pace[1:] else [])]
     if wide and finding.r_squared is not None:
         cells.append(f"R² {finding.r_squared:.3f} ({verdict_text.fit(finding.r_squared)})")
-    if wide:
+    if wide and finding.tier != "watch":
         cells.append(f"confidence {units.percent(finding.confidence)}")
     by = status.suspect(item, finding) if is_leak(finding) else ""
     return [*cells, by] if by else cells

@@ -343,9 +343,7 @@ def _named(lines: Iterator[alert_details.Line]) -> Iterator[tuple[str, str]]:
 def _rate(alert: Alert, now_s: float) -> str:
     if alert.kind != "leak":
         return ""
-    return verdict_text.calmed(alert, now_s=now_s) or verdict_text.growth(
-        alert.finding.rate_bytes_per_s
-    )
+    return verdict_text.calmed(alert, now_s=now_s) or verdict_text.rate(alert.finding)
 
 
 def _left(one: Incident, now_s: float) -> tuple[str, str]:

@@ -133,7 +133,8 @@ def event_words(event: Event) -> str:
     if event.state == "resolved":
         return event.alert.ended
     now = event.alert.finding
-    return f"{units.rate(now.rate_bytes_per_s)}, full in {verdict_text.eta(now.eta) or '?'}"
+    rate = "" if now.pattern == "plateau" else f"{units.rate(now.rate_bytes_per_s)}, "
+    return f"{rate}full in {verdict_text.eta(now.eta) or '?'}"
 
 
 def instant(at_s: float, *, epoch: bool) -> str:

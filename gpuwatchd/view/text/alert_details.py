@@ -143,7 +143,7 @@ def _facts(story: AlertRecord, now_s: float) -> list[Line]:
     facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
     facts += [
         (Label.JUDGEMENT, verdict_text.verdict(finding)[0] if leak else ""),
-        (Label.GROWTH, (calm or verdict_text.growth(finding.rate_bytes_per_s)) if leak else ""),
+        (Label.GROWTH, (calm or verdict_text.rate(finding)) if leak else ""),
         (Label.FULL_IN, "" if calm or over or not leak else verdict_text.eta(finding.eta) or "?"),
         (Label.BECAUSE, verdict_text.because(alert) or "?"),
         (Label.COST, cost.line(alert.cost)),
@@ -250,9 +250,9 @@ def line(alert: Alert, found: Incidents, now_s: float) -> list[blocks.Part]:
     """Return one alert in a line: what it is, then what became of it."""
     ended = alert.resolved_at_s
     until = f" - {units.clock(ended, now_s=now_s)}" if ended is not None else ""
-    rate = verdict_text.growth(alert.finding.rate_bytes_per_s)
     calm = verdict_text.calmed(alert, now_s=now_s)
-    shape = f"{alert.finding.pattern}, {calm}" if calm else f"{rate} {alert.finding.pattern}"
+    shape = verdict_text.shape(alert.finding)
+    shape = f"{alert.finding.pattern}, {calm}" if calm else shape
     return [
         (alert.code, "cyan"),
         (f"{alert.state} {alert.severity}", _STYLE[alert.severity]),

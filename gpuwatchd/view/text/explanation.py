@@ -278,8 +278,10 @@ def who(case: ExplanationInput) -> Iterator[str]:
     finding = case.finding
     if finding is not None and finding.blame:
         ranked = sorted(finding.blame, key=lambda blame: -blame.share)
+        rising = finding.pattern != "plateau"
         parts = (
-            f"{verdict_text.share(blame)} ({verdict_text.growth(blame.rate_bytes_per_s)})"
+            verdict_text.share(blame)
+            + (f" ({verdict_text.growth(blame.rate_bytes_per_s)})" if rising else "")
             for blame in ranked
         )
         yield f"of the growth since then: {', '.join(parts)}"

@@ -174,11 +174,13 @@ def _r_squared(finding: Finding) -> str:
 def _confidence(finding: Finding) -> str:
     if finding.pattern == "unknown":
         return "?"
+    if finding.tier == "watch":
+        return verdict_text.SUSPICION
     return f"{units.percent(finding.confidence)} ({units.strength(finding.confidence)})"
 
 
 def _rate(finding: Finding) -> str:
-    return verdict_text.stopped(finding) or verdict_text.growth(finding.rate_bytes_per_s)
+    return verdict_text.stopped(finding) or verdict_text.rate(finding) or "levels off"
 
 
 def _eta(finding: Finding) -> str:

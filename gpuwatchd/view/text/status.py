@@ -376,14 +376,16 @@ def alert_line(alert: Alert, view: View) -> list[Part]:
     now_s = time.time()
     calm = verdict_text.calmed(alert, now_s=now_s)
     band = "" if calm else verdict_text.eta(finding.eta)
-    rate = "" if calm else verdict_text.growth(finding.rate_bytes_per_s)
     return [
         (
             f"{state} since {verdict_text.since(alert, now_s=now_s)}:",
             _SEVERITY_STYLE[alert.severity],
         ),
         alert.title or alert.key,
-        f"{rate} {finding.pattern}".strip() if alert.kind == "leak" else finding.reason,
+        (finding.pattern if calm else verdict_text.shape(finding))
+        if alert.kind == "leak"
+        else finding.reason,
+        (verdict_text.SUSPICION, "dim") if alert.state == "watch" else "",
         calm,
         f"full in {band}" if band else "",
         (f"held: {alert.held_back}", "dim") if alert.held_back else "",

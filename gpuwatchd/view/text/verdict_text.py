@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gpuwatchd.store.tables import UserLabel
 
 _CALM = {"stable", "plateau", "preallocated", "sawtooth"}
+SUSPICION = "suspicion, sent to nobody"
+"""What a watch is."""
 
 
 def fit(r_squared: float) -> str:
@@ -66,6 +68,16 @@ def growth(rate_bytes_per_s: float | None) -> str:
     return f"+{words}" if rate_bytes_per_s is not None and rate_bytes_per_s > 0 else words
 
 
+def rate(finding: Finding) -> str:
+    """Return how fast a subject grows; "" of what levels off: it has no pace that lasts."""
+    return "" if finding.pattern == "plateau" else growth(finding.rate_bytes_per_s)
+
+
+def shape(finding: Finding) -> str:
+    """Return "+12.4 MB/min gradual"."""
+    return f"{rate(finding)} {finding.pattern}".strip()
+
+
 def stopped(finding: Finding | None) -> str:
     """Return "grew by 2.1 GiB, stopped 5 min ago" of a leak that does not grow now, else ""."""
     if finding is None or not is_leak(finding) or finding.rate_bytes_per_s != 0.0:
@@ -79,7 +91,7 @@ def pace(finding: Finding) -> list[str]:
     if past:
         return [past]
     full = f"full in {eta(finding.eta) or '?'}" if is_leak(finding) else ""
-    return [growth(finding.rate_bytes_per_s), full]
+    return [rate(finding), full]
 
 
 def because(alert: Alert) -> str:
@@ -145,7 +157,7 @@ def verdict_parts(finding: Finding | None, *, samples: int = 0, needed: int = 20
         return Verdict("growing", ", ", f"{why} ({finding.pattern})")
     if finding.tier == "watch":
         # Growth that provably slows down is watched as well.
-        return Verdict("watch", " ", finding.pattern, "yellow")
+        return _watch(finding)
     if finding.pattern == "unknown":
         few = f"{finding.samples} sample{'s' if finding.samples != 1 else ''} so far"
         if collecting(finding):
@@ -159,12 +171,16 @@ def verdict_parts(finding: Finding | None, *, samples: int = 0, needed: int = 20
 def _leak(finding: Finding) -> Verdict:
     if chief := part_of(finding):
         return Verdict("leaks too", ", ", chief, "yellow")
+    if finding.tier == "watch":
+        return _watch(finding)
     sure = f"{units.strength(finding.confidence)} {units.percent(finding.confidence)}"
-    if finding.tier == "alert":
-        word = "CRITICAL" if finding.severity == "critical" else "LEAK"
-        style = "red-bold" if finding.severity == "critical" else "yellow-bold"
-        return Verdict(word, " ", f"{finding.pattern}, {sure}", style)
-    return Verdict("watch", " ", f"{finding.pattern}, {sure}", "yellow")
+    word = "CRITICAL" if finding.severity == "critical" else "LEAK"
+    style = "red-bold" if finding.severity == "critical" else "yellow-bold"
+    return Verdict(word, " ", f"{finding.pattern}, {sure}", style)
+
+
+def _watch(finding: Finding) -> Verdict:
+    return Verdict("watch", " ", f"{finding.pattern}: {SUSPICION}", "yellow")
 
 
 def part_of(finding: Finding | None, info: ProcessInfo | None = None) -> str:
