@@ -47,6 +47,7 @@ class Service(NamedTuple):
     kinds: frozenset[str]
     """What stands before "://" in its addresses."""
     address: str = "{}"
+    option: str = "--url"
 
 
 SERVICES: Final = {
@@ -54,12 +55,15 @@ SERVICES: Final = {
     "discord": Service("address of the webhook", frozenset({"discord"})),
     "teams": Service("address of the workflow", frozenset({"workflow", "workflows"})),
     "ntfy": Service(
-        "topic, or https://SERVER/TOPIC", frozenset({"ntfy", "ntfys"}), "ntfys://ntfy.sh/{}"
+        "topic, or https://SERVER/TOPIC",
+        frozenset({"ntfy", "ntfys"}),
+        "ntfys://ntfy.sh/{}",
+        "--topic",
     ),
     "pagerduty": Service(
-        "integration key", frozenset({"pagerduty"}), "pagerduty://{}@apikey?action=map"
+        "integration key", frozenset({"pagerduty"}), "pagerduty://{}@apikey?action=map", "--key"
     ),
-    "telegram": Service("token of the bot", frozenset({"tgram"}), "tgram://{}/{}"),
+    "telegram": Service("token of the bot", frozenset({"tgram"}), "tgram://{}/{}", "--token"),
 }
 NAMES: Final = (*SERVICES, "email")
 
@@ -161,9 +165,14 @@ def add(
 
 
 def _asked(
-    flags: Globals, option: str, words: str, given: str, *,
-    default: str | None = None, secret: bool = False,
-) -> str:  # fmt: skip
+    flags: Globals,
+    option: str,
+    words: str,
+    given: str,
+    *,
+    default: str | None = None,
+    secret: bool = False,
+) -> str:
     """Return what was given, or what is said at the terminal; "-" reads a line of stdin."""
     if given == "-":
         given = sys.stdin.readline().strip()
@@ -181,7 +190,7 @@ def _asked(
 def _chat(flags: Globals, where: Place, name: str, given: Given, *, force: bool) -> _Plan:
     chat.kinds("")  # before anything is asked: is there what sends to it
     service, urls_file = SERVICES[name], where.loaded.config.notify.chat.urls_file
-    words = _asked(flags, "--url", f"{name}: {service.asks}", given.secret, secret=True)
+    words = _asked(flags, service.option, f"{name}: {service.asks}", given.secret, secret=True)
     if "://" not in words:
         parts = [words]
         if name == "telegram":
@@ -204,10 +213,10 @@ def _chat(flags: Globals, where: Place, name: str, given: Given, *, force: bool)
             file, _MAX_BYTES, guarded=False, name=f"file of addresses {file}", hint="chmod 600"
         )
         lines = [
-            line for line in held.decode("utf-8").splitlines()
-            if line.strip() != address
-            and not (force and chat.kinds(line.strip()) & service.kinds)
-        ]  # fmt: skip
+            line
+            for line in held.decode("utf-8").splitlines()
+            if line.strip() != address and not (force and chat.kinds(line.strip()) & service.kinds)
+        ]
     changes: Changes = {} if urls_file else {"notify.chat": {"urls-file": str(file)}}
     return _Plan("chat", changes, file, "\n".join([*lines, address, ""]), address)
 
@@ -233,10 +242,14 @@ def _email(flags: Globals, where: Place, name: str, given: Given, *, force: bool
         password = _asked(flags, "--password", "Password", given.secret, secret=True)
         file = where.file.resolve().parent / "smtp-password"
     values = {
-        "host": host, "to": to, "sender": sender, "security": security, "username": username,
+        "host": host,
+        "to": to,
+        "sender": sender,
+        "security": security,
+        "username": username,
         "password-file": "" if file is None else str(file),
         "port": given.port or (_PORTS[security] if section.port else None),
-    }  # fmt: skip
+    }
     old = config_text.plain(section)
     changed = {key: value for key, value in values.items() if value != old[key]}
     return _Plan("email", {"notify.email": changed}, file, f"{password}\n")
@@ -261,8 +274,7 @@ def desktop_works(loaded: Loaded) -> bool:
 
 def _use(where: Place, plan: _Plan) -> list[str]:
     """Let the plan use its channel; return what is to be said of that."""
-    current, origin = where.loaded.config.policy.channels, where.loaded.origin["policy.channels"]
-    chosen = origin not in {"default", config.SET_UP} and not origin.startswith("preset ")
+    current, chosen = where.loaded.config.policy.channels, where.loaded.channels_chosen
     notes = []
     kept = current
     if not chosen and "desktop" in current and (where.system or not desktop_works(where.loaded)):

@@ -93,7 +93,7 @@ def _reach(around: CheckContext) -> Check:
 # Is there a desktop session for the pop-ups, and why not.
 
 _CONNECT_S = 1.0
-_ELSE = 'or, on a machine without a desktop: [policy] channels = ["email"]'
+_ELSE = "or, on a machine without a desktop: gpuwatchctl notify add email"
 
 
 def desktop_session(around: CheckContext) -> Iterator[Check]:

@@ -142,17 +142,25 @@ def _table(out: output.Out, rows: Sequence[Reached]) -> None:
 )
 @click.argument("name", metavar="CHANNEL", type=click.Choice(channel_setup.NAMES))
 @click.option(
-    "--url", "--key", "--token", "--password", "secret", default="", metavar="SECRET",
+    "--url",
+    "--topic",
+    "--key",
+    "--token",
+    "--password",
+    "secret",
+    default="",
+    metavar="SECRET",
     help="Webhook, topic, key, token or password; - reads it from standard input.",
-)  # fmt: skip
+)
 @click.option("--chat-id", default="", metavar="ID", help="Telegram: number of the chat.")
 @click.option("--to", multiple=True, metavar="ADDRESS", help="Email: recipient; repeatable.")
 @click.option("--host", default="", metavar="HOST", help="Email: the mail server.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="Email: its port.")
 @click.option(
-    "--security", type=click.Choice(["starttls", "tls", "none"]),
+    "--security",
+    type=click.Choice(["starttls", "tls", "none"]),
     help="Email: starttls, on this machine none.",
-)  # fmt: skip
+)
 @click.option("--username", default="", metavar="NAME", help="Email: the login.")
 @click.option("--from", "sender", default="", metavar="ADDRESS", help="Email: the sender.")
 @click.option("--force", is_flag=True, help="Replace what is set up.")

@@ -285,9 +285,6 @@ def _value(text: str) -> object:
         return text
 
 
-SET_UP: Final = "set up"
-
-
 class Loaded(msgspec.Struct, kw_only=True):
     """A configuration and where each value came from."""
 
@@ -301,6 +298,8 @@ class Loaded(msgspec.Struct, kw_only=True):
     """
     files: list[Path]
     warnings: list[str]
+    channels_chosen: bool = False
+    """Whether some layer sets ``[policy] channels``."""
 
 
 def load(
@@ -350,14 +349,16 @@ def load(
         _merge(merged, table)
         origin.update(dict.fromkeys(_leaves(table), source))
     config = _convert(merged, str(read[-1]) if read else "configuration")
-    if origin["policy.channels"] in {"default", f"preset {preset}"}:
+    by_hand = any("channels" in table.get("policy", {}) for table, _ in layers)
+    if not by_hand:
         wanted = channels.by_default(config)
         if wanted != config.policy.channels:
             policy = msgspec.structs.replace(config.policy, channels=wanted)
             config = msgspec.structs.replace(config, policy=policy)
-            origin["policy.channels"] = SET_UP
+            origin["policy.channels"] = "set up"
     return Loaded(
         config=config,
+        channels_chosen=by_hand,
         origin=origin,
         files=read,
         warnings=[*unread, *warnings],
