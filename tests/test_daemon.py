@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -166,6 +167,22 @@ def test_sighup_takes_a_good_configuration_and_keeps_the_old_for_a_bad_one(tmp_p
         wait_for(lambda: state_of(tmp_path).interval_s == 0.3)
         assert not any("not reloaded" in p for p in state_of(tmp_path).problems)
         assert process.poll() is None
+
+
+def test_a_channel_that_is_added_is_used_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "config" / "gpuwatchd"
+    folder.mkdir(parents=True)
+    mine = "[policy]\nchannels = []\n[notify.command]\nargv = ['true']\n"
+    (folder / "config.toml").write_text(mine)
+    with daemon(tmp_path, *SIMULATED):
+        assert len(state_of(tmp_path).problems) == 1, "command is set up in vain"
+        words = ["notify", "add", "ntfy", "--topic", "gpu7", "--no-test", "--json"]
+        argv = [sys.executable, "-c", "from gpuwatchd.cli import main; main()", *words]
+        done = subprocess.run(
+            argv, env=environ(tmp_path), capture_output=True, text=True, timeout=60, check=True
+        )
+        assert json.loads(done.stdout)["data"]["daemon"] == "reloaded"
+        wait_for(lambda: [channel.name for channel in state_of(tmp_path).channels] == ["chat"])
 
 
 def test_settings_that_take_a_restart_say_so_until_it_comes(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, get_args
 import msgspec
 
 from gpuwatchd.core import text, units
-from gpuwatchd.core.config import Config, OverrideSection, validation
+from gpuwatchd.core.config import Config, OverrideSection, channels, validation
 from gpuwatchd.core.model import LEAK_PATTERNS, Severity
 from gpuwatchd.notify import NOTIFIERS
 
@@ -64,7 +64,7 @@ def problems(settings: Config) -> Iterator[str]:
     tables += [(name, "[policy] quiet-hours") for name in policy.quiet_hours if name != ALL]
     for name, key in dict.fromkeys([*_uses(settings), *tables]):
         if name not in NOTIFIERS:
-            yield f'{key}: no channel is called "{name}"; known: {", ".join(NOTIFIERS)}'
+            yield f"{key}: {channels.unknown(name, tuple(NOTIFIERS))}"
     for number, section in enumerate(settings.override, start=1):
         for key, words in (("kind", KINDS), ("pattern", PATTERNS)):
             wanted = getattr(section, key)
@@ -84,6 +84,7 @@ def notes(settings: Config) -> Iterator[str]:
     for name in policy.severity:
         if name in NOTIFIERS and name not in used:
             yield f"severity: {name} is not in use, so its limit has no effect"
+    yield from channels.unused(settings)
     yield from _quiet(settings)
     yield from _reserves(settings)
     yield from _overrides(settings.override)

@@ -113,7 +113,7 @@ class Daemon:
         self._stuck_since_s: float | None = None
         self._problems: dict[str, str] = {}
         self._problem_log = StateLog()
-        self._warnings = tuple(loaded.warnings)
+        self._warnings = (*loaded.warnings, *config.channels.unused(self.config))
         self._socket = os.environ.pop("NOTIFY_SOCKET", "")
         self.manager = NotifySocket(self._socket)
         self._feed_every_s = watchdog_s(os.environ) / 2
@@ -141,7 +141,7 @@ class Daemon:
         self.pipeline.extra_problems = self._warnings
 
     def _new_dispatcher(self, settings: Config) -> dispatcher.MessageDispatcher:
-        channels = dispatcher.build(settings.notify, dispatcher.used(settings))
+        channels = dispatcher.build(settings.notify, config.channels.used(settings))
         put = lambda *press: self.pipeline.pressed.put(*press)  # noqa: E731, PLW0108 - comes later
         return dispatcher.MessageDispatcher(channels, pressed=put)
 
@@ -294,7 +294,9 @@ class Daemon:
             return
         logging.getLogger().setLevel(fresh.daemon.log_level.upper())
         self.config = fresh
-        self._warnings = (*loaded.warnings, *own_process.takes_restart(self._begun, fresh))
+        unused = config.channels.unused(fresh)
+        restart = own_process.takes_restart(self._begun, fresh)
+        self._warnings = (*loaded.warnings, *unused, *restart)
         self.pipeline.extra_problems = self._warnings
         self.pipeline.reconfigure(fresh)
         self.pipeline.post.replace(message_dispatcher)

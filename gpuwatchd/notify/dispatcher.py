@@ -26,7 +26,7 @@ from gpuwatchd.notify.backlog import digest, leaves_with_others
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gpuwatchd.core.config import Config, NotifySection
+    from gpuwatchd.core.config import NotifySection
     from gpuwatchd.core.model import ButtonName, Delivery, Message
     from gpuwatchd.core.ports import Notifier
 
@@ -286,22 +286,6 @@ def build(section: NotifySection, channels: Iterable[str]) -> dict[str, Notifier
     :class:`BrokenChannel`; the others are not touched by it.
     """
     return {name: _build_one(section, name) for name in channels}
-
-
-def used(settings: Config) -> tuple[str, ...]:
-    """Return the channels that the settings send anything by, each once.
-
-    Examples
-    --------
-    >>> from gpuwatchd.core.config import Config, OverrideSection, PolicySection
-    >>> used(Config(policy=PolicySection(fallback=("email",), digest="daily"),
-    ...             override=(OverrideSection(user="bob", channels=("chat", "desktop")),)))
-    ('desktop', 'email', 'chat')
-    """
-    policy = settings.policy
-    by_rules = (name for rule in settings.override for name in rule.channels or ())
-    digest_channels = policy.digest_channels if policy.digest != "off" else ()
-    return tuple(dict.fromkeys((*policy.channels, *policy.fallback, *by_rules, *digest_channels)))
 
 
 def _build_one(section: NotifySection, name: str) -> Notifier:

@@ -93,8 +93,8 @@ def daemon_argv(executable: str = sys.executable) -> tuple[str, ...]:
     return str(python), "-m", "gpuwatchd"
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file of mode 0644 whole or not at all.
+def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file whole or not at all.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), mode)
         Path(name).replace(path)
     except OSError:
         with contextlib.suppress(OSError):

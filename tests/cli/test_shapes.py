@@ -75,6 +75,10 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("config print", own.ConfigPrint),
     ("--config {new} config init", own.ConfigInit),
     ("config validate {new}", own.ConfigValidate),
+    (
+        "--config {new} notify add email --to a@example.org --host localhost --no-test",
+        alerts.NotifyAdded,
+    ),
     ("policy show", alerts.PolicyShown),
     ("policy test", alerts.PolicyTested),
     ("policy test", alerts.PolicyTested),

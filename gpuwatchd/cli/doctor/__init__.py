@@ -87,7 +87,7 @@ CHECKS: Final = {
     "session": Row("channels:desktop_session", "session-dead session-foreign session-none"),
     "channels": Row(
         "channels:check",
-        "channel-chat channel-command channel-desktop channel-email channel-hangs",
+        "channel-chat channel-command channel-desktop channel-email channel-hangs channel-unused",
         printed=("channel",),
         slow=True,
     ),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def check(around: CheckContext) -> Iterator[Check]:
-    """Yield what each channel says of itself."""
+    """Yield what each channel says of itself, and which are set up in vain."""
     from gpuwatchd.notify import NOTIFIERS, dispatcher  # noqa: PLC0415
 
     used = rules_text.used_channels(around.settings)
@@ -36,6 +36,8 @@ def check(around: CheckContext) -> Iterator[Check]:
     built = dispatcher.build(around.settings.notify, names)
     for asked in [_ask(name, notifier) for name, notifier in built.items()]:
         yield from asked.answers()
+    for sentence in config.channels.unused(around.settings):
+        yield warning("channel-unused", sentence, "gpuwatchctl notify list")
 
 
 def _ask(name: str, notifier: Notifier) -> PendingCheck:
@@ -91,7 +93,7 @@ def _reach(around: CheckContext) -> Check:
 # Is there a desktop session for the pop-ups, and why not.
 
 _CONNECT_S = 1.0
-_ELSE = 'or, on a machine without a desktop: [policy] channels = ["email"]'
+_ELSE = "or, on a machine without a desktop: gpuwatchctl notify add email"
 
 
 def desktop_session(around: CheckContext) -> Iterator[Check]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd.cli import exits, options, output
+from gpuwatchd.cli import channel_setup, exits, options, output
+from gpuwatchd.core.config import channels
 from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Chart, Message
 from gpuwatchd.notify import NOTIFIERS
@@ -34,10 +35,10 @@ _CHANNELS = click.argument(
 
 
 @click.group(
-    "notify", epilog=options.examples("notify list", "notify test desktop", "notify digest")
+    "notify", epilog=options.examples("notify add slack", "notify list", "notify test desktop")
 )
 def command() -> None:
-    """List the channels, test them, and send a digest."""
+    """Set up channels, list and test them, and send a digest."""
 
 
 def _build(config: Config, names: Iterable[str]) -> dict[str, Notifier]:
@@ -131,6 +132,65 @@ def _table(out: output.Out, rows: Sequence[Reached]) -> None:
             out.flow([(exits.docs_reference(row.page), "dim")], first=" " * 9, rest=" " * 9)
 
 
+@command.command(
+    "add",
+    epilog=options.examples(
+        "notify add slack",
+        "notify add ntfy --url a-topic-that-nobody-guesses",
+        "notify add email --to me@example.org --host localhost",
+    ),
+)
+@click.argument("name", metavar="CHANNEL", type=click.Choice(channel_setup.NAMES))
+@click.option(
+    "--url",
+    "--topic",
+    "--key",
+    "--token",
+    "--password",
+    "secret",
+    default="",
+    metavar="SECRET",
+    help="Webhook, topic, key, token or password; - reads it from standard input.",
+)
+@click.option("--chat-id", default="", metavar="ID", help="Telegram: number of the chat.")
+@click.option("--to", multiple=True, metavar="ADDRESS", help="Email: recipient; repeatable.")
+@click.option("--host", default="", metavar="HOST", help="Email: the mail server.")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="Email: its port.")
+@click.option(
+    "--security",
+    type=click.Choice(["starttls", "tls", "none"]),
+    help="Email: starttls, on this machine none.",
+)
+@click.option("--username", default="", metavar="NAME", help="Email: the login.")
+@click.option("--from", "sender", default="", metavar="ADDRESS", help="Email: the sender.")
+@click.option("--force", is_flag=True, help="Replace what is set up.")
+@click.option("--no-test", is_flag=True, help="Send no test message.")
+def add(name: str, force: bool, no_test: bool, **given: Any) -> int:  # noqa: FBT001
+    """Set a channel up: slack, discord, teams, ntfy, pagerduty, telegram or email.
+
+    Asks for what is missing, stores the secret (mode 0600), writes your configuration, has the
+    daemon read it, and sends a test.
+    """
+    flags = options.current()
+    test = None if no_test else lambda name, it: _send(name, it, _message(name))
+    added = channel_setup.add(
+        flags,
+        channel_setup.place(flags),
+        name,
+        channel_setup.Given(**given),
+        force=force,
+        test=test,
+    )
+    if flags.json:
+        output.emit_answer(answers.NotifyAdded, added, source="channels")
+    else:
+        out = output.Out(flags)
+        for line in channel_setup.lines(added):
+            out.line(line)
+        _table(out, [added.test] if added.test else [])
+    return 0 if added.test is None or added.test.result == "arrived" else 1
+
+
 @command.command("list", epilog=options.examples("notify list", "notify list --json"))
 def list_() -> int:
     """List every channel, whether it can work here, and which ones are in use."""
@@ -172,7 +232,7 @@ def _configured(names: Sequence[str], example: str) -> Sequence[str]:
         )
     unknown = [name for name in names if name not in NOTIFIERS]
     if unknown:
-        raise click.BadParameter(f"no channel {unknown[0]!r}; known: {', '.join(NOTIFIERS)}")
+        raise click.BadParameter(channels.unknown(unknown[0], tuple(NOTIFIERS)))
     return names
 
 

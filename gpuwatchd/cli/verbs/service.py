@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatchd.cli import options, output
+from gpuwatchd.cli import channel_setup, options, output
 from gpuwatchd.core import registry, units
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service import MANAGERS
@@ -67,6 +67,10 @@ def _report(flags: Globals, data: Done | ServiceNow, lines: list[str]) -> None:
             out.line(line)
 
 
+_UNREACHED = (
+    "nobody is warned yet: no desktop session here. Set up a mail or a chat: "
+    "gpuwatchctl notify add email, or slack, ntfy, ..."
+)
 _system = click.option(
     "--system", is_flag=True, help="The service of the whole machine, not one of yours."
 )
@@ -121,8 +125,23 @@ def install(
         raise click.UsageError("--linger is for a user service; the system service stays on")
     manager = _load(_own(), system=system) if dry_run else _running_manager(system=system)
     done = manager.install(dry_run=dry_run, linger=linger, anyway=anyway, credentials=credentials)
-    _report(options.current(), Done(dry_run=dry_run, done=tuple(done)), done)
+    flags = options.current()
+    where = None if dry_run else channel_setup.unreached(flags, system=system)
+    done = done if where is None else [*done, _UNREACHED]
+    _report(flags, Done(dry_run=dry_run, done=tuple(done)), done)
+    if where is not None and sys.stdin.isatty() and not (flags.json or flags.quiet):
+        _ask_for_mail(flags, where)
     return 0
+
+
+def _ask_for_mail(flags: Globals, where: channel_setup.Place) -> None:
+    words = "Mail address for alerts (empty: none)"
+    address = click.prompt(words, default="", show_default=False, err=True).strip()
+    if address:
+        given = channel_setup.Given(to=(address,))
+        added = channel_setup.add(flags, where, "email", given, force=False, test=None)
+        for line in (*channel_setup.lines(added), "try it: gpuwatchctl notify test"):
+            output.Out(flags).line(line)
 
 
 @command.command(

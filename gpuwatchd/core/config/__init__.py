@@ -5,6 +5,7 @@ Layers, lowest first: the defaults below, ``/etc/gpuwatchd/config.toml``, the us
 is refused with the nearest valid one. ``snake_case`` spellings are accepted.
 """
 
+from gpuwatchd.core.config import channels
 from gpuwatchd.core.config.loading import SECRET_VARIABLES, Loaded, keys, load
 from gpuwatchd.core.config.schema import (
     ActSection,

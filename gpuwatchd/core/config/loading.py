@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 import msgspec
 
 from gpuwatchd.core import decoding, units
+from gpuwatchd.core.config import channels
 from gpuwatchd.core.config.schema import Config, Seconds, Section, Size
 from gpuwatchd.core.directories import SYSTEM_FILE, user_file
 from gpuwatchd.core.errors import ConfigError
@@ -93,6 +94,10 @@ def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str
         if name in out:
             raise ConfigError(file, full, f"given twice (also as {name!r})", page=_KEY_PAGE)
         if name not in fields:
+            if path == "notify" and name in channels.CHAT_SERVICES:
+                why = "no section of its own: it is an address of the channel chat"
+                hint = f"gpuwatchctl notify add {name}"
+                raise ConfigError(file, full, why, hint=hint, page=_KEY_PAGE)
             near = _nearest(name, fields, 0.5)
             what = (
                 "key" if path else "section" if isinstance(value, dict) else "key outside a section"
@@ -287,10 +292,14 @@ class Loaded(msgspec.Struct, kw_only=True):
     origin: dict[str, str]
     """Dotted key -> "default", "preset shared", a file, "environment" or "command line".
 
+    That of ``policy.channels`` is "set up" where channels that are set up came to the default.
+
     "override" is there where some layer has overrides; the last such layer has them all.
     """
     files: list[Path]
     warnings: list[str]
+    channels_chosen: bool = False
+    """Whether some layer sets ``[policy] channels``."""
 
 
 def load(
@@ -339,8 +348,17 @@ def load(
     for table, source in ((preset_layer(preset), f"preset {preset}"), *layers):
         _merge(merged, table)
         origin.update(dict.fromkeys(_leaves(table), source))
+    config = _convert(merged, str(read[-1]) if read else "configuration")
+    by_hand = any("channels" in table.get("policy", {}) for table, _ in layers)
+    if not by_hand:
+        wanted = channels.by_default(config)
+        if wanted != config.policy.channels:
+            policy = msgspec.structs.replace(config.policy, channels=wanted)
+            config = msgspec.structs.replace(config, policy=policy)
+            origin["policy.channels"] = "set up"
     return Loaded(
-        config=_convert(merged, str(read[-1]) if read else "configuration"),
+        config=config,
+        channels_chosen=by_hand,
         origin=origin,
         files=read,
         warnings=[*unread, *warnings],

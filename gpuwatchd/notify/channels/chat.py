@@ -274,6 +274,19 @@ def _service(apprise: Any, address: Address, timeout_s: float) -> Any:
     return service
 
 
+def kinds(url: str) -> frozenset[str]:
+    """Return what the service of an address is called before "://"; empty where it is none.
+
+    Raises
+    ------
+    NotifyError
+        When Apprise is not installed, whatever the address.
+    """
+    service = _service(_apprise(), Address(1, url), 1.0)
+    names = (getattr(service, kind, None) or () for kind in ("protocol", "secure_protocol"))
+    return frozenset(name for one in names for name in ([one] if isinstance(one, str) else one))
+
+
 def _type(apprise: Any, message: Message) -> Any:
     if message.notice == "resolved":
         # What probably ran out of memory keeps its severity: a crash keeps a page open.

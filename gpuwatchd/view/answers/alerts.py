@@ -365,6 +365,23 @@ class Reached(Shape):
     """Only in ``list``."""
 
 
+class Added(Shape):
+    """A channel that was set up."""
+
+    channel: str
+    file: str
+    """The configuration that has it now."""
+    secret_file: str | None
+    """Where its secret lies (mode 0600)."""
+    channels: tuple[str, ...]
+    """By which alerts are sent now."""
+    daemon: Literal["reloaded", "not-running", "not-told"]
+    """not-told: it has to be reloaded or restarted by hand."""
+    notes: tuple[str, ...]
+    test: Reached | None
+    """What became of the test message."""
+
+
 AlertShown = of_verb("alerts", "AlertShown", AlertShape, "``alerts show``.")
 Snooze = of_verb(
     "snooze",
@@ -382,3 +399,4 @@ PolicyShown = of_verb("policy", "PolicyShown", Rules, "``policy show``.")
 PolicyTested = of_verb("policy", "PolicyTested", Tried, "``policy test``.")
 Notify = of_verb("notify", "Notify", tuple[Reached, ...], "``notify list`` and ``notify test``.")
 NotifyDigest = of_verb("notify", "NotifyDigest", Digest, "``notify digest --dry-run``.")
+NotifyAdded = of_verb("notify", "NotifyAdded", Added, "``notify add``.")

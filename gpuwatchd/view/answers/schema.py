@@ -73,7 +73,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "release": (program.DriverRelease,),
     "config": (program.ConfigPath, program.ConfigPrint, program.ConfigInit, program.ConfigValidate),
     "policy": (alerts.PolicyShown, alerts.PolicyTested),
-    "notify": (alerts.Notify, alerts.NotifyDigest),
+    "notify": (alerts.Notify, alerts.NotifyAdded, alerts.NotifyDigest),
     "check": (program.Check,),
     "service": (program.ServiceStatus, program.ServicePrint, program.ServiceDone),
     "demo": (program.DemoBegins, program.DemoGoesOn, program.DemoEnds),

@@ -24,7 +24,9 @@ LIBRARY_LOG: Final = "desktop_notifier"
 NO_BUS: Final = "no session bus"
 _BUS: Final = "org.freedesktop.DBus"
 _ASK_S: Final = 2.0
-_NO_BUS_HINT: Final = "needs a graphical session; on a machine without one use [notify.email]"
+_NO_BUS_HINT: Final = (
+    "needs a graphical session; on a machine without one: gpuwatchctl notify add email"
+)
 _NEWEST: Final = 3
 """Sessions of dbus-launch that are tried; older ones are rarely alive."""
 

@@ -1,0 +1,88 @@
+"""Which channels the settings send by, which are set up, and what is neither."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.core.config.schema import Config
+
+CHAT_SERVICES: Final = ("slack", "discord", "teams", "ntfy", "pagerduty", "telegram")
+"""No channels of their own: each is an address of the channel chat."""
+_SESSIONS: Final = tuple(
+    Path(base, kind)
+    for base in ("/usr/share", "/usr/local/share", "/run/current-system/sw/share")
+    for kind in ("wayland-sessions", "xsessions")
+)
+
+
+def used(settings: Config) -> tuple[str, ...]:
+    """Return the channels that the settings send anything by, each once.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.config import Config, OverrideSection, PolicySection
+    >>> used(Config(policy=PolicySection(fallback=("email",), digest="daily"),
+    ...             override=(OverrideSection(user="bob", channels=("chat", "desktop")),)))
+    ('desktop', 'email', 'chat')
+    """
+    policy = settings.policy
+    digest_channels = policy.digest_channels if policy.digest != "off" else ()
+    return tuple(dict.fromkeys((*_for_alerts(settings), *digest_channels)))
+
+
+def _for_alerts(settings: Config) -> Sequence[str]:
+    by_rules = (name for rule in settings.override for name in rule.channels or ())
+    return (*settings.policy.channels, *settings.policy.fallback, *by_rules)
+
+
+def set_up(settings: Config) -> tuple[str, ...]:
+    """Return the channels whose section has what they cannot do without."""
+    notify = settings.notify
+    complete = {
+        "email": notify.email.host and notify.email.to,
+        "chat": notify.chat.urls_file,
+        "command": notify.command.argv,
+    }
+    return tuple(name for name, there in complete.items() if there)
+
+
+def by_default(settings: Config) -> tuple[str, ...]:
+    """Return ``[policy] channels`` where nobody has set it: that of the preset, and all set up.
+
+    What no message could leave by makes way for what is set up; a preset without channels wants
+    none.
+    """
+    preset, there = settings.policy.channels, set_up(settings)
+    if not preset:
+        return ()
+    kept = [name for name in preset if name in there or (name == "desktop" and has_desktop())]
+    others = [name for name in there if name not in {*preset, *_for_alerts(settings)}]
+    return (*kept, *others) or preset
+
+
+def has_desktop() -> bool:
+    """Say whether a desktop is installed on this machine, whoever is logged in."""
+    return sys.platform == "darwin" or any(any(path.glob("*.desktop")) for path in _SESSIONS)
+
+
+def unused(settings: Config) -> list[str]:
+    """Return one sentence for each channel that is set up in vain."""
+    in_use = used(settings)
+    return [
+        f"{name} is set up but nothing uses it; write [policy] channels = [{listed}]"
+        for name in set_up(settings)
+        if name not in in_use
+        for listed in [", ".join(f'"{one}"' for one in (*settings.policy.channels, name))]
+    ]
+
+
+def unknown(name: str, known: Sequence[str]) -> str:
+    """Return what is to be said of a name that no channel has."""
+    if name in CHAT_SERVICES:
+        return f'"{name}" is an address of the channel chat: gpuwatchctl notify add {name}'
+    return f'no channel is called "{name}"; known: {", ".join(known)}'
