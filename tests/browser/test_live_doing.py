@@ -112,8 +112,9 @@ def test_a_server_that_is_gone_is_told_of_and_found_again(new_page: Callable[...
     with live_world.serve() as first:
         page.goto(first.url)
         page.wait_for_selector(".card")
-    page.wait_for_selector(".dead:text('not live since')")
-    assert "the server does not answer; trying again" in page.locator(".state").inner_text()
+    # On a busy machine the daemon's own silence may be said first.
+    page.wait_for_selector(".state:has-text('the server does not answer; trying again')")
+    assert page.locator(".dead").count() == 1
     assert page.locator(".card").count() == 2, "what was seen last stays"
     with live_world.serve(first.port):
         page.wait_for_selector(".dead", state="detached")
