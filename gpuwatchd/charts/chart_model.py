@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Finding
 
 
-MarkKind = Literal["alert", "resolved", "event", "restart", "began", "ended", "saved", "asked"]
-"""alert, resolved: of an alert; event: of the hardware or the driver; restart: machine or recording
+MarkKind = Literal[
+    "watch", "alert", "critical", "died", "resolved",
+    "event", "restart", "began", "ended", "saved", "asked",
+]  # fmt: skip
+"""watch, alert, critical: an alert got that far; died: it is over, out of memory; resolved: over
+otherwise; event: of the hardware or the driver; restart: machine or recording
 began anew, or the clock was set; began, ended: of a process; saved, asked: checkpoints."""
 
 
@@ -343,7 +347,19 @@ def ahead_s(at_s: float) -> float:
 # Words and marks on a chart: what stands together, and how it looks.
 
 _SAME_S = 60.0
-_KINDS = ("alert", "event", "restart", "resolved", "asked", "saved", "began", "ended")
+_KINDS = (
+    "died",
+    "critical",
+    "alert",
+    "watch",
+    "event",
+    "restart",
+    "resolved",
+    "asked",
+    "saved",
+    "began",
+    "ended",
+)
 _GRAVE = ("critical", "warning", "info")
 """What matters most first."""
 

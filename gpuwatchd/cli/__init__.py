@@ -33,7 +33,7 @@ def _run(arguments: list[str]) -> int:
     from gpuwatchd.cli import exits, status_fast_path  # noqa: PLC0415 - after the fast way out
 
     wish = status_fast_path.read(arguments)
-    if wish is not None:
+    if wish is not None or not arguments:
         return exits.run_with_exit_code(arguments, lambda _: status_fast_path.run(wish))
 
     def call(words: list[str]) -> int:

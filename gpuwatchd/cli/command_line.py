@@ -108,11 +108,12 @@ def load(name: str) -> click.Command:
 @click.pass_context
 def program(ctx: click.Context) -> int:
     """Watch GPU memory: who leaks, how fast, and when it will be full."""
-    ctx.ensure_object(Globals)
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
-        return USAGE
-    return OK
+    flags = ctx.ensure_object(Globals)
+    if ctx.invoked_subcommand is not None:
+        return OK
+    from gpuwatchd.cli import status_output  # noqa: PLC0415 - 40 ms, only without a verb
+
+    return status_output.run_brief(flags)
 
 
 options.add_globals(program)

@@ -80,12 +80,14 @@ def _valued(wish: StatusRequest, word: str, value: str, *, after_verb: bool) -> 
     return True
 
 
-def run(wish: StatusRequest) -> int:
-    """Do it, and return the exit code."""
+def run(wish: StatusRequest | None) -> int:
+    """Do it, and return the exit code; None is the bare command, without a verb."""
     gc.disable()  # one look makes many objects and no garbage: collecting is 10 % of it
     try:
         from gpuwatchd.cli import status_output  # noqa: PLC0415 - importing is most of the work
 
+        if wish is None:
+            return status_output.run_brief(Globals())
         return status_output.run(wish.flags, wish.pids, exit_code=wish.exit_code)
     finally:
         gc.enable()

@@ -25,6 +25,20 @@ def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
     return output.code_of(current_state.exit_code(view, flags, pids), findings=exit_code)
 
 
+def run_brief(flags: Globals) -> int:
+    """Show in a few lines how things are, then where the rest is; exit code as of :func:`run`."""
+    if flags.json:
+        return run(flags, (), exit_code=False)
+    out = output.Out(flags)
+    try:
+        view = current_state.load_view(flags)
+        status.brief(out, view)
+    finally:
+        out.line(("gpuwatchctl status shows more, gpuwatchctl --help what else there is", "dim"))
+        out.flush()
+    return output.code_of(current_state.exit_code(view, flags, ()), findings=False)
+
+
 def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: int | None) -> int:
     """Look ``count`` times (None: until interrupted) and return the exit code.
 

@@ -112,7 +112,10 @@ class Flag(NamedTuple):
 
 
 FLAGS: Final[dict[str, Flag]] = {
-    "alert": Flag("alert", "▲", "!", "leak"),
+    "watch": Flag("watch", "◆", "~", "watch"),
+    "alert": Flag("alert", "△", "!", "leak"),
+    "critical": Flag("critical", "▲", "*", "critical"),
+    "died": Flag("out of memory", "✖", "X", "critical"),
     "resolved": Flag("resolved", "●", "=", "calm"),
     "event": Flag("event", "✕", "x", "trouble"),
     "restart": Flag("restart", "↺", "^", "faint"),

@@ -15,6 +15,7 @@ from gpuwatchd.core.model import Alert, Decision, Delivery
 from gpuwatchd.core.model.findings import with_blame
 from gpuwatchd.pipeline import action_handler, messages
 from gpuwatchd.pipeline.clock import local, moved_alert
+from gpuwatchd.pipeline.live_state import RecentDeaths
 from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.pipeline.track import Track
 from gpuwatchd.pipeline.track_evaluation import subject_facts
@@ -286,6 +287,7 @@ class AlertNotifier:
         self._mono = mono
         self._sent_mono_s: deque[float] = deque(maxlen=1000)
         self._bygone = ResolvedAlerts()
+        self.deaths = RecentDeaths(history)
         self._open: dict[str, tuple[Alert, ...]] = {}
         """Source -> its alerts that are open."""
         self.failing: dict[str, str] = {}
@@ -349,6 +351,7 @@ class AlertNotifier:
                     holders[alert.key].alert = alert
                 news[alert.key, alert.opened_at_s] = alert
         self._open[source] = _alerts(holders)
+        self.deaths.note(news.values())
         if self._history is not None and (news or deliveries or decisions):
             self._history.decide(decisions)
             deliveries = self._history.apply(list(news.values()), deliveries)

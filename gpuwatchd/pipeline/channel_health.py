@@ -9,7 +9,7 @@ import msgspec
 
 from gpuwatchd import alerts
 from gpuwatchd.alerts.policy_types import RANK
-from gpuwatchd.core.codes import OUT_OF_MEMORY, Failure
+from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.config import validation
 from gpuwatchd.core.model import ChannelHealth
 from gpuwatchd.notify import backlog
@@ -55,7 +55,7 @@ class UndeliveredAlerts:
                     )
                     for alert in alerts
                     if alert.resolved_at_s is not None
-                    and (alert.ended_code in OUT_OF_MEMORY or alert.severity == "critical")
+                    and (alert.ran_out or alert.severity == "critical")
                 )  # fmt: skip
         if any(now_s - alert.ended_at_s >= SAID_FOR_S for alert in self._found):
             self._found = tuple(

@@ -17,7 +17,6 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import Delivery
 from gpuwatchd.pipeline import clock, messages
-from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.store import tables
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def _cost(alerts: Sequence[Alert]) -> str:
         ),
         (
             "lost where memory ran out",
-            [alert for alert in alerts if sentences.crashed(alert)],
+            [alert for alert in alerts if alert.ran_out],
             "spent_usd",
         ),
     ):

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.pipeline.track import Track
+from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.store.ring import CELL_S, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gpuwatchd.core.model import Event, Finding, ProcessInfo, ProcessKey, ProcessUse
+    from gpuwatchd.core.model import Alert, Event, Finding, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.track import TrackedDevice
+    from gpuwatchd.store.profiles import ProfileStore
+    from gpuwatchd.store.writer import History
 
 SPARK_POINTS = 32
 _EVERY_TICKS = 6
@@ -167,3 +170,35 @@ def _process(
         host_bytes=use.host_bytes,
         host_finding=None if host is None else host.shown(),
     )
+
+
+# Jobs that ran out of memory within the last day, kept up to date tick by tick.
+
+
+class RecentDeaths:
+    """Remembers them by key and opening, and leaves out those that the user has spoken of."""
+
+    def __init__(self, history: History | None) -> None:
+        self._shelf: ProfileStore | None = None if history is None else history.shelf
+        self._alerts: dict[tuple[str, float], Alert] = {}
+        self._labelled: list[tuple[str, float]] = []
+        self._labels_of = -1
+        """How often others had written when the labels were read last."""
+
+    def note(self, alerts: Iterable[Alert]) -> None:
+        """Take in alerts as they stand now."""
+        self._alerts.update({(a.key, a.opened_at_s): a for a in alerts if a.ran_out})
+
+    def unseen(self, now_s: float) -> tuple[Alert, ...]:
+        """Return those that are to be named now, newest first."""
+        if not self._alerts:
+            return ()
+        shelf = self._shelf
+        if shelf is not None and shelf.outside != self._labels_of:
+            labels = shelf.user_labels()
+            if labels is not None:
+                self._labels_of = shelf.outside
+                self._labelled = [(label.alert_key, label.opened_at_s) for label in labels]
+        found = live.unseen_deaths(self._alerts.values(), self._labelled, now_s)
+        self._alerts = {(alert.key, alert.opened_at_s): alert for alert in found}
+        return found

@@ -444,6 +444,7 @@ class Pipeline:
             silences=self.silencing.active,
             channels=self.post.channel_health(),
             untold=self.post.untold(), lost=self.post.losses.lost(now_s),
+            deaths=self.alert_notifier.deaths.unseen(now_s),
             servers=self.serving.readings,
         )  # fmt: skip
 

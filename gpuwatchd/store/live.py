@@ -38,6 +38,7 @@ from gpuwatchd.core.model import (
 from gpuwatchd.store import private_files
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
 
@@ -265,10 +266,60 @@ class LiveState(Value, frozen=True, kw_only=True):
     """Keys of open alerts that were to be told and have reached nobody so far."""
     lost: tuple[UndeliveredAlert, ...] = ()
     """Alerts that have reached nobody and are over, badly, since less than a day."""
+    deaths: tuple[Alert, ...] = ()
+    """Alerts of the last day whose subject ran out of memory, newest first; none with feedback."""
     silences: tuple[Silence, ...] = ()
     """Those in force."""
     coded: bool = False
     """Codes stand beside its sentences; an older daemon wrote none."""
+
+
+DEATHS_SHOWN_S: Final = 86_400.0
+_MOST_DEATHS: Final = 16
+"""A job that dies again and again must not fill the live state."""
+_ROUNDING_S: Final = 1.0
+"""The history keeps milliseconds."""
+
+
+def unseen_deaths(
+    alerts: Iterable[Alert], labelled: Collection[tuple[str, float]], now_s: float
+) -> tuple[Alert, ...]:
+    """Return the deaths of the last day that nobody has given feedback on, newest first.
+
+    Parameters
+    ----------
+    labelled
+        Key and opening of the alerts that the user has given feedback on.
+    """
+    newest = sorted(
+        (
+            alert
+            for alert in alerts
+            if alert.ran_out
+            and now_s - _ended_s(alert) < DEATHS_SHOWN_S
+            and not any(
+                key == alert.key and abs(opened_s - alert.opened_at_s) < _ROUNDING_S
+                for key, opened_s in labelled
+            )
+        ),
+        key=_ended_s,
+        reverse=True,
+    )
+    return tuple(alert for alert in newest if not _told_by_process(alert, newest))[:_MOST_DEATHS]
+
+
+def _ended_s(alert: Alert) -> float:
+    return alert.changed_at_s if alert.resolved_at_s is None else alert.resolved_at_s
+
+
+def _told_by_process(alert: Alert, others: Iterable[Alert]) -> bool:
+    """Say whether the death of a process on it says all of an alert on a device as a whole."""
+    return alert.subject.process is None and any(
+        other.subject.process is not None
+        and other.subject.device_uid == alert.subject.device_uid
+        and alert.opened_at_s <= _ended_s(other) <= _ended_s(alert)
+        for other in others
+    )
 
 
 _ENCODER = msgspec.json.Encoder()

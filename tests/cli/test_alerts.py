@@ -10,10 +10,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.cli import completion_answers
-from gpuwatchd.core.codes import Failure
-from gpuwatchd.core.model import AlertSubject, ChannelHealth, Cost, Decision, Matcher
+from gpuwatchd.core import units
+from gpuwatchd.core.codes import Ending, Failure
+from gpuwatchd.core.model import (
+    AlertSubject,
+    ChannelHealth,
+    Cost,
+    Decision,
+    Matcher,
+    ProcessKey,
+    Subject,
+)
 from gpuwatchd.store.live import UndeliveredAlert
+from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.query import Query
+from gpuwatchd.web.pages import parts
+from tests import making
 from tests.cli import world
 from tests.cli.world import delivery
 
@@ -187,6 +201,56 @@ def test_what_was_over_before_anybody_could_be_told_is_said(ctl: Ctl) -> None:
     answer = ctl.json("status")
     assert [one["id"] for one in answer["lost"]] == [lost.code] * 5
     assert answer["untold"] == []
+
+
+def died(ago_s: float, **changes: Any) -> Alert:
+    """Return the alert on pid 5, which ran for an hour and was out of memory so long ago."""
+    end_s = time.time() - ago_s
+    key = ProcessKey(pid=5, started_at_s=end_s - 3600.0)
+    values: dict[str, Any] = {
+        "subject": Subject(device_uid="GPU-1", process=key), "opened_at_s": end_s - 900.0,
+        "resolved_at_s": end_s, "cost": Cost(spent_usd=1.16, basis="yours"),
+        **wording.ending(Ending.ENDED_NEAR_LIMIT),
+    }  # fmt: skip
+    return world.over(**{**values, **changes})
+
+
+def test_the_morning_after_every_view_names_who_ran_out_of_memory(ctl: Ctl) -> None:
+    death = died(7200.0)
+    world.write(alerts=(), deaths=(death, died(9000.0, key="leak:GPU-1/6@1.0")))
+    line = f"✖ {units.clock(death.resolved_at_s or 0.0, now_s=time.time())} python ran out of"
+    line += f" memory after 1 h, $1.16 lost; explain {death.code}"
+    for verb in ("status", ""):
+        assert line in " ".join(ctl(verb).split()), verb
+    assert line.replace("✖", "X") in " ".join(ctl("status --ascii").split())
+    assert line in [one.text for one in parts.frame(current_state.load_view(Query())).warnings]
+    answer = ctl.json("status")["deaths"]
+    assert [one["id"] for one in answer][:1] == [death.code]
+    assert (answer[0]["ran_s"], answer[0]["lost_usd"]) == (3600.0, 1.16)
+    assert ctl.json("")["verb"] == "status"
+    assert ctl("status --pid 4711").count("✖") == 0
+
+
+@pytest.mark.parametrize("opened", [(), (world.firing(severity="critical"),)])
+def test_explain_alone_takes_the_worst_alert_then_the_newest_death(
+    opened: tuple[Alert, ...], ctl: Ctl
+) -> None:
+    death = died(60.0)
+    world.remember(death, *opened)
+    calm = msgspec.structs.replace(world.state().devices[0], finding=None, processes=())
+    world.write(alerts=opened, deaths=(death,), devices=(calm,))
+    meant = (*opened, death)[0]
+    assert ctl.json("explain")["data"]["alert"]["key"] == meant.key
+
+
+def test_without_a_daemon_the_history_has_the_deaths(ctl: Ctl) -> None:
+    deaths = [died(60.0), died(90_000.0, key="leak:GPU-1/6@1.0")]
+    with world.history() as history:
+        history.record(making.sample(time.time(), []), (making.CARD,), {})
+        history.apply(deaths, [])
+    assert [one["id"] for one in ctl.json("status")["deaths"]] == [deaths[0].code]
+    ctl("feedback", deaths[0].code, "leak")
+    assert ctl.json("status")["deaths"] == []
 
 
 def test_a_silence_of_before_the_clock_was_set_back_is_shown(ctl: Ctl) -> None:

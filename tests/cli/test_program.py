@@ -36,6 +36,8 @@ NO_GPU_HERE = ("GPUWATCHD_SOURCES_ENABLED", "")
 
 
 WITH_STATE = [
+    ("", 0),
+    ("--ascii --gpu 1", 0),
     ("status", 0),
     ("--gpu 1 status", 0),
     ("status --gpu GPU-2", 0),
@@ -85,7 +87,8 @@ WITHOUT_ANYTHING = [
     ("completion tcsh", 2),
     ("--version", 0),
     ("--ascii --version", 0),
-    ("", 2),
+    ("", 1),
+    ("--ascii", 1),
     ("statsu", 2),
     ("zzzz", 2),
     ("status --color pink", 2),

@@ -39,7 +39,10 @@ MEANS = {
     "held": "idle memory",
 }
 HAPPENED = {
-    "alert": "a watch or an alert was opened; its colour is that of its severity",
+    "watch": "a watch was opened: a suspicion, which is sent to nobody",
+    "alert": "it became an alert",
+    "critical": "it became critical, or began so",
+    "died": "its process ended, or gave its memory back, near the limit: probably out of memory",
     "resolved": "it is over",
     "event": "of the hardware or the driver: an Xid, ECC, throttling",
     "restart": "the daemon or the machine began anew, or the clock was set",

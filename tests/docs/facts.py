@@ -10,7 +10,7 @@ Row = tuple[str, str]
 EXIT_CODES: list[Row] = [
     ("0", "done; for `analyze`: nothing at or above `--fail-on`"),
     ("1", "failed: no GPU readable, no data for the period, delivery failed"),
-    ("2", "usage, also the bare command without a verb"),
+    ("2", "usage"),
     ("3", ("findings: `analyze` always; `status`, `predict` and `zombies` with `--exit-code`;"
           " `doctor` with warnings only; `service status` as systemctl: not running")),
     ("4", "`service status` as systemctl: there is no such service"),

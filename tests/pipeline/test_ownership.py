@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import LEAK_PATTERNS, Event
 from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.live_state import RecentDeaths
 from gpuwatchd.pipeline.restored_state import KEPT
-from tests.making import CARD, GIB, KEY, LEAKER, MIB, present, sample
+from gpuwatchd.store import tables
+from gpuwatchd.store.live import DEATHS_SHOWN_S
+from gpuwatchd.store.tables import UserLabel
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, leaking_until, run
 from tests.store.world import opened
 
@@ -148,6 +154,30 @@ def test_how_a_process_ended(end: int, expected: str) -> None:
     ticks = run(Pipeline(config=EAGER, sources=[source], message_dispatcher=post), end + 10)
     assert [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"] == [expected]
     assert post.taken[-1].message.notice == "resolved"
+    died = (expected,) if expected is Ending.ENDED_NEAR_LIMIT else ()
+    assert tuple(alert.ended_code for alert in ticks[-1].state.deaths) == died
+
+
+def test_a_death_is_named_for_a_day_over_restarts_until_there_is_feedback(tmp_path: Path) -> None:
+    now_s = 1000.0 + 5 * 360
+    death = alert(
+        state="resolved", opened_at_s=900.0, resolved_at_s=now_s - 60.0,
+        **wording.ending(Ending.FELL_NEAR_LIMIT),
+    )  # fmt: skip
+    with closing(opened(tmp_path)) as history:
+        history.apply([death], [])
+        again = RecentDeaths(history)
+        again.note(history.over_since(0.0))
+        assert [one.key for one in again.unseen(now_s)] == [death.key]
+        assert again.unseen(now_s + DEATHS_SHOWN_S) == ()
+        again.note([death])
+        label = UserLabel(
+            alert_key=death.key, opened_at_s=900.0, subject=death.subject, title="",
+            word="leak", given_at_s=now_s,
+        )  # fmt: skip
+        history.shelf.write_now(tables.LABELS.insert, label)
+        history.shelf.outside += 1
+        assert again.unseen(now_s) == ()
 
 
 @pytest.mark.slow

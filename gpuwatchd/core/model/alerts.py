@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpuwatchd.core.codes import Ending, Facts, Failure, Hold, TitleRole
+from gpuwatchd.core.codes import OUT_OF_MEMORY, Ending, Facts, Failure, Hold, TitleRole
 from gpuwatchd.core.model.base import (
     AlertState,
     ButtonName,
@@ -206,6 +206,11 @@ class Alert(Value, frozen=True, kw_only=True):
     """People were told that it comes and goes."""
     told_over: bool = False
     """People were told that it is over."""
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether it is over because its subject probably ran out of memory."""
+        return self.state == "resolved" and self.ended_code in OUT_OF_MEMORY
 
     @property
     def code(self) -> str:

@@ -73,13 +73,12 @@ def compose(
     """
     first = alert.first_message or message_id(alert, "firing", 1)
     own = message_id(alert, notice, alert.notices)
-    crashed = sentences.crashed(alert)
     name = machine_name(host)
     return Message(
         id=own,
         notice=notice,
         # What probably ran out of memory has not recovered.
-        severity="info" if notice == "resolved" and not crashed else alert.severity,
+        severity="info" if notice == "resolved" and not alert.ran_out else alert.severity,
         subject=sentences.subject(alert, notice, now_s=now_s, also=also, host=name),
         body="\n".join(sentences.body(alert, now_s=now_s, others=bool(also))),
         facts=facts(alert, notice, now_s=now_s, also=also, host=name),
@@ -96,7 +95,7 @@ def compose(
 
 def _money(alert: Alert) -> str:
     """Return the line on money; of what is over only what a crash has cost."""
-    if alert.cost is None or (alert.state == "resolved" and not sentences.crashed(alert)):
+    if alert.cost is None or (alert.state == "resolved" and not alert.ran_out):
         return ""
     if alert.state != "resolved" and sentences.calm_since_s(alert) is None:
         return cost.line(alert.cost)
@@ -160,7 +159,7 @@ def digest(
 
 def _body(alerts: Sequence[Alert], why: str, now_s: float) -> list[str]:
     lines = [f"Digest {why} until {units.moment(now_s, now_s=now_s, zone=True)}."]
-    lost = sum(sentences.crashed(alert) for alert in alerts)
+    lost = sum(alert.ran_out for alert in alerts)
     if lost:
         lines.append(f"{lost} probably ran out of memory.")
     return lines
@@ -179,7 +178,7 @@ def entry(alert: Alert, *, now_s: float) -> str:
     at = units.moment(begun_s if ended_s is None else ended_s, now_s=now_s)
     what = sentences.tail(alert, "resolved" if over else "repeat", now_s=now_s)
     mark = "resolved" if over else f"{alert.severity}, open"
-    if sentences.crashed(alert):
+    if alert.ran_out:
         mark = "probably ran out of memory"
     who = sentences.brief(alert)
     room = _ENTRY_CHARS - len(at) - len(mark) - len(what)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gpuwatchd.core import text, units
-from gpuwatchd.core.codes import OUT_OF_MEMORY, Ending, Reason, TitleRole
+from gpuwatchd.core.codes import Ending, Reason, TitleRole
 from gpuwatchd.core.model import outdated_s
 from gpuwatchd.core.model.alerts import TitlePart
 from gpuwatchd.core.model.findings import STALE_S
@@ -83,11 +83,6 @@ def fitted(parts: Sequence[TitlePart], room: int) -> str:
     return text.clean(text.cut(title, room))
 
 
-def crashed(alert: Alert) -> bool:
-    """Say whether an alert is over because its subject probably ran out of memory."""
-    return alert.state == "resolved" and alert.ended_code in OUT_OF_MEMORY
-
-
 def left(finding: Finding, now_s: float) -> EtaRange | None:
     """Return the time that is left: of an old judgement, what is left of it now."""
     eta = finding.eta
@@ -136,7 +131,7 @@ def on_host(host: str) -> str:
 
 def _lead(alert: Alert, notice: NoticeKind) -> str:
     word = _LEADS[notice]
-    if crashed(alert):
+    if alert.ran_out:
         return "Probably out of memory: "
     if notice == "escalated" and alert.severity != "critical":
         word = "Worse"
@@ -150,7 +145,7 @@ def _lead(alert: Alert, notice: NoticeKind) -> str:
 def critical_lead(alert: Alert, notice: NoticeKind) -> str:
     """Return how a subject begins that says of news only that it is critical; else ""."""
     plain = alert.severity == "critical" and notice in {"firing", "escalated"}
-    return _lead(alert, notice) if plain and not (alert.told_flapping or crashed(alert)) else ""
+    return _lead(alert, notice) if plain and not (alert.told_flapping or alert.ran_out) else ""
 
 
 def tail(
@@ -163,7 +158,7 @@ def tail(
 ) -> str:
     """Return what a line says of its subject, and how soon it matters."""
     more = f" and {len(also)} more" if also else ""
-    if crashed(alert):
+    if alert.ran_out:
         return more
     if alert.state == "resolved" or notice == "resolved" or alert.kind != "leak":
         over = alert.state == "resolved" or notice == "resolved"

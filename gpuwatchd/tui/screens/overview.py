@@ -64,7 +64,7 @@ def share_rows(height: int, view: View, *, wide: bool, processes: int) -> RowBud
     warned = len(view.warnings)
     health = min(max(1, warned), 1 if height < 26 else 3)
     told = len(current_state.shown(view.alerts)) + bool(view.holdings) + len(view.daemon.problems)
-    told += len(view.untold) + len(view.lost)
+    told += len(view.untold) + len(view.lost) + len(view.deaths)
     most = 1 if height < 16 else 3 if height < 30 else max(4, height // 6)
     alerts = min(most, 1 + told)
     left = height - health - alerts - 2  # heads of GPUs and of processes

@@ -31,7 +31,7 @@ from gpuwatchd.view.answers.base import (
     sources,
 )
 from gpuwatchd.view.queries import current_state
-from gpuwatchd.view.text import delivery_text
+from gpuwatchd.view.text import deaths_text, delivery_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -226,6 +226,30 @@ class LostShape(Shape):
     ended_at: Instant | None
 
 
+class DeathShape(Shape):
+    """A job that ran out of memory within the last day, and that nobody has given feedback on."""
+
+    key: str
+    code: str = msgspec.field(name="id")
+    title: str
+    ended: str
+    """Why that is believed."""
+    ended_at: Instant
+    ran_s: Seconds
+    """For how long it had run, or grown where its start is unknown."""
+    lost_usd: float | None
+    lost_gpu_hours: float | None
+    since: Literal["start", "checkpoint", "first-seen"] | None
+    """From when on that is counted."""
+    FROM = sources(
+        ended_at="resolved_at",
+        ran_s=deaths_text.ran_s,
+        lost_usd="cost.spent_usd",
+        lost_gpu_hours="cost.gpu_hours",
+        since="cost.since",
+    )
+
+
 class Silent(Shape):
     """A silence."""
 
@@ -252,6 +276,8 @@ class ObservedDevices(Answer):
     untold: tuple[str, ...]
     """Keys of open alerts that have reached nobody."""
     lost: tuple[LostShape, ...]
+    deaths: tuple[DeathShape, ...]
+    """Of jobs that ran out of memory within the last day, newest first."""
     silences: tuple[Silent, ...]
     """In force."""
 
@@ -302,5 +328,6 @@ def observed(kind: type[Observed], view: View) -> Observed:
         channels=tuple(fill(Channel, health) for health in view.channels),
         untold=tuple(map(text.clean, view.untold)),
         lost=tuple(fill(LostShape, alert) for alert in view.lost),
+        deaths=tuple(fill(DeathShape, alert) for alert in view.deaths),
         silences=tuple(silent(silence, view.alerts) for silence in view.silences),
     )

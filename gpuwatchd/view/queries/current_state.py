@@ -25,7 +25,7 @@ from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import (
@@ -123,6 +123,8 @@ class View(msgspec.Struct, eq=False):
     channels: tuple[ChannelHealth, ...] = ()
     untold: tuple[str, ...] = ()
     lost: tuple[UndeliveredAlert, ...] = ()
+    deaths: tuple[Alert, ...] = ()
+    """Of jobs that ran out of memory within the last day, newest first."""
     silences: tuple[Silence, ...] = ()
     daemon: Daemon = msgspec.field(default_factory=Daemon)
     released_until_s: float | None = None
@@ -137,6 +139,11 @@ class View(msgspec.Struct, eq=False):
     def __post_init__(self) -> None:
         """Note the age of the readings."""
         self.stale_s = max(0.0, time.time() - self.taken_at_s)
+
+    def keep_alerts(self, wanted: Callable[[Alert], bool]) -> None:
+        """Leave those alerts, open and past, that are wanted."""
+        self.alerts = tuple(filter(wanted, self.alerts))
+        self.deaths = tuple(filter(wanted, self.deaths))
 
     @property
     def since_s(self) -> float | None:
@@ -233,6 +240,7 @@ def _from_state(state: LiveState, daemon: Daemon) -> View:
         for name in View.__struct_fields__
         if name in state.__struct_fields__
     }
+    same["deaths"] = _deaths(state)
     view = View(source="state-file", daemon=daemon, **same)
     if any(d.reading is not None and d.reading.state == "released" for d in state.devices):
         view.released_until_s = released_until_s()
@@ -242,6 +250,13 @@ def _from_state(state: LiveState, daemon: Daemon) -> View:
     elif view.stale_s > max(FRESH_INTERVALS * state.interval_s, 10.0):
         view.warnings.append(("daemon-late", "the daemon runs but its last sample is old"))
     return view
+
+
+def _deaths(state: LiveState | None) -> tuple[Alert, ...]:
+    """Return the deaths that a daemon, which may be gone since, saw within the last day."""
+    if state is None or not state.deaths:
+        return ()
+    return live.unseen_deaths(state.deaths, (), max(state.taken_at_s, time.time()))
 
 
 def load_view(
@@ -292,7 +307,7 @@ def load_view(
         if nobody:
             view.warnings.append(("no-such-gpu", f"no GPU matches {', '.join(nobody)}"))
         uids = {d.device.uid for d in items}
-        view.alerts = tuple(a for a in view.alerts if a.subject.device_uid in uids)
+        view.keep_alerts(lambda alert: alert.subject.device_uid in uids)
         view.holdings = tuple(h for h in view.holdings if h.device_uid in uids)
     view.devices = items
     if not everybody:
@@ -335,9 +350,7 @@ def narrow(view: View, pids: Sequence[int]) -> None:
         why = "the processes are unknown here" if unknown else f"pid {named} is on no GPU here"
         raise GpuwatchdError(why, hint="gpuwatchctl status -v", page="errors#no-such-process")
     view.devices = tuple(items)
-    view.alerts = tuple(
-        a for a in view.alerts if a.subject.process is not None and a.subject.process.pid in pids
-    )
+    view.keep_alerts(lambda a: a.subject.process is not None and a.subject.process.pid in pids)
 
 
 def exit_code(view: View, query: Query, pids: Sequence[int]) -> int:
@@ -387,6 +400,7 @@ def _best(query: Query, state: LiveState | None, daemon: Daemon, *, want_trend: 
                 raise
             view = _from_state(state, daemon)
     view.daemon = daemon
+    view.deaths = view.deaths or _deaths(state)
     view.warnings += strange
     if not daemon.running and view.source != "state-file":
         view.warnings.append(("daemon-absent", "the daemon is not running"))

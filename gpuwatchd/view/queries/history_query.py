@@ -19,7 +19,7 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store import reader as store
-from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
+from gpuwatchd.store.live import DEATHS_SHOWN_S, KnownRuns, LiveDevice, LiveProcess, unseen_deaths
 from gpuwatchd.store.schema import FILE_NAME
 from gpuwatchd.view.queries import state_location
 
@@ -91,6 +91,7 @@ def judged(
             infos = {info.key: info for info in history.processes()}
             happened = _events(history, now_s)
             words = history.user_labels()
+            past = history.alerts(now_s - DEATHS_SHOWN_S)
             pairs = [
                 (device, rows)
                 for device in history.devices()
@@ -121,7 +122,9 @@ def judged(
         return None
     from gpuwatchd.view.queries.current_state import View  # noqa: PLC0415 - look imports us
 
-    view = View("database", newest_s, tuple(devices))
+    labelled = [(word.alert_key, word.opened_at_s) for word in words]
+    deaths = unseen_deaths(past, labelled, now_s)
+    view = View("database", newest_s, tuple(devices), deaths=deaths)
     view.warnings.append(
         ("from-history", "evaluated from the history, without the daemon's alerts")
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo
     from gpuwatchd.store.tables import UserLabel
+    from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.queries.current_state import View
 
 _DIGITS = 10
@@ -81,7 +82,8 @@ def pick(view: View, target: str | None) -> NamedSubject:
     ----------
     target
         Index, name ("GPU 0", "MIG 3:0"), UUID or glob of a GPU; a pid on one of them; the key of
-        an alert or a part of it; None for the worst verdict. A number is a GPU where there is such
+        an alert or a part of it; None for the worst open alert, else the newest death,
+        else the worst verdict. A number is a GPU where there is such
         an index.
 
     Raises
@@ -131,6 +133,10 @@ def _rank(subject: NamedSubject) -> tuple[int, float, bool]:
 
 
 def _worst(view: View) -> NamedSubject:
+    alert = next(iter((*current_state.shown(view.alerts), *view.deaths)), None)
+    if alert is not None:
+        live = next((one for one in every(view) if one.alert == alert), None)
+        return live or _of_alert(view, alert, alert_query.gather(0.0, only_open=False))
     subject = max(every(view), key=_rank, default=None)
     return subject if subject is not None else _device(view, view.devices[0])
 
@@ -184,6 +190,10 @@ def _alert(view: View, target: str) -> NamedSubject:
             hint="gpuwatchctl status; gpuwatchctl alerts --all",
             page="errors#no-such-alert",
         ) from error
+    return _of_alert(view, alert, found)
+
+
+def _of_alert(view: View, alert: Alert, found: Incidents) -> NamedSubject:
     live = next((subject for subject in every(view) if subject.subject == alert.subject), None)
     word = found.user_label(alert)
     if live is not None and alert.kind == "leak" and alert.state in alert_query.OPEN:

@@ -98,7 +98,7 @@ def only(view: View, wishes: Sequence[str]) -> None:
         if item.processes is not None
     }
     view.devices = tuple(_device(item, people) for item in view.devices)
-    view.alerts = tuple(one for one in view.alerts if concerns(one, people, infos, here))
+    view.keep_alerts(lambda alert: concerns(alert, people, infos, here))
     view.holdings = tuple(holding for holding in view.holdings if people.own(holding.process))
     pids = {key.pid for key, info in infos.items() if people.own(info)}
     view.servers = tuple(server for server in view.servers if server.pid in pids)

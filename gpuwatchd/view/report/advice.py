@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import incident
 from gpuwatchd.view.report.incident import Stake, ranked
@@ -89,7 +88,7 @@ class Item(NamedTuple):
 
 def ends(alerts: list[Alert]) -> int:
     """Return how many ended near the limit, probably out of memory."""
-    return sum(alert.ended_code in OUT_OF_MEMORY for alert in alerts)
+    return sum(alert.ran_out for alert in alerts)
 
 
 def watched_hours(period: Period) -> float:
@@ -135,7 +134,7 @@ def _of_incidents(period: Period) -> Iterator[Item]:
     names: set[str] = set()
     for alert in period.alerts:
         still = alert.state in OPEN
-        failed = alert.ended_code in OUT_OF_MEMORY
+        failed = alert.ran_out
         word = period.found.user_label(alert)
         is_normal = word is not None and word.word == "normal"
         if alert.key in names or not (still or failed) or is_normal:

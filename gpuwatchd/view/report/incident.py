@@ -10,7 +10,6 @@ import msgspec
 from gpuwatchd import alerts as policy
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.core.model import ProcessInfo
 from gpuwatchd.core.model.findings import STALE_S, Finding
 from gpuwatchd.view.queries.alert_query import OPEN
@@ -150,7 +149,7 @@ def _stake(alert: Alert, usd: float | None) -> Stake:
         level=(
             0 if alert.state in OPEN else 1,
             _RANK[alert.severity],
-            0 if alert.ended_code in OUT_OF_MEMORY else 1,
+            0 if alert.ran_out else 1,
             _KINDS.get(alert.kind, 3),
         ),
         usd=usd,
@@ -386,7 +385,7 @@ def outcome(incident: Incident, *, now_s: float) -> str:
     if eta is None or alert.kind != "leak":
         return text
     took_s = over_s - incident.first.judged_at_s
-    if alert.ended_code in OUT_OF_MEMORY:
+    if alert.ran_out:
         if took_s < eta.low_s:
             return f"{text}: {units.duration(eta.low_s - took_s)} before the interval"
         if eta.high_s is not None and took_s > eta.high_s:
@@ -400,7 +399,7 @@ def outcome(incident: Incident, *, now_s: float) -> str:
 def held_true(incident: Incident) -> bool | None:
     """Say whether memory ran out within the interval foreseen; None where it did not run out."""
     over_s, eta = incident.alert.resolved_at_s, incident.first.eta
-    if over_s is None or eta is None or incident.alert.ended_code not in OUT_OF_MEMORY:
+    if over_s is None or eta is None or not incident.alert.ran_out:
         return None
     took_s = over_s - incident.first.judged_at_s
     return eta.low_s <= took_s and (eta.high_s is None or took_s <= eta.high_s)

@@ -12,7 +12,7 @@ from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
 from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.queries import current_state, state_location
-from gpuwatchd.view.text import delivery_text, subject_facts, verdict_text
+from gpuwatchd.view.text import deaths_text, delivery_text, subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -319,6 +319,7 @@ def show(
 ) -> None:
     """Write the screen; without ``whole`` it is about the processes that are left, all of them."""
     _banner(out, view)
+    deaths_text.write(out, view)
     delivery_text.banner(out, view)
     for item in view.devices:
         card(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
@@ -330,6 +331,17 @@ def show(
     holdings(out, view)
     for problem in delivery_text.other_problems(view):
         out.flow([("problem: " + problem, "yellow")], rest="  ")
+
+
+def brief(out: Page, view: View) -> None:
+    """Write in a few lines how things are: what is open, what died, what is wrong."""
+    _banner(out, view)
+    count = len(view.devices)
+    opened = current_state.counted(current_state.shown(view.alerts)) or "no open alert"
+    out.line((f"{count} GPU{'' if count == 1 else 's'}: {opened}", "bold"))
+    deaths_text.write(out, view)
+    _alerts(out, view)
+    delivery_text.banner(out, view)
 
 
 def holdings(out: Page, view: View) -> None:

@@ -15,7 +15,7 @@ from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.base import Shape
 from gpuwatchd.view.blocks import Flow, Page, Table
 from gpuwatchd.view.queries import current_state, history_query
-from gpuwatchd.view.text import badges, delivery_text, status
+from gpuwatchd.view.text import badges, deaths_text, delivery_text, status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -187,6 +187,9 @@ def _warnings(view: View, now_s: float) -> Iterator[Notice]:
     for code, sentence in view.warnings:
         words = text.clean(sentence, limit=LINE) + status.age(view, code, now_s=now_s)
         yield Notice(code=code, text=words, bad=code.startswith("daemon"))
+    for alert in view.deaths:
+        said = joined(deaths_text.line(alert, now_s=now_s), " ")
+        yield Notice(code="death", text=said, bad=True)
     out = Page()
     if view.untold or view.lost:
         delivery_text.banner(out, view)

@@ -1,0 +1,79 @@
+"""The morning after: one line for each job that ran out of memory."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gpuwatchd.core import text, units
+from gpuwatchd.core.codes import Ending, TitleRole
+from gpuwatchd.core.design import FLAGS
+from gpuwatchd.core.model.alerts import Title
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import Alert
+    from gpuwatchd.view.blocks import Page, Part
+    from gpuwatchd.view.queries.current_state import View
+
+_NAMED = 3
+_BESIDE = (TitleRole.MODEL, TitleRole.OWNER, TitleRole.INTERPRETER, TitleRole.PID)
+
+
+def write(out: Page, view: View) -> None:
+    """Write the deaths of the last day, newest first; nothing without one."""
+    now_s = time.time()
+    for alert in view.deaths[:_NAMED]:
+        out.flow(line(alert, now_s=now_s), rest="  ", gap=" ")
+    if len(view.deaths) > _NAMED:
+        more = f"and {len(view.deaths) - _NAMED} more that ran out of memory:"
+        out.flow([(more, ""), ("gpuwatchctl alerts --all", "cyan")], first="  ", gap=" ")
+
+
+def line(alert: Alert, *, now_s: float) -> list[Part]:
+    """Return one death: when, who, after how long, what was lost, and what to type."""
+    at = units.clock(ended_s(alert), now_s=now_s)
+    facts = [f"{who(alert)} ran out of {'host ' if alert.subject.host else ''}memory"]
+    facts[0] += f" after {units.duration(ran_s(alert))}"
+    if amount := lost(alert):
+        facts.append(f"{amount} lost")
+    return [
+        (f"{FLAGS['died'].mark} {at}", "red-bold"),
+        *text.clean(f"{', '.join(facts)};", limit=400).split(" "),
+        (f"explain {alert.code}", "cyan"),
+    ]
+
+
+def ended_s(alert: Alert) -> float:
+    """Return when it was over, epoch seconds."""
+    return alert.changed_at_s if alert.resolved_at_s is None else alert.resolved_at_s
+
+
+def who(alert: Alert) -> str:
+    """Return the program alone; of what no process is known of, the device."""
+    title = Title(alert.title_parts or ())
+    program = title.without(TitleRole.DEVICE, *_BESIDE)
+    return str(program or title.without(*_BESIDE)) or alert.title or alert.subject.id
+
+
+def ran_s(alert: Alert) -> float:
+    """Return for how long the process had run; where that is unknown, how long it had grown."""
+    process, onset_s = alert.subject.process, alert.finding.onset_at_s
+    begun_s = None if process is None else process.started_at_s
+    if begun_s is None:
+        begun_s = alert.opened_at_s if onset_s is None else onset_s
+    return max(0.0, ended_s(alert) - begun_s)
+
+
+def lost(alert: Alert) -> str:
+    """Return what its run has cost: money, else GPU-hours; "" where nothing is known.
+
+    What gave its memory back may have gone on: nothing is lost for certain.
+    """
+    cost = alert.cost
+    if cost is None or alert.ended_code is not Ending.ENDED_NEAR_LIMIT:
+        return ""
+    from gpuwatchd.analysis import cost as money  # noqa: PLC0415 - 4 ms, only after a death
+
+    if cost.spent_usd is not None:
+        return money.in_currency(cost.spent_usd, cost)
+    return "" if cost.gpu_hours is None else f"{money.in_hours(cost.gpu_hours)} GPU-hours"
