@@ -25,6 +25,8 @@ from gpuwatchd.collect.logs.fields import Clock
 from gpuwatchd.collect.logs.formats import FORMATS, torch_snapshot
 from gpuwatchd.collect.logs.log_types import LogFile, LogOptions, LogSeries
 from gpuwatchd.collect.logs.series_builder import GAP_INTERVALS, finish, median_interval_s
+from gpuwatchd.collect.logs.tables import NAME_COLUMNS
+from gpuwatchd.collect.logs.terminal import Screen
 from gpuwatchd.core import registry, text
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import Availability, DeviceReading, Fault, ProcessUse, Sample
@@ -258,6 +260,7 @@ class Stream:
     def __init__(self, raw: io.BufferedReader) -> None:
         self._raw = raw
         self._decoder: codecs.IncrementalDecoder | None = None
+        self._screen = Screen()
         self._line = 1
         self.notes: list[str] = []
         self.bytes = 0
@@ -267,7 +270,7 @@ class Stream:
         skipping = False
         while chunk := self._read():
             self.bytes += len(chunk)
-            text = self._decode(chunk)
+            text = self._screen.feed(self._decode(chunk))
             cut = max(text.rfind("\n"), text.rfind("\r", 0, -1)) + 1
             if not cut:
                 held = "" if skipping else held + text
@@ -283,7 +286,11 @@ class Stream:
             whole = held + text[:cut]
             held, skipping = text[cut:], False
             yield self._block(whole, open_end=False)
-        held = TORN if skipping else held + self._decode(b"", final=True)
+        held = (
+            TORN
+            if skipping
+            else held + self._screen.feed(self._decode(b"", final=True), final=True)
+        )
         if held:
             yield self._block(held, open_end=True)
 
@@ -395,7 +402,8 @@ def _wrong(path: str, options: LogOptions) -> tuple[str, str] | None:
 
 
 def _read(stream: Stream, sink: Collector, log: LogFile, options: LogOptions) -> None:
-    dispatcher = Dispatcher(sink, options.format)
+    told = options.format or ("csv-without-header" if options.columns else None)
+    dispatcher = Dispatcher(sink, told)
     for block in stream:
         dispatcher.feed(block)
         if not dispatcher.used and stream.bytes > _GIVE_UP_BYTES:
@@ -417,7 +425,7 @@ def _read(stream: Stream, sink: Collector, log: LogFile, options: LogOptions) ->
 def _unknown(stream: Stream, dispatcher: Dispatcher) -> tuple[str, str]:
     if not stream.bytes:
         return "the file is empty", ""
-    value = f"known formats: {', '.join(FORMATS)}"
+    value = f"{NAME_COLUMNS}; known formats: {', '.join(FORMATS)}"
     if dispatcher.ignored == 1 and not math.isnan(Clock().parse(dispatcher.first_line)):
         return "the log holds a date and no readings: the tool may have failed", ""
     if not dispatcher.first_line:

@@ -268,6 +268,12 @@ def dcgmi_dmon() -> str:
     return "\n".join(["#Entity   FBTTL   FBUSD   GPUTL", "ID", *rows])
 
 
+def tegrastats() -> str:
+    """Return tegrastats of a Jetson: the memory of the machine is the GPU's."""
+    rest = "(lfb 4x4MB) SWAP 9/7000MB (cached 0MB) CPU [1%@729,off] GR3D_FREQ 0% GPU@46C"
+    return "\n".join(f"{t.at:%m-%d-%Y %H:%M:%S} RAM {t.used}/{TOTAL}MB {rest}" for t in ticks())
+
+
 def wandb_csv() -> str:
     """Return exported system metrics of Weights & Biases: gpu.0.memory is no amount."""
     rows = [
@@ -355,6 +361,7 @@ WRITTEN: dict[str, Written] = {
     "prometheus": Written(prometheus, flags=_UNTIMED),
     "dcgm-csv": Written(dcgm_csv),
     "dcgmi-dmon": Written(dcgmi_dmon, flags=_UNTIMED),
+    "tegrastats": Written(tegrastats),
     "wandb-csv": Written(wandb_csv, total=False),
     "wandb-jsonl": Written(wandb_jsonl, total=False),
     "json-lines": Written(json_lines),

@@ -193,3 +193,88 @@ def test_one_log_of_many_formats_is_one_device() -> None:
     card = next(s for s in log.series if s.process is None and not s.device.parent_uid)
     assert mib(card) == [1000, 1010, 420]
     assert len([device for device in log.devices if device.parent_uid is None]) == 1
+
+
+def rows(text: str, count: int = 20) -> str:
+    """Return so many rows of a pattern with {i}, {used} (800, 801, ...) and {s} in it."""
+    return "".join(text.format(i=i, used=800 + i, s=f"{i:02}") + "\n" for i in range(count))
+
+
+DATE, SMI = "2026/02/03 10:00:{s}.500", "timestamp, index, memory.used [MiB], memory.total [MiB]\n"
+SMI_ROWS = rows(DATE + ", 0, {used} MiB, 24564 MiB")
+
+
+@pytest.mark.parametrize(
+    ("text", "step_s", "total"),
+    [
+        ("memory.used [MiB]\n" + rows("{used} MiB"), 5, None),
+        (rows("{used} MiB"), 5, None),
+        (rows("{used}"), 5, None),
+        (rows(DATE + ", {used} MiB"), 1, None),
+        (rows("{used} MiB, " + DATE), 1, None),
+        (rows("17000000{s}, {used}"), 1, None),
+        (rows("0, {used} MiB"), 5, None),
+        (rows("{used} MiB, 24564 MiB"), 5, 24564),
+        (rows("{i} %, {used} MiB"), 5, None),
+        ("timestamp_ms,used_mb\n" + rows("{i}500,{used}").replace("\n0500", "\n500"), 1, None),
+        ("timestamp_ms,mem_used_mb\n" + rows("17000000{s}000,{used}"), 1, None),
+        (SMI + rows("{i}, " + DATE + ", 0, {used} MiB, 24564 MiB"), 1, 24564),
+        (SMI + rows(DATE + ", 0, {used} MiB, 24564 MiB, note"), 1, 24564),
+        ("Run 7, time: noon, memory used by me\nused memory, as below:\n" + SMI + SMI_ROWS,
+         1, 24564),
+        ("time,ram_used_mb,gpu_ram_used_mb\n" + rows("10:00:{s},9{s}00,{used}"), 1, None),
+        ("time,mem_used,mem_total,vram_used,vram_total\n"
+         + rows("10:00:{s},9000,9999,{used},24564"), 1, 24564),
+        ("time,cpu_pct,memory_used,gpu_util,gpu_memory_used\n"
+         + rows("10:00:{s},7,9000,3,{used}"), 1, None),
+        ("time,gpu_util,mem_used,cpu_pct\n" + rows("10:00:{s},7,{used},3"), 1, None),
+    ],
+)  # fmt: skip
+def test_logs_people_have(text: str, step_s: float, total: int | None, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(text)
+    log = read_log(tmp_path / "log", LogOptions(interval_s=5))
+    assert (log.error, log.bad_rows) == (None, 0)
+    series = of(log)
+    assert mib(series) == [800 + i for i in range(20)]
+    assert np.diff(series.t_s) == pytest.approx(step_s)
+    assert series.total_bytes == (None if total is None else total * MIB)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "columns"),
+    [
+        (rows("7{s}, {used}"), "line 1", "-,used"),
+        (rows(DATE + ", {i}.5, {used}.0"), "line 1", "time,-,used"),
+        ("when;how much\n" + rows("{i};{used}"), "when", "time,used"),
+        ("time,rss_mb,mem\n" + rows("10:00:{s},7,{used}"), "rss_mb", "time,-,used"),
+        ("time,cpu_pct,mem_used,gpu_util\n" + rows("10:00:{s},7,{used},3"), "mem_used",
+         "time,-,used,-"),
+        ("time, used_mb, total_mb\n" + rows("10:00:{s}, 0, {used}, 24564"), "line 2: 4 cells",
+         "time,index,used,total"),
+    ],
+)  # fmt: skip
+def test_an_unclear_layout_asks_for_columns(
+    text: str, where: str, columns: str, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text(text)
+    log = read_log(tmp_path / "log", LogOptions(interval_s=5))
+    assert where in present(log.error)
+    assert "--columns" in log.hint
+    told = LogOptions(interval_s=5, columns=tuple(columns.split(",")))
+    assert mib(of(read_log(tmp_path / "log", told))) == [800 + i for i in range(20)]
+
+
+def test_a_single_row_with_one_cell_more_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(SMI + SMI_ROWS.replace("807 MiB,", "807 MiB, 1,"))
+    log = read_log(tmp_path / "log")
+    assert log.skipped == {"torn": 1}
+    assert any("line 9: 5 cells" in text for text in log.warnings)
+
+
+def test_tegrastats_and_a_redrawn_screen_keep_their_times() -> None:
+    tegra = of(read_log(LOGS / "tegrastats.log"))
+    assert (mib(tegra)[-1], tegra.total_bytes) == (1825 + 27, 30536 * MIB)
+    assert tegra.t_s[0] == 1683207120  # 4 May 2023
+    screen = of(read_log(LOGS / "watch_screen.txt"))
+    assert mib(screen) == [1000 + 7 * n for n in range(1, 11)]
+    assert np.diff(screen.t_s).tolist() == [60] * 9

@@ -167,3 +167,11 @@ def test_every_file_is_read_without_an_exception(shared_data: Path) -> None:
         for series in log.series:
             assert (np.diff(series.t_s) > 0).all(), file
             assert np.isfinite(series.used_bytes).all(), file
+
+
+def test_few_logs_give_no_series(shared_data: Path) -> None:
+    folders = (shared_data / "formats", shared_data / "traces")
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    logs = [file for file in files if file.name not in {"README.md", "manifest.json"}]
+    unread = [file.name for file in logs if read_log(file, LogOptions(interval_s=5)).error]
+    assert (len(logs), len(unread)) == (89, 13), unread

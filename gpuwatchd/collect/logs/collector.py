@@ -346,6 +346,10 @@ class Collector:
         except ValueError:
             self.bad(otherwise, line)
 
+    def lacks_memory(self, why: str, hint: str) -> None:
+        """Keep why a table gave no memory figure, and what would help."""
+        self.no_memory, self.no_memory_hint = why, hint
+
     def note(self, text: str) -> None:
         """Keep one sentence for the reader, once."""
         if text not in self.notes and len(self.notes) < 40:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -31,6 +29,8 @@ UNITS: dict[str, float] = {
     **dict.fromkeys(("m", "mb", "mib"), MIB),  # tools of NVIDIA write MB and mean MiB
     **dict.fromkeys(("g", "gb", "gib"), 1024.0**3),
 }
+TIME_UNITS = {"ms": 1e3, "msec": 1e3, "us": 1e6, "ns": 1e9}
+"""How many of a unit, as headers name it, make a second."""
 BYTES_FROM = 1e7
 """A number without a unit above this is bytes: no card has ten million MiB."""
 MAX_BYTES = 2.0**60
@@ -61,6 +61,15 @@ def cells_of(line: str, *, strict: bool = False) -> list[str]:
         return [cell.strip() for cell in next(reader, [])]
     except csv.Error:
         return []
+
+
+def is_amount(text: str) -> bool:
+    """Say whether a cell holds an amount of memory, or says that there is none."""
+    try:
+        amount(text)
+    except ValueError:
+        return False
+    return bool(text.strip())
 
 
 def not_available(text: str) -> bool:
@@ -206,11 +215,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock:
-    """Turns the times of one log into epoch seconds."""
+    """Turns the times of one log, or of one column with a unit, into epoch seconds."""
 
-    def __init__(self, tz: str | None = None, date_order: str | None = None) -> None:
+    def __init__(
+        self, tz: str | None = None, date_order: str | None = None, unit: str | None = None
+    ) -> None:
         self._zone = None if tz in {None, "UTC"} else ZoneInfo(str(tz))
         self._order = date_order
+        self._per_s = None if unit is None else TIME_UNITS[unit]
         self._pairs = CachedValues(self._parse, most=50_000)
         self._offsets = CachedValues(self._offset_of_quarter)
 
@@ -269,9 +281,16 @@ class Clock:
         if not (np.isfinite(values).all() and (values >= 0).all()):
             return None
         top, least = float(values.max()), float(values.min())
-        if (top >= EPOCH_FROM > least) or _scale(top) != _scale(least):
+        scale = self._scale(top)
+        if (top >= EPOCH_FROM > least and self._per_s is None) or scale != self._scale(least):
             return None
-        return values / _scale(top)
+        return values / scale
+
+    def _scale(self, value: float) -> float:
+        """Return what a number has to be divided by to be seconds: its unit, else told by size."""
+        scales = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+        by_size = next((scale for limit, scale in scales if value > limit), 1.0)
+        return self._per_s or by_size
 
     def _localised(self, naive: FloatArray, offset: str | None) -> FloatArray:
         """Return epoch seconds of local times that have one offset, or that of the log's zone."""
@@ -294,7 +313,7 @@ class Clock:
     def _parse(self, text: str) -> tuple[float, float]:
         text = text.strip().strip('"').strip()
         if _NUMBER.fullmatch(text) and len(text) <= 64:
-            value = float(text) / _scale(float(text))
+            value = float(text) / self._scale(float(text))
             return value, value
         forms = (form.fullmatch(text) for form in _FORMS if len(text) <= 64)
         match = next(filter(None, forms), None)
@@ -333,24 +352,26 @@ def _day_start_s(year: int, month: int, day: int) -> float:
         return math.nan
 
 
-def _scale(value: float) -> float:
-    """Return what a number has to be divided by to be seconds: ms, µs and ns are told by size."""
-    scales = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
-    return next((scale for limit, scale in scales if value > limit), 1.0)
-
-
 _UNIT = re.compile(r"[\[(]\s*([^\])]*?)\s*[\])]\s*$")
-_UNIT_TAIL = re.compile(r"_(bytes|kib|mib|gib|kb|mb|gb|b)$")
+_UNIT_TAIL = re.compile(r"_(bytes|kib|mib|gib|kb|mb|gb|b|ms|msec|us|ns)$")
 # Memory of something else, or not an amount of memory now.
 _OTHER = re.compile(
-    r"bar1|protected|ccpm|util|bandwidth|band_width|clock|temp|power|max_memory_usage|cpu|host_"
-    r"|system|swap|gtt|vis_vram|peak|ecc|error|percent|pct|(?:^|_)ram(?:_|$)|encryption|activity"
+    r"bar1|protected|ccpm|util|bandwidth|band_width|clock|temp|power|max_memory_usage|gtt|vis_vram"
+    r"|peak|ecc|error|percent|pct|encryption|activity"
 )
+_HOST = re.compile(
+    r"cpu|host|system|swap|heap|resident|virtual|(?:^|_)(?:d?ram|sys|rss|vms|uss|pss)(?:_|$)"
+)
+_GPU = re.compile(r"gpu|cuda|vram|nvidia|(?:^|_)fb(?:_|$)|framebuffer|device")
+_OF_SMI = re.compile(r"\s*memory\.(?:used|free|total|reserved)\b", re.IGNORECASE)
+"""A column as nvidia-smi itself calls it."""
 _ANY_WORD = re.compile(
     r"time|date|stamp|elapsed|sec|epoch|taken|mem|vram|fb|used|free|pid|process_id|uuid|device_uid"
     r"|bus_id|name",
     re.IGNORECASE,
 )
+_PROSE = re.compile(r":\s|[.!?]\s*$|(?:\S+\s+){6}\S")
+"""What is in sentences and in no name of a column."""
 _AMOUNT_ONLY = re.compile(r"(?:gpu|cuda)\d*_(?:mem|memory|ram)|vram")
 """With a unit of memory these can only be an amount in use; alone they could be a share."""
 _MEMORY = re.compile(r"mem|vram|(?:^|_)fb(?:_|$)|framebuffer")
@@ -370,6 +391,7 @@ _ROLES = {
     " elapsed_time seconds sec time_s",
 }
 """What a column without an amount holds: an identity, a name or a time."""
+_DEVICE_ROLES = frozenset({"uuid", "bus", "index"})
 _ROLE_OF = {name: role for role, names in _ROLES.items() for name in names.split()}
 _USED_FIRST = ("memory_used", "used_gpu_memory", "used_memory", "memory_used_bytes")
 
@@ -395,6 +417,11 @@ def words_of(cell: str) -> tuple[str, str | None]:
     return name, unit
 
 
+def is_of_host(name: str) -> bool:
+    """Say whether a bare name is about the machine and its own memory, not about a GPU."""
+    return _HOST.search(name) is not None
+
+
 def memory_role(name: str) -> str | None:
     """Return used, total, free or reserved for a column that holds an amount of GPU memory.
 
@@ -404,10 +431,14 @@ def memory_role(name: str) -> str | None:
     ('used', 'total', 'free')
     >>> memory_role("memory"), memory_role("utilization_memory"), memory_role("used")
     (None, None, 'used')
+    >>> memory_role("rss_memory_used"), memory_role("ram_used"), memory_role("gpu_ram_used")
+    (None, None, 'used')
     """
     if name in {"used", "total", "free", "reserved"}:
         return name
-    if _OTHER.search(name) or not _MEMORY.search(name):
+    if _GPU.search(name):
+        name = name.replace("_ram", "_mem")
+    if is_of_host(name) or _OTHER.search(name) or not _MEMORY.search(name):
         return None
     for role, sign in (
         ("reserved", r"reserved"),
@@ -432,6 +463,8 @@ class Layout:
     separator: str = ","
     guessed: str | None = None
     """Header of the column that is read as used memory though it does not say "used"."""
+    time_unit: str | None = None
+    """Unit of the column of times, where its header names one."""
 
     @property
     def width(self) -> int:
@@ -456,22 +489,58 @@ def layout_from(cells: Sequence[str]) -> Layout:
     """Return the layout of columns by their names."""
     layout = Layout([cell.strip() for cell in cells])
     choices: dict[str, int] = {}
+    time_unit: str | None = None
+    gpus = _gpu_columns(cells)
     for position, cell in enumerate(cells):
         name, unit = words_of(cell)
         role = _ROLE_OF.get(name)
-        if role == "time" and (unit or "").startswith("ms"):
-            role = None
-        elif name == "time" and "time" in layout.roles:
+        if name == "time" and unit is None and "time" in layout.roles:
             before = words_of(layout.names[layout.roles["time"]])[0]
             role = "clock" if before == "date" else role
         if role is None and unit != "%":
-            _memory_column(layout, position, name, unit)
+            if position in gpus:
+                _memory_column(layout, position, name, unit)
         elif role == "index" and unit is None:
             choices.setdefault(name, position)
+        elif role == "time" and unit in TIME_UNITS:
+            if "time" not in layout.roles:
+                layout.roles["time"], time_unit = position, unit
+        elif role == "time" and time_unit is not None:
+            layout.roles["time"], time_unit = position, None
         elif role not in {None, "index"}:
             layout.roles.setdefault(str(role), position)
-    layout.index_choices = [choices[name] for name in _ROLES["index"].split() if name in choices]
-    return layout
+    indices = [choices[name] for name in _ROLES["index"].split() if name in choices]
+    return replace(layout, index_choices=indices, time_unit=time_unit)
+
+
+def _gpu_columns(cells: Sequence[str]) -> set[int]:
+    """Return the columns whose memory, if they hold any, is that of a GPU.
+
+    That is all of them, except where others are about the machine itself: a plain "memory used" is
+    that of the GPU only if the columns before it were about a GPU.
+    """
+    names = [words_of(cell)[0] for cell in cells]
+    used = {at for at, name in enumerate(names) if memory_role(name) == "used"}
+    of_gpu = {
+        at
+        for at, name in enumerate(names)
+        if _GPU.search(name) or _OF_SMI.match(cells[at]) or _ROLE_OF.get(name) in _DEVICE_ROLES
+    }
+    of_host = {
+        at
+        for at, name in enumerate(names)
+        if at not in of_gpu and name not in _ROLE_OF and is_of_host(name)
+    }
+    if used & of_gpu and used - of_gpu:
+        return of_gpu
+    if not of_host:
+        return set(range(len(names)))
+    found, about_gpu = set(of_gpu), False
+    for at in range(len(names)):
+        about_gpu = at in of_gpu or (about_gpu and at not in of_host)
+        if about_gpu:
+            found.add(at)
+    return found
 
 
 def _memory_column(layout: Layout, position: int, name: str, unit: str | None) -> None:
@@ -490,7 +559,8 @@ def _memory_column(layout: Layout, position: int, name: str, unit: str | None) -
 def layout_of(line: str) -> Layout | None:
     """Return the layout that a header line names, or None when it is no header of ours.
 
-    A header holds words only, and at least a time, an index, a memory or a pid column.
+    A header holds words only, and at least a time, an index, a memory or a pid column; a single
+    column must be one of memory.
     """
     if not line or len(line) > 65536 or not _ANY_WORD.search(line):
         return None
@@ -514,77 +584,13 @@ def _read_header(line: str) -> Layout | None:
         return None
     if cells and not cells[-1].strip():
         cells.pop()
-    if len(cells) < 2 or any(cell.strip()[:1].isdigit() for cell in cells):
+    if not cells or any(cell.strip()[:1].isdigit() or _PROSE.search(cell) for cell in cells):
         return None
     layout = layout_from(cells)
     layout.separator = separator
+    if len(cells) == 1 and "used" not in layout.roles:
+        return None
     names = set(layout.roles) & {"time", "used", "free", "total", "pid", "uuid", "bus"}
     if not names and not (layout.index_choices and "name" in layout.roles):
         return None
     return layout
-
-
-# The columns of a table without a header, when exactly one reading fits.
-
-_LEAST_ROWS = 3
-
-
-def guess(lines: Sequence[str]) -> Layout | None:
-    """Return the one layout that fits the rows, or None.
-
-    It fits when there is a time, at most one column can count devices, exactly one column is
-    constant per device and largest (the total), and exactly one other can be an amount used.
-    """
-    rows = [line.split(",") for line in lines]
-    width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
-    rows = [row for row in rows if len(row) == width]
-    if width < 3 or len(rows) < _LEAST_ROWS:
-        return None
-    columns = [[cell.strip() for cell in column] for column in zip(*rows, strict=True)]
-    parse = Clock().parse
-    times = [
-        at
-        for at, column in enumerate(columns)
-        if sum(":" in cell and not math.isnan(parse(cell)) for cell in column) >= 0.9 * len(rows)
-    ]
-    if len(times) != 1:
-        return None
-    roles, at, device = {"time": times[0]}, times[0] + 1, [""] * len(rows)
-    if at < width:
-        numbers = {whole(cell) for cell in columns[at]}
-        if numbers == set(range(len(numbers))) and len(numbers) <= 64:
-            roles["index"], device = at, columns[at]
-    pair = _memory(columns, set(roles.values()), device)
-    if pair is None:
-        return None
-    roles["used"], roles["total"] = pair
-    for position, column in enumerate(columns):
-        words = all(cell[:1].isalpha() and " " in cell for cell in column)
-        if words and position not in roles.values():
-            roles.setdefault("name", position)
-    return Layout([f"column {n + 1}" for n in range(width)], roles, {"used": MIB})
-
-
-def _memory(
-    columns: Sequence[Sequence[str]], taken: set[int], device: Sequence[str]
-) -> tuple[int, int] | None:
-    """Return the columns of used and total memory, when there is one choice for each."""
-    named = {at for at, column in enumerate(columns) if any("iB" in cell for cell in column)}
-    amounts: dict[int, FloatArray] = {}
-    for at, column in enumerate(columns):
-        if at in taken or (named and at not in named):
-            continue
-        with suppress(ValueError):
-            values = np.array([amount(cell) for cell in column])
-            if np.isfinite(values).all() and (named or float(values.max()) > 100 * MIB):
-                amounts[at] = values
-    devices = len(set(device))
-    totals = [
-        at
-        for at, values in amounts.items()
-        if float(values.min()) >= 1024 * MIB
-        and len(set(zip(device, values.tolist(), strict=True))) == devices  # constant per device
-        and all((other <= values).all() for other in amounts.values())
-    ]
-    used = [at for at in amounts if at not in totals]
-    return (used[0], totals[0]) if len(totals) == 1 and len(used) == 1 else None

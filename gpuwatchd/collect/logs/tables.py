@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow, Place, contradicts, remember, used_of
-from gpuwatchd.collect.logs.fields import layout_of
+from gpuwatchd.collect.logs.fields import Clock, is_amount, layout_of
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ WHAT_TO_LOG = (
     "--format=csv -l 5"
 )
 
+NAME_COLUMNS = "name the columns: --columns timestamp,index,memory.used,memory.total"
+
 
 def between(line: str) -> bool:
     """Say whether a line only separates rows: blank, a rule, or a date alone.
@@ -67,6 +69,13 @@ class Table:
         self.sink = sink
         self.header = header
         self._chosen = not layout.index_choices
+        self._drop: int | None = None
+        """Position of a cell that each row has beyond its header."""
+        self._looked = False
+        options = sink.options
+        self._clock = sink.clock
+        if layout.time_unit is not None:
+            self._clock = Clock(options.tz, options.date_order, layout.time_unit)
         self._amounts = {
             role: fields.CachedValues(partial(fields.amount, unit=layout.unit(role)))
             for role in _MEMORY_ROLES
@@ -104,6 +113,9 @@ class Table:
 
     def feed(self, lines: Sequence[str], first_line: int) -> int:
         """Take rows; return how many lines were taken before one that is no row of this table."""
+        if not self._looked:
+            self._looked = True
+            self._find_extra(lines, first_line)
         if not self._chosen:
             rows = map(self._cells, lines[:64])
             self._choose_index([row for row in rows if len(row) == self.layout.width])
@@ -113,6 +125,44 @@ class Table:
             if taken < len(part):
                 return start + taken
         return len(lines)
+
+    def _find_extra(self, lines: Sequence[str], first_line: int) -> None:
+        """Find which cell is not in the header, where every row has one more than it names."""
+        wide = self.layout.width + 1
+        numbers = [at for at, line in enumerate(lines[:64]) if not between(line)]
+        rows = [self._cells(lines[at]) for at in numbers]
+        if not rows or any(len(row) != wide for row in rows):
+            return
+        fits = [drop for drop in (-1, 0) if self._fit_without(drop, rows)]
+        if len(fits) == 1:
+            self._drop = fits[0]
+            where = "last" if self._drop else "first"
+            text = f"line {first_line + numbers[0]}: {wide} cells under a header of {wide - 1}"
+            self.sink.note(f"{text}, as in each row; the {where} is left out")
+
+    def _fit_without(self, drop: int, rows: Sequence[list[str]]) -> bool:
+        """Say whether all cells are what the header says when one of them is left out."""
+        dropped = [row[drop] for row in rows]
+        columns = list(zip(*[row[1:] if drop == 0 else row[:-1] for row in rows], strict=True))
+        dated = False
+        if (at := self.layout.roles.get("time")) is not None:
+            dated = all(":" in cell for cell in columns[at])
+            if any(math.isnan(self._clock.parse(cell)) for cell in columns[at]):
+                return False
+        amounts = [columns[self.layout.roles[r]] for r in _MEMORY_ROLES if r in self.layout.roles]
+        units = {"iB" in cell for column in amounts for cell in column}
+        indices = [columns[at] for at in self.layout.index_choices]
+        if (
+            any(":" in cell or "iB" in cell for cell in dropped)
+            or len(units) != 1
+            or not all(is_amount(cell) for column in amounts for cell in column)
+            or not all(cell.strip().isalnum() for column in indices for cell in column)
+        ):
+            return False
+        if "total" in self.layout.roles:
+            # A total is the same in each row of a card, and more than any other amount.
+            return len(set(columns[self.layout.roles["total"]])) <= max(1, len(rows) // 4)
+        return dated and (drop == 0 or not any(map(is_amount, dropped)))
 
     def close(self) -> None:
         """Count a quoted row that never ended."""
@@ -212,10 +262,10 @@ class Table:
         texts = list(map(str.strip, columns["time"]))
         if "clock" in columns:
             texts = list(map(" ".join, zip(texts, map(str.strip, columns["clock"]), strict=True)))
-        times = self.sink.clock.column(texts)
+        times = self._clock.column(texts)
         if times is not None:
             return times, None
-        pairs = np.array(list(map(self.sink.clock.both, texts)), dtype=np.float64)
+        pairs = np.array(list(map(self._clock.both, texts)), dtype=np.float64)
         if np.isnan(pairs).all(axis=1).any():
             raise ValueError("not a time")
         t, other = pairs.T
@@ -239,6 +289,8 @@ class Table:
     def _foreign(self, line: str) -> bool:
         if FOREIGN.match(line) and not line.startswith("[N"):
             return True
+        if self.layout.width == 1:
+            return not is_amount(line)
         if self.layout.separator not in line:
             return True
         return line[:1].isalpha() and layout_of(line) is not None
@@ -254,6 +306,8 @@ class Table:
                 return []
         if len(cells) == self.layout.width + 1 and not cells[-1].strip():
             cells.pop()
+        if len(cells) == self.layout.width + 1 and self._drop is not None:
+            del cells[self._drop]
         return cells
 
     def take(self, cells: Sequence[str], number: int) -> None:
@@ -262,10 +316,15 @@ class Table:
             self._choose_index([cells])
         unfinished = number == self.sink.open_line
         with self.sink.row(number, "torn" if unfinished else "bad number"):
-            self._row(cells, unfinished=unfinished)
+            self._row(cells, number, unfinished=unfinished)
 
-    def _row(self, cells: Sequence[str], *, unfinished: bool) -> None:
+    def _row(self, cells: Sequence[str], number: int, *, unfinished: bool) -> None:
         if len(cells) != self.layout.width:
+            if not (unfinished or self.sink.no_memory):
+                text = f"line {number}: {len(cells)} cells under {self.layout.width} columns"
+                self.sink.lacks_memory(text, NAME_COLUMNS)
+                if len(cells) == self.layout.width + 1:
+                    self.sink.note(text)
             raise BadRow("torn")
         row = {role: cells[at] for role, at in self.layout.roles.items()}
         t = self._time(row)
@@ -287,7 +346,7 @@ class Table:
         if "time" not in row:
             return None
         text = f"{row['time'].strip()} {row['clock'].strip()}" if "clock" in row else row["time"]
-        return self.sink.clock.both(text)
+        return self._clock.both(text)
 
     def _reading(self, row: dict[str, str], t: Time) -> None:
         amounts = {role: self._amounts[role][row[role]] for role in _MEMORY_ROLES if role in row}
@@ -310,14 +369,14 @@ class Table:
         if "used" in amounts and math.isnan(amounts.get("total", 0.0)):
             self._say_unified()
         elif "used" not in amounts:
-            self.sink.no_memory = "free memory without a total: no figure for used memory"
-            self.sink.no_memory_hint = "pass --total, for example --total 24GiB"
+            why = "free memory without a total: no figure for used memory"
+            self.sink.lacks_memory(why, "pass --total, for example --total 24GiB")
         return BadRow("not available")
 
     def _say_unified(self) -> None:
         """Keep the reason of a row with neither a used nor a total figure."""
-        self.sink.no_memory = "unified memory: this log holds no memory figure"
-        self.sink.no_memory_hint = "use the output of nvidia-smi --query-compute-apps"
+        why = "unified memory: this log holds no memory figure"
+        self.sink.lacks_memory(why, "use the output of nvidia-smi --query-compute-apps")
 
     def _place(self, row: dict[str, str], t: Time) -> Place:
         """Return the device of a row; without a device column, rows of one time are counted."""

@@ -23,6 +23,7 @@ FORMATS: dict[str, str] = {
     "prometheus": "gpuwatchd.collect.logs.formats.metrics:PrometheusReader",
     "dcgm-csv": "gpuwatchd.collect.logs.formats.metrics:DcgmTable",
     "dcgmi-dmon": "gpuwatchd.collect.logs.formats.monitors:DcgmiMonitor",
+    "tegrastats": "gpuwatchd.collect.logs.formats.monitors:TegraMonitor",
     "compute-apps-csv": "gpuwatchd.collect.logs.formats.rows:AppsTable",
     "nvidia-smi-csv": "gpuwatchd.collect.logs.formats.rows:NvidiaTable",
     "csv": "gpuwatchd.collect.logs.formats.rows:HeadedTable",

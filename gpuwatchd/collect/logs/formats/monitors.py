@@ -1,4 +1,4 @@
-"""Monitors: ``nvidia-smi dmon`` and ``pmon``, ``dcgmi dmon``, gpustat, rocm-smi.
+"""Monitors: ``nvidia-smi dmon`` and ``pmon``, ``dcgmi dmon``, gpustat, rocm-smi, tegrastats.
 
 Columns go by the names of the header, never by position. Of ``nvidia-smi``'s only ``-s m`` holds
 an amount of memory; amounts say MB and mean MiB.
@@ -381,3 +381,38 @@ class DcgmiMonitor(LineReader):
         place = sink.places.find(Place(index=index))
         sink.ticks.of(("dcgmi", place.order))
         sink.point(place, None, used, total=total)
+
+
+_TEGRA = re.compile(r"(.{0,60}?)\bRAM (\d{1,9})/(\d{1,9})MB \(lfb ")
+
+
+class TegraMonitor(LineReader):
+    """``tegrastats``: a line per look; the GPU of a Jetson shares the memory of the machine."""
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether a line of tegrastats stands here."""
+        return _TEGRA.match(lines[at]) is not None
+
+    def line(self, line: str, _stripped: str, _number: int) -> bool:
+        """Take a line; what stands before it is its time, by the tool or by who wrote the log."""
+        match = _TEGRA.match(line)
+        if match is None:
+            return False
+        before, used, total = match.groups()
+        sink = self._sink
+        t: Time = None
+        if stamp := before.strip(" \t[]|,;:-"):
+            month_first, day_first = sink.clock.both(stamp)
+            # The tool itself writes the month first.
+            t = (day_first if math.isnan(month_first) else month_first,) * 2
+            if math.isnan(t[0]):
+                raise BadRow("bad time")
+        if int(used) > int(total):
+            raise BadRow("torn")
+        sink.note("unified memory: the figures are those of the machine, which the GPU shares")
+        place = sink.places.find(Place(index=0, name="Tegra", total=int(total) * MIB))
+        if t is None:
+            sink.ticks.of(("tegra", place.order))
+        sink.point(place, t, int(used) * MIB, total=int(total) * MIB)
+        return True

@@ -6,6 +6,7 @@ A row with a pid is about a process, one without about its device.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.collect.logs import fields
@@ -17,15 +18,24 @@ from gpuwatchd.collect.logs.collector import (
     head_of,
     text_of,
 )
+from gpuwatchd.collect.logs.column_content import guess
 from gpuwatchd.collect.logs.fields import (
     Layout,
-    guess,
+    is_amount,
+    is_of_host,
     layout_from,
     layout_of,
     memory_role,
     words_of,
 )
-from gpuwatchd.collect.logs.tables import NO_AMOUNT, WHAT_TO_LOG, Table, between, table_of
+from gpuwatchd.collect.logs.tables import (
+    NAME_COLUMNS,
+    NO_AMOUNT,
+    WHAT_TO_LOG,
+    Table,
+    between,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,6 +58,11 @@ _NVIDIA_WORDS = re.compile(
 )
 
 
+def _below(lines: Sequence[str], at: int) -> str:
+    """Return the next line that is not blank; "" without one."""
+    return next((line for line in lines[at + 1 :] if line.strip()), "")
+
+
 class HeadedTable(FormatReader):
     """Tables that people write themselves: header words matched loosely, ``,`` ``;`` or tab."""
 
@@ -59,9 +74,11 @@ class HeadedTable(FormatReader):
         layout = layout_of(lines[at])
         if layout is None or "pid" in layout.roles:
             return False
+        below = _below(lines, at)
+        if layout.width == 1:
+            return is_amount(below)
         if not layout.roles.keys().isdisjoint({"used", "free"}):
             return True
-        below = next((line for line in lines[at + 1 :] if line.strip()), "")
         rows = below.count(layout.separator) == lines[at].count(layout.separator)
         timed = not layout.roles.keys().isdisjoint({"time", "uuid"})
         return rows and timed and any(sign.isdigit() for sign in below)
@@ -93,11 +110,11 @@ class HeadedTable(FormatReader):
     def _say_missing(self, table: Table) -> None:
         if table.has_memory:
             return
-        what, hint = "no memory column", WHAT_TO_LOG
+        what, hint = "no memory column", f"{WHAT_TO_LOG}, or {NAME_COLUMNS}"
         if "free" in table.layout.roles:
             what, hint = "free memory without a total", "pass --total, for example --total 24GiB"
-        self._sink.no_memory = f"{what}; columns found: {table.layout.column_names()}"
-        self._sink.no_memory_hint = hint
+        why = f"{what}; columns found: {table.layout.column_names()}"
+        self._sink.lacks_memory(why, hint)
 
 
 class NvidiaTable(HeadedTable):
@@ -110,7 +127,9 @@ class NvidiaTable(HeadedTable):
         if line[:1] in {"{", "|"} or not _NVIDIA_WORDS.search(line):
             return False
         layout = layout_of(line)
-        return layout is not None and "pid" not in layout.roles
+        if layout is None or "pid" in layout.roles:
+            return False
+        return layout.width > 1 or is_amount(_below(lines, at))
 
 
 class ExportTable(HeadedTable):
@@ -206,7 +225,9 @@ class AppsTable(HeadedTable):
         layout = layout_of(line)
         if layout is not None:
             return "pid" in layout.roles and "max_memory_usage" not in line
-        return _bare(line) is not None
+        # No process has the number 0: there it counts devices.
+        counts = any(row.lstrip().startswith("0,") for row in lines[at : at + 16])
+        return _bare(line) is not None and not counts
 
     def feed(self, lines: Sequence[str], first_line: int) -> int:
         """Take a header and rows; without a header the first row tells the columns."""
@@ -243,30 +264,32 @@ class BareTable(FormatReader):
         self._first_line = 0
         self._table: Table | None = None
         self._refused = False
-        if sink.options.columns:
-            layout = layout_from(sink.options.columns)
-            self._table = table_of(layout, sink)
-            if not self._table.has_memory:
-                sink.no_memory = f"no memory column; columns named: {layout.column_names()}"
+        named = sink.options.columns
+        self._named = layout_from(named) if named else None
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
-        """Say whether a row of numbers stands here."""
+        """Say whether a row of numbers stands here; of one or two, whether another is below it."""
         line = lines[at]
-        if len(line) > 65536 or not _ROW.match(line):
+        if len(line) > 65536:
             return False
         cells = line.split(",")
-        return len(cells) >= 3 and sum(_NUMBER.fullmatch(cell) is not None for cell in cells) >= 2
+        if len(cells) >= 3:
+            numbers = sum(_NUMBER.fullmatch(cell) is not None for cell in cells)
+            return numbers >= 2 and _ROW.match(line) is not None
+        return _is_short(cells) and _is_short(_below(lines, at).split(","))
 
     def feed(self, lines: Sequence[str], first_line: int) -> int:
         """Take rows; hold the first ones back until they tell what their columns are."""
+        if self._named is not None:
+            return self._feed_named(self._named, lines, first_line)
         if self._table is not None:
             return self._table.feed(lines, first_line)
-        foreign = (at for at, line in enumerate(lines) if "," not in line and not between(line))
+        foreign = (at for at, line in enumerate(lines) if not _may_be_row(line))
         taken = next(foreign, len(lines))
         if not self._held:
             self._first_line = first_line
-        self._held += [line for line in lines[:taken] if "," in line]
+        self._held += [line for line in lines[:taken] if not between(line)]
         if len(self._held) >= _LOOK_AT:
             self._settle()
         return taken
@@ -285,19 +308,36 @@ class BareTable(FormatReader):
         if layout is None:
             self._refused = True
             self._sink.bad("no header", self._first_line, len(held))
-            self._sink.no_memory = (
-                f"line {self._first_line}: a table without a header, and its columns cannot be "
-                "identified"
-            )
-            self._sink.no_memory_hint = (
-                "pass --columns, for example --columns timestamp,index,memory.used,memory.total"
-            )
+            why = "a table without a header, and its columns cannot be identified"
+            self._sink.lacks_memory(f"line {self._first_line}: {why}", NAME_COLUMNS)
             return
         names = {at: role for role, at in layout.roles.items()}
         text = ", ".join(names.get(at, "-") for at in range(layout.width))
         self._sink.note(f"no header; the only columns that fit: {text}")
         self._table = Table(layout, self._sink)
         self._table.feed(held, self._first_line)
+
+    def _feed_named(self, layout: Layout, lines: Sequence[str], first_line: int) -> int:
+        """Take rows of columns that the caller named; lines without a number are no rows."""
+        at = next((at for at, line in enumerate(lines) if any(map(str.isdigit, line))), len(lines))
+        if self._table is None and at < len(lines):
+            separator = max(",;\t", key=lines[at].count)
+            self._table = table_of(replace(layout, separator=separator), self._sink)
+            if not self._table.has_memory:
+                text = f"no memory column; columns named: {layout.column_names()}"
+                self._sink.no_memory = text
+        return at if self._table is None else at + self._table.feed(lines[at:], first_line + at)
+
+
+def _is_short(cells: Sequence[str]) -> bool:
+    """Say whether one or two cells may be a row: an amount, and what else a log tells of it."""
+    amounts = [_NUMBER.fullmatch(cell) is not None for cell in cells]
+    known = [_ROW.match(f"{cell},") is not None for cell in cells]
+    return len(cells) <= 2 and any(amounts) and all(map(any, zip(amounts, known, strict=True)))
+
+
+def _may_be_row(line: str) -> bool:
+    return "," in line or between(line) or is_amount(line)
 
 
 _EXPORTED = ("taken_at", "device_uid", "index", "name", "pid", "process_name", "started_at",
@@ -382,7 +422,7 @@ def rows_of(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for key, each in value.items():
         if isinstance(each, list):
             inner += [part for part in each if isinstance(part, dict)]
-        elif isinstance(each, dict):
+        elif isinstance(each, dict) and not is_of_host(key.lower()):
             digits = _DIGITS.search(key)
             own: dict[str, Any] = {"gpu": digits.group()} if digits and "index" not in each else {}
             inner.append(own | each)
