@@ -17,7 +17,7 @@ import msgspec
 from gpuwatchd.cli import config_edit, config_text
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.notify import credentials, dispatcher
+from gpuwatchd.notify import dispatcher
 from gpuwatchd.notify.channels import chat
 from gpuwatchd.notify.channels.email.channel import EmailNotifier
 from gpuwatchd.service import other_instances, unit_files
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 _PORTS: Final = {"starttls": 587, "tls": 465, "none": 25}
-_MAX_BYTES: Final = 1 << 20
 
 
 class Service(NamedTuple):
@@ -51,9 +50,9 @@ class Service(NamedTuple):
 
 
 SERVICES: Final = {
-    "slack": Service("address of the incoming webhook", frozenset({"slack"})),
-    "discord": Service("address of the webhook", frozenset({"discord"})),
-    "teams": Service("address of the workflow", frozenset({"workflow", "workflows"})),
+    "slack": Service("webhook, https://hooks.slack.com/services/...", frozenset({"slack"})),
+    "discord": Service("webhook, https://discord.com/api/webhooks/...", frozenset({"discord"})),
+    "teams": Service("workflow address, https://...", frozenset({"workflow", "workflows"})),
     "ntfy": Service(
         "topic, or https://SERVER/TOPIC",
         frozenset({"ntfy", "ntfys"}),
@@ -61,7 +60,10 @@ SERVICES: Final = {
         "--topic",
     ),
     "pagerduty": Service(
-        "integration key", frozenset({"pagerduty"}), "pagerduty://{}@apikey?action=map", "--key"
+        "key of an Events API v2 integration",
+        frozenset({"pagerduty"}),
+        "pagerduty://{}@apikey?action=map",
+        "--key",
     ),
     "telegram": Service("token of the bot", frozenset({"tgram"}), "tgram://{}/{}", "--token"),
 }
@@ -142,6 +144,8 @@ def add(
             hint=f"sudo gpuwatchctl notify add {name}",
             page="errors#root-needed",
         )
+    if name != "email" and msgspec.structs.replace(given, secret="", chat_id="") != Given():
+        raise click.UsageError(f"{name} takes no option of email, such as --to or --host")
     plan = (_email if name == "email" else _chat)(flags, where, name, given, force=force)
     notes = _use(where, plan)
     try:
@@ -201,22 +205,16 @@ def _chat(flags: Globals, where: Place, name: str, given: Given, *, force: bool)
     else:
         address = words
     if not chat.kinds(address) & service.kinds:
-        raise GpuwatchdError(
-            f"{name}: that is not the {service.asks}",
-            hint="gpuwatchctl docs chat#addresses shows what they look like",
-            page="errors#chat",
+        raise click.UsageError(
+            f"{name}: not a {service.asks}; see: gpuwatchctl docs chat#addresses"
         )
     file = config.expanded(urls_file) if urls_file else where.file.resolve().parent / "chat-urls"
-    lines: list[str] = []
-    if file.exists():
-        held = credentials.read_private(
-            file, _MAX_BYTES, guarded=False, name=f"file of addresses {file}", hint="chmod 600"
-        )
-        lines = [
-            line
-            for line in held.decode("utf-8").splitlines()
-            if line.strip() != address and not (force and chat.kinds(line.strip()) & service.kinds)
-        ]
+    held = chat.content(file).splitlines() if file.exists() else []
+    lines = [
+        line
+        for line in held
+        if line.strip() != address and not (force and chat.kinds(line.strip()) & service.kinds)
+    ]
     changes: Changes = {} if urls_file else {"notify.chat": {"urls-file": str(file)}}
     return _Plan("chat", changes, file, "\n".join([*lines, address, ""]), address)
 
@@ -232,12 +230,14 @@ def _email(flags: Globals, where: Place, name: str, given: Given, *, force: bool
     to = list(given.to) or _asked(flags, "--to", "Mail to", "").replace(",", " ").split()
     host = _asked(flags, "--host", "Mail server (SMTP)", given.host)
     security = given.security or ("none" if host in _LOOPBACK else "starttls")
-    sender = _asked(flags, "--from", "From", given.sender, default=to[0])
+    sender = _asked(flags, "--from", "From", given.sender, default=next(iter(to), None))
     state = EmailNotifier(host=host, security=security, sender=sender, to=to).probe()
     if not state.ok:
         raise click.UsageError(f"email: {state.reason}")
     username = _asked(flags, "--username", "Login (empty: none)", given.username, default="")
     password, file = "", None
+    if given.secret and not username:
+        raise click.UsageError("--password needs --username")
     if username:
         password = _asked(flags, "--password", "Password", given.secret, secret=True)
         file = where.file.resolve().parent / "smtp-password"
@@ -257,7 +257,10 @@ def _email(flags: Globals, where: Place, name: str, given: Given, *, force: bool
 
 def unreached(flags: Globals, *, system: bool) -> Place | None:
     """Return the configuration by which nobody is warned, since no desktop session is here."""
-    where = place(flags, system=system)
+    try:
+        where = place(flags, system=system)
+    except GpuwatchdError:
+        return None  # the daemon says what is wrong with it
     current = where.loaded.config.policy.channels
     if not current or not {"desktop", "email"}.issuperset(current):
         return None  # none is wanted, or one whose secret only the service manager has
@@ -290,7 +293,7 @@ def _use(where: Place, plan: _Plan) -> list[str]:
 def _write(where: Place, plan: _Plan) -> None:
     file = where.file.resolve()
     there = file.exists()
-    words = file.read_text("utf-8") if there else ""
+    words = file.read_bytes().decode("utf-8") if there else ""
     after = config_edit.edited(words, plan.changes, file)
     file.parent.mkdir(mode=0o755 if where.system else 0o700, parents=True, exist_ok=True)
     if plan.secret_file is not None:

@@ -83,7 +83,7 @@ def _set(words: str, section: str, key: str, value: str) -> str:
 
 def _is_toml(lines: Sequence[str]) -> bool:
     try:
-        tomllib.loads("\n".join(lines))
+        tomllib.loads("\n".join(lines).rstrip("\r"))
     except tomllib.TOMLDecodeError:
         return False
     return True

@@ -17,6 +17,7 @@ import msgspec
 
 from gpuwatchd.core import text
 from gpuwatchd.core.codes import Failure
+from gpuwatchd.core.config.channels import unknown
 from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Availability
 from gpuwatchd.core.registry import load
@@ -289,6 +290,8 @@ def build(section: NotifySection, channels: Iterable[str]) -> dict[str, Notifier
 
 
 def _build_one(section: NotifySection, name: str) -> Notifier:
+    if name not in NOTIFIERS:
+        return BrokenChannel(text.clean(name), unknown(name, tuple(NOTIFIERS)))
     try:
         kind = load(NOTIFIERS, name)
         settings = getattr(section, name.replace("-", "_"))

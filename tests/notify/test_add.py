@@ -120,8 +120,10 @@ def test_a_secret_comes_from_standard_input_or_the_terminal(
 
 
 def test_what_is_no_address_of_the_service_is_refused(folder: Path, ctl: Ctl) -> None:
-    ctl.err("notify add discord --url", HOOK)
+    ctl.err("notify add discord --url", HOOK, code=2)
     ctl.err("notify add email --host localhost --to nobody", code=2)
+    ctl.err("notify add email --host localhost --to a@example.org --password x", code=2)
+    ctl.err("notify add slack --to a@example.org --url", HOOK, code=2)
     assert not folder.exists()
 
 
@@ -221,6 +223,13 @@ CHANGES: config_edit.Changes = {
         (
             "[policy]\nchannels = [\n  'z',\n]\n[notify]\nchat.timeout = 4\n[store]\n",
             None,
+        ),
+        (
+            "[policy]\r\nchannels = [\r\n'z'\r\n]\r\n[notify.chat]\r\n",
+            (
+                '[policy]\r\nchannels = ["a", "b"]\n[notify.chat]\r\nurls-file = "/x"\n'
+                'timeout = "5s"\n'
+            ),
         ),
         ("policy = { confirm = 4 }\n", None),
         ("[policy]\nchannels = [\n 'z', # mine\n]\n", None),

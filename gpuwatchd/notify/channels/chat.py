@@ -449,9 +449,9 @@ def load(urls_file: str, environ: Mapping[str, str] | None = None) -> tuple[Addr
     directory = environ.get("CREDENTIALS_DIRECTORY")
     credential = Path(directory) / CREDENTIAL if directory else None
     if urls_file:
-        source, words = "urls-file", _content(expanded(urls_file), guarded=False)
+        source, words = "urls-file", content(expanded(urls_file))
     elif credential is not None and credential.exists():
-        source, words = f"credential {CREDENTIAL}", _content(credential, guarded=True)
+        source, words = f"credential {CREDENTIAL}", content(credential, guarded=True)
     else:
         source, words = VARIABLE, "\n".join(environ.get(VARIABLE, "").split())
     addresses = parse(words)
@@ -467,7 +467,14 @@ def load(urls_file: str, environ: Mapping[str, str] | None = None) -> tuple[Addr
     )
 
 
-def _content(path: Path, *, guarded: bool) -> str:
+def content(path: Path, *, guarded: bool = False) -> str:
+    """Return the text of a file of addresses.
+
+    Raises
+    ------
+    NotifyError
+        Permanent: it is missing, no text, or others can read it (where nobody has ``guarded`` it).
+    """
     name = f"file of addresses {text.clean(str(path))}"
     hint = "write one address per line into it and chmod 600"
     data = credentials.read_private(path, _MAX_BYTES, guarded=guarded, name=name, hint=hint)
