@@ -16,6 +16,7 @@ from gpuwatchd.core.config import channels
 from gpuwatchd.core.errors import ConfigError
 from gpuwatchd.core.model import Availability
 from gpuwatchd.notify.channels import chat
+from gpuwatchd.view.queries import state_location
 from tests.cli.calls import Ctl, Terminal
 from tests.conftest import need
 from tests.notify.test_chat import Service
@@ -256,6 +257,19 @@ def test_an_own_list_is_added_to_and_comments_stay(folder: Path, ctl: Ctl) -> No
     assert 'channels = ["desktop", "chat"]  # me\n' in text
     assert text.startswith("# mine\n")
     assert mode(file) == 0o640
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_where_the_machines_service_watches_its_file_is_meant(
+    user: int, tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whose = state_location.Place("system", tmp_path, tmp_path)
+    monkeypatch.setattr(state_location, "chosen", lambda: whose)
+    monkeypatch.setattr(config, "SYSTEM_FILE", tmp_path / "etc" / "config.toml")
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    ctl.both("notify add ntfy --no-test --topic gpu7", code=int(user > 0))
+    modes = {file.name: mode(file) for file in (tmp_path / "etc").glob("*")}
+    assert modes == ({} if user else {"config.toml": 0o644, "chat-urls": 0o600})
 
 
 class Installed:
