@@ -40,9 +40,17 @@ def names_process(word: str, info: ProcessInfo) -> bool:
     """Say whether a word or a glob is the program, user, job, model or container of a process."""
     jobs = [part for job in (info.job, info.group) if job for part in _job(job)]
     shown = (
-        info.name, info.label, info.entry_point[1], info.user, info.framework, info.model,
-        info.short_container, info.unit, info.attribution, *jobs,
-    )  # fmt: skip
+        info.name,
+        info.label,
+        info.entry_point[1],
+        info.user,
+        info.framework,
+        info.model,
+        info.short_container,
+        info.unit,
+        info.attribution,
+        *jobs,
+    )
     return bool(word) and matching.fits(word, *(name for name in shown if name))
 
 
