@@ -13,7 +13,7 @@ from gpuwatchd import __version__
 from gpuwatchd.cli import exits, options
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.cli.verbs import COMMANDS, PAGES
-from gpuwatchd.core import registry
+from gpuwatchd.core import registry, units
 from gpuwatchd.core.errors import FAILED, OK, USAGE, GpuwatchdError
 
 if TYPE_CHECKING:
@@ -124,6 +124,35 @@ def _verbs_of(ctx: click.Context | None) -> str:
     return ", ".join(group.list_commands(ctx)) if ctx and isinstance(group, click.Group) else ""
 
 
+_CHANNELS = ("slack", "discord", "teams", "ntfy", "pagerduty", "telegram", "email")
+_METRICS = "questions#why-not-an-alert-of-prometheus"
+_INSTEAD = {
+    "config show": "config print",
+    "config list": "config print",
+    "config get": "config print",
+    "config check": "config validate",
+    "config edit": "config path",
+    **dict.fromkeys(("metrics", "prometheus", "grafana"), f"docs {_METRICS}"),
+    "list": "status",
+    "ps": "status",
+    "start": "service start",
+    "stop": "service stop",
+    "restart": "service restart",
+    "logs": "service logs",
+    "install": "service install",
+    **{prefix + name: f"notify add {name}" for name in _CHANNELS for prefix in ("", "notify ")},
+}
+"""What people type, and the verb that does it."""
+
+
+def _meant(arguments: list[str]) -> str:
+    words = [word for word in arguments if not word.startswith("-")]
+    meant = next(
+        (_INSTEAD[key] for key in (" ".join(words[:2]), *words[:1]) if key in _INSTEAD), ""
+    )
+    return meant and f"{NAME} {meant}"
+
+
 def call(arguments: list[str]) -> int:
     """Parse one command line, run its verb and return the exit code.
 
@@ -137,12 +166,18 @@ def call(arguments: list[str]) -> int:
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else NAME
         message = error.format_message().replace("\n", " ")
+        hint = f"{path} --help"
+        if error.ctx is not None and isinstance(error.ctx.command, click.Group):
+            hint = _meant(arguments) or hint
+        if isinstance(error, click.NoSuchOption) and units.is_number(error.option_name[1:2]):
+            word = next(word for word in arguments if word.startswith(error.option_name))
+            message = f"{word!r}: no number here is below zero"
         if message.startswith("Missing command") or isinstance(
             error, click.exceptions.NoArgsIsHelpError
         ):
             # The library would say its whole help in one line.
             message = f"which verb? {_verbs_of(error.ctx)}"
-        return exits.fail(arguments, error, message, f"{path} --help", USAGE)
+        return exits.fail(arguments, error, message, hint, USAGE)
     except click.ClickException as error:
         return exits.fail(arguments, error, error.format_message(), "", FAILED)
     except click.Abort:

@@ -56,9 +56,22 @@ def gpus(incomplete: str) -> list[CompletionItem]:
     return _offer([*by_index, *((d.uid, d.name) for d in devices if incomplete)], incomplete)
 
 
-def pids(incomplete: str) -> list[CompletionItem]:
-    """Return the pids on any GPU."""
-    return _offer(((str(info.key.pid), info.name) for info in _processes()), incomplete)
+def processes(incomplete: str) -> list[CompletionItem]:
+    """Return the pids on any GPU, and once a letter is typed their programs, users and jobs."""
+    infos = _processes()
+    by_pid = [(str(info.key.pid), info.name) for info in infos]
+    shown = [
+        (name.rpartition(" ")[2], info.attribution)
+        for info in infos
+        for name in (info.entry_point[1] or info.name, info.user, info.group or info.job)
+        if name and incomplete
+    ]
+    return _offer([*by_pid, *shown], incomplete)
+
+
+def subjects(incomplete: str) -> list[CompletionItem]:
+    """Return what has a verdict: GPUs, processes, open alerts."""
+    return [*gpus(incomplete), *processes(incomplete), *alert_keys(incomplete)]
 
 
 def alert_keys(incomplete: str) -> list[CompletionItem]:

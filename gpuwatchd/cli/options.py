@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +65,9 @@ def complete_from(
 
 
 complete_gpu = _complete("gpus")
-complete_pid = _complete("pids")
+complete_process = _complete("processes")
 complete_key = _complete("alert_keys")
+complete_subject = _complete("subjects")
 complete_user = _complete("users")
 complete_setting = _complete("settings", ("detection", "policy"))
 
@@ -129,11 +131,21 @@ class Parsed(_ParamType):
             self.fail(str(error), param, ctx)
 
 
-def _span(words: str) -> float:
-    seconds = units.parse_duration(words)
+def _span(words: str, *, bare: bool = False) -> float:
+    seconds = units.parse_duration(words, bare=bare)
     if seconds <= 0:
         raise ValueError("must be more than zero")
     return seconds
+
+
+def _past(words: str) -> float:
+    at_s = units.parse_instant(words, now_s=time.time())
+    if at_s > time.time():
+        from gpuwatchd.view.queries import current_state  # noqa: PLC0415 - 21 ms, rare
+
+        if at_s > current_state.now_s():
+            raise ValueError(f"{words!r} lies in the future")
+    return at_s
 
 
 def _who(words: str) -> str:
@@ -144,17 +156,43 @@ def _who(words: str) -> str:
 
 INSTANT = Parsed("time", lambda words: units.parse_instant(words, now_s=time.time()))
 """ISO 8601, ``today``, ``yesterday`` or a duration meaning "ago" -> epoch seconds."""
+PAST = Parsed("time", _past)
+"""The same, but not in the future."""
 SPAN = Parsed("duration", _span)
 """A duration such as ``15m`` -> seconds, more than zero."""
+INTERVAL = Parsed("duration", partial(_span, bare=True))
+"""The same; a bare number is seconds, as programs that repeat themselves take it."""
+
+
+def _pids(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(pid for word in words for pid in _named(word)))
+
+
+def _pid(_: click.Context, __: click.Parameter, word: str) -> int:
+    return _named(word, one=True)[0]
+
+
+def _named(word: str, *, one: bool = False) -> list[int]:
+    if units.is_number(word):
+        if int(word) == 0:
+            raise click.BadParameter("0 is no pid")
+        return [int(word)]
+    from gpuwatchd.view.queries import subjects  # noqa: PLC0415 - 38 ms, for a name alone
+
+    return [subjects.pid(word)] if one else subjects.pids(word)
+
+
 pid_option = click.option(
     "--pid",
     "pids",
-    type=click.IntRange(min=1),
     multiple=True,
     metavar="PID",
-    shell_complete=complete_pid,
-    help="Only this process; repeatable.",
+    callback=_pids,
+    shell_complete=complete_process,
+    help="Only this process; or those of a program, job or alert; repeatable.",
 )
+pid_argument = click.argument("pid", metavar="PID", callback=_pid, shell_complete=complete_process)
+"""One process that holds GPU memory: its pid, or what is shown of it."""
 user_option = click.option(
     "--user",
     type=Parsed("name", _who),

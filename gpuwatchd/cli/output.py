@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
+from gpuwatchd.core import units
 from gpuwatchd.core.errors import FINDINGS, OK
 from gpuwatchd.view.blocks import Flow, Page, use_colour
 
@@ -57,7 +58,7 @@ def code_of(code: int, *, findings: bool) -> int:
 def columns(stream: TextIO, environ: Mapping[str, str]) -> int:
     """Return the width to lay out for: COLUMNS, else the terminal, else 80."""
     wish = environ.get("COLUMNS", "")
-    if wish.isdecimal() and int(wish) > 0:
+    if units.is_number(wish) and int(wish) > 0:
         return max(20, int(wish))
     try:
         return max(20, os.get_terminal_size(stream.fileno()).columns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 
 from gpuwatchd.cli.global_flags import Globals
+from gpuwatchd.core import units
 
 _SWITCHES = {
     "--json": "json",
@@ -94,4 +95,4 @@ def run(wish: StatusRequest | None) -> int:
 
 
 def _is_pid(value: str) -> bool:
-    return value.isascii() and value.isdecimal() and len(value) <= 10 and int(value) > 0
+    return units.is_number(value) and int(value) > 0

@@ -369,6 +369,7 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
         log.error = "the compressed log is damaged from its start"
     except OSError as error:
         log.error = f"cannot be read: {error.strerror or error}"
+        log.hint = "name a log, a folder of logs, or - for standard input"
     if log.error is not None:
         # It may quote the file.
         log.error = text.clean(log.error, limit=1024)

@@ -19,7 +19,8 @@
     │  ├─ TargetChanged        the pid belongs to another process now
     │  └─ NotAllowed           policy or rights forbid it
     ├─ ServiceError            systemd or launchd refused
-    └─ LogFormatError          a log that cannot be read
+    ├─ LogFormatError          a log that cannot be read
+    └─ Ambiguous               a name that fits several
 """
 
 from __future__ import annotations
@@ -46,6 +47,13 @@ class GpuwatchdError(Exception):
         self.message = message
         self.hint = hint
         self.page = page or self.default_page
+
+
+class Ambiguous(GpuwatchdError):
+    """A name fits several GPUs, processes or alerts; the hint has what to type for each."""
+
+    exit_code = USAGE
+    default_page = "errors#ambiguous"
 
 
 class ConfigError(GpuwatchdError):

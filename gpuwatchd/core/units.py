@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from contextlib import suppress
 from datetime import UTC, datetime
 
 _SIZE_UNITS: dict[str, int] = {"": 1, "B": 1}
@@ -26,6 +25,9 @@ _DURATION_UNITS: dict[str, float] = {
 }
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Z]*)\s*", re.ASCII)
 _DURATION_PART = re.compile(r"([0-9]*\.?[0-9]+)\s*(ms|min|s|m|h|d|w)\s*", re.ASCII)
+_NUMBER = re.compile(r"[0-9]+\.?[0-9]*|\.[0-9]+")
+_MOST_DIGITS = 10
+"""Of a pid, a user's number or an index."""
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = "_.-:=+*#"
@@ -54,10 +56,22 @@ def parse_size(text: str) -> int:
     return round(size)
 
 
-def parse_duration(text: str) -> float:
-    """Return a duration in seconds from ``90s 15m 2h 7d 1h30m``; a bare number is seconds.
+def is_number(text: str) -> bool:
+    """Say whether a text is a whole number as a pid or an index is written, of any size that fits.
 
-    What `duration` writes is accepted too.
+    Examples
+    --------
+    >>> is_number("4711"), is_number("\u0664\u0667"), is_number("1_0"), is_number("9" * 11)
+    (True, False, False, False)
+    """
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def parse_duration(text: str, *, bare: bool = True) -> float:
+    """Return a duration in seconds from ``90s 15m 2h 7d 1h30m``.
+
+    What `duration` writes is accepted too. A number without a unit is seconds, or with ``bare``
+    False a mistake: who writes 7 for a time that is long past means days.
 
     Raises
     ------
@@ -70,10 +84,10 @@ def parse_duration(text: str) -> float:
     (5400.0, 90.0, 2.5)
     """
     stripped = text.strip()
-    with suppress(ValueError):
-        seconds = float(stripped)
-        if math.isfinite(seconds) and seconds >= 0:
-            return seconds
+    if _NUMBER.fullmatch(stripped) and math.isfinite(seconds := float(stripped)):
+        if not bare:
+            raise ValueError(f"{text} of what? write {stripped}d, {stripped}h or {stripped}m")
+        return seconds
     position, total = 0, 0.0
     while position < len(stripped):
         match = _DURATION_PART.match(stripped, position)
@@ -352,6 +366,8 @@ def parse_instant(text: str, *, now_s: float) -> float:
         today = datetime.fromtimestamp(now_s).astimezone()
         midnight = today.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight.timestamp() - (86400.0 if stripped == "yesterday" else 0.0)
+    if _NUMBER.fullmatch(stripped):
+        parse_duration(stripped, bare=False)  # says what is missing
     try:
         at_s = now_s - parse_duration(stripped)
     except ValueError:

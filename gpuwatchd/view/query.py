@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuwatchd.core import units
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -66,7 +68,10 @@ class Query:
 def _means(wish: str, device: Device) -> bool:
     from fnmatch import fnmatchcase  # noqa: PLC0415
 
-    words = {device.uid.lower(), device.name.lower(), device.label.lower()}
+    name = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ").lower()
+    # Cards of one kind differ in what follows its name: "A100-SXM4-80GB" is an A100.
+    kind = name.replace("-", " ").partition(" ")[0]
+    words = {device.uid.lower(), device.name.lower(), device.label.lower(), name, kind}
     if device.parent_uid is None:
         words.add(str(device.index))
     elif device.parent_index is not None:
@@ -84,4 +89,4 @@ def plain(wish: str) -> str:
     """
     word = wish.strip().lower()
     number = word.removeprefix("gpu").removeprefix("mig").lstrip()
-    return number if number.replace(":", "", 1).isdecimal() else word
+    return number if units.is_number(number.replace(":", "", 1)) else word

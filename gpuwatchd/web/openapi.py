@@ -251,7 +251,7 @@ def _value(parameter: Parameter, text: str) -> Any:
     if parameter.kind == "duration":
         return _positive(units.parse_duration(text), "must be more than zero")
     if parameter.kind == "pid":
-        return _positive(int(text) if text.isdecimal() else 0, "a number, 1 or more")
+        return _positive(int(text) if units.is_number(text) else 0, "a number, 1 or more")
     choices = {"true": True, "1": True, "false": False, "0": False}
     if parameter.kind == "flag" and text not in choices:
         raise ValueError("true or false")

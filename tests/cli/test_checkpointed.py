@@ -88,9 +88,9 @@ def test_only_the_owner_or_root_may_say_it(ctl: Ctl, monkeypatch: pytest.MonkeyP
     assert main(["checkpointed", PID]) == 0
 
 
-@pytest.mark.parametrize("pid", ["0", "-1", "x"])
-def test_what_is_no_pid_is_refused(pid: str) -> None:
-    assert main(["checkpointed", pid]) == 2
+@pytest.mark.parametrize(("pid", "code"), [("0", 2), ("-1", 2), ("x", 1)])
+def test_what_is_no_pid_is_refused(pid: str, code: int) -> None:
+    assert main(["checkpointed", pid]) == code
 
 
 def test_without_a_history_it_says_so(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ("status --gpu 7", 1, "errors#no-such-gpu"),
         ("status --pid 77", 1, "errors#no-such-process"),
         ("alerts show nobody", 1, "errors#no-such-alert"),
-        ("explain GPU-*", 1, "errors#ambiguous"),
+        ("explain GPU-*", 2, "errors#ambiguous"),
         ("history", 1, "errors#no-history"),
         ("analyze /nonexistent/x.csv", 5, "errors#log-format"),
         ("--config /nonexistent.toml predict", 5, "errors#configuration-file"),

@@ -45,17 +45,17 @@ def test_a_verdict_is_named_by_gpu_pid_or_alert(target: str | None, meant: str, 
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("12345", "no GPU, no process on one and no alert '12345'"),
-        ("", "no GPU, no process on one and no alert ''"),
+        ("12345", "no GPU, process, program, user, job or alert '12345'"),
+        ("", "no GPU, process, program, user, job or alert ''"),
         ("GPU-*", "'GPU-*' fits 2 GPUs"),
-        ("\x1b[2Jx", "no GPU, no process on one and no alert"),
-        ("9" * 5000, "no GPU, no process on one and no alert"),
+        ("\x1b[2Jx", "no GPU, process, program, user, job or alert"),
+        ("9" * 5000, "no GPU, process, program, user, job or alert"),
     ],
     ids=["pid", "nothing", "many", "escape", "digits"],
 )
 def test_what_means_nothing_is_one_line(target: str, why: str, ctl: Ctl) -> None:
     world.write()
-    first, hint, page = ctl.err("explain", target).splitlines()
+    first, hint, page = ctl.err("explain", target, code=None).splitlines()
     assert page.startswith("see: gpuwatchctl docs errors#")
     assert why in first
     assert hint.startswith("hint: ")

@@ -32,6 +32,7 @@ FOREIGN = {
     "gpuwatchd.core.config.loading": "errors of msgspec and of the TOML parser",
     "gpuwatchd.cli.command_line": "errors of click",
     "gpuwatchd.view.manual": "Markdown of the manual, and what a person looks for in it",
+    "gpuwatchd.view.queries.names": "what a person types",
     "gpuwatchd.cli.doctor.places": "lines of /proc",
     "gpuwatchd.cli.doctor.gpus": "lines of /proc",
     "gpuwatchd.cli.doctor.running": "unit files",

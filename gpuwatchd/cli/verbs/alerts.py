@@ -18,7 +18,7 @@ from gpuwatchd.view.text import alert_details
     "--open/--all", "only_open", default=True, help="Open ones only (the default), or all."
 )
 @click.option(
-    "--since", type=options.INSTANT, metavar="TIME", help="Not older than this (with --all: 7d)."
+    "--since", type=options.PAST, metavar="TIME", help="Not older than this (with --all: 7d)."
 )
 @click.option(
     "--severity",

@@ -33,7 +33,7 @@ _PARALLEL_FROM_BYTES = 2 * 1024**2
 _READ_SHARE = 0.4
 _LEAST_TOTAL_BYTES = 16 * 1024**2
 _SKIPPED_SUFFIXES = {".md", ".png", ".svg", ".py", ".html"}
-_FAIL_RANK = {"info": 0, "warning": 1, "critical": 2}
+_FAIL_RANK = {"info": 0, "watch": 0, "warning": 1, "critical": 2}
 
 
 def _formats() -> Iterable[str]:
@@ -52,7 +52,7 @@ def _formats() -> Iterable[str]:
     shell_complete=options.complete_from(_formats),
     help="Format of the log; normally recognised.",
 )
-@click.option("--interval", type=options.SPAN, help="Time between rows of a log without times.")
+@click.option("--interval", type=options.INTERVAL, help="Time between rows of a log without times.")
 @click.option("--tz", default="UTC", show_default=True, help="Zone of times without one.")
 @click.option("--date-order", type=click.Choice(["dmy", "mdy"]), help="How to read 04-03-2021.")
 @click.option(
@@ -61,10 +61,10 @@ def _formats() -> Iterable[str]:
 @click.option("--columns", help="Column names of a CSV without a header, comma-separated.")
 @click.option(
     "--fail-on",
-    type=click.Choice(["info", "warning", "critical", "never"]),
+    type=click.Choice(["info", "watch", "warning", "critical", "never"]),
     default="warning",
     show_default=True,
-    help="Exit 3 from this severity on.",
+    help="Exit 3 from this severity on; info is a watch.",
 )
 @click.option("--all", "show_all", is_flag=True, help="List harmless subjects too.")
 @click.option(
@@ -129,6 +129,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
             if log.error is not None and len(results) == 1:
                 continue  # standard error says it
             log_report.show(out, log, subject_results, show_all=show_all or flags.verbose)
+        if fail_on == "warning" and _worst(results) == _FAIL_RANK["watch"] and not flags.quiet:
+            out.line(("only watches: exit 0; --fail-on watch exits 3 for them", "dim"))
     return _exit_code(results, fail_on, tell=not flags.json)
 
 
@@ -295,9 +297,11 @@ def _exit_code(
         return BAD_INPUT
     if fail_on == "never":
         return 0
-    floor = _FAIL_RANK[fail_on]
-    worst = max((_severity(one) for _, subjects in results for one in subjects), default=-1)
-    return FINDINGS if worst >= floor else 0
+    return FINDINGS if _worst(results) >= _FAIL_RANK[fail_on] else 0
+
+
+def _worst(results: list[tuple[LogFile, list[SubjectResult]]]) -> int:
+    return max((_severity(one) for _, subjects in results for one in subjects), default=-1)
 
 
 def _severity(subject_result: SubjectResult) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.command(
     "ask-checkpoint", epilog=options.examples("ask-checkpoint 4711", "ask-checkpoint 4711 --yes")
 )
-@click.argument("pid", type=click.IntRange(min=1), shell_complete=options.complete_pid)
+@options.pid_argument
 @click.option("--yes", is_flag=True, help="Ask it; without this only print what would be done.")
 def command(pid: int, yes: bool) -> int:  # noqa: FBT001
     """Ask a job of yours to save its work, as set in [act] checkpoint.

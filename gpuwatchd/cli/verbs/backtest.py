@@ -13,7 +13,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.history import Backtest, BacktestData, Replayed, Setting
-from gpuwatchd.view.queries import state_location
+from gpuwatchd.view.queries import current_state, state_location
 from gpuwatchd.view.text import verdict_text
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ Job = tuple["Path", "Device", tuple[float, float], "list[Trial]"]
     "backtest",
     epilog=options.examples("backtest --since 7d", "backtest --set confidence-threshold=0.9"),
 )
-@click.option("--since", type=options.INSTANT, metavar="TIME", help="From when on (30d).")
+@click.option("--since", type=options.PAST, metavar="TIME", help="From when on (30d).")
 @click.option(
     "--set", "wishes", multiple=True, metavar="KEY=VALUE", shell_complete=options.complete_setting,
     help="Try this setting too, e.g. detection.confidence-threshold=0.9; repeatable.",
@@ -51,8 +51,6 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
     flags = options.current()
     until_s = time.time() + 1.0
     since_s = since if since is not None else until_s - _SINCE_S
-    if since_s >= until_s:
-        raise click.UsageError("--since lies in the future")
     settings = flags.load_config().config
     name, changed = _changed(wishes, flags.config)
     from gpuwatchd.pipeline import backtest  # noqa: PLC0415 - and numpy
@@ -60,6 +58,7 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
 
     with history_query.reader() as history:
         seen = history.devices()
+    current_state.require_gpus(flags, seen)
     parents = {device.parent_uid for device in seen}
     devices = [one for one in seen if flags.wants(one) and one.uid not in parents]
     tried = backtest.trials(settings, changed, name)

@@ -361,7 +361,7 @@ def _range(words: str | None, flag: str, mode: str) -> Range | None:
     "-t",
     "--timeout",
     "timeout_s",
-    type=options.SPAN,
+    type=options.INTERVAL,
     default="10s",
     metavar="TIME",
     help="UNKNOWN after this (10s).",

@@ -6,6 +6,7 @@ daemon notices it within a tick, one that is stopped when it starts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import text, units
-from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.program import Checkpointed, Saved
 from gpuwatchd.view.queries import current_state, state_location, user_filter
@@ -27,9 +28,9 @@ _AHEAD_S = 60.0
 
 
 @click.command(
-    "checkpointed", epilog=options.examples("checkpointed 4711", "checkpointed $$ --at 5m")
+    "checkpointed", epilog=options.examples("checkpointed 4711", "checkpointed train.py --at 5m")
 )
-@click.argument("pid", type=click.IntRange(min=1), shell_complete=options.complete_pid)
+@options.pid_argument
 @click.option(
     "--at", "at_s", type=options.INSTANT, metavar="TIME", help="When (now); 5m is 5 minutes ago."
 )
@@ -93,4 +94,27 @@ def _whose(pid: int) -> ProcessInfo:
             hint=f"sudo gpuwatchctl checkpointed {pid}",
             page="errors#not-yours",
         )
+    if not _holds(info):
+        raise GpuwatchdError(
+            f"process {pid} holds no GPU memory, as far as the daemon knows",
+            hint="gpuwatchctl status lists those that do; a shell is not the job that it starts",
+            page="errors#no-such-process",
+        )
     return info
+
+
+def _holds(info: ProcessInfo) -> bool:
+    """Say whether a process holds GPU memory, has held some, or may: not all can be seen."""
+    from gpuwatchd.store import tables  # noqa: PLC0415 - 87 ms: SQLite comes with it
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - 117 ms
+
+    state, _ = current_state.read_state()
+    if state is None or not current_state.alive(state):
+        return True
+    known = [process.info.key for item in state.devices for process in item.processes or ()]
+    unlisted = any(item.processes is None for item in state.devices)
+    if unlisted or (info.key.started_at_s or 0.0) > state.taken_at_s - state.interval_s:
+        return True
+    with contextlib.suppress(StoreError), history_query.reader() as history:
+        known += [process.key for process in history.processes()]
+    return any(tables.same_process(key, info.key) for key in known)

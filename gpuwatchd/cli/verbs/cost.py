@@ -13,7 +13,7 @@ from gpuwatchd.view.text import cost_text
     "cost",
     epilog=options.examples("cost", "cost --since 7d --by user", "cost --by incident --json"),
 )
-@click.option("--since", type=options.INSTANT, metavar="TIME", help="Not older than this (30d).")
+@click.option("--since", type=options.PAST, metavar="TIME", help="Not older than this (30d).")
 @click.option(
     "--by",
     type=click.Choice(list(cost_entries.BY)),

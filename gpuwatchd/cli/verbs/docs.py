@@ -40,7 +40,7 @@ def complete_page(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 
 @click.command(
     "docs",
-    epilog=options.examples("docs install", "docs errors#no-gpu", "docs --search quiet hours"),
+    epilog=options.examples("docs install", "docs errors#no-gpu", "docs quiet hours"),
 )
 @click.argument("words", nargs=-1, metavar="[PAGE[#SECTION]]", shell_complete=complete_page)
 @click.option("--list", "listed", is_flag=True, help="All pages, with their titles.")
@@ -48,7 +48,7 @@ def complete_page(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 def command(words: tuple[str, ...], listed: bool, search: bool) -> int:  # noqa: FBT001
     """Show a page of the manual; without one, what there is to read.
 
-    The pages are part of the program: no network access.
+    What is no page is searched for. The pages are part of the program: no network access.
     """
     if listed and (search or words):
         raise click.UsageError("--list stands alone")
@@ -59,10 +59,11 @@ def command(words: tuple[str, ...], listed: bool, search: bool) -> int:  # noqa:
         if not " ".join(words).split():
             raise click.UsageError("which words? docs --search quiet hours")
         return _search([manual.read(file) for file in paths.values()], " ".join(words).split())
-    if len(words) > 1:
-        raise click.UsageError(f"one page at a time; or: docs --search {' '.join(words)}")
-    name, anchor = manual.wanted(words[0] if words else manual.FRONT)
+    name, anchor = manual.wanted(" ".join(words) or manual.FRONT)
     if name not in paths:
+        pages = [manual.read(file) for file in paths.values()]
+        if not anchor and manual.search(pages, name.split()):
+            return _search(pages, name.split())
         raise click.UsageError(
             f"no such page: {name}{_nearest(name, list(paths))}; docs --list names them all"
         )

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import live_answers
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [
-        *options.complete_gpu(ctx, param, incomplete),
-        *options.complete_pid(ctx, param, incomplete),
-        *options.complete_key(ctx, param, incomplete),
-    ]
-
 
 @click.command("explain", epilog=options.examples("explain", "explain 4711", "explain 0 --json"))
-@click.argument("target", required=False, metavar="[GPU|PID|ALERT]", shell_complete=_complete)
+@click.argument(
+    "target", required=False, metavar="[GPU|PID|ALERT]", shell_complete=options.complete_subject
+)
 def command(target: str | None) -> int:
     """Explain the reasoning of one verdict in full, and what to do next.
 

@@ -34,7 +34,7 @@ _FORMATS = ["table", "csv", "ndjson"]
 @click.command(
     "history", epilog=options.examples("history --since 6h", "history --format csv --since today")
 )
-@click.option("--since", type=options.INSTANT, metavar="TIME", help="From when on (24h).")
+@click.option("--since", type=options.PAST, metavar="TIME", help="From when on (24h).")
 @click.option("--until", type=options.INSTANT, metavar="TIME", help="Until when (now).")
 @click.option("--bucket", type=options.SPAN, metavar="TIME", help="Join samples, e.g. 5m.")
 @options.pid_option

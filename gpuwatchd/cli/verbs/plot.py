@@ -11,7 +11,7 @@ import click
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import design
 from gpuwatchd.view import blocks
-from gpuwatchd.view.queries import recorded_answers
+from gpuwatchd.view.queries import recorded_answers, subjects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,8 +57,10 @@ def _size(_: click.Context, __: click.Parameter, words: str | None) -> tuple[int
         "plot", "plot 0 --since 6h", "plot --pid 4711 --since 7d --output leak.png"
     ),
 )
-@click.argument("gpus", nargs=-1, metavar="[GPU]...", shell_complete=options.complete_gpu)
-@click.option("--since", type=options.INSTANT, metavar="TIME", help="From when on (24h).")
+@click.argument(
+    "words", nargs=-1, metavar="[GPU|PID|ALERT]...", shell_complete=options.complete_subject
+)
+@click.option("--since", type=options.PAST, metavar="TIME", help="From when on (24h).")
 @click.option("--until", type=options.INSTANT, metavar="TIME", help="Until when (now).")
 @options.pid_option
 @options.user_option
@@ -71,7 +73,7 @@ def _size(_: click.Context, __: click.Parameter, words: str | None) -> tuple[int
     "--size", metavar="WxH", callback=_size, help="Size in pixels (file only), as 1200x800."
 )
 def command(  # noqa: PLR0917 - one argument per flag
-    gpus: tuple[str, ...],
+    words: tuple[str, ...],
     since: float | None,
     until: float | None,
     pids: tuple[int, ...],
@@ -81,11 +83,14 @@ def command(  # noqa: PLR0917 - one argument per flag
 ) -> int:
     """Draw memory over time, its floor and fit, where it leads, and what happened.
 
-    Of every GPU, of those that are named, or of processes (--pid, --user), also of ended ones. In
-    the terminal, or as a file (--output). TIME is 2h (ago), today, yesterday or 2026-11-21T08:00.
+    Of every GPU, of those that are named, or of processes, also of ended ones (by pid, program,
+    user, job or alert). In the terminal, or as a file (--output). TIME is 2h (ago), today,
+    yesterday or 2026-11-21T08:00. The same as a table: `history`.
     """
     flags = options.current()
+    gpus, more = subjects.sorted_out(words) if words else ([], [])
     flags.gpu.extend(gpus)
+    pids = (*pids, *more)
     if file is None and (dark or size):
         raise click.UsageError("--dark and --size are of a file: name one with --output")
     try:

@@ -23,7 +23,7 @@ _TOP: Final = 5
 
 
 @click.command("report", epilog=options.examples("report", "report --since 30d --output june.html"))
-@click.option("--since", type=options.INSTANT, metavar="TIME", help="From when on (7d).")
+@click.option("--since", type=options.PAST, metavar="TIME", help="From when on (7d).")
 @click.option("--until", type=options.INSTANT, metavar="TIME", help="Until when (now).")
 @options.pid_option
 @options.user_option

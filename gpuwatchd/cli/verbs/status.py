@@ -13,9 +13,14 @@ from gpuwatchd.cli import options, status_output
 @options.wide_option
 @options.exit_code_option
 @click.option(
-    "--watch", "watch_s", type=options.SPAN, is_flag=False, flag_value="2s", metavar="[SECONDS]",
+    "--watch",
+    "watch_s",
+    type=options.INTERVAL,
+    is_flag=False,
+    flag_value="2s",
+    metavar="[SECONDS]",
     help="Repeat every so many seconds (2).",
-)  # fmt: skip
+)
 def command(pids: tuple[int, ...], exit_code: bool, watch_s: float | None) -> int:  # noqa: FBT001
     """Show every GPU: used, growth, time left, who; open alerts; the daemon's health."""
     flags = options.current()

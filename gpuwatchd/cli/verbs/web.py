@@ -16,6 +16,7 @@ from gpuwatchd.core import registry, text
 from gpuwatchd.core.config import runtime_dir
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers.program import Serving, Web
+from gpuwatchd.view.queries import current_state
 
 _SERVER = {"web": "gpuwatchd.web.server:WebServer"}
 """Starlette and uvicorn come with it."""
@@ -58,6 +59,8 @@ def command(
     flags = options.current()
     section = flags.load_config().config.web
     _need_extra()
+    if flags.gpu:
+        current_state.load_view(flags)  # refuses what is not here, before anybody opens the page
     listen = listen or section.listen
     if port is not None and listen.startswith("unix"):
         raise click.UsageError("--port is of an address, not of a unix socket")

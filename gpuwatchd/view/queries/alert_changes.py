@@ -197,11 +197,9 @@ def seconds(term: str) -> float:
     if term == UNTIL_RESOLVED:
         return LONGEST_S
     try:
-        length_s = units.parse_duration(term)
+        length_s = units.parse_duration(term, bare=False)
     except ValueError as error:
         raise BadRequest(f"{error}, or until-resolved") from error
-    if term.strip().replace(".", "").isdecimal():
-        raise BadRequest(f"{term} of what? {term}m or {term}h")
     if length_s <= 0:
         raise BadRequest("the duration must be more than zero")
     if length_s > LONGEST_S:

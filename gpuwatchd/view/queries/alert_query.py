@@ -9,7 +9,7 @@ import msgspec
 
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
-from gpuwatchd.view.queries import current_state, user_filter
+from gpuwatchd.view.queries import current_state, names, user_filter
 from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gpuwatchd.view.query import Query
 
 OPEN = {"pending", "watch", "firing"}
-_KEY_CHARS = 200
 _ROUNDING_S = 1.0
 """The history keeps milliseconds."""
 _STAGES = {"pending": 1, "watch": 2, "firing": 3}
@@ -189,13 +188,16 @@ def _source(state: LiveState | None) -> list[tuple[str, str]]:
 def pick(alerts: Sequence[Alert], key: str) -> Alert:
     """Return the newest alert that is meant: by code, key, part of it, pid, PID/host, or "latest".
 
-    A pid means what the process holds on the GPU, unless more is known of what it holds on the
-    host.
+    Else by whatever is shown of its process or its GPU; then open ones come before those that are
+    over. A pid means what the process holds on the GPU, unless more is known of what it holds on
+    the host.
 
     Raises
     ------
     GpuwatchdError
-        When none or several different ones fit.
+        When none fits.
+    Ambiguous
+        When several different ones do.
     """
     if not key:
         # Every key contains the empty one: an unset variable must not speak for the only alert.
@@ -206,32 +208,30 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
     if key == "latest" and newest:
         return next((a for a in newest if a.state in OPEN), newest[0])
     exact = [a for a in newest if key in {a.key, a.code}]
-    pids = _of_process(newest, key)
     # A number is a pid: within the UUID of a GPU or a longer pid it would mean another process.
-    parts = [a for a in newest if key in a.key and not key.isdecimal()]
-    for fitting in (exact, pids, parts):
+    parts = [a for a in newest if key in a.key and not units.is_number(key)]
+    named = [a for a in newest if names.names_alert(key, a)]
+    named = [a for a in named if a.state in OPEN] or named
+    for fitting in (exact, _of_process(newest, key), parts, named):
         keys = {a.key for a in fitting}
         if len(keys) == 1:
             return fitting[0]
         if len(keys) > 1:
-            raise GpuwatchdError(
-                f"{key[:_KEY_CHARS]!r} fits {len(keys)} alerts",
-                hint=f"for example: {fitting[0].code} ({fitting[0].title or fitting[0].key})",
-                page="errors#ambiguous",
-            )
+            each = {a.key: (a.code, a.title or a.key) for a in fitting[::-1]}
+            raise names.ambiguous(key, "alerts", list(each.values())[::-1])
     raise GpuwatchdError(
-        f"no alert {key[:_KEY_CHARS]!r}",
+        f"no alert {key[: names.LONGEST]!r}",
         hint="gpuwatchctl alerts --all lists them",
         page="errors#no-such-alert",
     )
 
 
 def _of_process(alerts: Sequence[Alert], key: str) -> list[Alert]:
-    pid, host = key.removesuffix("/host"), key.endswith("/host")
+    pid, host = names.pid_in(key.removesuffix("/host")), key.endswith("/host")
     found = [
         a
         for a in alerts
-        if a.subject.process and str(a.subject.process.pid) == pid and (a.subject.host or not host)
+        if a.subject.process and a.subject.process.pid == pid and (a.subject.host or not host)
     ]
     found = [a for a in found if a.state in OPEN] or found
     if len({a.subject.host for a in found}) > 1:

@@ -296,16 +296,9 @@ def load_view(
         told = daemon.problem_codes[:1] == (ProblemCode.NO_GPU,)
         why = text if told else f"no GPU found: {text}"
         raise SourceUnavailable(why, hint="gpuwatchctl doctor")
+    view.warnings.extend(require_gpus(query, [item.device for item in view.devices]))
     items = tuple(d for d in view.devices if query.wants(d.device))
-    if not items:
-        value = ", ".join(
-            d.device.uid if d.device.index is None else d.device.number for d in view.devices
-        )
-        raise no_such_gpu(query, f"GPUs here: {value}")
     if query.gpu:
-        nobody = query.unmatched(d.device for d in items)
-        if nobody:
-            view.warnings.append(("no-such-gpu", f"no GPU matches {', '.join(nobody)}"))
         uids = {d.device.uid for d in items}
         view.keep_alerts(lambda alert: alert.subject.device_uid in uids)
         view.holdings = tuple(h for h in view.holdings if h.device_uid in uids)
@@ -315,10 +308,22 @@ def load_view(
     return view
 
 
-def no_such_gpu(query: Query, hint: str) -> GpuwatchdError:
-    """Return the refusal of a ``--gpu`` that lets none through."""
-    why = f"no GPU matches {', '.join(query.gpu)}"
-    return GpuwatchdError(why, hint=hint, page="errors#no-such-gpu")
+def require_gpus(query: Query, devices: Sequence[Device]) -> list[tuple[str, str]]:
+    """Return code and sentence on what ``--gpu`` names and is not among some devices.
+
+    Raises
+    ------
+    GpuwatchdError
+        When none of them is; of no devices nothing is said.
+    """
+    nobody = query.unmatched(devices)
+    if not nobody or not devices:
+        return []
+    why = f"no GPU matches {', '.join(nobody)}"
+    if len(nobody) < len(query.gpu):
+        return [("no-such-gpu", why)]
+    here = ", ".join(d.uid if d.index is None else d.number for d in devices)
+    raise GpuwatchdError(why, hint=f"GPUs here: {here}", page="errors#no-such-gpu")
 
 
 def of_users(view: View, query: Query) -> None:

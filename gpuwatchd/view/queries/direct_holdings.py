@@ -166,10 +166,8 @@ def _idle_view(query: Query) -> View:
             raise
         return current_state.load_view(query, everybody=True)
     view.holdings = idle_holdings(view, query.load_config().config, state)
+    current_state.require_gpus(query, [item.device for item in view.devices])
     items = tuple(item for item in view.devices if query.wants(item.device))
-    if not items:
-        value = ", ".join(item.device.label for item in view.devices)
-        raise current_state.no_such_gpu(query, f"here: {value}")
     uids = {item.device.uid for item in items}
     view.devices = items
     view.holdings = tuple(holding for holding in view.holdings if holding.device_uid in uids)

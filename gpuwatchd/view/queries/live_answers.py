@@ -109,6 +109,7 @@ def chosen_alerts(
     found = alert_query.gather(since_s, only_open=only_open)
     if query.user:
         found.keep_of(user_filter.People(query.user))
+    found.warnings.extend(current_state.require_gpus(query, list(found.devices.values())))
     least = _RANK[severity or "info"]
     return found, [
         alert

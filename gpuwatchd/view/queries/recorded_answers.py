@@ -200,6 +200,7 @@ class History:
 
     def _devices(self, reader: Reader) -> list[Device]:
         devices = subject_facts.in_order(reader.devices())
+        current_state.require_gpus(self._query, devices)
         return [device for device in devices if self._query.wants(device)]
 
     def _rows(
@@ -493,6 +494,7 @@ def bill(query: Query, since_s: float | None = None) -> Bill:
     """
     since_s = time.time() - cost_entries.PERIOD_S if since_s is None else since_s
     found, people = cost_entries.gather(query, since_s), user_filter.People(query.user)
+    found.warnings.extend(current_state.require_gpus(query, list(found.devices.values())))
     found.entries = [entry for entry in found.entries if people.has(entry.user)]
     return found
 

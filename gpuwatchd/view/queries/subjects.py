@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core import units
+from gpuwatchd.core.errors import Ambiguous, GpuwatchdError
 from gpuwatchd.core.model import Subject
 from gpuwatchd.store.live import LiveDevice, LiveProcess
-from gpuwatchd.view.queries import alert_query, current_state
+from gpuwatchd.view.queries import alert_query, current_state, names
 from gpuwatchd.view.query import Query, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo
     from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.queries.current_state import View
 
-_DIGITS = 10
-"""Of a pid at most."""
 _TIERS = {"none": 0, "watch": 1, "alert": 2}
 
 
@@ -81,15 +81,16 @@ def pick(view: View, target: str | None) -> NamedSubject:
     Parameters
     ----------
     target
-        Index, name ("GPU 0", "MIG 3:0"), UUID or glob of a GPU; a pid on one of them; the key of
-        an alert or a part of it; None for the worst open alert, else the newest death,
-        else the worst verdict. A number is a GPU where there is such
-        an index.
+        Index, name ("GPU 0", "MIG 3:0"), UUID or glob of a GPU; a pid on one of them, or whatever
+        is shown of a process there; the id or key of an alert; None for the worst open alert, else
+        the newest death, else the worst verdict. A number is a GPU where there is such an index.
 
     Raises
     ------
     GpuwatchdError
-        When nothing, or more than one thing, fits.
+        When nothing fits.
+    Ambiguous
+        When more than one thing does.
     """
     if target is None:
         return _worst(view)
@@ -103,18 +104,101 @@ def pick(view: View, target: str | None) -> NamedSubject:
         devices = [item for item in exact if item.device.parent_uid is None] or devices
     if devices:
         if len(devices) > 1:
-            names = ", ".join(item.device.uid for item in devices)
-            raise GpuwatchdError(
-                f"{target!r} fits {len(devices)} GPUs",
-                hint=f"GPUs: {names}",
-                page="errors#ambiguous",
-            )
+            each = [
+                (item.device.uid, f"{item.device.label} {item.device.name}") for item in devices
+            ]
+            raise names.ambiguous(target, "GPUs", each)
         return _device(view, devices[0])
-    if target.isdecimal() and len(target) <= _DIGITS:
-        subject = _process(view, int(target))
-        if subject is not None:
-            return subject
-    return _alert(view, target)
+    pid = names.pid_in(target)
+    pids = {p.info.key.pid for _, p in _running(view) if names.names_process(target, p.info)}
+    fitting = [
+        subject for each in (pids if pid is None else {pid}) if (subject := _process(view, each))
+    ]
+    if len(fitting) > 1:
+        fitting.sort(key=_rank, reverse=True)
+        raise names.ambiguous(target, "processes", [_choice(subject) for subject in fitting])
+    return fitting[0] if fitting else _alert(view, target)
+
+
+def _running(view: View) -> Iterator[tuple[LiveDevice, LiveProcess]]:
+    return ((item, process) for item in view.devices for process in item.processes or ())
+
+
+def _choice(subject: NamedSubject) -> tuple[str, str]:
+    """Return what to type for a process, and what it is."""
+    process, where = subject.process, subject.item.device.label
+    if process is None:
+        return where, where
+    return str(process.info.key.pid), f"{process.info.attribution} on {where}"
+
+
+def pids(word: str) -> list[int]:
+    """Return the pids that a word names: all processes of a program, user or job, or an alert's.
+
+    Raises
+    ------
+    GpuwatchdError
+        When it names none.
+    """
+    return list(_fitting(word, running=False))
+
+
+def pid(word: str) -> int:
+    """Return the pid of the process that a word names, of those that hold GPU memory now.
+
+    Raises
+    ------
+    GpuwatchdError
+        When it names none.
+    Ambiguous
+        When it names several.
+    """
+    fitting = _fitting(word, running=True)
+    if len(fitting) > 1:
+        each = [(str(pid), shown) for pid, shown in fitting.items()]
+        raise names.ambiguous(word, "processes", each)
+    return next(iter(fitting))
+
+
+def _fitting(word: str, *, running: bool) -> dict[int, str]:
+    """Return the pids that a word names, and who each is."""
+    number = names.pid_in(word)
+    if number is not None:
+        return {number: word}
+    with contextlib.suppress(GpuwatchdError):  # there is nothing that could be named
+        found = alert_query.gather(0.0, only_open=False)
+        infos = [info for _, info in found.holders] if running else found.infos.values()
+        fitting = {i.key.pid: i.attribution for i in infos if names.names_process(word, i)}
+        alert = None if fitting else alert_query.pick(found.alerts, word)
+        if alert is not None and alert.subject.process is not None:
+            return {alert.subject.process.pid: alert.title}
+        if fitting:
+            return dict(sorted(fitting.items()))
+    raise GpuwatchdError(
+        f"no process, program, user, job or alert {word[: names.LONGEST]!r}",
+        hint="gpuwatchctl status; gpuwatchctl alerts --all",
+        page="errors#no-such-process",
+    )
+
+
+def sorted_out(words: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Return which words name GPUs, and the pids that the others name.
+
+    A number that is no pid on a GPU is one that has no such index: the refusal is about a GPU.
+    """
+    try:
+        found = alert_query.gather(0.0, only_open=False)
+    except GpuwatchdError:
+        return list(words), []
+    known = {info.key.pid for info in found.infos.values()}
+    here = {
+        word
+        for word in words
+        if not Query(gpu=[word]).unmatched(found.devices.values())
+        or (units.is_number(word) and int(word) not in known)
+    }
+    others = [pid for word in words if word not in here for pid in pids(word)]
+    return [word for word in words if word in here], others
 
 
 def of_process(view: View, item: LiveDevice, process: LiveProcess) -> NamedSubject:
@@ -155,8 +239,7 @@ def _process(view: View, pid: int) -> NamedSubject | None:
         _named_subject(
             view, item, process, finding.subject if finding is not None else None, finding
         )
-        for item in view.devices
-        for process in item.processes or ()
+        for item, process in _running(view)
         if process.info.key.pid == pid
         for finding in (process.finding, process.host_finding)
         if finding is not None or process.host_finding is None
@@ -184,9 +267,11 @@ def _alert(view: View, target: str) -> NamedSubject:
     try:
         found = alert_query.gather(0.0, only_open=False)
         alert = alert_query.pick(found.alerts, target)
+    except Ambiguous:
+        raise
     except GpuwatchdError as error:
         raise GpuwatchdError(
-            f"no GPU, no process on one and no alert {target[:64]!r}: {error.message}",
+            f"no GPU, process, program, user, job or alert {target[:64]!r}",
             hint="gpuwatchctl status; gpuwatchctl alerts --all",
             page="errors#no-such-alert",
         ) from error

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from gpuwatchd.view.queries.current_state import View
 
 ME = "me"
-_DIGITS = 10
-"""No user's number has more."""
 
 
 class People:
@@ -32,8 +30,7 @@ class People:
 
     def __init__(self, wishes: Sequence[str]) -> None:
         self._everybody = not wishes
-        numbers = (wish for wish in wishes if wish.isascii() and wish.isdecimal())
-        self._numbers = {int(wish) for wish in numbers if len(wish) <= _DIGITS}
+        self._numbers = {int(wish) for wish in wishes if units.is_number(wish)}
         if any(wish.lower() == ME for wish in wishes):
             self._numbers.add(os.getuid())
         names = {wish.lower() for wish in wishes if wish.lower() != ME}

@@ -501,9 +501,7 @@ def _from_history(period: Period, history: Reader) -> None:
     asked, query = period.asked, period.query
     every = history.devices()
     devices = {device.uid: device for device in every} | period.found.devices
-    period.devices = [device for device in devices.values() if query.wants(device)]
-    if not period.devices:
-        raise _no_such_gpu(query, list(devices.values()))
+    period.devices = _asked_for(query, list(devices.values()))
     every_holder = holders(history, period.devices, period.found.infos, asked, period.bill)
     if asked.pids:
         period.infos = _named_processes(period, [holder.info for holder in every_holder])
@@ -526,11 +524,7 @@ def _from_history(period: Period, history: Reader) -> None:
 
 def _without_history(period: Period) -> None:
     """Put together what the live state alone knows."""
-    period.devices = [
-        device for device in period.found.devices.values() if period.query.wants(device)
-    ]
-    if not period.devices:
-        raise _no_such_gpu(period.query, list(period.found.devices.values()))
+    period.devices = _asked_for(period.query, list(period.found.devices.values()))
     period.uses = [DeviceUse(device) for device in in_order(period.devices)]
     incident.add_incidents(period, None)
     incident.draw_charts(period, None)
@@ -551,12 +545,12 @@ def _named_processes(period: Period, infos: Sequence[ProcessInfo]) -> list[Proce
     return processes
 
 
-def _no_such_gpu(query: Query, devices: Sequence[Device]) -> GpuwatchdError:
-    if not query.gpu:
-        return GpuwatchdError(
+def _asked_for(query: Query, devices: Sequence[Device]) -> list[Device]:
+    if not devices:
+        raise GpuwatchdError(
             "no data recorded yet: no GPU was ever seen",
             hint="gpuwatchctl service install",
             page="errors#nothing-recorded",
         )
-    here = ", ".join(device.label for device in devices)
-    return current_state.no_such_gpu(query, f"GPUs here: {here}")
+    current_state.require_gpus(query, devices)
+    return [device for device in devices if query.wants(device)]
