@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuwatchd.collect.simulate import SimulateSource
+from gpuwatchd.daemon.main import _clocks
 from gpuwatchd.store import live
 from tests.children import Child
 from tests.conftest import ROOT
@@ -348,7 +350,7 @@ def test_with_closed_standard_streams_no_file_of_ours_takes_their_place(tmp_path
 def test_what_it_opens_is_given_the_same_file_of_settings(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("[daemon]\ninterval = '1s'\n")
     program = (
-        "import sys; from gpuwatchd.daemon import main as daemon\n"
+        "import sys; from gpuwatchd.daemon.main import _clocks\n"
         "daemon.Daemon.run = lambda self, **_: print(self.pipeline.pressed.file)\n"
         "sys.exit(daemon.main(sys.argv[1:]))"
     )
@@ -362,3 +364,12 @@ def test_what_it_opens_is_given_the_same_file_of_settings(tmp_path: Path) -> Non
 
     assert opens_with("--config", "mine.toml") == str(tmp_path / "mine.toml")
     assert opens_with() == "None"
+
+
+def test_a_simulated_world_sets_the_clock_where_nothing_else_is_watched() -> None:
+    source = SimulateSource("one-leak", epoch_s=1e9)
+    wall, mono = _clocks([source])
+    begun_s = mono()
+    source.advance(600.0)
+    assert (wall(), mono() - begun_s) == (1e9 + 600.0, pytest.approx(600.0))
+    assert _clocks([source, source]) == (time.time, time.monotonic)

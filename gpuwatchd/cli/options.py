@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import units
+from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -142,7 +142,7 @@ def _who(words: str) -> str:
     return words
 
 
-INSTANT = Parsed("time", lambda words: units.parse_instant(words, now_s=time.time()))
+INSTANT = Parsed("time", lambda words: units.parse_instant(words, now_s=state_location.now_s()))
 """ISO 8601, ``today``, ``yesterday`` or a duration meaning "ago" -> epoch seconds."""
 SPAN = Parsed("duration", _span)
 """A duration such as ``15m`` -> seconds, more than zero."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import msgspec
 import pytest
@@ -25,6 +26,7 @@ from tests import making
 from tests.children import Child
 from tests.cli import world
 from tests.cli.sick import Card
+from tests.docs import screens
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
@@ -322,3 +324,25 @@ def test_alerts_and_watches_are_counted_apart() -> None:
     page = pages.ANSWERS["overview"](Globals(), {}).page
     assert page.counted == "4 alerts, 1 watch"
     assert [alert.watched for alert in page.open] == [False] * 4 + [True]
+
+
+def test_all_verbs_have_the_same_now_where_a_simulation_runs_ahead(ctl: Ctl) -> None:
+    """After 36 seconds at 60 times the speed the world is 35 minutes ahead of the clock."""
+    now_at = "2026-11-21T14:36:00.000Z"
+    with (
+        screens.world("one-leak", 36.0),
+        mock.patch("time.time", return_value=screens.EPOCH_S + 36.0),
+    ):
+        [silence] = ctl.data("snooze", "latest", "1h")
+        assert (silence["from_at"], silence["until_at"]) == (now_at, "2026-11-21T15:36:00.000Z")
+        shown = ctl.data("alerts", "show", "latest")
+        assert (shown["silence"]["from_at"], ctl.data("alerts")[0]["silence"]) == (
+            now_at, shown["silence"],
+        )  # fmt: skip
+        [device] = ctl.data("history", "--since", "10m")
+        assert (device["rows"][0]["at"], device["rows"][-1]["at"]) == (
+            "2026-11-21T14:26:00.000Z", now_at,
+        )  # fmt: skip
+        assert ctl.json("cost", "--since", "10m")["since_at"] == "2026-11-21T14:26:00.000Z"
+        assert ctl.data("backtest")["settings"][0]["alerts"] == 1
+        assert "cannot be recognised" not in ctl("explain", "finetune_lora")
