@@ -345,4 +345,4 @@ def test_all_verbs_have_the_same_now_where_a_simulation_runs_ahead(ctl: Ctl) -> 
         )  # fmt: skip
         assert ctl.json("cost", "--since", "10m")["since_at"] == "2026-11-21T14:26:00.000Z"
         assert ctl.data("backtest")["settings"][0]["alerts"] == 1
-        assert "cannot be recognised" not in ctl("explain", "finetune_lora")
+        assert "cannot be recognised" not in ctl("explain", "4200000")
