@@ -350,7 +350,7 @@ def test_with_closed_standard_streams_no_file_of_ours_takes_their_place(tmp_path
 def test_what_it_opens_is_given_the_same_file_of_settings(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("[daemon]\ninterval = '1s'\n")
     program = (
-        "import sys; from gpuwatchd.daemon.main import _clocks\n"
+        "import sys; from gpuwatchd.daemon import main as daemon\n"
         "daemon.Daemon.run = lambda self, **_: print(self.pipeline.pressed.file)\n"
         "sys.exit(daemon.main(sys.argv[1:]))"
     )

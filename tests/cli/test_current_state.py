@@ -264,7 +264,7 @@ def test_watch_goes_on_when_the_gpus_go_and_come(
         else:
             world.write()
 
-    monkeypatch.setattr("gpuwatchd.view.text.status.time.sleep", sleep)
+    monkeypatch.setattr("time.sleep", sleep)
     shown = ctl("watch -n 3")
     assert shown.count("NVIDIA A100") == 4
     assert shown.count("! no GPU found") == 1
