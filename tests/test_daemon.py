@@ -371,5 +371,6 @@ def test_a_simulated_world_sets_the_clock_where_nothing_else_is_watched() -> Non
     wall, mono = _clocks([source])
     begun_s = mono()
     source.advance(600.0)
-    assert (wall(), mono() - begun_s) == (1e9 + 600.0, pytest.approx(600.0))
+    assert wall() == 1e9 + 600.0
+    assert mono() - begun_s == pytest.approx(600.0)
     assert _clocks([source, source]) == (time.time, time.monotonic)
