@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuwatchd.collect.simulate import SimulateSource
+from gpuwatchd.daemon.main import _clocks
 from gpuwatchd.store import live
 from tests.children import Child
 from tests.conftest import ROOT
@@ -362,3 +364,13 @@ def test_what_it_opens_is_given_the_same_file_of_settings(tmp_path: Path) -> Non
 
     assert opens_with("--config", "mine.toml") == str(tmp_path / "mine.toml")
     assert opens_with() == "None"
+
+
+def test_a_simulated_world_sets_the_clock_where_nothing_else_is_watched() -> None:
+    source = SimulateSource("one-leak", epoch_s=1e9)
+    wall, mono = _clocks([source])
+    begun_s = mono()
+    source.advance(600.0)
+    assert wall() == 1e9 + 600.0
+    assert mono() - begun_s == pytest.approx(600.0)
+    assert _clocks([source, source]) == (time.time, time.monotonic)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import units
+from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -139,12 +139,10 @@ def _span(words: str, *, bare: bool = False) -> float:
 
 
 def _past(words: str) -> float:
-    at_s = units.parse_instant(words, now_s=time.time())
-    if at_s > time.time():
-        from gpuwatchd.view.queries import current_state  # noqa: PLC0415 - 21 ms, rare
-
-        if at_s > current_state.now_s():
-            raise ValueError(f"{words!r} lies in the future")
+    now_s = state_location.now_s()
+    at_s = units.parse_instant(words, now_s=now_s)
+    if at_s > now_s:
+        raise ValueError(f"{words!r} lies in the future")
     return at_s
 
 
@@ -154,7 +152,7 @@ def _who(words: str) -> str:
     return words
 
 
-INSTANT = Parsed("time", lambda words: units.parse_instant(words, now_s=time.time()))
+INSTANT = Parsed("time", lambda words: units.parse_instant(words, now_s=state_location.now_s()))
 """ISO 8601, ``today``, ``yesterday`` or a duration meaning "ago" -> epoch seconds."""
 PAST = Parsed("time", _past)
 """The same, but not in the future."""

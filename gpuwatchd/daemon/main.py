@@ -16,7 +16,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -37,7 +37,9 @@ from gpuwatchd.store.writer import History
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpuwatchd.collect.simulate import SimulateSource
     from gpuwatchd.core.config import Config
+    from gpuwatchd.core.ports import Source
     from gpuwatchd.pipeline import Tick
 
 log = logging.getLogger("gpuwatchd")
@@ -98,6 +100,18 @@ class Chores:
             self._scheduler = None
 
 
+def _clocks(sources: Sequence[Source]) -> tuple[Callable[[], float], Callable[[], float]]:
+    """Return the wall clock and the monotonic one: those of a simulated world that is all there is.
+
+    Its messages, silences and samples are then of one time, however fast it runs.
+    """
+    if [source.name for source in sources] != ["simulate"]:
+        return time.time, time.monotonic
+    world = cast("SimulateSource", sources[0])
+    ahead_s = time.time() - time.monotonic()
+    return lambda: world.now_s, lambda: world.now_s - ahead_s
+
+
 class Daemon:
     """One running daemon.
 
@@ -123,18 +137,24 @@ class Daemon:
         self.runtime_dir = private_directory(config.runtime_dir(), readers)
         self._lock = hold_lock(self.runtime_dir)
         self.host = Host(anchor=self.state_dir / "boot.json")
-        self.history = History.open(self.state_dir, self.config.store, boot_id=self.host.boot_id)
-        self.chores = Chores(self.history.check)
         self._chosen = selection.choices(self._begun.sources)
+        sources = [selection.make(choice.word, self._begun.sources) for choice in self._chosen]
+        self._wall, mono = _clocks(sources)
+        self.history = History.open(
+            self.state_dir, self.config.store, clock=self._wall, boot_id=self.host.boot_id
+        )
+        self.chores = Chores(self.history.check)
         self.pipeline = Pipeline(
             config=self.config,
-            sources=[selection.make(choice.word, self._begun.sources) for choice in self._chosen],
+            sources=sources,
             host=self.host,
             history=self.history,
             runtime_dir=self.runtime_dir,
             message_dispatcher=self._new_dispatcher(self.config),
             fresh=lambda position: selection.make(self._chosen[position].word, self._begun.sources),
             absences=lambda faults: selection.absences(zip(self._chosen, faults, strict=True)),
+            wall=self._wall,
+            mono=mono,
         )
         self.pipeline.pressed.file = None if file is None else file.absolute()
         self.letting_go = DriverRelease(self.runtime_dir, self.pipeline.workers.values())
@@ -163,7 +183,7 @@ class Daemon:
         try:
             self.letting_go.update(time.time())
             if once and self.history.check() is not None:  # no chore will follow
-                self.history.chores(time.time())
+                self.history.chores(self._wall())
             tick = self.pipeline.tick()
             self._after(tick)
             self.manager.send("READY=1")
@@ -270,7 +290,7 @@ class Daemon:
             return
         self.chores.due.clear()
         try:
-            self.history.chores(time.time())
+            self.history.chores(self._wall())
             own_process.trim()
         except Exception:
             # A chore is safe to skip and to repeat; sampling is not.

@@ -121,8 +121,6 @@ class Saves:
 
 
 _OPEN: Final = frozenset({"watch", "firing"})
-_RECORDED: Final = frozenset({"replay", "simulate"})
-"""Sources whose pids are not those of this machine."""
 _KEPT: Final = 1000
 """Checkpoints remembered where there is no history."""
 
@@ -203,7 +201,7 @@ class Costing:
         keys: set[ProcessKey] = set()
         for track in list(self._intake.watcher.tracks.values()):
             alert = track.alert
-            if alert is None or alert.state not in _OPEN or track.device.source in _RECORDED:
+            if alert is None or alert.state not in _OPEN or track.device.recorded:
                 continue
             for _, key in self._members(alert):
                 info = None if key is None else self._intake.infos.get(key)

@@ -39,8 +39,6 @@ GLANCES: Final = 4
 """Processes whose state is read in one look, in turn; those in question come on top."""
 GAP_S: Final = 600.0
 _SCREEN: Final = frozenset({"display", "browser"})
-_RECORDED: Final = frozenset({"replay", "simulate"})
-"""Sources whose pids are not those of this machine."""
 _SAME_S: Final = 2.0
 """Start times are known to about a second."""
 _STUCK: Final = frozenset({"D", "Z", "X"})
@@ -174,7 +172,7 @@ class IdleMemory:
 
     def _is_local(self, device: TrackedDevice) -> bool:
         """Say whether a device's pids are those of this machine."""
-        return self._host is not None and device.device.source not in _RECORDED
+        return self._host is not None and not device.device.recorded
 
     def _look_at(self, key: ProcessKey) -> ProcessStat | None:
         """Return the state of a process; None when the pid is another's by now."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -14,7 +13,7 @@ from gpuwatchd.core.errors import USAGE, GpuwatchdError
 from gpuwatchd.view.answers import alerts
 from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.base import Failure
-from gpuwatchd.view.queries import live_answers, recorded_answers
+from gpuwatchd.view.queries import live_answers, recorded_answers, state_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -247,7 +246,7 @@ def read(endpoint: Endpoint, given: Iterable[tuple[str, str]]) -> dict[str, Any]
 def _value(parameter: Parameter, text: str) -> Any:
     """Return the value that a text means; ValueError with a reason where it means none."""
     if parameter.kind == "instant":
-        return units.parse_instant(text, now_s=time.time())
+        return units.parse_instant(text, now_s=state_location.now_s())
     if parameter.kind == "duration":
         return _positive(units.parse_duration(text), "must be more than zero")
     if parameter.kind == "pid":

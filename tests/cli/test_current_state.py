@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import msgspec
 import pytest
@@ -25,6 +26,7 @@ from tests import making
 from tests.children import Child
 from tests.cli import world
 from tests.cli.sick import Card
+from tests.docs import screens
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
@@ -262,7 +264,7 @@ def test_watch_goes_on_when_the_gpus_go_and_come(
         else:
             world.write()
 
-    monkeypatch.setattr("gpuwatchd.view.text.status.time.sleep", sleep)
+    monkeypatch.setattr("time.sleep", sleep)
     shown = ctl("watch -n 3")
     assert shown.count("NVIDIA A100") == 4
     assert shown.count("! no GPU found") == 1
@@ -322,3 +324,23 @@ def test_alerts_and_watches_are_counted_apart() -> None:
     page = pages.ANSWERS["overview"](Globals(), {}).page
     assert page.counted == "4 alerts, 1 watch"
     assert [alert.watched for alert in page.open] == [False] * 4 + [True]
+
+
+def test_all_verbs_have_the_same_now_where_a_simulation_runs_ahead(ctl: Ctl) -> None:
+    """After 36 seconds at 60 times the speed the world is 35 minutes ahead of the clock."""
+    now_at = "2026-11-21T14:36:00.000Z"
+    with (
+        screens.world("one-leak", 36.0),
+        mock.patch("time.time", return_value=screens.EPOCH_S + 36.0),
+    ):
+        [silence] = ctl.data("snooze", "latest", "1h")
+        assert (silence["from_at"], silence["until_at"]) == (now_at, "2026-11-21T15:36:00.000Z")
+        shown = ctl.data("alerts", "show", "latest")
+        assert shown["silence"]["from_at"] == now_at
+        assert ctl.data("alerts")[0]["silence"] == shown["silence"]
+        [device] = ctl.data("history", "--since", "10m")
+        times = [row["at"] for row in device["rows"]]
+        assert (times[0], times[-1]) == ("2026-11-21T14:26:00.000Z", now_at)
+        assert ctl.json("cost", "--since", "10m")["since_at"] == "2026-11-21T14:26:00.000Z"
+        assert ctl.data("backtest")["settings"][0]["alerts"] == 1
+        assert "cannot be recognised" not in ctl("explain", "4200000")

@@ -100,7 +100,7 @@ def test_every_target_module_and_script_is_there(page: Path) -> None:
 
 def test_the_readme_is_short_and_names_no_host_of_ours() -> None:
     text = README.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 200
+    assert len(text.splitlines()) <= 130
     assert set(re.findall(r"https?://([\w.-]+)", text)) <= {"github.com"}
 
 

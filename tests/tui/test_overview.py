@@ -18,7 +18,7 @@ from tests.tui.viewing import opened, press, view_of
 @pytest.fixture(autouse=True)
 def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let alerts be of now, in the same zone everywhere."""
-    monkeypatch.setattr("gpuwatchd.view.text.status.time.time", lambda: world.NOW_S)
+    monkeypatch.setattr("time.time", lambda: world.NOW_S)
 
 
 # ---- what is shown

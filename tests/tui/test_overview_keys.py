@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let alerts be of now."""
-    monkeypatch.setattr("gpuwatchd.view.text.status.time.time", lambda: world.NOW_S)
+    monkeypatch.setattr("time.time", lambda: world.NOW_S)
 
 
 # ---- keys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +48,7 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
     sent, nothing is written.
     """
     flags = options.current()
-    until_s = time.time() + 1.0
+    until_s = state_location.now_s() + 1.0
     since_s = since if since is not None else until_s - _SINCE_S
     settings = flags.load_config().config
     name, changed = _changed(wishes, flags.config)

@@ -440,7 +440,7 @@ def _case(flags: Globals, state: LiveState, warn: Range | None, crit: Range | No
     uids = {item.device.uid for item in devices}
     # Where all are wanted, so is what is known of one that is not there any more.
     every = len(devices) == len(state.devices)
-    now_s = time.time()
+    now_s = max(time.time(), state.taken_at_s)
     told: dict[bool, list[Alert]] = {True: [], False: []}
     for alert in state.alerts:
         if every or alert.subject.device_uid in uids:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -44,7 +43,7 @@ def command(pid: int, at_s: float | None) -> int:
     from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
-    now_s = time.time()
+    now_s = state_location.now_s()
     info = _whose(pid)
     saved_at_s = now_s if at_s is None else at_s
     started_at_s = info.key.started_at_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -112,7 +111,7 @@ def list_(everything: bool) -> int:  # noqa: FBT001
     state_location.head(out)
     if not labels:
         out.line("no alert has a label")
-    now_s = time.time()
+    now_s = state_location.now_s()
     for label in labels:
         taken = label.undone_at_s
         parts: list[blocks.Part] = [

@@ -272,9 +272,9 @@ def digest(channels: tuple[str, ...], since_s: float, dry_run: bool) -> int:  # 
 def _digest(since_s: float) -> Message:
     """Return the digest since an instant, as the history and the daemon know it."""
     from gpuwatchd.pipeline import digests  # noqa: PLC0415
-    from gpuwatchd.view.queries import current_state, history_query  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.view.queries import current_state, history_query, state_location  # noqa: PLC0415 - SQLite comes with it
 
-    now_s = time.time()
+    now_s = state_location.now_s()
     from_s = min(since_s, now_s)
     with history_query.reader() as history:
         alerts = {(alert.key, alert.opened_at_s): alert for alert in history.alerts(from_s)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
@@ -20,7 +19,7 @@ from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.view import blocks
 from gpuwatchd.view.answers import alerts as answers
 from gpuwatchd.view.answers.base import fill
-from gpuwatchd.view.queries import alert_query
+from gpuwatchd.view.queries import alert_query, state_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -205,7 +204,7 @@ def _write(flags: Globals, trial: _Trial) -> None:
     from gpuwatchd.notify import plain_text  # noqa: PLC0415
 
     out = output.Out(flags)
-    alert, now_s = trial.alert, time.time()
+    alert, now_s = trial.alert, state_location.now_s()
     out.flow([alert.title or alert.key, f"{alert.severity} {alert.finding.pattern}"])
     out.line(f"{trial.notice} at {units.clock(trial.at_s, now_s=now_s)}")
     if trial.as_of_s - trial.at_s >= _LATER_S:

@@ -11,7 +11,7 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import units
-from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
     from gpuwatchd.cli.global_flags import Globals
@@ -62,7 +62,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     from gpuwatchd.view.report import html, period  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
-    until_s = current_state.now_s() if until is None else until
+    until_s = state_location.now_s() if until is None else until
     since_s = until_s - 7 * _DAY_S if since is None else since
     if since_s >= until_s:
         raise click.UsageError("--since is not before --until")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -162,7 +161,7 @@ def list_(everything: bool) -> int:  # noqa: FBT001
     flags = options.current()
     if flags.json:
         return output.emit_answered(live_answers.snoozes(flags, every=everything))
-    now_s = time.time()
+    now_s = state_location.now_s()
     silences, alerts = alert_changes.standing(now_s, every=everything)
     out = output.Out(flags)
     state_location.head(out)

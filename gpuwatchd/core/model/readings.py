@@ -38,6 +38,11 @@ class Device(Value, frozen=True, kw_only=True):
     pci_bus: str | None = None
 
     @property
+    def recorded(self) -> bool:
+        """Whether it is replayed or simulated: its pids are not those of this machine."""
+        return self.source in {"replay", "simulate"}
+
+    @property
     def label(self) -> str:
         """Return "GPU 0"; without an index the beginning of its UUID: "GPU 1a2b3c4d".
 

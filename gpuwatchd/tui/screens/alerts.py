@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
@@ -13,7 +12,13 @@ from gpuwatchd.tui.base import LISTED, PagedScreen, ViewScreen
 from gpuwatchd.tui.screens import snooze
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph, blank, sentence
-from gpuwatchd.view.queries import alert_changes, alert_query, current_state, user_filter
+from gpuwatchd.view.queries import (
+    alert_changes,
+    alert_query,
+    current_state,
+    state_location,
+    user_filter,
+)
 from gpuwatchd.view.text import alert_details, delivery_text
 
 if TYPE_CHECKING:
@@ -49,7 +54,7 @@ class Listed(NamedTuple):
 
 def read(query: Query) -> Listed:
     """Return what is open and what was within a week. Runs in a thread."""
-    now_s = time.time()
+    now_s = state_location.now_s()
     found = alert_query.gather(now_s - _PAST_S, only_open=False)
     if query.user:
         found.keep_of(user_filter.People(query.user))
@@ -172,7 +177,7 @@ class AlertsScreen(ViewScreen):
             return
         self._asked_twice = False
         self.change(
-            lambda: alert_changes.take_back([silence], time.time()),
+            lambda: alert_changes.take_back([silence], state_location.now_s()),
             lambda _: self._taken_back(silence),
         )
 

@@ -11,7 +11,7 @@ from gpuwatchd.core.model import Subject
 from gpuwatchd.tui.base import SCROLLING, Settled
 from gpuwatchd.tui.screens.chart_screen import About, ChartScreen, Identity, ReadPicture, every
 from gpuwatchd.view import blocks
-from gpuwatchd.view.queries import alert_query, cost_entries, subjects
+from gpuwatchd.view.queries import alert_query, cost_entries, state_location, subjects
 from gpuwatchd.view.text import (
     alert_details,
     badges,
@@ -172,8 +172,7 @@ def _text(query: Query, view: View, about: About) -> tuple[Written, ...]:
     ]
     if found is not None and mine:
         parts.append(lambda out: out.line(("Alerts", "bold")))
-        now_s = time.time()
-        parts += [partial(_alert, alert, found, now_s) for alert in mine[:_MOST_ALERTS]]
+        parts += [partial(_alert, alert, found, found.now_s) for alert in mine[:_MOST_ALERTS]]
     sections, steps = explanation.sections(case), explanation.steps(case)
     return (
         *parts,
@@ -222,7 +221,7 @@ def _cost(query: Query, key: ProcessKey) -> tuple[Written, ...]:
     if not keys:
         return ()
     try:
-        bill = cost_entries.gather(Settled(query), time.time() - cost_entries.PERIOD_S)
+        bill = cost_entries.gather(Settled(query), state_location.now_s() - cost_entries.PERIOD_S)
     except GpuwatchdError:
         return ()
     bill.entries = [entry for entry in bill.entries if entry.key in keys]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -10,7 +9,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.tui.base import ViewScreen, typed
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph, blank, sentence
 from gpuwatchd.view import blocks
-from gpuwatchd.view.queries import alert_changes, alert_query
+from gpuwatchd.view.queries import alert_changes, alert_query, state_location
 from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class SnoozeScreen(ViewScreen):
             found = alert_query.gather(0.0, only_open=alert is None)
             alerts = found.alerts
             meant = alert or about(top, alerts) or (alerts[0] if alerts else None)
-            silence = None if meant is None else found.silence(meant, time.time())
+            silence = None if meant is None else found.silence(meant, found.now_s)
             return meant, silence
 
         return read
@@ -103,7 +102,7 @@ class SnoozeScreen(ViewScreen):
         """Show the form for the hour that it is now."""
         alert = self._alert
         if alert is not None:
-            self.list.put(self._form(alert, time.time()), self._chosen)
+            self.list.put(self._form(alert, state_location.now_s()), self._chosen)
         elif self._answered:
             none = sentence("there is no open alert that could be snoozed", "green")
             self.list.put([Paragraph(none)])
@@ -175,7 +174,7 @@ class SnoozeScreen(ViewScreen):
         alert, term, why = self._alert, alert_changes.TERMS[self._chosen], self._why
 
         def write() -> Silence:
-            silence = alert_changes.of_alert(alert, term, now_s=time.time(), why=why)
+            silence = alert_changes.of_alert(alert, term, now_s=state_location.now_s(), why=why)
             return alert_changes.keep(silence)
 
         self.change(write, self._kept)
@@ -189,7 +188,7 @@ class SnoozeScreen(ViewScreen):
 
     def _kept(self, silence: Silence) -> None:
         self._writing = False
-        view, now_s = self.top.view, time.time()
+        view, now_s = self.top.view, state_location.now_s()
         if view is not None:  # shown at once; the daemon says the same a tick later
             others = (other for other in view.silences if other.matcher != silence.matcher)
             view.silences = (*others, silence)

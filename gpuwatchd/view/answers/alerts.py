@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
@@ -155,7 +154,7 @@ class AlertShape(Shape):
 
 def alert(of: model.Alert, found: Incidents, record: AlertRecord | None = None) -> AlertShape:
     """Return one alert; without a record what was decided and delivered was not asked for."""
-    silence = found.silence(of, time.time())
+    silence = found.silence(of, found.now_s)
     decisions = None if record is None else record.decisions
     deliveries = None if record is None else record.deliveries
     return fill(

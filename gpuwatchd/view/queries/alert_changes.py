@@ -6,7 +6,6 @@ running daemon notices it within a tick, one that is stopped when it starts.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import structs
@@ -78,7 +77,7 @@ def snooze(
     GpuwatchdError
         When there is no such alert, no history, or it cannot be written.
     """
-    now_s = time.time()
+    now_s = state_location.now_s()
     matcher = _matcher(gpus, conditions)
     ruled = matcher != Matcher()
     if ruled and named is not None:
@@ -153,7 +152,7 @@ def clear(which: str | None) -> Cleared:
     GpuwatchdError
         When nothing of that name is snoozed, or the history cannot be written.
     """
-    now_s = time.time()
+    now_s = state_location.now_s()
     silences, alerts = standing(now_s)
     chosen = silences if which is None else _chosen(silences, which)
     count = take_back(chosen, now_s)
@@ -443,7 +442,7 @@ def label(named: str, word: Literal["normal", "leak"], why: str | None) -> Label
         subject=alert.subject,
         title=text.clean(alert.title or alert.key),
         word=word,
-        given_at_s=time.time(),
+        given_at_s=state_location.now_s(),
         why=because(why) or None,
         who=user_filter.user(),
     )
@@ -480,7 +479,7 @@ def unlabel(named: str) -> UserLabel:
             alert_query.pick(found.alerts, named)  # says so when there is no such alert at all
             raise none from error
     last = next(label for label in reversed(found.words) if label.alert_key == key)
-    now_s = time.time()
+    now_s = state_location.now_s()
     with state_location.writing("feedback", "undo", key) as place:
         undone = checked_connection.transaction(place.state_dir, tables.remove_label, key, now_s)
     if not undone:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
-from gpuwatchd.view.queries import current_state, names, user_filter
+from gpuwatchd.view.queries import current_state, names, state_location, user_filter
 from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ class Incidents(msgspec.Struct, eq=False):
     """How the channels of a running daemon do."""
     infos: dict[ProcessKey, ProcessInfo] = {}
     """Who processes are."""
+    now_s: float = msgspec.field(default_factory=state_location.now_s)
+    """When it was looked."""
     holders: list[tuple[str, ProcessInfo]] = []
     """(UUID of a GPU, who holds memory there) as the live state has it."""
 
@@ -137,7 +138,7 @@ def gather(since_s: float, *, only_open: bool) -> Incidents:
         current_state.require_state(state, error, "no alerts are recorded")
         words = f"only the open alerts are known: {error.message}"
         incidents.warnings.append(("no-history", words))
-    incidents.warnings += _source(state)
+    incidents.warnings += _source(state, incidents.now_s)
     if state is not None:
         incidents.devices |= {item.device.uid: item.device for item in state.devices}
         incidents.holders = [
@@ -151,7 +152,7 @@ def gather(since_s: float, *, only_open: bool) -> Incidents:
             incidents.untold, incidents.channels = frozenset(state.untold), state.channels
             if incidents.trouble is not None:
                 incidents.silences = state.silences
-    incidents.silences = delivery_text.in_force(incidents.silences)
+    incidents.silences = delivery_text.in_force(incidents.silences, incidents.now_s)
     alerts = [a for a in merged.values() if not only_open or a.state in OPEN]
     incidents.alerts = current_state.ordered(alerts)
     return incidents
@@ -175,13 +176,13 @@ def kept(done: str) -> Incidents:
     return incidents
 
 
-def _source(state: LiveState | None) -> list[tuple[str, str]]:
+def _source(state: LiveState | None, now_s: float) -> list[tuple[str, str]]:
     """Return a sentence on where the knowledge comes from when no daemon keeps it fresh."""
     if state is None:
         return [("daemon-absent", "the daemon is not running; alerts are as the history has them")]
     if current_state.alive(state):
         return []
-    at = units.clock(state.taken_at_s, now_s=time.time())
+    at = units.clock(state.taken_at_s, now_s=now_s)
     return [("daemon-dead", f"the daemon is not running; alerts are as it left them at {at}")]
 
 

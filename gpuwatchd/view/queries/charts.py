@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -133,7 +132,7 @@ def past_process(history: Reader, device: Device, info: ProcessInfo, asked: Aske
         verdict="has ended",
         finding=None,
         limit_bytes=_limit_before(history, device, info.key, asked.begin_s),
-        now_s=max(time.time(), asked.end_s),
+        now_s=max(state_location.now_s(), asked.end_s),
     )
     return _of_process(history, device, info, about, asked)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,7 +14,7 @@ from gpuwatchd.core.config import prices as table
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import Cost
 from gpuwatchd.pipeline import track
-from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -95,7 +94,7 @@ def gather(query: Query, since_s: float) -> Bill:
     prices = cost.Prices(query.load_config().config.cost, table.builtin())
     state, warnings = current_state.read_state()
     running = state is not None and current_state.alive(state)
-    now_s = time.time() if state is None else max(time.time(), state.taken_at_s)
+    now_s = state_location.now_s()
     bill = Bill(prices, since_s, now_s)
     bill.warnings += warnings
     if state is not None:
@@ -125,7 +124,7 @@ def up_to_now(query: Query, alerts: Sequence[Alert]) -> list[Alert]:
     if not any(alert.kind == "leak" and alert.state in current_state.SHOWN for alert in alerts):
         return list(alerts)
     try:
-        bill = gather(query, time.time() - PERIOD_S)
+        bill = gather(query, state_location.now_s() - PERIOD_S)
     except GpuwatchdError:
         return list(alerts)
     return [counted(bill, alert) for alert in alerts]

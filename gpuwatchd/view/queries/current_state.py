@@ -146,6 +146,11 @@ class View(msgspec.Struct, eq=False):
         self.deaths = tuple(filter(wanted, self.deaths))
 
     @property
+    def now_s(self) -> float:
+        """When it was looked: the newest sample where a simulation runs ahead of the clock."""
+        return self.taken_at_s + self.stale_s
+
+    @property
     def since_s(self) -> float | None:
         """Since when somebody has been looking."""
         return self.taken_at_s if self.source == "direct" else self.daemon.started_at_s
@@ -216,12 +221,6 @@ def require_state(state: LiveState | None, missing: StoreError, what: str) -> No
         hint="gpuwatchctl service install",
         page="errors#no-history",
     ) from missing
-
-
-def now_s() -> float:
-    """Return now, or the newest sample where a simulation runs ahead of the clock."""
-    state, _ = read_state()
-    return max(time.time(), 0.0 if state is None else state.taken_at_s)
 
 
 def released_until_s() -> float | None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gpuwatchd.view.query import Query
 
 SCREEN: Final = frozenset({"display", "browser"})
-_RECORDED: Final = frozenset({"replay", "simulate"})
 _AGAIN_S: Final = 0.25
 """Between two looks at a process in state D: has it used a CPU meanwhile?"""
 
@@ -74,9 +73,7 @@ def _board(item: LiveDevice, view: View, was: Mapping[int, ProcessInfo]) -> Devi
         util_pct=reading.util_pct,
         memory_util_pct=reading.memory_util_pct,
         ledger=attribution.build_ledger(reading, item.device.memory_kind),
-        uses=tuple(
-            _held(use, was, local=item.device.source not in _RECORDED) for use in item.processes
-        ),
+        uses=tuple(_held(use, was, local=not item.device.recorded) for use in item.processes),
         complete=reading.uses_reason is None,
         contained=inside_container(Path("/proc"), Path("/")),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, NamedTuple, cast, get_args
 
 import msgspec
@@ -82,7 +81,7 @@ def judged(
     if not state_location.recorded(state_location.state_dir()):
         return None
     settings = query.load_config().config.detection
-    now_s = time.time()
+    now_s = state_location.now_s()
     devices: list[LiveDevice] = []
     newest_s = 0.0
     try:

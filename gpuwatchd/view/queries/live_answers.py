@@ -6,7 +6,6 @@ there or not one thing, or the history cannot be written.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gpuwatchd.core.errors import FINDINGS, OK
@@ -105,7 +104,7 @@ def chosen_alerts(
 ) -> tuple[Incidents, list[Alert]]:
     """Return all alerts that are known, and those that :func:`alerts` is about."""
     if since_s is None:
-        since_s = 0.0 if only_open else time.time() - 7 * _DAY_S
+        since_s = 0.0 if only_open else state_location.now_s() - 7 * _DAY_S
     found = alert_query.gather(since_s, only_open=only_open)
     if query.user:
         found.keep_of(user_filter.People(query.user))
@@ -133,7 +132,7 @@ def alert(query: Query, key: str) -> Answered:
 
 def snoozes(_: Query, *, every: bool = False) -> Answered:
     """Return what is snoozed, the newest first; ``every``: also what is over or was cleared."""
-    now_s = time.time()
+    now_s = state_location.now_s()
     silences, known = alert_changes.standing(now_s, every=every)
     data = tuple(
         structs.silence_entry(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -122,7 +121,7 @@ class History:
         events: bool = False,
     ) -> None:
         self._query = query
-        self._span = span(since_s, until_s, now_s=time.time() + 1.0)
+        self._span = span(since_s, until_s, now_s=state_location.now_s() + 1.0)
         self._bucket_s = bucket_s
         self._events = events
         people = user_filter.People(query.user) if query.user else None
@@ -364,7 +363,7 @@ def selection(
     GpuwatchdError
         When there is no such GPU or process, or nothing is known of that time.
     """
-    between = span(since_s, until_s, now_s=current_state.now_s())
+    between = span(since_s, until_s, now_s=state_location.now_s())
     asked = Asked(*between)
     selection = _asked_for(query, pids, asked)
     pictures = selection.pictures
@@ -492,7 +491,7 @@ def bill(query: Query, since_s: float | None = None) -> Bill:
     GpuwatchdError
         When there is neither a history nor a live state.
     """
-    since_s = time.time() - cost_entries.PERIOD_S if since_s is None else since_s
+    since_s = state_location.now_s() - cost_entries.PERIOD_S if since_s is None else since_s
     found, people = cost_entries.gather(query, since_s), user_filter.People(query.user)
     found.warnings.extend(current_state.require_gpus(query, list(found.devices.values())))
     found.entries = [entry for entry in found.entries if people.has(entry.user)]

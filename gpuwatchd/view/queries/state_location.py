@@ -176,15 +176,26 @@ def name_of(uid: int) -> str:
         return str(uid)
 
 
+def now_s() -> float:
+    """Return now: the machine's clock, or the newest sample where a simulation runs ahead of it."""
+    state = _head(runtime_dir())
+    return time.time() if state is None else max(time.time(), state.taken_at_s)
+
+
 def runs(directory: Path) -> bool:
     """Say whether the daemon whose live state is in a directory runs."""
+    state = _head(directory)
+    return state is not None and alive(state)
+
+
+def _head(directory: Path) -> _Head | None:
     path = os.path.join(directory, _STATE)  # noqa: PTH118 - status must start quickly
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(handle, "rb") as file:  # noqa: PTH123 - a descriptor
-            return alive(decoding.decode(file.read(_MAX_BYTES), _Head))
+            return decoding.decode(file.read(_MAX_BYTES), _Head)
     except (OSError, msgspec.MsgspecError, RecursionError):
-        return False
+        return None
 
 
 def alive(state: LiveState | _Head) -> bool:

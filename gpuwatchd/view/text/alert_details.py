@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -111,7 +110,7 @@ def show(out: Page, story: AlertRecord) -> None:
 
 def lines(story: AlertRecord) -> Iterator[Line]:
     """Yield label, sentence and style of each line, in order; a label that repeats is ""."""
-    alert, found, now_s = story.alert, story.found, time.time()
+    alert, found, now_s = story.alert, story.found, story.found.now_s
     before = ""
     for label, value, style in (
         *_facts(story, now_s),
@@ -228,7 +227,7 @@ def table(out: Page, alerts: Sequence[Alert], found: Incidents, *, only_open: bo
     """Write alerts, one line each, and what is silent."""
     for _, sentence in found.warnings:
         out.flow([(f"! {sentence}", "yellow")])
-    now_s = time.time()
+    now_s = found.now_s
     for alert in alerts:
         out.flow(line(alert, found, now_s), rest=" " * 8)
         if out.verbose:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import text, units
@@ -21,7 +20,7 @@ _BESIDE = (TitleRole.MODEL, TitleRole.OWNER, TitleRole.INTERPRETER, TitleRole.PI
 
 def write(out: Page, view: View) -> None:
     """Write the deaths of the last day, newest first; nothing without one."""
-    now_s = time.time()
+    now_s = view.now_s
     for alert in view.deaths[:_NAMED]:
         out.flow(line(alert, now_s=now_s), rest="  ", gap=" ")
     if len(view.deaths) > _NAMED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -164,12 +163,11 @@ def silence_end(one: Silence, *, now_s: float) -> str:
     return text.clean(f"{end}{who}{why}", limit=400)
 
 
-def in_force(silences: Iterable[Silence], now_s: float | None = None) -> tuple[Silence, ...]:
+def in_force(silences: Iterable[Silence], now_s: float) -> tuple[Silence, ...]:
     """Return the silences that hold now.
 
     One that begins later was set before the clock was set back: for the daemon it holds.
     """
-    now_s = time.time() if now_s is None else now_s
     return tuple(one for one in silences if one.cleared_at_s is None and now_s < one.until_at_s)
 
 
@@ -197,7 +195,7 @@ def banner(out: Page, view: View) -> None:
         _lost(out, view)
     if not view.untold:
         return
-    now_s = time.time()
+    now_s = view.now_s
     alerts = [alert for alert in view.alerts if alert.key in view.untold]
     count = len(view.untold)
     what = "1 alert was" if count == 1 else f"{count} alerts were"
@@ -219,7 +217,7 @@ def banner(out: Page, view: View) -> None:
 
 def _lost(out: Page, view: View) -> None:
     """Write which alerts were over before anybody was told, and what became of them."""
-    count, now_s = len(view.lost), time.time()
+    count, now_s = len(view.lost), view.now_s
     what = "1 alert was" if count == 1 else f"{count} alerts were"
     head = f"{MARK}{what} resolved before a message was delivered"
     out.flow(blocks.sentence(head, ALARM), rest="  ", gap=" ")
@@ -249,7 +247,7 @@ def other_problems(view: View) -> Sequence[str]:
 
 def silences(out: Page, view: View) -> None:
     """Write the silences in force in one line; nothing without one."""
-    now_s = time.time()
+    now_s = view.now_s
     held = in_force(view.silences, now_s)
     if not held:
         return
@@ -270,7 +268,7 @@ def delivery_marks(alert: Alert, view: View) -> list[Part]:
     if view.silences:
         from gpuwatchd import alerts  # noqa: PLC0415 - only where something is silent
 
-        now_s = time.time()
+        now_s = view.now_s
         held = alerts.silenced(alert, in_force(view.silences, now_s), now_s)
         if held is not None:
             found.append((silent(held, now_s=now_s), "dim"))

@@ -344,6 +344,8 @@ def baseline_lines(case: ExplanationInput) -> Iterator[str]:
     """Yield what earlier runs and the user say."""
     if case.process is None:
         yield "earlier runs are kept for processes, not for a device"
+    elif case.process.history is None and case.item.device.recorded:
+        yield "earlier runs are not kept of what is simulated or replayed"
     elif case.process.history is None:
         yield (
             "this program cannot be recognised in later runs (a notebook, a shell, code on the "
@@ -477,7 +479,7 @@ def _unheard(case: ExplanationInput, alert: Alert) -> Iterator[str]:
         other = next((one for one in case.view.alerts if one.key == alert.inhibited_by), None)
         beside = alert.inhibited_by if other is None else other.title or other.key
         yield f"it is inhibited by another alert: {beside}"
-    held = delivery_text.in_force(case.view.silences)
+    held = delivery_text.in_force(case.view.silences, case.view.now_s)
     silence = alerts.silenced(alert, held, None) if held else None
     if silence is not None:
         words = delivery_text.silence(silence, now_s=case.now_s, alerts=case.view.alerts)

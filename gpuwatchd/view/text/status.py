@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -370,7 +369,7 @@ def _banner(out: Page, view: View) -> None:
             out.line((sentence, "dim"))
             continue
         style = "red-bold" if code.startswith("daemon") else "yellow"
-        out.flow([(f"! {sentence}{age(view, code, now_s=time.time())}", style)])
+        out.flow([(f"! {sentence}{age(view, code, now_s=view.now_s)}", style)])
 
 
 def age(view: View, code: str, *, now_s: float) -> str:
@@ -385,7 +384,7 @@ def alert_line(alert: Alert, view: View) -> list[Part]:
     """Return one open alert in a line, with why nobody hears of it."""
     state = alert.state if alert.state != "firing" else alert.severity
     finding = alert.finding
-    now_s = time.time()
+    now_s = view.now_s
     calm = verdict_text.calmed(alert, now_s=now_s)
     band = "" if calm else verdict_text.eta(finding.eta)
     return [

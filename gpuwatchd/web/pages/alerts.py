@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import text
@@ -86,7 +85,7 @@ class AlertPage(PageAnswer, kw_only=True):
 def alerts(query: Query, parameters: Mapping[str, str]) -> AlertList:
     """Return the list of alerts, the past ones of ``since``."""
     view = current_state.load_view(query)
-    now_s = time.time()
+    now_s = view.now_s
     since = parameters.get("since", "")
     since = since if since in _DAYS else "7d"
     gathered = alert_query.gather(now_s - _DAYS[since] * _DAY_S, only_open=False)
@@ -115,7 +114,7 @@ def alert(query: Query, parameters: Mapping[str, str]) -> AlertPage:
     story = alert_details.load(query, chosen, gathered)
     return AlertPage(
         page=frame(view),
-        alert=row(chosen, gathered, time.time()),
+        alert=row(chosen, gathered, gathered.now_s),
         lines=tuple((label, joined([words])) for label, words, _ in alert_details.lines(story)),
         about=_about(view, chosen),
         can=gathered.trouble is None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
@@ -147,7 +146,7 @@ def mark(badge: badges.Badge) -> BadgeMark:
 
 def frame(view: View) -> Frame:
     """Return the part of an answer that the frame around each view is drawn from."""
-    now_s = time.time()
+    now_s = view.now_s
     alerts = current_state.shown(view.alerts)
     late = any(code == "daemon-late" for code, _ in view.warnings)
     return Frame(
@@ -221,7 +220,7 @@ def open_alerts(
 def _line(alert: Alert, view: View) -> AlertLine:
     from gpuwatchd import alerts  # noqa: PLC0415 - the page alone asks for it here
 
-    now_s = time.time()
+    now_s = view.now_s
     begin, title, *rest = status.alert_line(alert, view)
     silence = alerts.silenced(alert, delivery_text.in_force(view.silences, now_s), now_s)
     return AlertLine(
