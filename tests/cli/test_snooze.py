@@ -108,7 +108,7 @@ def test_clear_says_that_nothing_is_there(ctl: Ctl) -> None:
         ([], "for how long? snooze latest 1h"),
         (["latest"], "for how long? snooze latest 1h"),
         (["8h"], "of which alert? snooze latest 8h"),
-        (["latest", "8"], "8 of what? 8m or 8h"),
+        (["latest", "8"], "8 of what?"),
         (["latest", "soon"], "not a duration"),
         (["latest", "31d"], "at most 30d"),
         (["latest", "0h"], "more than zero"),
