@@ -12,7 +12,7 @@ import click
 from gpuwatchd import __version__
 from gpuwatchd.cli import exits, options
 from gpuwatchd.cli.global_flags import Globals
-from gpuwatchd.cli.verbs import COMMANDS, PAGES
+from gpuwatchd.cli.verbs import COMMANDS, GROUPS, VERBS
 from gpuwatchd.core import registry, units
 from gpuwatchd.core.errors import FAILED, OK, USAGE, GpuwatchdError
 
@@ -45,17 +45,16 @@ class Verbs(click.Group):
             ) from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer the verbs; where a shell shows no help, no verb is imported for it."""
+        """Offer the verbs, without importing any."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - for TAB alone
 
-        from gpuwatchd.cli import completion_answers  # noqa: PLC0415
-
-        if (
-            os.environ.get(completion_answers.VARIABLE) != completion_answers.NAMES_ONLY
-            or incomplete[:1] == "-"
-        ):
+        if incomplete[:1] == "-":
             return super().shell_complete(ctx, incomplete)
-        return [CompletionItem(name) for name in COMMANDS if name.startswith(incomplete)]
+        return [
+            CompletionItem(name, help=line)
+            for name, (line, _) in VERBS.items()
+            if name.startswith(incomplete)
+        ]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -71,16 +70,12 @@ class Verbs(click.Group):
         ctx.ensure_object(Globals).verb = name
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs; one that cannot be loaded does not hide the others."""
-        rows = []
-        for name in self.list_commands(ctx):
-            try:
-                rows.append((name, load(name).get_short_help_str(limit=120)))
-            except ImportError:
-                rows.append((name, "(cannot be loaded here)"))
-        with formatter.section("Verbs"):
-            formatter.write_dl(rows)
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """List the verbs in their groups."""
+        widest = max(map(len, VERBS))
+        for group, verbs in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(f"{n:<{widest}}", line) for n, (line, _) in verbs.items()])
 
 
 _loaded: dict[str, click.Command] = {}
@@ -93,7 +88,7 @@ def load(name: str) -> click.Command:
             command: click.Command = registry.load(COMMANDS, name)
         except AttributeError as error:
             raise ImportError(str(error)) from error
-        _loaded[name] = options.add_globals(command, PAGES.get(name, "cli"))
+        _loaded[name] = options.add_globals(command, VERBS[name][1] if name in VERBS else "cli")
     return _loaded[name]
 
 

@@ -49,6 +49,7 @@ class Row(NamedTuple):
 ROWS = (
     Row("python -c pass", (sys.executable, "-c", "pass")),
     Row("gpuwatchctl --version", (str(BIN / "gpuwatchctl"), "--version")),
+    Row("gpuwatchctl --help", (str(BIN / "gpuwatchctl"), "--help")),
     Row(STATUS, (str(BIN / "gpuwatchctl"), "status"), "full"),
     Row("gpuwatchctl status --json", (str(BIN / "gpuwatchctl"), "status", "--json"), "full"),
     Row("gpuwatchctl status (direct look)", (str(BIN / "gpuwatchctl"), "status"), gpus=True),

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.cli import COMMANDS, command_line, status_fast_path, status_output
+from gpuwatchd.cli import COMMANDS, command_line, status_fast_path, status_output, verbs
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.view.blocks import width_of
@@ -143,6 +143,13 @@ INNER = [
     "notify list", "notify test", "service install", "service uninstall", "service start",
     "service stop", "service restart", "service status", "service logs", "service print",
 ]  # fmt: skip
+
+
+def test_the_help_has_each_verb_in_one_line(ctl: Ctl) -> None:
+    shown = ctl("--help").splitlines()
+    assert {group for group in verbs.GROUPS} <= {line.removesuffix(":") for line in shown}
+    for verb, (line, _) in verbs.VERBS.items():
+        assert f"  {verb:<14}  {line}" in shown
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, *INNER])
@@ -296,6 +303,7 @@ HEAVY = (
     "numpy rich platformdirs sqlite_utils sqlite3 importlib.metadata click tomllib psutil textual"
     " desktop_notifier apprise"
 )
+VERB_MODULES = " ".join(path.partition(":")[0] for path in COMMANDS.values())
 CALL = "from gpuwatchd.cli import main; main({})"
 
 
@@ -304,6 +312,7 @@ CALL = "from gpuwatchd.cli import main; main({})"
     [
         (CALL.format(["status"]), f"{HEAVY} gpuwatchd.alerts"),
         (CALL.format(["--version"]), HEAVY),
+        (CALL.format(["--help"]), f"numpy rich msgspec sqlite3 psutil {VERB_MODULES}"),
         (CALL.format(["status", "--json", "--gpu", "0"]), f"{HEAVY} answers"),
         (CALL.format(["check"]), "numpy rich sqlite3 apprise psutil"),
         (

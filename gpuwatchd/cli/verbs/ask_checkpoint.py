@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 def command(pid: int, yes: bool) -> int:  # noqa: FBT001
     """Ask a job of yours to save its work, as set in [act] checkpoint.
 
+    The job itself, once it has saved, says so with `checkpointed`.
+
     By a signal only a job that has a handler for it is asked: others would be ended by it. What is
     certain afterwards is that it was asked; that it has saved shows when there is a newer file of
     [checkpoints] paths. Exit 0: asked, or could be; 1: not, and why.

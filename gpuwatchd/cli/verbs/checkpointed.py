@@ -34,7 +34,7 @@ _AHEAD_S = 60.0
     "--at", "at_s", type=options.INSTANT, metavar="TIME", help="When (now); 5m is 5 minutes ago."
 )
 def command(pid: int, at_s: float | None) -> int:
-    """Report that the job of PID has saved its work.
+    """Report that the job of PID has saved its work (to ask it to: `ask-checkpoint`).
 
     What a crash would lose counts from there, in alerts and in `cost`. For the end of a job's own
     checkpoint code; only for processes of your own, except for root. Without it, file patterns

@@ -57,7 +57,8 @@ def command(  # noqa: PLR0917 - one argument per flag
 ) -> int:
     """Show memory over time; TIME is 2h (ago), today, yesterday or 2026-11-21T08:00.
 
-    Marks in the table show events of the device; --events lists it alone.
+    Marks in the table show events of the device; --events lists it alone. The same as a chart, with
+    fit and forecast: `plot`.
     """
     flags = options.current()
     try:

@@ -18,7 +18,8 @@ from gpuwatchd.view.text import prediction
 def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
     """Show how fast memory grows, how sure that is, and when it will be full.
 
-    From the daemon's live verdict; without one, evaluated again from the history.
+    Of every GPU and process, in figures; `explain` says of one why, and what to do. From the
+    daemon's live verdict; without one, evaluated again from the history.
     """
     flags = options.current()
     if flags.json:
