@@ -304,6 +304,8 @@ def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
             changed_at_s=now_s,
         )
         first_s = first_notice_s(fired, rules)
+        if fired.severity == "critical":
+            fired = msgspec.structs.replace(fired, critical_at_s=now_s)
         fired = msgspec.structs.replace(fired, next_notice_at_s=first_s)
         return Outcome(alert=fired, changed=True)
     if (
@@ -343,6 +345,8 @@ def _regraded(alert: Alert, rules: Rules, now_s: float) -> Outcome:
     graded = msgspec.structs.replace(
         alert, severity=worth, told_severity=told, changed_at_s=now_s, milder_since_s=None
     )
+    if worth == "critical":
+        graded = msgspec.structs.replace(graded, critical_at_s=now_s)
     next_s = _replanned_s(graded, rules, worse=RANK[worth] > is_now)
     return Outcome(alert=msgspec.structs.replace(graded, next_notice_at_s=next_s), changed=True)
 

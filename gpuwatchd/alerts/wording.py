@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import Ending, Hold
+from gpuwatchd.core.codes import OUT_OF_MEMORY, Ending, Hold
 
 if TYPE_CHECKING:
     from gpuwatchd.core.codes import Facts
@@ -50,9 +50,10 @@ _HOLDS: dict[Hold, str] = {
 
 
 def ending(code: Ending, /, **facts: float | str) -> dict[str, Any]:
-    """Return the fields of an alert that say why it is over."""
+    """Return the fields of an alert that say why it is over; a death is critical."""
     text = _ENDINGS[code].format_map(facts)
-    return {"ended": text, "ended_code": code, "ended_facts": facts}
+    fields = {"ended": text, "ended_code": code, "ended_facts": facts}
+    return fields | ({"severity": "critical"} if code in OUT_OF_MEMORY else {})
 
 
 def hold(code: Hold, facts: Facts, *, now_s: float | None = None) -> str:

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 from gpuwatchd.core import units
-from gpuwatchd.core.design import FLAGS, SEVERITY_KINDS, Kind
+from gpuwatchd.core.design import FLAGS, Kind
 from gpuwatchd.core.model import outdated_s
 from gpuwatchd.core.model.base import Severity, Value
 
@@ -347,20 +347,10 @@ def ahead_s(at_s: float) -> float:
 # Words and marks on a chart: what stands together, and how it looks.
 
 _SAME_S = 60.0
-_KINDS = (
-    "died",
-    "critical",
-    "alert",
-    "watch",
-    "event",
-    "restart",
-    "resolved",
-    "asked",
-    "saved",
-    "began",
-    "ended",
+KINDS: Final[tuple[MarkKind, ...]] = (
+    *("died", "critical", "alert", "watch", "event", "restart", "resolved"),
+    *("asked", "saved", "began", "ended"),
 )
-_GRAVE = ("critical", "warning", "info")
 """What matters most first."""
 
 
@@ -374,18 +364,13 @@ class Group(NamedTuple):
 
 def sign(marks: tuple[Mark, ...], *, ascii_only: bool) -> tuple[str, str]:
     """Return the character and the part of the one that matters most."""
-    mark = min(marks, key=_weight)
-    flag = FLAGS[mark.kind]
-    part = flag.colour
-    if mark.kind == "alert" and mark.severity is not None:
-        part = SEVERITY_KINDS.get(mark.severity, flag.colour)
-    return (flag.ascii_mark if ascii_only else flag.mark), part
+    flag = FLAGS[min(marks, key=_weight).kind]
+    return (flag.ascii_mark if ascii_only else flag.mark), flag.colour
 
 
-def _weight(mark: Mark) -> tuple[int, int]:
+def _weight(mark: Mark) -> int:
     """Return what matters most first."""
-    grave = mark.severity in _GRAVE
-    return _KINDS.index(mark.kind), _GRAVE.index(mark.severity) if grave else len(_GRAVE)
+    return KINDS.index(mark.kind)
 
 
 def numbered(found: list[Group], most: int) -> tuple[list[tuple[int, Mark]], int]:

@@ -14,6 +14,7 @@ import io
 import math
 import os
 import sys
+import textwrap
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
@@ -173,15 +174,25 @@ def _panel_in(rows: list[Row], width_in: float, order: Order) -> float:
     return _head_in(order) + _AXES_IN + foot_in + _ROW_IN * len(rows)
 
 
+def _letters(width_in: float) -> int:
+    """Return how many letters of the list of marks stand beside each other."""
+    return int((width_in - 0.4) * 10.5) - 12
+
+
 def _rows(picture: Picture, order: Order) -> list[Row]:
     """Return the list of marks, then what has to be known."""
+    width_in = size_in(order)[0]
     groups = chart_model.groups(picture, _PLACES, chart_model.frame(picture, order.window))
     pairs, left_out = chart_model.numbered(groups, MOST_ROWS)
     rows = []
     for number, mark in pairs:
         shape, part = chart_model.sign((mark,), ascii_only=False)
         at = units.moment(mark.at_s, now_s=picture.now_s)
-        rows.append((f"{shape}{number}", part, f"{at}  {text.clean(mark.text)}"))
+        value = f"{at}  {text.clean(mark.text)}"
+        # Why a job died is worth as many rows as it takes.
+        lines = textwrap.wrap(value, _letters(width_in)) if mark.kind == "died" else [value]
+        rows.append((f"{shape}{number}", part, lines[0]))
+        rows += [("", part, f"    {line}") for line in lines[1:]]
     if left_out:
         rows.append(("", "faint", f"and {left_out} more"))
     return rows + [("", "faint", text.clean(note)) for note in picture.notes]
@@ -298,7 +309,7 @@ class _Panel:
         for at, (shape, part, value) in enumerate(rows):
             y_in = bottom_in - foot_in + 0.14 + _ROW_IN * (len(rows) - 1 - at)
             self._beside(_LEFT_IN, y_in, shape, part, fontsize=8.5)
-            told_ = text.cut(value, letters - 12)
+            told_ = text.cut(value, _letters(self._width_in))
             self._beside(_LEFT_IN + (0.32 if shape else 0), y_in, told_, "faint", fontsize=8.5)
 
     def _at(self, x_in: float, y_in: float) -> tuple[float, float]:

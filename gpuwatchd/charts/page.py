@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gpuwatchd.charts import chart_model, text_description
+from gpuwatchd.charts.chart_model import KINDS
 from gpuwatchd.charts.svg import Markup, badge, draw, element, join, table
 from gpuwatchd.core import units
 from gpuwatchd.core.design import (
@@ -30,7 +31,6 @@ from gpuwatchd.core.design import (
     NIGHT,
     PAPER,
     PARTS,
-    SEVERITY_KINDS,
     colours,
 )
 
@@ -168,8 +168,6 @@ SCRIPTS: Final = (
 )  # fmt: skip
 """In the order in which they need each other."""
 LICENCE: Final = "uPlot.LICENSE"
-_WEIGHTS: Final = ("faint", "calm", "held", "watch", "trouble", "leak", "critical")
-"""Of several marks at one place the last of these gives its colour."""
 
 
 @cache
@@ -194,9 +192,8 @@ def page_script() -> str:
             kind: {"glyph": flag.mark, "colour": flag.colour, "word": flag.word}
             for kind, flag in FLAGS.items()
         },
-        "severities": SEVERITY_KINDS,
         "looks": {kind: {"word": look.word, "mark": look.mark} for kind, look in LOOKS.items()},
-        "weights": _WEIGHTS,
+        "weights": KINDS[::-1],
     }
     terms = "".join(f" * {line}".rstrip() + "\n" for line in _read(LICENCE).splitlines())
     text = json.dumps(design, ensure_ascii=True, separators=(",", ":"))

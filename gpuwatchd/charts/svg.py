@@ -231,7 +231,7 @@ class _Drawing:
                 rows.append([mark])
         for row in rows:
             x = sum(self._x(mark.at_s) for mark in row) / len(row)
-            text, part = sign((row[0],), ascii_only=False)
+            text, part = sign(tuple(row), ascii_only=False)
             text += str(len(row)) if len(row) > 1 else ""
             yield _text(text, x, _TOP - 7, part, "middle")
 

@@ -440,6 +440,7 @@ class ConditionAlerts:
             changed_at_s=now_s,
             watch_at_s=now_s,
             firing_at_s=now_s,
+            critical_at_s=now_s if ailment.severity == "critical" else None,
             last_notice_at_s=last_s,
             next_notice_at_s=first_s if last_s is None else max(first_s, last_s + rules.cooldown_s),
             **ailment.title.fields,
@@ -532,6 +533,10 @@ def _again(before: Alert, ailment: Ailment, now_s: float) -> tuple[Alert, bool]:
         # As with leaks: an escalation passes the cool-down.
         next_s = now_s if before.notices > 0 else before.next_notice_at_s
         alert = msgspec.structs.replace(
-            alert, severity=ailment.severity, changed_at_s=now_s, next_notice_at_s=next_s
+            alert,
+            severity=ailment.severity,
+            changed_at_s=now_s,
+            next_notice_at_s=next_s,
+            critical_at_s=now_s if ailment.severity == "critical" else alert.critical_at_s,
         )
     return alert, worse

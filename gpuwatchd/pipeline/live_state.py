@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Event, Finding, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.track import TrackedDevice
-    from gpuwatchd.store.profiles import ProfileStore
     from gpuwatchd.store.writer import History
 
 SPARK_POINTS = 32
@@ -179,7 +178,7 @@ class RecentDeaths:
     """Remembers them by key and opening, and leaves out those that the user has spoken of."""
 
     def __init__(self, history: History | None) -> None:
-        self._shelf: ProfileStore | None = None if history is None else history.shelf
+        self._history = history
         self._alerts: dict[tuple[str, float], Alert] = {}
         self._labelled: list[tuple[str, float]] = []
         self._labels_of = -1
@@ -193,7 +192,7 @@ class RecentDeaths:
         """Return those that are to be named now, newest first."""
         if not self._alerts:
             return ()
-        shelf = self._shelf
+        shelf = None if self._history is None else self._history.shelf
         if shelf is not None and shelf.outside != self._labels_of:
             labels = shelf.user_labels()
             if labels is not None:

@@ -155,8 +155,8 @@ def test_marks_at_one_place_share_a_number_and_show_the_worst() -> None:
     at_s = picture.begin_s + 600.0
     marks = (
         Mark(at_s=at_s, kind="restart", text="the daemon started to record"),
-        Mark(at_s=at_s + 1, kind="alert", text="one", severity="warning"),
-        Mark(at_s=at_s + 2, kind="alert", text="two", severity="critical"),
+        Mark(at_s=at_s + 1, kind="alert", text="one"),
+        Mark(at_s=at_s + 2, kind="critical", text="two"),
     )
     rows = terminal.draw(replace(picture, marks=marks), 90, 14, numbered=True)
     assert ("▲1", "critical") in rows[-2]

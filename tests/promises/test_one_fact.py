@@ -58,29 +58,31 @@ PATTERNS: Final[dict[str, tuple[str, ...]]] = {
     "full in, short": (rf"(?<!may be )\b[Ff]ull in {_SPAN}",),
     "confidence": (r"gradual, \w+ (\d+ %)", r"confidence (\d+ %)", r"gradual leak \((\d+ %)\)"),
     "noticed": (rf"noticed {_TIME}",),
-    "watched": (rf"watched {_TIME}",),
-    "raised": (rf"raised {_TIME}",),
+    "watched": (rf"watched {_TIME}", rf"◆\d {_TIME} watch:"),
+    "raised": (rf"raised {_TIME}", rf"△\d {_TIME} alert:"),
     "resolved": (
         rf"resolved {_TIME}", rf"since \S+ - {_TIME}", rf"[●◂]?\d? {_TIME} resolved:",
-        rf"what came .*?, at {_TIME}",
+        rf"✖\d? {_TIME} (?:out of memory:|\S+ ran out of memory)", rf"what came .*?, at {_TIME}",
     ),
     "severity": (
         r"(?:firing|watch|resolved) (info|warning|critical) since",
         r"(?<!firing, )\b(critical|warning) since", r"state (?:firing|watch|resolved), (\w+)",
-        r"\d\d:\d\d (warning|critical):",
+        r"\d\d:\d\d (critical):",
     ),
     "since": (
         rf"(?<!firing, )\b(?:critical|warning|watch) since {_TIME}",
-        rf"▲\d {_TIME} (?:critical|warning|watch):",
+        rf"▲\d {_TIME} critical:",
     ),
     "cost so far": (
         rf"{_COST} since it was first seen", rf"cost {_COST} (?:at risk now|probably lost)",
+        rf"memory after .*?, {_COST} lost",
     ),
+    "ran for": (rf"ran out of memory after {_SPAN}",),
     "cost until full": (rf"{_COST} more until",),
     "GPU-hours": (r"([\d.]+ GPU-hours)",),
     "notices": (r"(\d+) notices?\b",),
     "snoozed until": (rf"silent until {_TIME}", rf"of alice until {_TIME}", rf'"until {_TIME} CET'),
-    "ended": (rf"(?:resolved:|ended|what came) .{{,80}}?{_ENDED}",),
+    "ended": (rf"(?:resolved:|out of memory:|ended|what came) .{{,80}}?{_ENDED}",),
     "range": (rf"[▁-█] +{_RANGE}", rf"Memory used .* between {_RANGE}"),
     "gap": (rf"1 gap, {_SPAN} missing", rf"\d\d:\d\d \d\d:\d\d {_SPAN} GPU 5"),
     "held": (rf"of alice {_SIZE}", rf"on GPU \d, {_SIZE} now", rf"alice +{_SIZE} +\+"),
@@ -115,6 +117,9 @@ KEYS: Final[dict[str, tuple[str, Callable[[Any], str | None]]]] = {
     "firing_at": ("raised", _clock),
     "resolved_at": ("resolved", _clock),
     "ended": ("ended", str),
+    "ended_at": ("resolved", _clock),
+    "ran_s": ("ran for", units.duration),
+    "lost_usd": ("cost so far", units.money),
 }
 """Key of JSON -> fact, and how people write it."""
 
@@ -167,7 +172,7 @@ def _facts(answer: str, incident: str, *, whole: bool) -> Iterator[tuple[str, st
         body = re.sub(r"^GPUWATCHD.*", "", body)
         chunks = re.split(r"\n(?=\S| \d\. )" if re.search(r"^\S", body) else "\n", body)
     for chunk in chunks:
-        if whole or tag(incident) in chunk:
+        if whole or tag(incident) in chunk or f"train_{incident}.py ran out" in chunk:
             yield from _worded(chunk)
 
 

@@ -26,13 +26,12 @@ const GpuwatchdFacts = (() => {
 
   function mark(told) {
     const look = GPUWATCHD_DESIGN.marks[told.kind] || GPUWATCHD_DESIGN.marks.event;
-    const severity = told.kind === "alert" ? GPUWATCHD_DESIGN.severities[told.severity] : undefined;
     return {
       at: seconds(told.at),
       text: told.text,
       glyph: look.glyph,
-      colour: severity || look.colour,
-      weight: GPUWATCHD_DESIGN.weights.indexOf(severity || look.colour),
+      colour: look.colour,
+      weight: GPUWATCHD_DESIGN.weights.indexOf(told.kind),
     };
   }
 

@@ -158,6 +158,8 @@ class Alert(Value, frozen=True, kw_only=True):
     changed_at_s: float
     watch_at_s: float | None = None
     firing_at_s: float | None = None
+    critical_at_s: float | None = None
+    """When it became critical last; None: never, or before that was kept."""
     resolved_at_s: float | None = None
     confirmations: int = 0
     """Evaluations in a row that support at least a watch."""

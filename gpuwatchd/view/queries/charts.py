@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from gpuwatchd.charts.chart_model import Curve, Mark, Picture
 from gpuwatchd.core import text, units
+from gpuwatchd.core.design import FLAGS
 from gpuwatchd.core.model import Subject, is_leak, limit_of
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store.tables import SAVED, same_process
@@ -16,6 +17,7 @@ from gpuwatchd.view.text import badges, subject_facts, verdict_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpuwatchd.charts.chart_model import MarkKind
     from gpuwatchd.core.design import Kind
     from gpuwatchd.core.model import Alert, Device, Event, Finding, ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
@@ -344,9 +346,10 @@ def live_marks(view: View, subject: Subject, events: Sequence[Event]) -> list[Ma
     The history has them too, but later, or not at all.
     """
     marks = [
-        _opened(alert)
+        mark
         for alert in view.alerts
         if alert.state in current_state.SHOWN and _on(alert, subject)
+        for mark in _steps(alert)
     ]
     return marks + [_event(event.at_s, event.kind, event.text) for event in events]
 
@@ -449,6 +452,9 @@ def action_words(event: ActionEvent) -> str:
     return value + (f": {text.clean(event.result)}" if event.result else "")
 
 
+_ENDS: Final = frozenset({"died", "resolved"})
+
+
 def _on(alert: Alert, subject: Subject) -> bool:
     if alert.subject.device_uid != subject.device_uid:
         return False
@@ -460,31 +466,35 @@ def _alerts(history: Reader, since_s: float, uid: str, key: ProcessKey | None) -
     for alert in history.alerts(since_s):
         if alert.subject.device_uid != uid or (key is not None and alert.subject.process != key):
             continue
-        if (
-            alert.state in current_state.SHOWN
-            or alert.firing_at_s is not None
-            or alert.watch_at_s is not None
-        ):
-            marks.append(_opened(alert))
-        if alert.resolved_at_s is not None and (alert.firing_at_s or alert.watch_at_s):
-            why = f": {text.clean(alert.ended)}" if alert.ended else ""
-            marks.append(
-                Mark(
-                    at_s=alert.resolved_at_s,
-                    kind="resolved",
-                    text=f"resolved: {_title(alert)}{why}",
-                    severity=alert.severity,
-                )
-            )
+        marks += _steps(alert)
     return marks
 
 
-def _opened(alert: Alert) -> Mark:
-    at_s = verdict_text.since_s(alert)
-    state = "watch" if alert.firing_at_s is None else alert.severity
-    value = f"{state}: {_title(alert)}"
-    # The history keeps milliseconds: the same alert is to be the same mark.
-    return Mark(at_s=round(at_s, 3), kind="alert", text=value, severity=alert.severity)
+def _steps(alert: Alert) -> list[Mark]:
+    """Return how far an alert got, and what became of it: a mark each, one at an instant."""
+    fired_s, critical_s = alert.firing_at_s, alert.critical_at_s
+    if critical_s is None and alert.severity == "critical" and not alert.ran_out:
+        critical_s = fired_s  # of an earlier version
+    steps: list[tuple[float | None, MarkKind]] = [
+        (alert.watch_at_s, "watch"), (fired_s, "alert"), (critical_s, "critical"),
+    ]  # fmt: skip
+    if fired_s is None and alert.watch_at_s is None:
+        if alert.state not in current_state.SHOWN:
+            return []
+        steps.append((alert.changed_at_s, "watch" if alert.state == "watch" else "alert"))
+    steps.append((alert.resolved_at_s, "died" if alert.ran_out else "resolved"))
+    why = f": {text.clean(alert.ended)}" if alert.ended else ""
+    # The history keeps milliseconds: the same alert is to be the same marks.
+    at = {round(at_s, 3): kind for at_s, kind in steps if at_s is not None}
+    return [
+        Mark(
+            at_s=at_s,
+            kind=kind,
+            text=f"{FLAGS[kind].word}: {_title(alert)}{why if kind in _ENDS else ''}",
+            severity=alert.severity,
+        )
+        for at_s, kind in at.items()
+    ]
 
 
 def _title(alert: Alert) -> str:

@@ -34,8 +34,9 @@ from gpuwatchd.view.text import badges, verdict_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gpuwatchd.charts.chart_model import MarkKind
     from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
-    from gpuwatchd.core.model import FloatArray
+    from gpuwatchd.core.model import Alert, FloatArray
     from gpuwatchd.pipeline.replay import Event, SubjectResult
     from gpuwatchd.view.report.document import Block, Plain, Tone
 
@@ -117,6 +118,14 @@ def _show_subject(out: blocks.Page, subject_result: SubjectResult, *, epoch: boo
             out.flow(blocks.sentence(line), first=f"    {when}  ", rest="      ", gap=" ")
         else:
             out.line(f"    {when}  {line}")
+
+
+def _mark_kind(what: str, alert: Alert) -> MarkKind:
+    if alert.state == "resolved":
+        return "died" if alert.ran_out else "resolved"
+    if what == "watch":
+        return "watch"
+    return "critical" if alert.severity == "critical" else "alert"
 
 
 def events_in_order(subject_result: SubjectResult) -> list[tuple[str, Event]]:
@@ -473,10 +482,9 @@ def _forecast(series: LogSeries, subject_result: SubjectResult, shift_s: float) 
 
 def _marks(subject_result: SubjectResult, shift_s: float) -> Iterator[Mark]:
     for kind, event in events_in_order(subject_result):
-        over = event.state == "resolved"
         yield Mark(
             at_s=event.at_s + shift_s,
-            kind="resolved" if over else "alert",
+            kind=_mark_kind(kind, event.alert),
             text=f"{kind} {event.state}: {event_words(event)}",
             severity=event.alert.severity if kind == "alert" else "info",
         )
