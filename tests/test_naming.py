@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpuwatchd.analysis import verdict
+from gpuwatchd.analysis import numerics, verdict
+from gpuwatchd.analysis.verdict.growth import find
+from gpuwatchd.analysis.verdict.leak import intervals_risen
 from gpuwatchd.core.config import DetectionSection
 from gpuwatchd.core.model import LEAK_PATTERNS, Finding
-from tests.making import series
+from tests.making import present, series
 
 Array = npt.NDArray[np.floating[Any]]
 MIB, GIB = 2.0**20, 2.0**30
@@ -77,7 +79,7 @@ def test_leaks(pattern: str, x: Array, noise: float) -> None:
         ("sawtooth", 6e9 + 2e9 * (T % 1500 > 1400)),
         ("stable", 6e9 + 0 * T),
         ("stable", np.where(T < 5000, 9e9, 4e9)),
-        ("preallocated", 0.5e9 + 21e9 * (T > 100)),
+        ("preallocated", 0.5e9 + 22.5e9 * (T > 100)),
         ("preallocated", 0.5e9 + 8e9 * np.clip(T / 120, 0, 1) + 11e9 * (T > 300)),
     ],
 )
@@ -103,8 +105,45 @@ def test_names_do_not_hang_on_the_sampling(interval_s: float) -> None:
 def test_a_short_flat_record_is_known(minutes: float, load_s: float) -> None:
     t = np.arange(0.0, minutes * 60.0, 5.0)
     found = judge(1e9 + 8e9 * np.clip((t - 20.0) / load_s, 0.0, 1.0), t)
-    assert found.pattern in {"spike", "plateau"}, found.reason
+    assert found.pattern in {"stable", "plateau"}, found.reason
     assert judge(6e9 + 0.0 * t, t).pattern == "stable"
+
+
+@pytest.mark.parametrize("share", [0.65, 0.7, 0.75, 0.82, 0.9])
+def test_a_pool_needs_a_reason(share: float) -> None:
+    at_start, later = (24 * GIB * np.where(since < T, share, 0.02) for since in (100, 4000))
+    name = "preallocated" if share in {0.75, 0.9} else "plateau"
+    assert judge(at_start, noise=0.0).pattern == judge(later, noise=0.0).pattern == name
+    assert judge(at_start, noise=0.0, framework="vLLM").pattern == "preallocated"
+
+
+def test_a_jump_at_the_start_is_no_event() -> None:
+    found = judge(np.where(T < 60, 1e9, 9e9))
+    assert found.pattern == "stable"
+    assert present(found.onset_at_s) == pytest.approx(1.7e9 + 60, abs=30)
+
+
+@pytest.mark.parametrize("interval_s", [3600.0, 7200.0])
+@pytest.mark.parametrize(
+    ("pattern", "tier", "x"),
+    [
+        ("gradual", "alert", 4e9 + 5e8 * np.arange(24.0)),
+        ("stable", "none", 4e9 + 0 * np.arange(9.0)),
+        ("plateau", "none", 4e9 + 6e9 * (1 - np.exp(-np.arange(12.0) / 3))),
+        ("sawtooth", "none", 4e9 + 1e9 * (np.arange(24.0) % 5)),
+    ],
+)
+def test_a_sparse_log_gets_a_verdict(interval_s: float, pattern: str, tier: str, x: Array) -> None:
+    found = judge(x, np.arange(x.size) * interval_s, noise=0.0)
+    assert (found.pattern, found.tier, found.samples) == (pattern, tier, x.size)
+
+
+@pytest.mark.parametrize(("samples", "intervals"), [(5, 4), (12, 11), (30, 16), (300, 16)])
+def test_evidence_is_counted_in_samples(samples: int, intervals: int) -> None:
+    t = np.arange(samples) * 60.0
+    whole = series(t + 1.7e9, 4e9 + 1e7 * t, limit_bytes=24e9)
+    growth = present(find(whole, numerics.prepare(whole), 16 * MIB))
+    assert intervals_risen(growth) == (intervals, intervals)
 
 
 def test_a_rise_like_those_before_it_is_no_leak() -> None:

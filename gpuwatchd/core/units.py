@@ -151,15 +151,18 @@ def rate(value_bytes_per_s: float | None) -> str:
 def duration(value_s: float | None) -> str:
     """Return a time span: under two minutes in seconds, from a day on in days and hours.
 
+    No span is shorter than nothing: clocks that disagree give 0.
+
     Examples
     --------
     >>> duration(2820), duration(5100), duration(43200), duration(45), duration(None)
     ('47 min', '1 h 25 min', '12 h', '45 s', '?')
-    >>> duration(183600)
-    '2 d 3 h'
+    >>> duration(183600), duration(-3.0), duration(-0.0)
+    ('2 d 3 h', '0 s', '0 s')
     """
     if value_s is None or not math.isfinite(value_s):
         return "?"
+    value_s = max(0.0, value_s)
     if value_s < 120:
         return f"{value_s:.0f} s"
     hours, minutes = divmod(round(value_s / 60), 60)

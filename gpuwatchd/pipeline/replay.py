@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from gpuwatchd.alerts import FAST_S
+from gpuwatchd.analysis import numerics
 from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, Subject
@@ -323,8 +324,9 @@ def analyze(
     chosen = [series for series in log.series if series.t_s.size]
     if not chosen:
         return []
+    window_s = config.detection.analysis_window_hours * 3600.0
     recorded = [
-        Recorded(s.t_s, s.used_bytes, s.breaks, config.detection.analysis_window_hours * 3600.0)
+        Recorded(s.t_s, s.used_bytes, s.breaks, numerics.look_back_s(s.t_s, window_s))
         for s in chosen
     ]
     instants = _instants(recorded)

@@ -287,7 +287,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             role=None if info is None else frameworks.role(info.argv, info.name),
             util_pct=self.room.util_pct,
             history=self.history,
-            age_s=None if begun_s is None or not values.size else float(t_s[-1]) - begun_s,
+            age_s=None if begun_s is None or not values.size else max(0.0, t_s[-1] - begun_s),
             alerted=None if self.alert is None else self.alert.finding,
         )
 

@@ -33,7 +33,7 @@ SHAPES: dict[str, Callable[[FloatArray], FloatArray]] = {
     "plateau": lambda t: 4 * GIB + 20 * GIB * (1 - np.exp(-t / 300)),
     "stable": lambda t: 4 * GIB + 0 * t,
     "spike": lambda t: np.where(t > 3300, 13.0 * GIB, 4.0 * GIB),
-    "preallocated": lambda t: np.where(t > 600, 67.0 * GIB, 1.0 * GIB),
+    "preallocated": lambda t: np.where(t > 600, 71.0 * GIB, 1.0 * GIB),
 }
 
 

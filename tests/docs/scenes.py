@@ -88,9 +88,9 @@ SCENES = (
     ),
     Scene(
         pattern="preallocated", title="Preallocated: a pool taken at start",
-        words="Memory jumps to 21 of 24 gigabytes within the first minute and never moves again. "
-        "What happens inside the pool cannot be seen.",
-        shape=lambda t: np.where(t < 45, 0.6e9, 21.5e9), minutes=100.0, noise_mib=0.0,
+        words="Memory jumps to nine tenths of the card within the first minute and never moves "
+        "again. What happens inside the pool cannot be seen.",
+        shape=lambda t: np.where(t < 45, 0.6e9, 23.2e9), minutes=100.0, noise_mib=0.0,
     ),
     Scene(
         pattern="unknown", title="Unknown: too little has been seen",

@@ -112,7 +112,7 @@ def test_a_preallocated_pool_is_called_what_it_is() -> None:
 
 
 def test_what_nobody_owns_is_no_preallocated_pool() -> None:
-    left = np.where(np.arange(720) < 360, 1.0, 65.0) * GIB
+    left = np.where(np.arange(720) < 360, 1.0, 72.0) * GIB
     assert judged(left, None).pattern == "preallocated"
     subject = Subject(device_uid="G", unattributed=True)
     assert judged(left, None, subject=subject).pattern == "spike"

@@ -87,7 +87,7 @@ def harmless() -> dict[str, Series]:
         "spikes": series(t, 6e9 + spikes, sd_mib=8.0),
         "developer-day": series(t, 0.4e9 + day, sd_mib=4.0),
         "serving-load": series(t, 9e9 + 40e6 * wave),
-        "preallocated": series(t, np.where(t < 60, 0.5e9, 21e9)),
+        "preallocated": series(t, np.where(t < 60, 0.5e9, 23.2e9)),
         "neighbours": series(
             t, 6e9 + 2e9 * ((t > 1500) & (t < 4000)) + 3e9 * ((t > 3000) & (t < 9000))
         ),

@@ -94,7 +94,7 @@ class Spike:
                 "fence_bytes": fence,
                 "after": after,
                 "kept": kept,
-                "age_s": -at,
+                "age_s": abs(at),
                 "median_rise_bytes": numerics.median(rise),
                 "alike": _alike(rise, jump),
             },

@@ -18,6 +18,7 @@ from gpuwatchd.analysis.numerics.series import (
     SeriesWindow,
     last_crash,
     last_gap,
+    look_back_s,
     memory_releases,
     prepare,
     steady_rise,

@@ -28,6 +28,8 @@ STACK_POINTS = 240
 """Points at which holding times are worked out; more precision buys nothing."""
 STEADY_T = 9.0
 """With 14 degrees of freedom, one chance in ten million: many windows are looked at."""
+LEAST_BACK = 40
+"""As many pauses between samples are looked back at, however long they are."""
 FEW = 6
 """Grid cells of at most this many samples are worked out sample by sample."""
 RECENT = 4.0
@@ -177,10 +179,27 @@ class Releases:
         return -self.amount, np.concatenate(([0.0], self.held_s))
 
 
+def look_back_s(t_s: FloatArray, window_s: float) -> float:
+    """Return how far to look back: ``window_s``, and :data:`LEAST_BACK` usual pauses at least.
+
+    So a log with a sample every two hours has a past as well; for samples every few seconds it is
+    ``window_s``. A single long pause among short ones is a gap and no reason to look beyond it.
+
+    Examples
+    --------
+    >>> look_back_s(np.arange(100) * 30.0, 23040.0), look_back_s(np.arange(9) * 7200.0, 23040.0)
+    (23040.0, 288000.0)
+    """
+    recent = t_s[-LEAST_BACK - 1 :]
+    if recent.size < 3 or (recent[-1] - recent[0]) * LEAST_BACK <= window_s * (recent.size - 1):
+        return window_s
+    return max(window_s, LEAST_BACK * float(np.median(np.diff(recent))))
+
+
 def prepare(
     series: Series, window_s: float = LONGEST_S, *, across_gaps: bool = False
 ) -> SeriesWindow:
-    """Return the view of the last ``window_s`` seconds, back to the last gap.
+    """Return the view of the last :func:`look_back_s` seconds, back to the last gap.
 
     The series may have any number of samples, also none. ``across_gaps`` does not stop at the last
     gap: that is for naming what happened, not for judging growth.
@@ -203,7 +222,7 @@ def prepare(
             interval_s=0.0, step_s=GRID_S,
         )  # fmt: skip
     now = float(t[-1])
-    first = int(np.searchsorted(t, now - window_s - 1e-6))
+    first = int(np.searchsorted(t, now - look_back_s(t, window_s) - 1e-6))
     t = t[first:] - now
     x = x[first:]
     cut = 0 if across_gaps else last_gap(t)

@@ -10,7 +10,7 @@ import numpy as np
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.detectors.cycle import Cycle
 from gpuwatchd.analysis.detectors.plateau import Plateau
-from gpuwatchd.analysis.detectors.spike import GROWING, TOO_EARLY, Spike
+from gpuwatchd.analysis.detectors.spike import GROWING, SETTLED, TOO_EARLY, Spike
 from gpuwatchd.analysis.frameworks import PREALLOCATES, advice
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.analysis.screen import POOL_SHARE
@@ -40,7 +40,16 @@ SCATTER_SHARE = 0.5
 LARGER = 1.5
 """A rise this many times the swings that followed it is what happened."""
 POOL_LEVEL, POOL_JUMP = 0.75, 0.3
-"""A jump by this share of the device to this level, flat since, is a pool."""
+"""A jump by this share of the device to this level, flat since, may be a pool."""
+POOL_FRACTIONS = ((0.73, 0.78), (0.86, 1.0))
+"""Shares of a device that frameworks take at start: JAX 75 %, SGLang 88 %, vLLM 90 %, TensorFlow
+nearly all; the contexts of CUDA come on top."""
+KEPT = 0.8
+"""What holds this share of a jump has not been given back."""
+START_SHARE, START_S = 0.1, 120.0
+"""A jump within the first tenth of a record, or two minutes, is how it begins: no event in it."""
+LEAST_SPARSE = 8
+"""A record as long as the whole window is named from so many samples on."""
 FAINT = 0.25
 """Growth within what counts as flat is not spoken of below this confidence."""
 _CYCLE, _PLATEAU = Cycle(), Plateau()
@@ -62,6 +71,13 @@ def _missing(view: SeriesWindow, settings: DetectionSection) -> str:
     return f"{units.duration(have_s)} of {units.duration(want_s)}"
 
 
+def _is_enough(view: SeriesWindow, settings: DetectionSection) -> bool:
+    """Say whether a record can be named: of many samples, or of a few over a long time."""
+    if view.samples >= settings.minimum_samples:
+        return view.span_s >= settings.minimum_duration
+    return view.samples >= LEAST_SPARSE and view.span_s >= settings.analysis_window_hours * 3600.0
+
+
 def harmless(
     series: Series,
     view: SeriesWindow,
@@ -71,7 +87,7 @@ def harmless(
     growing: Growth | None,
 ) -> Finding:
     """Name what is no leak (yet): what happened over the record, gaps included."""
-    if view.samples < settings.minimum_samples or view.span_s < settings.minimum_duration:
+    if not _is_enough(view, settings):
         return unjudged(series, view, settings)
     wide = _wide(series, view, settings)
     spike = Spike(settings.spike_percent, settings.spike_window).look_at(wide)
@@ -105,7 +121,10 @@ def _event(
     if cycle is not None and _goes_on(wide, cycle, calm_s, plateau):
         return _sawtooth(series, view, cycle)
     if spike is not None and (_main(wide, spike) or _news(spike, calm_s)):
-        return _spike(series, view, spike)
+        if calm_s is None or not _begins(wide, spike):
+            return _spike(series, view, spike)
+        text = f"flat at {units.size(float(view.mean[-1]))} for {units.duration(calm_s)}"
+        return finding(series, view, "stable", text, signals=(spike,))
     return _plateau(series, view, plateau) if plateau is not None else None
 
 
@@ -136,6 +155,17 @@ def _main(wide: SeriesWindow, spike: Signal) -> bool:
     """Say whether one jump is what happened in the record."""
     span = float(wide.high.max() - wide.low.min())
     return spike.facts["jump_bytes"] >= MAIN_SHARE * span and spike.facts["alike"] <= MOST_ALIKE
+
+
+def _settled(spike: Signal) -> bool:
+    """Say whether what a jump brought is still held, and no more has come since."""
+    return spike.facts["kept"] >= KEPT and spike.facts["after"] == SETTLED
+
+
+def _begins(wide: SeriesWindow, spike: Signal) -> bool:
+    """Say whether a record begins with a jump: what it shows is what came after."""
+    before_s = wide.span_s - spike.facts["age_s"]
+    return _settled(spike) and before_s <= max(START_SHARE * wide.span_s, START_S)
 
 
 def _news(spike: Signal, calm_s: float | None) -> bool:
@@ -185,20 +215,20 @@ def _preallocated(
     flat = float(recent.max() - recent.min()) <= max(0.01 * total, 64.0 * MIB)
     name = (series.framework or "").lower()
     known = name in _POOLS and level >= POOL_SHARE * total
-    jumped = (
-        spike is not None
-        and spike.facts["jump_bytes"] >= POOL_JUMP * total
-        and (level >= POOL_LEVEL * total or spike.facts["jump_bytes"] >= POOL_SHARE * total)
-        and spike.facts["kept"] >= 0.8
-        and spike.facts["after"] == 0.0
+    jump = spike.facts["jump_bytes"] if spike is not None and _settled(spike) else 0.0
+    at_once = jump >= POOL_JUMP * total and (
+        level >= POOL_LEVEL * total or jump >= POOL_SHARE * total
     )
-    if not flat or not (known or jumped):
+    if not flat or not (known or at_once):
         return None
-    text = (
-        f"memory is a preallocated pool ({units.size(level)}, "
-        f"{units.percent(level / total)} of the device), flat by design"
-    )
     signals = (spike,) if spike is not None else ()
+    share = f"{units.size(level)}, {units.percent(level / total)} of the device"
+    if not known and not any(
+        low <= part / total <= high for part in (jump, level) for low, high in POOL_FRACTIONS
+    ):
+        text = f"taken at once, flat since ({share})"
+        return finding(series, view, "plateau", text, signals=signals)
+    text = f"memory is a preallocated pool ({share}), flat by design"
     texts = advice.lines("pool", series.framework, series.role)
     inside = "a leak inside it is invisible here"
     found = finding(series, view, "preallocated", text, inside, signals=signals)

@@ -43,7 +43,7 @@ LEAST_EVENTS = 2.5
 GIVEN_BACK = 0.5
 """A fall by this share of a growth is worth a word."""
 EVEN_SHARE = 0.01
-"""A sixteenth of a growth with more than this share of it has risen."""
+"""An interval of a growth with more than this share of it has risen."""
 HEARD_SHARE, HEARD_S = 0.4, 90.0
 """People are to hear of growth when this share of its time to full is gone; from the first evidence
 of an alert to its message it takes so long."""
@@ -273,6 +273,19 @@ def _severity(
     return "warning" if left < _WARNING_S or grown >= _INFO_BYTES else "info"
 
 
+def intervals_risen(growth: Growth) -> tuple[int, int]:
+    """Return in how many intervals of how many it rose: sixteenths, or those between samples.
+
+    Sixteenths of a growth with fewer samples are interpolated: they are no evidence of their own.
+    """
+    windows, best = growth.found, growth.best
+    within = (windows.begin_s[best] - 1e-6, windows.end_s[best] + 1e-6)
+    first, last = windows.view.t_s.searchsorted(within).tolist()
+    rises = windows.view.rises[first : max(last, first + 2) - 1]
+    shares = windows.shares[best] if rises.size > BINS else rises / windows.growth[best]
+    return int((shares > EVEN_SHARE).sum()), int(shares.size)
+
+
 def _leak_reason(
     growth: Growth,
     named: PatternMatch,
@@ -320,7 +333,7 @@ def _how(
         return Clause(text=f"{short} by {speed}", short=short, verb=True)
     how, steady = ("grows", "") if prospect.words else ("grows steadily", "steady, ")
     kept = kept and f"{kept}, "
-    rose = f"{int((growth.found.shares[growth.best] > EVEN_SHARE).sum())} of {BINS} intervals"
+    rose = "{} of {} intervals".format(*intervals_risen(growth))
     return Clause(
         text=f"{how} by {speed} for {for_s}, {grown} so far, {kept}grew in {rose}",
         short=f"{steady}{kept}grew in {rose}",

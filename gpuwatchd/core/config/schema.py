@@ -90,7 +90,7 @@ class DetectionSection(Section, frozen=True, kw_only=True):
     minimum_samples: Annotated[int, Meta(ge=2)] = 20
     """Samples before an alert."""
     analysis_window_hours: Annotated[float, Meta(gt=0, le=168)] = 6.4
-    """The longest look-back."""
+    """The longest look-back; where samples are further apart, the last 40 of them."""
     minimum_duration: Seconds = Seconds(300)
     """Growth younger than this does not alert (it may be watched); from three fifths of it where
     memory would be full within 14 minutes, and that is plain to see."""
