@@ -147,7 +147,7 @@ INNER = [
 
 def test_the_help_has_each_verb_in_one_line(ctl: Ctl) -> None:
     shown = ctl("--help").splitlines()
-    assert {group for group in verbs.GROUPS} <= {line.removesuffix(":") for line in shown}
+    assert set(verbs.GROUPS) <= {line.removesuffix(":") for line in shown}
     for verb, (line, _) in verbs.VERBS.items():
         assert f"  {verb:<14}  {line}" in shown
 
