@@ -68,4 +68,4 @@ def record(shape: str, *, host: Callable[[FloatArray], FloatArray] | None = None
 
 def explained(ctl: Ctl, *arguments: str, code: int = 0) -> str:
     """Return what ``explain`` says, as one line."""
-    return " ".join(ctl("explain", *arguments, code=code).split())
+    return " ".join(ctl("explain --all", *arguments, code=code).split())

@@ -10,6 +10,7 @@ import pytest
 
 from gpuwatchd.collect.host.procfs import Headroom
 from gpuwatchd.core.model import Event, Subject
+from gpuwatchd.view.text import explanation_page
 from tests import making
 from tests.cli import world
 from tests.cli.recorded import POINTS, SHAPES, explained, record
@@ -118,7 +119,21 @@ def test_every_pattern_is_reasoned_from_the_recorded_series(shape: str, ctl: Ctl
     assert answer["data"]["verdict"]["pattern"] == shape
     told = explained(ctl, "4711")
     assert ("full in" in told) is (shape in {"gradual", "step", "cyclic"})
-    assert f"Why {shape}" in told
+    assert f"Why {shape}" in [section["title"] for section in answer["data"]["sections"]]
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_it_leads_with_the_answer_in_forty_lines_and_all_has_the_rest(shape: str, ctl: Ctl) -> None:
+    record(shape)
+    short, whole = ctl("explain 4711").splitlines(), explained(ctl, "4711")
+    assert len(short) <= explanation_page.MOST_LINES
+    answered = " ".join(" ".join(short[: short.index("What to do")]).split())
+    data = ctl.data("explain 4711")
+    for number, section in enumerate(data["sections"]):
+        for line in section["lines"]:
+            assert " ".join(line.split()) in whole
+            assert number > 2 or " ".join(line.split()) in answered
+    assert all(step["command"] is None or step["command"] in whole for step in data["next_steps"])
 
 
 def test_its_numbers_are_those_of_predict(ctl: Ctl) -> None:

@@ -13,20 +13,23 @@ from gpuwatchd.view.queries import live_answers
 @click.argument(
     "target", required=False, metavar="[GPU|PID|ALERT]", shell_complete=options.complete_subject
 )
-def command(target: str | None) -> int:
-    """Explain the reasoning of one verdict in full, and what to do next.
+@click.option("--all", "everything", is_flag=True, help="All of the reasoning.")
+def command(target: str | None, *, everything: bool) -> int:
+    """Explain one verdict: the answer, what to do, and the reasoning in at most 40 lines.
 
-    Of the worst verdict, or of a GPU (index, UUID, glob), a pid, or the key of an alert. For a calm
-    subject it explains why it is not a leak.
+    Of the worst open alert, else the newest death, else the worst verdict; or of a GPU (index,
+    name, UUID), a process (pid, program, user, job) or an alert. For a calm subject it explains why
+    it is not a leak. Figures of all verdicts: `predict`.
     """
     flags = options.current()
     if flags.json:
         return output.emit_answered(live_answers.explain(flags, target))
-    from gpuwatchd.view.text import explanation  # noqa: PLC0415 - numpy and SQLite come with it
+    from gpuwatchd.view.text import explanation, explanation_page  # noqa: PLC0415 - numpy and SQLite come with it
 
     case, _ = explanation.case_of(flags, target)
     out = output.Out(flags)
     for _, sentence in case.view.warnings:  # The others are told where they matter.
         out.flow(blocks.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
-    explanation.write_explanation(out, case, explanation.sections(case), explanation.steps(case))
+    sections, steps = explanation.sections(case), explanation.steps(case)
+    explanation_page.write_explanation(out, case, sections, steps, everything=everything)
     return 0

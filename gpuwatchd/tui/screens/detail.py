@@ -17,6 +17,7 @@ from gpuwatchd.view.text import (
     badges,
     cost_text,
     explanation,
+    explanation_page,
     subject_facts,
     verdict_text,
 )
@@ -176,7 +177,7 @@ def _text(query: Query, view: View, about: About) -> tuple[Written, ...]:
     sections, steps = explanation.sections(case), explanation.steps(case)
     return (
         *parts,
-        partial(explanation.write_explanation, case=case, sections=sections, steps=steps),
+        partial(explanation_page.write_explanation, case=case, sections=sections, steps=steps),
     )
 
 

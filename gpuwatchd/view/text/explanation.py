@@ -11,7 +11,6 @@ from gpuwatchd.analysis.frameworks.engine_addresses import COUNTS_LIVE
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
-from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import cost_entries, history_query, remeasure, subjects
 from gpuwatchd.view.queries.remeasure import ExplanationInput
 from gpuwatchd.view.text import delivery_text, explanation_parts, subject_facts, verdict_text
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Delivery, Finding, Profile, ServerReading
     from gpuwatchd.store.live import LiveProcess
-    from gpuwatchd.view.blocks import Page
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.queries.subjects import NamedSubject
     from gpuwatchd.view.query import Query
@@ -97,18 +95,20 @@ def sections(case: ExplanationInput) -> list[Section]:
         return _plain_sections(case, case.alert)
     pattern = case.finding.pattern if case.finding is not None else "no verdict"
     return [
-        Section("Data", tuple(explanation_parts.subject_lines(case))),
+        Section("Data", tuple(explanation_parts.subject_lines(case)), answer=True),
+        Section("When it is full", tuple(limit_lines(case)), answer=True),
+        Section(f"Why {pattern}", tuple(explanation_parts.pattern(case)), answer=True),
+        Section("Who", tuple(who(case))),
+        Section("Forecast", tuple(forecast_lines(case))),
+        Section("How sure", tuple(explanation_parts.confidence_lines(case))),
+        Section("Notifications", tuple(policy_lines(case))),
+        Section("Hardware", tuple(subject_facts.hardware_lines(case))),
+        Section("Why it is not harmless", tuple(explanation_parts.against(case))),
+        Section("Framework", tuple(framework(case))),
+        Section("What is known of the program", tuple(baseline_lines(case))),
+        Section("What would change it", tuple(change(case))),
         Section("Analysed", tuple(explanation_parts.window_lines(case))),
         Section("Detectors", tuple(explanation_parts.detectors(case))),
-        Section(f"Why {pattern}", tuple(explanation_parts.pattern(case))),
-        Section("How sure", tuple(explanation_parts.confidence_lines(case))),
-        Section("When it is full", tuple(limit_lines(case))),
-        Section("Who", tuple(who(case))),
-        Section("What is known of the program", tuple(baseline_lines(case))),
-        Section("Framework", tuple(framework(case))),
-        Section("Hardware", tuple(subject_facts.hardware_lines(case))),
-        Section("Notifications", tuple(policy_lines(case))),
-        Section("What would change it", tuple(change(case))),
     ]
 
 
@@ -125,7 +125,7 @@ def steps(case: ExplanationInput) -> list[Step]:
 def _plain_sections(case: ExplanationInput, alert: Alert) -> list[Section]:
     """Return the explanation, part by part."""
     return [
-        Section("What is sent", tuple(_plain_lines(case, alert))),
+        Section("What is sent", tuple(_plain_lines(case, alert)), answer=True),
         Section("Hardware", tuple(subject_facts.hardware_lines(case))),
         Section("Notifications", tuple(policy_lines(case))),
         Section("What would end it", () if alert.state == "resolved" else _ENDS[alert.kind]),
@@ -137,6 +137,7 @@ def _plain_lines(case: ExplanationInput, alert: Alert) -> Iterator[str]:
     for part in alert.finding.parts:
         yield text.clean(part.whole, limit=_PLAIN_LINE)
     yield f"since {case.ago(alert.opened_at_s)}"
+    yield from explanation_parts.ending(case)
 
 
 def _plain_steps(alert: Alert) -> list[Step]:
@@ -152,42 +153,6 @@ def _plain_steps(alert: Alert) -> list[Step]:
     elif alert.state != "resolved":
         found.append(Step("see what else the daemon misses", "gpuwatchctl doctor"))
     return found
-
-
-def write_explanation(
-    out: Page, case: ExplanationInput, sections: list[Section], steps: list[Step]
-) -> None:
-    """Write one explanation, then what to do."""
-    device = case.item.device
-    out.flow([(device.label, "bold"), (device.name, "bold"), _headline(case)])
-    for section in sections:
-        if section.lines:
-            out.line((section.title, "bold"))
-        for line in section.lines:
-            out.flow(blocks.sentence(line), first="  ", rest="    ", gap=" ")
-    out.line(("What to do", "bold"))
-    for number, step in enumerate(steps, 1):
-        out.flow(blocks.sentence(step.text), first=f"  {number}. ", rest="     ", gap=" ")
-        if step.command:
-            # Not broken between words: it is there to be copied.
-            out.flow(
-                [(step.command, "cyan")]
-                if not out.terminal
-                else blocks.sentence(step.command, "cyan"),
-                first="     ",
-                rest="     ",
-                gap=" ",
-            )
-
-
-def _headline(case: ExplanationInput) -> blocks.Part:
-    """Return the verdict in a few words; of an alert that needs none how much it is worth."""
-    alert = case.alert
-    if alert is None or alert.kind == "leak":
-        return verdict_text.verdict(case.finding)
-    if alert.state == "resolved":
-        return "resolved"
-    return alert.severity.upper(), "red-bold" if alert.severity == "critical" else "yellow-bold"
 
 
 # The limit, who, what is known, what was sent: beside the curve.
@@ -211,7 +176,7 @@ _UNEVEN, _RUNS = 0.3, 5
 
 
 def limit_lines(case: ExplanationInput) -> Iterator[str]:
-    """Yield when it will be full, what that rests on, and what limits it."""
+    """Yield when it will be full, and what it has cost."""
     finding = case.finding
     if finding is None:
         return
@@ -229,6 +194,15 @@ def limit_lines(case: ExplanationInput) -> Iterator[str]:
         yield "no growth that would fill it"
     if finding.levels_off_bytes is not None:
         yield f"it may level off at about {units.size(finding.levels_off_bytes)}"
+    if case.alert is not None and (words := cost.line(case.alert.cost)):
+        yield f"it has cost {words}"
+
+
+def forecast_lines(case: ExplanationInput) -> Iterator[str]:
+    """Yield what the time left rests on, and what limits it."""
+    finding = case.finding
+    if finding is None:
+        return
     held, limit = case.held_bytes, finding.limit_bytes
     if limit is not None and is_leak(finding):
         yield _limit(case, limit)
@@ -237,8 +211,6 @@ def limit_lines(case: ExplanationInput) -> Iterator[str]:
         line = units.duration((limit - held) / rate)
         yield f"a straight line at {units.rate(rate)} would take {line}"
     yield from _pace(case, finding)
-    if case.alert is not None and (words := cost.line(case.alert.cost)):
-        yield f"it has cost {words}"
 
 
 def _limit(case: ExplanationInput, limit_bytes: float) -> str:
@@ -275,16 +247,6 @@ def who(case: ExplanationInput) -> Iterator[str]:
     """Yield who it is, who else grows, and what nobody owns."""
     if case.process is not None:
         yield from _identity(case, case.process)
-    finding = case.finding
-    if finding is not None and finding.blame:
-        ranked = sorted(finding.blame, key=lambda blame: -blame.share)
-        rising = finding.pattern != "plateau"
-        parts = (
-            verdict_text.share(blame)
-            + (f" ({verdict_text.growth(blame.rate_bytes_per_s)})" if rising else "")
-            for blame in ranked
-        )
-        yield f"of the growth since then: {', '.join(parts)}"
     yield from _others(case)
     unknown = subject_facts.processes(case.item)
     if unknown:
@@ -467,8 +429,6 @@ def policy_lines(case: ExplanationInput) -> Iterator[str]:
     yield from _unheard(case, alert)
     if alert.held_back:
         yield f"held: {alert.held_back}"
-    if alert.ended:
-        yield f"resolved: {alert.ended}"
 
 
 def _unheard(case: ExplanationInput, alert: Alert) -> Iterator[str]:

@@ -197,6 +197,8 @@ NOT_SEEN = {
 }
 _SMALL_P = 0.001
 _SHORTEST_S = 30.0
+_SAME_TIME_S = 60.0
+"""What is judged and what is recorded are of one time up to here: rows are a minute wide."""
 
 
 class Section(NamedTuple):
@@ -204,10 +206,21 @@ class Section(NamedTuple):
 
     title: str
     lines: tuple[str, ...]
+    answer: bool = False
+    """Whether it says what is the matter; the others say why that is so."""
+
+
+def ending(case: ExplanationInput) -> Iterator[str]:
+    """Yield how the alert ended; nothing of one that is open."""
+    alert = case.alert
+    if alert is not None and alert.ended:
+        at = "" if alert.resolved_at_s is None else f" {case.ago(alert.resolved_at_s)}"
+        yield f"resolved{at}: {alert.ended}"
 
 
 def subject_lines(case: ExplanationInput) -> Iterator[str]:
-    """Yield what the verdict is about, and since when."""
+    """Yield what the verdict is about, since when, and how it ended."""
+    yield from ending(case)
     where = case.item.device.label
     held = case.held_bytes
     now = "" if held is None else f", {units.size(held)} now"
@@ -237,6 +250,13 @@ def subject_lines(case: ExplanationInput) -> Iterator[str]:
             since = units.clock(finding.onset_at_s, now_s=case.now_s)
             lasted = units.duration(max(0.0, finding.judged_at_s - finding.onset_at_s))
             yield f"it has grown since {since}, for {lasted}"
+    if finding.blame:
+        ranked = sorted(finding.blame, key=lambda blame: -blame.share)
+        parts = (
+            f"{verdict_text.share(blame)} ({verdict_text.growth(blame.rate_bytes_per_s)})"
+            for blame in ranked
+        )
+        yield f"of the growth since then: {', '.join(parts)}"
     late = case.now_s - finding.judged_at_s
     if late > 1.0:
         yield f"last evaluated {units.duration(late)} before the last sample"
@@ -254,6 +274,10 @@ def window_lines(case: ExplanationInput) -> Iterator[str]:
         f"{view.samples} recorded samples over {units.duration(view.span_s)}, one every "
         f"{units.duration(view.interval_s)}, until {units.clock(view.now_s, now_s=case.now_s)}"
     )
+    apart_s = 0.0 if case.finding is None else abs(case.finding.judged_at_s - view.now_s)
+    if case.finding is not None and apart_s > _SAME_TIME_S:
+        judged = units.clock(case.finding.judged_at_s, now_s=case.now_s)
+        yield f"the verdict is of {judged}, {units.duration(apart_s)} apart: figures may differ"
     if view.samples < evidence.series.t_s.size:
         yield "what is older lies before a gap or a restart and is not joined to it"
     window = f"{section.analysis_window_hours:g} h"
@@ -368,23 +392,21 @@ _SAID = {"trend": _trend, "step": _step, "cycle": _cycle, "spike": _spike, "plat
 
 
 def pattern(case: ExplanationInput) -> Iterator[str]:
-    """Yield why it is this pattern, and why none of the others."""
+    """Yield why it is this pattern; of one that is harmless, why it is no leak."""
     finding, evidence = case.finding, case.measured
     if finding is None:
         yield verdict_text.verdict(None, samples=case.item.samples)[0]
         return
     if finding.reason:
         yield finding.reason
-    if finding.pattern in LEAK_PATTERNS:
-        yield from _against(case, finding)
-    elif evidence is not None:
+    if finding.pattern not in LEAK_PATTERNS and evidence is not None:
         yield from _no_leak(finding, evidence)
 
 
-def _against(case: ExplanationInput, finding: Finding) -> Iterator[str]:
+def against(case: ExplanationInput) -> Iterator[str]:
     """Yield what speaks against each harmless reading of a growth."""
-    evidence = case.measured
-    if evidence is None:
+    finding, evidence = case.finding, case.measured
+    if finding is None or finding.pattern not in LEAK_PATTERNS or evidence is None:
         return
     grown = evidence.growth
     if grown is not None:
