@@ -397,7 +397,7 @@ def _line(out: Page, view: View, place: Standing) -> None:
             parts.append(f"full in {units.duration(leak.eta.mid_s)}")
     if not state and _readable(item):
         parts += subject_facts.broken(item, now_s=view.taken_at_s)[:1]
-        parts.append((subject_facts.unowned(item), "yellow"))
+        parts.append(("" if leak else subject_facts.unowned(item), "yellow"))
     label = f"{device.label:<5}"
     parts = [part for part in parts if _cells(part)]
     room = out.width - len(label) - sum(map(_cells, parts))
