@@ -8,7 +8,7 @@ from gpuwatchd.view.query import Query
 class Globals(Query):
     """What is asked, and how the answer is to be written."""
 
-    __slots__ = ("ascii", "color", "debug", "json", "quiet", "verb", "verbose", "wide")
+    __slots__ = ("ascii", "color", "debug", "every", "json", "quiet", "verb", "verbose", "wide")
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,4 +19,5 @@ class Globals(Query):
         self.verbose = False
         self.debug = False
         self.wide = False
+        self.every = False
         self.verb = ""

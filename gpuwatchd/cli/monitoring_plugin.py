@@ -18,6 +18,8 @@ OK, WARNING, CRITICAL, UNKNOWN = range(4)
 STATES: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 _ORDER: Final = (OK, UNKNOWN, WARNING, CRITICAL)
 _LINE_CHARS: Final = 400
+FIRST_CHARS: Final = 80
+"""Of the first line before the performance data: what a pager or a table shows."""
 _MOST_LINES: Final = 20
 """Nagios keeps 8 KiB of an answer, older ones 4."""
 
@@ -183,7 +185,8 @@ def render(answer: Answer) -> str:
     """
     first = f"GPUWATCHD {STATES[answer.state]} - {safe(answer.line)}"
     if answer.perf:
-        first = f"{first} | {' '.join(str(perf) for perf in answer.perf)}"
+        perf = " ".join(str(perf) for perf in answer.perf)
+        first = f"{text.cut(first, FIRST_CHARS)} | {perf}"
     more = [line for line in (safe(words) for words in answer.more) if line]
     if len(more) > _MOST_LINES:
         more = [*more[: _MOST_LINES - 1], f"and {len(more) - _MOST_LINES + 1} more"]

@@ -206,3 +206,6 @@ exit_code_option = click.option("--exit-code", is_flag=True, help="Exit 3 when a
 wide_option = click.option(
     "--wide", is_flag=True, expose_value=False, callback=_keep, help="Show all details."
 )
+every_option = click.option(
+    "--all", "every", is_flag=True, expose_value=False, callback=_keep, help="Stable GPUs too."
+)

@@ -60,6 +60,8 @@ def read(arguments: list[str]) -> StatusRequest | None:
             wish.exit_code = True
         elif word == "--wide" and verbs:
             wish.flags.wide = True
+        elif word == "--all" and verbs:
+            wish.flags.every = True
         elif not _valued(wish, word, next(words, ""), after_verb=verbs > 0):
             return None
     return wish if verbs == 1 else None

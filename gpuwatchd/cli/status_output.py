@@ -74,6 +74,6 @@ def _show(flags: Globals, pids: Sequence[int], *, again: bool) -> current_state.
             out.raw("\x1b[H\x1b[2J")  # home, and clear
         out.line(time.strftime("%H:%M:%S"))
     whole = not pids and not flags.user
-    status.show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide)
+    status.show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide, every=flags.every)
     out.flush()
     return view

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gpuwatchd.cli import command_line, monitoring_plugin
 from gpuwatchd.core import config
 from gpuwatchd.core.model import ChannelHealth, EtaRange, Holding, Matcher, ProcessInfo, Subject
+from gpuwatchd.pipeline.track import of_process
 from gpuwatchd.store import live
 from tests import making
 from tests.cli import world
@@ -46,6 +47,23 @@ def test_a_leak_that_is_full_within_the_hour_is_critical() -> None:
     assert used[:2] == (52 * world.GIB, "B")
     assert used.high == str(80 * world.GIB)
     assert answer.perf["findings"].value == 1
+
+
+@pytest.mark.parametrize("name", ["train.py", "a_very_long_name_of_a_program_of_ours.py"])
+@pytest.mark.parametrize("count", [1, 12])
+def test_the_gpu_comes_first_and_all_of_it_fits_80_characters(name: str, count: int) -> None:
+    info = msgspec.structs.replace(world.process().info, argv=("python", name))
+    parts = of_process(making.CARD, info).parts
+    alert = world.firing(title_parts=parts, title="".join(part.text for part in parts))
+    alerts = [msgspec.structs.replace(alert, key=f"leak:{number}") for number in range(count)]
+    down = ChannelHealth(name="email", ok=False, why="refused")
+    world.write(alerts=tuple(alerts), channels=(down,))
+    head, _, _ = world.run("check").stdout.partition("|")
+    assert len(head.rstrip()) <= 80
+    text = head.partition(" - ")[2]
+    assert text.startswith("GPU 0: ")
+    assert "[4711]" in text
+    assert "47 min" in text
 
 
 def test_severity_decides_without_thresholds_and_numbers_with_them() -> None:
@@ -138,7 +156,7 @@ def test_the_daemon_and_whether_its_warnings_arrive() -> None:
     assert answer.more[:2] == [
         "channel email does not deliver: refused / for good", "1 alert not delivered"
     ]  # fmt: skip
-    assert "channel email" in call()[1].line
+    assert answer.more[0] in call()[1].more
 
 
 # ---- when there is nothing to say ----------------------------------------------------------------
@@ -223,7 +241,7 @@ def test_hostile_names_stay_text_on_their_line() -> None:
     world.write(alerts=(world.firing(title=title),))
     _, answer = call()
     assert "'x'" not in answer.perf
-    assert "/'x'=1;2" in answer.line
+    assert "/'x'=1;2" in answer.more[0]
     assert "\u202e" not in answer.line
 
 

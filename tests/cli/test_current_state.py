@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,13 +21,18 @@ from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import EtaRange, ProcessKey
 from gpuwatchd.store import live
 from gpuwatchd.store.private_files import private_directory
+from gpuwatchd.tui import theme
+from gpuwatchd.tui.widgets import gpus
 from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.text import headline, prediction, verdict_text
 from gpuwatchd.web import pages
 from tests import making
 from tests.children import Child
 from tests.cli import world
 from tests.cli.sick import Card
 from tests.docs import screens
+from tests.making import GIB
+from tests.tui import world as machines
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
@@ -344,3 +350,79 @@ def test_all_verbs_have_the_same_now_where_a_simulation_runs_ahead(ctl: Ctl) -> 
         assert ctl.json("cost", "--since", "10m")["since_at"] == "2026-11-21T14:26:00.000Z"
         assert ctl.data("backtest")["settings"][0]["alerts"] == 1
         assert "cannot be recognised" not in ctl("explain", "4200000")
+
+
+# ---- the headline of ``status``, and one line per GPU
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("ascii_only", ["", "--ascii"])
+def test_eight_gpus_are_a_sentence_and_a_line_for_each_that_leaks(
+    columns: int, ascii_only: str, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    world.write(machines.state(at_s=time.time(), pid=os.getpid()))
+    text = ctl(f"status {ascii_only}")
+    first, *rest = text.splitlines()
+    assert re.findall(r"\d+", first)[:3] == ["8", "1", "2"]
+    assert first.endswith("VLLM::EngineCore of bob")
+    # The worst first, of equals what is full first; the others are folded, and every line is one.
+    assert [line.split()[1] for line in rest if line.startswith("GPU")] == ["0", "3", "6"]
+    assert [line.split()[2] for line in rest[:2]] == ["VLLM::EngineCore[4001]", "jupyter[7001]"]
+    assert rest[3].startswith("5 ")
+    assert max(map(len, text.splitlines())) <= columns
+    assert text.isascii() or not ascii_only
+    listed = [line for line in ctl("status --all").splitlines() if line.startswith("GPU")]
+    assert len(listed) == 8
+    assert "NVIDIA" in ctl("status -v")
+
+
+def test_what_leaks_on_a_calm_gpu_is_not_folded(ctl: Ctl) -> None:
+    state = machines.state(at_s=time.time(), pid=os.getpid())
+    leaky = msgspec.structs.replace(state.devices[3], finding=world.calm())
+    devices = (*state.devices[:3], leaky, *state.devices[4:])
+    places = headline.standings(devices)
+    assert [place.item.device.index for place in places[:3]] == [0, 3, 6]
+    assert places[1].badge.kind == "leak"
+    calm = [place.item for place in places if place.badge.kind == "calm"]
+    world.write(msgspec.structs.replace(state, devices=tuple(calm), alerts=()))
+    # Where nothing is wrong there is nothing to fold them behind.
+    assert ctl("status").count("\nGPU") == len(calm) == 5
+
+
+def test_a_watch_has_no_percentage_and_a_plateau_no_rate(ctl: Ctl) -> None:
+    found = world.leak(tier="watch", eta=None)
+    words, _ = verdict_text.verdict(found)
+    assert verdict_text.SUSPICION in words
+    assert "%" not in words
+    flat = msgspec.structs.replace(found, pattern="plateau")
+    watch = world.firing(finding=flat, state="watch", firing_at_s=None)
+    item = world.state().devices[0]
+    process = msgspec.structs.replace(world.process(finding=flat), used_bytes=GIB)
+    item = msgspec.structs.replace(item, finding=flat, processes=(process,))
+    world.write(devices=(item,), alerts=(watch,))
+    verbs = ("status", "status -v", "predict", "predict -v", "explain 0", "alerts", "check",
+             f"alerts show {watch.code}")  # fmt: skip
+    for verb in verbs:
+        text = ctl(verb)
+        assert "MB/min" not in text, verb
+        assert "plateau" in text or verb == "check"
+    page = msgspec.json.encode(pages.ANSWERS["overview"](Globals(), {})).decode()
+    assert "plateau" in page
+    assert "MB/min" not in page
+
+
+def test_the_suspect_stands_first_in_predict(ctl: Ctl) -> None:
+    state = machines.state(at_s=time.time(), pid=os.getpid())
+    world.write(state)
+    lines = ctl("predict").splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("GPU")][:3] == ["0", "3", "6"]
+    assert "[4001]" in lines[1]
+    item = state.devices[0]
+    leak = next(one for one in item.processes or () if one.finding and one.finding.tier == "alert")
+    assert leak.finding is not None
+    assert prediction.facts(item, leak.finding, leak)[0][0] == "suspect"
+    painter = theme.Painter("never", environ={})
+    view = current_state.load_view(Globals())
+    row = "".join(part[0] for part in gpus.second(painter, view, item, 120))
+    assert row.index("[4001]") < row.index("NVIDIA")

@@ -290,7 +290,7 @@ def test_a_dead_daemon_has_a_banner_with_the_age() -> None:
     world.write(pid=2**22 + 1, taken_at_s=time.time() - 600)
     done = world.run("status")
     assert done.returncode == 0
-    assert done.stdout.startswith(
+    assert done.stdout.splitlines()[1].startswith(
         "! the daemon is not running; this is what it saw last 10 min ago"
     )
     answer = json.loads(world.run("status", "--json").stdout)
@@ -346,10 +346,11 @@ def test_who_has_no_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
 WORDS = [
     "status", "--json", "--ascii", "-q", "--quiet", "-v", "--debug", "--gpu", "0", "GPU-*",
     "--color", "never", "always", "pink", "--pid", "4711", "-1", "0x1", "--exit-code",
-    "--watch", "--wide", "--user", "me", "--config", "/dev/null", "--help", "watch", "--", "",
+    "--watch", "--wide", "--all", "--user", "me", "--config", "/dev/null", "--help", "watch", "--",
+    "",
 ]  # fmt: skip
 SLOTS = ("json", "color", "ascii", "gpu", "quiet", "verbose", "debug", "verb", "config", "wide",
-         "user")  # fmt: skip
+         "every", "user")  # fmt: skip
 
 
 def _parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any] | None:
@@ -381,7 +382,7 @@ def test_what_is_read_here_is_what_the_parser_reads(arguments: list[str]) -> Non
 @pytest.mark.parametrize(
     "line",
     ["status", "status --json", "--gpu 0 status -v", "status --pid 4 --pid 5 --exit-code",
-     "status --wide --json",
+     "status --wide --all --json",
      "--color never status --gpu 1 --gpu 2"],
 )  # fmt: skip
 def test_plain_lines_take_the_short_way(line: str) -> None:

@@ -15,6 +15,7 @@ from gpuwatchd import alerts
 from gpuwatchd.cli import options, output
 from gpuwatchd.cli.monitoring_plugin import (
     CRITICAL,
+    FIRST_CHARS,
     OK,
     STATES,
     UNKNOWN,
@@ -31,6 +32,7 @@ from gpuwatchd.cli.monitoring_plugin import (
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import outdated_s
+from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.store import live
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.program import Check, Performance, PluginData
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
 _SEVERITY: Final = {"info": OK, "warning": WARNING, "critical": CRITICAL}
 ETA_WARN: Final = Range(4 * 3600.0, float("inf"))
 ETA_CRIT: Final = Range(3600.0, float("inf"))
+_LEAST_TITLE: Final = 22
+"""Characters of "GPU 0: train.py[4711]"."""
+_BEGIN: Final = f"GPUWATCHD {STATES[CRITICAL]} - "
 _SOME: Final = Range(0.0, 0.0)
 """Alerts above none."""
 
@@ -106,11 +111,29 @@ def _words(alert: Alert, now_s: float) -> str:
     finding = alert.finding
     if alert.kind != "leak":
         return f"{alert.title}: {finding.reason}" if finding.reason else alert.title
+    return "".join((alert.title, *_pace(finding, now_s)))
+
+
+def _pace(finding: Finding, now_s: float) -> tuple[str, str]:
     rate = None if finding.pattern == "plateau" else finding.rate_bytes_per_s
     growth = "" if rate is None else f" {'+' if rate >= 0 else ''}{units.rate(rate)}"
     left = left_s(finding, now_s)
-    full = "" if left is None else f", full in {units.duration(left)}"
-    return f"{alert.title}{growth}{full}"
+    return growth, "" if left is None else f", full in {units.duration(left)}"
+
+
+def _brief(alert: Alert, others: int, now_s: float) -> str:
+    """Return one alert in the room of a first line, its GPU first; what there is no room for goes.
+
+    Who it is of goes before how fast it grows, and that before its pid.
+    """
+    more = f" (and {others} more)" if others else ""
+    if alert.kind != "leak":
+        return f"{_words(alert, now_s)}{more}"
+    growth, full = _pace(alert.finding, now_s)
+    room = FIRST_CHARS - len(f"{_BEGIN}{full}{more}")
+    if room - len(growth) < _LEAST_TITLE and full:
+        growth = ""
+    return f"{sentences.fitted(sentences.brief(alert), room - len(growth))}{growth}{full}{more}"
 
 
 def _used(case: Case) -> tuple[Perf, ...]:
@@ -144,8 +167,7 @@ def leak(case: Case) -> Answer:
     lines += [f"watched: {_words(alert, case.now_s)}" for alert in watched]
     lines += [f"silenced: {_words(alert, case.now_s)}" for alert in case.silenced]
     if firing:
-        more = f" (and {len(firing) - 1} more)" if len(firing) > 1 else ""
-        head = f"{_words(firing[0], case.now_s)}{more}"
+        head = _brief(firing[0], len(firing) - 1, case.now_s)
     else:
         other = "other " if case.silenced else ""
         head = f"no {other}leak on {_count(len(case.devices), 'GPU')}"
@@ -304,8 +326,10 @@ def all_of_it(case: Case) -> Answer:
     # An alert says who and how fast; of the time alone it need not be said again.
     lines = list(dict.fromkeys(line for part in parts for line in part.more))
     answer = parts[0] if parts[0].state != OK else parts[1]
-    heads = [part.line for part in (parts[2], answer) if part.state != OK]
-    head = "; ".join(heads) or parts[0].line
+    heads = [part.line for part in (answer, parts[2]) if part.state != OK]
+    head = heads[0] if heads else parts[0].line
+    both = "; ".join(heads)
+    head = both if heads and len(f"{_BEGIN}{both}") <= FIRST_CHARS else head
     findings, *amounts = parts[0].perf
     return Answer(state, head, (*amounts, *parts[1].perf, findings), tuple(lines))
 

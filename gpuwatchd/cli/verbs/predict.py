@@ -7,7 +7,7 @@ import click
 from gpuwatchd.cli import options, output
 from gpuwatchd.view.queries import current_state, live_answers
 from gpuwatchd.view.queries.subjects import judged_view
-from gpuwatchd.view.text import prediction
+from gpuwatchd.view.text import headline, prediction
 
 
 @click.command("predict", epilog=options.examples("predict", "predict --pid 4711 --json"))
@@ -30,6 +30,7 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
     out = output.Out(flags)
     for _, sentence in view.warnings:
         out.flow([(f"! {sentence}", "yellow")])
-    for item in view.devices:
+    for place in headline.standings(view.devices):
+        item = place.item
         prediction.write_device(out, view, item, whole=whole, of_users=bool(flags.user))
     return 3 if exit_code and current_state.leaks(view, flags, pids) else 0

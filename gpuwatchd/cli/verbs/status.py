@@ -11,6 +11,7 @@ from gpuwatchd.cli import options, status_output
 @options.pid_option
 @options.user_option
 @options.wide_option
+@options.every_option
 @options.exit_code_option
 @click.option(
     "--watch",

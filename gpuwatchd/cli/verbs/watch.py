@@ -22,6 +22,7 @@ from gpuwatchd.cli import options, status_output
 @options.pid_option
 @options.user_option
 @options.wide_option
+@options.every_option
 def command(interval: float, count: int | None, pids: tuple[int, ...]) -> int:
     """Show the status again every interval; with --json one object per line."""
     return status_output.run_repeated(options.current(), pids, every_s=interval, count=count)

@@ -11,7 +11,6 @@ from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.tui.base import LISTED
 from gpuwatchd.tui.screens.chart_screen import About, ChartScreen
-from gpuwatchd.tui.widgets.process_table import KINDS
 from gpuwatchd.tui.widgets.texts import Choices, Paragraph
 from gpuwatchd.view import blocks
 from gpuwatchd.view.text import badges, status, verdict_text
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from gpuwatchd.view.blocks import Page, Part
 
 _MOST_GPUS = 8
+_SUSPECT = 24
 _WIDE = 136
 """Columns from which on a row of the list has R² and confidence, too."""
 
@@ -114,7 +114,9 @@ def _worst(devices: Sequence[LiveDevice]) -> str | None:
     """Return the device that deserves a look first."""
     if not devices:
         return None
-    return min(devices, key=lambda item: KINDS.index(badges.device(item).kind)).device.uid
+    return min(
+        devices, key=lambda item: badges.WORST_FIRST.index(badges.device(item).kind)
+    ).device.uid
 
 
 def _row(item: LiveDevice, out: Page) -> None:
@@ -138,7 +140,7 @@ def _figures(item: LiveDevice, finding: Finding | None, *, wide: bool) -> list[P
     if wide and finding.tier != "watch":
         cells.append(f"confidence {units.percent(finding.confidence)}")
     by = status.suspect(item, finding) if is_leak(finding) else ""
-    return [*cells, by] if by else cells
+    return [f"{blocks.fit(by, _SUSPECT):<{_SUSPECT}}", *cells] if by else cells
 
 
 def _short(item: LiveDevice, out: Page) -> None:

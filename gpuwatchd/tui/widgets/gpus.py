@@ -113,14 +113,15 @@ def second(painter: Painter, view: View, item: LiveDevice, width: int) -> Row:
     """Return the second row: what is wrong with it, its name, and whose growth it is."""
     now_s, finding, others = view.taken_at_s, item.finding, view.others.get(item.device.uid)
     state = subject_facts.state(item, now_s=now_s, released_until_s=view.released_until_s)
-    parts: list[Part] = ["   ", (item.device.name, "faint"), *state]
-    parts += subject_facts.broken(item, now_s=now_s)
-    parts.append((subject_facts.memory_note(item.device), "faint"))
-    parts.append((subject_facts.processes(item), "yellow"))
+    parts: list[Part] = ["   "]
     if not state:
         badge = badges.device(item)
         leaks = finding is not None and is_leak(finding)
-        parts += [(badge.rest, badge.kind if leaks else "faint"), _suspect(item)]
+        parts += [_suspect(item), (badge.rest, badge.kind if leaks else "faint")]
+    parts += [(item.device.name, "faint"), *state]
+    parts += subject_facts.broken(item, now_s=now_s)
+    parts.append((subject_facts.memory_note(item.device), "faint"))
+    parts.append((subject_facts.processes(item), "yellow"))
     parts.append((subject_facts.unowned(item), "yellow"))
     parts.append(("" if others is None else others.line(none=not item.processes), "dim"))
     return painter.cut(parts, width - 1, gap="  ")
@@ -172,7 +173,7 @@ def _rate(item: LiveDevice) -> str:
     finding = item.finding
     if finding is None or finding.pattern not in LEAK_PATTERNS:
         return ""
-    return verdict_text.growth(finding.rate_bytes_per_s)
+    return verdict_text.rate(finding)
 
 
 def _suspect(item: LiveDevice) -> str:

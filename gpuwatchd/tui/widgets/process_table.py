@@ -113,7 +113,6 @@ class Column(NamedTuple):
     """What not every machine, or log, knows: the column is left out where nobody has it."""
 
 
-KINDS = ("critical", "leak", "trouble", "watch", "held", "unknown", "calm")
 _COLUMNS = (
     Column("GPU", 3, "<", 0, _card, lambda entry, _: (_number(entry.item), "faint")),
     Column("PID", 8, ">", 52, lambda entry: entry.process.info.key.pid,
@@ -125,7 +124,7 @@ _COLUMNS = (
            lambda entry, _: (units.size(entry.process.used_bytes), "")),
     Column("GROWTH", 13, ">", 0, lambda entry: -subject_facts.leak_rate(entry.process), _growth),
     Column("VERDICT", badges.WORD_CELLS, "<", 72,
-           lambda entry: KINDS.index(_kind(entry)), _verdict),
+           lambda entry: badges.WORST_FIRST.index(_kind(entry)), _verdict),
     Column("FULL IN", 11, ">", 96, _left_s, _full_in),
     Column("SM", 5, ">", 101,
            lambda entry: -(-1.0 if entry.process.sm_pct is None else entry.process.sm_pct), _sm,

@@ -121,7 +121,7 @@ def lines(story: AlertRecord) -> Iterator[Line]:
             yield "" if label == before else label, value, style
             before = label
     if alert.key in found.untold:
-        yield "", "no message about it was delivered yet: gpuwatchctl notify test", "red-bold"
+        yield "", f"{delivery_text.UNDELIVERED}: gpuwatchctl notify test", "red-bold"
 
 
 def _facts(story: AlertRecord, now_s: float) -> list[Line]:
@@ -259,7 +259,7 @@ def line(alert: Alert, found: Incidents, now_s: float) -> list[blocks.Part]:
         alert.title or alert.subject.id,
         shape if alert.kind == "leak" else alert.finding.reason,
         f"{alert.notices} notices" if alert.notices != 1 else "1 notice",
-        ("not delivered yet", "red-bold") if alert.key in found.untold else "",
+        (delivery_text.UNDELIVERED, "red-bold") if alert.key in found.untold else "",
         *suppression_reasons(alert, found, now_s),
         f"came and went {verdict_text.times(alert.flaps)}" if alert.flaps else "",
         (f"resolved: {alert.ended}", "dim") if alert.ended else "",

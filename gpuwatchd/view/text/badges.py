@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 WORD_CELLS: Final = 10
 """No :attr:`Badge.word` is wider."""
+WORST_FIRST: Final[tuple[Kind, ...]] = (
+    *("critical", "leak", "trouble", "watch", "held", "unknown", "calm"),
+)
 _RESTING: Final[frozenset[DeviceState]] = frozenset({"asleep", "released"})
 _STATES: Final[dict[DeviceState, str]] = {
     "no-permission": "no access",

@@ -21,6 +21,8 @@ _CONDITIONS = ("kind", "gpu", "user", "process", "framework", "command", "job", 
                "pattern", "severity")  # fmt: skip
 _AT_ONCE_S = 2.0
 _NAMED = 3
+UNDELIVERED = "not delivered"
+"""What an alert is that has reached nobody."""
 MARK, ALARM = "! ", "red-bold"
 """Begins what must be seen, and its style."""
 
@@ -186,58 +188,27 @@ def failing(channels: Iterable[ChannelHealth], *, now_s: float) -> list[str]:
     return lines
 
 
-# Alerts that nobody has heard of: the banner of ``status``, and what is silent on purpose.
+# Alerts that nobody has heard of, and what is silent on purpose.
 
 
-def banner(out: Page, view: View) -> None:
-    """Write which alerts have reached nobody, why, and what to do; nothing when all is well."""
-    if view.lost:
-        _lost(out, view)
-    if not view.untold:
-        return
-    now_s = view.now_s
-    alerts = [alert for alert in view.alerts if alert.key in view.untold]
-    count = len(view.untold)
-    what = "1 alert was" if count == 1 else f"{count} alerts were"
-    named = ", ".join(alert.code for alert in alerts[:_NAMED])
-    more = ", ..." if named and count > min(len(alerts), _NAMED) else ""
-    who = f" ({named}{more})" if named else ""
-    parts = blocks.sentence(f"{MARK}{what} not delivered{who}", ALARM)
-    out.flow(parts, rest="  ", gap=" ")
-    bad = failing(view.channels, now_s=now_s)
-    for line in bad or ["no channel has delivered it so far"]:
-        out.flow(blocks.sentence(line, "yellow"), first="  ", rest="    ", gap=" ")
-    out.flow(
-        [("to try it now:", ""), ("gpuwatchctl notify test", "cyan")],
-        first="  ",
-        rest="  ",
-        gap=" ",
-    )
-
-
-def _lost(out: Page, view: View) -> None:
-    """Write which alerts were over before anybody was told, and what became of them."""
-    count, now_s = len(view.lost), view.now_s
-    what = "1 alert was" if count == 1 else f"{count} alerts were"
-    head = f"{MARK}{what} resolved before a message was delivered"
-    out.flow(blocks.sentence(head, ALARM), rest="  ", gap=" ")
-    for alert in view.lost[-_NAMED:][::-1]:
-        ended = text.clean(alert.ended) or "it is resolved"
-        value = f"{text.clean(alert.title)} ({alert.code}): {ended};"
-        at = units.clock(alert.ended_at_s, now_s=now_s)
-        parts = [(at, ""), *blocks.sentence(value, "yellow")]
-        parts.append((f"gpuwatchctl alerts show {alert.code}", "cyan"))
-        out.flow(parts, first="  ", rest="    ", gap=" ")
-    if count > _NAMED:
-        more = [(f"and {count - _NAMED} more:", ""), ("gpuwatchctl alerts --all", "cyan")]
-        out.flow(more, first="  ", rest="    ", gap=" ")
-    if not view.untold:
-        for line in failing(view.channels, now_s=now_s):
-            out.flow(blocks.sentence(line, "yellow"), first="  ", rest="    ", gap=" ")
+def undelivered(view: View) -> list[Part]:
+    """Return which alerts have reached nobody, why, and what to do; [] when all is well."""
+    codes = [alert.code for alert in view.alerts if alert.key in view.untold]
+    codes += [alert.code for alert in view.lost[::-1]]
+    count = len(view.untold) + len(view.lost)
+    if not count:
+        return []
+    named = ", ".join(codes[:_NAMED]) + (", ..." if count > min(len(codes), _NAMED) else "")
+    over = f"; {len(view.lost)} resolved since" if view.lost else ""
+    head = f"{MARK}{count} alert{'s' if count > 1 else ''} {UNDELIVERED} ({named}{over}):"
+    why = "; ".join(failing(view.channels, now_s=view.now_s))
+    why = f"{why or 'no channel has delivered so far'};"
+    command = ("gpuwatchctl notify test", "cyan")
+    return [*blocks.sentence(head, ALARM), *blocks.sentence(why, "yellow"), command]
 
 
 def other_problems(view: View) -> Sequence[str]:
-    """Return what is missing or broken, without what the banner has said: that of channels."""
+    """Return what is missing or broken, without what :func:`undelivered` says: that of channels."""
     daemon = view.daemon
     if not (view.untold or view.lost):
         return daemon.problems
@@ -260,7 +231,7 @@ def delivery_marks(alert: Alert, view: View) -> list[Part]:
     """Return why nobody hears of an alert: it could not be told, is silent or no news."""
     found: list[Part] = []
     if alert.key in view.untold:
-        found.append(("not delivered", "red-bold"))
+        found.append((UNDELIVERED, "red-bold"))
     if alert.inhibited_by:
         other = next((one for one in view.alerts if one.key == alert.inhibited_by), None)
         beside = alert.inhibited_by if other is None else other.title or other.code

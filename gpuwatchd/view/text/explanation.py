@@ -434,7 +434,7 @@ def policy_lines(case: ExplanationInput) -> Iterator[str]:
 def _unheard(case: ExplanationInput, alert: Alert) -> Iterator[str]:
     """Yield what keeps it quiet: a channel that fails, another alert that says it, a silence."""
     if alert.key in case.view.untold:
-        yield "no message about it was delivered yet: gpuwatchctl notify test"
+        yield f"{delivery_text.UNDELIVERED}: gpuwatchctl notify test"
     if alert.inhibited_by:
         other = next((one for one in case.view.alerts if one.key == alert.inhibited_by), None)
         beside = alert.inhibited_by if other is None else other.title or other.key

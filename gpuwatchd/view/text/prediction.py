@@ -63,7 +63,8 @@ def write_device(
     if unknown:
         out.flow(blocks.sentence(unknown, "yellow"), first="  ", rest="    ", gap=" ")
     status.rest(out, view, item, indent="  ")
-    for who, finding, process in judged:
+    # What leaks stands first, the rest as it comes.
+    for who, finding, process in sorted(judged, key=lambda subject: not is_leak(subject[1])):
         chief = verdict_text.part_of(finding, process.info if process is not None else None)
         if chief and not (out.verbose or out.wide):
             _part(out, who, finding, chief)
@@ -129,6 +130,7 @@ def facts(
     info = process.info if process is not None else None
     now_s = finding.judged_at_s
     pairs: list[tuple[str, Part]] = [
+        ("suspect", status.suspect(item, finding) or "?"),
         ("growth rate", _rate(finding)),
         ("R²", _r_squared(finding)),
         ("confidence", _confidence(finding)),
@@ -136,7 +138,6 @@ def facts(
         ("detector", finding.detector or "?"),
         ("pattern", finding.pattern),
         ("framework", verdict_text.framework(finding, info)),
-        ("suspect", status.suspect(item, finding) or "?"),
     ]
     if len(finding.blame) > 1:
         pairs.append(("shares", shares(finding)))

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.core import units
+from gpuwatchd.core.design import LOOKS
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
 from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.queries import current_state, state_location
-from gpuwatchd.view.text import deaths_text, delivery_text, subject_facts, verdict_text
+from gpuwatchd.view.text import deaths_text, delivery_text, headline, subject_facts, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +28,14 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.text.headline import Standing
 
 
+SHORT_FROM = 4
+"""From so many devices on each has one line."""
 _INDENT = "       "
+_LEAST_NAME = 8
+_ANY_WIDTH = 10_000
 _BAR_CELLS = 10
 _SPARK_POINTS = (32, 16, 8)
 _SPARK_SPAN = 0.1
@@ -239,7 +245,6 @@ def suspect(item: LiveDevice, finding: Finding) -> str:
     """Return whose growth it is: the judged process, else the one that explains most of it."""
     if finding.subject.unattributed:
         return "memory that no process owns"
-    processes = {process.info.key: process.info for process in item.processes or ()}
     key, share = finding.subject.process, None
     if key is None and finding.blame:
         worst = max(finding.blame, key=lambda b: b.share)
@@ -248,7 +253,7 @@ def suspect(item: LiveDevice, finding: Finding) -> str:
             return f"{worst.name}, {units.percent(share)}"
     if key is None:
         return ""
-    info = processes.get(key)
+    info = headline.culprit(item, finding)
     named = verdict_text.who(info) if info is not None else f"pid {key.pid}"
     kind = f" ({info.framework})" if info is not None and info.framework else ""
     return f"{named}{kind}" + (f", {units.percent(share)}" if share is not None else "")
@@ -314,33 +319,144 @@ _SEVERITY_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
 
 
 def show(
-    out: Page, view: View, *, whole: bool = True, verbose: bool = False, wide: bool = False
+    out: Page,
+    view: View,
+    *,
+    whole: bool = True,
+    verbose: bool = False,
+    wide: bool = False,
+    every: bool = False,
 ) -> None:
-    """Write the screen; without ``whole`` it is about the processes that are left, all of them."""
+    """Write the screen; without ``whole`` it is about the processes that are left, all of them.
+
+    ``every`` lists stable devices as well where each has one line.
+    """
+    places = headline.standings(view.devices)
+    if whole:
+        _headline(out, view, places)
     _banner(out, view)
     deaths_text.write(out, view)
-    delivery_text.banner(out, view)
-    for item in view.devices:
+    short = whole and len(places) >= SHORT_FROM and not (verbose or wide)
+    if short:
+        lines(out, view, places, every=every)
+    for item in () if short else (place.item for place in places):
         card(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
     if wide:
         for server in view.servers:
             out.flow(server_line(server, now_s=view.taken_at_s), rest="  ")
-    _alerts(out, view)
+    _alerts(out, view, _on_lines(view, places) if short else frozenset())
     delivery_text.silences(out, view)
     holdings(out, view)
     for problem in delivery_text.other_problems(view):
         out.flow([("problem: " + problem, "yellow")], rest="  ")
+    _undelivered(out, view)
+
+
+def _headline(out: Page, view: View, places: Sequence[Standing]) -> None:
+    out.flow(blocks.sentence(*headline.sentence(view, places)), rest="  ", gap=" ")
+
+
+def _undelivered(out: Page, view: View) -> None:
+    parts = delivery_text.undelivered(view)
+    if parts:
+        out.flow(parts, rest="  ", gap=" ")
+
+
+def lines(out: Page, view: View, places: Sequence[Standing], *, every: bool) -> None:
+    """Write one line per device; the stable ones as one where others matter more."""
+    shown = [place for place in places if every or not _is_folded(view, place)] or places
+    for place in shown:
+        _line(out, view, place)
+    folded = len(places) - len(shown)
+    if folded:
+        few = "1 more is" if folded == 1 else f"{folded} more are"
+        out.line((f"{few} stable (--all)", "dim"))
+
+
+def _is_folded(view: View, place: Standing) -> bool:
+    item = place.item
+    broken = subject_facts.broken(item, now_s=view.taken_at_s)
+    return place.badge.kind == "calm" and not broken and not subject_facts.unowned(item)
+
+
+def _line(out: Page, view: View, place: Standing) -> None:
+    """Write one device: who makes it grow, how fast and until when, then how full it is."""
+    item, badge, finding = place
+    reading, device = item.reading, item.device
+    used = None if reading is None else reading.used_bytes
+    total = device.memory_total_bytes
+    total = reading.total_bytes if reading is not None and reading.total_bytes else total
+    state = subject_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
+    style = LOOKS[badge.kind].style
+    leak = finding if not state and is_leak(finding) else None
+    parts: list[Part] = state or [(badge.words, style)]
+    if leak is not None:
+        host = ("host memory", "yellow") if leak.subject.host else ""
+        parts = [(badge.word, style), host, verdict_text.pace(leak)[0]]
+        if leak.eta is not None and not verdict_text.stopped(leak):
+            parts.append(f"full in {units.duration(leak.eta.mid_s)}")
+    if not state and _readable(item):
+        parts += subject_facts.broken(item, now_s=view.taken_at_s)[:1]
+        parts.append(("" if leak else subject_facts.unowned(item), "yellow"))
+    label = f"{device.label:<5}"
+    parts = [part for part in parts if _cells(part)]
+    room = out.width - len(label) - sum(map(_cells, parts))
+    if leak is not None:
+        name = _name(item, leak, room - 2 if out.terminal else _ANY_WIDTH, out.safe("…"))
+        parts.insert(0, name)
+        room -= _cells(name)
+    for extra in (
+        share_of(used, total).strip(),
+        f"{amount(used)}/{units.size(total)}",
+        device.name,
+    ):
+        if 0 < _cells(extra) <= room and extra != "?/?":
+            parts.append(extra)
+            room -= _cells(extra)
+    if out.terminal:
+        out.flow(parts, first=f"{label}  ", rest=_INDENT)
+    else:
+        out.line(label, *[cell for part in parts for cell in ("  ", part)])
+
+
+def _cells(part: Part) -> int:
+    """Return the columns that a part takes with its gap; 0 of one that says nothing."""
+    words = part if isinstance(part, str) else part[0]
+    return width_of(words) + 2 if words else 0
+
+
+def _name(item: LiveDevice, finding: Finding, room: int, mark: str) -> str:
+    """Return whose growth it is in ``room`` columns: its script is cut before pid and owner."""
+    info = headline.culprit(item, finding)
+    if info is None or finding.subject.unattributed:
+        return blocks.fit(suspect(item, finding), room, mark)
+    whole = verdict_text.who(info)
+    if width_of(whole) <= room or not verdict_text.is_named(info):
+        return blocks.fit(whole, max(room, _LEAST_NAME), mark)
+    flag, script = info.entry_point
+    end = f"[{info.key.pid}]" + (f" of {info.user}" if info.user else "")
+    name = f"{flag}{script}" if script else info.name
+    return f"{blocks.fit(name, max(_LEAST_NAME, room - width_of(end)), mark)}{end}"
+
+
+def _on_lines(view: View, places: Sequence[Standing]) -> frozenset[str]:
+    """Return the keys of alerts of which the line of their device says everything."""
+    subjects = {place.finding.subject for place in places if place.finding is not None}
+    return frozenset(
+        alert.key
+        for alert in view.alerts
+        if alert.kind == "leak" and alert.subject in subjects and not alert.clear_since_s
+        if not (alert.held_back or delivery_text.delivery_marks(alert, view))
+    )
 
 
 def brief(out: Page, view: View) -> None:
     """Write in a few lines how things are: what is open, what died, what is wrong."""
+    _headline(out, view, headline.standings(view.devices))
     _banner(out, view)
-    count = len(view.devices)
-    opened = current_state.counted(current_state.shown(view.alerts)) or "no open alert"
-    out.line((f"{count} GPU{'' if count == 1 else 's'}: {opened}", "bold"))
     deaths_text.write(out, view)
     _alerts(out, view)
-    delivery_text.banner(out, view)
+    _undelivered(out, view)
 
 
 def holdings(out: Page, view: View) -> None:
@@ -404,10 +520,13 @@ def alert_line(alert: Alert, view: View) -> list[Part]:
     ]
 
 
-def _alerts(out: Page, view: View) -> None:
+def _alerts(out: Page, view: View, without: frozenset[str] = frozenset()) -> None:
     alerts = current_state.shown(view.alerts)
     for alert in alerts:
-        out.flow(alert_line(alert, view), rest="  ")
+        if alert.key not in without:
+            out.flow(alert_line(alert, view), rest="  ")
+    if any(alert.state == "watch" and alert.key in without for alert in alerts):
+        out.flow([(f"watch: {verdict_text.SUSPICION}", "dim")])
     if alerts:
         out.flow([("gpuwatchctl explain shows why, and what to do", "dim")])
 

@@ -189,19 +189,13 @@ def _warnings(view: View, now_s: float) -> Iterator[Notice]:
     for alert in view.deaths:
         said = joined(deaths_text.line(alert, now_s=now_s), " ")
         yield Notice(code="death", text=said, bad=True)
+    undelivered = joined(delivery_text.undelivered(view), " ").removeprefix(delivery_text.MARK)
+    if undelivered:
+        yield Notice(code="unheard", text=undelivered, bad=True)
     out = Page()
-    if view.untold or view.lost:
-        delivery_text.banner(out, view)
     delivery_text.silences(out, view)
-    notices: list[Notice] = []
-    for depth, words, style in lines(out):
-        if depth and notices:
-            notices[-1].more += (words,)
-            continue
-        bad = style == delivery_text.ALARM
-        plain = words.removeprefix(delivery_text.MARK) if bad else words
-        notices.append(Notice(code="unheard", text=plain, bad=bad))
-    yield from notices
+    for _, words, _ in lines(out):
+        yield Notice(code="unheard", text=words, bad=False)
     for problem in delivery_text.other_problems(view):
         yield Notice(code="problem", text=text.clean(problem), bad=False)
 

@@ -1,0 +1,126 @@
+"""How it stands: the devices, the worst first, and one sentence on all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuwatchd.core import units
+from gpuwatchd.core.model import is_leak
+from gpuwatchd.view import blocks
+from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.text import badges, verdict_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpuwatchd.core.model import Finding, ProcessInfo
+    from gpuwatchd.store.live import LiveDevice
+    from gpuwatchd.view.blocks import Part
+    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.text.badges import Badge
+
+_STYLES = {"critical": "red-bold", "warning": "yellow-bold", "watch": "yellow"}
+_NAME_CELLS = 32
+_COUNTED = {"critical": "critical", "leak": "warning", "watch": "watch"}
+"""A judgement of which there is no alert counts as one."""
+_PLURALS = {"warning": "warnings", "watch": "watches", "info": "notes"}
+
+
+class Standing(NamedTuple):
+    """How one device stands."""
+
+    item: LiveDevice
+    badge: Badge
+    finding: Finding | None
+    """What the badge is about: of the device, else of the worst process on it."""
+
+
+def standings(devices: Iterable[LiveDevice]) -> list[Standing]:
+    """Return the devices: the worst first, of equals what is full first."""
+    return sorted(map(_standing, devices), key=_place)
+
+
+def _standing(item: LiveDevice) -> Standing:
+    own = Standing(item, badges.device(item), item.finding)
+    if own.badge.kind == "trouble":
+        return own
+    leaks = (
+        Standing(item, badges.process(process), finding)
+        for process in item.processes or ()
+        for finding in (process.finding, process.host_finding)
+        if is_leak(finding)
+    )
+    return min((own, *leaks), key=_place)
+
+
+def _place(standing: Standing) -> tuple[int, float]:
+    eta = None if standing.finding is None else standing.finding.eta
+    left_s = float("inf") if eta is None else eta.mid_s
+    return badges.WORST_FIRST.index(standing.badge.kind), left_s
+
+
+def culprit(item: LiveDevice, finding: Finding) -> ProcessInfo | None:
+    """Return whose growth it is: the judged process, else the one that explains most of it."""
+    key = finding.subject.process
+    if key is None and finding.blame:
+        key = max(finding.blame, key=lambda blame: blame.share).process
+    infos = (process.info for process in item.processes or ())
+    return None if key is None else next((info for info in infos if info.key == key), None)
+
+
+def sentence(view: View, places: Sequence[Standing]) -> Part:
+    """Return "8 GPUs: 1 critical, 4 warnings; next full in 51 min: worker5 of bob"."""
+    alerts = current_state.shown(view.alerts)
+    counts = dict.fromkeys(("critical", "warning", "info", "watch"), 0)
+    growing: list[tuple[bool, Finding]] = []
+    for alert in alerts:
+        counts["watch" if alert.state == "watch" else alert.severity] += 1
+        if alert.clear_since_s is None and not alert.subject.host:
+            growing.append((alert.state != "firing", alert.finding))
+    for place in () if alerts else places:
+        if place.finding is not None and (word := _COUNTED.get(place.badge.kind)):
+            counts[word] += 1
+            growing.append((word == "watch", place.finding))
+    parts = [
+        f"{count} {_PLURALS.get(word, word) if count > 1 else word}"
+        for word, count in counts.items()
+        if count
+    ]
+    broken = {alert.subject.device_uid for alert in alerts if alert.kind == "gpu"}
+    kinds = [place.badge.kind for place in places if place.item.device.uid not in broken]
+    parts += [f"{kinds.count('trouble')} unreadable"] if "trouble" in kinds else []
+    style = next((style for word, style in _STYLES.items() if counts.get(word)), "")
+    if not parts:
+        parts, style = [_calm(view, places)], style or "bold"
+    what = f"{len(places)} GPU{'s' if len(places) != 1 else ''}: {', '.join(parts)}"
+    return f"{what}{_next_full(view, growing)}", style or "yellow"
+
+
+def _calm(view: View, places: Sequence[Standing]) -> str:
+    """Return how it stands where nothing is open."""
+    if not view.trend:
+        return "one reading, no verdict"
+    calm = sum(place.badge.kind == "calm" for place in places)
+    if calm == len(places):
+        return "all stable" if calm > 1 else "stable"
+    return f"{calm} stable, {len(places) - calm} without a verdict" if calm else "no verdict yet"
+
+
+def _next_full(view: View, growing: Iterable[tuple[bool, Finding]]) -> str:
+    """Return what runs out first: of what people are told of, else of what is watched."""
+    etas = [
+        (watched, finding.eta.mid_s, finding.subject.id, finding)
+        for watched, finding in growing
+        if finding.eta is not None
+    ]
+    if not etas:
+        return ""
+    _, left_s, _, finding = min(etas)
+    uid = finding.subject.device_uid
+    item = next((item for item in view.devices if item.device.uid == uid), None)
+    info = None if item is None else culprit(item, finding)
+    where = item.device.label if item is not None else uid
+    if info is not None and verdict_text.is_named(info):
+        name = blocks.fit(info.label, _NAME_CELLS, "...")
+        where = f"{name} of {info.user}" if info.user else name
+    return f"; next full in {units.duration(left_s)}: {where}"
