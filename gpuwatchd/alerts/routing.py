@@ -258,7 +258,8 @@ def _held(
 
 
 def _route(channel: str, case: _RoutingCase, rules: Rules) -> Route:
-    over = case.notice == "resolved"
+    # That a job has died is news of its own, and cannot wait.
+    over = case.notice == "resolved" and not case.alert.ran_out
     if over and case.alert.told_on and channel not in case.alert.told_on:
         return held_route(channel, Hold.BEGINNING_NOT_SENT)
     least = rules.severity.get(channel, "info")

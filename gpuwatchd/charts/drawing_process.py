@@ -17,8 +17,9 @@ import msgspec
 from msgspec import structs
 
 from gpuwatchd.charts import text_description
-from gpuwatchd.charts.chart_model import Curve, Forecast, Order, Picture
+from gpuwatchd.charts.chart_model import Curve, Forecast, Mark, Order, Picture
 from gpuwatchd.core import extras, run_program, text
+from gpuwatchd.core.design import FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,18 +79,20 @@ def picture_of(chart: Chart) -> Picture:
         judged = structs.replace(chart, judged_at_s=judged_s)
         fields = {name: getattr(judged, name) for name in Forecast.__struct_fields__}
         forecast = Forecast(**fields)
-    used = chart.used_bytes
+    used, died_s = chart.used_bytes, chart.died_at_s
+    death = [] if died_s is None else [Mark(at_s=died_s, kind="died", text=FLAGS["died"].word)]
     return Picture(
         key="",
         title="GPU memory",
         kind="leak",
         verdict="",
         begin_s=chart.at_s[0],
-        end_s=chart.at_s[-1],
+        end_s=chart.at_s[-1] if died_s is None else max(chart.at_s[-1], died_s),
         now_s=judged_s,
         curve=Curve(at_s=chart.at_s, used_bytes=used, low_bytes=used, high_bytes=used),
         limit_bytes=chart.limit_bytes,
         forecast=forecast,
+        marks=tuple(death),
     )
 
 

@@ -221,6 +221,8 @@ def words(chart: Chart) -> str:
     )
     if chart.rate_bytes_per_s:
         text += f", by {units.rate(chart.rate_bytes_per_s)}"
+    if chart.died_at_s is not None:
+        text += f", and ran out of memory at {units.moment(chart.died_at_s, now_s=last_s)}"
     if chart.limit_bytes is None:
         return f"{text}. Its limit is not known."
     if chart.mid_s is None:

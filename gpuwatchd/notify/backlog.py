@@ -198,7 +198,5 @@ def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
 
 
 def _word(message: Message) -> str:
-    if message.notice != "resolved":
-        return message.severity
-    # What probably ran out of memory keeps its severity.
-    return "recovered" if message.severity == "info" else "resolved"
+    recovered = message.notice == "resolved" and message.severity == "info"
+    return "recovered" if recovered else message.severity

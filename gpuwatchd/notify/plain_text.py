@@ -48,9 +48,8 @@ def word(message: Message) -> str:
     >>> word(Message(id="1", notice="resolved", severity="info", subject="s", body="b"))
     'recovered'
     """
-    if message.notice == "resolved":
-        # What probably ran out of memory is over and keeps its severity: it has not recovered.
-        return "recovered" if message.severity == "info" else "resolved"
+    if message.notice == "resolved" and message.severity == "info":
+        return "recovered"  # What ran out of memory is over and critical.
     return "test" if message.notice == "test" else message.severity
 
 

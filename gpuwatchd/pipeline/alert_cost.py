@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -14,7 +15,7 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.collect.host import checkpoint_files
 from gpuwatchd.core.config import prices as table
 from gpuwatchd.core.model import Subject
-from gpuwatchd.store import tables
+from gpuwatchd.store import occupancy, tables
 from gpuwatchd.store.occupancy import WIDTH_S
 from gpuwatchd.store.tables import Checkpoint
 
@@ -139,6 +140,7 @@ class Costing:
         self.holdings: IdleMemory | None = None
         """Idle memory now; None: nothing is known of it."""
         self._intake = intake
+        self._history = history
         self._shelf = None if history is None else history.shelf
         self._saves = Saves() if saves is None else saves
         self._prices: Prices | None = None
@@ -224,9 +226,6 @@ class Costing:
         keys = [key for _, key in members if key is not None]
         started = [key.started_at_s for key in keys]
         known = [at_s for at_s in started if at_s is not None]
-        saved = [
-            checkpoint.saved_at_s for key in keys if (checkpoint := self.saved(key)) is not None
-        ]
         finding = alert.finding
         left_s = None
         if finding.eta is not None and alert.state != "resolved":
@@ -235,8 +234,26 @@ class Costing:
         if not keys:
             begun_s = alert.opened_at_s if finding.onset_at_s is None else finding.onset_at_s
         rows = self._rows if keys else self._watched
-        last_s = max(saved, default=None)
+        last_s = self.last_saved_s(alert)
+        if alert.resolved_at_s is not None and keys and self._history is not None:
+            # As ``cost`` counts it later: from all that was seen, which is to be written for that.
+            self._history.flush(now_s)
+            rows = self._written
         return self._charged(alert, members, rows, now_s, begun_s, saved_at_s=last_s, left_s=left_s)
+
+    def last_saved_s(self, alert: Alert) -> float | None:
+        """Return when an alert's job last saved its work before its end; None: not known."""
+        end_s = float("inf") if alert.resolved_at_s is None else alert.resolved_at_s
+        keys = [key for _, key in self._members(alert) if key is not None]
+        return max(
+            (
+                checkpoint.saved_at_s
+                for checkpoint in self._checkpoints
+                if checkpoint.saved_at_s <= end_s
+                and any(tables.same_process(checkpoint.process, key) for key in keys)
+            ),
+            default=None,
+        )
 
     def _charged(
         self,
@@ -255,6 +272,7 @@ class Costing:
             started_at_s=started_at_s,
             saved_at_s=saved_at_s,
             until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
+            lasts=alert.resolved_at_s is None,
         )
         found = cost.charge(
             [part for _, part in had.parts],
@@ -339,6 +357,12 @@ class Costing:
         device = self._intake.devices.get(uid)
         rest = () if device is None else _remembered(device, since_s, until_s)
         return rows + [row for row in rest if row.at_s >= end_s]
+
+    def _written(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
+        """Return who held what on a device as it is written down, whole hours as one."""
+        shelf = self._shelf
+        question = partial(occupancy.by_hour, uid=uid, since_s=since_s, until_s=until_s)
+        return [] if shelf is None else shelf.read(question) or []
 
     def _watched(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         """Return the minutes in which a device was watched, as those of one that is alone."""

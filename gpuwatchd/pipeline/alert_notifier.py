@@ -103,8 +103,18 @@ class MessageBuilder:
         """Return an alert that is being told, with what it costs at this moment."""
         own = messages.message_id(alert, "firing", 1)
         first = alert.first_message or (thread if thread and alert.notices == 1 else own)
-        cost = self._costing.of(alert, now_s) if counted else alert.cost
+        # What a death has cost was counted when it died.
+        cost = self._costing.of(alert, now_s) if counted and not alert.ran_out else alert.cost
         return msgspec.structs.replace(alert, cost=cost, first_message=first)
+
+    def final(self, alert: Alert, now_s: float) -> Alert:
+        """Return an alert that is over, with all that its job has cost, and its last checkpoint."""
+        try:
+            cost, saved_at_s = self._costing.of(alert, now_s), self._costing.last_saved_s(alert)
+            return msgspec.structs.replace(alert, cost=cost, saved_at_s=saved_at_s)
+        except Exception:
+            log.exception("failed part=cost key=%s", alert.key)
+            return alert
 
     def message(self, notice: Notice, curve: Curve | None, now_s: float) -> Message:
         """Return the message of a notice."""
@@ -368,9 +378,11 @@ class AlertNotifier:
             now = alert
             bearer = holders.get(alert.key)
             if alert.state == "resolved":
+                if alert.ran_out and alert.kind == "leak":
+                    now = self._dresser.final(alert, now_s)
                 if alert.next_notice_at_s is not None and self._is_unheard(alert.key):
                     why = wording.hold_fields(Hold.BEGINNING_UNDELIVERED)
-                    now = msgspec.structs.replace(alert, next_notice_at_s=None, **why)
+                    now = msgspec.structs.replace(now, next_notice_at_s=None, **why)
                     self._explain(now, now_s)
                 if now.next_notice_at_s is None:
                     self.failing.pop(now.key, None)
@@ -520,7 +532,8 @@ class AlertNotifier:
         self, notice: Notice, holders: dict[str, AlertHolder], now_s: float
     ) -> list[Delivery]:
         bearer = holders.get(notice.alert.key)
-        curve = bearer if isinstance(bearer, Track) else None
+        died = self._watcher.died.pop(notice.alert.key, None)
+        curve = bearer if isinstance(bearer, Track) else died
         message = self._dresser.message(notice, curve, now_s)
         if notice.kind == "resolved" and self._goes_on(notice):
             message = msgspec.structs.replace(message, others_open=True)

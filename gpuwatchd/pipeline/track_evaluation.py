@@ -305,6 +305,7 @@ def expected(
 log = logging.getLogger("gpuwatchd")
 
 _BATCH = 8
+_MOST_DEAD = 4
 _STIR_BYTES = 8 * 1024**2
 _CALM: frozenset[Pattern] = frozenset({"stable", "plateau", "preallocated", "sawtooth"})
 _FLAT_REASON: dict[Pattern, Clause | str] = {
@@ -358,6 +359,8 @@ class Watcher:
         """Judgements ever made, and subjects forgotten."""
         self.unjudged: dict[str, str] = {}
         """Subject id -> why its last judgement failed."""
+        self.died: dict[str, Track] = {}
+        """Key of an alert -> what ran out of memory last: its curve goes with the message."""
 
     def due(self, track: Track, now_s: float) -> bool:
         """Say whether a track deserves a look now; must cost next to nothing."""
@@ -554,8 +557,7 @@ class Watcher:
         )
         return self._settle(track, outcome)
 
-    @staticmethod
-    def _settle(track: Track, outcome: alerts.Outcome) -> Alert | None:
+    def _settle(self, track: Track, outcome: alerts.Outcome) -> Alert | None:
         alert = outcome.alert
         track.alert = alert
         if alert is not None and alert.state == "resolved":
@@ -563,4 +565,6 @@ class Watcher:
             if alert.ended_code is Ending.STOPPED_GROWING:
                 why = calm_reason(track, alert)
                 alert = msgspec.structs.replace(alert, **wording.ending(why))
+            if alert.ran_out:
+                self.died = dict([*self.died.items(), (alert.key, track)][-_MOST_DEAD:])
         return alert if outcome.changed else None

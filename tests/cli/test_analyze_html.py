@@ -49,7 +49,7 @@ def test_the_page_has_chart_verdict_and_evidence(leak: Path, tmp_path: Path, ctl
     assert picture["kind"] in {"leak", "critical"}
     assert picture["forecast"]["mid_s"] > 0
     assert picture["limit_bytes"] == 80 * GIB
-    assert {mark["kind"] for mark in picture["marks"]} == {"alert"}
+    assert {mark["kind"] for mark in picture["marks"]} == {"watch", "alert"}
     assert "alert firing" in content
     assert str(leak) in content
 

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import verdict
-from gpuwatchd.charts.chart_model import Curve
+from gpuwatchd.charts import matplotlib_renderer, svg, terminal
+from gpuwatchd.charts.chart_model import Curve, Mark, Order, Picture
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import config
+from gpuwatchd.core.codes import Ending
+from gpuwatchd.core.design import FLAGS
 from gpuwatchd.store import curves
 from gpuwatchd.view.answers.history import PictureShape
 from gpuwatchd.view.answers.history import picture as answered
@@ -56,6 +60,29 @@ def test_a_month_of_eight_gpus(state: Path) -> None:
         for used, low, high in zip(*columns, strict=True):
             assert used is None or (low or 0) <= used <= (high or 0)
         msgspec.json.decode(msgspec.json.encode(answered(one)), type=PictureShape)
+
+
+def test_an_alert_is_a_mark_for_each_step_and_a_death_has_its_reason(state: Path) -> None:
+    died = alert(
+        state="resolved", opened_at_s=0.0, watch_at_s=10.0, firing_at_s=20.0, critical_at_s=30.0,
+        resolved_at_s=40.0, **wording.ending(Ending.ENDED_NEAR_LIMIT),
+    )  # fmt: skip
+    marks = charts._steps(died)
+    steps = [(10.0, "watch"), (20.0, "alert"), (30.0, "critical"), (40.0, "died")]
+    assert [(mark.at_s, mark.kind) for mark in marks] == steps
+    assert marks[-1].text.endswith(died.ended)
+    begin = Picture(
+        key="k", title="t", kind="leak", verdict="v", begin_s=0.0, end_s=50.0, now_s=50.0,
+        curve=Curve(), marks=(*marks, Mark(at_s=45.0, kind="restart", text="again")),
+    )  # fmt: skip
+    shapes = {FLAGS[mark.kind].mark for mark in begin.marks}
+    shown = (svg.draw(begin), str(terminal.draw(begin, 90, 14)))
+    assert len(shapes) == 5
+    assert all(shape in text for shape in shapes for text in shown)
+    rows = matplotlib_renderer._rows(begin, Order(pictures=(begin,), form="png", width_px=700,
+                                                  height_px=500))  # fmt: skip
+    assert died.ended.split()[-1] in rows[4][2]
+    assert (rows[3][0][:1], rows[3][1]) == ("✖", "critical")
 
 
 def test_processes_of_a_month_now_and_then(state: Path) -> None:

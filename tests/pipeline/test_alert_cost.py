@@ -17,10 +17,11 @@ from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.alert_cost import DEADLINE_S, Costing, Saves
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
+from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.tables import Checkpoint
 from gpuwatchd.store.writer import History
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
-from tests.pipeline.play import EAGER, Postbox, Script, run
+from tests.pipeline.play import EAGER, Postbox, Script, leaking_until, run
 from tests.pipeline.test_ranks import CARDS, growing, spread
 
 if TYPE_CHECKING:
@@ -82,6 +83,37 @@ def test_a_job_of_ranks_has_all_of_its_devices() -> None:
     assert {one.device_uid for one in found.members} == {card.uid for card in CARDS}
     assert found.usd_per_hour == pytest.approx(16.0)
     assert found.gpu_hours == pytest.approx(4 * 1295 / 3600, rel=0.05)
+
+
+@pytest.mark.slow
+def test_a_death_is_told_as_critical_with_all_that_it_cost_and_its_curve(tmp_path: Path) -> None:
+    """Nothing was written before it died: what ``cost`` counts later is what the mail says."""
+    post = Postbox()
+    history = History.open(
+        tmp_path, StoreSection(min_free_mib=0, flush=Seconds(1e9)), boot_id="b",
+        clock=lambda: NOW_S + 900.0, monotonic=lambda: 1e6,
+    )  # fmt: skip
+    source = Script(leaking_until(360))
+    pipeline = Pipeline(
+        config=PRICED, sources=[source], history=history, message_dispatcher=post,
+        wall=lambda: 1000.0 + 5.0 * source.count,
+    )  # fmt: skip
+    run(pipeline, 300)
+    saved = Checkpoint(process=KEY, saved_at_s=2000.0, said_by="file")
+    pipeline.costing._note(saved)
+    run(pipeline, 70)
+    pipeline.close()
+    message = post.taken[-1].message
+    assert (message.notice, message.severity) == ("resolved", "critical")
+    assert {"Checkpoint", "Advice"} <= message.facts.keys()
+    with Reader.open(tmp_path) as reader:
+        (told,) = [one for one in reader.alerts(0.0) if one.ran_out]
+        end_s = present(told.resolved_at_s)
+        rows = reader.occupancy(CARD.uid, 2000.0, end_s)
+    hours = cost.usage_by_process(rows, 2000.0, end_s)[KEY].hours
+    assert present(told.cost).spent_usd == pytest.approx(4.0 * present(hours), abs=0.001)
+    assert told.saved_at_s == 2000.0
+    assert present(message.chart).died_at_s == end_s
 
 
 def test_another_price_or_none_is_heard_without_a_restart() -> None:

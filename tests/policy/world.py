@@ -168,7 +168,7 @@ class World:
 
     def restart(self) -> None:
         """Begin anew with nothing but the store."""
-        watcher: Any = SimpleNamespace(rules=self.rules)
+        watcher: Any = SimpleNamespace(rules=self.rules, died={})
         self.watcher = watcher
         silencing: Any = SimpleNamespace(active=(), follow=lambda changes, now_s: None)
         post: Any = SimpleNamespace(send=self._send, untold=tuple)

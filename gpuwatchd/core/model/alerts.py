@@ -191,7 +191,9 @@ class Alert(Value, frozen=True, kw_only=True):
     group: str = ""
     """What it shares its notices with: alerts of one cause."""
     cost: Cost | None = None
-    """As of the last notice."""
+    """As of the last notice, or of its end where its subject ran out of memory."""
+    saved_at_s: float | None = None
+    """When a job that ran out of memory had saved its work last; None: not known."""
     flaps: int = 0
     """How often the same key was open and over within the hour before it opened."""
     inhibited_by: str = ""
@@ -273,6 +275,8 @@ class Chart(Value, frozen=True, kw_only=True):
     """Seconds from ``judged_at_s`` to out of memory, 5 %."""
     mid_s: float | None = None
     high_s: float | None = None
+    died_at_s: float | None = None
+    """When its subject ran out of memory; None: it has not."""
 
 
 class Button(Value, frozen=True, kw_only=True):

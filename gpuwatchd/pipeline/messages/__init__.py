@@ -19,7 +19,7 @@ from gpuwatchd.alerts.grouping import program_of
 from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
-from gpuwatchd.core.codes import TypedFact
+from gpuwatchd.core.codes import Ending, TypedFact
 from gpuwatchd.core.model import Message
 from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.pipeline.messages.sentences import SUBJECT_CHARS
@@ -220,6 +220,9 @@ def facts(
         "Also": others(also, now_s=now_s),
         "Who grew": "" if over else attribution(alert),
     }
+    if alert.ran_out:
+        values["Checkpoint"] = _saved(alert, now_s)
+        values["Advice"] = f"Before it is started again: {advice(alert)}" if advice(alert) else ""
     if over:
         values["Alert"] = _life(alert, now_s)
     else:
@@ -294,6 +297,8 @@ def target(alert: Alert) -> str:
 
 def command(alert: Alert, notice: NoticeKind) -> str:
     """Return the one command to type next."""
+    if alert.ran_out:
+        return f"gpuwatchctl explain {alert.code}"
     if notice == "resolved" or alert.state == "resolved":
         return f"gpuwatchctl alerts show {alert.code}"
     if alert.kind == "held":
@@ -336,6 +341,17 @@ def _life(alert: Alert, now_s: float) -> str:
     raised = units.moment(begun_s, now_s=now_s)
     ended = units.moment(end_s, now_s=now_s, zone=alert.finding.onset_at_s is None)
     return f"raised {raised}, resolved {ended} ({units.duration(max(0.0, end_s - begun_s))})"
+
+
+def _saved(alert: Alert, now_s: float) -> str:
+    """Return when a job that has died last saved its work, as far as that is known."""
+    saved_at_s = alert.saved_at_s
+    if saved_at_s is None:
+        ended = alert.ended_code is Ending.ENDED_NEAR_LIMIT
+        return f"none known{': all of its work counts as lost' if ended else ''}"
+    ended_s = alert.changed_at_s if alert.resolved_at_s is None else alert.resolved_at_s
+    before = units.duration(max(0.0, ended_s - saved_at_s))
+    return f"saved {units.moment(saved_at_s, now_s=now_s)}, {before} before the end"
 
 
 def _reminder(alert: Alert, now_s: float) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET, UnsetType
 
+from gpuwatchd.charts.chart_model import MarkKind
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import Pattern, Severity
 from gpuwatchd.view.answers.base import (
@@ -77,7 +78,7 @@ class MarkShape(Shape):
     """Something that happened."""
 
     at: Instant | None
-    kind: Literal["alert", "resolved", "event", "restart", "began", "ended", "saved", "asked"]
+    kind: MarkKind
     text: str
     severity: Literal["info", "warning", "critical"] | None
     """Of an alert."""

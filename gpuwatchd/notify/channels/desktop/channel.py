@@ -227,8 +227,9 @@ class _Library:
         urgencies = {"info": Urgency.Low, "warning": Urgency.Normal, "critical": Urgency.Critical}
         # Good news must not stay on the screen until it is clicked away; what somebody has just
         # asked for (a test, an answer) must be seen, and some desktops hide what is of low urgency.
-        urgent = "warning" if message.notice in {"resolved", "test"} else message.severity
-        # What probably ran out of memory is over and keeps its severity: that is no good news.
+        # What ran out of memory is over and critical: that is no good news.
+        good = message.notice == "resolved" and message.severity == "info"
+        urgent = "warning" if good or message.notice == "test" else message.severity
         icon = "info" if message.notice == "test" else message.severity
         return Notification(
             title=title(message),

@@ -53,10 +53,8 @@ def compose(
     # RFC 3834: no holiday answers to a machine; and what Exchange calls the same.
     mail["Auto-Submitted"] = "auto-generated"
     mail["X-Auto-Response-Suppress"] = "All"
-    # A digest waits, and what is over, however bad it is.
-    over = message.notice == "resolved" and message.severity != "info"
-    waits = over or message.notice == "digest"
-    mail["X-Priority"] = _PRIORITY["warning" if waits else message.severity]
+    # A digest waits, however bad what it tells of is.
+    mail["X-Priority"] = _PRIORITY["warning" if message.notice == "digest" else message.severity]
     name = f"chart.{_NOT_IN_CID.sub('-', own[1:-1])}" if picture is not None else ""
     try:
         plain, html = plain_text.plain(message), as_html(message, picture=name)
