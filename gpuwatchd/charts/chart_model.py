@@ -20,9 +20,18 @@ if TYPE_CHECKING:
 
 
 MarkKind = Literal[
-    "watch", "alert", "critical", "died", "resolved",
-    "event", "restart", "began", "ended", "saved", "asked",
-]  # fmt: skip
+    "watch",
+    "alert",
+    "critical",
+    "died",
+    "resolved",
+    "event",
+    "restart",
+    "began",
+    "ended",
+    "saved",
+    "asked",
+]
 """watch, alert, critical: an alert got that far; died: it is over, out of memory; resolved: over
 otherwise; event: of the hardware or the driver; restart: machine or recording
 began anew, or the clock was set; began, ended: of a process; saved, asked: checkpoints."""

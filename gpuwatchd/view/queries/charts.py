@@ -476,8 +476,10 @@ def _steps(alert: Alert) -> list[Mark]:
     if critical_s is None and alert.severity == "critical" and not alert.ran_out:
         critical_s = fired_s  # of an earlier version
     steps: list[tuple[float | None, MarkKind]] = [
-        (alert.watch_at_s, "watch"), (fired_s, "alert"), (critical_s, "critical"),
-    ]  # fmt: skip
+        (alert.watch_at_s, "watch"),
+        (fired_s, "alert"),
+        (critical_s, "critical"),
+    ]
     if fired_s is None and alert.watch_at_s is None:
         if alert.state not in current_state.SHOWN:
             return []
