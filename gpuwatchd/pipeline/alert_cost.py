@@ -235,7 +235,7 @@ class Costing:
             begun_s = alert.opened_at_s if finding.onset_at_s is None else finding.onset_at_s
         rows = self._rows if keys else self._watched
         last_s = self.last_saved_s(alert)
-        if alert.resolved_at_s is not None and keys and self._history is not None:
+        if alert.ran_out and keys and self._history is not None:
             # As ``cost`` counts it later: from all that was seen, which is to be written for that.
             self._history.flush(now_s)
             rows = self._written
@@ -272,7 +272,7 @@ class Costing:
             started_at_s=started_at_s,
             saved_at_s=saved_at_s,
             until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
-            lasts=alert.resolved_at_s is None,
+            lasts=not alert.ran_out,
         )
         found = cost.charge(
             [part for _, part in had.parts],

@@ -110,7 +110,8 @@ class MessageBuilder:
     def final(self, alert: Alert, now_s: float) -> Alert:
         """Return an alert that is over, with all that its job has cost, and its last checkpoint."""
         try:
-            cost, saved_at_s = self._costing.of(alert, now_s), self._costing.last_saved_s(alert)
+            cost = self._costing.of(alert, now_s)
+            saved_at_s = None if cost is None or cost.since != "checkpoint" else cost.since_at_s
             return msgspec.structs.replace(alert, cost=cost, saved_at_s=saved_at_s)
         except Exception:
             log.exception("failed part=cost key=%s", alert.key)

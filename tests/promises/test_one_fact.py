@@ -143,7 +143,7 @@ def collected(answers: dict[str, str]) -> Facts:
             name = incident if moment is None else f"{incident} at {moment[0]}"
             for fact, value in _facts(answer, incident, whole=whole):
                 found[name, fact][view].add(value)
-                if whole and " resolved " in view:
+                if whole and " resolved " in view and fact != "range":
                     found[incident, fact][view].add(value)
     return found
 
