@@ -272,20 +272,22 @@ class _NoticeCollector:
         if not fresh:
             return due
         told_s: dict[str, float] = {}
+        programs: set[tuple[str, ...] | None] = set()
         for alert in beside:
             at_s, group = alert.last_notice_at_s, alert.group or group_of(alert)
             if group in fresh and alert.notices and at_s is not None:
                 told_s[group] = max(told_s.get(group, at_s), min(at_s, self.now_s))
-        pause_s = self.rules.group_interval_s
+                programs |= {program_of(alert)} if alert.state == "firing" else set()
         soon = {
             due_notice.group
             for due_notice in due
             if due_notice.notice in {"escalated", "repeat"}
-            or (due_notice.notice == "firing" and self._cannot_wait(due_notice))
+            or (due_notice.notice == "firing" and self._cannot_wait(due_notice, programs))
         }
         out: list[Due] = []
         for due_notice in due:
             last_s = told_s.get(due_notice.group)
+            pause_s = self._pause_s(due_notice.alert, programs)
             early = last_s is not None and self.now_s - last_s < pause_s
             if due_notice.notice == "firing" and early and due_notice.group not in soon:
                 self._hold(due_notice, held_route("", Hold.GROUP_PAUSE, pause_s=pause_s))
@@ -293,10 +295,16 @@ class _NoticeCollector:
                 out.append(due_notice)
         return out
 
-    def _cannot_wait(self, due_notice: Due) -> bool:
+    def _pause_s(self, alert: Alert, programs: set[tuple[str, ...] | None]) -> float:
+        """Return for how long a group is quiet: of a program that people know to leak, longer."""
+        program, pause_s = program_of(alert), self.rules.group_interval_s
+        known = program is not None and program in programs
+        return max(pause_s, self.rules.cooldown_s) if known else pause_s
+
+    def _cannot_wait(self, due_notice: Due, programs: set[tuple[str, ...] | None]) -> bool:
         """Say whether the pause of its group would cost an alert a quarter of the time left."""
-        eta = due_notice.alert.finding.eta
-        soon = eta is None or eta.low_s < _URGENT_SHARE * self.rules.group_interval_s
+        eta, pause_s = due_notice.alert.finding.eta, self._pause_s(due_notice.alert, programs)
+        soon = eta is None or eta.low_s < _URGENT_SHARE * pause_s
         return due_notice.severity == "critical" and soon
 
     def joining(self, alerts: Iterable[Alert], due: list[Due]) -> list[Due]:
@@ -307,26 +315,26 @@ class _NoticeCollector:
         """
         wanted = {due_notice.together for due_notice in due if due_notice.notice != "resolved"}
         names = {due_notice.alert.key for due_notice in due}
+        programs = {program_of(due_notice.alert) for due_notice in due}
         out: list[Due] = []
         for old in alerts if wanted else ():
             alert = self.changed.get((old.key, old.opened_at_s), old)
-            if alert.key in names or not self._may_join(alert):
+            if alert.key in names or not self._may_join(alert, programs):
                 continue
             due_notice = self._due(msgspec.structs.replace(alert, next_notice_at_s=self.now_s))
             if due_notice is not None and due_notice.together in wanted:
                 out.append(due_notice._replace(alert=alert, joins=True))
         return out
 
-    def _may_join(self, alert: Alert) -> bool:
+    def _may_join(self, alert: Alert, programs: set[tuple[str, ...] | None]) -> bool:
         """Say whether an alert that has fired waits for nothing but its time, and that is near."""
         at_s, last_s = alert.next_notice_at_s, alert.last_notice_at_s
         if alert.state != "firing" or at_s is None or alert.held_code:
             return False
         if alert.notices == 0 or last_s is None:
             return last_s is None
-        rules = self.rules
-        cool = self.now_s - last_s >= rules.cooldown_s
-        return cool and at_s - self.now_s <= rules.group_interval_s
+        cool = self.now_s - last_s >= self.rules.cooldown_s
+        return cool and at_s - self.now_s <= self._pause_s(alert, programs)
 
     def send(self, batches: list[list[Due]], sent_at_s: Sequence[float]) -> None:
         """Book what leaves; beyond the limit per hour it leaves together, or waits for that."""

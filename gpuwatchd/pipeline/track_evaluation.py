@@ -201,18 +201,18 @@ _CONDITIONS = (
 
 
 def rules_of(config: Config) -> alerts.Rules:
-    """Return policy's rules from the configuration."""
+    """Return policy's rules from the configuration, their spans as JSON can write them."""
     section = config.policy
     return alerts.Rules(
         channels=section.channels,
         confirm=section.confirm,
-        cooldown_s=section.cooldown,
-        flap_hold_s=section.flap_hold,
+        cooldown_s=float(section.cooldown),
+        flap_hold_s=float(section.flap_hold),
         clear_after=section.clear_after,
         repeat_s=tuple(float(step) for step in section.repeat),
         recovered=section.recovered,
         max_per_hour=section.max_per_hour,
-        group_interval_s=section.group_interval,
+        group_interval_s=float(section.group_interval),
         flaps=section.flaps,
         severity=dict(section.severity),
         quiet={

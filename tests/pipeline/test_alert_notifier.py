@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import alerts as policy
+from gpuwatchd.alerts.routing import held_route
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config import Config, CostSection, PolicySection, StoreSection
-from gpuwatchd.core.model import Matcher, ProcessInfo, ProcessKey, Sample, Silence
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.core.model import Matcher, ProcessInfo, ProcessKey, Sample, Silence, Subject
+from gpuwatchd.core.model.alerts import TitlePart
+from gpuwatchd.pipeline import Pipeline, messages
+from gpuwatchd.pipeline.track_evaluation import rules_of
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
-from tests.making import CARD, GIB, KEY, LEAKER, MIB, present, sample
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
 from tests.pipeline.play import QUIET, Postbox, Script, leaking, run
 
 if TYPE_CHECKING:
@@ -295,3 +298,17 @@ def test_hundreds_in_one_message_are_not_all_counted(
     assert [kept[key].cost for key in told.also] == [None]
     assert [kept[key].first_message for key in told.also] == [told.id]
     case.pipeline.close()
+
+
+def test_why_a_notice_waits_can_be_stored() -> None:
+    held = held_route("", Hold.GROUP_PAUSE, pause_s=rules_of(Config()).group_interval_s)
+    assert msgspec.json.decode(msgspec.json.encode(held.facts)) == {"pause_s": 300.0}
+
+
+def test_a_message_about_many_lists_every_pid() -> None:
+    subjects = [Subject(device_uid=CARD.uid, process=ProcessKey(pid=pid, started_at_s=1.0))
+                for pid in range(4200001, 4200009)]  # fmt: skip
+    title = (TitlePart(text="a_program_with_a_long_name.py"),)
+    also = [alert(key=one.id, subject=one, title_parts=title) for one in subjects]
+    value = messages.facts(also[0], "firing", now_s=BASE_S, also=also[1:], host="")["Also"]
+    assert all(str(one.process.pid) in value for one in subjects[3:] if one.process)

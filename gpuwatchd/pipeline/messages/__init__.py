@@ -256,15 +256,20 @@ def runs(alert: Alert) -> str:
 
 def others(also: Sequence[Alert], *, now_s: float) -> str:
     """Return who else is meant: the first by name, the rest by what is typed for them: the pid."""
-    named = []
-    for alert in also[:_OTHERS]:
-        end = sentences.tail(
-            alert, "resolved" if alert.state == "resolved" else "firing", now_s=now_s
-        )
-        name = sentences.brief(alert)
-        named.append(f"{sentences.fitted(name, max(_OTHER_CHARS - len(end), 12))}{end}")
-    rest = [target(alert) for alert in also[_OTHERS:]]
-    return "; ".join([*named, f"{len(rest)} more: {', '.join(rest)}"] if rest else named)
+    named = [_named(alert, now_s) for alert in also[:_OTHERS]]
+    value = ""
+    for count in range(len(named), -1, -1):
+        rest = [target(alert) for alert in also[count:]]
+        more = [f"{len(rest)} more: {', '.join(rest)}"] if rest else []
+        value = "; ".join([*named[:count], *more])
+        if len(value) <= _VALUE_CHARS:
+            break
+    return value
+
+
+def _named(alert: Alert, now_s: float) -> str:
+    end = sentences.tail(alert, "resolved" if alert.state == "resolved" else "firing", now_s=now_s)
+    return f"{sentences.fitted(sentences.brief(alert), max(_OTHER_CHARS - len(end), 12))}{end}"
 
 
 def attribution(alert: Alert) -> str:
