@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 MarkKind = Literal[
-    "watch",
     "alert",
+    "watch",
     "critical",
     "died",
     "resolved",

@@ -88,8 +88,7 @@ async def test_what_nobody_was_told_of_reads_like_a_sentence() -> None:
         ),
     )  # fmt: skip
     async with opened(view, size=(120, 30)) as (app, _):
-        rows = [row.rstrip() for row in rows_of(app)]
-        assert " ! 1 alert was resolved before a message was delivered" in rows
+        assert sum("b12345" in row for row in rows_of(app)) == 1
 
 
 async def test_a_thousand_processes_are_scrolled_through() -> None:

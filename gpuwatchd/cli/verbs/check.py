@@ -310,7 +310,9 @@ def daemon(case: Case) -> Answer:
     # What keeps a channel from delivering is a problem of the daemon too: once is enough.
     lines += [problem for problem in case.state.problems if problem not in lines]
     head = f"daemon {case.state.version} (pid {case.state.pid}), last sample {age_s:.0f} s ago"
-    head = f"{lines[0]}; {head}" if lines and state != OK else head
+    if lines and state != OK:
+        lines.append(head)  # the first line may have no room for it
+        head = f"{lines[0]}; {head}"
     age = Perf("sample_age", age_s, "s", case.warn, case.crit, 0)
     return Answer(state, head, (age,), tuple(lines))
 
