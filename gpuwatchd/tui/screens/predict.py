@@ -126,21 +126,22 @@ def _row(item: LiveDevice, out: Page) -> None:
         f"{item.device.label:<7}",
         (f"{badge.word:<{badges.WORD_CELLS}}", badge.kind),
     ]
-    cells += _figures(item, finding, wide=out.width >= _WIDE)
+    cells += _figures(item, finding, out.width)
     out.line(*[part for cell in cells for part in (cell, "  ")][:-1])
 
 
-def _figures(item: LiveDevice, finding: Finding | None, *, wide: bool) -> list[Part]:
+def _figures(item: LiveDevice, finding: Finding | None, width: int) -> list[Part]:
     if finding is None or finding.pattern not in LEAK_PATTERNS:
         return [badges.device(item).rest]
     pace = verdict_text.pace(finding)
     cells: list[Part] = [f"{pace[0]:<13}", *([f"{pace[1]:<34}"] if pace[1:] else [])]
-    if wide and finding.r_squared is not None:
+    if width >= _WIDE and finding.r_squared is not None:
         cells.append(f"R² {finding.r_squared:.3f} ({verdict_text.fit(finding.r_squared)})")
-    if wide and finding.tier != "watch":
+    if width >= _WIDE and finding.tier != "watch":
         cells.append(f"confidence {units.percent(finding.confidence)}")
     by = status.suspect(item, finding) if is_leak(finding) else ""
-    return [f"{blocks.fit(by, _SUSPECT):<{_SUSPECT}}", *cells] if by else cells
+    room = min(_SUSPECT, width // 4)
+    return [f"{blocks.fit(by, room):<{room}}", *cells] if by else cells
 
 
 def _short(item: LiveDevice, out: Page) -> None:
