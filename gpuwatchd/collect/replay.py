@@ -403,8 +403,8 @@ def _wrong(path: str, options: LogOptions) -> tuple[str, str] | None:
 
 
 def _read(stream: Stream, sink: Collector, log: LogFile, options: LogOptions) -> None:
-    told = options.format or ("csv-without-header" if options.columns else None)
-    dispatcher = Dispatcher(sink, told)
+    format_name = options.format or ("csv-without-header" if options.columns else None)
+    dispatcher = Dispatcher(sink, format_name)
     for block in stream:
         dispatcher.feed(block)
         if not dispatcher.used and stream.bytes > _GIVE_UP_BYTES:

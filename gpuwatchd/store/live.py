@@ -305,14 +305,14 @@ def unseen_deaths(
         key=_ended_s,
         reverse=True,
     )
-    return tuple(alert for alert in newest if not _told_by_process(alert, newest))[:_MOST_DEATHS]
+    return tuple(alert for alert in newest if not _covered_by_process(alert, newest))[:_MOST_DEATHS]
 
 
 def _ended_s(alert: Alert) -> float:
     return alert.changed_at_s if alert.resolved_at_s is None else alert.resolved_at_s
 
 
-def _told_by_process(alert: Alert, others: Iterable[Alert]) -> bool:
+def _covered_by_process(alert: Alert, others: Iterable[Alert]) -> bool:
     """Say whether the death of a process on it says all of an alert on a device as a whole."""
     return alert.subject.process is None and any(
         other.subject.process is not None

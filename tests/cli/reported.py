@@ -169,7 +169,6 @@ class Truth:
             self.dead, uid, later, opened_at_s=self.at(31.9), changed_at_s=self.at(38),
             firing_at_s=self.at(32), resolved_at_s=self.at(38), state="resolved",
             **wording.ending(Ending.ENDED_NEAR_LIMIT),
-            severity="critical",
         )  # fmt: skip
 
     def _leak(self) -> Alert:

@@ -404,7 +404,8 @@ def _best(query: Query, state: LiveState | None, daemon: Daemon, *, want_trend: 
                 raise
             view = _from_state(state, daemon)
     view.daemon = daemon
-    view.deaths = view.deaths or _deaths(state)
+    if view.source != "database":  # the history knows which of them have feedback
+        view.deaths = _deaths(state)
     view.warnings += strange
     if not daemon.running and view.source != "state-file":
         view.warnings.append(("daemon-absent", "the daemon is not running"))

@@ -191,8 +191,11 @@ def failing(channels: Iterable[ChannelHealth], *, now_s: float) -> list[str]:
 # Alerts that nobody has heard of, and what is silent on purpose.
 
 
-def undelivered(view: View) -> list[Part]:
-    """Return which alerts have reached nobody, why, and what to do; [] when all is well."""
+def undelivered(view: View, *, mark: str = MARK) -> list[Part]:
+    """Return which alerts have reached nobody, why, and what to do; [] when all is well.
+
+    ``mark`` stands before it.
+    """
     codes = [alert.code for alert in view.alerts if alert.key in view.untold]
     codes += [alert.code for alert in view.lost[::-1]]
     count = len(view.untold) + len(view.lost)
@@ -200,7 +203,7 @@ def undelivered(view: View) -> list[Part]:
         return []
     named = ", ".join(codes[:_NAMED]) + (", ..." if count > min(len(codes), _NAMED) else "")
     over = f"; {len(view.lost)} resolved since" if view.lost else ""
-    head = f"{MARK}{count} alert{'s' if count > 1 else ''} {UNDELIVERED} ({named}{over}):"
+    head = f"{mark}{count} alert{'s' if count > 1 else ''} {UNDELIVERED} ({named}{over}):"
     why = "; ".join(failing(view.channels, now_s=view.now_s))
     why = f"{why or 'no channel has delivered so far'};"
     command = ("gpuwatchctl notify test", "cyan")

@@ -187,10 +187,9 @@ def _warnings(view: View, now_s: float) -> Iterator[Notice]:
         words = text.clean(sentence, limit=LINE) + status.age(view, code, now_s=now_s)
         yield Notice(code=code, text=words, bad=code.startswith("daemon"))
     for alert in view.deaths:
-        said = joined(deaths_text.line(alert, now_s=now_s), " ")
-        yield Notice(code="death", text=said, bad=True)
-    undelivered = joined(delivery_text.undelivered(view), " ").removeprefix(delivery_text.MARK)
-    if undelivered:
+        death = joined(deaths_text.line(alert, now_s=now_s), " ")
+        yield Notice(code="death", text=death, bad=True)
+    if undelivered := joined(delivery_text.undelivered(view, mark=""), " "):
         yield Notice(code="unheard", text=undelivered, bad=True)
     out = Page()
     delivery_text.silences(out, view)
