@@ -394,6 +394,7 @@ def _best(query: Query, state: LiveState | None, daemon: Daemon, *, want_trend: 
     if view is None:
         try:
             view = read_sources(query)
+            view.deaths = _deaths(state)
         except SourceUnavailable as missing:
             if state is None or not state.devices:
                 state_location.require_read_access()
@@ -404,8 +405,6 @@ def _best(query: Query, state: LiveState | None, daemon: Daemon, *, want_trend: 
                 raise
             view = _from_state(state, daemon)
     view.daemon = daemon
-    if view.source != "database":  # the history knows which of them have feedback
-        view.deaths = _deaths(state)
     view.warnings += strange
     if not daemon.running and view.source != "state-file":
         view.warnings.append(("daemon-absent", "the daemon is not running"))
