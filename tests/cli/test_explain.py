@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.collect.host.procfs import Headroom
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Event, Subject
 from gpuwatchd.view.text import explanation_page
 from tests import making
@@ -158,8 +159,21 @@ def test_its_numbers_are_those_of_predict(ctl: Ctl) -> None:
 def test_a_past_alert_is_explained_as_it_was(ctl: Ctl) -> None:
     end_s = record("gradual")
     was = world.leak(judged_at_s=end_s - 1200)
-    world.remember(world.firing(state="resolved", resolved_at_s=end_s - 60, finding=was))
-    assert ctl.data("explain", "leak:GPU-1/4711")["measured"]["samples"] in {160, 161}
+    world.remember(
+        world.firing(
+            state="resolved", resolved_at_s=end_s - 600, finding=was, ended="out of memory",
+            ended_code=Ending.ENDED_NEAR_LIMIT,
+        )
+    )  # fmt: skip
+    device = msgspec.structs.replace(world.state().devices[0], finding=None, processes=())
+    world.write(devices=(device,), alerts=())
+    data = ctl.data("explain", "leak:GPU-1/4711")
+    assert data["measured"]["samples"] in {160, 161}
+    assert "10 min ago" in data["sections"][0]["lines"][0]
+    # What was foreseen has come, and nobody holds the memory any more.
+    assert "When it is full" not in [part["title"] for part in data["sections"] if part["lines"]]
+    commands = [step["command"] for step in data["next_steps"] if step["command"]]
+    assert [command.split()[:2] for command in commands] == [["gpuwatchctl", "history"]]
 
 
 def test_where_the_notices_went_is_told(ctl: Ctl) -> None:

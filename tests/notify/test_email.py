@@ -149,6 +149,7 @@ def test_an_id_that_has_our_domain_already_keeps_it() -> None:
         ({"host": ""}, "host is not set"),
         ({"to": ()}, "no recipient"),
         ({"sender": ""}, "sender is not an address"),
+        ({"sender": "me", "to": ("me",)}, "'me' is not an address"),
         ({"sender": "x\r\nBcc: v@example.org"}, "sender is not an address"),
         ({"to": ("a@example.org", "a@b\nBcc: v@example.org")}, "is not an address"),
         ({"security": "none"}, "security = none is refused for mail.example.org"),

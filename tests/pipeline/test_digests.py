@@ -319,6 +319,9 @@ def test_every_key_of_the_rules_is_taken_over() -> None:
         severity={"email": "critical"}, quiet={"all": (parse("22:00-07:00"),)},
         overrides=rules.overrides,
     )  # fmt: skip
+    # What waits keeps the pause in its record: no type of the configuration may get there.
+    for value in (rules.cooldown_s, rules.flap_hold_s, rules.group_interval_s):
+        assert type(value) is float
     first, second = rules.overrides
     assert (first.matcher.user, first.matcher.kind, first.severity) == ("alice", "leak", "warning")
     assert (first.repeat_s, first.channels, first.mute) == ((5.0,), None, False)

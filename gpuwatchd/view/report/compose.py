@@ -281,7 +281,6 @@ def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
     alert, now_s = one.alert, period.now_s
     facts = [
         ("because", verdict_text.because(alert) if alert.kind == "leak" else ""),
-        verdict_text.growth_since(alert, now_s=now_s),
         ("who", incident.who(one)),
         ("rate", _rate(alert, now_s)),
         ("foreseen", "" if _is_newest(one) else incident.foreseen(one, now_s=now_s)),

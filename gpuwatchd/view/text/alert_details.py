@@ -248,14 +248,14 @@ def table(out: Page, alerts: Sequence[Alert], found: Incidents, *, only_open: bo
 def line(alert: Alert, found: Incidents, now_s: float) -> list[blocks.Part]:
     """Return one alert in a line: what it is, then what became of it."""
     ended = alert.resolved_at_s
-    until = f" - {units.clock(ended, now_s=now_s)}" if ended is not None else ""
+    begun = verdict_text.since(alert, now_s=now_s)
     calm = verdict_text.calmed(alert, now_s=now_s)
     shape = verdict_text.shape(alert.finding)
     shape = f"{alert.finding.pattern}, {calm}" if calm else shape
     return [
         (alert.code, "cyan"),
         (f"{alert.state} {alert.severity}", _STYLE[alert.severity]),
-        f"since {verdict_text.since(alert, now_s=now_s)}{until}",
+        f"since {begun}" if ended is None else f"{begun} - {units.clock(ended, now_s=now_s)}",
         alert.title or alert.subject.id,
         shape if alert.kind == "leak" else alert.finding.reason,
         f"{alert.notices} notices" if alert.notices != 1 else "1 notice",

@@ -180,7 +180,9 @@ def limit_lines(case: ExplanationInput) -> Iterator[str]:
     finding = case.finding
     if finding is None:
         return
-    if finding.eta is not None:
+    if case.alert is not None and case.alert.state == "resolved":
+        pass  # what was foreseen has come, or never will
+    elif finding.eta is not None:
         eta = finding.eta
         yield f"full in {verdict_text.eta(eta)}: the middle, with 5 and 95 % of how it may come"
         if eta.high_s is None:

@@ -68,13 +68,16 @@ def steps(case: ExplanationInput, *, hardware_first: bool) -> list[Step]:
         out.append(Step("rule the hardware out first", "sudo dmesg | grep -iE 'xid|nvrm'"))
     if not is_leak(case.finding):
         return [*out, *_calm(case)]
+    advice = list(_advice(case, hardware_first=hardware_first))
+    if case.alert is not None and case.alert.ran_out and case.process is None:
+        return [*out, *advice, _started(case)]
     if case.subject.unattributed or case.process is None:
-        return [*out, *_nobody(case), *_advice(case, hardware_first=hardware_first)]
+        return [*out, *_nobody(case), *advice]
     info = case.process.info
     out += list(_identify(case, info))
     if not info.foreign:
         out += list(_inside(case, info))
-    out += list(_advice(case, hardware_first=hardware_first))
+    out += advice
     which = f"{info.key.pid}/host" if case.subject.host else info.key.pid
     out.append(
         Step(
@@ -117,14 +120,17 @@ def _calm(case: ExplanationInput) -> Iterator[Step]:
 
 
 def _nobody(case: ExplanationInput) -> Iterator[Step]:
-    label = _gpu(case)
     yield Step("see which memory is idle, and who holds the device", "gpuwatchctl zombies")
     if not case.item.processes:
         yield Step("learn why the processes are unknown", "gpuwatchctl doctor")
     yield Step("list every program that has the device open", "sudo fuser -v /dev/nvidia*")
-    yield Step(
+    yield _started(case)
+
+
+def _started(case: ExplanationInput) -> Step:
+    return Step(
         "see when it started, and what else started then",
-        f"gpuwatchctl history --gpu {label} --since 6h",
+        f"gpuwatchctl history --gpu {_gpu(case)} --since 6h",
     )
 
 
@@ -214,7 +220,9 @@ def ending(case: ExplanationInput) -> Iterator[str]:
     """Yield how the alert ended; nothing of one that is open."""
     alert = case.alert
     if alert is not None and alert.ended:
-        at = "" if alert.resolved_at_s is None else f" {case.ago(alert.resolved_at_s)}"
+        # The rest is told as of its last judgement; this is over since then.
+        today = case._replace(now_s=case.view.taken_at_s)
+        at = "" if alert.resolved_at_s is None else f" {today.ago(alert.resolved_at_s)}"
         yield f"resolved{at}: {alert.ended}"
 
 

@@ -265,10 +265,10 @@ class EmailNotifier:
             wrong = "host is not set", 'set [notify.email] host = "smtp.example.org"'
         elif not self._to:
             wrong = "no recipient", 'set [notify.email] to = ["you@example.org"]'
-        elif not _ADDRESS.fullmatch(self._sender):
-            wrong = "sender is not an address", 'set [notify.email] sender = "gpu@example.org"'
         elif bad := [value for value in self._to if not _ADDRESS.fullmatch(value)]:
             wrong = f"{text.clean(bad[0])!r} is not an address", "one plain address per entry of to"
+        elif not _ADDRESS.fullmatch(self._sender):
+            wrong = "sender is not an address", 'set [notify.email] sender = "gpu@example.org"'
         elif self._security == "none" and not _is_loopback(self._host):
             wrong = (
                 f"security = none is refused for {text.clean(self._host)}: anyone could read it",
