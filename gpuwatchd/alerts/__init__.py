@@ -11,7 +11,7 @@ from gpuwatchd.alerts.grouping import (
     due_notices,
     group_of,
     notice_due,
-    program_of,
+    regrouped,
 )
 from gpuwatchd.alerts.lifecycle import (
     FAST_S,

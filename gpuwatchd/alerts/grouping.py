@@ -69,23 +69,38 @@ def group_of(alert: Alert, beside: Iterable[Alert] = ()) -> str:
 
     One user's runs of one program grow for one reason, and so do ranks of one job; strangers on one
     device take from the same memory, and whoever looks at one of them looks at the other.
-    ``beside`` are open alerts: the first one of a program decides where the others join.
+    ``beside`` are open alerts: a program that others of another group are of has its own.
     """
-    program = program_of(alert)
-    for other in beside if program is not None else ():
-        if other.group and other.key != alert.key and program_of(other) == program:
-            return other.group
     job = "" if alert.about is None else alert.about.job
-    return f"job:{job}" if job else f"gpu:{alert.subject.device_uid}"
+    own = f"job:{job}" if job else f"gpu:{alert.subject.device_uid}"
+    program = program_of(alert)
+    others = {other.group for other in beside if program and program_of(other) == program}
+    return program if others - {own, ""} else own
 
 
-def program_of(alert: Alert) -> tuple[str, ...] | None:
-    """Return kind, user and program of an alert, None where any of them is unknown."""
+def program_of(alert: Alert) -> str:
+    """Return the group of an alert's program, "" where its user or process is unknown.
+
+    It is of one kind, user, container and service: tenants are strangers, also as root.
+    """
     about = alert.about
     if about is None or not (about.user and about.process):
-        return None
-    script = [part.text for part in alert.title_parts or () if part.role in _PROGRAM]
-    return alert.kind, about.user, about.process, *script
+        return ""
+    script = "".join([part.text for part in alert.title_parts or () if part.role in _PROGRAM])
+    words = (alert.kind, about.user, about.container, about.service, about.process, script)
+    return f"program:{', '.join(filter(None, words))}"
+
+
+def regrouped(alert: Alert, beside: Iterable[Alert]) -> list[Alert]:
+    """Return others of an alert's program that join its group: those that nobody was told of."""
+    if alert.group != program_of(alert):
+        return []
+    return [
+        msgspec.structs.replace(other, group=alert.group)
+        for other in beside
+        if other.key != alert.key and other.group != alert.group and not other.notices
+        if program_of(other) == alert.group
+    ]
 
 
 def notice_due(alert: Alert, now_s: float) -> NoticeKind | None:

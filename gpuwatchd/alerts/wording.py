@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import OUT_OF_MEMORY, Ending, Hold
+from gpuwatchd.core.codes import Ending, Hold
 
 if TYPE_CHECKING:
     from gpuwatchd.core.codes import Facts
@@ -53,7 +53,7 @@ def ending(code: Ending, /, **facts: float | str) -> dict[str, Any]:
     """Return the fields of an alert that say why it is over; a death is critical."""
     text = _ENDINGS[code].format_map(facts)
     fields = {"ended": text, "ended_code": code, "ended_facts": facts}
-    return fields | ({"severity": "critical"} if code in OUT_OF_MEMORY else {})
+    return fields | ({"severity": "critical"} if code is Ending.ENDED_NEAR_LIMIT else {})
 
 
 def hold(code: Hold, facts: Facts, *, now_s: float | None = None) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpuwatchd.cli import demo_score, output
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import OUT_OF_MEMORY
 from gpuwatchd.pipeline import messages
 from gpuwatchd.view.answers.base import DeviceId, ProcessId, Verdict, fill
 from gpuwatchd.view.answers.program import (
@@ -69,7 +68,7 @@ class Event(NamedTuple):
     def parts(self) -> tuple[blocks.Part, ...]:
         """Return the line, in pieces with their styles."""
         label, style = self.kind.upper() if self.kind == "alert" else self.kind, _KINDS[self.kind]
-        if self.alert is not None and self.alert.ended_code in OUT_OF_MEMORY:
+        if self.alert is not None and self.alert.died:
             label, style = "ended", "red"
         clock = demo_score.clock(self.world_s)
         return f"{clock:>8}  ", (f"{label:<10}", style), self.words
@@ -82,12 +81,13 @@ def event_of(alert: Alert, world_s: float) -> Event:
         words = f"{alert.title}: {alert.ended or 'it is resolved'}"
         # What was only watched was never told to anybody: nothing to recover from.
         return Event("recovered" if alert.firing_at_s else "cleared", world_s, words, alert)
-    rate, eta = units.rate(finding.rate_bytes_per_s), messages.eta_words(finding.eta)
+    pace, eta = finding.shown_rate_bytes_per_s, messages.eta_words(finding.eta)
+    grows = "grows" if pace is None else f"grows {units.rate(pace)}"
     if alert.state == "watch":
-        words = f"{alert.title} grows {rate} ({finding.pattern}). If it goes on, full in {eta}."
+        words = f"{alert.title} {grows} ({finding.pattern}). If it goes on, full in {eta}."
         return Event("watch", world_s, words, alert)
     sure = f"{units.strength(finding.confidence)}, {units.percent(finding.confidence)}"
-    words = f"{alert.title} grows {rate} ({finding.pattern}, {sure}). Full in {eta}."
+    words = f"{alert.title} {grows} ({finding.pattern}, {sure}). Full in {eta}."
     fresh = alert.firing_at_s == alert.changed_at_s
     return Event("alert" if fresh else "escalated", world_s, words, alert)
 
@@ -358,7 +358,7 @@ class Screen(Lines):
         words = f"{finding.tier.upper() if alert else finding.tier} {finding.pattern}"
         return [
             *first,
-            units.rate(finding.rate_bytes_per_s),
+            "" if (pace := finding.shown_rate_bytes_per_s) is None else units.rate(pace),
             "" if finding.eta is None else units.duration(finding.eta.mid_s),
             self._text(words, "red-bold" if alert else "yellow-bold"),
         ]

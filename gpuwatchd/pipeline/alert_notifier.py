@@ -274,6 +274,14 @@ def _aged(bearer: AlertHolder, now_s: float) -> Alert | None:
     return bearer.alert
 
 
+def _regrouped(alert: Alert, holders: dict[str, AlertHolder]) -> dict[Opening, Alert]:
+    """Let others of an alert's program join its group; return them."""
+    others = policy.regrouped(alert, _alerts(holders))
+    for other in others:
+        holders[other.key].alert = other
+    return {(other.key, other.opened_at_s): other for other in others}
+
+
 class AlertNotifier:
     """Announces alerts."""
 
@@ -373,7 +381,7 @@ class AlertNotifier:
         self, source: str, holders: dict[str, AlertHolder], changes: list[Alert], now_s: float
     ) -> dict[Opening, Alert]:
         """Take in alerts whose state changed; return them as they stand now."""
-        rules, news = self._watcher.rules, {}
+        rules, news = self._watcher.rules, dict[Opening, Alert]()
         for alert in changes:
             log.info("alert %s key=%s title=%r", alert.state, alert.key, alert.title)
             now = alert
@@ -393,6 +401,7 @@ class AlertNotifier:
                 if not now.group:
                     beside = [*_alerts(holders), *self._elsewhere(source)]
                     now = msgspec.structs.replace(now, group=policy.group_of(now, beside))
+                    news |= _regrouped(now, holders)
                 if now.state == "firing" and now.firing_at_s == now.changed_at_s:
                     now, not_over = self._bygone.reopened(source, now, rules, now_s)
                     if not_over is not None:

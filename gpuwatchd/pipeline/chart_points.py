@@ -72,7 +72,7 @@ def _chart(t_s: FloatArray, used: FloatArray, alert: Alert) -> Chart | None:
         low_s=None if eta is None else _whole(eta.low_s),
         mid_s=None if eta is None else _whole(eta.mid_s),
         high_s=None if eta is None else _whole(eta.high_s),
-        died_at_s=_whole(alert.resolved_at_s) if alert.ran_out else None,
+        died_at_s=_whole(alert.resolved_at_s) if alert.died else None,
     )
 
 

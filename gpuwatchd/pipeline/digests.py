@@ -141,7 +141,8 @@ def _once(alerts: Iterable[Alert]) -> list[Cost]:
 
 
 def _pace(finding: Finding) -> str:
-    return "" if finding.pattern == "plateau" else units.rate(finding.rate_bytes_per_s)
+    rate = finding.shown_rate_bytes_per_s
+    return "" if rate is None else units.rate(rate)
 
 
 def _watched(alerts: Sequence[Alert]) -> str:

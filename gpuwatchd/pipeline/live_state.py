@@ -186,7 +186,7 @@ class RecentDeaths:
 
     def note(self, alerts: Iterable[Alert]) -> None:
         """Take in alerts as they stand now."""
-        self._alerts.update({(a.key, a.opened_at_s): a for a in alerts if a.ran_out})
+        self._alerts.update({(a.key, a.opened_at_s): a for a in alerts if a.died})
 
     def unseen(self, now_s: float) -> tuple[Alert, ...]:
         """Return those that are to be named now, newest first."""

@@ -295,7 +295,7 @@ def unseen_deaths(
         (
             alert
             for alert in alerts
-            if alert.ran_out
+            if alert.died
             and now_s - _ended_s(alert) < DEATHS_SHOWN_S
             and not any(
                 key == alert.key and abs(opened_s - alert.opened_at_s) < _ROUNDING_S

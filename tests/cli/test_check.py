@@ -66,6 +66,15 @@ def test_the_gpu_comes_first_and_all_of_it_fits_80_characters(name: str, count: 
     assert "47 min" in text
 
 
+def test_the_first_line_names_what_decides_the_state() -> None:
+    late = world.leak(eta=EtaRange(low_s=9000, mid_s=9000, high_s=9000))
+    mild = world.firing(key="leak:2", severity="info", title="soon[2]")
+    world.write(alerts=(world.firing(severity="warning", finding=late), mild))
+    code, answer = call()
+    assert code == CRITICAL
+    assert "soon[2]" in answer.line
+
+
 def test_severity_decides_without_thresholds_and_numbers_with_them() -> None:
     world.write()
     assert call("--mode", "leak")[0] == WARNING

@@ -13,12 +13,12 @@ from unittest import mock
 import msgspec
 import pytest
 
-from gpuwatchd.cli import command_line, main
+from gpuwatchd.cli import command_line, demo_screen, main
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import SourceUnavailable
-from gpuwatchd.core.model import EtaRange, ProcessKey
+from gpuwatchd.core.model import EtaRange, ProcessKey, Subject
 from gpuwatchd.store import live
 from gpuwatchd.store.private_files import private_directory
 from gpuwatchd.tui import theme
@@ -390,12 +390,35 @@ def test_what_leaks_on_a_calm_gpu_is_not_folded(ctl: Ctl) -> None:
     assert ctl("status").count("\nGPU") == len(calm) == 5
 
 
+@pytest.mark.parametrize("how", ["unread", "asleep", "unknown", "milder"])
+def test_an_alert_is_shown_whatever_the_line_of_its_gpu_says(how: str, ctl: Ctl) -> None:
+    state = machines.state(at_s=time.time(), pid=os.getpid())
+    item = state.devices[4]
+    found = world.leak(subject=Subject(device_uid=item.device.uid))
+    alert = world.firing(
+        subject=found.subject, finding=found, title="GPU 4: it", severity="critical"
+    )
+    quiet: dict[str, dict[str, object]] = {
+        "unread": {"reading": None},
+        "asleep": {"reading": world.unread(item.device.uid, "asleep")},
+        "unknown": {"finding": msgspec.structs.replace(found, pattern="unknown", tier="none")},
+        "milder": {"finding": msgspec.structs.replace(found, tier="watch")},
+    }
+    item = msgspec.structs.replace(item, **{"finding": found, **quiet[how]})
+    devices = (*state.devices[:4], item, *state.devices[5:])
+    world.write(msgspec.structs.replace(state, devices=devices, alerts=(alert,)))
+    lines = ctl("status").splitlines()
+    assert any(line.startswith("critical since") and "GPU 4: it" in line for line in lines)
+    assert "4" in [line.split()[1] for line in lines if line.startswith("GPU")][:2]
+
+
 def test_a_watch_has_no_percentage_and_a_plateau_no_rate(ctl: Ctl) -> None:
     found = world.leak(tier="watch", eta=None)
     words, _ = verdict_text.verdict(found)
     assert verdict_text.SUSPICION in words
     assert "%" not in words
     flat = msgspec.structs.replace(found, pattern="plateau")
+    assert "MB/min" not in demo_screen.event_of(world.firing(finding=flat), 0.0).words
     watch = world.firing(finding=flat, state="watch", firing_at_s=None)
     item = world.state().devices[0]
     process = msgspec.structs.replace(world.process(finding=flat), used_bytes=GIB)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.core.model import AlertSubject, Blame, EtaRange, Message, NoticeKind
+from gpuwatchd.core.model import AlertSubject, Blame, EtaRange, Message, NoticeKind, Subject
 from gpuwatchd.notify import plain_text
 from gpuwatchd.pipeline import messages
 from tests.making import KEY, alert, finding
@@ -99,6 +99,13 @@ def test_a_rude_job_is_no_command_of_a_shell() -> None:
     none = alert(notices=1, about=AlertSubject(gpu="0:1"))
     other = messages.compose(none, "firing", now_s=NOW_S, also=(none,))
     assert other.facts["Silence"] == "gpuwatchctl snooze --gpu 0:1 1h"
+    # No rule is as narrow as a program: its alert alone is offered, not what else runs there.
+    of_root = AlertSubject(gpu="0", user="root", process="python")
+    for group, uids in (("program:x", "11"), ("", "12")):
+        each = [alert(notices=1, about=of_root, group=group, subject=Subject(
+            device_uid=f"GPU-{uid}", process=one.subject.process)) for uid in uids]  # fmt: skip
+        told = messages.compose(each[0], "firing", now_s=NOW_S, also=each[1:])
+        assert told.facts["Silence"] == "gpuwatchctl snooze 4711 1h"
 
 
 def test_a_code_is_short_stable_and_no_pid() -> None:

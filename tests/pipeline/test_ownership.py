@@ -162,12 +162,16 @@ def test_a_death_is_named_for_a_day_over_restarts_until_there_is_feedback(tmp_pa
     now_s = 1000.0 + 5 * 360
     death = alert(
         state="resolved", opened_at_s=900.0, resolved_at_s=now_s - 60.0,
-        **wording.ending(Ending.FELL_NEAR_LIMIT),
+        **wording.ending(Ending.ENDED_NEAR_LIMIT),
     )  # fmt: skip
     with closing(opened(tmp_path)) as history:
         history.apply([death], [])
         again = RecentDeaths(history)
         again.note(history.over_since(0.0))
+        # What only gave memory back may go on: it is no death, and as severe as it was.
+        fell = wording.ending(Ending.FELL_NEAR_LIMIT)
+        assert "severity" not in fell
+        again.note([msgspec.structs.replace(death, key="leak:fell", **fell)])
         assert [one.key for one in again.unseen(now_s)] == [death.key]
         assert again.unseen(now_s + DEATHS_SHOWN_S) == ()
         again.note([death])

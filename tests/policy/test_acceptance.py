@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import time
 
+import msgspec
 import pytest
 
+from gpuwatchd import alerts as policy
 from gpuwatchd.alerts import Override, Rules
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import Matcher
+from tests.making import present
 from tests.policy.world import HOUR_S, START_S, World, fresh, one
 
 
@@ -73,7 +76,14 @@ def test_leaks_of_one_program_of_one_user_are_one_message() -> None:
     world.be(world.keys[2], "critical", 100.0)
     assert [t.notice for t in world.told] == ["firing", "escalated"]
     assert set(world.told[1].keys) == {world.keys[2], world.keys[4]}
-    assert {world.alert(key).group for key in world.keys} == {"gpu:GPU-0"}
+    (group,) = {world.alert(key).group for key in world.keys}
+    assert group.startswith("program:")
+    # A stranger on one of these GPUs is in none of it, nor is another tenant.
+    known = world.alert(world.keys[1])
+    for field, value in (("user", "bob"), ("container", "b"), ("unit", "b.service")):
+        about = msgspec.structs.replace(present(known.about), **{field: value})
+        other = msgspec.structs.replace(known, about=about, group="", key="other")
+        assert policy.group_of(other, map(world.alert, world.keys)) == "gpu:GPU-1"
     assert [world.alert(key).severity for key in world.keys[1:3]] == ["warning", "critical"]
 
 

@@ -115,7 +115,7 @@ def _words(alert: Alert, now_s: float) -> str:
 
 
 def _pace(finding: Finding, now_s: float) -> tuple[str, str]:
-    rate = None if finding.pattern == "plateau" else finding.rate_bytes_per_s
+    rate = finding.shown_rate_bytes_per_s
     growth = "" if rate is None else f" {'+' if rate >= 0 else ''}{units.rate(rate)}"
     left = left_s(finding, now_s)
     return growth, "" if left is None else f", full in {units.duration(left)}"
@@ -153,10 +153,19 @@ def _soon(alert: Alert, now_s: float) -> float:
     return float("inf") if left is None else left
 
 
-def leak(case: Case) -> Answer:
-    """Check open alerts; their severity decides, or with a threshold their number."""
+def leak(case: Case, left: tuple[Range | None, Range | None] = (None, None)) -> Answer:
+    """Check open alerts; their severity decides, or with a threshold their number.
+
+    ``left`` are thresholds of the time that is left, where that decides too: what is worst by
+    either is named first.
+    """
+
+    def state_of(alert: Alert) -> int:
+        soon = judge(_soon(alert, case.now_s), *left) if not alert.subject.host else OK
+        return max(_SEVERITY[alert.severity], soon)
+
     firing = [alert for alert in case.alerts if alert.state == "firing" and alert.kind != "held"]
-    firing.sort(key=lambda one: (-_SEVERITY[one.severity], _soon(one, case.now_s)))
+    firing.sort(key=lambda one: (-state_of(one), _soon(one, case.now_s)))
     if case.warn is None and case.crit is None:
         state = worst(_SEVERITY[alert.severity] for alert in firing)
     else:
@@ -323,7 +332,9 @@ def all_of_it(case: Case) -> Answer:
     Thresholds are those of the time that is left; severity decides the rest.
     """
     by_itself = case._replace(warn=None, crit=None)
-    parts = [leak(by_itself), eta(case, watched_too=False), daemon(by_itself)]
+    given = case.warn is not None or case.crit is not None
+    left = (case.warn, case.crit) if given else (ETA_WARN, ETA_CRIT)
+    parts = [leak(by_itself, left), eta(case, watched_too=False), daemon(by_itself)]
     state = worst(part.state for part in parts)
     # An alert says who and how fast; of the time alone it need not be said again.
     lines = list(dict.fromkeys(line for part in parts for line in part.more))

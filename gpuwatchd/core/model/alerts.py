@@ -47,6 +47,11 @@ class AlertSubject(Value, frozen=True, kw_only=True):
     model: str = ""
     """Model that it serves."""
 
+    @property
+    def service(self) -> str:
+        """Its unit, where that says something: every process of a session is in a scope."""
+        return self.unit if self.unit.endswith(".service") and "@" not in self.unit else ""
+
 
 class Matcher(Value, frozen=True, kw_only=True):
     """Which alerts a rule or a silence is about: every field that is not empty must fit (globs)."""
@@ -215,6 +220,11 @@ class Alert(Value, frozen=True, kw_only=True):
     def ran_out(self) -> bool:
         """Whether it is over because its subject probably ran out of memory."""
         return self.state == "resolved" and self.ended_code in OUT_OF_MEMORY
+
+    @property
+    def died(self) -> bool:
+        """Whether its process ended so: what only gave memory back may go on."""
+        return self.state == "resolved" and self.ended_code is Ending.ENDED_NEAR_LIMIT
 
     @property
     def code(self) -> str:

@@ -228,6 +228,11 @@ class Finding(Value, frozen=True, kw_only=True):
         return (Clause(text=self.reason),) if self.reason else ()
 
     @property
+    def shown_rate_bytes_per_s(self) -> float | None:
+        """How fast it grows, for people; None of a plateau: it has no pace that lasts."""
+        return None if self.pattern == "plateau" else self.rate_bytes_per_s
+
+    @property
     def public(self) -> Finding:
         """The same without what is for this program alone: no JSON has a field that is unset."""
         blame = tuple([replace(share, rank=UNSET) for share in self.blame])

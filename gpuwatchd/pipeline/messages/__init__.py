@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.alerts.grouping import program_of
+from gpuwatchd.alerts.grouping import group_of
 from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
-from gpuwatchd.core.codes import Ending, TypedFact
+from gpuwatchd.core.codes import TypedFact
 from gpuwatchd.core.model import Message
 from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.pipeline.messages.sentences import SUBJECT_CHARS
@@ -220,7 +220,7 @@ def facts(
         "Also": others(also, now_s=now_s),
         "Who grew": "" if over else attribution(alert),
     }
-    if alert.ran_out:
+    if alert.died:
         values["Checkpoint"] = _saved(alert, now_s)
         values["Advice"] = f"Before it is started again: {advice(alert)}" if advice(alert) else ""
     if over:
@@ -248,8 +248,7 @@ def runs(alert: Alert) -> str:
         f"model {about.model}" if about.model else "",
         about.job,
         about.container,
-        # Every process of a session is in a scope or slice: only a service says something.
-        about.unit if about.unit.endswith(".service") and "@" not in about.unit else "",
+        about.service,
     ]
     return ", ".join(part for part in parts if part)
 
@@ -324,7 +323,7 @@ def _ways_out(alert: Alert, also: Sequence[Alert]) -> dict[str, str]:
 
 
 def _all_of(alert: Alert, also: Sequence[Alert]) -> str:
-    """Return the rule that several alerts fit: job, device, or program; "" without one."""
+    """Return the rule that several alerts fit and no others: job, or device; "" without one."""
     about = alert.about
     if not also or about is None:
         return ""
@@ -332,11 +331,9 @@ def _all_of(alert: Alert, also: Sequence[Alert]) -> str:
         # To be copied into a shell: nobody's name may end there as a command.
         return f"--job {shlex.quote(glob.escape(text.clean(about.job, limit=80)))}"
     uid = alert.subject.device_uid
-    if about.gpu and all(one.subject.device_uid == uid for one in also):
+    shared = (alert.group or group_of(alert)) == f"gpu:{uid}"
+    if about.gpu and shared and all(one.subject.device_uid == uid for one in also):
         return f"--gpu {shlex.quote(about.gpu)}"
-    if (program := program_of(alert)) and all(program_of(one) == program for one in also):
-        user, process = (glob.escape(text.clean(word, limit=80)) for word in program[1:3])
-        return f"--user {shlex.quote(user)} --process {shlex.quote(process)}"
     return ""
 
 
@@ -352,8 +349,7 @@ def _saved(alert: Alert, now_s: float) -> str:
     """Return when a job that has died last saved its work, as far as that is known."""
     saved_at_s = alert.saved_at_s
     if saved_at_s is None:
-        ended = alert.ended_code is Ending.ENDED_NEAR_LIMIT
-        return f"none known{': all of its work counts as lost' if ended else ''}"
+        return "none known: all of its work counts as lost"
     ended_s = alert.changed_at_s if alert.resolved_at_s is None else alert.resolved_at_s
     before = units.duration(max(0.0, ended_s - saved_at_s))
     return f"saved {units.moment(saved_at_s, now_s=now_s)}, {before} before the end"

@@ -484,7 +484,7 @@ def _steps(alert: Alert) -> list[Mark]:
         if alert.state not in current_state.SHOWN:
             return []
         steps.append((alert.changed_at_s, "watch" if alert.state == "watch" else "alert"))
-    steps.append((alert.resolved_at_s, "died" if alert.ran_out else "resolved"))
+    steps.append((alert.resolved_at_s, "died" if alert.died else "resolved"))
     why = f": {text.clean(alert.ended)}" if alert.ended else ""
     # The history keeps milliseconds: the same alert is to be the same marks.
     at = {round(at_s, 3): kind for at_s, kind in steps if at_s is not None}

@@ -122,7 +122,7 @@ def _show_subject(out: blocks.Page, subject_result: SubjectResult, *, epoch: boo
 
 def _mark_kind(what: str, alert: Alert) -> MarkKind:
     if alert.state == "resolved":
-        return "died" if alert.ran_out else "resolved"
+        return "died" if alert.died else "resolved"
     if what == "watch":
         return "watch"
     return "critical" if alert.severity == "critical" else "alert"
@@ -142,7 +142,8 @@ def event_words(event: Event) -> str:
     if event.state == "resolved":
         return event.alert.ended
     now = event.alert.finding
-    rate = "" if now.pattern == "plateau" else f"{units.rate(now.rate_bytes_per_s)}, "
+    pace = now.shown_rate_bytes_per_s
+    rate = "" if pace is None else f"{units.rate(pace)}, "
     return f"{rate}full in {verdict_text.eta(now.eta) or '?'}"
 
 

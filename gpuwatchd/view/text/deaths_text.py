@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import text, units
-from gpuwatchd.core.codes import Ending, TitleRole
+from gpuwatchd.core.codes import TitleRole
 from gpuwatchd.core.design import FLAGS
 from gpuwatchd.core.model.alerts import Title
 
@@ -64,12 +64,9 @@ def ran_s(alert: Alert) -> float:
 
 
 def lost(alert: Alert) -> str:
-    """Return what its run has cost: money, else GPU-hours; "" where nothing is known.
-
-    What gave its memory back may have gone on: nothing is lost for certain.
-    """
+    """Return what its run has cost: money, else GPU-hours; "" where nothing is known."""
     cost = alert.cost
-    if cost is None or alert.ended_code is not Ending.ENDED_NEAR_LIMIT:
+    if cost is None:
         return ""
     from gpuwatchd.analysis import cost as money  # noqa: PLC0415 - 4 ms, only after a death
 

@@ -13,7 +13,8 @@ from gpuwatchd.view.text import badges, verdict_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.core.model import Finding, ProcessInfo
+    from gpuwatchd.core.design import Kind
+    from gpuwatchd.core.model import Alert, Finding, ProcessInfo
     from gpuwatchd.store.live import LiveDevice
     from gpuwatchd.view.blocks import Part
     from gpuwatchd.view.queries.current_state import View
@@ -35,9 +36,19 @@ class Standing(NamedTuple):
     """What the badge is about: of the device, else of the worst process on it."""
 
 
-def standings(devices: Iterable[LiveDevice]) -> list[Standing]:
-    """Return the devices: the worst first, of equals what is full first."""
-    return sorted(map(_standing, devices), key=_place)
+def standings(devices: Iterable[LiveDevice], alerts: Iterable[Alert] = ()) -> list[Standing]:
+    """Return the devices: the worst first, of equals what is full first.
+
+    An alert that is open counts as long as it is, whatever is read or judged now.
+    """
+    raised: dict[str, list[tuple[int, float]]] = {}
+    for alert in current_state.shown(alerts):
+        rank = _rank(badges.raised(alert).kind, alert.finding)
+        raised.setdefault(alert.subject.device_uid, []).append(rank)
+    return sorted(
+        map(_standing, devices),
+        key=lambda place: min([_place(place), *raised.get(place.item.device.uid, ())]),
+    )
 
 
 def _standing(item: LiveDevice) -> Standing:
@@ -54,9 +65,12 @@ def _standing(item: LiveDevice) -> Standing:
 
 
 def _place(standing: Standing) -> tuple[int, float]:
-    eta = None if standing.finding is None else standing.finding.eta
-    left_s = float("inf") if eta is None else eta.mid_s
-    return badges.WORST_FIRST.index(standing.badge.kind), left_s
+    return _rank(standing.badge.kind, standing.finding)
+
+
+def _rank(kind: Kind, finding: Finding | None) -> tuple[int, float]:
+    eta = None if finding is None else finding.eta
+    return badges.WORST_FIRST.index(kind), float("inf") if eta is None else eta.mid_s
 
 
 def culprit(item: LiveDevice, finding: Finding) -> ProcessInfo | None:

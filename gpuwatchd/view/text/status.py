@@ -12,7 +12,14 @@ from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
 from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.queries import current_state, state_location
-from gpuwatchd.view.text import deaths_text, delivery_text, headline, subject_facts, verdict_text
+from gpuwatchd.view.text import (
+    badges,
+    deaths_text,
+    delivery_text,
+    headline,
+    subject_facts,
+    verdict_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -331,7 +338,7 @@ def show(
 
     ``every`` lists stable devices as well where each has one line.
     """
-    places = headline.standings(view.devices)
+    places = headline.standings(view.devices, view.alerts)
     if whole:
         _headline(out, view, places)
     _banner(out, view)
@@ -376,6 +383,8 @@ def lines(out: Page, view: View, places: Sequence[Standing], *, every: bool) -> 
 def _is_folded(view: View, place: Standing) -> bool:
     item = place.item
     broken = subject_facts.broken(item, now_s=view.taken_at_s)
+    if any(one.subject.device_uid == item.device.uid for one in current_state.shown(view.alerts)):
+        return False
     return place.badge.kind == "calm" and not broken and not subject_facts.unowned(item)
 
 
@@ -441,18 +450,24 @@ def _name(item: LiveDevice, finding: Finding, room: int, mark: str) -> str:
 
 def _on_lines(view: View, places: Sequence[Standing]) -> frozenset[str]:
     """Return the keys of alerts of which the line of their device says everything."""
-    subjects = {place.finding.subject for place in places if place.finding is not None}
+    drawn = {
+        (place.finding.subject, place.badge.kind)
+        for place in places
+        if place.finding is not None and is_leak(place.finding)
+        if not subject_facts.state(place.item, now_s=view.taken_at_s)
+    }
     return frozenset(
         alert.key
         for alert in view.alerts
-        if alert.kind == "leak" and alert.subject in subjects and not alert.clear_since_s
+        if alert.kind == "leak" and not alert.clear_since_s
+        if (alert.subject, badges.raised(alert).kind) in drawn
         if not (alert.held_back or delivery_text.delivery_marks(alert, view))
     )
 
 
 def brief(out: Page, view: View) -> None:
     """Write in a few lines how things are: what is open, what died, what is wrong."""
-    _headline(out, view, headline.standings(view.devices))
+    _headline(out, view, headline.standings(view.devices, view.alerts))
     _banner(out, view)
     deaths_text.write(out, view)
     _alerts(out, view)

@@ -69,8 +69,9 @@ def growth(rate_bytes_per_s: float | None) -> str:
 
 
 def rate(finding: Finding) -> str:
-    """Return how fast a subject grows; "" of what levels off: it has no pace that lasts."""
-    return "" if finding.pattern == "plateau" else growth(finding.rate_bytes_per_s)
+    """Return how fast a subject grows; "" where that is unknown, or it has no pace that lasts."""
+    pace = finding.shown_rate_bytes_per_s
+    return "" if pace is None else growth(pace)
 
 
 def shape(finding: Finding) -> str:
