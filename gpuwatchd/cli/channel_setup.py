@@ -210,6 +210,8 @@ def _chat(flags: Globals, where: Place, name: str, given: Given, *, force: bool)
         )
     file = config.expanded(urls_file) if urls_file else where.file.resolve().parent / "chat-urls"
     held = chat.content(file).splitlines() if file.exists() else []
+    if not urls_file and "chat" in config.channels.used(where.loaded.config):
+        held += _addresses_elsewhere(name, force=force)
     lines = [
         line
         for line in held
@@ -217,6 +219,21 @@ def _chat(flags: Globals, where: Place, name: str, given: Given, *, force: bool)
     ]
     changes: Changes = {} if urls_file else {"notify.chat": {"urls-file": str(file)}}
     return _Plan("chat", changes, file, "\n".join([*lines, address, ""]), address)
+
+
+def _addresses_elsewhere(name: str, *, force: bool) -> list[str]:
+    """Return the addresses of a credential or the environment: a file is read instead of them."""
+    try:
+        return [address.url for address in chat.load("")]
+    except GpuwatchdError:
+        if force:
+            return []
+    raise GpuwatchdError(
+        "chat is in use without urls-file: what its daemon is given (credential "
+        f"{chat.CREDENTIAL}, {chat.VARIABLE}) cannot be read here, and a file would replace it",
+        hint=f"add the address there; if there is nothing: gpuwatchctl notify add {name} --force",
+        page="errors#file-exists",
+    )
 
 
 def _email(flags: Globals, where: Place, name: str, given: Given, *, force: bool) -> _Plan:

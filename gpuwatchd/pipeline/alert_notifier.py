@@ -14,7 +14,7 @@ from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Alert, Decision, Delivery
 from gpuwatchd.core.model.findings import with_blame
 from gpuwatchd.pipeline import action_handler, messages
-from gpuwatchd.pipeline.clock import local, moved_alert
+from gpuwatchd.pipeline.clock import local, moved_resolved
 from gpuwatchd.pipeline.live_state import RecentDeaths
 from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.pipeline.track import Track
@@ -215,21 +215,18 @@ class ResolvedAlerts:
         for key in keys:
             self._sources[key] = source
             if key in self.owing:
-                self.owing[key] = _moved(self.owing[key], by_s)
+                self.owing[key] = moved_resolved(self.owing[key], by_s)
                 moved.append(self.owing[key])
             past = self.pasts.get(key)
             if past is not None:
                 ends_s = tuple(end + by_s for end in past.ends_s)
-                self.pasts[key] = policy.AlertHistory(last=_moved(past.last, by_s), ends_s=ends_s)
+                self.pasts[key] = policy.AlertHistory(
+                    last=moved_resolved(past.last, by_s), ends_s=ends_s
+                )
         return moved
 
     def _is_of(self, key: str, source: str) -> bool:
         return self._sources.get(key, source) == source
-
-
-def _moved(over: Alert, by_s: float) -> Alert:
-    """Move an alert in time that is over; its row is known by when it opened."""
-    return msgspec.structs.replace(moved_alert(over, by_s), opened_at_s=over.opened_at_s)
 
 
 log = logging.getLogger("gpuwatchd")

@@ -71,6 +71,11 @@ def moved_alert(alert: Alert, by_s: float) -> Alert:
     return msgspec.structs.replace(alert, finding=moved_finding(alert.finding, by_s), **times)
 
 
+def moved_resolved(alert: Alert, by_s: float) -> Alert:
+    """Move an alert in time that is over; its row is known by when it opened."""
+    return msgspec.structs.replace(moved_alert(alert, by_s), opened_at_s=alert.opened_at_s)
+
+
 def resumed(alert: Alert, rules: alerts.Rules, now_s: float) -> Alert:
     """Return a stored alert fit for a clock that may have been set back since it was stored.
 

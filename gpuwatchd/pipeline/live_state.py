@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd.pipeline.clock import moved_resolved
 from gpuwatchd.pipeline.track import Track
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess
@@ -187,6 +188,10 @@ class RecentDeaths:
     def note(self, alerts: Iterable[Alert]) -> None:
         """Take in alerts as they stand now."""
         self._alerts.update({(a.key, a.opened_at_s): a for a in alerts if a.died})
+
+    def move(self, by_s: float) -> None:
+        """Follow a step of the wall clock."""
+        self._alerts = {key: moved_resolved(alert, by_s) for key, alert in self._alerts.items()}
 
     def unseen(self, now_s: float) -> tuple[Alert, ...]:
         """Return those that are to be named now, newest first."""

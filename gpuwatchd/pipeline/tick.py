@@ -324,6 +324,7 @@ class Pipeline:
             if label == next(iter(self.workers)):  # by whose clock alarms go
                 moved = self.alarms.move(step_s) + self.intake.estate.move(step_s)
                 self.alert_notifier.move(ALARMS, moved, step_s)
+                self.alert_notifier.deaths.move(step_s)
         devices = self._guard(f"{label} devices", lambda: tuple(source.devices())) or ()
         ended = self._guard(
             f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)

@@ -251,6 +251,7 @@ def test_without_a_daemon_the_history_has_the_deaths(ctl: Ctl) -> None:
         history.apply(deaths, [])
     assert [one["id"] for one in ctl.json("status")["deaths"]] == [deaths[0].code]
     ctl("feedback", deaths[0].code, "leak")
+    world.write(stopped=True, taken_at_s=time.time() - 3600.0, deaths=(deaths[0],))
     assert ctl.json("status")["deaths"] == []
 
 

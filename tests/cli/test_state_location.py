@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from gpuwatchd.cli.doctor import places as checked
@@ -69,6 +71,20 @@ def test_the_machines_daemon_comes_after_one_of_ones_own_that_runs(
     serve(system)
     world.write(**left)
     assert scope(ctl) == of
+
+
+@pytest.mark.parametrize(
+    ("source", "stopped", "ahead_s"),
+    [("simulate", False, 9000), ("nvml", False, 0), ("simulate", True, 0)],
+)
+def test_now_is_ahead_of_the_clock_only_while_a_simulation_runs(
+    source: str, stopped: bool, ahead_s: float
+) -> None:
+    (one, *_) = world.state().devices
+    card = msgspec.structs.replace(one.device, source=source)
+    devices = (msgspec.structs.replace(one, device=card),)
+    world.write(stopped=stopped, devices=devices, taken_at_s=time.time() + 9000)
+    assert state_location.now_s() - time.time() == pytest.approx(ahead_s, abs=60)
 
 
 def test_the_environment_wins(

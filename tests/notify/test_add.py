@@ -49,7 +49,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(chat, "_MEMORY", chat._Memory())
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    monkeypatch.setattr(channels, "has_desktop", lambda: False)
     return tmp_path / "gpuwatchd"
 
 
@@ -88,6 +87,17 @@ def test_a_second_service_joins_it_and_hears_its_test_alone(
     other = HOOK.replace("T1JJ3T3L2", "T2JJ3T3L2")
     ctl("notify add slack --force --no-test --url", other)
     assert (folder / "chat-urls").read_text() == f"tgram://{BOT}/7\n{other}\n"
+
+
+def test_addresses_outside_the_file_go_on_to_work(
+    folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "chat")
+    ctl.err("notify add slack --no-test --url", HOOK)  # what only the daemon is given
+    assert not folder.exists()
+    monkeypatch.setenv("GPUWATCHD_CHAT_URLS", "ntfys://ntfy.sh/gpu7")
+    ctl("notify add slack --no-test --url", HOOK)
+    assert (folder / "chat-urls").read_text() == f"ntfys://ntfy.sh/gpu7\n{HOOK}\n"
 
 
 def test_a_test_that_fails_is_told_by_the_code(slack: Service, ctl: Ctl) -> None:
@@ -159,23 +169,20 @@ def test_mail_to_a_server_on_loopback(folder: Path, ctl: Ctl) -> None:
     ("text", "wanted"),
     [
         ("", ["desktop"]),
-        (MAIL, ["email"]),
-        (MAIL + PROGRAM, ["email", "command"]),
+        (MAIL, ["desktop", "email"]),
+        (MAIL + PROGRAM, ["desktop", "email", "command"]),
+        (MAIL + '[policy]\ndigest = "daily"\n', ["desktop"]),
         (MAIL + '[policy]\nfallback = ["email"]\n', ["desktop"]),
         (MAIL + '[policy]\nchannels = ["desktop"]\n', ["desktop"]),
         (PROGRAM + '[policy]\npreset = "shared"\n', ["command"]),
         (MAIL + '[policy]\npreset = "ci"\n', []),
     ],
 )
-@pytest.mark.parametrize("desktop", [False, True])
 def test_what_is_set_up_is_used_unless_channels_says_otherwise(
-    text: str, wanted: list[str], desktop: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, wanted: list[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(channels, "has_desktop", lambda: desktop)
     (tmp_path / "c.toml").write_text(text)
     loaded = config.load(tmp_path / "c.toml", environ={})
-    if desktop and "policy" not in text:
-        wanted = list(dict.fromkeys(["desktop", *wanted]))
     assert list(loaded.config.policy.channels) == wanted
     vain = loaded.channels_chosen or "ci" in text
     assert len(channels.unused(loaded.config)) == vain

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.alerts import Rules
+from gpuwatchd.alerts import Rules, wording
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
@@ -135,7 +135,14 @@ def test_what_has_not_appeared_since_a_restart_moves_too(by_s: float) -> None:
     )
     pipeline.intake.adopt(left)
     pipeline.alarms.adopt(msgspec.structs.replace(left, key="gpu:x", kind="gpu"), 2e9)
-    run(pipeline, 10)
+    over = alert(
+        state="resolved", resolved_at_s=2e9 - 100.0, **wording.ending(Ending.ENDED_NEAR_LIMIT)
+    )
+    pipeline.alert_notifier.deaths.note([over])
+    ticks = run(pipeline, 10)
+    (dead,) = ticks[-1].state.deaths
+    assert dead.opened_at_s == over.opened_at_s, "its row is known by that"
+    assert dead.resolved_at_s == pytest.approx(2e9 - 100.0 + by_s, abs=0.01)
     (unseen,), (alarm,) = pipeline.intake.estate.alerts.values(), pipeline.alarms.alarms.values()
     assert alarm.alert is not None
     for one in (unseen, alarm.alert):

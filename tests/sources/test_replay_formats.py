@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gpuwatchd.collect.logs.formats import FORMATS
+from gpuwatchd.collect.logs.terminal import Screen
 from gpuwatchd.collect.replay import LogFile, LogOptions, LogSeries, read_log
 from tests.conftest import present
 
@@ -278,3 +279,9 @@ def test_tegrastats_and_a_redrawn_screen_keep_their_times() -> None:
     screen = of(read_log(LOGS / "watch_screen.txt"))
     assert mib(screen) == [1000 + 7 * n for n in range(1, 11)]
     assert np.diff(screen.t_s).tolist() == [60] * 9
+
+
+def test_a_screen_scrolls() -> None:
+    lines = [f"line {n}" for n in range(2000)]
+    drawn = Screen().feed("\x1b[2;1H" + "\r\n".join(lines), final=True)
+    assert drawn.splitlines() == ["", *lines]

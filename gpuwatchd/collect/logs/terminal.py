@@ -77,12 +77,21 @@ class Screen:
             elif token.group() == "\r":
                 self._column = 0
             elif token.group() == "\n":
-                self._row = min(self._row + 1, _MOST)
+                self._next_row(out)
             elif token.group() == "\b":
                 self._column = max(self._column - 1, 0)
             elif token.group()[0] != "\x1b":
                 self._write(token.group())
         return len(text)
+
+    def _next_row(self, out: list[str]) -> None:
+        """Go one down; at the bottom the screen scrolls, and its first line is put out."""
+        if self._row < _MOST:
+            self._row += 1
+            return
+        if self._changed:
+            out.append(_text(self._rows[0]))
+        del self._rows[:1]
 
     def _obey(self, command: str, numbers: list[int], out: list[str]) -> None:
         first = numbers[0] if numbers else 0
@@ -143,5 +152,9 @@ class Screen:
     def _take(self, out: list[str]) -> None:
         """Put the screen out, if it is another one than last time."""
         if self._changed:
-            out += ["".join(line).rstrip() + "\n" for line in self._rows]
+            out += map(_text, self._rows)
         self._changed = False
+
+
+def _text(line: list[str]) -> str:
+    return "".join(line).rstrip() + "\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -13,11 +11,6 @@ if TYPE_CHECKING:
 
 CHAT_SERVICES: Final = ("slack", "discord", "teams", "ntfy", "pagerduty", "telegram")
 """No channels of their own: each is an address of the channel chat."""
-_SESSIONS: Final = tuple(
-    Path(base, kind)
-    for base in ("/usr/share", "/usr/local/share", "/run/current-system/sw/share")
-    for kind in ("wayland-sessions", "xsessions")
-)
 
 
 def used(settings: Config) -> tuple[str, ...]:
@@ -32,12 +25,8 @@ def used(settings: Config) -> tuple[str, ...]:
     """
     policy = settings.policy
     digest_channels = policy.digest_channels if policy.digest != "off" else ()
-    return tuple(dict.fromkeys((*_for_alerts(settings), *digest_channels)))
-
-
-def _for_alerts(settings: Config) -> Sequence[str]:
     by_rules = (name for rule in settings.override for name in rule.channels or ())
-    return (*settings.policy.channels, *settings.policy.fallback, *by_rules)
+    return tuple(dict.fromkeys((*policy.channels, *policy.fallback, *by_rules, *digest_channels)))
 
 
 def set_up(settings: Config) -> tuple[str, ...]:
@@ -54,20 +43,15 @@ def set_up(settings: Config) -> tuple[str, ...]:
 def by_default(settings: Config) -> tuple[str, ...]:
     """Return ``[policy] channels`` where nobody has set it: that of the preset, and all set up.
 
-    What no message could leave by makes way for what is set up; a preset without channels wants
-    none.
+    Mail that is not set up makes way for what is; pop-ups may work and stay. What is used for
+    something else, such as the digest, is left to that; a preset without channels wants none.
     """
     preset, there = settings.policy.channels, set_up(settings)
     if not preset:
         return ()
-    kept = [name for name in preset if name in there or (name == "desktop" and has_desktop())]
-    others = [name for name in there if name not in {*preset, *_for_alerts(settings)}]
+    kept = [name for name in preset if name in there or name == "desktop"]
+    others = [name for name in there if name not in used(settings)]
     return (*kept, *others) or preset
-
-
-def has_desktop() -> bool:
-    """Say whether a desktop is installed on this machine, whoever is logged in."""
-    return sys.platform == "darwin" or any(any(path.glob("*.desktop")) for path in _SESSIONS)
 
 
 def unused(settings: Config) -> list[str]:

@@ -112,7 +112,8 @@ class PolicySection(Section, frozen=True, kw_only=True):
     people (ci); keys that are set win over it."""
     channels: tuple[str, ...] = ("desktop",)
     """Every one of them gets every message, so that one that fails never silences an alert. Where
-    this is not set: pop-ups where a desktop is installed, and every channel that is set up."""
+    this is not set: pop-ups, and every channel that is set up and not used otherwise, such as for
+    the digest alone."""
     fallback: tuple[str, ...] = ()
     """Used in this order, until one delivers, when none of the channels above could."""
     fallback_after: Seconds = Seconds(120)

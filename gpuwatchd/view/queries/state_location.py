@@ -51,12 +51,21 @@ class Place:
         self.runtime_dir = runtime_dir
 
 
+class _Source(msgspec.Struct):
+    source: str = ""
+
+
+class _HeadDevice(msgspec.Struct):
+    device: _Source
+
+
 class _Head(msgspec.Struct):
     """As much of a live state as says whether its daemon runs."""
 
     pid: int
     taken_at_s: float
     stopped: bool = False
+    devices: tuple[_HeadDevice, ...] = ()
 
 
 def chosen() -> Place:
@@ -179,7 +188,10 @@ def name_of(uid: int) -> str:
 def now_s() -> float:
     """Return now: the machine's clock, or the newest sample where a simulation runs ahead of it."""
     state = _head(runtime_dir())
-    return time.time() if state is None else max(time.time(), state.taken_at_s)
+    if state is None or not alive(state):
+        return time.time()
+    recorded = any(one.device.source in {"replay", "simulate"} for one in state.devices)
+    return max(time.time(), state.taken_at_s) if recorded else time.time()
 
 
 def runs(directory: Path) -> bool:
