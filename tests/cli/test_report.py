@@ -56,6 +56,7 @@ def test_a_finding_tells_what_was_foreseen_and_what_came(truth: reported.Truth, 
     assert crash["first"]["eta"]["mid_s"] == 6 * HOUR_S
     assert crash["cost_usd"] == pytest.approx(16.0, abs=0.1)
     assert [one["state"] for one in crash["alert"]["deliveries"]] == ["sent", "failed"]
+    assert ctl("report", "--since", SINCE).count("growth since") == 2
 
 
 def test_who_had_what_adds_up(ctl: Ctl) -> None:
