@@ -287,7 +287,7 @@ class _NoticeCollector:
         if not fresh:
             return due
         told_s: dict[str, float] = {}
-        programs: set[tuple[str, ...] | None] = set()
+        programs: set[str] = set()
         for alert in beside:
             at_s, group = alert.last_notice_at_s, alert.group or group_of(alert)
             if group in fresh and alert.notices and at_s is not None:
@@ -310,13 +310,13 @@ class _NoticeCollector:
                 out.append(due_notice)
         return out
 
-    def _pause_s(self, alert: Alert, programs: set[tuple[str, ...] | None]) -> float:
+    def _pause_s(self, alert: Alert, programs: set[str]) -> float:
         """Return for how long a group is quiet: of a program that people know to leak, longer."""
         program, pause_s = program_of(alert), self.rules.group_interval_s
-        known = program is not None and program in programs
+        known = bool(program) and program in programs
         return max(pause_s, self.rules.cooldown_s) if known else pause_s
 
-    def _cannot_wait(self, due_notice: Due, programs: set[tuple[str, ...] | None]) -> bool:
+    def _cannot_wait(self, due_notice: Due, programs: set[str]) -> bool:
         """Say whether the pause of its group would cost an alert a quarter of the time left."""
         eta, pause_s = due_notice.alert.finding.eta, self._pause_s(due_notice.alert, programs)
         soon = eta is None or eta.low_s < _URGENT_SHARE * pause_s
@@ -341,7 +341,7 @@ class _NoticeCollector:
                 out.append(due_notice._replace(alert=alert, joins=True))
         return out
 
-    def _may_join(self, alert: Alert, programs: set[tuple[str, ...] | None]) -> bool:
+    def _may_join(self, alert: Alert, programs: set[str]) -> bool:
         """Say whether an alert that has fired waits for nothing but its time, and that is near."""
         at_s, last_s = alert.next_notice_at_s, alert.last_notice_at_s
         if alert.state != "firing" or at_s is None or alert.held_code:
