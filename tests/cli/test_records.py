@@ -244,7 +244,7 @@ def test_past_alerts_are_no_findings(ctl: Ctl) -> None:
 
 def test_an_ambiguous_key_names_one(ctl: Ctl) -> None:
     _record()
-    assert "fits 2 alerts" in ctl.err("alerts show leak")
+    assert "fits 2 alerts" in ctl.err("alerts show leak", code=2)
 
 
 def _on_host(state: AlertState) -> Alert:
