@@ -141,8 +141,8 @@ class Parsed(_ParamType):
             self.fail(str(error), param, ctx)
 
 
-def _span(words: str, *, bare: bool = False) -> float:
-    seconds = units.parse_duration(words, bare=bare)
+def _span(words: str) -> float:
+    seconds = units.parse_duration(words)
     if seconds <= 0:
         raise ValueError("must be more than zero")
     return seconds
@@ -152,7 +152,7 @@ def _instant(words: str, *, past: bool = False) -> float:
     from gpuwatchd.view.queries import state_location  # noqa: PLC0415 - 43 ms, half of --help
 
     now_s = state_location.now_s()
-    at_s = units.parse_instant(words, now_s=now_s)
+    at_s = units.parse_instant(words, now_s=now_s, bare=False)
     if past and at_s > now_s:
         raise ValueError(f"{words!r} lies in the future")
     return at_s
@@ -169,9 +169,7 @@ INSTANT = Parsed("time", _instant)
 PAST = Parsed("time", partial(_instant, past=True))
 """The same, but not in the future."""
 SPAN = Parsed("duration", _span)
-"""A duration such as ``15m`` -> seconds, more than zero."""
-INTERVAL = Parsed("duration", partial(_span, bare=True))
-"""The same; a bare number is seconds, as programs that repeat themselves take it."""
+"""A duration such as ``15m``, or a number of seconds -> seconds, more than zero."""
 
 
 def _pids(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> tuple[int, ...]:
@@ -183,10 +181,8 @@ def _pid(_: click.Context, __: click.Parameter, word: str) -> int:
 
 
 def _named(word: str, *, one: bool = False) -> list[int]:
-    if units.is_number(word):
-        if int(word) == 0:
-            raise click.BadParameter("0 is no pid")
-        return [int(word)]
+    if units.is_number(word) and int(word) == 0:
+        raise click.BadParameter("0 is no pid")
     from gpuwatchd.view.queries import subjects  # noqa: PLC0415 - 38 ms, for a name alone
 
     return [subjects.pid(word)] if one else subjects.pids(word)

@@ -347,10 +347,10 @@ def _zone(when: datetime) -> str:
     return f"UTC{offset[:3]}:{offset[3:5]}"
 
 
-def parse_instant(text: str, *, now_s: float) -> float:
+def parse_instant(text: str, *, now_s: float, bare: bool = True) -> float:
     """Return epoch seconds from ISO 8601, ``today``, ``yesterday`` or a duration meaning "ago".
 
-    A time without a zone is local.
+    A time without a zone is local. ``bare`` is that of `parse_duration`.
 
     Raises
     ------
@@ -369,7 +369,7 @@ def parse_instant(text: str, *, now_s: float) -> float:
         today = datetime.fromtimestamp(now_s).astimezone()
         midnight = today.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight.timestamp() - (86400.0 if stripped == "yesterday" else 0.0)
-    if _NUMBER.fullmatch(stripped):
+    if not bare and _NUMBER.fullmatch(stripped):
         parse_duration(stripped, bare=False)  # says what is missing
     try:
         at_s = now_s - parse_duration(stripped)

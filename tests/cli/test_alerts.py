@@ -232,7 +232,9 @@ def test_the_morning_after_every_view_names_who_ran_out_of_memory(ctl: Ctl) -> N
     assert ctl("status --pid 4711").count("✖") == 0
 
 
-@pytest.mark.parametrize("opened", [(), (world.firing(severity="critical"),)])
+@pytest.mark.parametrize(
+    "opened", [(), (world.firing(severity="critical"),), (world.firing(state="watch"),)]
+)
 def test_explain_alone_takes_the_worst_alert_then_the_newest_death(
     opened: tuple[Alert, ...], ctl: Ctl
 ) -> None:
@@ -240,8 +242,11 @@ def test_explain_alone_takes_the_worst_alert_then_the_newest_death(
     world.remember(death, *opened)
     calm = msgspec.structs.replace(world.state().devices[0], finding=None, processes=())
     world.write(alerts=opened, deaths=(death,), devices=(calm,))
-    meant = (*opened, death)[0]
-    assert ctl.json("explain")["data"]["alert"]["key"] == meant.key
+    meant = next((alert for alert in opened if alert.state == "firing"), death)
+    data = ctl.json("explain")["data"]
+    assert data["alert"]["key"] == meant.key
+    off = f"gpuwatchctl feedback {death.code} leak"
+    assert (off in [step["command"] for step in data["next_steps"]]) is (meant is death)
 
 
 def test_without_a_daemon_the_history_has_the_deaths(ctl: Ctl) -> None:

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli import completion_answers
-from gpuwatchd.core.model import AlertSubject, ProcessInfo, ProcessKey
+from gpuwatchd.core.errors import Ambiguous
+from gpuwatchd.core.model import AlertSubject, ProcessInfo, ProcessKey, Subject
 from gpuwatchd.store.live import LiveProcess
 from gpuwatchd.view.queries import subjects
 from tests import making
@@ -63,14 +64,30 @@ def test_a_process_is_named_by_whatever_is_shown_of_it(word: str, ctl: Ctl) -> N
 @pytest.mark.parametrize("word", ["bob", "serve.py", "42", "slurm 42", "slurm 42.0"])
 def test_several_are_listed_with_what_to_type(word: str, ctl: Ctl) -> None:
     for verb in ("explain", "ask-checkpoint"):
-        if word == "42":
-            continue  # a number is a pid
         hint = ctl.err(verb, word, code=2).splitlines()[1]
         assert "61 (" in hint
         assert "62 (" in hint
-    if word != "42":
-        shown = ctl.data("status", "--pid", word)
-        assert [p["pid"] for one in shown for p in one["processes"]] == [61, 62]
+    if word == "42":  # of a filter a number is always a pid: status must start quickly
+        assert "pid 42" in ctl.err("status --pid 42", code=1)
+        return
+    shown = ctl.data("status", "--pid", word)
+    assert [p["pid"] for one in shown for p in one["processes"]] == [61, 62]
+
+
+def test_two_past_alerts_of_one_name_are_listed() -> None:
+    over = [
+        world.firing(
+            key=f"leak:GPU-1/{pid}@1.0",
+            subject=Subject(device_uid="GPU-1", process=ProcessKey(pid=pid, started_at_s=1.0)),
+            about=AlertSubject(process="python", command="python old.py"),
+        )
+        for pid in (91, 92)
+    ]
+    with world.history() as history:
+        history.apply(over, [])
+    with pytest.raises(Ambiguous) as refused:
+        subjects.pids("old.py")
+    assert all(alert.code in refused.value.hint for alert in over)
 
 
 @pytest.mark.parametrize("name", ["GPU 1", "gpu1", "A100", "nvidia a100", "GPU-2"])

@@ -51,8 +51,9 @@ def test_a_simulation_that_runs_ahead_of_the_clock_is_drawn_to_its_own_now(
     with monkeypatch.context() as later:
         later.setattr(time, "time", lambda: ahead_s)
         end_s = recorded.record("gradual")
-    state = world.state()
-    world.write(taken_at_s=end_s, devices=simulated(state.devices))
+    (one, *_) = world.state().devices
+    card = msgspec.structs.replace(one.device, source="simulate")
+    world.write(taken_at_s=end_s, devices=(msgspec.structs.replace(one, device=card),))
     pictures = ctl.data("plot")
     at_s = max((one["curve"]["at_s"] for one in pictures), key=len)
     assert len(at_s) > 200, "what was recorded is not drawn"

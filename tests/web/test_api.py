@@ -34,7 +34,7 @@ READ = (
     ("alerts?all=true&since=2d&severity=info", "alerts", "--all", "--since", "2d",
      "--severity", "info"),
     ("alerts/latest", "alerts", "show", "latest"), ("zombies", "zombies"),
-    ("history?since=2h&bucket=10m", "history", "--since", "2h", "--bucket", "10m"),
+    ("history?since=7200&bucket=600", "history", "--since", "2h", "--bucket", "600"),
     ("history?since=2h&events=1", "history", "--since", "2h", "--events"),
     ("cost?by=user", "cost", "--by", "user"), ("explain", "explain"),
     ("explain?target=4711", "explain", "4711"), ("pictures?since=2h", "plot", "--since", "2h"),

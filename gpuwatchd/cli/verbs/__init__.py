@@ -33,7 +33,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "alerts": ("List open and past alerts; show one in full.", "be-warned"),
         "snooze": ("Silence an alert, or what matches a rule, for a while.", "quiet"),
         "feedback": ("Mark an alert as normal or as a leak.", "teach-it-your-programs"),
-        "notify": ("Add, list and test channels; send a digest.", "be-warned"),
+        "notify": ("Set up channels, list and test them; send a digest.", "be-warned"),
         "policy": ("Explain the rules, and try them on a finding.", "rules"),
         "check": ("Answer as a monitoring plug-in (Nagios, Icinga).", "nagios"),
     },

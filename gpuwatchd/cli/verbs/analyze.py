@@ -52,7 +52,7 @@ def _formats() -> Iterable[str]:
     shell_complete=options.complete_from(_formats),
     help="Format of the log; normally recognised.",
 )
-@click.option("--interval", type=options.INTERVAL, help="Time between rows of a log without times.")
+@click.option("--interval", type=options.SPAN, help="Time between rows of a log without times.")
 @click.option("--tz", default="UTC", show_default=True, help="Zone of times without one.")
 @click.option("--date-order", type=click.Choice(["dmy", "mdy"]), help="How to read 04-03-2021.")
 @click.option(

@@ -398,7 +398,7 @@ def _range(words: str | None, flag: str, mode: str) -> Range | None:
     "-t",
     "--timeout",
     "timeout_s",
-    type=options.INTERVAL,
+    type=options.SPAN,
     default="10s",
     metavar="TIME",
     help="UNKNOWN after this (10s).",

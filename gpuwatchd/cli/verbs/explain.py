@@ -17,7 +17,7 @@ from gpuwatchd.view.queries import live_answers
 def command(target: str | None, *, everything: bool) -> int:
     """Explain one verdict: the answer, what to do, and the reasoning in at most 40 lines.
 
-    Of the worst open alert, else the newest death, else the worst verdict; or of a GPU (index,
+    Of the worst firing alert, else the newest death, else the worst verdict; or of a GPU (index,
     name, UUID), a process (pid, program, user, job) or an alert. For a calm subject it explains why
     it is not a leak. Figures of all verdicts: `predict`.
     """

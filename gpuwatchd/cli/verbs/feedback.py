@@ -77,11 +77,12 @@ def _follows(labelled: Labelled) -> list[str]:
         first = f"the alert resolves {when}, and no alert fires while it stays within this"
     else:
         first = "the alert is resolved already"
-    then = (
-        "it applies to the next runs of this program"
-        if labelled.learned
-        else "it applies to this run only: the program cannot be recognised in later runs"
-    )
+    then = "it applies to the next runs of this program"
+    if not labelled.learned:
+        why = "earlier runs are not kept of what is simulated or replayed"
+        if not labelled.recorded:
+            why = "the program cannot be recognised in later runs"
+        then = f"it applies to this run only: {why}"
     return f"{first}; {then}".split(" ")
 
 

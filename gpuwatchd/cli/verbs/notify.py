@@ -38,7 +38,7 @@ _CHANNELS = click.argument(
     "notify", epilog=options.examples("notify add slack", "notify list", "notify test desktop")
 )
 def command() -> None:
-    """Set up channels, list and test them, and send a digest."""
+    """Set up channels, list and test them; send a digest."""
 
 
 def _build(config: Config, names: Iterable[str]) -> dict[str, Notifier]:

@@ -16,7 +16,7 @@ from gpuwatchd.cli import options, status_output
 @click.option(
     "--watch",
     "watch_s",
-    type=options.INTERVAL,
+    type=options.SPAN,
     is_flag=False,
     flag_value="2s",
     metavar="[SECONDS]",

@@ -21,7 +21,7 @@ _SCREEN = {"top": "gpuwatchd.tui.app:TopApp"}
 
 @click.command("top", epilog=options.examples("top", "top --gpu 0 --user me"))
 @click.option(
-    "-i", "--interval", type=options.INTERVAL, default="1s", metavar="TIME",
+    "-i", "--interval", type=options.SPAN, default="1s", metavar="TIME",
     help="Refresh interval (1s).",
 )  # fmt: skip
 @options.user_option

@@ -9,7 +9,7 @@ from gpuwatchd.cli import options, status_output
 
 @click.command("watch", epilog=options.examples("watch -i 2s", "watch --json -n 10"))
 @click.option(
-    "-i", "--interval", type=options.INTERVAL, default="5s", metavar="TIME",
+    "-i", "--interval", type=options.SPAN, default="5s", metavar="TIME",
     help="Refresh interval (5s).",
 )  # fmt: skip
 @click.option(

@@ -414,6 +414,8 @@ class Labelled(NamedTuple):
     alert: Alert
     learned: bool
     """Whether the program's next runs are judged by it."""
+    recorded: bool
+    """Whether it is of a device that is simulated or replayed."""
     running: bool
     """Whether a daemon runs."""
 
@@ -450,7 +452,9 @@ def label(named: str, word: Literal["normal", "leak"], why: str | None) -> Label
     with state_location.writing("feedback", alert.key, word, *more) as place:
         kept = checked_connection.transaction(place.state_dir, tables.write_label, given)
     learned = alert.subject.process is not None and alert.subject.process in found.known
-    return Labelled(kept, alert, learned, current_state.running())
+    device = found.devices.get(alert.subject.device_uid)
+    recorded = device is not None and device.recorded
+    return Labelled(kept, alert, learned, recorded, current_state.running())
 
 
 def unlabel(named: str) -> UserLabel:

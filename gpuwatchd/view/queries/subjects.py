@@ -82,8 +82,9 @@ def pick(view: View, target: str | None) -> NamedSubject:
     ----------
     target
         Index, name ("GPU 0", "MIG 3:0"), UUID or glob of a GPU; a pid on one of them, or whatever
-        is shown of a process there; the id or key of an alert; None for the worst open alert, else
-        the newest death, else the worst verdict. A number is a GPU where there is such an index.
+        is shown of a process there; the id or key of an alert; None for the worst firing alert,
+        else the newest death, else the worst watch, else the worst verdict. A number is a GPU where
+        there is such an index.
 
     Raises
     ------
@@ -110,10 +111,11 @@ def pick(view: View, target: str | None) -> NamedSubject:
             raise names.ambiguous(target, "GPUs", each)
         return _device(view, devices[0])
     pid = names.pid_in(target)
-    pids = {p.info.key.pid for _, p in _running(view) if names.names_process(target, p.info)}
-    fitting = [
-        subject for each in (pids if pid is None else {pid}) if (subject := _process(view, each))
-    ]
+    infos = [process.info for _, process in _running(view)]
+    pids = {info.key.pid for info in infos if info.key.pid == pid}
+    # A number that is no pid here may be that of a job.
+    pids = pids or {info.key.pid for info in infos if names.names_process(target, info)}
+    fitting = [subject for each in pids if (subject := _process(view, each))]
     if len(fitting) > 1:
         fitting.sort(key=_rank, reverse=True)
         raise names.ambiguous(target, "processes", [_choice(subject) for subject in fitting])
@@ -162,18 +164,24 @@ def pid(word: str) -> int:
 
 def _fitting(word: str, *, running: bool) -> dict[int, str]:
     """Return the pids that a word names, and who each is."""
-    number = names.pid_in(word)
-    if number is not None:
-        return {number: word}
+    number, found = names.pid_in(word), alert_query.Incidents()
     with contextlib.suppress(GpuwatchdError):  # there is nothing that could be named
         found = alert_query.gather(0.0, only_open=False)
+    if number not in {key.pid for key in found.infos}:
         infos = [info for _, info in found.holders] if running else found.infos.values()
         fitting = {i.key.pid: i.attribution for i in infos if names.names_process(word, i)}
-        alert = None if fitting else alert_query.pick(found.alerts, word)
-        if alert is not None and alert.subject.process is not None:
-            return {alert.subject.process.pid: alert.title}
         if fitting:
             return dict(sorted(fitting.items()))
+    if number is not None:
+        return {number: word}
+    try:
+        alert = alert_query.pick(found.alerts, word)
+        if alert.subject.process is not None:
+            return {alert.subject.process.pid: alert.title}
+    except Ambiguous:
+        raise
+    except GpuwatchdError:
+        pass  # it is said below, of processes too
     raise GpuwatchdError(
         f"no process, program, user, job or alert {word[: names.LONGEST]!r}",
         hint="gpuwatchctl status; gpuwatchctl alerts --all",
@@ -217,7 +225,9 @@ def _rank(subject: NamedSubject) -> tuple[int, float, bool]:
 
 
 def _worst(view: View) -> NamedSubject:
-    alert = next(iter((*current_state.shown(view.alerts), *view.deaths)), None)
+    opened = current_state.shown(view.alerts)
+    firing = (alert for alert in opened if alert.state != "watch")
+    alert = next(iter((*firing, *view.deaths, *opened)), None)
     if alert is not None:
         live = next((one for one in every(view) if one.alert == alert), None)
         return live or _of_alert(view, alert, alert_query.gather(0.0, only_open=False))

@@ -116,7 +116,11 @@ def steps(case: ExplanationInput) -> list[Step]:
     """Return what to do next, in order."""
     if case.alert is not None and case.alert.kind in _ENDS:
         return _plain_steps(case.alert)
-    return explanation_parts.steps(case, hardware_first=subject_facts.first(case))
+    found = explanation_parts.steps(case, hardware_first=subject_facts.first(case))
+    if case.alert is not None and case.alert in case.view.deaths:
+        off = f"gpuwatchctl feedback {case.alert.code} leak"
+        found.append(Step("take this death off the list of status: mark it as a leak", off))
+    return found
 
 
 # What is said of an alert that no curve is judged for: a lost GPU, idle memory.
