@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     Test = Callable[[str, Notifier], Reached]
 
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
+_MOST_CHARS: Final = 1000
 _PORTS: Final = {"starttls": 587, "tls": 465, "none": 25}
 
 
@@ -147,6 +148,7 @@ def add(
     if name != "email" and msgspec.structs.replace(given, secret="", chat_id="") != Given():
         raise click.UsageError(f"{name} takes no option of email, such as --to or --host")
     plan = (_email if name == "email" else _chat)(flags, where, name, given, force=force)
+    where = where.reload()  # somebody may have edited it while questions stood at the terminal
     notes = _use(where, plan)
     try:
         _write(where, plan)
@@ -188,6 +190,8 @@ def _asked(
     if not given and default is None:
         hint = " (- reads it from standard input)" if secret else ""
         raise click.UsageError(f"{option} is missing: {words}{hint}")
+    if len(given) > _MOST_CHARS or not given.isprintable():
+        raise click.UsageError(f"{option}: not one short line of text: {words}")
     return given or default or ""
 
 
@@ -314,7 +318,7 @@ def _write(where: Place, plan: _Plan) -> None:
     after = config_edit.edited(words, plan.changes, file)
     file.parent.mkdir(mode=0o755 if where.system else 0o700, parents=True, exist_ok=True)
     if plan.secret_file is not None:
-        unit_files.write_atomically(plan.secret_file, plan.content.encode(), 0o600)
+        unit_files.write_atomically(plan.secret_file.resolve(), plan.content.encode(), 0o600)
         if where.system:
             with suppress(LookupError):
                 shutil.chown(plan.secret_file, config.SYSTEM_GROUP, config.SYSTEM_GROUP)

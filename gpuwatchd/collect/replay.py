@@ -291,6 +291,8 @@ class Stream:
             if skipping
             else held + self._screen.feed(self._decode(b"", final=True), final=True)
         )
+        if self._screen.dropped:
+            self.notes.append(f"{self._screen.dropped:,} screens left out: too many, too large")
         if held:
             yield self._block(held, open_end=True)
 

@@ -152,3 +152,4 @@ def test_what_is_no_page_is_searched_for(ctl: Ctl) -> None:
 def test_a_number_below_zero_is_no_flag(ctl: Ctl) -> None:
     for line in ("snooze latest -1h", "checkpointed -5", "history --since -1h"):
         assert "-" + line.rpartition("-")[2] in ctl.err(line, code=2)
+    ctl.err("snooze -- -1 1h")  # nor a part of the key of an alert on GPU-1

@@ -130,6 +130,31 @@ def test_a_secret_comes_from_standard_input_or_the_terminal(
     assert (folder / "chat-urls").read_text() == f"{HOOK}\nntfys://ntfy.sh/gpu7\n"
 
 
+@pytest.mark.parametrize("secret", ["one\ntwo", "\udcff", "x" * 5000])
+def test_a_secret_is_one_short_line(secret: str, folder: Path, ctl: Ctl) -> None:
+    email = "notify add email --to a@example.org --host localhost --username u --password"
+    assert secret not in ctl.err(email, secret, code=2)
+    assert not folder.exists()
+
+
+def test_what_is_edited_while_a_question_stands_is_kept(
+    folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prompt(*_: object, **__: object) -> str:
+        folder.mkdir()
+        (folder / "config.toml").write_text(f'{PROGRAM}[policy]\nchannels = ["command"]\n')
+        (folder / "kept").touch(0o600)
+        (folder / "chat-urls").symlink_to("kept")
+        return HOOK
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(click, "prompt", prompt)
+    ctl("notify add slack --no-test")
+    assert config.load().config.policy.channels == ("command", "chat")
+    assert (folder / "chat-urls").is_symlink()
+    assert (folder / "kept").read_text() == f"{HOOK}\n"
+
+
 def test_what_is_no_address_of_the_service_is_refused(folder: Path, ctl: Ctl) -> None:
     ctl.err("notify add discord --url", HOOK, code=2)
     ctl.err("notify add email --host localhost --to nobody", code=2)

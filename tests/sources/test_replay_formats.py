@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpuwatchd.collect.logs import terminal
 from gpuwatchd.collect.logs.formats import FORMATS
-from gpuwatchd.collect.logs.terminal import Screen
 from gpuwatchd.collect.replay import LogFile, LogOptions, LogSeries, read_log
 from tests.conftest import present
 
@@ -283,5 +283,14 @@ def test_tegrastats_and_a_redrawn_screen_keep_their_times() -> None:
 
 def test_a_screen_scrolls() -> None:
     lines = [f"line {n}" for n in range(2000)]
-    drawn = Screen().feed("\x1b[2;1H" + "\r\n".join(lines), final=True)
+    drawn = terminal.Screen().feed("\x1b[2;1H" + "\r\n".join(lines), final=True)
     assert drawn.splitlines() == ["", *lines]
+
+
+def test_screens_of_one_block_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "_MOST_CHARS", 600)
+    screen = terminal.Screen()
+    # Where the cursor was set far down, one blank line stands for hundreds.
+    assert screen.feed("\x1b[999;1Hlow\x1b[1;1H") == "\nlow\n"
+    assert len(screen.feed("\x1b[9;1Hx\x1b[1;1Hy\x1b[1;1H" * 1000)) < 700
+    assert screen.dropped > 900

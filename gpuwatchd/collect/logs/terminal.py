@@ -19,6 +19,8 @@ _TOKEN = re.compile(
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[()])?\Z")
 _MOST = 500
 """Lines and columns of a screen; what lies beyond is no table."""
+_MOST_CHARS = 32 << 20
+"""Of the screens of one block: a few bytes that redraw a large one must not fill the memory."""
 
 
 class Screen:
@@ -31,6 +33,9 @@ class Screen:
         self._row = self._column = 0
         self._changed = False
         self._last = " "
+        self._room = 0
+        self.dropped = 0
+        """Screens that were too much for one block."""
 
     def feed(self, text: str, *, final: bool = False) -> str:
         r"""Return the lines that more output gives; what does not address a screen stays as it is.
@@ -42,7 +47,7 @@ class Screen:
         >>> Screen().feed("\x1b[H\x1b[2Jused\x1b[2;1H841 MiB\x1b[1;1H\x1b[2;3H2", final=True)
         'used\n841 MiB\nused\n842 MiB\n'
         """
-        text, self._held = self._held + text, ""
+        text, self._held, self._room = self._held + text, "", _MOST_CHARS
         if not final and (cut := _UNFINISHED.search(text)):
             text, self._held = text[: cut.start()], cut.group()
         out: list[str] = []
@@ -151,8 +156,18 @@ class Screen:
 
     def _take(self, out: list[str]) -> None:
         """Put the screen out, if it is another one than last time."""
-        if self._changed:
-            out += map(_text, self._rows)
+        if self._changed and self._room > 0:
+            lines = list(map(_text, self._rows))
+            # A cursor that was set far down leaves hundreds of blank ones: one says the same.
+            lines = [
+                line
+                for line, above in zip(lines, ["", *lines], strict=False)
+                if line != "\n" or above != "\n"
+            ]
+            out += lines
+            self._room -= sum(map(len, lines))
+        elif self._changed:
+            self.dropped += 1
         self._changed = False
 
 

@@ -210,7 +210,7 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
         return next((a for a in newest if a.state in OPEN), newest[0])
     exact = [a for a in newest if key in {a.key, a.code}]
     # A number is a pid: within the UUID of a GPU or a longer pid it would mean another process.
-    parts = [a for a in newest if key in a.key and not units.is_number(key)]
+    parts = [a for a in newest if key in a.key and not units.is_number(key.lstrip("-"))]
     named = [a for a in newest if names.names_alert(key, a)]
     named = [a for a in named if a.state in OPEN] or named
     for fitting in (exact, _of_process(newest, key), parts, named):
