@@ -141,7 +141,7 @@ def test_a_point_says_time_level_range_and_what_happened(page_of: Callable[..., 
     said = point(tab, share)
     assert said.splitlines()[0].startswith("Sun 22 Nov 09:")
     assert "GiB used" in said
-    assert "▲ 09:50 full in under an hour" in said
+    assert "△ 09:50 full in under an hour" in said
     future = point(tab, (gallery.NOW_S + 1200 - shown[0]) / (shown[1] - shown[0]))
     assert "GiB forecast" in future
     tab.mouse.move(1, 1)

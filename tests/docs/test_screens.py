@@ -95,7 +95,7 @@ def test_every_step_does_what_the_page_says(tmp_path: Path) -> None:
     log, _, watched = shown.partition("exit code 3")
     assert "alert firing: 50.0 MB/min" in log
     for words in (
-        "nothing leaks", "critical since", "growth rate   +", "Data", "firing critical",
+        "nothing leaks", "critical since", "growth rate   +", "What to do", "firing critical",
     ):  # fmt: skip
         assert words in watched, words
     assert "takes it back" in watched
