@@ -186,9 +186,9 @@ def name_of(uid: int) -> str:
 
 
 def now_s() -> float:
-    """Return now: the machine's clock, or the newest sample where a simulation runs ahead of it."""
+    """Return now: the machine's clock, or the newest sample where a simulation ran ahead of it."""
     state = _head(runtime_dir())
-    if state is None or not alive(state):
+    if state is None:
         return time.time()
     recorded = any(one.device.source in {"replay", "simulate"} for one in state.devices)
     return max(time.time(), state.taken_at_s) if recorded else time.time()
