@@ -114,6 +114,7 @@ class MessageBuilder:
             saved_at_s = None if cost is None or cost.since != "checkpoint" else cost.since_at_s
             return msgspec.structs.replace(alert, cost=cost, saved_at_s=saved_at_s)
         except Exception:
+            # Whatever is odd about its cost, that a job has died is sent.
             log.exception("failed part=cost key=%s", alert.key)
             return alert
 
