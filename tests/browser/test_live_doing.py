@@ -116,6 +116,7 @@ def test_a_server_that_is_gone_is_told_of_and_found_again(new_page: Callable[...
     page.wait_for_selector(".state:has-text('the server does not answer; trying again')")
     assert page.locator(".dead").count() == 1
     assert page.locator(".card").count() == 2, "what was seen last stays"
+    live_world.tick()
     with live_world.serve(first.port):
         page.wait_for_selector(".dead", state="detached")
     harness.assert_no_console_errors(page, but=("ERR_CONNECTION", "Failed to load resource"))

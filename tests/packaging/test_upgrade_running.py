@@ -43,7 +43,7 @@ FILES = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
 # leak can be known, then slowly enough for it to outlive the test. What is installed over it counts
 # as complete when the test says so.
 PROGRAM = """
-import os, runpy, sys, time
+import contextlib, os, runpy, sys, time
 from pathlib import Path
 try:
     from gpuwatchd.service import installed
@@ -70,6 +70,10 @@ replaced, installed.SETTLED_S = installed.Installed.replaced, 0.0
 installed.Installed.replaced = (
     lambda self, now_s=None: (home / "complete").exists() and replaced(self, now_s)
 )
+with contextlib.suppress(ImportError):
+    # The machine's clock is what goes on over an upgrade, not the world's own.
+    from gpuwatchd.daemon import main
+    main._clocks = lambda sources: (time.time, time.monotonic)
 sys.argv[0] = str(Path(sys.prefix) / "bin" / "gpuwatchd")
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
