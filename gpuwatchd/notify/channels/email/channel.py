@@ -126,7 +126,7 @@ class TlsClient(Client, smtplib.SMTP_SSL):
 
 CREDENTIAL = "smtp-password"
 VARIABLE = "GPUWATCHD_SMTP_PASSWORD"
-_DEFAULT_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+DEFAULT_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _ADDRESS = re.compile(r"[^@\s<>,;:\"()\[\]\\\x00-\x1f\x7f]+@[^@\s<>,;:\"()\\\x00-\x1f\x7f]+")
 _TOO_BIG = 552
 
@@ -155,7 +155,7 @@ class EmailNotifier:
         timeout: float = 20.0,
     ) -> None:
         self._host = host
-        self._port = port or _DEFAULT_PORTS[security]
+        self._port = port or DEFAULT_PORTS[security]
         self._security = security
         self._ca_file = ca_file
         self._username = username
