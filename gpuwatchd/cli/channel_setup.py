@@ -202,7 +202,7 @@ def _email(flags: Globals, where: Target, given: ChannelOptions, *, force: bool)
         )
     to = list(given.to) or _asked(flags, "--to", "Mail to", "").replace(",", " ").split()
     host = _asked(flags, "--host", "Mail server (SMTP)", given.host)
-    security = given.security or ("none" if host in config_text.LOOPBACK else "starttls")
+    security = given.security or ("none" if email.is_loopback(host) else "starttls")
     sender = _asked(flags, "--from", "From", given.sender, default=next(iter(to), None))
     state = email.EmailNotifier(host=host, security=security, sender=sender, to=to).probe()
     if not state.ok:
@@ -272,23 +272,30 @@ def _use(where: Target, plan: _Plan) -> list[str]:
 
 def _write(where: Target, plan: _Plan) -> None:
     file = where.file.resolve()
-    words, mode, owner = "", 0o644 if where.system else 0o600, None
+    words, mode = "", 0o644 if where.system else 0o600
     with suppress(FileNotFoundError):
-        words = file.read_bytes().decode("utf-8")
-        status = file.stat()
-        mode = status.st_mode & 0o777
-        owner = None if os.geteuid() else (status.st_uid, status.st_gid)
+        words, mode = file.read_bytes().decode("utf-8"), file.stat().st_mode & 0o777
     after = config_edit.edited(words, plan.changes, file)
     file.parent.mkdir(mode=0o755 if where.system else 0o700, parents=True, exist_ok=True)
-    files = [unit_files.NewFile(file, after.encode(), mode, owner)] if after != words else []
+    files = []
+    if after != words:
+        files.append(unit_files.NewFile(file, after.encode(), mode, _owner(file)))
     if plan.secret_file is not None:
+        path = plan.secret_file.resolve()
+        owner = _owner(path)
         if where.system:
             with suppress(KeyError):
-                account = pwd.getpwnam(config.SYSTEM_GROUP)
-                owner = account.pw_uid, account.pw_gid
-        secret = unit_files.NewFile(plan.secret_file.resolve(), plan.content.encode(), 0o600, owner)
-        files.insert(0, secret)
+                owner = pwd.getpwnam(config.SYSTEM_GROUP)[2:4]
+        files.append(unit_files.NewFile(path, plan.content.encode(), 0o600, owner))
     unit_files.write_atomically(*files)
+
+
+def _owner(path: Path) -> tuple[int, int] | None:
+    """Return whose a file of root's making is: whose the old one was, or its folder."""
+    if os.geteuid():
+        return None
+    status = next(at for at in (path, *path.parents) if at.exists()).stat()
+    return status.st_uid, status.st_gid
 
 
 def _reload_daemon(runtime_dir: Path) -> Literal["reloaded", "not-running", "not-told"]:

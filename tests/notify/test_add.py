@@ -353,11 +353,16 @@ class Installed:
         return ["installed"]
 
 
+@pytest.fixture
+def _manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = dict.fromkeys(("systemd", "launchd"), f"{__name__}:Installed")
+    monkeypatch.setattr("gpuwatchd.cli.verbs.service.MANAGERS", table)
+
+
+@pytest.mark.usefixtures("_manager")
 def test_an_install_without_a_session_asks_for_an_address(
     folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = dict.fromkeys(("systemd", "launchd"), f"{__name__}:Installed")
-    monkeypatch.setattr("gpuwatchd.cli.verbs.service.MANAGERS", table)
     assert len(ctl.data("service install")["done"]) == 2
     monkeypatch.setattr(sys, "stdin", Terminal())
     answers = iter(["me@example.org", "localhost", "me@example.org", ""])
@@ -369,11 +374,10 @@ def test_an_install_without_a_session_asks_for_an_address(
     assert len(ctl.data("service install")["done"]) == 1
 
 
+@pytest.mark.usefixtures("_manager")
 def test_mail_for_the_digest_alone_warns_nobody(
     folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = dict.fromkeys(("systemd", "launchd"), f"{__name__}:Installed")
-    monkeypatch.setattr("gpuwatchd.cli.verbs.service.MANAGERS", table)
     folder.mkdir()
     words = '[policy]\ndigest = "daily"\ndigest-channels = ["email"]\n'
     (folder / "config.toml").write_text(MAIL + words)

@@ -269,7 +269,7 @@ class EmailNotifier:
             wrong = f"{text.clean(bad[0])!r} is not an address", "one plain address per entry of to"
         elif not _ADDRESS.fullmatch(self._sender):
             wrong = "sender is not an address", 'set [notify.email] sender = "gpu@example.org"'
-        elif self._security == "none" and not _is_loopback(self._host):
+        elif self._security == "none" and not is_loopback(self._host):
             wrong = (
                 f"security = none is refused for {text.clean(self._host)}: anyone could read it",
                 'set security = "starttls" or "tls"',
@@ -441,7 +441,8 @@ def _masked(word: str, password: str) -> str:
     return text.MASK if password in plain else word
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
