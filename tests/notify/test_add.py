@@ -306,23 +306,17 @@ def test_where_the_machines_service_watches_its_file_is_meant(
     assert modes == ({} if user else {"config.toml": 0o644, "chat-urls": 0o600})
 
 
-def test_a_full_disk_leaves_the_old_secret_and_the_old_file(
+def test_a_password_that_lies_there_stays_until_all_can_be_written(
     folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    email = "notify add email --no-test --to a@example.org --host localhost --username me --force"
-    ctl(email, "--password", "old")
-    before = {file.name: file.read_text() for file in folder.iterdir()}
-    disk = unittest.mock.Mock(side_effect=[tempfile.mkstemp(dir=folder), OSError(28, "full")])
-    monkeypatch.setattr(tempfile, "mkstemp", disk)
-    ctl.err(email.replace("localhost", "127.0.0.1"), "--password", "new")
-    assert {file.name: file.read_text() for file in folder.iterdir()} == before
-
-
-def test_a_password_that_lies_there_is_replaced_by_force_alone(folder: Path, ctl: Ctl) -> None:
     folder.mkdir()
     (folder / "smtp-password").write_text("mine\n")
     email = "notify add email --no-test --to a@example.org --host localhost --username me"
     ctl.err(email, "--password", "pw")
+    disk = unittest.mock.Mock(side_effect=[tempfile.mkstemp(dir=folder), OSError(28, "full")])
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkstemp", disk)
+        ctl.err(email, "--force", "--password", "pw")
     assert [file.read_text() for file in folder.iterdir()] == ["mine\n"]
     ctl(email, "--force", "--password", "pw")
     assert (folder / "smtp-password").read_text() == "pw\n"
@@ -353,16 +347,11 @@ class Installed:
         return ["installed"]
 
 
-@pytest.fixture
-def _manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = dict.fromkeys(("systemd", "launchd"), f"{__name__}:Installed")
-    monkeypatch.setattr("gpuwatchd.cli.verbs.service.MANAGERS", table)
-
-
-@pytest.mark.usefixtures("_manager")
 def test_an_install_without_a_session_asks_for_an_address(
     folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    table = dict.fromkeys(("systemd", "launchd"), f"{__name__}:Installed")
+    monkeypatch.setattr("gpuwatchd.cli.verbs.service.MANAGERS", table)
     assert len(ctl.data("service install")["done"]) == 2
     monkeypatch.setattr(sys, "stdin", Terminal())
     answers = iter(["me@example.org", "localhost", "me@example.org", ""])
@@ -372,17 +361,7 @@ def test_an_install_without_a_session_asks_for_an_address(
     assert loaded.config.policy.channels == ("email",)
     assert loaded.config.notify.email.to == ("me@example.org",)
     assert len(ctl.data("service install")["done"]) == 1
-
-
-@pytest.mark.usefixtures("_manager")
-def test_mail_for_the_digest_alone_warns_nobody(
-    folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.mkdir()
-    words = '[policy]\ndigest = "daily"\ndigest-channels = ["email"]\n'
-    (folder / "config.toml").write_text(MAIL + words)
+    digest = '[policy]\ndigest = "daily"\ndigest-channels = ["email"]\n'
+    (folder / "config.toml").write_text(MAIL + digest)
     assert len(ctl.data("service install")["done"]) == 2
-    monkeypatch.setattr(sys, "stdin", Terminal())
-    ctl("service install")  # asks nothing
-    (folder / "config.toml").write_text(MAIL)
-    assert len(ctl.data("service install")["done"]) == 1
+    ctl("service install")  # asks nothing: mail is set up, for the digest alone
