@@ -1,12 +1,11 @@
-"""A channel set up in one go: its secret, its section, its use, the daemon, a test message."""
+"""A channel set up in one go: its secret, its section, its use, and the daemon that reads it."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import pwd
 import signal
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -19,59 +18,26 @@ from gpuwatchd.core import config
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.notify import dispatcher
 from gpuwatchd.notify.channels import chat
-from gpuwatchd.notify.channels.email.channel import EmailNotifier
+from gpuwatchd.notify.channels.email import channel as email
 from gpuwatchd.service import other_instances, unit_files
-from gpuwatchd.view.answers.alerts import Added
+from gpuwatchd.view.answers.alerts import ChannelAdded
 from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpuwatchd.cli.config_edit import Changes
     from gpuwatchd.cli.global_flags import Globals
-    from gpuwatchd.core.config import Loaded
+    from gpuwatchd.core.config import Config, Loaded
     from gpuwatchd.core.ports import Notifier
-    from gpuwatchd.view.answers.alerts import Reached
 
-    Test = Callable[[str, Notifier], Reached]
-
-_LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 _MOST_CHARS: Final = 1000
-_PORTS: Final = {"starttls": 587, "tls": 465, "none": 25}
-
-
-class Service(NamedTuple):
-    """A chat service: what people paste, and the address that is made of it."""
-
-    asks: str
-    kinds: frozenset[str]
-    """What stands before "://" in its addresses."""
-    address: str = "{}"
-    option: str = "--url"
-
-
-SERVICES: Final = {
-    "slack": Service("webhook, https://hooks.slack.com/services/...", frozenset({"slack"})),
-    "discord": Service("webhook, https://discord.com/api/webhooks/...", frozenset({"discord"})),
-    "teams": Service("workflow address, https://...", frozenset({"workflow", "workflows"})),
-    "ntfy": Service(
-        "topic, or https://SERVER/TOPIC",
-        frozenset({"ntfy", "ntfys"}),
-        "ntfys://ntfy.sh/{}",
-        "--topic",
-    ),
-    "pagerduty": Service(
-        "key of an Events API v2 integration",
-        frozenset({"pagerduty"}),
-        "pagerduty://{}@apikey?action=map",
-        "--key",
-    ),
-    "telegram": Service("token of the bot", frozenset({"tgram"}), "tgram://{}/{}", "--token"),
+_DAEMON: Final = {
+    "reloaded": "told to read it again",
+    "not-running": "not running here; gpuwatchctl service install starts it",
+    "not-told": "restart it to have this read: gpuwatchctl service restart",
 }
-NAMES: Final = (*SERVICES, "email")
 
 
-class Given(msgspec.Struct):
+class ChannelOptions(msgspec.Struct):
     """What the command line says; what is empty is asked for."""
 
     secret: str = ""
@@ -84,53 +50,44 @@ class Given(msgspec.Struct):
     sender: str = ""
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     """The configuration that is meant, and where the daemon that reads it runs."""
 
     file: Path
     runtime_dir: Path
     system: bool
-    loaded: Loaded
-    """As it is in force now."""
+    alone: bool
+    """Whether it is read without any other."""
 
-    def reload(self) -> Place:
-        """Return the same as it is in force after the file was written."""
-        return self._replace(loaded=_load(self.file, alone=self.system or self.file != _usual()))
+    def load(self) -> Loaded:
+        """Return what is in force now."""
+        file = self.file if self.file.exists() else Path(os.devnull)
+        return config.load(file if self.alone else None)
 
 
 class _Plan(NamedTuple):
     channel: str
     changes: Changes
     secret_file: Path | None
-    content: str = ""
+    content: str
     """Of that file."""
     address: str = ""
     """The one to test, of a chat."""
 
 
-def _usual() -> Path:
-    return config.user_file()
-
-
-def _load(file: Path, *, alone: bool) -> Loaded:
-    return config.load((file if file.exists() else Path(os.devnull)) if alone else None)
-
-
-def place(flags: Globals, *, system: bool = False) -> Place:
+def target(flags: Globals, *, system: bool = False) -> Target:
     """Return the configuration of the daemon that watches here: one's own, or the machine's."""
     named = flags.config or os.environ.get("GPUWATCHD_CONFIG")
     if not named and (system or state_location.chosen().scope == "system"):
-        file, runtime_dir, system = config.SYSTEM_FILE, config.SYSTEM_RUNTIME_DIR, True
-    else:
-        file, runtime_dir, system = Path(named or _usual()), config.runtime_dir(), False
-    loaded = _load(file, alone=bool(named) or system)
-    return Place(file, runtime_dir, system, loaded)
+        return Target(config.SYSTEM_FILE, config.SYSTEM_RUNTIME_DIR, system=True, alone=True)
+    file = Path(named or config.user_file())
+    return Target(file, config.runtime_dir(), system=False, alone=bool(named))
 
 
 def add(
-    flags: Globals, where: Place, name: str, given: Given, *, force: bool, test: Test | None
-) -> Added:
-    """Set a channel up; nothing is written before all is known and the result is valid.
+    flags: Globals, where: Target, name: str, given: ChannelOptions, *, force: bool = False
+) -> tuple[ChannelAdded, Notifier]:
+    """Set a channel up, and return what sends a test; what is not valid writes nothing.
 
     Raises
     ------
@@ -145,10 +102,12 @@ def add(
             hint=f"sudo gpuwatchctl notify add {name}",
             page="errors#root-needed",
         )
-    if name != "email" and msgspec.structs.replace(given, secret="", chat_id="") != Given():
+    if name == "email":
+        plan = _email(flags, where, given, force=force)
+    elif msgspec.structs.replace(given, secret="", chat_id="") != ChannelOptions():
         raise click.UsageError(f"{name} takes no option of email, such as --to or --host")
-    plan = (_email if name == "email" else _chat)(flags, where, name, given, force=force)
-    where = where.reload()  # somebody may have edited it while questions stood at the terminal
+    else:
+        plan = _chat(flags, where, name, given, force=force)
     notes = _use(where, plan)
     try:
         _write(where, plan)
@@ -158,16 +117,19 @@ def add(
             hint="choose another place with --config FILE",
             page="errors#cannot-write",
         ) from error
-    settings = where.reload().loaded.config
-    return Added(
+    settings = where.load().config
+    added = ChannelAdded(
         channel=plan.channel,
         file=str(where.file),
         secret_file=None if plan.secret_file is None else str(plan.secret_file),
         channels=settings.policy.channels,
         daemon=_reload_daemon(where.runtime_dir),
         notes=(*notes, *config.channels.unused(settings)),
-        test=None if test is None else _tested(settings.notify, plan, test),
+        test=None,
     )
+    if plan.address:  # by the new one alone: who has the others does not want a test of it
+        return added, chat.ChatNotifier(timeout=settings.notify.chat.timeout, only=plan.address)
+    return added, dispatcher.build(settings.notify, [plan.channel])[plan.channel]
 
 
 def _asked(
@@ -183,9 +145,8 @@ def _asked(
     if given == "-":
         given = sys.stdin.readline().strip()
     elif not given and sys.stdin.isatty() and not flags.json:
-        shown = bool(default)
         given = click.prompt(
-            words, default=default, show_default=shown, hide_input=secret, err=True
+            words, default=default, show_default=bool(default), hide_input=secret, err=True
         ).strip()
     if not given and default is None:
         hint = " (- reads it from standard input)" if secret else ""
@@ -195,9 +156,17 @@ def _asked(
     return given or default or ""
 
 
-def _chat(flags: Globals, where: Place, name: str, given: Given, *, force: bool) -> _Plan:
-    chat.kinds("")  # before anything is asked: is there what sends to it
-    service, urls_file = SERVICES[name], where.loaded.config.notify.chat.urls_file
+def _chat(flags: Globals, where: Target, name: str, given: ChannelOptions, *, force: bool) -> _Plan:
+    chat.kind("")  # before anything is asked: is there what sends to it
+    service, settings = config.channels.CHAT_SERVICES[name], where.load().config
+    urls_file = settings.notify.chat.urls_file
+    if not (urls_file or force) and "chat" in config.channels.used(settings):
+        raise GpuwatchdError(
+            "chat is in use without urls-file: a file would replace what its daemon is given "
+            f"(credential {chat.CREDENTIAL}, {chat.VARIABLE})",
+            hint=f"add the address there; to replace that: gpuwatchctl notify add {name} --force",
+            page="errors#file-exists",
+        )
     words = _asked(flags, service.option, f"{name}: {service.asks}", given.secret, secret=True)
     if "://" not in words:
         parts = [words]
@@ -208,41 +177,24 @@ def _chat(flags: Globals, where: Place, name: str, given: Given, *, force: bool)
         address = words.replace("https://", "ntfys://", 1).replace("http://", "ntfy://", 1)
     else:
         address = words
-    if not chat.kinds(address) & service.kinds:
+    if chat.kind(address) != service.kind:
         raise click.UsageError(
             f"{name}: not a {service.asks}; see: gpuwatchctl docs chat#addresses"
         )
     file = config.expanded(urls_file) if urls_file else where.file.resolve().parent / "chat-urls"
-    held = chat.content(file).splitlines() if file.exists() else []
-    if not urls_file and "chat" in config.channels.used(where.loaded.config):
-        held += _addresses_elsewhere(name, force=force)
     lines = [
         line
-        for line in held
-        if line.strip() != address and not (force and chat.kinds(line.strip()) & service.kinds)
+        for line in (chat.content(file).splitlines() if file.exists() else ())
+        if line.strip() != address and not (force and chat.kind(line.strip()) == service.kind)
     ]
     changes: Changes = {} if urls_file else {"notify.chat": {"urls-file": str(file)}}
     return _Plan("chat", changes, file, "\n".join([*lines, address, ""]), address)
 
 
-def _addresses_elsewhere(name: str, *, force: bool) -> list[str]:
-    """Return the addresses of a credential or the environment: a file is read instead of them."""
-    try:
-        return [address.url for address in chat.load("")]
-    except GpuwatchdError:
-        if force:
-            return []
-    raise GpuwatchdError(
-        "chat is in use without urls-file: what its daemon is given (credential "
-        f"{chat.CREDENTIAL}, {chat.VARIABLE}) cannot be read here, and a file would replace it",
-        hint=f"add the address there; if there is nothing: gpuwatchctl notify add {name} --force",
-        page="errors#file-exists",
-    )
-
-
-def _email(flags: Globals, where: Place, name: str, given: Given, *, force: bool) -> _Plan:
-    section = where.loaded.config.notify.email
-    if name in config.channels.set_up(where.loaded.config) and not force:
+def _email(flags: Globals, where: Target, given: ChannelOptions, *, force: bool) -> _Plan:
+    settings = where.load().config
+    section = settings.notify.email
+    if "email" in config.channels.set_up(settings) and not force:
         raise GpuwatchdError(
             f"email is set up already: {', '.join(section.to)} by {section.host}",
             hint="gpuwatchctl notify add email --force replaces it; notify test email tries it",
@@ -250,9 +202,9 @@ def _email(flags: Globals, where: Place, name: str, given: Given, *, force: bool
         )
     to = list(given.to) or _asked(flags, "--to", "Mail to", "").replace(",", " ").split()
     host = _asked(flags, "--host", "Mail server (SMTP)", given.host)
-    security = given.security or ("none" if host in _LOOPBACK else "starttls")
+    security = given.security or ("none" if email.is_loopback(host) else "starttls")
     sender = _asked(flags, "--from", "From", given.sender, default=next(iter(to), None))
-    state = EmailNotifier(host=host, security=security, sender=sender, to=to).probe()
+    state = email.EmailNotifier(host=host, security=security, sender=sender, to=to).probe()
     if not state.ok:
         raise click.UsageError(f"email: {state.reason}")
     username = _asked(flags, "--username", "Login (empty: none)", given.username, default="")
@@ -260,8 +212,14 @@ def _email(flags: Globals, where: Place, name: str, given: Given, *, force: bool
     if given.secret and not username:
         raise click.UsageError("--password needs --username")
     if username:
+        file = where.file.resolve().parent / email.CREDENTIAL
+        if file.exists() and not force:
+            raise GpuwatchdError(
+                f"{file} is there already, and no mail server that it is for",
+                hint="move it away; or gpuwatchctl notify add email --force replaces it",
+                page="errors#file-exists",
+            )
         password = _asked(flags, "--password", "Password", given.secret, secret=True)
-        file = where.file.resolve().parent / "smtp-password"
     values = {
         "host": host,
         "to": to,
@@ -269,62 +227,75 @@ def _email(flags: Globals, where: Place, name: str, given: Given, *, force: bool
         "security": security,
         "username": username,
         "password-file": "" if file is None else str(file),
-        "port": given.port or (_PORTS[security] if section.port else None),
+        "port": given.port or (email.DEFAULT_PORTS[security] if section.port else None),
     }
     old = config_text.plain(section)
     changed = {key: value for key, value in values.items() if value != old[key]}
     return _Plan("email", {"notify.email": changed}, file, f"{password}\n")
 
 
-def unreached(flags: Globals, *, system: bool) -> Place | None:
+def unreached(flags: Globals, *, system: bool) -> Target | None:
     """Return the configuration by which nobody is warned, since no desktop session is here."""
+    where = target(flags, system=system)
     try:
-        where = place(flags, system=system)
+        settings = where.load().config
     except GpuwatchdError:
         return None  # the daemon says what is wrong with it
-    current = where.loaded.config.policy.channels
-    if not current or not {"desktop", "email"}.issuperset(current):
+    policy = settings.policy
+    in_use = {*policy.channels, *policy.fallback}
+    if not policy.channels or in_use - {"desktop", "email"}:
         return None  # none is wanted, or one whose secret only the service manager has
-    if config.channels.set_up(where.loaded.config):
+    if in_use.intersection(config.channels.set_up(settings)):
         return None
-    no_desktop = where.system or "desktop" not in current or not desktop_works(where.loaded)
-    return where if no_desktop else None
+    pop_ups = "desktop" in in_use and not where.system and _desktop_works(settings)
+    return None if pop_ups else where
 
 
-def desktop_works(loaded: Loaded) -> bool:
+def _desktop_works(settings: Config) -> bool:
     """Say whether a pop-up can be shown to this user now."""
-    return dispatcher.build(loaded.config.notify, ("desktop",))["desktop"].probe().ok
+    return dispatcher.build(settings.notify, ["desktop"])["desktop"].probe().ok
 
 
-def _use(where: Place, plan: _Plan) -> list[str]:
+def _use(where: Target, plan: _Plan) -> list[str]:
     """Let the plan use its channel; return what is to be said of that."""
-    current, chosen = where.loaded.config.policy.channels, where.loaded.channels_chosen
-    notes = []
-    kept = current
-    if not chosen and "desktop" in current and (where.system or not desktop_works(where.loaded)):
-        kept = tuple(name for name in current if name != "desktop")
+    loaded = where.load()  # somebody may have edited it while questions stood at the terminal
+    current, chosen = loaded.config.policy.channels, loaded.channels_chosen
+    kept, notes = list(current), []
+    if not chosen and "desktop" in kept and (where.system or not _desktop_works(loaded.config)):
+        kept.remove("desktop")
         notes = ["no pop-ups: there is no desktop session here"]
-    if chosen or kept != current or not current:
-        wanted = list(dict.fromkeys((*kept, plan.channel)))
-        if wanted != list(current):
-            plan.changes["policy"] = {"channels": wanted}
+    wanted = list(dict.fromkeys((*kept, plan.channel)))
+    if (chosen or notes or not current) and wanted != list(current):
+        plan.changes["policy"] = {"channels": wanted}
     return notes
 
 
-def _write(where: Place, plan: _Plan) -> None:
+def _write(where: Target, plan: _Plan) -> None:
     file = where.file.resolve()
-    there = file.exists()
-    words = file.read_bytes().decode("utf-8") if there else ""
+    words, mode = "", 0o644 if where.system else 0o600
+    with suppress(FileNotFoundError):
+        words, mode = file.read_bytes().decode("utf-8"), file.stat().st_mode & 0o777
     after = config_edit.edited(words, plan.changes, file)
     file.parent.mkdir(mode=0o755 if where.system else 0o700, parents=True, exist_ok=True)
-    if plan.secret_file is not None:
-        unit_files.write_atomically(plan.secret_file.resolve(), plan.content.encode(), 0o600)
-        if where.system:
-            with suppress(LookupError):
-                shutil.chown(plan.secret_file, config.SYSTEM_GROUP, config.SYSTEM_GROUP)
+    files = []
     if after != words:
-        mode = file.stat().st_mode & 0o777 if there else 0o644 if where.system else 0o600
-        unit_files.write_atomically(file, after.encode(), mode)
+        files.append(unit_files.NewFile(file, after.encode(), mode, _owner(file)))
+    if plan.secret_file is not None:
+        path = plan.secret_file.resolve()
+        owner = _owner(path)
+        if where.system:
+            with suppress(KeyError):
+                owner = pwd.getpwnam(config.SYSTEM_GROUP)[2:4]
+        files.append(unit_files.NewFile(path, plan.content.encode(), 0o600, owner))
+    unit_files.write_atomically(*files)
+
+
+def _owner(path: Path) -> tuple[int, int] | None:
+    """Return whose a file of root's making is: whose the old one was, or its folder."""
+    if os.geteuid():
+        return None
+    status = next(at for at in (path, *path.parents) if at.exists()).stat()
+    return status.st_uid, status.st_gid
 
 
 def _reload_daemon(runtime_dir: Path) -> Literal["reloaded", "not-running", "not-told"]:
@@ -339,14 +310,7 @@ def _reload_daemon(runtime_dir: Path) -> Literal["reloaded", "not-running", "not
     return "not-told"
 
 
-_DAEMON: Final = {
-    "reloaded": "daemon   told to read it again",
-    "not-running": "daemon   not running here; gpuwatchctl service install starts it",
-    "not-told": "daemon   restart it to have this read: gpuwatchctl service restart",
-}
-
-
-def lines(added: Added) -> list[str]:
+def lines(added: ChannelAdded) -> list[str]:
     """Return what was done, as people read it."""
     secret = [] if added.secret_file is None else [f"secret   {added.secret_file} (mode 0600)"]
     return [
@@ -354,15 +318,5 @@ def lines(added: Added) -> list[str]:
         f"written  {added.file}",
         f"alerts   are sent by {', '.join(added.channels) or 'no channel'}",
         *(f"note     {note}" for note in added.notes),
-        _DAEMON[added.daemon],
+        f"daemon   {_DAEMON[added.daemon]}",
     ]
-
-
-def _tested(section: config.NotifySection, plan: _Plan, test: Test) -> Reached:
-    if not plan.address:
-        return test(plan.channel, dispatcher.build(section, (plan.channel,))[plan.channel])
-    # By the new address alone: who has the others does not want a test of it.
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:  # mode 0600
-        file.write(f"{plan.address}\n")
-        file.flush()
-        return test(plan.channel, chat.ChatNotifier(file.name, section.chat.timeout))

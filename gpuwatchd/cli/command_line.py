@@ -119,33 +119,27 @@ def _verbs_of(ctx: click.Context | None) -> str:
     return ", ".join(group.list_commands(ctx)) if ctx and isinstance(group, click.Group) else ""
 
 
-_CHANNELS = ("slack", "discord", "teams", "ntfy", "pagerduty", "telegram", "email")
 _METRICS = "questions#why-not-an-alert-of-prometheus"
 _INSTEAD = {
-    "config show": "config print",
-    "config list": "config print",
-    "config get": "config print",
+    **dict.fromkeys(("config show", "config list", "config get"), "config print"),
     "config check": "config validate",
     "config edit": "config path",
     **dict.fromkeys(("metrics", "prometheus", "grafana"), f"docs {_METRICS}"),
-    "list": "status",
-    "ps": "status",
-    "start": "service start",
-    "stop": "service stop",
-    "restart": "service restart",
-    "logs": "service logs",
-    "install": "service install",
-    **{prefix + name: f"notify add {name}" for name in _CHANNELS for prefix in ("", "notify ")},
+    **dict.fromkeys(("list", "ps"), "status"),
+    **{name: f"service {name}" for name in ("start", "stop", "restart", "logs", "install")},
 }
 """What people type, and the verb that does it."""
 
 
 def _meant(arguments: list[str]) -> str:
+    from gpuwatchd.core.config import channels  # noqa: PLC0415 - 50 ms, only for mistakes
+
     words = [word for word in arguments if not word.startswith("-")]
-    meant = next(
-        (_INSTEAD[key] for key in (" ".join(words[:2]), *words[:1]) if key in _INSTEAD), ""
-    )
-    return meant and f"{NAME} {meant}"
+    name = words[1:2] if words[:1] == ["notify"] else words[:1]
+    if {*name} & {*channels.ADDED}:
+        return f"{NAME} notify add {name[0]}"
+    meant = _INSTEAD.get(" ".join(words[:2])) or _INSTEAD.get(" ".join(words[:1]))
+    return f"{NAME} {meant}" if meant else ""
 
 
 def call(arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd.cli import rules_text
-from gpuwatchd.core import text, units
+from gpuwatchd.core import config, text, units
 from gpuwatchd.core.config import Config, OverrideSection, Seconds, Section, Size, expanded
 from gpuwatchd.core.config import schema as config_sections
 from gpuwatchd.core.errors import NotifyError
@@ -34,7 +34,7 @@ EXAMPLES = """\
 # user = "alice"
 # channels = ["chat"]
 """
-_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+__LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 def toml(value: object) -> str:
@@ -224,7 +224,7 @@ def problems(settings: Config) -> list[str]:
     if "replay" in settings.sources.enabled and not settings.sources.replay.file:
         texts.append("[sources.replay] file: not set, and the source replay is enabled")
     texts += rules_text.problems(settings)
-    used = rules_text.used_channels(settings)
+    used = config.channels.used(settings)
     if "email" in used:
         texts += _email(settings)
     if "command" in used and not settings.notify.command.argv:
@@ -247,7 +247,7 @@ def _email(settings: Config) -> Iterator[str]:
         if not value:
             place = rules_text.place_of(settings, "email")
             yield f"[notify.email] {key}: empty, and the channel email is in use{place}"
-    if section.security == "none" and section.host and section.host not in _LOOPBACK:
+    if section.security == "none" and section.host and section.host not in __LOOPBACK:
         yield f'[notify.email] security: "none" is refused for {section.host}'
     if not section.password_file:
         return

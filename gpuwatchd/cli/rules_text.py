@@ -27,24 +27,6 @@ _WEEK_MIN: Final = 7 * validation.DAY_MINUTES
 _LEVELS: Final[tuple[Severity, ...]] = get_args(Severity)
 
 
-def _uses(settings: Config) -> Iterator[tuple[str, str]]:
-    """Yield each channel and the key that puts it to use."""
-    policy = settings.policy
-    lists: dict[str, Sequence[str]] = {
-        "[policy] channels": policy.channels,
-        "[policy] fallback": policy.fallback,
-        "[policy] digest-channels": policy.digest_channels if policy.digest != "off" else (),
-    }
-    for number, section in enumerate(settings.override, start=1):
-        lists[f"[[override]] {number} channels"] = section.channels or ()
-    yield from ((name, key) for key, names in lists.items() for name in names)
-
-
-def used_channels(settings: Config) -> set[str]:
-    """Return every channel that something may leave by."""
-    return {name for name, _ in _uses(settings)}
-
-
 def place_of(settings: Config, channel: str) -> str:
     """Return where a channel is put to use, in brackets; "" where that is the list of channels.
 
@@ -53,7 +35,7 @@ def place_of(settings: Config, channel: str) -> str:
     >>> place_of(Config(), "desktop"), place_of(Config(), "email")
     ('', '')
     """
-    keys = [key for name, key in _uses(settings) if name == channel]
+    keys = [key for name, key in channels.uses(settings) if name == channel]
     return f" ({keys[0]})" if keys and keys[0] != "[policy] channels" else ""
 
 
@@ -62,7 +44,7 @@ def problems(settings: Config) -> Iterator[str]:
     policy = settings.policy
     tables = [(name, "[policy] severity") for name in policy.severity]
     tables += [(name, "[policy] quiet-hours") for name in policy.quiet_hours if name != ALL]
-    for name, key in dict.fromkeys([*_uses(settings), *tables]):
+    for name, key in dict.fromkeys([*channels.uses(settings), *tables]):
         if name not in NOTIFIERS:
             yield f"{key}: {channels.unknown(name, tuple(NOTIFIERS))}"
     for number, section in enumerate(settings.override, start=1):
@@ -77,7 +59,7 @@ def problems(settings: Config) -> Iterator[str]:
 
 def notes(settings: Config) -> Iterator[str]:
     """Yield what is silenced, unreachable or without effect, one sentence each."""
-    policy, used = settings.policy, used_channels(settings)
+    policy, used = settings.policy, channels.used(settings)
     limits = [policy.severity.get(name, "info") for name in policy.channels]
     if limits and all(limit == "critical" for limit in limits):
         yield "severity: no channel is used for warnings, only critical alerts are sent"
@@ -109,7 +91,7 @@ def _minutes(ranges: Iterable[str]) -> set[int]:
 
 def _quiet(settings: Config) -> Iterator[str]:
     quiet = settings.policy.quiet_hours
-    used = used_channels(settings)
+    used = channels.used(settings)
     for name in sorted(used):
         ranges = (*quiet.get(name, ()), *quiet.get(ALL, ()))
         if ranges and len(_minutes(ranges)) >= _WEEK_MIN:
@@ -129,7 +111,7 @@ def _reserves(settings: Config) -> Iterator[str]:
     if policy.digest != "off" and not policy.digest_channels:
         yield "digest-channels: empty, so the summary is not sent"
     chat = settings.notify.chat
-    if "chat" in used_channels(settings) and not chat.urls_file:
+    if "chat" in channels.used(settings) and not chat.urls_file:
         yield (
             "urls-file: not set, so chat needs the credential chat-urls or GPUWATCHD_CHAT_URLS "
             "where the daemon runs"
@@ -233,7 +215,7 @@ def _notification_lines(settings: Config) -> Iterator[str]:
 
 def _per_channel(settings: Config) -> Iterator[str]:
     policy = settings.policy
-    for name in sorted(used_channels(settings)):
+    for name in sorted(channels.used(settings)):
         least = policy.severity.get(name, "info")
         quiet = (*policy.quiet_hours.get(name, ()), *policy.quiet_hours.get(ALL, ()))
         parts = []

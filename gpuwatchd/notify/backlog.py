@@ -14,6 +14,7 @@ import msgspec
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.model import Message
+from gpuwatchd.notify import plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -174,7 +175,7 @@ def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
     worst = max((delivery.message.severity for delivery in ordered), key=_RANK.__getitem__)
     shown = ordered[-MAX_LINES:]
     lines = [
-        f"{units.clock(delivery.created_at_s, now_s=now_s)}  {_word(delivery.message)}: "
+        f"{units.clock(delivery.created_at_s, now_s=now_s)}  {plain_text.word(delivery.message)}: "
         f"{text.clean(delivery.message.subject)}"
         for delivery in shown
     ]
@@ -195,8 +196,3 @@ def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
         body="\n".join([why, *lines]),
         command="gpuwatchctl alerts --all",
     )
-
-
-def _word(message: Message) -> str:
-    recovered = message.notice == "resolved" and message.severity == "info"
-    return "recovered" if recovered else message.severity

@@ -23,7 +23,6 @@ from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.core.model import Availability, ServiceState
 from gpuwatchd.service import other_instances, removal, unit_files
 from gpuwatchd.service.unit_files import NOT_FOUND, CommandRunner, Done, Runner, daemon_argv, show
-from gpuwatchd.service.unit_files import write_atomically as write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -329,7 +328,7 @@ class Launchd:
     def _write(self, content: bytes) -> None:
         try:
             self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write(self._file, content)
+            unit_files.write_atomically(unit_files.NewFile(self._file, content))
         except OSError as error:
             why = error.strerror or "cannot be written"
             raise ServiceError(self.name, f"writing {self._file}", why) from error

@@ -93,24 +93,41 @@ def daemon_argv(executable: str = sys.executable) -> tuple[str, ...]:
     return str(python), "-m", "gpuwatchd"
 
 
-def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file whole or not at all.
+class NewFile(NamedTuple):
+    """A file that is to be written."""
+
+    path: Path
+    content: bytes
+    mode: int = 0o644
+    owner: tuple[int, int] | None = None
+    """User and group, where root writes it for somebody else."""
+
+
+def write_atomically(*files: NewFile) -> None:
+    """Write files, each of them whole, and none where one of them cannot be written.
 
     Raises
     ------
     OSError
-        When it cannot be written.
+        When one cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    beside: list[Path] = []
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), mode)
-        Path(name).replace(path)
+        for file in files:
+            file.path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=file.path.parent, prefix=f".{file.path.name}.")
+            beside.append(Path(name))
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(file.content)
+                os.fchmod(stream.fileno(), file.mode)
+                if file.owner is not None:
+                    os.fchown(stream.fileno(), *file.owner)
+        for written, file in zip(beside, files, strict=True):
+            written.replace(file.path)
     except OSError:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
+        for written in beside:
+            with contextlib.suppress(OSError):
+                written.unlink()
         raise
 
 
@@ -204,7 +221,7 @@ def write(path: Path, content: str) -> None:
         When it cannot be written.
     """
     try:
-        write_atomically(path, content.encode())
+        write_atomically(NewFile(path, content.encode()))
     except OSError as error:
         why = error.strerror or "cannot be written"
         raise ServiceError(_NAME, f"writing {path}", why) from error

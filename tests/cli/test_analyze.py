@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuwatchd.cli import main
 from gpuwatchd.pipeline import replay
+from tests.cli import logs_of
 
 if TYPE_CHECKING:
     from gpuwatchd.collect.logs.log_types import LogFile
@@ -52,6 +54,13 @@ def test_the_contract(tmp_path: Path, ctl: Ctl) -> None:
     assert first["watches"][0]["at"] < first["alerts"][0]["at"]
     assert second["verdict"]["leak"] is False
     assert (second["watches"], second["alerts"]) == ([], [])
+
+
+def test_what_is_only_watched_fails_on_demand(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.csv"
+    file.write_text("".join(logs_of.cards(5).splitlines(keepends=True)[:60]))
+    levels = {"warning": 0, "critical": 0, "never": 0, "watch": 3, "info": 3}
+    assert {level: main(["analyze", str(file), "--fail-on", level]) for level in levels} == levels
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import stat
 import sys
+import tempfile
+import unittest.mock
 from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
 
-from gpuwatchd.cli import channel_setup, config_edit
+from gpuwatchd.cli import config_edit
 from gpuwatchd.core import config
 from gpuwatchd.core.config import channels
 from gpuwatchd.core.errors import ConfigError
@@ -95,9 +97,8 @@ def test_addresses_outside_the_file_go_on_to_work(
     monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "chat")
     ctl.err("notify add slack --no-test --url", HOOK)  # what only the daemon is given
     assert not folder.exists()
-    monkeypatch.setenv("GPUWATCHD_CHAT_URLS", "ntfys://ntfy.sh/gpu7")
-    ctl("notify add slack --no-test --url", HOOK)
-    assert (folder / "chat-urls").read_text() == f"ntfys://ntfy.sh/gpu7\n{HOOK}\n"
+    ctl("notify add slack --no-test --force --url", HOOK)
+    assert (folder / "chat-urls").read_text() == f"{HOOK}\n"
 
 
 def test_a_test_that_fails_is_told_by_the_code(slack: Service, ctl: Ctl) -> None:
@@ -105,9 +106,9 @@ def test_a_test_that_fails_is_told_by_the_code(slack: Service, ctl: Ctl) -> None
     assert ctl.data("notify add slack --url", HOOK, code=1)["test"]["result"] == "failed"
 
 
-@pytest.mark.parametrize("name", channel_setup.NAMES)
+@pytest.mark.parametrize("name", channels.ADDED)
 def test_without_a_terminal_what_is_missing_is_named(name: str, folder: Path, ctl: Ctl) -> None:
-    option = "--to" if name == "email" else channel_setup.SERVICES[name].option
+    option = "--to" if name == "email" else channels.CHAT_SERVICES[name].option
     assert option in ctl.err(f"notify add {name}", code=2)
     assert not folder.exists()
 
@@ -233,7 +234,7 @@ def test_slack_as_a_channel_says_what_to_write(text: str, tmp_path: Path, ctl: C
 
 
 AFTER = (
-    '# mine\n[policy] # p\nconfirm = 4\nchannels = ["a", "b"]  # why\n'
+    '# mine\n[policy] # p\nconfirm = 4\nchannels = ["a", "b"] # why\n'
     '[ notify.chat ]\nurls-file = "/x"\ntimeout = "5s"\n#x\n'
 )
 CHANGES: config_edit.Changes = {
@@ -258,12 +259,13 @@ CHANGES: config_edit.Changes = {
             None,
         ),
         (
-            "[policy]\r\nchannels = [\r\n'z'\r\n]\r\n[notify.chat]\r\n",
+            "[policy]\r\nchannels = ['z']\r\n[notify.chat]\r\n",
             (
-                '[policy]\r\nchannels = ["a", "b"]\n[notify.chat]\r\nurls-file = "/x"\n'
+                '[policy]\r\nchannels = ["a", "b"]\r\n[notify.chat]\r\nurls-file = "/x"\n'
                 'timeout = "5s"\n'
             ),
         ),
+        ("[policy]\nchannels = [\n 'z',\n]\n", None),
         ("policy = { confirm = 4 }\n", None),
         ("[policy]\nchannels = [\n 'z', # mine\n]\n", None),
         ("x = '''\n[policy]\n'''\n", None),
@@ -304,6 +306,34 @@ def test_where_the_machines_service_watches_its_file_is_meant(
     assert modes == ({} if user else {"config.toml": 0o644, "chat-urls": 0o600})
 
 
+def test_a_password_that_lies_there_stays_until_all_can_be_written(
+    folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir()
+    (folder / "smtp-password").write_text("mine\n")
+    email = "notify add email --no-test --to a@example.org --host localhost --username me"
+    ctl.err(email, "--password", "pw")
+    disk = unittest.mock.Mock(side_effect=[tempfile.mkstemp(dir=folder), OSError(28, "full")])
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkstemp", disk)
+        ctl.err(email, "--force", "--password", "pw")
+    assert [file.read_text() for file in folder.iterdir()] == ["mine\n"]
+    ctl(email, "--force", "--password", "pw")
+    assert (folder / "smtp-password").read_text() == "pw\n"
+
+
+def test_what_root_writes_for_a_user_is_that_users(
+    tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "c.toml"
+    file.touch()
+    owners: list[tuple[int, int]] = []
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.fchown", lambda _, *owner: owners.append(owner))
+    ctl("notify add ntfy --no-test --topic gpu7 --config", str(file))
+    assert owners == [(file.stat().st_uid, file.stat().st_gid)] * 2
+
+
 class Installed:
     """A service manager that has installed what it was asked to."""
 
@@ -331,3 +361,7 @@ def test_an_install_without_a_session_asks_for_an_address(
     assert loaded.config.policy.channels == ("email",)
     assert loaded.config.notify.email.to == ("me@example.org",)
     assert len(ctl.data("service install")["done"]) == 1
+    digest = '[policy]\ndigest = "daily"\ndigest-channels = ["email"]\n'
+    (folder / "config.toml").write_text(MAIL + digest)
+    assert len(ctl.data("service install")["done"]) == 2
+    ctl("service install")  # asks nothing: mail is set up, for the digest alone

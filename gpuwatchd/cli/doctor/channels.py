@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.cli import rules_text
 from gpuwatchd.cli.doctor.checks import Check, PendingCheck, ok, warning
 from gpuwatchd.collect.host.procfs import read_bytes, words_of
 from gpuwatchd.core import config, extras, text
@@ -31,7 +30,7 @@ def check(around: CheckContext) -> Iterator[Check]:
     """Yield what each channel says of itself, and which are set up in vain."""
     from gpuwatchd.notify import NOTIFIERS, dispatcher  # noqa: PLC0415
 
-    used = rules_text.used_channels(around.settings)
+    used = config.channels.used(around.settings)
     names = [name for name in NOTIFIERS if name in used]
     built = dispatcher.build(around.settings.notify, names)
     for asked in [_ask(name, notifier) for name, notifier in built.items()]:
@@ -64,7 +63,7 @@ NAMES_S = 1.0
 def mail_server(around: CheckContext) -> Iterator[Check]:
     """Yield whether the server of [notify.email] answers; nothing where no mail is wanted."""
     section = around.settings.notify.email
-    if "email" not in rules_text.used_channels(around.settings) or not section.host:
+    if "email" not in config.channels.used(around.settings) or not section.host:
         return
     if around.offline:
         yield ok("not asked (--offline)")
@@ -98,7 +97,7 @@ _ELSE = "or, on a machine without a desktop: gpuwatchctl notify add email"
 
 def desktop_session(around: CheckContext) -> Iterator[Check]:
     """Yield where the session bus is; nothing where no pop-up is wanted."""
-    if "desktop" not in rules_text.used_channels(around.settings) or os.uname().sysname != "Linux":
+    if "desktop" not in config.channels.used(around.settings) or os.uname().sysname != "Linux":
         return
     from gpuwatchd.notify.channels.desktop import session_bus  # noqa: PLC0415
 

@@ -6,7 +6,6 @@ daemon notices it within a tick, one that is stopped when it starts.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import text, units
-from gpuwatchd.core.errors import GpuwatchdError, StoreError
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.program import Checkpointed, Saved
 from gpuwatchd.view.queries import current_state, state_location, user_filter
@@ -105,15 +104,13 @@ def _whose(pid: int) -> ProcessInfo:
 def _holds(info: ProcessInfo) -> bool:
     """Say whether a process holds GPU memory, has held some, or may: not all can be seen."""
     from gpuwatchd.store import tables  # noqa: PLC0415 - 87 ms: SQLite comes with it
-    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - 117 ms
+    from gpuwatchd.view.queries import alert_query  # noqa: PLC0415 - 117 ms
 
     state, _ = current_state.read_state()
     if state is None or not current_state.alive(state):
         return True
-    known = [process.info.key for item in state.devices for process in item.processes or ()]
     unlisted = any(item.processes is None for item in state.devices)
     if unlisted or (info.key.started_at_s or 0.0) > state.taken_at_s - state.interval_s:
         return True
-    with contextlib.suppress(StoreError), history_query.reader() as history:
-        known += [process.key for process in history.processes()]
+    known = alert_query.gather(0.0, only_open=False).infos
     return any(tables.same_process(key, info.key) for key in known)

@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from gpuwatchd.cli import channel_setup, exits, options, output
 from gpuwatchd.core.config import channels
@@ -140,7 +141,7 @@ def _table(out: output.Out, rows: Sequence[Reached]) -> None:
         "notify add email --to me@example.org --host localhost",
     ),
 )
-@click.argument("name", metavar="CHANNEL", type=click.Choice(channel_setup.NAMES))
+@click.argument("name", metavar="CHANNEL", type=click.Choice(channels.ADDED))
 @click.option(
     "--url",
     "--topic",
@@ -172,15 +173,11 @@ def add(name: str, force: bool, no_test: bool, **given: Any) -> int:  # noqa: FB
     daemon read it, and sends a test.
     """
     flags = options.current()
-    test = None if no_test else lambda name, it: _send(name, it, _message(name))
-    added = channel_setup.add(
-        flags,
-        channel_setup.place(flags),
-        name,
-        channel_setup.Given(**given),
-        force=force,
-        test=test,
-    )
+    where, wanted = channel_setup.target(flags), channel_setup.ChannelOptions(**given)
+    added, notifier = channel_setup.add(flags, where, name, wanted, force=force)
+    if not no_test:
+        test = _send(added.channel, notifier, _message(added.channel))
+        added = msgspec.structs.replace(added, test=test)
     if flags.json:
         output.emit_answer(answers.NotifyAdded, added, source="channels")
     else:

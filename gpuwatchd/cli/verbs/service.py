@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuwatchd.cli import channel_setup, options, output
-from gpuwatchd.core import registry, units
+from gpuwatchd.core import config, registry, units
 from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service import MANAGERS
 from gpuwatchd.service.unit_files import CREDENTIAL_NAMES
@@ -134,12 +134,14 @@ def install(
     return 0
 
 
-def _ask_for_mail(flags: Globals, where: channel_setup.Place) -> None:
+def _ask_for_mail(flags: Globals, where: channel_setup.Target) -> None:
+    if "email" in config.channels.set_up(where.load().config):
+        return  # for the digest alone
     words = "Mail address for alerts (empty: none)"
     address = click.prompt(words, default="", show_default=False, err=True).strip()
     if address:
-        given = channel_setup.Given(to=(address,))
-        added = channel_setup.add(flags, where, "email", given, force=False, test=None)
+        given = channel_setup.ChannelOptions(to=(address,))
+        added, _ = channel_setup.add(flags, where, "email", given)
         for line in (*channel_setup.lines(added), "try it: gpuwatchctl notify test"):
             output.Out(flags).line(line)
 

@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpuwatchd.core.config.schema import Config
 
-CHAT_SERVICES: Final = ("slack", "discord", "teams", "ntfy", "pagerduty", "telegram")
+
+class ChatService(NamedTuple):
+    """A chat service: what people paste, and the address that is made of it."""
+
+    asks: str
+    kind: str
+    """What Apprise calls it before "://"."""
+    address: str = "{}"
+    option: str = "--url"
+
+
+CHAT_SERVICES: Final = {
+    "slack": ChatService("webhook, https://hooks.slack.com/services/...", "slack"),
+    "discord": ChatService("webhook, https://discord.com/api/webhooks/...", "discord"),
+    "teams": ChatService("workflow address, https://...", "workflow"),
+    "ntfy": ChatService("topic, or https://SERVER/TOPIC", "ntfys", "ntfys://ntfy.sh/{}", "--topic"),
+    "pagerduty": ChatService(
+        "key of an Events API v2 integration",
+        "pagerduty",
+        "pagerduty://{}@apikey?action=map",
+        "--key",
+    ),
+    "telegram": ChatService("token of the bot", "tgram", "tgram://{}/{}", "--token"),
+}
 """No channels of their own: each is an address of the channel chat."""
+ADDED: Final = (*CHAT_SERVICES, "email")
+"""What ``notify add`` sets up."""
+
+
+def uses(settings: Config) -> Iterator[tuple[str, str]]:
+    """Yield each channel and the key that puts it to use."""
+    policy = settings.policy
+    lists: dict[str, Sequence[str]] = {
+        "[policy] channels": policy.channels,
+        "[policy] fallback": policy.fallback,
+        "[policy] digest-channels": policy.digest_channels if policy.digest != "off" else (),
+    }
+    for number, section in enumerate(settings.override, start=1):
+        lists[f"[[override]] {number} channels"] = section.channels or ()
+    yield from ((name, key) for key, names in lists.items() for name in names)
 
 
 def used(settings: Config) -> tuple[str, ...]:
@@ -23,10 +62,7 @@ def used(settings: Config) -> tuple[str, ...]:
     ...             override=(OverrideSection(user="bob", channels=("chat", "desktop")),)))
     ('desktop', 'email', 'chat')
     """
-    policy = settings.policy
-    digest_channels = policy.digest_channels if policy.digest != "off" else ()
-    by_rules = (name for rule in settings.override for name in rule.channels or ())
-    return tuple(dict.fromkeys((*policy.channels, *policy.fallback, *by_rules, *digest_channels)))
+    return tuple(dict.fromkeys(name for name, _ in uses(settings)))
 
 
 def set_up(settings: Config) -> tuple[str, ...]:
@@ -56,12 +92,11 @@ def by_default(settings: Config) -> tuple[str, ...]:
 
 def unused(settings: Config) -> list[str]:
     """Return one sentence for each channel that is set up in vain."""
-    in_use = used(settings)
+    current, in_use = settings.policy.channels, used(settings)
+    lists = {name: [*current, name] for name in set_up(settings) if name not in in_use}
     return [
-        f"{name} is set up but nothing uses it; write [policy] channels = [{listed}]"
-        for name in set_up(settings)
-        if name not in in_use
-        for listed in [", ".join(f'"{one}"' for one in (*settings.policy.channels, name))]
+        f"{name} is set up but nothing uses it; write [policy] channels = {json.dumps(listed)}"
+        for name, listed in lists.items()
     ]
 
 

@@ -92,8 +92,9 @@ class ChatNotifier:
 
     name = "chat"
 
-    def __init__(self, urls_file: str = "", timeout: float = 20.0) -> None:
+    def __init__(self, urls_file: str = "", timeout: float = 20.0, *, only: str = "") -> None:
         self._urls_file = urls_file
+        self._only = parse(only)
         self.timeout_s = float(timeout)
         self._memory = _MEMORY
 
@@ -124,7 +125,7 @@ class ChatNotifier:
         NotifyError
             Transient while some address may still take it; permanent when none ever will.
         """
-        addresses = load(self._urls_file)
+        addresses = self._only or load(self._urls_file)
         apprise = _apprise()
         has_it = self._memory.taken(message.id)
         waiting = [address for address in addresses if address.fingerprint not in has_it]
@@ -274,8 +275,8 @@ def _service(apprise: Any, address: Address, timeout_s: float) -> Any:
     return service
 
 
-def kinds(url: str) -> frozenset[str]:
-    """Return what the service of an address is called before "://"; empty where it is none.
+def kind(url: str) -> str:
+    """Return what the service of an address is called before "://"; "" where it is none.
 
     Raises
     ------
@@ -283,8 +284,8 @@ def kinds(url: str) -> frozenset[str]:
         When Apprise is not installed, whatever the address.
     """
     service = _service(_apprise(), Address(1, url), 1.0)
-    names = (getattr(service, kind, None) or () for kind in ("protocol", "secure_protocol"))
-    return frozenset(name for one in names for name in ([one] if isinstance(one, str) else one))
+    names = getattr(service, "secure_protocol", None) or ""
+    return names if isinstance(names, str) else str(names[0])
 
 
 def _type(apprise: Any, message: Message) -> Any:

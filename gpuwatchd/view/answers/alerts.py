@@ -364,7 +364,7 @@ class Reached(Shape):
     """Only in ``list``."""
 
 
-class Added(Shape):
+class ChannelAdded(Shape):
     """A channel that was set up."""
 
     channel: str
@@ -398,4 +398,4 @@ PolicyShown = of_verb("policy", "PolicyShown", Rules, "``policy show``.")
 PolicyTested = of_verb("policy", "PolicyTested", Tried, "``policy test``.")
 Notify = of_verb("notify", "Notify", tuple[Reached, ...], "``notify list`` and ``notify test``.")
 NotifyDigest = of_verb("notify", "NotifyDigest", Digest, "``notify digest --dry-run``.")
-NotifyAdded = of_verb("notify", "NotifyAdded", Added, "``notify add``.")
+NotifyAdded = of_verb("notify", "NotifyAdded", ChannelAdded, "``notify add``.")

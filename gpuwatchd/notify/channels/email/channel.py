@@ -126,7 +126,7 @@ class TlsClient(Client, smtplib.SMTP_SSL):
 
 CREDENTIAL = "smtp-password"
 VARIABLE = "GPUWATCHD_SMTP_PASSWORD"
-_DEFAULT_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+DEFAULT_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _ADDRESS = re.compile(r"[^@\s<>,;:\"()\[\]\\\x00-\x1f\x7f]+@[^@\s<>,;:\"()\\\x00-\x1f\x7f]+")
 _TOO_BIG = 552
 
@@ -155,7 +155,7 @@ class EmailNotifier:
         timeout: float = 20.0,
     ) -> None:
         self._host = host
-        self._port = port or _DEFAULT_PORTS[security]
+        self._port = port or DEFAULT_PORTS[security]
         self._security = security
         self._ca_file = ca_file
         self._username = username
@@ -269,7 +269,7 @@ class EmailNotifier:
             wrong = f"{text.clean(bad[0])!r} is not an address", "one plain address per entry of to"
         elif not _ADDRESS.fullmatch(self._sender):
             wrong = "sender is not an address", 'set [notify.email] sender = "gpu@example.org"'
-        elif self._security == "none" and not _is_loopback(self._host):
+        elif self._security == "none" and not is_loopback(self._host):
             wrong = (
                 f"security = none is refused for {text.clean(self._host)}: anyone could read it",
                 'set security = "starttls" or "tls"',
@@ -441,7 +441,8 @@ def _masked(word: str, password: str) -> str:
     return text.MASK if password in plain else word
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
