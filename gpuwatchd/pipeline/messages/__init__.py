@@ -347,7 +347,8 @@ def _life(alert: Alert, now_s: float) -> str:
 
 def _saved(alert: Alert, now_s: float) -> str:
     """Return when a job that has died last saved its work, as far as that is known."""
-    saved_at_s = alert.saved_at_s
+    known = alert.cost
+    saved_at_s = None if known is None or known.since != "checkpoint" else known.since_at_s
     if saved_at_s is None:
         return "none known: all of its work counts as lost"
     ended_s = alert.changed_at_s if alert.resolved_at_s is None else alert.resolved_at_s

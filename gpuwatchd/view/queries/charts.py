@@ -467,7 +467,7 @@ _ENDS: Final = frozenset({"died", "resolved"})
 def _steps(alert: Alert) -> list[Mark]:
     """Return how far an alert got, and what became of it: a mark each, one at an instant."""
     fired_s, critical_s = alert.firing_at_s, alert.critical_at_s
-    if critical_s is None and alert.severity == "critical" and not alert.ran_out:
+    if critical_s is None and alert.severity == "critical" and not alert.died:
         critical_s = fired_s  # of an earlier version
     steps: list[tuple[float | None, MarkKind]] = [
         (alert.watch_at_s, "watch"),
