@@ -17,7 +17,7 @@ from gpuwatchd.view.text import badges, subject_facts, verdict_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.charts.chart_model import MarkKind
+    from gpuwatchd.charts.chart_model import AlertStep
     from gpuwatchd.core.design import Kind
     from gpuwatchd.core.model import Alert, Device, Event, Finding, ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
@@ -469,7 +469,7 @@ def _steps(alert: Alert) -> list[Mark]:
     fired_s, critical_s = alert.firing_at_s, alert.critical_at_s
     if critical_s is None and alert.severity == "critical" and not alert.died:
         critical_s = fired_s  # of an earlier version
-    steps: list[tuple[float | None, MarkKind]] = [
+    steps: list[tuple[float | None, AlertStep]] = [
         (alert.watch_at_s, "watch"),
         (fired_s, "alert"),
         (critical_s, "critical"),

@@ -283,33 +283,17 @@ def _joined(used: Sequence[ProcessRow], bucket_s: float | None) -> Sequence[Proc
     return list(joined.values())
 
 
-def history(
-    query: Query,
-    *,
-    since_s: float | None = None,
-    until_s: float | None = None,
-    bucket_s: float | None = None,
-    pids: Sequence[int] = (),
-    events: bool = False,
-) -> Answered:
+def history(query: Query, **asked: Any) -> Answered:
     """Return what ``history --json`` answers; arguments and errors as of :class:`History`."""
-    return History(
-        query, since_s=since_s, until_s=until_s, bucket_s=bucket_s, pids=pids, events=events
-    ).answer()
+    return History(query, **asked).answer()
 
 
 # ---- plot
 
 
-def pictures(
-    query: Query,
-    *,
-    since_s: float | None = None,
-    until_s: float | None = None,
-    pids: Sequence[int] = (),
-) -> Answered:
+def pictures(query: Query, **asked: Any) -> Answered:
     """Return what ``plot --json`` answers; arguments and errors as of :func:`selection`."""
-    return Answered(pictures_answer(selection(query, since_s=since_s, until_s=until_s, pids=pids)))
+    return Answered(pictures_answer(selection(query, **asked)))
 
 
 def pictures_answer(of: Selection) -> Answer:
