@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.collect.simulate import SimulateSource
-from gpuwatchd.daemon.main import _clocks
+from gpuwatchd.core import config
+from gpuwatchd.daemon.main import Daemon, _clocks
 from gpuwatchd.store import live
+from tests import making
 from tests.children import Child
 from tests.conftest import ROOT
 from tests.making import present
@@ -364,6 +366,22 @@ def test_what_it_opens_is_given_the_same_file_of_settings(tmp_path: Path) -> Non
 
     assert opens_with("--config", "mine.toml") == str(tmp_path / "mine.toml")
     assert opens_with() == "None"
+
+
+def test_what_a_simulated_world_sends_is_sent_at_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "run"))
+    overrides = {"sources": {"enabled": ["simulate:one-leak"]}}
+    daemon = Daemon(config.load(None, overrides=overrides), reload=None)
+    (worker,) = daemon.pipeline.workers.values()
+    worker.source.advance(9000.0)  # type: ignore[attr-defined]
+    post = daemon._new_dispatcher(daemon.config)
+    assert post.submit(making.delivery(dry_run=True, channel="desktop"))
+    (sent,) = post.results()
+    assert (sent.sent_at_s or 0.0) - time.time() == pytest.approx(9000.0, abs=60.0)
+    daemon._leave()
 
 
 def test_a_simulated_world_sets_the_clock_where_nothing_else_is_watched() -> None:

@@ -19,22 +19,11 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Finding
 
 
-MarkKind = Literal[
-    "alert",
-    "watch",
-    "critical",
-    "died",
-    "resolved",
-    "event",
-    "restart",
-    "began",
-    "ended",
-    "saved",
-    "asked",
-]
-"""watch, alert, critical: an alert got that far; died: it is over, out of memory; resolved: over
-otherwise; event: of the hardware or the driver; restart: machine or recording
-began anew, or the clock was set; began, ended: of a process; saved, asked: checkpoints."""
+AlertStep = Literal["watch", "alert", "critical", "died", "resolved"]
+"""How far an alert got; died: it is over, out of memory; resolved: over otherwise."""
+MarkKind = Literal[AlertStep, "event", "restart", "began", "ended", "saved", "asked"]
+"""event: of the hardware or the driver; restart: machine or recording began anew, or the clock was
+set; began, ended: of a process; saved, asked: checkpoints."""
 
 
 Form = Literal["png", "svg"]

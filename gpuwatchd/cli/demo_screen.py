@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpuwatchd.cli import demo_score, output
 from gpuwatchd.core import units
-from gpuwatchd.pipeline import messages
 from gpuwatchd.view.answers.base import DeviceId, ProcessId, Verdict, fill
 from gpuwatchd.view.answers.program import (
     DemoBegins,
@@ -22,6 +21,7 @@ from gpuwatchd.view.answers.program import (
     DemoStarted,
     DemoSummary,
 )
+from gpuwatchd.view.text import verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +81,7 @@ def event_of(alert: Alert, world_s: float) -> Event:
         words = f"{alert.title}: {alert.ended or 'it is resolved'}"
         # What was only watched was never told to anybody: nothing to recover from.
         return Event("recovered" if alert.firing_at_s else "cleared", world_s, words, alert)
-    pace, eta = finding.shown_rate_bytes_per_s, messages.eta_words(finding.eta)
+    pace, eta = finding.shown_rate_bytes_per_s, verdict_text.eta(finding.eta) or "unknown"
     grows = "grows" if pace is None else f"grows {units.rate(pace)}"
     if alert.state == "watch":
         words = f"{alert.title} {grows} ({finding.pattern}). If it goes on, full in {eta}."

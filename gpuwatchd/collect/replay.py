@@ -286,11 +286,8 @@ class Stream:
             whole = held + text[:cut]
             held, skipping = text[cut:], False
             yield self._block(whole, open_end=False)
-        held = (
-            TORN
-            if skipping
-            else held + self._screen.feed(self._decode(b"", final=True), final=True)
-        )
+        rest = self._screen.feed(self._decode(b"", final=True), final=True)
+        held = TORN if skipping else held + rest
         if self._screen.dropped:
             self.notes.append(f"{self._screen.dropped:,} screens left out: too many, too large")
         if held:

@@ -7,7 +7,7 @@ keyword arguments, so a section such as ``[notify.email]`` *is* the call of the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +40,15 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of the driver. May be called twice."""
+
+
+@runtime_checkable
+class OwnClock(Protocol):
+    """A part that a source may have: its time is not the machine's, as of a world at speed."""
+
+    @property
+    def now_s(self) -> float:
+        """Return the time of its newest sample, epoch seconds."""
 
 
 class Detector(Protocol):

@@ -16,7 +16,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,7 @@ from gpuwatchd.collect import selection
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
+from gpuwatchd.core.ports import OwnClock
 from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.notify import credentials, dispatcher
 from gpuwatchd.pipeline import Pipeline
@@ -37,7 +38,6 @@ from gpuwatchd.store.writer import History
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuwatchd.collect.simulate import SimulateSource
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.ports import Source
     from gpuwatchd.pipeline import Tick
@@ -101,13 +101,13 @@ class Chores:
 
 
 def _clocks(sources: Sequence[Source]) -> tuple[Callable[[], float], Callable[[], float]]:
-    """Return the wall clock and the monotonic one: those of a simulated world that is all there is.
+    """Return the wall clock and the monotonic one: those of a source that is all there is.
 
     Its messages, silences and samples are then of one time, however fast it runs.
     """
-    if [source.name for source in sources] != ["simulate"]:
+    world = sources[0] if len(sources) == 1 else None
+    if not isinstance(world, OwnClock):
         return time.time, time.monotonic
-    world = cast("SimulateSource", sources[0])
     ahead_s = time.time() - time.monotonic()
     return lambda: world.now_s, lambda: world.now_s - ahead_s
 
@@ -163,7 +163,7 @@ class Daemon:
     def _new_dispatcher(self, settings: Config) -> dispatcher.MessageDispatcher:
         channels = dispatcher.build(settings.notify, config.channels.used(settings))
         put = lambda *press: self.pipeline.pressed.put(*press)  # noqa: E731, PLW0108 - comes later
-        return dispatcher.MessageDispatcher(channels, pressed=put)
+        return dispatcher.MessageDispatcher(channels, clock=self._wall, pressed=put)
 
     def run(self, *, once: bool = False) -> int:
         """Sample until told to stop; return the exit code."""

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -234,26 +234,13 @@ class Costing:
         if not keys:
             begun_s = alert.opened_at_s if finding.onset_at_s is None else finding.onset_at_s
         rows = self._rows if keys else self._watched
-        last_s = self.last_saved_s(alert)
-        if alert.ran_out and keys and self._history is not None:
+        end_s = float("inf") if alert.resolved_at_s is None else alert.resolved_at_s
+        last_s = tables.last_saved_s(self._checkpoints, keys, end_s)
+        if alert.died and keys and self._history is not None:
             # As ``cost`` counts it later: from all that was seen, which is to be written for that.
             self._history.flush(now_s)
             rows = self._written
         return self._charged(alert, members, rows, now_s, begun_s, saved_at_s=last_s, left_s=left_s)
-
-    def last_saved_s(self, alert: Alert) -> float | None:
-        """Return when an alert's job last saved its work before its end; None: not known."""
-        end_s = float("inf") if alert.resolved_at_s is None else alert.resolved_at_s
-        keys = [key for _, key in self._members(alert) if key is not None]
-        return max(
-            (
-                checkpoint.saved_at_s
-                for checkpoint in self._checkpoints
-                if checkpoint.saved_at_s <= end_s
-                and any(tables.same_process(checkpoint.process, key) for key in keys)
-            ),
-            default=None,
-        )
 
     def _charged(
         self,
@@ -268,11 +255,11 @@ class Costing:
     ) -> Cost | None:
         had = cost.charged_usage(
             members,
-            _Ask(rows, lambda uid, _since_s, _until_s: self.price(uid, now_s)),
+            cost.UsageProvider(rows, lambda uid, _since_s, _until_s: self.price(uid, now_s)),
             started_at_s=started_at_s,
             saved_at_s=saved_at_s,
             until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
-            lasts=not alert.ran_out,
+            lasts=not alert.died,
         )
         found = cost.charge(
             [part for _, part in had.parts],
@@ -388,13 +375,6 @@ class Costing:
             if power_w is not None:
                 energy, watched_s = self._power.get(uid, (0.0, 0.0))
                 self._power[uid] = (energy + power_w * step_s, watched_s + step_s)
-
-
-class _Ask(NamedTuple):
-    """Who held what, and what devices cost."""
-
-    rows: Callable[[str, float, float], list[MemoryBucket]]
-    price: Callable[[str, float, float], Price | None]
 
 
 def _remembered(device: TrackedDevice, since_s: float, until_s: float) -> Iterator[MemoryBucket]:

@@ -104,15 +104,13 @@ class MessageBuilder:
         own = messages.message_id(alert, "firing", 1)
         first = alert.first_message or (thread if thread and alert.notices == 1 else own)
         # What a death has cost was counted when it died.
-        cost = self._costing.of(alert, now_s) if counted and not alert.ran_out else alert.cost
+        cost = self._costing.of(alert, now_s) if counted and not alert.died else alert.cost
         return msgspec.structs.replace(alert, cost=cost, first_message=first)
 
     def final(self, alert: Alert, now_s: float) -> Alert:
-        """Return an alert that is over, with all that its job has cost, and its last checkpoint."""
+        """Return an alert that is over, with all that its job has cost since its checkpoint."""
         try:
-            cost = self._costing.of(alert, now_s)
-            saved_at_s = None if cost is None or cost.since != "checkpoint" else cost.since_at_s
-            return msgspec.structs.replace(alert, cost=cost, saved_at_s=saved_at_s)
+            return msgspec.structs.replace(alert, cost=self._costing.of(alert, now_s))
         except Exception:
             # Whatever is odd about its cost, that a job has died is sent.
             log.exception("failed part=cost key=%s", alert.key)
@@ -385,7 +383,7 @@ class AlertNotifier:
             now = alert
             bearer = holders.get(alert.key)
             if alert.state == "resolved":
-                if alert.ran_out and alert.kind == "leak":
+                if alert.died and alert.kind == "leak":
                     now = self._dresser.final(alert, now_s)
                 if alert.next_notice_at_s is not None and self._is_unheard(alert.key):
                     why = wording.hold_fields(Hold.BEGINNING_UNDELIVERED)

@@ -104,20 +104,14 @@ def _cost(alerts: Sequence[Alert]) -> str:
     """
     still = [alert for alert in alerts if alert.state != "resolved"]
     leaks = [alert for alert in still if alert.kind == "leak"]
+    held = [alert for alert in still if alert.kind == "held"]
+    lost = [alert for alert in alerts if alert.died]
     parts = []
     for label, those, name in (
         ("at risk by what leaks", leaks, "spent_usd"),
         ("more until memory is full", leaks, "at_risk_usd"),
-        (
-            "spent on idle memory",
-            [alert for alert in still if alert.kind == "held"],
-            "spent_usd",
-        ),
-        (
-            "lost where memory ran out",
-            [alert for alert in alerts if alert.ran_out],
-            "spent_usd",
-        ),
+        ("spent on idle memory", held, "spent_usd"),
+        ("lost where memory ran out", lost, "spent_usd"),
     ):
         costs = _once(those)
         known = [usd for one in costs if (usd := getattr(one, name)) is not None]

@@ -260,6 +260,18 @@ def same_process(key: ProcessKey, other: ProcessKey) -> bool:
     return abs(key.started_at_s - other.started_at_s) < SAME_S
 
 
+def last_saved_s(
+    checkpoints: Iterable[Checkpoint], keys: Collection[ProcessKey], until_s: float
+) -> float | None:
+    """Return the newest checkpoint of a process, or of any rank of a job, before an end."""
+    saved = (
+        one.saved_at_s
+        for one in checkpoints
+        if one.saved_at_s <= until_s and any(same_process(one.process, key) for key in keys)
+    )
+    return max(saved, default=None)
+
+
 def newest_checkpoints(connection: sqlite3.Connection) -> list[Checkpoint]:
     """Return those that were noted last, oldest first; how many there are costs nothing."""
     where = "id IN (SELECT id FROM checkpoint ORDER BY id DESC LIMIT ?)"

@@ -14,7 +14,7 @@ from gpuwatchd.analysis import verdict
 from gpuwatchd.analysis.program_key import key_on
 from gpuwatchd.cli import main
 from gpuwatchd.core import config
-from gpuwatchd.core.model import Finding, ProcessInfo, ProcessKey, Profile, Series
+from gpuwatchd.core.model import Finding, ProcessInfo, ProcessKey, Profile, Series, Subject
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.run_baselines import said_to_be
 from gpuwatchd.pipeline.track import Headroom, Suppression, Track
@@ -22,6 +22,7 @@ from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.ring import Ring
+from gpuwatchd.view.queries import alert_changes
 from tests import making
 from tests.cli import world
 
@@ -216,6 +217,20 @@ def test_a_word_outlives_its_alert_and_can_still_be_taken_back(ctl: Ctl) -> None
     (gone,) = ctl.data("feedback", "undo", said["key"])
     assert gone["undone_at"] is not None
     assert ctl.data("feedback", "list") == []
+
+
+@pytest.mark.parametrize("source", ["simulate", "nvml"])
+def test_of_a_simulated_program_nothing_is_learned(source: str) -> None:
+    card = msgspec.structs.replace(making.CARD, uid="GPU-8", source=source)
+    info = ProcessInfo(key=ProcessKey(pid=8, started_at_s=8.0), name="python")
+    seen = making.sample(time.time(), [])
+    sample = msgspec.structs.replace(seen, readings=(world.reading(card.uid, 5),))
+    subject = Subject(device_uid=card.uid, process=info.key)
+    with world.history() as history:
+        history.record(sample, (card,), {info.key: info})
+        history.apply([world.firing(key="leak:GPU-8/8@8.0", subject=subject)], [])
+    labelled = alert_changes.label("leak:GPU-8/8@8.0", "normal", None)
+    assert (labelled.learned, labelled.recorded) == (False, source == "simulate")
 
 
 def test_an_alert_without_a_curve_teaches_nothing(ctl: Ctl) -> None:

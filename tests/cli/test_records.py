@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.cli import main
 from gpuwatchd.core import config
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Subject
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
@@ -348,6 +350,24 @@ def test_events_are_listed_in_time_order(ctl: Ctl) -> None:
     assert [row["kind"] for row in rows] == kinds
     lines = _shown(ctl, "--events", "--format", "ndjson").splitlines()
     assert [json.loads(line)["text"] for line in lines] == [e["text"] for e in one["events"]]
+
+
+def test_how_far_alerts_got_is_listed_and_stands_in_the_table(ctl: Ctl) -> None:
+    end_s = _record_events({})
+    steps = {"opened_at_s": end_s - 1000, "watch_at_s": end_s - 900, "firing_at_s": end_s - 600}
+    death = {"critical_at_s": end_s - 300, "resolved_at_s": end_s - 60, "state": "resolved"}
+    end = wording.ending(Ending.ENDED_NEAR_LIMIT)
+    world.remember(world.over(), world.firing(**steps, **death, **end))
+    (one,) = ctl.data("history --since 1h", "--events")
+    got = ["watch", "alert", "critical", "died"]
+    assert [event["kind"] for event in one["events"]] == ["start", *got]
+    (drawn,) = ctl.data("plot --since 1h")
+    of_alerts = [mark["text"] for mark in drawn["marks"] if mark["kind"] in got]
+    assert [event["text"] for event in one["events"]][1:] == of_alerts
+    shown = _shown(ctl)
+    assert [kind for kind in got if kind not in shown] == []
+    assert len(ctl.data("history --since 1h --events --pid 4711")[0]["events"]) == 5
+    assert len(ctl.data("history --since 1h --events --pid 5")[0]["events"]) == 1
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson"])

@@ -112,7 +112,7 @@ def test_a_death_is_told_as_critical_with_all_that_it_cost_and_its_curve(tmp_pat
         rows = reader.occupancy(CARD.uid, 2000.0, end_s)
     hours = cost.usage_by_process(rows, 2000.0, end_s)[KEY].hours
     assert present(told.cost).spent_usd == pytest.approx(4.0 * present(hours), abs=0.001)
-    assert told.saved_at_s == 2000.0
+    assert (present(told.cost).since, present(told.cost).since_at_s) == ("checkpoint", 2000.0)
     assert present(message.chart).died_at_s == end_s
 
 

@@ -17,6 +17,7 @@ from gpuwatchd.analysis.cost.totals import (
     Entry,
     Part,
     Sum,
+    UsageProvider,
     charge,
     charged_usage,
     counted_from,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -24,14 +24,13 @@ TAIL_S: Final = 180.0
 # From when on an alert is counted, and what it had of its devices since.
 
 
-class UsageProvider(Protocol):
-    """Who knows what was seen, and what it costs."""
+class UsageProvider(NamedTuple):
+    """Who knows what was seen, and what it costs; of a device between two instants."""
 
-    def rows(self, uid: str, since_s: float, until_s: float, /) -> Iterable[MemoryBucket]:
-        """Return who held what on a device between two instants."""
-
-    def price(self, uid: str, since_s: float, until_s: float, /) -> Price | None:
-        """Return what a device costs, by its power between two instants; None where unknown."""
+    rows: Callable[[str, float, float], Iterable[MemoryBucket]]
+    """Who held what."""
+    price: Callable[[str, float, float], Price | None]
+    """What it costs, by its power; None where unknown."""
 
 
 def counted_from(

@@ -197,8 +197,6 @@ class Alert(Value, frozen=True, kw_only=True):
     """What it shares its notices with: alerts of one cause."""
     cost: Cost | None = None
     """As of the last notice, or of its end where its subject ran out of memory."""
-    saved_at_s: float | None = None
-    """When a job that ran out of memory had saved its work last; None: not known."""
     flaps: int = 0
     """How often the same key was open and over within the hour before it opened."""
     inhibited_by: str = ""

@@ -27,23 +27,9 @@ from gpuwatchd.pipeline.messages.sentences import SUBJECT_CHARS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.core.model import Alert, Button, Chart, EtaRange, NoticeKind, Severity
+    from gpuwatchd.core.model import Alert, Button, Chart, NoticeKind, Severity
 
-__all__ = ["SUBJECT_CHARS", "compose", "digest", "eta_words", "message_id"]
-
-
-def eta_words(eta: EtaRange | None) -> str:
-    """Return the time to out-of-memory with its interval, "unknown" without one.
-
-    Examples
-    --------
-    >>> from gpuwatchd.core.model import EtaRange
-    >>> eta_words(EtaRange(low_s=2340, mid_s=2820, high_s=3720))
-    '47 min (39 to 62 min)'
-    """
-    if eta is None:
-        return "unknown"
-    return units.band(eta.low_s, eta.mid_s, eta.high_s)
+__all__ = ["SUBJECT_CHARS", "compose", "digest", "message_id"]
 
 
 def message_id(alert: Alert, notice: NoticeKind, number: int) -> str:
@@ -347,7 +333,8 @@ def _life(alert: Alert, now_s: float) -> str:
 
 def _saved(alert: Alert, now_s: float) -> str:
     """Return when a job that has died last saved its work, as far as that is known."""
-    saved_at_s = alert.saved_at_s
+    known = alert.cost
+    saved_at_s = None if known is None or known.since != "checkpoint" else known.since_at_s
     if saved_at_s is None:
         return "none known: all of its work counts as lost"
     ended_s = alert.changed_at_s if alert.resolved_at_s is None else alert.resolved_at_s

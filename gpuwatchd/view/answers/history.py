@@ -184,7 +184,8 @@ class Event(Shape):
 
     at: Instant
     kind: str
-    """Also ask-to-save, asked-to-save, not-asked-to-save and saved: with `--events`."""
+    """Of alerts: watch, alert, critical, died, resolved. With `--events` also ask-to-save,
+    asked-to-save, not-asked-to-save and saved."""
     text: str
     pid: Pid | UnsetType | None = UNSET
     """Only of a job's work; null where the process is no longer known."""

@@ -15,9 +15,9 @@ from gpuwatchd.view.queries import current_state, recorded_chart, state_location
 from gpuwatchd.view.text import badges, subject_facts, verdict_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.charts.chart_model import MarkKind
+    from gpuwatchd.charts.chart_model import AlertStep
     from gpuwatchd.core.design import Kind
     from gpuwatchd.core.model import Alert, Device, Event, Finding, ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
@@ -345,19 +345,27 @@ def live_marks(view: View, subject: Subject, events: Sequence[Event]) -> list[Ma
 
     The history has them too, but later, or not at all.
     """
-    marks = [
+    shown = [alert for alert in view.alerts if alert.state in current_state.SHOWN]
+    return alert_marks(shown, subject) + [
+        _event(event.at_s, event.kind, event.text) for event in events
+    ]
+
+
+def alert_marks(alerts: Iterable[Alert], subject: Subject) -> list[Mark]:
+    """Return how far the alerts of a device or of a process got."""
+    return [
         mark
-        for alert in view.alerts
-        if alert.state in current_state.SHOWN and _on(alert, subject)
+        for alert in alerts
+        if alert.subject.device_uid == subject.device_uid
+        and subject.process in {None, alert.subject.process}
         for mark in _steps(alert)
     ]
-    return marks + [_event(event.at_s, event.kind, event.text) for event in events]
 
 
 def device_marks(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Mark]:
     """Return what is recorded of a device, of time, of its alerts, its jobs and large processes."""
     marks = _happened(history, device, begin_s)
-    marks += _alerts(history, begin_s, device.uid, None)
+    marks += alert_marks(history.alerts(begin_s), Subject(device_uid=device.uid))
     marks += [
         _action(event)
         for event in history.action_events(begin_s)
@@ -370,7 +378,8 @@ def device_marks(history: Reader, device: Device, begin_s: float, end_s: float) 
 def process_marks(history: Reader, device: Device, info: ProcessInfo, begin_s: float) -> list[Mark]:
     """Return what is recorded of a process: its alerts, its checkpoints, its begin and end."""
     marks = _happened(history, device, begin_s)
-    marks += _alerts(history, begin_s, device.uid, info.key)
+    subject = Subject(device_uid=device.uid, process=info.key)
+    marks += alert_marks(history.alerts(begin_s), subject)
     marks += [
         _action(event)
         for event in history.action_events(begin_s)
@@ -455,27 +464,12 @@ def action_words(event: ActionEvent) -> str:
 _ENDS: Final = frozenset({"died", "resolved"})
 
 
-def _on(alert: Alert, subject: Subject) -> bool:
-    if alert.subject.device_uid != subject.device_uid:
-        return False
-    return subject.process is None or alert.subject.process == subject.process
-
-
-def _alerts(history: Reader, since_s: float, uid: str, key: ProcessKey | None) -> list[Mark]:
-    marks = []
-    for alert in history.alerts(since_s):
-        if alert.subject.device_uid != uid or (key is not None and alert.subject.process != key):
-            continue
-        marks += _steps(alert)
-    return marks
-
-
 def _steps(alert: Alert) -> list[Mark]:
     """Return how far an alert got, and what became of it: a mark each, one at an instant."""
     fired_s, critical_s = alert.firing_at_s, alert.critical_at_s
-    if critical_s is None and alert.severity == "critical" and not alert.ran_out:
+    if critical_s is None and alert.severity == "critical" and not alert.died:
         critical_s = fired_s  # of an earlier version
-    steps: list[tuple[float | None, MarkKind]] = [
+    steps: list[tuple[float | None, AlertStep]] = [
         (alert.watch_at_s, "watch"),
         (fired_s, "alert"),
         (critical_s, "critical"),

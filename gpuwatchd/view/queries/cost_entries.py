@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -74,11 +74,6 @@ class Bill:
             for basis, price in by_basis.items()
             if price.is_old
         ]
-
-
-class _Ask(NamedTuple):
-    rows: Callable[[str, float, float], list[MemoryBucket]]
-    price: Callable[[str, float, float], Price | None]
 
 
 def gather(query: Query, since_s: float) -> Bill:
@@ -221,7 +216,7 @@ class _Counter:
     def _leak(self, alert: Alert) -> None:
         if alert.state in current_state.SHOWN:
             self._at_risk(alert)
-        elif alert.resolved_at_s is not None and alert.ended_code is Ending.ENDED_NEAR_LIMIT:
+        elif alert.resolved_at_s is not None and alert.died:
             self._lost(alert, alert.resolved_at_s)
         elif alert.resolved_at_s is not None and alert.ended_code is Ending.PROCESS_ENDED:
             self._saved(alert, alert.resolved_at_s)
@@ -271,6 +266,8 @@ class _Counter:
 
         ``spent``: its hours are what is counted, so that nothing else may count them.
         """
+        from gpuwatchd.store.tables import last_saved_s  # noqa: PLC0415 - SQLite comes with it
+
         onset_s = alert.finding.onset_at_s
         begun_s: float | None = alert.opened_at_s if onset_s is None else onset_s
         members = self._counted.fresh(alert, begun_s or 0.0, until_s)
@@ -282,9 +279,9 @@ class _Counter:
             begun_s = min(starts) if len(starts) == len(keys) else None
         had = cost.charged_usage(
             members,
-            _Ask(self._shared if keys else self._watched, self._price),
+            cost.UsageProvider(self._shared if keys else self._watched, self._price),
             started_at_s=begun_s,
-            saved_at_s=self._saved_at_s(keys, until_s),
+            saved_at_s=last_saved_s(self._checkpoints, keys, until_s),
             until_s=until_s,
             lasts=lasts,
         )
@@ -311,18 +308,6 @@ class _Counter:
         share = mine / whole if mine is not None and whole else None
         part = cost.Part(told.gpu_hours, share, price)
         return cost.ChargedUsage(((uid, part),), told.since_at_s, told.since, until_s)
-
-    def _saved_at_s(self, keys: Sequence[ProcessKey], until_s: float) -> float | None:
-        """Return the newest checkpoint of a process, or of any rank of a job, before an end."""
-        from gpuwatchd.store.tables import same_process  # noqa: PLC0415 - SQLite comes with it
-
-        found = [
-            checkpoint.saved_at_s
-            for checkpoint in self._checkpoints
-            if checkpoint.saved_at_s <= until_s
-            and any(same_process(checkpoint.process, key) for key in keys)
-        ]
-        return max(found, default=None)
 
     # ---- idle memory -------------------------------------------------------
 
@@ -376,7 +361,7 @@ class _Counter:
 
         had = cost.charged_usage(
             [who],
-            _Ask(rows, self._price),
+            cost.UsageProvider(rows, self._price),
             started_at_s=from_s,
             saved_at_s=None,
             until_s=until_s,

@@ -9,6 +9,7 @@ import msgspec
 from gpuwatchd.analysis import cost as analysis_cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.model import Subject
 from gpuwatchd.store import curves
 from gpuwatchd.view.answers import history as rows
 from gpuwatchd.view.answers import report
@@ -21,7 +22,7 @@ from gpuwatchd.view.queries import (
     state_location,
     user_filter,
 )
-from gpuwatchd.view.queries.charts import Asked, action_words
+from gpuwatchd.view.queries.charts import Asked, action_words, alert_marks
 from gpuwatchd.view.text import subject_facts
 
 if TYPE_CHECKING:
@@ -220,9 +221,17 @@ class History:
         ]
 
     def _happened(self, reader: Reader, device: Device) -> list[rows.Event]:
-        """Return what happened to a device and to time and, if asked, to the work of its jobs."""
+        """Return what happened to a device, its alerts and time; if asked, also to jobs."""
         since_s, until_s = self._span
         here = {device.uid, device.parent_uid, None}
+        infos = {info.key: info for info in reader.processes()} if self.processes else {}
+
+        def meant(process: ProcessKey | None) -> bool:
+            if not self.processes:
+                return True
+            return process is not None and self.processes.has(process, infos.get(process))
+
+        alerts = [alert for alert in reader.alerts(since_s) if meant(alert.subject.process)]
         happened = [
             rows.event(event.at_s, event.kind, text.clean(event.detail))
             for event in reader.events(since_s)
@@ -232,19 +241,17 @@ class History:
             rows.event(segment.at_s, segment.reason, subject_facts.segment_words(segment))
             for segment in reader.segments(since_s)
         ]
+        happened += [
+            rows.event(mark.at_s, mark.kind, mark.text)
+            for mark in alert_marks(alerts, Subject(device_uid=device.uid))
+            if mark.at_s >= since_s
+        ]
         if self._events:
-            infos = {info.key: info for info in reader.processes()} if self.processes else {}
             happened += [
                 rows.action_event(event, action_words(event))
                 for event in reader.action_events(since_s)
                 if (not event.device_uids or device.uid in event.device_uids)
-                and (
-                    not self.processes
-                    or (
-                        event.process is not None
-                        and self.processes.has(event.process, infos.get(event.process))
-                    )
-                )
+                and meant(event.process)
             ]
         end = units.instant(until_s) or ""
         return sorted((event for event in happened if event.at < end), key=lambda event: event.at)
@@ -276,33 +283,17 @@ def _joined(used: Sequence[ProcessRow], bucket_s: float | None) -> Sequence[Proc
     return list(joined.values())
 
 
-def history(
-    query: Query,
-    *,
-    since_s: float | None = None,
-    until_s: float | None = None,
-    bucket_s: float | None = None,
-    pids: Sequence[int] = (),
-    events: bool = False,
-) -> Answered:
+def history(query: Query, **asked: Any) -> Answered:
     """Return what ``history --json`` answers; arguments and errors as of :class:`History`."""
-    return History(
-        query, since_s=since_s, until_s=until_s, bucket_s=bucket_s, pids=pids, events=events
-    ).answer()
+    return History(query, **asked).answer()
 
 
 # ---- plot
 
 
-def pictures(
-    query: Query,
-    *,
-    since_s: float | None = None,
-    until_s: float | None = None,
-    pids: Sequence[int] = (),
-) -> Answered:
+def pictures(query: Query, **asked: Any) -> Answered:
     """Return what ``plot --json`` answers; arguments and errors as of :func:`selection`."""
-    return Answered(pictures_answer(selection(query, since_s=since_s, until_s=until_s, pids=pids)))
+    return Answered(pictures_answer(selection(query, **asked)))
 
 
 def pictures_answer(of: Selection) -> Answer:

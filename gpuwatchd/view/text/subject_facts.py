@@ -229,7 +229,10 @@ _MEMORY_MEANS: dict[MemoryKind, str] = {
     "and the GPU as a whole where they are unknown",
 }
 _ABSENT = {"gpu-lost": "it was lost", "gpu-hung": "the driver did not answer"}
-_SELF_EVIDENT = {"xid", "released", "gpu-lost", "gpu-back", "gpu-hung", "driver-changed"}
+_SELF_EVIDENT = {
+    *("xid", "released", "gpu-lost", "gpu-back", "gpu-hung", "driver-changed"),
+    *("watch", "alert", "critical", "died", "resolved"),
+}
 """Events whose words need no name before them: "XID 79: ...", "the driver is used again"."""
 _TIME_SAYS = {
     "start": "the daemon started to record",
