@@ -287,10 +287,12 @@ def test_a_screen_scrolls() -> None:
     assert drawn.splitlines() == ["", *lines]
 
 
-def test_screens_of_one_block_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_screens_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "_MOST_CHARS", 600)
     screen = terminal.Screen()
     # Where the cursor was set far down, one blank line stands for hundreds.
-    assert screen.feed("\x1b[999;1Hlow\x1b[1;1H") == "\nlow\n"
+    assert screen.feed("\x1b[999;1Hlow\x1b[1;1H") == "\n\nlow\n"
     assert len(screen.feed("\x1b[9;1Hx\x1b[1;1Hy\x1b[1;1H" * 1000)) < 700
     assert screen.dropped > 900
+    # What lies beyond the largest screen is not kept.
+    assert len(terminal.Screen().feed("\x1b[500;500Hx\x1b[1;1H" * 1000)) < 4000
