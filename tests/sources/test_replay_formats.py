@@ -219,8 +219,7 @@ SMI_ROWS = rows(DATE + ", 0, {used} MiB, 24564 MiB")
         (rows("{i} %, {used} MiB"), 5, None),
         ("timestamp_ms,used_mb\n" + rows("{i}500,{used}").replace("\n0500", "\n500"), 1, None),
         ("timestamp_ms,mem_used_mb\n" + rows("17000000{s}000,{used}"), 1, None),
-        (SMI + rows("{i}, " + DATE + ", 0, {used} MiB, 24564 MiB"), 1, 24564),
-        (SMI + rows(DATE + ", 0, {used} MiB, 24564 MiB, note"), 1, 24564),
+        (SMI + rows(DATE + ", 0, {used} MiB, 24564 MiB,"), 1, 24564),
         ("Run 7, time: noon, memory used by me\nused memory, as below:\n" + SMI + SMI_ROWS,
          1, 24564),
         ("time,ram_used_mb,gpu_ram_used_mb\n" + rows("10:00:{s},9{s}00,{used}"), 1, None),
@@ -250,6 +249,10 @@ def test_logs_people_have(text: str, step_s: float, total: int | None, tmp_path:
         ("time,rss_mb,mem\n" + rows("10:00:{s},7,{used}"), "rss_mb", "time,-,used"),
         ("time,cpu_pct,mem_used,gpu_util\n" + rows("10:00:{s},7,{used},3"), "mem_used",
          "time,-,used,-"),
+        (SMI + rows("{i}, " + DATE + ", 0, {used} MiB, 24564 MiB"), "line 2: 5 cells",
+         "-,time,index,used,total"),
+        (SMI + rows(DATE + ", 0, {used} MiB, 24564 MiB, note"), "line 2: 5 cells",
+         "time,index,used,total,-"),
         ("time, used_mb, total_mb\n" + rows("10:00:{s}, 0, {used}, 24564"), "line 2: 4 cells",
          "time,index,used,total"),
     ],
@@ -263,6 +266,11 @@ def test_an_unclear_layout_asks_for_columns(
     assert "--columns" in log.hint
     told = LogOptions(interval_s=5, columns=tuple(columns.split(",")))
     assert mib(of(read_log(tmp_path / "log", told))) == [800 + i for i in range(20)]
+
+
+def test_a_time_is_not_the_number_of_a_process(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(rows("17000000{s},{used} MiB\nnan,801 MiB"))
+    assert not read_log(tmp_path / "log").processes
 
 
 def test_a_single_row_with_one_cell_more_is_named(tmp_path: Path) -> None:
