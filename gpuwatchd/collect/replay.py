@@ -26,7 +26,7 @@ from gpuwatchd.collect.logs.formats import FORMATS, torch_snapshot
 from gpuwatchd.collect.logs.log_types import LogFile, LogOptions, LogSeries
 from gpuwatchd.collect.logs.series_builder import GAP_INTERVALS, finish, median_interval_s
 from gpuwatchd.collect.logs.tables import NAME_COLUMNS
-from gpuwatchd.collect.logs.terminal import Screen
+from gpuwatchd.collect.logs.terminal import ESCAPE, Screen
 from gpuwatchd.core import registry, text
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import Availability, DeviceReading, Fault, ProcessUse, Sample
@@ -199,8 +199,6 @@ def refusal(head: bytes) -> tuple[str, str] | None:
 # Bytes of a log to blocks of lines: gzip, encodings, line ends, NULs; in bounded memory.
 
 BLOCK_BYTES = 1 << 17
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07?|[()][A-Z0-9]|.)?")
-"""Terminal sequences, which a capture of ``watch`` is full of."""
 MAX_LINE_CHARS = 16 << 20
 """A longer line is no log line; it becomes one torn row."""
 TORN = "\0"
@@ -269,8 +267,8 @@ class Stream:
         held = ""
         skipping = False
         while chunk := self._read():
-            self.bytes += len(chunk)
             text = self._screen.feed(self._decode(chunk))
+            self.bytes += max(len(chunk), len(text))
             cut = max(text.rfind("\n"), text.rfind("\r", 0, -1)) + 1
             if not cut:
                 held = "" if skipping else held + text
@@ -319,7 +317,7 @@ class Stream:
         if "\r" in text:
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         if "\x1b" in text:
-            text = _ESCAPES.sub("", text)
+            text = ESCAPE.sub("", text)
         lines = text.split("\n")
         if not open_end or lines[-1] == "":
             open_end = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,7 @@ import numpy as np
 from gpuwatchd.collect.logs.fields import MIB, Clock, Layout, amount, not_available, uuid, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gpuwatchd.core.model import FloatArray
+    from collections.abc import Mapping, Sequence
 
 _LEAST_ROWS = 3
 _OTHER_UNIT = re.compile(r"\d+(?:\.\d+)? ?(?:%|W|C|MHz)")
@@ -28,9 +26,8 @@ _MOST_PCT = 100.0
 def guess(lines: Sequence[str]) -> Layout | None:
     """Return the one layout that fits the rows, or None.
 
-    It fits when there is a time, at most one column can count devices, exactly one column is
-    constant per device and largest (the total), and exactly one other can be an amount used. Or
-    when each column can be only one thing, and exactly one of them is an amount used.
+    It fits when each column can be only one thing and one of them is an amount used. Others may
+    be unclear where there is a date, and of two amounts one is larger and constant per device.
 
     Examples
     --------
@@ -45,59 +42,44 @@ def guess(lines: Sequence[str]) -> Layout | None:
     if len(rows) < _LEAST_ROWS:
         return None
     columns = [[cell.strip() for cell in column] for column in zip(*rows, strict=True)]
-    return _with_total(columns) or _each_known(columns)
-
-
-def _with_total(columns: Sequence[Sequence[str]]) -> Layout | None:
-    """Return the layout of rows with a time, used memory and the total, whatever else they hold."""
-    times = [at for at, column in enumerate(columns) if _is_date(column)]
-    if len(columns) < 3 or len(times) != 1:
-        return None
-    roles, at, device = {"time": times[0]}, times[0] + 1, [""] * len(columns[0])
-    if at < len(columns) and _counts(columns[at]):
-        roles["index"], device = at, list(columns[at])
-    pair = _memory(columns, set(roles.values()), device)
-    if pair is None:
-        return None
-    roles["used"], roles["total"] = pair
-    for position, column in enumerate(columns):
-        words = all(cell[:1].isalpha() and " " in cell for cell in column)
-        if words and position not in roles.values():
-            roles.setdefault("name", position)
-    return _layout(columns, roles, MIB)
-
-
-def _each_known(columns: Sequence[Sequence[str]]) -> Layout | None:
-    """Return the layout when each column can be only one thing, and one of them is used memory."""
-    found: dict[str, list[int]] = {}
+    dated = any(map(_is_date, columns))
+    found: defaultdict[str, list[int]] = defaultdict(list)
     for at, column in enumerate(columns):
-        role = _role(column)
-        if role is None:
+        found[_role(column, dated=dated)].append(at)
+    roles = {role: found[role][0] for role in ("time", "index", "uuid", "name") if found[role]}
+    amounts = found["named"] or found["plain"] + found["possible"]
+    clear = not (found["unclear"] or found["possible"] or (found["named"] and found["plain"]))
+    if not clear or any(len(found[role]) > 1 for role in roles):
+        if not dated or len(found["time"]) > 1 or len(amounts) < 2:
             return None
-        found.setdefault(role, []).append(at)
-    plain, named = found.pop("plain", []), found.pop("named", [])
-    found.pop("other", None)
-    if (named and plain) or any(len(positions) > 1 for positions in found.values()):
+        # A share that is 0 or 1 looks like a number of a device: that one follows the time.
+        roles.pop("index", None)
+        if roles["time"] + 1 in found["index"]:
+            roles["index"] = roles["time"] + 1
+    if len(amounts) > 1:
+        device = columns[roles["index"]] if "index" in roles else [""] * len(rows)
+        total = _total({at: columns[at] for at in amounts}, device)
+        if total is None:
+            return None
+        amounts.remove(total)
+        roles["total"] = total
+    if len(amounts) != 1:
         return None
-    roles = {role: positions[0] for role, positions in found.items()}
-    device = columns[roles["index"]] if "index" in roles else [""] * len(columns[0])
-    amounts = named or plain
-    if len(amounts) == 1:
-        roles["used"] = amounts[0]
-    elif pair := _memory(columns, set(range(len(columns))) - set(amounts), device):
-        roles["used"], roles["total"] = pair
-    else:
-        return None
-    return _layout(columns, roles, MIB if named else None)
+    roles["used"] = amounts[0]
+    unit = MIB if found["named"] else None
+    return Layout([f"column {n + 1}" for n in range(width)], roles, {"used": unit})
 
 
-def _role(column: Sequence[str]) -> str | None:
-    """Return what a column without a name can only be; "other" has a unit that is no memory's."""
+def _role(column: Sequence[str], *, dated: bool) -> str:
+    """Return what a column without a name can only be; "other" has a unit that is no memory's.
+
+    A "possible" amount is one where another figure shows that it is.
+    """
     present = [cell for cell in column if not not_available(cell)]
-    if not present:
-        return "other"
-    if _is_date(column) or _is_epoch(column):
+    if _is_date(column):
         return "time"
+    if _is_epoch(column):
+        return "possible" if dated else "time"
     if all(_OTHER_UNIT.fullmatch(cell) for cell in present):
         return "other"
     with suppress(ValueError):
@@ -106,11 +88,11 @@ def _role(column: Sequence[str]) -> str | None:
             return "named"
         if _counts(column):
             return "index"
-        whole_numbers = all(cell.isdigit() for cell in present)
-        return "plain" if whole_numbers and top > _MOST_PCT else None
+        if top > _MOST_PCT:
+            return "plain" if all(cell.isdigit() for cell in present) else "possible"
     if all(cell.startswith(("GPU-", "MIG-")) and uuid(cell) for cell in present):
         return "uuid"
-    return "name" if all(cell[:1].isalpha() and " " in cell for cell in present) else None
+    return "name" if all(cell[:1].isalpha() and " " in cell for cell in present) else "unclear"
 
 
 def _is_date(column: Sequence[str]) -> bool:
@@ -134,30 +116,14 @@ def _counts(column: Sequence[str]) -> bool:
     return numbers == set(range(len(numbers))) and len(numbers) <= 64
 
 
-def _layout(columns: Sequence[Sequence[str]], roles: dict[str, int], unit: float | None) -> Layout:
-    return Layout([f"column {n + 1}" for n in range(len(columns))], roles, {"used": unit})
-
-
-def _memory(
-    columns: Sequence[Sequence[str]], taken: set[int], device: Sequence[str]
-) -> tuple[int, int] | None:
-    """Return the columns of used and total memory, when there is one choice for each."""
-    named = {at for at, column in enumerate(columns) if any("iB" in cell for cell in column)}
-    amounts: dict[int, FloatArray] = {}
-    for at, column in enumerate(columns):
-        if at in taken or (named and at not in named):
-            continue
-        with suppress(ValueError):
-            values = np.array([amount(cell) for cell in column])
-            if np.isfinite(values).all() and (named or float(values.max()) > 100 * MIB):
-                amounts[at] = values
-    devices = len(set(device))
+def _total(amounts: Mapping[int, Sequence[str]], device: Sequence[str]) -> int | None:
+    """Return the one column that is large, constant per device and never below the others."""
+    values = {at: np.array(list(map(amount, column))) for at, column in amounts.items()}
     totals = [
         at
-        for at, values in amounts.items()
-        if float(values.min()) >= 1024 * MIB
-        and len(set(zip(device, values.tolist(), strict=True))) == devices  # constant per device
-        and all((other <= values).all() for other in amounts.values())
+        for at, total in values.items()
+        if total.min() >= 1024 * MIB
+        and len(set(zip(device, total.tolist(), strict=True))) == len(set(device))
+        and not any((other > total).any() for other in values.values())
     ]
-    used = [at for at in amounts if at not in totals]
-    return (used[0], totals[0]) if len(totals) == 1 and len(used) == 1 else None
+    return totals[0] if len(totals) == 1 else None

@@ -69,9 +69,6 @@ class Table:
         self.sink = sink
         self.header = header
         self._chosen = not layout.index_choices
-        self._drop: int | None = None
-        """Position of a cell that each row has beyond its header."""
-        self._looked = False
         options = sink.options
         self._clock = sink.clock
         if layout.time_unit is not None:
@@ -113,9 +110,6 @@ class Table:
 
     def feed(self, lines: Sequence[str], first_line: int) -> int:
         """Take rows; return how many lines were taken before one that is no row of this table."""
-        if not self._looked:
-            self._looked = True
-            self._find_extra(lines, first_line)
         if not self._chosen:
             rows = map(self._cells, lines[:64])
             self._choose_index([row for row in rows if len(row) == self.layout.width])
@@ -125,44 +119,6 @@ class Table:
             if taken < len(part):
                 return start + taken
         return len(lines)
-
-    def _find_extra(self, lines: Sequence[str], first_line: int) -> None:
-        """Find which cell is not in the header, where every row has one more than it names."""
-        wide = self.layout.width + 1
-        numbers = [at for at, line in enumerate(lines[:64]) if not between(line)]
-        rows = [self._cells(lines[at]) for at in numbers]
-        if not rows or any(len(row) != wide for row in rows):
-            return
-        fits = [drop for drop in (-1, 0) if self._fit_without(drop, rows)]
-        if len(fits) == 1:
-            self._drop = fits[0]
-            where = "last" if self._drop else "first"
-            text = f"line {first_line + numbers[0]}: {wide} cells under a header of {wide - 1}"
-            self.sink.note(f"{text}, as in each row; the {where} is left out")
-
-    def _fit_without(self, drop: int, rows: Sequence[list[str]]) -> bool:
-        """Say whether all cells are what the header says when one of them is left out."""
-        dropped = [row[drop] for row in rows]
-        columns = list(zip(*[row[1:] if drop == 0 else row[:-1] for row in rows], strict=True))
-        dated = False
-        if (at := self.layout.roles.get("time")) is not None:
-            dated = all(":" in cell for cell in columns[at])
-            if any(math.isnan(self._clock.parse(cell)) for cell in columns[at]):
-                return False
-        amounts = [columns[self.layout.roles[r]] for r in _MEMORY_ROLES if r in self.layout.roles]
-        units = {"iB" in cell for column in amounts for cell in column}
-        indices = [columns[at] for at in self.layout.index_choices]
-        if (
-            any(":" in cell or "iB" in cell for cell in dropped)
-            or len(units) != 1
-            or not all(is_amount(cell) for column in amounts for cell in column)
-            or not all(cell.strip().isalnum() for column in indices for cell in column)
-        ):
-            return False
-        if "total" in self.layout.roles:
-            # A total is the same in each row of a card, and more than any other amount.
-            return len(set(columns[self.layout.roles["total"]])) <= max(1, len(rows) // 4)
-        return dated and (drop == 0 or not any(map(is_amount, dropped)))
 
     def close(self) -> None:
         """Count a quoted row that never ended."""
@@ -306,8 +262,6 @@ class Table:
                 return []
         if len(cells) == self.layout.width + 1 and not cells[-1].strip():
             cells.pop()
-        if len(cells) == self.layout.width + 1 and self._drop is not None:
-            del cells[self._drop]
         return cells
 
     def take(self, cells: Sequence[str], number: int) -> None:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import re
 
-_ADDRESS = re.compile(r"\x1b\[\d+(?:;\d+)?[Hd]")
-"""A move to a numbered line: only programs that redraw parts of a screen write it."""
-_BEGIN = re.compile(r"\x1b\[(?:\?1049h|[\d;]*[Hd])")
-_TOKEN = re.compile(
-    r"\x1b\[([0-?]*)[ -/]*([@-~])|\x1b\][^\x07\n]*\x07?|\x1b[()][A-Z0-9]|\x1b.?|[\r\n\b]"
-    r"|[^\x1b\r\n\b]+",
-    re.DOTALL,
-)
+ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07?|[()][A-Z0-9]|.)?")
+_START = re.compile(r"\x1b\[(?:\?1049h|\d+;\d+r|\d+(?:;\d+)?[Hd])")
+"""Only programs that redraw parts of a screen write these: a screen apart, a region, an address."""
+_TOKEN = re.compile(rf"\x1b\[(\d*);?(\d*)([A-Za-z])|{ESCAPE.pattern}|[\r\n\b]|[^\x1b\r\n\b]+")
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[()])?\Z")
-_MOST = 500
-"""Lines and columns of a screen; what lies beyond is no table."""
-_MOST_CHARS = 32 << 20
-"""Of the screens of one block: a few bytes that redraw a large one must not fill the memory."""
+_BLANK = re.compile(r"\A\n{2,}|\n{3,}")
+_LINES, _COLUMNS = 200, 400
+"""Of a screen; what lies beyond is no table."""
+_STEPS = {"A": (-1, 0), "B": (1, 0), "C": (0, 1), "D": (0, -1), "b": (0, 1)}
+"""How far a command goes down and right; "b" writes the last character again."""
+_MOST_CHARS = 64 << 20
+"""Of all screens of a log: a few bytes that redraw a large one must not take all day."""
 
 
 class Screen:
@@ -29,13 +28,13 @@ class Screen:
     def __init__(self) -> None:
         self._on = False
         self._held = ""
-        self._rows: list[list[str]] = []
+        self._rows: list[str] = []
         self._row = self._column = 0
         self._changed = False
-        self._last = " "
-        self._room = 0
+        self._last = ""
+        self._room = _MOST_CHARS
         self.dropped = 0
-        """Screens that were too much for one block."""
+        """Screens that were too much for one log."""
 
     def feed(self, text: str, *, final: bool = False) -> str:
         r"""Return the lines that more output gives; what does not address a screen stays as it is.
@@ -44,26 +43,22 @@ class Screen:
 
         Examples
         --------
-        >>> Screen().feed("\x1b[H\x1b[2Jused\x1b[2;1H841 MiB\x1b[1;1H\x1b[2;3H2", final=True)
+        >>> Screen().feed("\x1b[1;9rused\x1b[2;1H841 MiB\x1b[1;1H\x1b[2;3H2", final=True)
         'used\n841 MiB\nused\n842 MiB\n'
         """
-        text, self._held, self._room = self._held + text, "", _MOST_CHARS
+        text, self._held = self._held + text, ""
         if not final and (cut := _UNFINISHED.search(text)):
             text, self._held = text[: cut.start()], cut.group()
         out: list[str] = []
-        at = address = 0
+        at = 0
         while at < len(text):
-            if not self._on:
-                if address <= at:
-                    found = _ADDRESS.search(text, at)
-                    address = len(text) + 1 if found is None else found.end()
-                begin = _BEGIN.search(text, at) if address <= len(text) else None
-                if begin is None or begin.start() >= address:
-                    out.append(text[at:])
-                    break
-                out.append(text[at : begin.start()])
-                at, self._on = begin.start(), True
-            at = self._draw(text, at, out)
+            if self._on:
+                at = self._draw(text, at, out)
+                continue
+            start = _START.search(text, at)
+            end = len(text) if start is None else start.start()
+            out.append(text[at:end])
+            at, self._on = end, start is not None
         if final:
             self._take(out)
         return "".join(out)
@@ -71,105 +66,76 @@ class Screen:
     def _draw(self, text: str, at: int, out: list[str]) -> int:
         """Follow the output; return where the program gave the screen back, or its end."""
         for token in _TOKEN.finditer(text, at):
-            numbers, command = token.groups()
+            first, second, command = token.groups()
+            run = token.group()
             if command is not None:
-                if (numbers, command) == ("?1049", "l"):
-                    self._take(out)
-                    self._rows, self._row, self._column, self._on = [], 0, 0, False
-                    return token.end()
-                if not numbers.startswith("?"):
-                    self._obey(command, [int(n or 0) for n in re.findall(r"\d{1,4}", numbers)], out)
-            elif token.group() == "\r":
+                self._obey(command, int(first[:4] or 0), int(second[:4] or 0), out)
+            elif run == "\x1b[?1049l":
+                self._take(out)
+                self._rows, self._row, self._column, self._on = [], 0, 0, False
+                return token.end()
+            elif run == "\r":
                 self._column = 0
-            elif token.group() == "\n":
+            elif run == "\n":
                 self._next_row(out)
-            elif token.group() == "\b":
-                self._column = max(self._column - 1, 0)
-            elif token.group()[0] != "\x1b":
-                self._write(token.group())
+            elif run == "\b":
+                self._obey("D", 1, 0, out)
+            elif run[0] != "\x1b":
+                self._put(run, self._column)
+                self._column, self._last = min(self._column + len(run), _COLUMNS), run[-1]
         return len(text)
 
     def _next_row(self, out: list[str]) -> None:
         """Go one down; at the bottom the screen scrolls, and its first line is put out."""
-        if self._row < _MOST:
+        if self._row < _LINES - 1:
             self._row += 1
-            return
-        if self._changed:
-            out.append(_text(self._rows[0]))
-        del self._rows[:1]
+        elif self._rows:
+            out.append(f"{self._rows.pop(0)}\n")
 
-    def _obey(self, command: str, numbers: list[int], out: list[str]) -> None:
-        first = numbers[0] if numbers else 0
+    def _obey(self, command: str, first: int, second: int, out: list[str]) -> None:
         count = max(first, 1)
-        row, column = self._row, self._column
+        down, right = _STEPS.get(command, (0, 0))
+        row, column = self._row + down * count, self._column + right * count
         if command in "Hf":
-            row, column = count - 1, max(numbers[1] if len(numbers) > 1 else 1, 1) - 1
+            row, column = count - 1, max(second, 1) - 1
         elif command == "d":
             row = count - 1
         elif command == "G":
             column = count - 1
-        elif command in "AB":
-            row += count if command == "B" else -count
-        elif command in "CD":
-            column += count if command == "C" else -count
         elif command == "b":
-            self._write(self._last * min(count, _MOST))
-            return
-        elif command == "J" and first >= 2:
-            self._take(out)
-            self._rows = []
-        elif command in "JKXP@":
-            self._erase(command, first)
+            self._put(self._last * count, self._column)
+        elif command == "X":
+            self._put(" " * count, column)
+        elif command in "JK":
+            self._erase(command, first, out)
         if row < self._row:
             self._take(out)
-        self._row, self._column = min(max(row, 0), _MOST), min(max(column, 0), _MOST)
+        self._row, self._column = min(max(row, 0), _LINES - 1), min(max(column, 0), _COLUMNS)
 
-    def _write(self, run: str) -> None:
-        line, end = self._line(), self._column + len(run)
-        line += " " * (self._column - len(line))
-        line[self._column : end] = run
-        del line[_MOST:]
-        self._column, self._last, self._changed = min(end, _MOST), run[-1:], True
+    def _erase(self, command: str, first: int, out: list[str]) -> None:
+        if command == "J" and first > 1:
+            self._take(out)
+            self._rows = []
+            return
+        start, end = 0 if first else self._column, self._column + 1 if first == 1 else _COLUMNS
+        self._put(" " * (end - start), start)
+        if command == "J" and not first:
+            del self._rows[self._row + 1 :]
 
-    def _erase(self, command: str, first: int) -> None:
-        line, at, count = self._line(), self._column, max(first, 1)
-        if command in "JK":
-            if first:
-                line[: at + 1] = " " * (at + 1)
-            if first != 1:
-                del line[at:]
-            if command == "J" and first == 0:
-                del self._rows[self._row + 1 :]
-        elif command == "X":
-            line[at : at + count] = [" "] * len(line[at : at + count])
-        elif command == "P":
-            del line[at : at + count]
-        elif at <= len(line):
-            line[at:at] = " " * min(count, _MOST)
-            del line[_MOST:]
+    def _put(self, run: str, at: int) -> None:
+        self._rows += [""] * (self._row + 1 - len(self._rows))
+        line = self._rows[self._row]
+        line = line[:at].ljust(at) + run + line[at + len(run) :]
+        self._rows[self._row] = line[:_COLUMNS].rstrip()
         self._changed = True
-
-    def _line(self) -> list[str]:
-        while len(self._rows) <= self._row:
-            self._rows.append([])
-        return self._rows[self._row]
 
     def _take(self, out: list[str]) -> None:
         """Put the screen out, if it is another one than last time."""
         if self._changed and self._room > 0:
-            lines = list(map(_text, self._rows))
-            # A cursor that was set far down leaves hundreds of blank ones: one says the same.
-            lines = [
-                line
-                for line, above in zip(lines, ["", *lines], strict=False)
-                if line != "\n" or above != "\n"
-            ]
-            out += lines
-            self._room -= sum(map(len, lines))
+            # A cursor that was set far down leaves hundreds of blank lines: one says the same.
+            text = _BLANK.sub("\n\n", "\n".join(self._rows)) + "\n"
+            out.append(text)
+            self._room -= len(text)
         elif self._changed:
             self.dropped += 1
         self._changed = False
-
-
-def _text(line: list[str]) -> str:
-    return "".join(line).rstrip() + "\n"

@@ -186,7 +186,7 @@ _CELLS = (
             r"|[A-Za-z_][\w.+-]*)\s*"
         ),
     ),
-    ("pid", re.compile(r"\s*\d{1,11}\s*", re.ASCII)),
+    ("pid", re.compile(r"\s*\d{1,8}\s*", re.ASCII)),  # more digits are a time
 )
 """What a cell of a row without a header must be, by its looks."""
 
