@@ -99,12 +99,7 @@ class Incidents(msgspec.Struct, eq=False):
 
     def user_label(self, alert: Alert) -> UserLabel | None:
         """Return what the user said of an alert."""
-        meant = [
-            word
-            for word in self.words
-            if word.alert_key == alert.key and abs(word.opened_at_s - alert.opened_at_s) < 1.0
-        ]
-        return meant[-1] if meant else None
+        return next((word for word in reversed(self.words) if word.is_about(alert)), None)
 
 
 def gather(since_s: float, *, only_open: bool) -> Incidents:

@@ -11,6 +11,7 @@ from gpuwatchd.core.model import Subject
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.view.queries import alert_query, current_state, names
 from gpuwatchd.view.query import Query, plain
+from gpuwatchd.view.text import verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,9 +106,8 @@ def pick(view: View, target: str | None) -> NamedSubject:
         devices = [item for item in exact if item.device.parent_uid is None] or devices
     if devices:
         if len(devices) > 1:
-            each = [
-                (item.device.uid, f"{item.device.label} {item.device.name}") for item in devices
-            ]
+            cards = [item.device for item in devices]
+            each = [(current_state.typed(card), f"{card.label} {card.name}") for card in cards]
             raise names.ambiguous(target, "GPUs", each)
         return _device(view, devices[0])
     pid = names.pid_in(target)
@@ -118,20 +118,24 @@ def pick(view: View, target: str | None) -> NamedSubject:
     fitting = [subject for each in pids if (subject := _process(view, each))]
     if len(fitting) > 1:
         fitting.sort(key=_rank, reverse=True)
-        raise names.ambiguous(target, "processes", [_choice(subject) for subject in fitting])
-    return fitting[0] if fitting else _alert(view, target)
+        each = [
+            (
+                str(one.process.info.key.pid),
+                f"{verdict_text.who(one.process.info)} on {one.item.device.label}",
+            )
+            for one in fitting
+            if one.process is not None
+        ]
+        raise names.ambiguous(target, "processes", each)
+    if fitting:
+        return fitting[0]
+    found = alert_query.gather(0.0, only_open=False)
+    alert = _named_alert(found, target, "GPU, process", "errors#no-such-alert")
+    return _of_alert(view, alert, found)
 
 
 def _running(view: View) -> Iterator[tuple[LiveDevice, LiveProcess]]:
     return ((item, process) for item in view.devices for process in item.processes or ())
-
-
-def _choice(subject: NamedSubject) -> tuple[str, str]:
-    """Return what to type for a process, and what it is."""
-    process, where = subject.process, subject.item.device.label
-    if process is None:
-        return where, where
-    return str(process.info.key.pid), f"{process.info.attribution} on {where}"
 
 
 def pids(word: str) -> list[int]:
@@ -169,24 +173,15 @@ def _fitting(word: str, *, running: bool) -> dict[int, str]:
         found = alert_query.gather(0.0, only_open=False)
     if number not in {key.pid for key in found.infos}:
         infos = [info for _, info in found.holders] if running else found.infos.values()
-        fitting = {i.key.pid: i.attribution for i in infos if names.names_process(word, i)}
+        fitting = {i.key.pid: verdict_text.who(i) for i in infos if names.names_process(word, i)}
         if fitting:
             return dict(sorted(fitting.items()))
     if number is not None:
         return {number: word}
-    try:
-        alert = alert_query.pick(found.alerts, word)
-        if alert.subject.process is not None:
-            return {alert.subject.process.pid: alert.title}
-    except Ambiguous:
-        raise
-    except GpuwatchdError:
-        pass  # it is said below, of processes too
-    raise GpuwatchdError(
-        f"no process, program, user, job or alert {word[: names.LONGEST]!r}",
-        hint="gpuwatchctl status; gpuwatchctl alerts --all",
-        page="errors#no-such-process",
-    )
+    alert = _named_alert(found, word, "process", "errors#no-such-process")
+    if alert.subject.process is None:
+        raise _nothing(word, "process", "errors#no-such-process")
+    return {alert.subject.process.pid: alert.title}
 
 
 def sorted_out(words: Sequence[str]) -> tuple[list[str], list[int]]:
@@ -273,19 +268,21 @@ def _named_subject(
     return NamedSubject(item, process, subject, finding, alert)
 
 
-def _alert(view: View, target: str) -> NamedSubject:
+def _named_alert(found: Incidents, word: str, what: str, page: str) -> Alert:
     try:
-        found = alert_query.gather(0.0, only_open=False)
-        alert = alert_query.pick(found.alerts, target)
+        return alert_query.pick(found.alerts, word)
     except Ambiguous:
         raise
     except GpuwatchdError as error:
-        raise GpuwatchdError(
-            f"no GPU, process, program, user, job or alert {target[:64]!r}",
-            hint="gpuwatchctl status; gpuwatchctl alerts --all",
-            page="errors#no-such-alert",
-        ) from error
-    return _of_alert(view, alert, found)
+        raise _nothing(word, what, page) from error
+
+
+def _nothing(word: str, what: str, page: str) -> GpuwatchdError:
+    return GpuwatchdError(
+        f"no {what}, program, user, job or alert {word[: names.LONGEST]!r}",
+        hint="gpuwatchctl status; gpuwatchctl alerts --all",
+        page=page,
+    )
 
 
 def _of_alert(view: View, alert: Alert, found: Incidents) -> NamedSubject:

@@ -16,68 +16,93 @@ if TYPE_CHECKING:
 
 MOST_LINES = 40
 """Of an explanation at 80 columns that is not asked for in full."""
+_LAST_LINES = 2
+"""Say what is left out."""
+_FIRST_STEPS = 3
+"""They are never left out."""
+_NAMED = 3
+_ANY = 10**6
 
 
 def write_explanation(
     out: Page,
     case: ExplanationInput,
-    sections: list[Section],
-    steps: list[Step],
+    sections: Sequence[Section],
+    steps: Sequence[Step],
     *,
+    warnings: Sequence[str] = (),
     everything: bool = True,
 ) -> None:
     """Write one explanation: the answer, what to do, then the reasoning.
 
-    ``everything`` False leaves out whole parts, so that it is at most :data:`MOST_LINES` long.
+    ``everything`` False leaves out what does not fit into :data:`MOST_LINES`: lines of the answer,
+    else whole parts.
     """
     device = case.item.device
-    out.flow([(device.label, "bold"), (device.name, "bold"), _headline(case)])
-    left = MOST_LINES - 5  # warnings before it, the headline, and what says what is left out
-    for section in sections:
-        if section.answer:
-            left -= _write(out, _section(section, titled=False))
-    left -= _write(out, [blocks.Line((("What to do", "bold"),))])
-    parts = [(f"step {number}", _step(out, number, step)) for number, step in enumerate(steps, 1)]
-    parts += [(part.title, _section(part)) for part in sections if part.lines and not part.answer]
-    missing = []
-    for title, part in parts:
-        if everything or _height(out, part) <= left:
-            left -= _write(out, part)
-        else:
-            missing.append(title)
+    head = blocks.Flow(((device.label, "bold"), (device.name, "bold"), _headline(case)))
+    before = [("warnings", [_prose(f"! {words}", "yellow", rest="  ")]) for words in warnings]
+    answer = [
+        (part.title, [_prose(line, first="  ", rest="    ")])
+        for part in sections
+        if part.answer
+        for line in part.lines
+    ]
+    todo = [(f"step {number}", _step(out, number, step)) for number, step in enumerate(steps, 1)]
+    reasons = [
+        (
+            part.title,
+            [_title(part.title), *(_prose(it, first="  ", rest="    ") for it in part.lines)],
+        )
+        for part in sections
+        if part.lines and not part.answer
+    ]
+    begin = [head, _title("What to do")]
+    first = [block for _, step in todo[:_FIRST_STEPS] for block in step]
+    left = _ANY if everything else MOST_LINES - _LAST_LINES - _height(out, [*begin, *first])
+    missing: dict[str, None] = {}
+
+    def write(parts: Sequence[tuple[str, Sequence[Block]]]) -> None:
+        nonlocal left
+        for title, part in parts:
+            height = _height(out, part)
+            if height > left:
+                missing[title] = None
+                continue
+            left -= height
+            for block in part:
+                out.add(block)
+
+    write(before)
+    out.add(begin[0])
+    write(answer)
+    out.add(begin[1])
+    left += _height(out, first)
+    write([*todo, *reasons])
     if missing:
-        rest = f"--all shows {len(missing)} more parts: {', '.join(missing[:3])} ..."
-        out.flow(blocks.sentence(rest, "dim"), gap=" ")
+        count, named = len(missing), ", ".join(list(missing)[:_NAMED])
+        parts = "1 more part" if count == 1 else f"{count} more parts"
+        out.add(_prose(f"--all shows {parts}: {named}{' ...' if count > _NAMED else ''}", "dim"))
 
 
 def _height(out: Page, part: Sequence[Block]) -> int:
     return sum(len(list(out.lay_out(block))) for block in part)
 
 
-def _write(out: Page, part: Sequence[Block]) -> int:
-    """Write blocks, and return how many lines they take."""
-    for block in part:
-        out.add(block)
-    return _height(out, part)
+def _title(words: str) -> Block:
+    return blocks.Line(((words, "bold"),))
 
 
-def _section(section: Section, *, titled: bool = True) -> list[Block]:
-    part: list[Block] = [blocks.Line(((section.title, "bold"),))] if titled else []
-    for line in section.lines:
-        words = tuple(blocks.sentence(line))
-        part.append(blocks.Flow(words, first="  ", rest="    ", gap=" "))
-    return part
+def _prose(words: str, style: str = "", *, first: str = "", rest: str = "") -> Block:
+    return blocks.Flow(tuple(blocks.sentence(words, style)), first=first, rest=rest, gap=" ")
 
 
 def _step(out: Page, number: int, step: Step) -> list[Block]:
-    words = tuple(blocks.sentence(step.text))
-    part: list[Block] = [blocks.Flow(words, first=f"  {number}. ", rest="     ", gap=" ")]
-    if step.command:
+    part = [_prose(step.text, first=f"  {number}. ", rest="     ")]
+    if step.command and out.terminal:
+        part.append(_prose(step.command, "cyan", first="     ", rest="     "))
+    elif step.command:
         # Not broken between words: it is there to be copied.
-        command = tuple(blocks.sentence(step.command, "cyan"))
-        if not out.terminal:
-            command = ((step.command, "cyan"),)
-        part.append(blocks.Flow(command, first="     ", rest="     ", gap=" "))
+        part.append(blocks.Flow(((step.command, "cyan"),), first="     "))
     return part
 
 

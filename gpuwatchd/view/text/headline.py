@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpuwatchd.core.design import Kind
-    from gpuwatchd.core.model import Alert, Finding, ProcessInfo
+    from gpuwatchd.core.model import Alert, Blame, Finding, ProcessInfo
     from gpuwatchd.store.live import LiveDevice
     from gpuwatchd.view.blocks import Part
     from gpuwatchd.view.queries.current_state import View
@@ -73,11 +73,17 @@ def _rank(kind: Kind, finding: Finding | None) -> tuple[int, float]:
     return badges.WORST_FIRST.index(kind), float("inf") if eta is None else eta.mid_s
 
 
+def chief(finding: Finding) -> Blame | None:
+    """Return which part of the growth of a device is the largest; None of one process's own."""
+    if finding.subject.process is not None:
+        return None
+    return max(finding.blame, key=lambda blame: blame.share, default=None)
+
+
 def culprit(item: LiveDevice, finding: Finding) -> ProcessInfo | None:
     """Return whose growth it is: the judged process, else the one that explains most of it."""
-    key = finding.subject.process
-    if key is None and finding.blame:
-        key = max(finding.blame, key=lambda blame: blame.share).process
+    blame = chief(finding)
+    key = finding.subject.process if blame is None else blame.process
     infos = (process.info for process in item.processes or ())
     return None if key is None else next((info for info in infos if info.key == key), None)
 

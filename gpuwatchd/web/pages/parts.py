@@ -55,7 +55,6 @@ class Notice(Shape):
     code: str
     text: str
     bad: bool
-    more: tuple[str, ...] = ()
 
 
 class Frame(Shape):
