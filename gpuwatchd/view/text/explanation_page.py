@@ -21,7 +21,6 @@ _LAST_LINES = 2
 _FIRST_STEPS = 3
 """They are never left out."""
 _NAMED = 3
-_ANY = 10**6
 
 
 def write_explanation(
@@ -40,48 +39,34 @@ def write_explanation(
     """
     device = case.item.device
     head = blocks.Flow(((device.label, "bold"), (device.name, "bold"), _headline(case)))
-    before = [("warnings", [_prose(f"! {words}", "yellow", rest="  ")]) for words in warnings]
-    answer = [
-        (part.title, [_prose(line, first="  ", rest="    ")])
-        for part in sections
-        if part.answer
-        for line in part.lines
+    answer = [(part.title, line) for part in sections if part.answer for line in part.lines]
+    reasons = [part for part in sections if part.lines and not part.answer]
+    # What is without a title is never left out.
+    parts: list[tuple[str, list[Block]]] = [
+        *(("warnings", [_prose(f"! {words}", "yellow", rest="  ")]) for words in warnings),
+        ("", [head]),
+        *((title, [_line(line)]) for title, line in answer),
+        ("", [_title("What to do")]),
+        *(
+            (f"step {number}" if number > _FIRST_STEPS else "", _step(out, number, step))
+            for number, step in enumerate(steps, 1)
+        ),
+        *((part.title, [_title(part.title), *map(_line, part.lines)]) for part in reasons),
     ]
-    todo = [(f"step {number}", _step(out, number, step)) for number, step in enumerate(steps, 1)]
-    reasons = [
-        (
-            part.title,
-            [_title(part.title), *(_prose(it, first="  ", rest="    ") for it in part.lines)],
-        )
-        for part in sections
-        if part.lines and not part.answer
-    ]
-    begin = [head, _title("What to do")]
-    first = [block for _, step in todo[:_FIRST_STEPS] for block in step]
-    left = _ANY if everything else MOST_LINES - _LAST_LINES - _height(out, [*begin, *first])
-    missing: dict[str, None] = {}
-
-    def write(parts: Sequence[tuple[str, Sequence[Block]]]) -> None:
-        nonlocal left
-        for title, part in parts:
-            height = _height(out, part)
-            if height > left:
-                missing[title] = None
-                continue
-            left -= height
-            for block in part:
-                out.add(block)
-
-    write(before)
-    out.add(begin[0])
-    write(answer)
-    out.add(begin[1])
-    left += _height(out, first)
-    write([*todo, *reasons])
+    left = MOST_LINES - _LAST_LINES - sum(_height(out, part) for title, part in parts if not title)
+    missing: list[str] = []
+    for title, part in parts:
+        height = 0 if everything or not title else _height(out, part)
+        if height > max(left, 0):
+            missing += [] if title in missing else [title]
+            continue
+        left -= height
+        for block in part:
+            out.add(block)
     if missing:
-        count, named = len(missing), ", ".join(list(missing)[:_NAMED])
-        parts = "1 more part" if count == 1 else f"{count} more parts"
-        out.add(_prose(f"--all shows {parts}: {named}{' ...' if count > _NAMED else ''}", "dim"))
+        many = "1 more part" if len(missing) == 1 else f"{len(missing)} more parts"
+        more = " ..." if len(missing) > _NAMED else ""
+        out.add(_prose(f"--all shows {many}: {', '.join(missing[:_NAMED])}{more}", "dim"))
 
 
 def _height(out: Page, part: Sequence[Block]) -> int:
@@ -94,6 +79,10 @@ def _title(words: str) -> Block:
 
 def _prose(words: str, style: str = "", *, first: str = "", rest: str = "") -> Block:
     return blocks.Flow(tuple(blocks.sentence(words, style)), first=first, rest=rest, gap=" ")
+
+
+def _line(words: str) -> Block:
+    return _prose(words, first="  ", rest="    ")
 
 
 def _step(out: Page, number: int, step: Step) -> list[Block]:

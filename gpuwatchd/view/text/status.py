@@ -352,16 +352,11 @@ def show(
     holdings(out, view)
     for problem in delivery_text.other_problems(view):
         out.flow([("problem: " + problem, "yellow")], rest="  ")
-    _undelivered(out, view)
+    delivery_text.write_undelivered(out, view)
 
 
 def _headline(out: Page, view: View, places: Sequence[Standing]) -> None:
     out.flow(blocks.sentence(*headline.sentence(view, places)), rest="  ", gap=" ")
-
-
-def _undelivered(out: Page, view: View) -> None:
-    if parts := delivery_text.undelivered(view):
-        out.flow(parts, rest="  ", gap=" ")
 
 
 def lines(out: Page, view: View, places: Sequence[Standing], *, every: bool) -> None:
@@ -457,7 +452,7 @@ def brief(out: Page, view: View) -> None:
     _banner(out, view)
     deaths_text.write(out, view)
     _alerts(out, view)
-    _undelivered(out, view)
+    delivery_text.write_undelivered(out, view)
 
 
 def holdings(out: Page, view: View) -> None:

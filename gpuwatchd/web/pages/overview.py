@@ -73,7 +73,7 @@ def idle_memory(query: Query, _: Mapping[str, str]) -> IdleMemory:
         prices=tuple(f"cost: its share of {line}" for line in book.lines(priced)),
         unknown=unknown,
         checked=idle_text.checked(view),
-        openers=tuple((depth, words) for depth, words, _ in parts.lines(out)),
+        openers=tuple(parts.lines(out)),
     )
 
 

@@ -307,7 +307,7 @@ def _cost(query: Query, keys: set[str], now_s: float) -> tuple[str, ...]:
     bill.entries = [entry for entry in bill.entries if entry.key in keys]
     out = Page()
     cost_text.incidents(out, bill)
-    return tuple(words for _, words, _ in parts.lines(out))
+    return tuple(words for _, words in parts.lines(out))
 
 
 def _runs(live: LiveProcess, item: LiveDevice, now_s: float) -> tuple[tuple[str, ...], ...]:
