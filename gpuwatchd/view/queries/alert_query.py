@@ -213,8 +213,9 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
         if len(keys) == 1:
             return fitting[0]
         if len(keys) > 1:
-            each = {a.key: (a.code, a.title or a.key) for a in fitting[::-1]}
-            raise names.ambiguous(key, "alerts", list(each.values())[::-1])
+            newest_of = {a.key: a for a in fitting[::-1]}.values()
+            each = {a.code: a.title or a.key for a in reversed(newest_of)}
+            raise names.ambiguous(key, "alerts", each)
     raise GpuwatchdError(
         f"no alert {key[: names.LONGEST]!r}",
         hint="gpuwatchctl alerts --all lists them",

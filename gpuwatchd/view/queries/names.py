@@ -10,7 +10,7 @@ from gpuwatchd.core.errors import Ambiguous
 from gpuwatchd.core.model import AlertSubject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
     from gpuwatchd.core.model import Alert, ProcessInfo
 
@@ -79,9 +79,9 @@ def names_alert(word: str, alert: Alert) -> bool:
     return bool(word) and matching.fits(word, *shown)
 
 
-def ambiguous(word: str, what: str, choices: Sequence[tuple[str, str]]) -> Ambiguous:
+def ambiguous(word: str, what: str, choices: Mapping[str, str] | Mapping[int, str]) -> Ambiguous:
     """Return the refusal of a name that fits several: each with what to type for it, a line."""
-    listed = [f"{typed} ({shown})" for typed, shown in choices[:_LISTED]]
+    listed = [f"{typed} ({shown})" for typed, shown in list(choices.items())[:_LISTED]]
     listed += [f"and {len(choices) - _LISTED} more"] if len(choices) > _LISTED else []
     hint = "\n".join(["type one of", *listed])
     return Ambiguous(f"{word[:LONGEST]!r} fits {len(choices)} {what}", hint=hint)

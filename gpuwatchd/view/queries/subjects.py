@@ -107,28 +107,21 @@ def pick(view: View, target: str | None) -> NamedSubject:
     if devices:
         if len(devices) > 1:
             cards = [item.device for item in devices]
-            each = [(current_state.typed(card), f"{card.label} {card.name}") for card in cards]
+            each = {current_state.typed(card): f"{card.label} {card.name}" for card in cards}
             raise names.ambiguous(target, "GPUs", each)
         return _device(view, devices[0])
-    pid = names.pid_in(target)
-    infos = [process.info for _, process in _running(view)]
-    pids = {info.key.pid for info in infos if info.key.pid == pid}
+    pid, running = names.pid_in(target), list(_running(view))
     # A number that is no pid here may be that of a job.
-    pids = pids or {info.key.pid for info in infos if names.names_process(target, info)}
-    fitting = [subject for each in pids if (subject := _process(view, each))]
-    if len(fitting) > 1:
-        fitting.sort(key=_rank, reverse=True)
-        each = [
-            (
-                str(one.process.info.key.pid),
-                f"{verdict_text.who(one.process.info)} on {one.item.device.label}",
-            )
-            for one in fitting
-            if one.process is not None
-        ]
-        raise names.ambiguous(target, "processes", each)
-    if fitting:
-        return fitting[0]
+    fitting = [pair for pair in running if pair[1].info.key.pid == pid]
+    fitting = fitting or [pair for pair in running if names.names_process(target, pair[1].info)]
+    shown = {
+        process.info.key.pid: f"{verdict_text.who(process.info)} on {item.device.label}"
+        for item, process in fitting
+    }
+    if len(shown) > 1:
+        raise names.ambiguous(target, "processes", shown)
+    for number in shown:
+        return _process(view, number)
     found = alert_query.gather(0.0, only_open=False)
     alert = _named_alert(found, target, "GPU, process", "errors#no-such-alert")
     return _of_alert(view, alert, found)
@@ -161,8 +154,7 @@ def pid(word: str) -> int:
     """
     fitting = _fitting(word, running=True)
     if len(fitting) > 1:
-        each = [(str(pid), shown) for pid, shown in fitting.items()]
-        raise names.ambiguous(word, "processes", each)
+        raise names.ambiguous(word, "processes", fitting)
     return next(iter(fitting))
 
 
@@ -238,7 +230,7 @@ def _device(view: View, item: LiveDevice) -> NamedSubject:
     return _named_subject(view, item, process, subject, finding)
 
 
-def _process(view: View, pid: int) -> NamedSubject | None:
+def _process(view: View, pid: int) -> NamedSubject:
     """Return the worse of what is judged of a process, wherever it is."""
     subjects = [
         _named_subject(
@@ -249,7 +241,7 @@ def _process(view: View, pid: int) -> NamedSubject | None:
         for finding in (process.finding, process.host_finding)
         if finding is not None or process.host_finding is None
     ]
-    return max(subjects, key=lambda subject: _rank(subject)[:2], default=None)
+    return max(subjects, key=lambda subject: _rank(subject)[:2])
 
 
 def _named_subject(
