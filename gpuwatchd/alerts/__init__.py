@@ -26,6 +26,7 @@ from gpuwatchd.alerts.lifecycle import (
     matters,
     pause_s,
     recalled,
+    recent_deaths,
     remembered,
     reopened,
     watch_hold_s,

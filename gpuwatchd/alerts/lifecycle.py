@@ -21,6 +21,7 @@ from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Outcome, Rules
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Alert, Finding, Value
+from gpuwatchd.core.model.alerts import SAID_FOR_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -451,3 +452,25 @@ def _resolve(alert: Alert, why: dict[str, Any], rules: Rules, now_s: float) -> A
         # Of what nobody was told it stays known why.
         **(wording.hold_fields(None) if alert.notices > 0 else {}),
     )
+
+
+_MOST_DEATHS = 16
+"""A job that dies again and again must not fill the live state."""
+
+
+def recent_deaths(alerts: Iterable[Alert], now_s: float) -> tuple[Alert, ...]:
+    """Return those of the last day whose process ran out of memory, newest first."""
+    fresh = [alert for alert in alerts if alert.died and now_s - alert.ended_at_s < SAID_FOR_S]
+    of_processes = [alert for alert in fresh if alert.subject.process is not None]
+    newest = sorted(fresh, key=lambda alert: alert.ended_at_s, reverse=True)
+    # The death of a process says all of an alert on its device as a whole.
+    return tuple(
+        alert
+        for alert in newest
+        if alert.subject.process is not None
+        or not any(
+            other.subject.device_uid == alert.subject.device_uid
+            and alert.opened_at_s <= other.ended_at_s <= alert.ended_at_s
+            for other in of_processes
+        )
+    )[:_MOST_DEATHS]

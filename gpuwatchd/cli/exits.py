@@ -71,7 +71,9 @@ def fail(
 
     lines = [f"{NAME}: {text.clean(message, limit=1024)}"]
     if hint:
-        lines.append(f"hint: {text.clean(hint, limit=1024)}")
+        first, *rest = hint.splitlines()
+        lines.append(f"hint: {text.clean(first, limit=1024)}")
+        lines += [f"  {text.clean(line, limit=1024)}" for line in rest]
     if page:
         lines.append(text.clean(docs_reference(page)))
     with contextlib.suppress(OSError, ValueError):  # perhaps nobody listens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,7 @@ from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.config import validation
 from gpuwatchd.core.model import ChannelHealth
+from gpuwatchd.core.model.alerts import SAID_FOR_S
 from gpuwatchd.notify import backlog
 from gpuwatchd.store.live import UndeliveredAlert
 
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Delivery, Message
     from gpuwatchd.store.writer import History
 
-# Alerts that were over, badly, before anybody could be told: said for a day.
-
-SAID_FOR_S: Final = 86400.0
+# Alerts that were over, badly, before anybody could be told.
 
 
 class UndeliveredAlerts:

@@ -8,9 +8,9 @@ import msgspec
 
 from gpuwatchd.analysis.attribution import Baseline
 from gpuwatchd.core.model import Subject
+from gpuwatchd.core.model.alerts import SAID_FOR_S
 from gpuwatchd.pipeline.clock import STEP_S, moved_alert, resumed
 from gpuwatchd.pipeline.condition_alerts import KINDS
-from gpuwatchd.store.live import DEATHS_SHOWN_S
 from gpuwatchd.store.profiles import IdleLevel
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class HistoryLink:
             [notice.at_s for notice in self._history.recent_notices(now_s - _HOUR_S)],
             now_s,
         )
-        alert_notifier.deaths.note(self._history.over_since(now_s - DEATHS_SHOWN_S))
+        alert_notifier.deaths.note(self._history.over_since(now_s - SAID_FOR_S))
         post.resume(now_s)
 
     def record(self, sample: Sample, devices: tuple[Device, ...], step_s: float | None) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd import alerts
 from gpuwatchd.pipeline.clock import moved_resolved
 from gpuwatchd.pipeline.track import Track
-from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.store.ring import CELL_S, Ring
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Event, Finding, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.track import TrackedDevice
+    from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.store.writer import History
 
 SPARK_POINTS = 32
@@ -179,9 +180,9 @@ class RecentDeaths:
     """Remembers them by key and opening, and leaves out those that the user has spoken of."""
 
     def __init__(self, history: History | None) -> None:
-        self._history = history
+        self._shelf = None if history is None else history.shelf
         self._alerts: dict[tuple[str, float], Alert] = {}
-        self._labelled: list[tuple[str, float]] = []
+        self._labels: Iterable[UserLabel] = ()
         self._labels_of = -1
         """How often others had written when the labels were read last."""
 
@@ -191,18 +192,20 @@ class RecentDeaths:
 
     def move(self, by_s: float) -> None:
         """Follow a step of the wall clock."""
-        self._alerts = {key: moved_resolved(alert, by_s) for key, alert in self._alerts.items()}
+        self.note([moved_resolved(alert, by_s) for alert in self._alerts.values()])
 
     def unseen(self, now_s: float) -> tuple[Alert, ...]:
         """Return those that are to be named now, newest first."""
-        if not self._alerts:
-            return ()
-        shelf = None if self._history is None else self._history.shelf
+        shelf = self._shelf if self._alerts else None
         if shelf is not None and shelf.outside != self._labels_of:
             labels = shelf.user_labels()
             if labels is not None:
-                self._labels_of = shelf.outside
-                self._labelled = [(label.alert_key, label.opened_at_s) for label in labels]
-        found = live.unseen_deaths(self._alerts.values(), self._labelled, now_s)
-        self._alerts = {(alert.key, alert.opened_at_s): alert for alert in found}
-        return found
+                self._labels_of, self._labels = shelf.outside, labels
+        unmarked = [
+            alert
+            for alert in self._alerts.values()
+            if not any(label.is_about(alert) for label in self._labels)
+        ]
+        deaths = alerts.recent_deaths(unmarked, now_s)
+        self._alerts = {(alert.key, alert.opened_at_s): alert for alert in deaths}
+        return deaths

@@ -38,7 +38,6 @@ from gpuwatchd.core.model import (
 from gpuwatchd.store import private_files
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
     from pathlib import Path
 
 
@@ -220,6 +219,17 @@ class LiveDevice(Value, frozen=True, kw_only=True):
     samples: int = 0
     faults: tuple[str, ...] = ()
 
+    @property
+    def used_bytes(self) -> int | None:
+        """What is taken of its memory."""
+        return None if self.reading is None else self.reading.used_bytes
+
+    @property
+    def total_bytes(self) -> int | None:
+        """All of its memory, as it was read last."""
+        total = None if self.reading is None else self.reading.total_bytes
+        return self.device.memory_total_bytes if total is None else total
+
 
 class UndeliveredAlert(Value, frozen=True, kw_only=True):
     """An alert that reached nobody before it was over."""
@@ -272,54 +282,6 @@ class LiveState(Value, frozen=True, kw_only=True):
     """Those in force."""
     coded: bool = False
     """Codes stand beside its sentences; an older daemon wrote none."""
-
-
-DEATHS_SHOWN_S: Final = 86_400.0
-_MOST_DEATHS: Final = 16
-"""A job that dies again and again must not fill the live state."""
-_ROUNDING_S: Final = 1.0
-"""The history keeps milliseconds."""
-
-
-def unseen_deaths(
-    alerts: Iterable[Alert], labelled: Collection[tuple[str, float]], now_s: float
-) -> tuple[Alert, ...]:
-    """Return the deaths of the last day that nobody has given feedback on, newest first.
-
-    Parameters
-    ----------
-    labelled
-        Key and opening of the alerts that the user has given feedback on.
-    """
-    newest = sorted(
-        (
-            alert
-            for alert in alerts
-            if alert.died
-            and now_s - _ended_s(alert) < DEATHS_SHOWN_S
-            and not any(
-                key == alert.key and abs(opened_s - alert.opened_at_s) < _ROUNDING_S
-                for key, opened_s in labelled
-            )
-        ),
-        key=_ended_s,
-        reverse=True,
-    )
-    return tuple(alert for alert in newest if not _covered_by_process(alert, newest))[:_MOST_DEATHS]
-
-
-def _ended_s(alert: Alert) -> float:
-    return alert.changed_at_s if alert.resolved_at_s is None else alert.resolved_at_s
-
-
-def _covered_by_process(alert: Alert, others: Iterable[Alert]) -> bool:
-    """Say whether the death of a process on it says all of an alert on a device as a whole."""
-    return alert.subject.process is None and any(
-        other.subject.process is not None
-        and other.subject.device_uid == alert.subject.device_uid
-        and alert.opened_at_s <= _ended_s(other) <= _ended_s(alert)
-        for other in others
-    )
 
 
 _ENCODER = msgspec.json.Encoder()

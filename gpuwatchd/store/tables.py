@@ -78,6 +78,10 @@ class UserLabel(Value, frozen=True, kw_only=True):
     undone_at_s: float | None = None
     row: int | None = None
 
+    def is_about(self, alert: Alert) -> bool:
+        """Say whether it is of this alert; the history keeps milliseconds."""
+        return self.alert_key == alert.key and abs(self.opened_at_s - alert.opened_at_s) < 1.0
+
 
 LABELS: Final = records.Table("feedback", UserLabel, order="given_ts_ms, id")
 NOT_UNDONE: Final = "undone_ts_ms IS NULL"

@@ -71,6 +71,7 @@ def test_an_alert_is_a_mark_for_each_step_and_a_death_has_its_reason(state: Path
     steps = [(10.0, "watch"), (20.0, "alert"), (30.0, "critical"), (40.0, "died")]
     assert [(mark.at_s, mark.kind) for mark in marks] == steps
     assert marks[-1].text.endswith(died.ended)
+    assert marks[-1].text.count(FLAGS["died"].word) == 1
     begin = Picture(
         key="k", title="t", kind="leak", verdict="v", begin_s=0.0, end_s=50.0, now_s=50.0,
         curve=Curve(), marks=(*marks, Mark(at_s=45.0, kind="restart", text="again")),

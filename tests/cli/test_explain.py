@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.collect.host.procfs import Headroom
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Event, Subject
-from gpuwatchd.view.text import explanation_page
+from gpuwatchd.view.blocks import Page
+from gpuwatchd.view.text import explanation, explanation_page
+from gpuwatchd.view.text.explanation_parts import Section, Step
 from tests import making
 from tests.cli import world
 from tests.cli.recorded import POINTS, SHAPES, explained, record
@@ -57,7 +60,7 @@ def test_a_verdict_is_named_by_gpu_pid_or_alert(target: str | None, meant: str, 
 )
 def test_what_means_nothing_is_one_line(target: str, why: str, ctl: Ctl) -> None:
     world.write()
-    first, hint, page = ctl.err("explain", target, code=None).splitlines()
+    first, hint, *_, page = ctl.err("explain", target, code=None).splitlines()
     assert page.startswith("see: gpuwatchctl docs errors#")
     assert why in first
     assert hint.startswith("hint: ")
@@ -135,6 +138,33 @@ def test_it_leads_with_the_answer_in_forty_lines_and_all_has_the_rest(shape: str
             assert " ".join(line.split()) in whole
             assert number > 2 or " ".join(line.split()) in answered
     assert all(step["command"] is None or step["command"] in whole for step in data["next_steps"])
+
+
+def test_the_most_that_can_be_said_leaves_the_first_steps(ctl: Ctl) -> None:
+    world.write()
+    case, _ = explanation.case_of(Globals(), None)
+    lines = tuple(f"line {number}: {'word ' * 30}" for number in range(20))
+    parts = [Section(f"part {n}", lines, answer=n < 3) for n in range(5)]
+    steps = [Step(f"step {n} {'word ' * 40}", f"command {n}") for n in range(9)]
+    page = Page(80)
+    explanation_page.write_explanation(
+        page, case, parts, steps, warnings=["word " * 300, "short"], everything=False
+    )
+    shown = ["".join(words for words, _ in row) for row in page.rows()]
+    assert len(shown) <= explanation_page.MOST_LINES
+    assert {f"command {n}" for n in range(3)} <= {line.strip() for line in shown}
+    assert "! short" in shown
+    whole = Page(80)
+    explanation_page.write_explanation(whole, case, parts, steps)
+    assert len(whole.rows()) > 200
+
+
+def test_when_an_alert_was_over_is_counted_from_now(ctl: Ctl) -> None:
+    now_s = time.time()
+    over = {"state": "resolved", "resolved_at_s": now_s - 7200, "ended": "gone"}
+    world.remember(world.firing(**over))
+    world.write(taken_at_s=now_s - 7200, alerts=(), stopped=True)
+    assert "(2 h ago)" in ctl.data("explain", world.firing().code)["sections"][0]["lines"][0]
 
 
 def test_its_numbers_are_those_of_predict(ctl: Ctl) -> None:

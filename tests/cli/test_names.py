@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.cli.calls import Ctl
 
 CODE = world.firing().code
+TITLE = "GPU 0 (A100): python train.py[4711] of alice"
 
 
 def _job(pid: int) -> LiveProcess:
@@ -42,16 +43,16 @@ def _shown() -> None:
             msgspec.structs.replace(first, processes=(leaker, _job(61))),
             msgspec.structs.replace(second, processes=(_job(62),)),
         ),
-        alerts=(world.firing(about=about),),
+        alerts=(world.firing(about=about, title=TITLE),),
     )
     with world.history() as history:
-        history.apply([world.firing(about=about)], [])
+        history.apply([world.firing(about=about, title=TITLE)], [])
 
 
 @pytest.mark.parametrize(
     "word",
     ["4711", "train.py", "python train.py[4711] of alice", "alice", "TRAIN*", CODE, "pid 4711",
-     "GPU 0 (A100): python[4711] of alice"],
+     TITLE],
 )  # fmt: skip
 def test_a_process_is_named_by_whatever_is_shown_of_it(word: str, ctl: Ctl) -> None:
     assert ctl.data("explain", word)["process"]["pid"] == 4711
@@ -64,9 +65,9 @@ def test_a_process_is_named_by_whatever_is_shown_of_it(word: str, ctl: Ctl) -> N
 @pytest.mark.parametrize("word", ["bob", "serve.py", "42", "slurm 42", "slurm 42.0"])
 def test_several_are_listed_with_what_to_type(word: str, ctl: Ctl) -> None:
     for verb in ("explain", "ask-checkpoint"):
-        hint = ctl.err(verb, word, code=2).splitlines()[1]
-        assert "61 (" in hint
-        assert "62 (" in hint
+        listed = ctl.err(verb, word, code=2).splitlines()[2:4]
+        assert [line.split()[0] for line in listed] == ["61", "62"]
+        assert all(f"serve.py[{line.split()[0]}] of bob" in line for line in listed)
     if word == "42":  # of a filter a number is always a pid: status must start quickly
         assert "pid 42" in ctl.err("status --pid 42", code=1)
         return
@@ -74,12 +75,17 @@ def test_several_are_listed_with_what_to_type(word: str, ctl: Ctl) -> None:
     assert [p["pid"] for one in shown for p in one["processes"]] == [61, 62]
 
 
+def test_cards_of_one_kind_are_told_apart_by_what_is_short(ctl: Ctl) -> None:
+    listed = ctl.err("explain A100", code=2).splitlines()[2:4]
+    assert [line.split()[0] for line in listed] == ["0", "1"]
+
+
 def test_two_past_alerts_of_one_name_are_listed() -> None:
     over = [
         world.firing(
             key=f"leak:GPU-1/{pid}@1.0",
             subject=Subject(device_uid="GPU-1", process=ProcessKey(pid=pid, started_at_s=1.0)),
-            about=AlertSubject(process="python", command="python old.py"),
+            title=f"GPU 0 (A100): python old.py[{pid}] of alice",
         )
         for pid in (91, 92)
     ]

@@ -72,6 +72,14 @@ def test_a_message_fits_on_one_screen_and_says_each_thing_once(name: str) -> Non
     assert "nan" not in TEXTS[name].replace("resonance", "").lower().split()
 
 
+def test_of_several_the_name_is_cut_last() -> None:
+    title = "GPU 3 (H100): python worker5_of_the_long_name.py[4203392] of bob"
+    one = alert(title=title, severity="critical")
+    told = messages.compose(one, "firing", now_s=NOW_S, also=(alert(title=title),), host="h" * 16)
+    assert "worker5_of_" in told.subject
+    assert len(told.subject) <= messages.SUBJECT_CHARS
+
+
 def test_the_same_notice_has_the_same_id_and_the_next_another() -> None:
     one = messages.compose(alert(notices=1), "firing", now_s=NOW_S)
     again = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 60)

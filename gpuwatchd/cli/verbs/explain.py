@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from gpuwatchd.cli import options, output
-from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import live_answers
 
 
@@ -28,8 +27,12 @@ def command(target: str | None, *, everything: bool) -> int:
 
     case, _ = explanation.case_of(flags, target)
     out = output.Out(flags)
-    for _, sentence in case.view.warnings:  # The others are told where they matter.
-        out.flow(blocks.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
-    sections, steps = explanation.sections(case), explanation.steps(case)
-    explanation_page.write_explanation(out, case, sections, steps, everything=everything)
+    explanation_page.write_explanation(
+        out,
+        case,
+        explanation.sections(case),
+        explanation.steps(case),
+        warnings=[sentence for _, sentence in case.view.warnings],  # others where they matter
+        everything=everything,
+    )
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binascii import crc32
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,6 +18,9 @@ from gpuwatchd.core.model.base import (
     Value,
 )
 from gpuwatchd.core.model.findings import Finding, Subject
+
+SAID_FOR_S: Final = 86_400.0
+"""For how long it is said that something is over, badly."""
 
 
 class AlertSubject(Value, frozen=True, kw_only=True):
@@ -149,6 +152,9 @@ class Title(Value, frozen=True):
         return {"title": str(self), "title_parts": self.parts}
 
 
+_BESIDE_PROGRAM = (TitleRole.MODEL, TitleRole.OWNER, TitleRole.INTERPRETER, TitleRole.PID)
+
+
 class Alert(Value, frozen=True, kw_only=True):
     """The life of one finding: opened, escalated, resolved. Kept in the store."""
 
@@ -213,6 +219,18 @@ class Alert(Value, frozen=True, kw_only=True):
     """People were told that it comes and goes."""
     told_over: bool = False
     """People were told that it is over."""
+
+    @property
+    def program(self) -> str:
+        """The program alone as its title has it; of what no process is known of, the device."""
+        title = Title(self.title_parts or ())
+        program = title.without(TitleRole.DEVICE, *_BESIDE_PROGRAM)
+        return str(program or title.without(*_BESIDE_PROGRAM))
+
+    @property
+    def ended_at_s(self) -> float:
+        """When it was over; of one that is open, when it changed last."""
+        return self.changed_at_s if self.resolved_at_s is None else self.resolved_at_s
 
     @property
     def ran_out(self) -> bool:

@@ -337,8 +337,7 @@ def _saved(alert: Alert, now_s: float) -> str:
     saved_at_s = None if known is None or known.since != "checkpoint" else known.since_at_s
     if saved_at_s is None:
         return "none known: all of its work counts as lost"
-    ended_s = alert.changed_at_s if alert.resolved_at_s is None else alert.resolved_at_s
-    before = units.duration(max(0.0, ended_s - saved_at_s))
+    before = units.duration(max(0.0, alert.ended_at_s - saved_at_s))
     return f"saved {units.moment(saved_at_s, now_s=now_s)}, {before} before the end"
 
 

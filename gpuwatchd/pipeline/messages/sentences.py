@@ -120,7 +120,14 @@ def subject(
     least = _joined(who, TitleRole.OWNER, TitleRole.INTERPRETER)
     beside = SUBJECT_CHARS - len(lead) - len(on) - len(least)
     end = tail(alert, notice, now_s=now_s, also=also, room=max(_WHY_CHARS, beside)) + on
-    room = max(SUBJECT_CHARS - len(lead) - len(end), _LEAST_NAME)
+    room = SUBJECT_CHARS - len(lead) - len(end)
+    device = sum(len(part.text) for part in who if part.role is TitleRole.DEVICE)
+    if also and room < len(least):
+        # Of several the name says more than the pid of one, and where need be than the host.
+        who = tuple([part for part in who if part.role is not TitleRole.PID])
+        if room < device + _LEAST_NAME:
+            end, room = end.removesuffix(on), room + len(on)
+    room = max(room, _LEAST_NAME)
     return text.cut(f"{lead}{fitted(who, room)}{end}", SUBJECT_CHARS)
 
 

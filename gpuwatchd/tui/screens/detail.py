@@ -219,14 +219,8 @@ def _who(out: Page, process: LiveProcess, ended: bool, now_s: float) -> None:  #
 def _cost(query: Query, key: ProcessKey) -> tuple[Written, ...]:
     """Return what it has cost and may cost yet; nothing where nothing was ever told of it."""
     keys = {alert.key for alert in _alerts_of(key)[1]}
-    if not keys:
-        return ()
-    try:
-        bill = cost_entries.gather(Settled(query), state_location.now_s() - cost_entries.PERIOD_S)
-    except GpuwatchdError:
-        return ()
-    bill.entries = [entry for entry in bill.entries if entry.key in keys]
-    if not bill.entries:
+    bill = cost_entries.of_alerts(Settled(query), keys, state_location.now_s())
+    if bill is None or not bill.entries:
         return ()
     return lambda out: out.line(("Cost", "bold")), partial(cost_text.incidents, bill=bill)
 

@@ -158,13 +158,11 @@ def _short(item: LiveDevice, out: Page) -> None:
         brief: list[Part] = []
         for label, value in pairs:
             if label not in _LONG:
-                text = value if isinstance(value, str) else value[0]
-                brief += [(label, "dim"), f"{text},"]
+                brief += [(label, "dim"), f"{value},"]
         out.flow(brief, first="  ", rest="  ", gap=" ")
         for label, value in pairs:
             if label in _LONG:
-                text = value if isinstance(value, str) else value[0]
-                out.flow(blocks.sentence(f"{label}: {text}"), first="  ", rest="    ", gap=" ")
+                out.flow(blocks.sentence(f"{label}: {value}"), first="  ", rest="    ", gap=" ")
 
 
 _LONG = frozenset({"because", "hardware", "shares", "known", "advice"})

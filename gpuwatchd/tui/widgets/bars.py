@@ -136,9 +136,7 @@ def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
 def _others(painter: Painter, view: View, width: int) -> list[Row]:
     sheet = Page(10_000, ascii_only=painter.ascii, terminal=True)
     deaths_text.write(sheet, view)
-    undelivered = delivery_text.undelivered(view)
-    if undelivered:
-        sheet.flow(undelivered, gap=" ")
+    delivery_text.write_undelivered(sheet, view)
     status.holdings(sheet, view)
     for problem in view.daemon.problems:
         sheet.flow([("problem: " + problem, "yellow")])

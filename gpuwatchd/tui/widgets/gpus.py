@@ -94,7 +94,7 @@ def row(painter: Painter, columns: Plan, item: LiveDevice, *, chosen: bool) -> R
     degrees = "C" if painter.ascii else "°C"
     warm = "?" if temp is None else f"{temp:.0f}{degrees}"
     watt = "?" if power is None else f"{power:.0f}W"
-    recent, total = item.recent_bytes, _total(item)
+    recent, total = item.recent_bytes, item.total_bytes
     spark = bars.spark(recent, total, columns.spark, ascii_only=painter.ascii)
     for text, wide, right, style in (
         (_eta(item, columns.eta), columns.eta, False, badge.kind if leaks else ""),
@@ -136,8 +136,7 @@ def badge_cell(painter: Painter, badge: Badge, width: int, here: str = "") -> Ro
 
 def _memory(painter: Painter, item: LiveDevice, width: int, badge: Badge) -> Row:
     """Return the bar, with the figures on it as htop has them."""
-    reading, total = item.reading, _total(item)
-    used = None if reading is None else reading.used_bytes
+    used, total = item.used_bytes, item.total_bytes
     share = used / total if used is not None and total else None
     text = f"{status.amount(used)}/{units.size(total)}"
     if width_of(text) > width - 2 * (not painter.rich):
@@ -146,12 +145,6 @@ def _memory(painter: Painter, item: LiveDevice, width: int, badge: Badge) -> Row
         text += f" {units.percent(share)}"
     kind = badge.kind if badge.kind != "unknown" else "curve"
     return bars.figured(share, width, text, kind, ascii_only=painter.ascii, flat=not painter.rich)
-
-
-def _total(item: LiveDevice) -> int | None:
-    reading = item.reading
-    known = None if reading is None else reading.total_bytes
-    return item.device.memory_total_bytes if known is None else known
 
 
 def _eta(item: LiveDevice, width: int) -> str:

@@ -99,12 +99,7 @@ class Incidents(msgspec.Struct, eq=False):
 
     def user_label(self, alert: Alert) -> UserLabel | None:
         """Return what the user said of an alert."""
-        meant = [
-            word
-            for word in self.words
-            if word.alert_key == alert.key and abs(word.opened_at_s - alert.opened_at_s) < 1.0
-        ]
-        return meant[-1] if meant else None
+        return next((word for word in reversed(self.words) if word.is_about(alert)), None)
 
 
 def gather(since_s: float, *, only_open: bool) -> Incidents:
@@ -218,8 +213,9 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
         if len(keys) == 1:
             return fitting[0]
         if len(keys) > 1:
-            each = {a.key: (a.code, a.title or a.key) for a in fitting[::-1]}
-            raise names.ambiguous(key, "alerts", list(each.values())[::-1])
+            newest_of = {a.key: a for a in fitting[::-1]}.values()
+            each = {a.code: a.title or a.key for a in reversed(newest_of)}
+            raise names.ambiguous(key, "alerts", each)
     raise GpuwatchdError(
         f"no alert {key[: names.LONGEST]!r}",
         hint="gpuwatchctl alerts --all lists them",

@@ -461,9 +461,6 @@ def action_words(event: ActionEvent) -> str:
     return value + (f": {text.clean(event.result)}" if event.result else "")
 
 
-_ENDS: Final = frozenset({"died", "resolved"})
-
-
 def _steps(alert: Alert) -> list[Mark]:
     """Return how far an alert got, and what became of it: a mark each, one at an instant."""
     fired_s, critical_s = alert.firing_at_s, alert.critical_at_s
@@ -479,22 +476,24 @@ def _steps(alert: Alert) -> list[Mark]:
             return []
         steps.append((alert.changed_at_s, "watch" if alert.state == "watch" else "alert"))
     steps.append((alert.resolved_at_s, "died" if alert.died else "resolved"))
-    why = f": {text.clean(alert.ended)}" if alert.ended else ""
     # The history keeps milliseconds: the same alert is to be the same marks.
     at = {round(at_s, 3): kind for at_s, kind in steps if at_s is not None}
     return [
         Mark(
             at_s=at_s,
             kind=kind,
-            text=f"{FLAGS[kind].word}: {_title(alert)}{why if kind in _ENDS else ''}",
+            text=_step_text(kind, alert),
             severity=alert.severity,
         )
         for at_s, kind in at.items()
     ]
 
 
-def _title(alert: Alert) -> str:
-    return text.clean(alert.title or alert.key)
+def _step_text(kind: AlertStep, alert: Alert) -> str:
+    """Return what a mark is called, of what, and why; a death whose reason says all by that."""
+    title, word = text.clean(alert.title or alert.key), FLAGS[kind].word
+    why = f": {text.clean(alert.ended)}" if alert.ended and kind in {"died", "resolved"} else ""
+    return f"{title}{why}" if kind == "died" and why else f"{word}: {title}{why}"
 
 
 def _processes(history: Reader, device: Device, begin_s: float, end_s: float) -> list[Mark]:

@@ -114,6 +114,17 @@ def gather(query: Query, since_s: float) -> Bill:
     return bill
 
 
+def of_alerts(query: Query, keys: set[str], now_s: float) -> Bill | None:
+    """Return what some alerts have cost; None where nothing is known of it."""
+    try:
+        bill = gather(query, now_s - PERIOD_S) if keys else None
+    except GpuwatchdError:
+        return None
+    if bill is not None:
+        bill.entries = [entry for entry in bill.entries if entry.key in keys]
+    return bill
+
+
 def up_to_now(query: Query, alerts: Sequence[Alert]) -> list[Alert]:
     """Return alerts, the open ones with what they have cost until now, not until their message."""
     if not any(alert.kind == "leak" and alert.state in current_state.SHOWN for alert in alerts):

@@ -20,6 +20,7 @@ from gpuwatchd.core.errors import (
     StoreError,
 )
 from gpuwatchd.core.model import Fault, ProcessInfo, is_leak
+from gpuwatchd.core.model.alerts import SAID_FOR_S
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.view.queries import state_location
@@ -253,9 +254,10 @@ def _from_state(state: LiveState, daemon: Daemon) -> View:
 
 def _deaths(state: LiveState | None) -> tuple[Alert, ...]:
     """Return the deaths that a daemon, which may be gone since, saw within the last day."""
-    if state is None or not state.deaths:
+    if state is None:
         return ()
-    return live.unseen_deaths(state.deaths, (), max(state.taken_at_s, time.time()))
+    now_s = max(state.taken_at_s, time.time())
+    return tuple(alert for alert in state.deaths if now_s - alert.ended_at_s < SAID_FOR_S)
 
 
 def load_view(
@@ -307,6 +309,11 @@ def load_view(
     return view
 
 
+def typed(device: Device) -> str:
+    """Return what is typed for a device: its index, else its UUID."""
+    return device.uid if device.index is None else device.number
+
+
 def require_gpus(query: Query, devices: Sequence[Device]) -> list[tuple[str, str]]:
     """Return code and sentence on what ``--gpu`` names and is not among some devices.
 
@@ -321,7 +328,7 @@ def require_gpus(query: Query, devices: Sequence[Device]) -> list[tuple[str, str
     why = f"no GPU matches {', '.join(nobody)}"
     if len(nobody) < len(query.gpu):
         return [("no-such-gpu", why)]
-    here = ", ".join(d.uid if d.index is None else d.number for d in devices)
+    here = ", ".join(map(typed, devices))
     raise GpuwatchdError(why, hint=f"GPUs here: {here}", page="errors#no-such-gpu")
 
 

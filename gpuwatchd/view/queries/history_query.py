@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast, get_args
 
 import msgspec
 
+from gpuwatchd.alerts import recent_deaths
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import (
     DeviceReading,
@@ -16,9 +17,10 @@ from gpuwatchd.core.model import (
     Subject,
     limit_of,
 )
+from gpuwatchd.core.model.alerts import SAID_FOR_S
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store import reader as store
-from gpuwatchd.store.live import DEATHS_SHOWN_S, KnownRuns, LiveDevice, LiveProcess, unseen_deaths
+from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
 from gpuwatchd.store.schema import FILE_NAME
 from gpuwatchd.view.queries import state_location
 
@@ -90,7 +92,7 @@ def judged(
             infos = {info.key: info for info in history.processes()}
             happened = _events(history, now_s)
             words = history.user_labels()
-            past = history.alerts(now_s - DEATHS_SHOWN_S)
+            past = history.alerts(now_s - SAID_FOR_S)
             pairs = [
                 (device, rows)
                 for device in history.devices()
@@ -121,8 +123,8 @@ def judged(
         return None
     from gpuwatchd.view.queries.current_state import View  # noqa: PLC0415 - look imports us
 
-    labelled = [(word.alert_key, word.opened_at_s) for word in words]
-    deaths = unseen_deaths(past, labelled, now_s)
+    past = [alert for alert in past if not any(word.is_about(alert) for word in words)]
+    deaths = recent_deaths(past, now_s)
     view = View("database", newest_s, tuple(devices), deaths=deaths)
     view.warnings.append(
         ("from-history", "evaluated from the history, without the daemon's alerts")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.alerts import matching
 from gpuwatchd.core.errors import Ambiguous
-from gpuwatchd.core.model import AlertSubject, ProcessInfo, ProcessKey
+from gpuwatchd.core.model import AlertSubject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from gpuwatchd.core.model import Alert
+    from gpuwatchd.core.model import Alert, ProcessInfo
 
 LONGEST: Final = 200
 """Characters of a name that are shown again."""
@@ -63,29 +63,25 @@ def _job(job: str) -> Iterator[str]:
 def names_alert(word: str, alert: Alert) -> bool:
     """Say whether a word or a glob is the title of an alert, its GPU, or names its process."""
     about = alert.about or AlertSubject()
-    gpu = (f"{kind}{about.gpu}" for kind in ("GPU ", "GPU", "MIG ", "MIG") if about.gpu)
-    if bool(word) and matching.fits(word, alert.title, alert.subject.device_uid, *gpu):
-        return True
-    info = ProcessInfo(
-        key=alert.subject.process or ProcessKey(pid=0, started_at_s=None),
-        name=about.process,
-        user=about.user,
-        argv=tuple(about.command.split()),
-        job=about.job,
-        framework=about.framework,
-        container=about.container,
-        unit=about.unit,
-        model=about.model,
+    shown = (
+        alert.title,
+        alert.program,
+        alert.subject.device_uid,
+        about.process,
+        about.user,
+        about.framework,
+        about.model,
+        about.container,
+        about.unit,
+        *(f"{kind}{about.gpu}" for kind in ("GPU ", "GPU", "MIG ", "MIG") if about.gpu),
+        *_job(about.job),
     )
-    return names_process(word, info)
+    return bool(word) and matching.fits(word, *shown)
 
 
-def ambiguous(word: str, what: str, choices: Sequence[tuple[str, str]]) -> Ambiguous:
-    """Return the refusal of a name that fits several: each with what to type for it."""
-    listed = [f"{typed} ({shown})" for typed, shown in choices[:_LISTED]]
-    more = len(choices) - len(listed)
-    rest = f"; and {more} more" if more else ""
-    return Ambiguous(
-        f"{word[:LONGEST]!r} fits {len(choices)} {what}",
-        hint=f"type one of: {'; '.join(listed)}{rest}",
-    )
+def ambiguous(word: str, what: str, choices: Mapping[str, str] | Mapping[int, str]) -> Ambiguous:
+    """Return the refusal of a name that fits several: each with what to type for it, a line."""
+    listed = [f"{typed} ({shown})" for typed, shown in list(choices.items())[:_LISTED]]
+    listed += [f"and {len(choices) - _LISTED} more"] if len(choices) > _LISTED else []
+    hint = "\n".join(["type one of", *listed])
+    return Ambiguous(f"{word[:LONGEST]!r} fits {len(choices)} {what}", hint=hint)

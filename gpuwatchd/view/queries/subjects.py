@@ -11,6 +11,7 @@ from gpuwatchd.core.model import Subject
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.view.queries import alert_query, current_state, names
 from gpuwatchd.view.query import Query, plain
+from gpuwatchd.view.text import verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,33 +106,29 @@ def pick(view: View, target: str | None) -> NamedSubject:
         devices = [item for item in exact if item.device.parent_uid is None] or devices
     if devices:
         if len(devices) > 1:
-            each = [
-                (item.device.uid, f"{item.device.label} {item.device.name}") for item in devices
-            ]
+            cards = [item.device for item in devices]
+            each = {current_state.typed(card): f"{card.label} {card.name}" for card in cards}
             raise names.ambiguous(target, "GPUs", each)
         return _device(view, devices[0])
-    pid = names.pid_in(target)
-    infos = [process.info for _, process in _running(view)]
-    pids = {info.key.pid for info in infos if info.key.pid == pid}
+    pid, running = names.pid_in(target), list(_running(view))
     # A number that is no pid here may be that of a job.
-    pids = pids or {info.key.pid for info in infos if names.names_process(target, info)}
-    fitting = [subject for each in pids if (subject := _process(view, each))]
-    if len(fitting) > 1:
-        fitting.sort(key=_rank, reverse=True)
-        raise names.ambiguous(target, "processes", [_choice(subject) for subject in fitting])
-    return fitting[0] if fitting else _alert(view, target)
+    fitting = [pair for pair in running if pair[1].info.key.pid == pid]
+    fitting = fitting or [pair for pair in running if names.names_process(target, pair[1].info)]
+    shown = {
+        process.info.key.pid: f"{verdict_text.who(process.info)} on {item.device.label}"
+        for item, process in fitting
+    }
+    if len(shown) > 1:
+        raise names.ambiguous(target, "processes", shown)
+    for number in shown:
+        return _process(view, number)
+    found = alert_query.gather(0.0, only_open=False)
+    alert = _named_alert(found, target, "GPU, process", "errors#no-such-alert")
+    return _of_alert(view, alert, found)
 
 
 def _running(view: View) -> Iterator[tuple[LiveDevice, LiveProcess]]:
     return ((item, process) for item in view.devices for process in item.processes or ())
-
-
-def _choice(subject: NamedSubject) -> tuple[str, str]:
-    """Return what to type for a process, and what it is."""
-    process, where = subject.process, subject.item.device.label
-    if process is None:
-        return where, where
-    return str(process.info.key.pid), f"{process.info.attribution} on {where}"
 
 
 def pids(word: str) -> list[int]:
@@ -157,8 +154,7 @@ def pid(word: str) -> int:
     """
     fitting = _fitting(word, running=True)
     if len(fitting) > 1:
-        each = [(str(pid), shown) for pid, shown in fitting.items()]
-        raise names.ambiguous(word, "processes", each)
+        raise names.ambiguous(word, "processes", fitting)
     return next(iter(fitting))
 
 
@@ -169,24 +165,15 @@ def _fitting(word: str, *, running: bool) -> dict[int, str]:
         found = alert_query.gather(0.0, only_open=False)
     if number not in {key.pid for key in found.infos}:
         infos = [info for _, info in found.holders] if running else found.infos.values()
-        fitting = {i.key.pid: i.attribution for i in infos if names.names_process(word, i)}
+        fitting = {i.key.pid: verdict_text.who(i) for i in infos if names.names_process(word, i)}
         if fitting:
             return dict(sorted(fitting.items()))
     if number is not None:
         return {number: word}
-    try:
-        alert = alert_query.pick(found.alerts, word)
-        if alert.subject.process is not None:
-            return {alert.subject.process.pid: alert.title}
-    except Ambiguous:
-        raise
-    except GpuwatchdError:
-        pass  # it is said below, of processes too
-    raise GpuwatchdError(
-        f"no process, program, user, job or alert {word[: names.LONGEST]!r}",
-        hint="gpuwatchctl status; gpuwatchctl alerts --all",
-        page="errors#no-such-process",
-    )
+    alert = _named_alert(found, word, "process", "errors#no-such-process")
+    if alert.subject.process is None:
+        raise _nothing(word, "process", "errors#no-such-process")
+    return {alert.subject.process.pid: alert.title}
 
 
 def sorted_out(words: Sequence[str]) -> tuple[list[str], list[int]]:
@@ -243,7 +230,7 @@ def _device(view: View, item: LiveDevice) -> NamedSubject:
     return _named_subject(view, item, process, subject, finding)
 
 
-def _process(view: View, pid: int) -> NamedSubject | None:
+def _process(view: View, pid: int) -> NamedSubject:
     """Return the worse of what is judged of a process, wherever it is."""
     subjects = [
         _named_subject(
@@ -254,7 +241,7 @@ def _process(view: View, pid: int) -> NamedSubject | None:
         for finding in (process.finding, process.host_finding)
         if finding is not None or process.host_finding is None
     ]
-    return max(subjects, key=lambda subject: _rank(subject)[:2], default=None)
+    return max(subjects, key=lambda subject: _rank(subject)[:2])
 
 
 def _named_subject(
@@ -273,19 +260,21 @@ def _named_subject(
     return NamedSubject(item, process, subject, finding, alert)
 
 
-def _alert(view: View, target: str) -> NamedSubject:
+def _named_alert(found: Incidents, word: str, what: str, page: str) -> Alert:
     try:
-        found = alert_query.gather(0.0, only_open=False)
-        alert = alert_query.pick(found.alerts, target)
+        return alert_query.pick(found.alerts, word)
     except Ambiguous:
         raise
     except GpuwatchdError as error:
-        raise GpuwatchdError(
-            f"no GPU, process, program, user, job or alert {target[:64]!r}",
-            hint="gpuwatchctl status; gpuwatchctl alerts --all",
-            page="errors#no-such-alert",
-        ) from error
-    return _of_alert(view, alert, found)
+        raise _nothing(word, what, page) from error
+
+
+def _nothing(word: str, what: str, page: str) -> GpuwatchdError:
+    return GpuwatchdError(
+        f"no {what}, program, user, job or alert {word[: names.LONGEST]!r}",
+        hint="gpuwatchctl status; gpuwatchctl alerts --all",
+        page=page,
+    )
 
 
 def _of_alert(view: View, alert: Alert, found: Incidents) -> NamedSubject:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import text, units
-from gpuwatchd.core.codes import TitleRole
 from gpuwatchd.core.design import FLAGS
-from gpuwatchd.core.model.alerts import Title
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
     from gpuwatchd.view.queries.current_state import View
 
 _NAMED = 3
-_BESIDE = (TitleRole.MODEL, TitleRole.OWNER, TitleRole.INTERPRETER, TitleRole.PID)
 
 
 def write(out: Page, view: View) -> None:
@@ -30,28 +27,17 @@ def write(out: Page, view: View) -> None:
 
 def line(alert: Alert, *, now_s: float) -> list[Part]:
     """Return one death: when, who, after how long, what was lost, and what to type."""
-    at = units.clock(ended_s(alert), now_s=now_s)
-    facts = [f"{who(alert)} ran out of {'host ' if alert.subject.host else ''}memory"]
-    facts[0] += f" after {units.duration(ran_s(alert))}"
+    at = units.clock(alert.ended_at_s, now_s=now_s)
+    who = alert.program or alert.title or alert.subject.id
+    kind = "host memory" if alert.subject.host else "memory"
+    fact = f"{who} ran out of {kind} after {units.duration(ran_s(alert))}"
     if amount := lost(alert):
-        facts.append(f"{amount} lost")
+        fact += f", {amount} lost"
     return [
         (f"{FLAGS['died'].mark} {at}", "red-bold"),
-        *text.clean(f"{', '.join(facts)};", limit=400).split(" "),
+        *text.clean(f"{fact};", limit=400).split(" "),
         (f"explain {alert.code}", "cyan"),
     ]
-
-
-def ended_s(alert: Alert) -> float:
-    """Return when it was over, epoch seconds."""
-    return alert.changed_at_s if alert.resolved_at_s is None else alert.resolved_at_s
-
-
-def who(alert: Alert) -> str:
-    """Return the program alone; of what no process is known of, the device."""
-    title = Title(alert.title_parts or ())
-    program = title.without(TitleRole.DEVICE, *_BESIDE)
-    return str(program or title.without(*_BESIDE)) or alert.title or alert.subject.id
 
 
 def ran_s(alert: Alert) -> float:
@@ -60,7 +46,7 @@ def ran_s(alert: Alert) -> float:
     begun_s = None if process is None else process.started_at_s
     if begun_s is None:
         begun_s = alert.opened_at_s if onset_s is None else onset_s
-    return max(0.0, ended_s(alert) - begun_s)
+    return max(0.0, alert.ended_at_s - begun_s)
 
 
 def lost(alert: Alert) -> str:

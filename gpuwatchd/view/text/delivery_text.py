@@ -210,6 +210,12 @@ def undelivered(view: View, *, mark: str = MARK) -> list[Part]:
     return [*blocks.sentence(head, ALARM), *blocks.sentence(why, "yellow"), command]
 
 
+def write_undelivered(out: Page, view: View) -> None:
+    """Write :func:`undelivered`; nothing when all is well."""
+    if parts := undelivered(view):
+        out.flow(parts, rest="  ", gap=" ")
+
+
 def other_problems(view: View) -> Sequence[str]:
     """Return what is missing or broken, without what :func:`undelivered` says: that of channels."""
     daemon = view.daemon

@@ -16,68 +16,82 @@ if TYPE_CHECKING:
 
 MOST_LINES = 40
 """Of an explanation at 80 columns that is not asked for in full."""
+_LAST_LINES = 2
+"""Say what is left out."""
+_FIRST_STEPS = 3
+"""They are never left out."""
+_NAMED = 3
 
 
 def write_explanation(
     out: Page,
     case: ExplanationInput,
-    sections: list[Section],
-    steps: list[Step],
+    sections: Sequence[Section],
+    steps: Sequence[Step],
     *,
+    warnings: Sequence[str] = (),
     everything: bool = True,
 ) -> None:
     """Write one explanation: the answer, what to do, then the reasoning.
 
-    ``everything`` False leaves out whole parts, so that it is at most :data:`MOST_LINES` long.
+    ``everything`` False leaves out what does not fit into :data:`MOST_LINES`: lines of the answer,
+    else whole parts.
     """
     device = case.item.device
-    out.flow([(device.label, "bold"), (device.name, "bold"), _headline(case)])
-    left = MOST_LINES - 5  # warnings before it, the headline, and what says what is left out
-    for section in sections:
-        if section.answer:
-            left -= _write(out, _section(section, titled=False))
-    left -= _write(out, [blocks.Line((("What to do", "bold"),))])
-    parts = [(f"step {number}", _step(out, number, step)) for number, step in enumerate(steps, 1)]
-    parts += [(part.title, _section(part)) for part in sections if part.lines and not part.answer]
-    missing = []
+    head = blocks.Flow(((device.label, "bold"), (device.name, "bold"), _headline(case)))
+    answer = [(part.title, line) for part in sections if part.answer for line in part.lines]
+    reasons = [part for part in sections if part.lines and not part.answer]
+    # What is without a title is never left out.
+    parts: list[tuple[str, list[Block]]] = [
+        *(("warnings", [_prose(f"! {words}", "yellow", rest="  ")]) for words in warnings),
+        ("", [head]),
+        *((title, [_line(line)]) for title, line in answer),
+        ("", [_title("What to do")]),
+        *(
+            (f"step {number}" if number > _FIRST_STEPS else "", _step(out, number, step))
+            for number, step in enumerate(steps, 1)
+        ),
+        *((part.title, [_title(part.title), *map(_line, part.lines)]) for part in reasons),
+    ]
+    left = MOST_LINES - _LAST_LINES - sum(_height(out, part) for title, part in parts if not title)
+    missing: list[str] = []
     for title, part in parts:
-        if everything or _height(out, part) <= left:
-            left -= _write(out, part)
-        else:
-            missing.append(title)
+        height = 0 if everything or not title else _height(out, part)
+        if height > max(left, 0):
+            missing += [] if title in missing else [title]
+            continue
+        left -= height
+        for block in part:
+            out.add(block)
     if missing:
-        rest = f"--all shows {len(missing)} more parts: {', '.join(missing[:3])} ..."
-        out.flow(blocks.sentence(rest, "dim"), gap=" ")
+        many = "1 more part" if len(missing) == 1 else f"{len(missing)} more parts"
+        more = " ..." if len(missing) > _NAMED else ""
+        out.add(_prose(f"--all shows {many}: {', '.join(missing[:_NAMED])}{more}", "dim"))
 
 
 def _height(out: Page, part: Sequence[Block]) -> int:
     return sum(len(list(out.lay_out(block))) for block in part)
 
 
-def _write(out: Page, part: Sequence[Block]) -> int:
-    """Write blocks, and return how many lines they take."""
-    for block in part:
-        out.add(block)
-    return _height(out, part)
+def _title(words: str) -> Block:
+    return blocks.Line(((words, "bold"),))
 
 
-def _section(section: Section, *, titled: bool = True) -> list[Block]:
-    part: list[Block] = [blocks.Line(((section.title, "bold"),))] if titled else []
-    for line in section.lines:
-        words = tuple(blocks.sentence(line))
-        part.append(blocks.Flow(words, first="  ", rest="    ", gap=" "))
-    return part
+def _prose(words: str, style: str = "", *, first: str = "", rest: str = "") -> Block:
+    return blocks.Flow(tuple(blocks.sentence(words, style)), first=first, rest=rest, gap=" ")
+
+
+def _line(words: str) -> Block:
+    return _prose(words, first="  ", rest="    ")
 
 
 def _step(out: Page, number: int, step: Step) -> list[Block]:
-    words = tuple(blocks.sentence(step.text))
-    part: list[Block] = [blocks.Flow(words, first=f"  {number}. ", rest="     ", gap=" ")]
-    if step.command:
+    part = [_prose(step.text, first=f"  {number}. ", rest="     ")]
+    if step.command and out.terminal:
+        part.append(_prose(step.command, "cyan", first="     ", rest="     "))
+    elif step.command:
         # Not broken between words: it is there to be copied.
-        command = tuple(blocks.sentence(step.command, "cyan"))
-        if not out.terminal:
-            command = ((step.command, "cyan"),)
-        part.append(blocks.Flow(command, first="     ", rest="     ", gap=" "))
+        part.append(blocks.Flow(((step.command, "cyan"),), first="     "))
     return part
 
 

@@ -221,7 +221,7 @@ def ending(case: ExplanationInput) -> Iterator[str]:
     alert = case.alert
     if alert is not None and alert.ended:
         # The rest is told as of its last judgement; this is over since then.
-        today = case._replace(now_s=case.view.taken_at_s)
+        today = case._replace(now_s=case.view.now_s)
         at = "" if alert.resolved_at_s is None else f" {today.ago(alert.resolved_at_s)}"
         yield f"resolved{at}: {alert.ended}"
 

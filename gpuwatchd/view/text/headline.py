@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.core import units
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpuwatchd.core.design import Kind
-    from gpuwatchd.core.model import Alert, Finding, ProcessInfo
+    from gpuwatchd.core.model import Alert, Blame, Finding, ProcessInfo
     from gpuwatchd.store.live import LiveDevice
     from gpuwatchd.view.blocks import Part
     from gpuwatchd.view.queries.current_state import View
@@ -24,7 +25,7 @@ _STYLES = {"critical": "red-bold", "warning": "yellow-bold", "watch": "yellow"}
 _NAME_CELLS = 32
 _COUNTED = {"critical": "critical", "leak": "warning", "watch": "watch"}
 """A judgement of which there is no alert counts as one."""
-_PLURALS = {"warning": "warnings", "watch": "watches", "info": "notes"}
+_PLURALS = {"critical": "critical", "warning": "warnings", "info": "notes", "watch": "watches"}
 
 
 class Standing(NamedTuple):
@@ -73,11 +74,17 @@ def _rank(kind: Kind, finding: Finding | None) -> tuple[int, float]:
     return badges.WORST_FIRST.index(kind), float("inf") if eta is None else eta.mid_s
 
 
+def chief(finding: Finding) -> Blame | None:
+    """Return which part of the growth of a device is the largest; None of one process's own."""
+    if finding.subject.process is not None:
+        return None
+    return max(finding.blame, key=lambda blame: blame.share, default=None)
+
+
 def culprit(item: LiveDevice, finding: Finding) -> ProcessInfo | None:
     """Return whose growth it is: the judged process, else the one that explains most of it."""
-    key = finding.subject.process
-    if key is None and finding.blame:
-        key = max(finding.blame, key=lambda blame: blame.share).process
+    blame = chief(finding)
+    key = finding.subject.process if blame is None else blame.process
     infos = (process.info for process in item.processes or ())
     return None if key is None else next((info for info in infos if info.key == key), None)
 
@@ -85,29 +92,29 @@ def culprit(item: LiveDevice, finding: Finding) -> ProcessInfo | None:
 def sentence(view: View, places: Sequence[Standing]) -> Part:
     """Return "8 GPUs: 1 critical, 4 warnings; next full in 51 min: worker5 of bob"."""
     alerts = current_state.shown(view.alerts)
-    counts = dict.fromkeys(("critical", "warning", "info", "watch"), 0)
-    growing: list[tuple[bool, Finding]] = []
-    for alert in alerts:
-        counts["watch" if alert.state == "watch" else alert.severity] += 1
-        if alert.clear_since_s is None and not alert.subject.host:
-            growing.append((alert.state != "firing", alert.finding))
-    for place in () if alerts else places:
-        if place.finding is not None and (word := _COUNTED.get(place.badge.kind)):
-            counts[word] += 1
-            growing.append((word == "watch", place.finding))
+    raised: list[tuple[str, Finding]] = [
+        ("watch" if alert.state == "watch" else alert.severity, alert.finding) for alert in alerts
+    ]
+    growing = [a for a in alerts if a.clear_since_s is None and not a.subject.host]
+    ahead = [(alert.state != "firing", alert.finding) for alert in growing]
+    if not alerts:
+        judged = [(_COUNTED.get(place.badge.kind, ""), place.finding) for place in places]
+        raised = [(word, finding) for word, finding in judged if word and finding is not None]
+        ahead = [(word == "watch", finding) for word, finding in raised]
+    counts = Counter(word for word, _ in raised)
     parts = [
-        f"{count} {_PLURALS.get(word, word) if count > 1 else word}"
-        for word, count in counts.items()
-        if count
+        f"{counts[word]} {plural if counts[word] > 1 else word}"
+        for word, plural in _PLURALS.items()
+        if counts[word]
     ]
     broken = {alert.subject.device_uid for alert in alerts if alert.kind == "gpu"}
     kinds = [place.badge.kind for place in places if place.item.device.uid not in broken]
     parts += [f"{kinds.count('trouble')} unreadable"] if "trouble" in kinds else []
-    style = next((style for word, style in _STYLES.items() if counts.get(word)), "")
+    style = next((style for word, style in _STYLES.items() if counts[word]), "")
     if not parts:
-        parts, style = [_calm(view, places)], style or "bold"
+        parts, style = [_calm(view, places)], "bold"
     what = f"{len(places)} GPU{'s' if len(places) != 1 else ''}: {', '.join(parts)}"
-    return f"{what}{_next_full(view, growing)}", style or "yellow"
+    return f"{what}{_next_full(view, ahead)}", style or "yellow"
 
 
 def _calm(view: View, places: Sequence[Standing]) -> str:

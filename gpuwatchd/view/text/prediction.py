@@ -111,7 +111,7 @@ def _full(
         pairs.append(("who", ", ".join(text for text, _ in known)))
     for label, value in pairs:
         out.flow(
-            blocks.sentence(*((value,) if isinstance(value, str) else value)),
+            blocks.sentence(value),
             first=f"    {out.safe(label):<{_LABEL_WIDTH}}",
             rest=" " * (4 + _LABEL_WIDTH),
             gap=" ",
@@ -123,13 +123,11 @@ def told_in_full(finding: Finding) -> bool:
     return finding.pattern in _TOLD_IN_FULL
 
 
-def facts(
-    item: LiveDevice, finding: Finding, process: LiveProcess | None
-) -> list[tuple[str, Part]]:
+def facts(item: LiveDevice, finding: Finding, process: LiveProcess | None) -> list[tuple[str, str]]:
     """Return the figures of a judgement, each with its label."""
     info = process.info if process is not None else None
     now_s = finding.judged_at_s
-    pairs: list[tuple[str, Part]] = [
+    pairs = [
         ("suspect", status.suspect(item, finding) or "?"),
         ("growth rate", _rate(finding)),
         ("R²", _r_squared(finding)),

@@ -22,7 +22,7 @@ from gpuwatchd.view.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from gpuwatchd.core.model import (
         Alert,
@@ -71,9 +71,7 @@ def card(
 ) -> None:
     """Write what is known of one device; ``wide`` leaves nothing out."""
     reading = item.reading
-    total = reading.total_bytes if reading is not None else None
-    total = total if total is not None else item.device.memory_total_bytes
-    used = reading.used_bytes if reading is not None else None
+    used, total = item.used_bytes, item.total_bytes
     first: list[Part] = [
         (
             blocks.fit(item.device.name, 28, out.safe("…")) if out.terminal else item.device.name,
@@ -252,18 +250,16 @@ def suspect(item: LiveDevice, finding: Finding) -> str:
     """Return whose growth it is: the judged process, else the one that explains most of it."""
     if finding.subject.unattributed:
         return "memory that no process owns"
-    key, share = finding.subject.process, None
-    if key is None and finding.blame:
-        worst = max(finding.blame, key=lambda b: b.share)
-        key, share = worst.process, worst.share
-        if key is None:
-            return f"{worst.name}, {units.percent(share)}"
-    if key is None:
-        return ""
+    blame = headline.chief(finding)
     info = headline.culprit(item, finding)
-    named = verdict_text.who(info) if info is not None else f"pid {key.pid}"
-    kind = f" ({info.framework})" if info is not None and info.framework else ""
-    return f"{named}{kind}" + (f", {units.percent(share)}" if share is not None else "")
+    key = finding.subject.process if blame is None else blame.process
+    if info is not None:
+        named = verdict_text.who(info) + (f" ({info.framework})" if info.framework else "")
+    elif key is not None:
+        named = f"pid {key.pid}"
+    else:
+        named = blame.name if blame is not None else ""
+    return f"{named}, {units.percent(blame.share)}" if blame is not None else named
 
 
 def _processes(
@@ -356,17 +352,11 @@ def show(
     holdings(out, view)
     for problem in delivery_text.other_problems(view):
         out.flow([("problem: " + problem, "yellow")], rest="  ")
-    _undelivered(out, view)
+    delivery_text.write_undelivered(out, view)
 
 
 def _headline(out: Page, view: View, places: Sequence[Standing]) -> None:
     out.flow(blocks.sentence(*headline.sentence(view, places)), rest="  ", gap=" ")
-
-
-def _undelivered(out: Page, view: View) -> None:
-    parts = delivery_text.undelivered(view)
-    if parts:
-        out.flow(parts, rest="  ", gap=" ")
 
 
 def lines(out: Page, view: View, places: Sequence[Standing], *, every: bool) -> None:
@@ -391,13 +381,10 @@ def _is_folded(view: View, place: Standing) -> bool:
 def _line(out: Page, view: View, place: Standing) -> None:
     """Write one device: who makes it grow, how fast and until when, then how full it is."""
     item, badge, finding = place
-    reading, device = item.reading, item.device
-    used = None if reading is None else reading.used_bytes
-    total = device.memory_total_bytes
-    total = reading.total_bytes if reading is not None and reading.total_bytes else total
+    used, total = item.used_bytes, item.total_bytes
     state = subject_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
-    style = LOOKS[badge.kind].style
     leak = finding if not state and is_leak(finding) else None
+    style = LOOKS[badge.kind].style
     parts: list[Part] = state or [(badge.words, style)]
     if leak is not None:
         host = ("host memory", "yellow") if leak.subject.host else ""
@@ -407,31 +394,25 @@ def _line(out: Page, view: View, place: Standing) -> None:
     if not state and _readable(item):
         parts += subject_facts.broken(item, now_s=view.taken_at_s)[:1]
         parts.append(("" if leak else subject_facts.unowned(item), "yellow"))
-    label = f"{device.label:<5}"
-    parts = [part for part in parts if _cells(part)]
-    room = out.width - len(label) - sum(map(_cells, parts))
+    label = f"{item.device.label:<5}  "
     if leak is not None:
-        name = _name(item, leak, room - 2 if out.terminal else _ANY_WIDTH, out.safe("…"))
-        parts.insert(0, name)
-        room -= _cells(name)
-    for extra in (
-        share_of(used, total).strip(),
-        f"{amount(used)}/{units.size(total)}",
-        device.name,
-    ):
-        if 0 < _cells(extra) <= room and extra != "?/?":
+        room = out.width - width_of(label) - _cells(parts) if out.terminal else _ANY_WIDTH
+        parts.insert(0, _name(item, leak, room, out.safe("…")))
+    full = f"{amount(used)}/{units.size(total)}" if used is not None or total is not None else ""
+    for extra in (share_of(used, total).strip(), full, item.device.name):
+        if width_of(label) + _cells([*parts, extra]) - 2 <= out.width:
             parts.append(extra)
-            room -= _cells(extra)
     if out.terminal:
-        out.flow(parts, first=f"{label}  ", rest=_INDENT)
+        out.flow(parts, first=label, rest=_INDENT)
     else:
-        out.line(label, *[cell for part in parts for cell in ("  ", part)])
+        shown = [part for part in parts if _cells([part])]
+        out.line(label, *[cell for part in shown for cell in (part, "  ")][:-1])
 
 
-def _cells(part: Part) -> int:
-    """Return the columns that a part takes with its gap; 0 of one that says nothing."""
-    words = part if isinstance(part, str) else part[0]
-    return width_of(words) + 2 if words else 0
+def _cells(parts: Iterable[Part]) -> int:
+    """Return the columns that parts take, each with its gap."""
+    words = (part if isinstance(part, str) else part[0] for part in parts)
+    return sum(width_of(word) + 2 for word in words if word)
 
 
 def _name(item: LiveDevice, finding: Finding, room: int, mark: str) -> str:
@@ -443,7 +424,7 @@ def _name(item: LiveDevice, finding: Finding, room: int, mark: str) -> str:
     if width_of(whole) <= room or not verdict_text.is_named(info):
         return blocks.fit(whole, max(room, _LEAST_NAME), mark)
     flag, script = info.entry_point
-    end = f"[{info.key.pid}]" + (f" of {info.user}" if info.user else "")
+    end = whole.removeprefix(info.label)
     name = f"{flag}{script}" if script else info.name
     return f"{blocks.fit(name, max(_LEAST_NAME, room - width_of(end)), mark)}{end}"
 
@@ -471,7 +452,7 @@ def brief(out: Page, view: View) -> None:
     _banner(out, view)
     deaths_text.write(out, view)
     _alerts(out, view)
-    _undelivered(out, view)
+    delivery_text.write_undelivered(out, view)
 
 
 def holdings(out: Page, view: View) -> None:

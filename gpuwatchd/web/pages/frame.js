@@ -10,8 +10,6 @@ const PLACES = [
   ["help", "Help"],
 ];
 const OF = { gpu: "", process: "" };
-/** Where warnings are told with all their lines. */
-const TOLD = new Set(["", "alerts"]);
 
 export function frame(page, title, inside) {
   return [
@@ -64,16 +62,14 @@ function state(page) {
     const since = head.seen ? `not live since ${head.seen}` : "not live";
     lines.push(notice("dead", "dead", [mark("trouble", "✕"), since]));
   }
-  const whole = TOLD.has(page.route.name);
   for (const one of head ? head.warnings : []) {
-    lines.push(notice(one.code + one.text, one.bad ? "bad" : "mild", one.text, whole ? one.more : []));
+    lines.push(notice(one.code + one.text, one.bad ? "bad" : "mild", one.text));
   }
   return h("div", { class: "state", role: "status", hidden: lines.length === 0 }, lines);
 }
 
-function notice(key, name, said, more = []) {
-  return h("div", { class: name, key }, said,
-    more.length ? h("ul", {}, more.map((words) => h("li", { key: words }, words))) : null);
+function notice(key, name, said) {
+  return h("div", { class: name, key }, said);
 }
 
 /** A mark of a kind of verdict; its word stands beside it. */

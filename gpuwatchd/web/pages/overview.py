@@ -73,7 +73,7 @@ def idle_memory(query: Query, _: Mapping[str, str]) -> IdleMemory:
         prices=tuple(f"cost: its share of {line}" for line in book.lines(priced)),
         unknown=unknown,
         checked=idle_text.checked(view),
-        openers=tuple((depth, words) for depth, words, _ in parts.lines(out)),
+        openers=tuple(parts.lines(out)),
     )
 
 
@@ -226,10 +226,7 @@ def overview(query: Query, parameters: Mapping[str, str]) -> Overview:
 
 def device(view: View, item: LiveDevice) -> DeviceCard:
     """Return the card of one device."""
-    reading = item.reading
-    total = reading.total_bytes if reading is not None else None
-    total = total if total is not None else item.device.memory_total_bytes
-    used = reading.used_bytes if reading is not None else None
+    used, total = item.used_bytes, item.total_bytes
     state = subject_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     broken = [] if state else subject_facts.broken(item, now_s=view.taken_at_s)
     others = view.others.get(item.device.uid)

@@ -55,7 +55,6 @@ class Notice(Shape):
     code: str
     text: str
     bad: bool
-    more: tuple[str, ...] = ()
 
 
 class Frame(Shape):
@@ -112,8 +111,8 @@ def _words(part: Part) -> str:
     return text.clean(part if isinstance(part, str) else part[0], limit=_LONGEST)
 
 
-def lines(page: Page) -> Iterator[tuple[int, str, str]]:
-    """Yield depth (steps of two columns), words and the first part's style of each line of a page.
+def lines(page: Page) -> Iterator[tuple[int, str]]:
+    """Yield depth (steps of two columns) and words of each line of a page.
 
     Wide gaps become commas, as a browser has no columns.
     """
@@ -125,9 +124,7 @@ def lines(page: Page) -> Iterator[tuple[int, str, str]]:
         else:
             words = "".join(map(_words, block.parts))
         if words.strip():
-            first = block.parts[0]
-            depth = (len(words) - len(words.lstrip())) // 2
-            yield depth, words.strip(), "" if isinstance(first, str) else first[1]
+            yield (len(words) - len(words.lstrip())) // 2, words.strip()
 
 
 def mark(badge: badges.Badge) -> BadgeMark:
@@ -193,7 +190,7 @@ def _warnings(view: View, now_s: float) -> Iterator[Notice]:
         yield Notice(code="unheard", text=undelivered, bad=True)
     out = Page()
     delivery_text.silences(out, view)
-    for _, words, _ in lines(out):
+    for _, words in lines(out):
         yield Notice(code="unheard", text=words, bad=False)
     for problem in delivery_text.other_problems(view):
         yield Notice(code="problem", text=text.clean(problem), bad=False)

@@ -298,16 +298,11 @@ def _alerts(live: LiveProcess) -> Incidents:
 
 
 def _cost(query: Query, keys: set[str], now_s: float) -> tuple[str, ...]:
-    if not keys:
+    bill, out = cost_entries.of_alerts(query, keys, now_s), Page()
+    if bill is None:
         return ()
-    try:
-        bill = cost_entries.gather(query, now_s - cost_entries.PERIOD_S)
-    except GpuwatchdError:
-        return ()
-    bill.entries = [entry for entry in bill.entries if entry.key in keys]
-    out = Page()
     cost_text.incidents(out, bill)
-    return tuple(words for _, words, _ in parts.lines(out))
+    return tuple(words for _, words in parts.lines(out))
 
 
 def _runs(live: LiveProcess, item: LiveDevice, now_s: float) -> tuple[tuple[str, ...], ...]:
