@@ -346,7 +346,7 @@ class Collector:
         except ValueError:
             self.bad(otherwise, line)
 
-    def lacks_memory(self, why: str, hint: str) -> None:
+    def lacks_memory(self, why: str, hint: str = "") -> None:
         """Keep why a table gave no memory figure, and what would help."""
         self.no_memory, self.no_memory_hint = why, hint
 

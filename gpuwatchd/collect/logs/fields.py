@@ -526,16 +526,10 @@ def _gpu_columns(cells: Sequence[str]) -> set[int]:
         for at, name in enumerate(names)
         if _GPU.search(name) or _OF_SMI.match(cells[at]) or _ROLE_OF.get(name) in _DEVICE_ROLES
     }
-    of_host = {
-        at
-        for at, name in enumerate(names)
-        if at not in of_gpu and name not in _ROLE_OF and is_of_host(name)
-    }
+    of_host = {at for at, name in enumerate(names) if name not in _ROLE_OF and is_of_host(name)}
     if used & of_gpu and used - of_gpu:
         return of_gpu
-    if not of_host:
-        return set(range(len(names)))
-    found, about_gpu = set(of_gpu), False
+    found, about_gpu = set(), not of_host - of_gpu
     for at in range(len(names)):
         about_gpu = at in of_gpu or (about_gpu and at not in of_host)
         if about_gpu:

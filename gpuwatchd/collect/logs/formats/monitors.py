@@ -287,11 +287,9 @@ class DeviceMonitor(NvidiaMonitor):
         if t is not None and math.isnan(t[0]):
             raise BadRow("bad time")
         if "fb" not in row:
-            self._sink.no_memory = (
-                "no memory column (mem is use of the bandwidth); columns found: "
-                f"{', '.join(self._names)}"
-            )
-            self._sink.no_memory_hint = "log with nvidia-smi dmon -s mu -o DT"
+            why = "no memory column (mem is use of the bandwidth)"
+            why += f"; columns found: {', '.join(self._names)}"
+            self._sink.lacks_memory(why, "log with nvidia-smi dmon -s mu -o DT")
             raise BadRow("no memory column")
         used = fields.amount(row["fb"])
         if math.isnan(used):
@@ -369,8 +367,8 @@ class DcgmiMonitor(LineReader):
         roles = (_DCGMI_ROLES.get(name.upper()) for name in self._names)
         values = {role: cell for role, cell in zip(roles, cells, strict=True) if role}
         if "used" not in values:
-            sink.no_memory = f"no memory column; columns found: {', '.join(self._names)}"
-            sink.no_memory_hint = "log with dcgmi dmon -e 250,252"
+            why = f"no memory column; columns found: {', '.join(self._names)}"
+            sink.lacks_memory(why, "log with dcgmi dmon -e 250,252")
             raise BadRow("no memory column")
         amounts = {role: fields.amount(cell) for role, cell in values.items()}
         used, total = amounts["used"], amounts.get("total", math.nan)
