@@ -92,10 +92,6 @@ class Out(Page):
     def _coloured(self, words: str, style: str) -> str:
         return f"\x1b[{_SGR[style]}m{words}\x1b[0m" if self.colour and style and words else words
 
-    def paint(self, words: str, style: str = "") -> str:
-        """Return safe text in a style, or plain where colour is off."""
-        return self._coloured(self.safe(words), style)
-
     def raw(self, line: str) -> None:
         """Write a line of our own making as it is (a file's content, CSV)."""
         self._stream.write(line + "\n")

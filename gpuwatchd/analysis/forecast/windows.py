@@ -143,10 +143,6 @@ class Saturation(NamedTuple):
     ends: float
     """Probability that there is such a level, under the laws."""
 
-    def below(self, limit: float) -> bool:
-        """Say whether the growth rather ends below a limit than reaches it."""
-        return self.mid < limit
-
 
 class _Laws:
     """Laws on the middles of the blocks, centred, of unit length, and where each of them ends."""
