@@ -128,7 +128,7 @@ def add(
         test=None,
     )
     if plan.address:  # by the new one alone: who has the others does not want a test of it
-        return added, chat.ChatNotifier(timeout=settings.notify.chat.timeout, only=plan.address)
+        return added, chat.SingleChat(plan.address, settings.notify.chat.timeout)
     return added, dispatcher.build(settings.notify, [plan.channel])[plan.channel]
 
 

@@ -34,7 +34,7 @@ EXAMPLES = """\
 # user = "alice"
 # channels = ["chat"]
 """
-__LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 def toml(value: object) -> str:
@@ -247,7 +247,7 @@ def _email(settings: Config) -> Iterator[str]:
         if not value:
             place = rules_text.place_of(settings, "email")
             yield f"[notify.email] {key}: empty, and the channel email is in use{place}"
-    if section.security == "none" and section.host and section.host not in __LOOPBACK:
+    if section.security == "none" and section.host and section.host not in _LOOPBACK:
         yield f'[notify.email] security: "none" is refused for {section.host}'
     if not section.password_file:
         return

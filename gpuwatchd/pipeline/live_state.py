@@ -180,7 +180,7 @@ class RecentDeaths:
     """Remembers them by key and opening, and leaves out those that the user has spoken of."""
 
     def __init__(self, history: History | None) -> None:
-        self._shelf = None if history is None else history.shelf
+        self._history = history
         self._alerts: dict[tuple[str, float], Alert] = {}
         self._labels: Iterable[UserLabel] = ()
         self._labels_of = -1
@@ -196,7 +196,7 @@ class RecentDeaths:
 
     def unseen(self, now_s: float) -> tuple[Alert, ...]:
         """Return those that are to be named now, newest first."""
-        shelf = self._shelf if self._alerts else None
+        shelf = self._history.shelf if self._history is not None and self._alerts else None
         if shelf is not None and shelf.outside != self._labels_of:
             labels = shelf.user_labels()
             if labels is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "gpuwatchd"
 OF_LIBRARIES = {
     "O_TMPFILE",
+    "secure_protocol",
     "SO_PEERCRED",
     "_backend",
     "_notification_cache",

@@ -92,9 +92,8 @@ class ChatNotifier:
 
     name = "chat"
 
-    def __init__(self, urls_file: str = "", timeout: float = 20.0, *, only: str = "") -> None:
+    def __init__(self, urls_file: str = "", timeout: float = 20.0) -> None:
         self._urls_file = urls_file
-        self._only = parse(only)
         self.timeout_s = float(timeout)
         self._memory = _MEMORY
 
@@ -104,7 +103,7 @@ class ChatNotifier:
     def probe(self) -> Availability:
         """Say whether there are addresses and what sends to them. Connects to nobody."""
         try:
-            addresses = load(self._urls_file)
+            addresses = self._addresses()
         except NotifyError as error:
             return Availability(ok=False, reason=error.message, hint=error.hint)
         if importlib.util.find_spec("apprise") is None:
@@ -125,12 +124,15 @@ class ChatNotifier:
         NotifyError
             Transient while some address may still take it; permanent when none ever will.
         """
-        addresses = self._only or load(self._urls_file)
+        addresses = self._addresses()
         apprise = _apprise()
         has_it = self._memory.taken(message.id)
         waiting = [address for address in addresses if address.fingerprint not in has_it]
         results = self._try_all(apprise, waiting, message)
         return _verdict(addresses, self._memory.taken(message.id), results)
+
+    def _addresses(self) -> tuple[Address, ...]:
+        return load(self._urls_file)
 
     def _try_all(self, apprise: Any, wanted: Iterable[Address], message: Message) -> list[_Result]:
         deadline = time.monotonic() + self.timeout_s
@@ -159,6 +161,17 @@ class ChatNotifier:
         if result.state == "sent":
             self._memory.note(message.id, address.fingerprint)
         results.append(result)
+
+
+class SingleChat(ChatNotifier):
+    """Send to one address alone, whatever else is set up."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        super().__init__(timeout=timeout_s)
+        self._url = url
+
+    def _addresses(self) -> tuple[Address, ...]:
+        return parse(self._url)
 
 
 def _verdict(addresses: Iterable[Address], has_it: Collection[str], results: list[_Result]) -> str:
