@@ -28,8 +28,8 @@ from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.core.ports import OwnClock
 from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.notify import credentials, dispatcher
-from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.source_workers import DriverRelease
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.service import own_process
 from gpuwatchd.service.own_process import NotifySocket, Wakeup, watchdog_s
 from gpuwatchd.store.private_files import hold_lock, private_directory, still_locked
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.ports import Source
-    from gpuwatchd.pipeline import Tick
+    from gpuwatchd.pipeline.tick import Tick
 
 log = logging.getLogger("gpuwatchd")
 

@@ -26,6 +26,7 @@ from gpuwatchd.core.model import Button, Message
 from gpuwatchd.core.registry import load
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.pipeline import messages
+from gpuwatchd.pipeline.messages.sentences import sentence
 from gpuwatchd.store import legacy_text, tables
 from gpuwatchd.store.tables import Action
 
@@ -104,11 +105,6 @@ def reply(message: Message, head: str, text: str, command: str = "") -> Message:
         command=command,
         alert_key=message.alert_key,
     )
-
-
-def sentence(text: str) -> str:
-    """Return a clause as a sentence."""
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 log = logging.getLogger("gpuwatchd")

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Device, Message, ProcessInfo, ProcessKey
     from gpuwatchd.pipeline.active_silences import ActiveSilences
     from gpuwatchd.pipeline.alert_cost import Costing
-    from gpuwatchd.pipeline.chart_points import Curve
     from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.pipeline.track import TrackedDevice
     from gpuwatchd.pipeline.track_evaluation import Watcher
@@ -116,7 +115,7 @@ class MessageBuilder:
             log.exception("failed part=cost key=%s", alert.key)
             return alert
 
-    def message(self, notice: Notice, curve: Curve | None, now_s: float) -> Message:
+    def message(self, notice: Notice, curve: Track | None, now_s: float) -> Message:
         """Return the message of a notice."""
         alert = notice.alert
         buttons = action_handler.buttons_for(

@@ -16,7 +16,7 @@ from gpuwatchd.alerts import FAST_S
 from gpuwatchd.analysis import verdict
 from gpuwatchd.core.model import EtaRange, Pattern, Subject, Value
 from gpuwatchd.pipeline import replay
-from gpuwatchd.pipeline.track import device_title, process_title
+from gpuwatchd.pipeline.track import of_device, of_process
 from gpuwatchd.pipeline.track_evaluation import Watcher
 
 if TYPE_CHECKING:
@@ -490,7 +490,7 @@ def _case(
     over = next((e.at_s for e in events if e.state == "resolved"), None)
     finding = first.alert.finding
     process = result.process
-    title = process_title(result.device, process) if process else device_title(result.device)
+    title = of_process(result.device, process) if process else of_device(result.device)
     lived = later_outcome(
         own,
         device if own.process is not None else None,
@@ -500,7 +500,7 @@ def _case(
     )
     return BacktestCase(
         subject=result.subject,
-        title=title,
+        title=str(title),
         pattern=finding.pattern,
         reason=finding.reason,
         watch_at_s=first.alert.watch_at_s,

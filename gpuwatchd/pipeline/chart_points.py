@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gpuwatchd.core.model import Alert, Finding, FloatArray
-    from gpuwatchd.pipeline.track import Window
+    from gpuwatchd.pipeline.track import Track
 
 MOST_POINTS = 160
 """Some 4 KiB of JSON: the message that holds them may have 16 KiB in all."""
@@ -27,15 +27,7 @@ _SHORTEST_LEAD_S = 300.0
 _FEWEST = 3
 
 
-class Curve(Protocol):
-    """What has a window: a track."""
-
-    @property
-    def window(self) -> Window:
-        """Its points."""
-
-
-def chart(track: Curve | None, alert: Alert) -> Chart | None:
+def chart(track: Track | None, alert: Alert) -> Chart | None:
     """Return what is drawn of an alert; None where too little is known of its curve.
 
     The fit has the slope that was judged; its level is the median of what the points since the

@@ -435,38 +435,24 @@ class EndedProcess(msgspec.Struct, kw_only=True):
 _COLON = TitlePart(text=": ", role=TitleRole.DEVICE)
 
 
-def device_title(device: Device) -> str:
-    """Return "GPU 0 (A100-SXM4-80GB)".
+def of_device(device: Device, of: TitlePart | None = None) -> Title:
+    """Return the title of a device; ``of`` is what of it is meant.
 
     Examples
     --------
     >>> from gpuwatchd.core.model import Device
-    >>> device_title(Device(uid="u", vendor="nvidia", index=0, name="NVIDIA A100-SXM4-80GB",
-    ...                     memory_total_bytes=None))
+    >>> str(of_device(Device(uid="u", vendor="nvidia", index=0, name="NVIDIA A100-SXM4-80GB",
+    ...                      memory_total_bytes=None)))
     'GPU 0 (A100-SXM4-80GB)'
     """
-    return str(of_device(device))
-
-
-def _name(device: Device) -> str:
-    return device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-
-
-def process_title(device: Device, info: ProcessInfo) -> str:
-    """Return "GPU 0 (A100): python[4711] of alice"."""
-    return str(of_process(device, info))
-
-
-def of_device(device: Device, of: TitlePart | None = None) -> Title:
-    """Return the title of a device; ``of`` is what of it is meant."""
-    name = _name(device)
+    name = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
     model = TitlePart(text=f" ({name})" if name else "", role=TitleRole.MODEL)
     parts = (TitlePart(text=device.label, role=TitleRole.DEVICE), model)
     return Title(parts if of is None else (*parts, _COLON, of))
 
 
 def of_process(device: Device, info: ProcessInfo) -> Title:
-    """Return the title of a process on a device."""
+    """Return "GPU 0 (A100): python[4711] of alice"."""
     return Title((*of_device(device).parts, _COLON, *_who(info)))
 
 

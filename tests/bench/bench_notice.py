@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Alert, AlertSubject, EtaRange, Finding, ProcessKey, Subject
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import schema
 from gpuwatchd.store.writer import History
 

@@ -29,7 +29,7 @@ from gpuwatchd.cli import main as gpuwatchctl
 from gpuwatchd.collect.simulate import SimulateSource
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Message
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store.private_files import hold_lock
 from gpuwatchd.store.writer import History
 from gpuwatchd.view.blocks import width_of

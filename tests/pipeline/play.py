@@ -13,7 +13,7 @@ from tests.making import CARD, GIB, LEAKER, MIB, sample
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.pipeline import Pipeline, Tick
+    from gpuwatchd.pipeline.tick import Pipeline, Tick
 
 EAGER = Config(detection=DetectionSection(confidence_threshold=0.65))
 """Alerts sooner than by default: what is tested here is what becomes of an alert."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Sample, Subject
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store.writer import History
 from tests.making import GIB, MIB, sample
 from tests.pipeline.play import Postbox, Script

@@ -13,8 +13,8 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.collect.host.checkpoint_files import Saved
 from gpuwatchd.core.config import CheckpointsSection, CostSection, Seconds, StoreSection
 from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, Sample, Subject
-from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.alert_cost import DEADLINE_S, Costing, Saves
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader

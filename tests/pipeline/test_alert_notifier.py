@@ -12,7 +12,8 @@ from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config import Config, CostSection, PolicySection, StoreSection
 from gpuwatchd.core.model import Matcher, ProcessInfo, ProcessKey, Sample, Silence, Subject
 from gpuwatchd.core.model.alerts import TitlePart
-from gpuwatchd.pipeline import Pipeline, messages
+from gpuwatchd.pipeline import messages
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.pipeline.track_evaluation import rules_of
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import pytest
 
     from gpuwatchd.core.model import Alert
-    from gpuwatchd.pipeline import Tick
+    from gpuwatchd.pipeline.tick import Tick
 
 BASE_S = 1_750_000_000.0
 OTHER = ProcessInfo(key=ProcessKey(pid=4712, started_at_s=1_001.0), name="python", user="bob")

@@ -14,8 +14,8 @@ from gpuwatchd.alerts import Rules, wording
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
-from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.clock import Clock, moved_alert, resumed
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store.ring import Ring
 from tests.host.world import FakeProc
 from tests.making import GIB, MIB, alert, sample
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.core.model import Sample
-    from gpuwatchd.pipeline import Tick
+    from gpuwatchd.pipeline.tick import Tick
 
 RULES = Rules()
 STEPS = [3600.0, -600.0, -365 * 86_400.0, 8 * 3600.0]

@@ -17,8 +17,9 @@ from gpuwatchd.analysis.frameworks.engine_addresses import Launch
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import EndpointsSection, Seconds
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, ServedModel
-from gpuwatchd.pipeline import Pipeline, engine_readings
+from gpuwatchd.pipeline import engine_readings
 from gpuwatchd.pipeline.engine_readings import FIND_AGAIN_S, GONE_S, MOST, Ask, Asker, Serving
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import live
 from tests.children import Child
 from tests.endpoints.serve import Page, serving

@@ -14,8 +14,8 @@ from gpuwatchd.core.config import Config
 from gpuwatchd.core.errors import SourceError
 from gpuwatchd.core.model import Alert, Device, Event, Fault, ProcessInfo, ProcessKey, Sample
 from gpuwatchd.core.state_log import MOST_LINES
-from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.event_log import MOST_PER_DEVICE, EventLog, with_process_names
+from gpuwatchd.pipeline.tick import Pipeline
 from tests import making
 from tests.making import CARD, finding, sample
 from tests.pipeline.play import EAGER, Script, leaking, run
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.core.model import DeviceState
-    from gpuwatchd.pipeline import Tick
+    from gpuwatchd.pipeline.tick import Tick
 
 NOW_S = 1_700_000_000.0
 

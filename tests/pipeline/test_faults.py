@@ -11,7 +11,7 @@ import pytest
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config import Config, DaemonSection, Seconds
 from gpuwatchd.core.errors import SourceError, SourceUnavailable
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import live
 from tests.making import CARD, GIB, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run, states

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.core.codes import Ending
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.tick import Pipeline
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run
 

@@ -11,7 +11,8 @@ import pytest
 from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, Sample, Subject
-from gpuwatchd.pipeline import Pipeline, replay
+from gpuwatchd.pipeline import replay
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.pipeline.track import Headroom
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, finding, present, sample
 from tests.pipeline.play import Script, run

@@ -8,7 +8,8 @@ import msgspec
 
 from gpuwatchd.collect.host.procfs import Headroom, headroom
 from gpuwatchd.core.codes import Ending
-from gpuwatchd.pipeline import Pipeline, tracker
+from gpuwatchd.pipeline import tracker
+from gpuwatchd.pipeline.tick import Pipeline
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, run
 from tests.store.world import BOOT, Time, opened

@@ -12,13 +12,13 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import LEAK_PATTERNS, Event
 from gpuwatchd.core.model.alerts import SAID_FOR_S
-from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.live_state import RecentDeaths
 from gpuwatchd.pipeline.restored_state import KEPT
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import tables
-from gpuwatchd.store.tables import UserLabel
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, leaking_until, run
+from tests.store import runs
 from tests.store.world import opened
 
 if TYPE_CHECKING:
@@ -175,11 +175,8 @@ def test_a_death_is_named_for_a_day_over_restarts_until_there_is_feedback(tmp_pa
         assert [one.key for one in again.unseen(now_s)] == [death.key]
         assert again.unseen(now_s + SAID_FOR_S) == ()
         again.note([death])
-        label = UserLabel(
-            alert_key=death.key, opened_at_s=900.0, subject=death.subject, title="",
-            word="leak", given_at_s=now_s,
-        )  # fmt: skip
-        history.shelf.write_now(tables.LABELS.insert, label)
+        said = runs.word(runs.run(), "leak", alert_key=death.key, opened_at_s=900.0)
+        history.shelf.write_now(tables.LABELS.insert, said)
         history.shelf.outside += 1
         assert again.unseen(now_s) == ()
 

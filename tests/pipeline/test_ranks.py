@@ -8,19 +8,19 @@ import msgspec
 import pytest
 
 from gpuwatchd.core.codes import Ending
-from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample, Subject
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample
 from gpuwatchd.pipeline.run_baselines import of_job
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.pipeline.track import Suppression
-from gpuwatchd.store.tables import UserLabel
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import EAGER, Postbox, Script, run
+from tests.store import runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuwatchd.core.model import Device
-    from gpuwatchd.pipeline import Tick
+    from gpuwatchd.pipeline.tick import Tick
 
 pytestmark = pytest.mark.slow
 
@@ -257,12 +257,9 @@ def test_what_the_user_calls_normal_of_one_rank_is_so_for_that_rank() -> None:
     ],
 )
 def test_the_title_tells_of_how_many_ranks_a_word_was(title: str, job: bool) -> None:
-    word = UserLabel(
-        alert_key="k", opened_at_s=1.0, subject=Subject(device_uid="u"), title=title,
-        word="normal", given_at_s=2.0,
-    )  # fmt: skip
-    assert of_job(word, rank(2)) is job
-    assert not of_job(word, rank(2, group=None))
+    said = runs.word(runs.run(), title=title)
+    assert of_job(said, rank(2)) is job
+    assert not of_job(said, rank(2, group=None))
 
 
 def test_a_rank_whose_lead_stops_is_told_of_by_itself() -> None:

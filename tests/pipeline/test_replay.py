@@ -11,8 +11,9 @@ import pytest
 from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Subject
-from gpuwatchd.pipeline import Pipeline, replay
+from gpuwatchd.pipeline import replay
 from gpuwatchd.pipeline.replay import Recorded, SubjectResult
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.pipeline.track import CLOCK_TICKS, Feeder
 from gpuwatchd.store import ring as ring_module
 from gpuwatchd.store.ring import Ring

@@ -10,13 +10,13 @@ import pytest
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Sample, Subject
-from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.run_baselines import MARGIN
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
-from gpuwatchd.store.tables import UserLabel
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import Postbox, Script
+from tests.store import runs
 from tests.store.world import Time, opened
 
 if TYPE_CHECKING:
@@ -129,21 +129,16 @@ class Lab:
     def track(self, info: ProcessInfo, device: Device = CARD) -> Track:
         return self.pipeline.watcher.tracks[Subject(device_uid=device.uid, process=info.key).id]
 
-    def say(self, alert: Alert, word: str, why: str | None = None) -> UserLabel:
-        return transaction(
-            self.directory,
-            tables.write_label,
-            UserLabel(
-                alert_key=alert.key,
-                opened_at_s=alert.opened_at_s,
-                subject=alert.subject,
-                title=alert.title,
-                word="normal" if word == "normal" else "leak",
-                given_at_s=self.time.now_s,
-                why=why,
-                who="alice",
-            ),
+    def say(self, alert: Alert, said: str) -> None:
+        about = runs.word(
+            runs.run(),
+            said,
+            alert_key=alert.key,
+            opened_at_s=alert.opened_at_s,
+            subject=alert.subject,
+            given_at_s=self.time.now_s,
         )
+        transaction(self.directory, tables.write_label, about)
 
 
 pytestmark = pytest.mark.slow
@@ -243,7 +238,7 @@ def straight(age_s: float) -> float:
 
 def test_what_is_said_to_be_normal_is_over_at_once_and_stays_quiet_up_to_there(lab: Lab) -> None:
     info, alert = fired(lab, straight)
-    lab.say(alert, "normal", "a cache")
+    lab.say(alert, "normal")
     (over,) = lab.pass_minutes(0.2)
     assert over.state == "resolved"
     assert over.ended_code is Ending.LABELLED_NORMAL

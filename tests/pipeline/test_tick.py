@@ -12,7 +12,7 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config, DetectionSection, PolicySection
 from gpuwatchd.core.errors import SourceError
 from gpuwatchd.core.model import Finding, ProcessInfo, ProcessKey, ProcessUse, Sample
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import live
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, calm, finding, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, leaking_until, run, states

@@ -14,7 +14,7 @@ from gpuwatchd.notify import plain_text as render
 from gpuwatchd.notify.channels import chat, command
 from gpuwatchd.notify.channels.desktop import channel as desktop
 from gpuwatchd.notify.channels.email import message as mail
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import live
 from gpuwatchd.store.schema import FILE_NAME as HISTORY_FILE
 from gpuwatchd.store.writer import History

@@ -12,7 +12,7 @@ import pytest
 
 from gpuwatchd.collect.simulate import SimulateSource
 from gpuwatchd.core.config import Config
-from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.tick import Pipeline
 from tests.conftest import present, ran
 from tests.scenarios import views, worlds
 from tests.scenarios.replay import replay

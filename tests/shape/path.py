@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Availability, Message
     from gpuwatchd.notify.dispatcher import MessageDispatcher
-    from gpuwatchd.pipeline import Pipeline
+    from gpuwatchd.pipeline.tick import Pipeline
     from gpuwatchd.store.writer import History
 
 Kinds = dict[str, list[tuple[list[str], int]]]
@@ -127,7 +127,7 @@ def _daemon(
     from gpuwatchd.collect.nvml.source import NvmlSource
     from gpuwatchd.core.config import Config, DaemonSection, PolicySection
     from gpuwatchd.core.config.schema import Seconds
-    from gpuwatchd.pipeline import Pipeline
+    from gpuwatchd.pipeline.tick import Pipeline
     from gpuwatchd.store.writer import History
 
     settings = Config(

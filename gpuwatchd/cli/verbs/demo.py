@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.simulate import Planted, SimulateSource
     from gpuwatchd.core.model import Delivery, Message
     from gpuwatchd.notify.dispatcher import MessageDispatcher
-    from gpuwatchd.pipeline import Pipeline, Tick
+    from gpuwatchd.pipeline.tick import Pipeline, Tick
 
 SPEED = 120.0
 DURATION_S = 3 * 3600.0
@@ -157,7 +157,7 @@ def _assemble(
     the same everywhere, and reaches nobody but the one who started it.
     """
     from gpuwatchd.core import config  # noqa: PLC0415
-    from gpuwatchd.pipeline import Pipeline  # noqa: PLC0415
+    from gpuwatchd.pipeline.tick import Pipeline  # noqa: PLC0415
     from gpuwatchd.store.writer import History  # noqa: PLC0415
 
     flags = options.current()

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gpuwatchd.core.model.base import HoldingKind  # noqa: TC001 - msgspec reads it
+
 
 class Seconds(float):
     """A duration: in TOML a number of seconds or a text such as "15m"."""
@@ -150,20 +152,7 @@ class PolicySection(Section, frozen=True, kw_only=True):
     """An alert that opens this often within an hour is reported as flapping."""
     tell_hardware: bool = True
     """Raise an alert when a GPU is lost, hangs or must be reset."""
-    tell_held: tuple[
-        Literal[
-            "gone",
-            "defunct",
-            "driver-wait",
-            "ghost",
-            "orphaned-runner",
-            "no-model",
-            "leaked-kv",
-            "hung-rank",
-            "idle",
-        ],
-        ...,
-    ] = ()
+    tell_held: tuple[HoldingKind, ...] = ()
     """Kinds of idle memory (see zombies) that raise an alert: gone, defunct,
     driver-wait, ghost, orphaned-runner, no-model, leaked-kv, hung-rank, idle."""
 

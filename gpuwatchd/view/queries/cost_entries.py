@@ -398,7 +398,7 @@ class _Counter:
     def _add(self, entries: list[Entry]) -> None:
         for entry in entries:
             device = self._bill.devices.get(entry.device_uid)
-            gpu = entry.device_uid if device is None else track.device_title(device)
+            gpu = entry.device_uid if device is None else str(track.of_device(device))
             self._bill.entries.append(msgspec.structs.replace(entry, gpu=gpu))
 
     def _read_held(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:

@@ -88,11 +88,11 @@ def in_short(subject_result: SubjectResult) -> str:
 
 def subject_title(subject_result: SubjectResult) -> str:
     """Return what a subject is called."""
-    from gpuwatchd.pipeline.track import device_title, process_title  # noqa: PLC0415
+    from gpuwatchd.pipeline.track import of_device, of_process  # noqa: PLC0415
 
     if subject_result.process is not None:
-        return process_title(subject_result.device, subject_result.process)
-    return device_title(subject_result.device)
+        return str(of_process(subject_result.device, subject_result.process))
+    return str(of_device(subject_result.device))
 
 
 def _show_subject(out: blocks.Page, subject_result: SubjectResult, *, epoch: bool) -> None:
