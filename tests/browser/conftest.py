@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-    from tests.browser.live_world import Served
+    from tests.web.serving import Served
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,10 +13,9 @@ from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Holding
 from gpuwatchd.view.queries import history_query
-from gpuwatchd.web import auth
 from tests import histories, making
-from tests.children import Child
 from tests.cli import recorded, world
+from tests.web import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,54 +24,17 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert
     from gpuwatchd.store.live import LiveState
+    from tests.web.serving import Served
 
-COMMAND = (str(world.PROGRAM), "web")
 INTERVAL_S = 1.0
 _OPENED_S = float(round(time.time()) - 3000)
-_ADDRESS = re.compile(r"(http://\S+)")
-
-
-class Served(NamedTuple):
-    """A server that runs."""
-
-    address: str
-    token: str
-    process: subprocess.Popen[str]
-
-    @property
-    def url(self) -> str:
-        """What `gpuwatchctl web` prints in a terminal."""
-        return f"{self.address}/#token={self.token}"
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self.address.rpartition(":")[2])
 
 
 @contextmanager
 def serve(port: int = 0) -> Iterator[Served]:
     """Run `gpuwatchctl web` in the test's own directories until the block is left."""
-    with Child(
-        [*COMMAND, "--listen", f"127.0.0.1:{port}"],
-        env=dict(os.environ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        yield _served(process)
-
-
-def _served(process: subprocess.Popen[str]) -> Served:
-    said = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        said.append(line)
-        found = _ADDRESS.search(line)
-        if found:
-            token = auth.read(config.state_dir() / auth.FILE_NAME)
-            return Served(found[1], token, process)
-    raise AssertionError(f"no address: {''.join(said)}")
+    with serving.serve("--port", str(port)) as found:
+        yield found
 
 
 def firing(**changes: Any) -> Alert:

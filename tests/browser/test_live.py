@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from tests.browser.live_world import Served
+    from tests.web.serving import Served
 
 LEAKER = "python[4711] of alice"
 VIEWS = (

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.core import config
-from gpuwatchd.core.config import Seconds, StoreSection
-from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Sample
-from gpuwatchd.store.writer import History
+from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse
 from tests import making
+from tests.cli import world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,13 +40,9 @@ def record(shape: str, *, host: Callable[[FloatArray], FloatArray] | None = None
     end_s = time.time() - 2.0
     t = np.arange(POINTS, dtype=np.float64) * STEP_S
     used = np.round(SHAPES[shape](t)).astype(int) // 4096 * 4096
-    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
-    history = History.open(
-        config.state_dir(), settings, clock=lambda: end_s, monotonic=lambda: 1e6, boot_id="b"
-    )
     on_host = None if host is None else np.round(host(t)).astype(int)
-    for k in range(POINTS):
-        at_s = end_s - (POINTS - 1 - k) * STEP_S
+
+    def look(k: int) -> list[DeviceReading]:
         use = ProcessUse(
             key=OWNER.key, used_bytes=int(used[k]),
             host_bytes=None if on_host is None else int(on_host[k]),
@@ -57,13 +51,9 @@ def record(shape: str, *, host: Callable[[FloatArray], FloatArray] | None = None
             device_uid=making.CARD.uid, used_bytes=int(used[k]) + GIB, free_bytes=None,
             total_bytes=80 * GIB, util_pct=90.0, uses=(use,),
         )  # fmt: skip
-        sample = Sample(
-            taken_at_s=at_s, taken_mono_s=at_s - end_s + 1e6, boot_id="b", readings=(reading,)
-        )
-        history.record(sample, (making.CARD,), {OWNER.key: OWNER})
-    history.flush(end_s)
-    history.close()
-    return end_s
+        return [reading]
+
+    return world.watched(POINTS, STEP_S, look, (OWNER,), end_s=end_s)
 
 
 def explained(ctl: Ctl, *arguments: str, code: int = 0) -> str:

@@ -34,28 +34,6 @@ def leak(path: Path, *, minutes: int = 60) -> Path:
     return path
 
 
-def test_the_contract(tmp_path: Path, ctl: Ctl) -> None:
-    said = ctl.json("analyze", str(leak(tmp_path / "gpu.csv")), code=3)
-    assert (said["schema_version"], said["verb"]) == (1, "analyze")
-    (file,) = said["data"]
-    assert (file["format"], file["rows"], file["bad_rows"], file["error"]) == (
-        "nvidia-smi-csv", 1440, 0, None,
-    )  # fmt: skip
-    first, second = file["subjects"]
-    assert first["device"]["memory_total_bytes"] == 81920 * 2**20
-    assert first["process"] is None
-    assert (first["started_at"], first["samples"]) == ("2026-03-01T10:00:00.000Z", 720)
-    verdict = first["verdict"]
-    assert 1 <= len(verdict["advice"]) <= 3
-    assert (verdict["leak"], verdict["tier"], verdict["pattern"]) == (True, "alert", "gradual")
-    assert verdict["rate_bytes_per_s"] == pytest.approx(10 * 2**20, rel=0.05)
-    assert [event["state"] for event in first["watches"]] == ["opened"]
-    assert first["alerts"][0]["state"] == "firing"
-    assert first["watches"][0]["at"] < first["alerts"][0]["at"]
-    assert second["verdict"]["leak"] is False
-    assert (second["watches"], second["alerts"]) == ([], [])
-
-
 def test_what_is_only_watched_fails_on_demand(tmp_path: Path) -> None:
     file = tmp_path / "gpu.csv"
     file.write_text("".join(logs_of.cards(5).splitlines(keepends=True)[:60]))

@@ -99,10 +99,6 @@ def test_a_wrong_setting_is_one_line(wish: str, why: str, code: int, ctl: Ctl) -
     assert "Traceback" not in told.err
 
 
-def test_a_time_to_come_is_a_mistake(ctl: Ctl) -> None:
-    assert "lies in the future" in ctl.err("backtest --since 2099-01-01T00:00", code=2)
-
-
 def begun() -> Child[str]:
     """Return the program over a long history, as soon as its workers are there."""
     dead(devices=3, hours=48)

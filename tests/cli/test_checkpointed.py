@@ -69,12 +69,6 @@ def test_a_time_that_cannot_be_is_refused(ctl: Ctl, at: str, said: str) -> None:
     assert kept() == []
 
 
-def test_a_process_that_is_not_there_is_one_line_and_a_hint(ctl: Ctl) -> None:
-    said = ctl.err("checkpointed", str(2**22 + 7))
-    assert "no process" in said
-    assert "hint: " in said
-
-
 def test_only_the_owner_or_root_may_say_it(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(self: Host, pids: list[int]) -> dict[int, ProcessInfo]:
         key = ProcessKey(pid=pids[0], started_at_s=1.0)

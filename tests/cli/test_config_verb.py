@@ -144,14 +144,6 @@ def test_defaults_have_no_hidden_price() -> None:
     assert config_text.problems(Config()) == []
 
 
-def test_print_as_json_has_durations_as_they_are_written(ctl: Ctl) -> None:
-    rows = {row["key"]: row for row in ctl.data("config print")}
-    assert set(rows) == {key for key, _ in KEYS}
-    assert rows["daemon.interval"]["value"] == "5s"
-    assert rows["policy.repeat"]["default"] == ["1h", "2h", "4h", "8h", "1d"]
-    assert rows["notify.email.port"]["value"] is None
-
-
 def test_print_shows_overrides_as_a_file_that_means_the_same(tmp_path: Path, ctl: Ctl) -> None:
     file = saved(tmp_path, OVERRIDES.replace("--token s3cret-value-of-mine", "--fast"))
     shown = ctl("config print --origin --config", str(file))

@@ -213,17 +213,6 @@ def test_a_daemon_without_gpus_is_exit_1_with_its_reasons(ctl: Ctl, no_gpu: None
     assert "libnvidia-ml.so.1 is missing" in ctl.err("status")
 
 
-@pytest.mark.parametrize(
-    ("wish", "indices"),
-    [("0", [0]), ("GPU-2", [1]), ("gpu-*", [0, 1]), ("*A100*", [0, 1]), ("nvidia a100", [0, 1])],
-)
-def test_gpus_are_chosen_by_index_uuid_and_glob(wish: str, indices: list[int]) -> None:
-    world.write()
-    flags = Globals()
-    flags.gpu = [wish]
-    assert [item.device.index for item in current_state.load_view(flags).devices] == indices
-
-
 def test_alerts_of_other_gpus_are_left_out() -> None:
     world.write()
     flags = Globals()

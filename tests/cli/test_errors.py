@@ -44,13 +44,6 @@ def test_an_error_names_its_page(line: str, code: int, page: str | None, ctl: Ct
     assert ctl.json(*line.split(), code=code)["error"]["page"] == page
 
 
-def test_without_any_gpu_the_page_is_that_of_no_gpu(
-    monkeypatch: pytest.MonkeyPatch, ctl: Ctl
-) -> None:
-    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "[]")
-    assert ctl.err("status").endswith("see: gpuwatchctl docs errors#no-gpu\n")
-
-
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [

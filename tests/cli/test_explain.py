@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 GIB, MIB = making.GIB, making.MIB
 
 
-def test_without_a_history_the_live_state_says_what_it_knows(ctl: Ctl) -> None:
-    world.write()
-    answer = ctl.json("explain")
-    assert (answer["source"], answer["data"]["measured"]) == ("state-file", None)
-    assert "no-series" in [one["code"] for one in answer["warnings"]]
-    assert answer["data"]["verdict"]["eta"]["mid_s"] == 2820
-
-
 @pytest.mark.parametrize(
     ("target", "meant"),
     [

@@ -129,38 +129,6 @@ def test_growth_on_the_host_is_a_finding_too(ctl: Ctl) -> None:
     assert subject_facts.host_growth(calm) == ""
 
 
-@pytest.mark.parametrize("verb", ["status", "status --wide", "predict --wide"])
-@pytest.mark.parametrize("columns", ["80", "100"])
-def test_it_fits_the_width(
-    verb: str, columns: str, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    world.write(world.odd())
-    shown = ctl(verb)
-    assert max(map(width_of, shown.splitlines())) <= int(columns)
-
-
-@pytest.mark.parametrize("verb", ["status", "predict", "watch -n 1"])
-def test_programs_get_all_of_it(verb: str, ctl: Ctl) -> None:
-    world.write(world.odd())
-    answer = ctl.json(verb)
-    first, lost = answer["data"]
-    assert first["ledger"]["state"] == "partial"
-    assert first["ledger"]["unattributed_bytes"] == 2 * GIB
-    assert [event["code"] for event in first["events"]] == [None, 79]
-    assert (first["processes_age_s"], first["throttle"], first["ecc_errors"]) == (40, ["train"], 2)
-    owner, gone, foreign = first["processes"]
-    assert owner["host_verdict"]["leak"] is True
-    assert (owner["rank"], owner["sm_pct"], owner["host_bytes"]) == (3, 41, 12 * GIB)
-    assert (gone["state"], foreign["foreign"], foreign["used_bytes"]) == ("gone", True, None)
-    assert (lost["state"], lost["used_bytes"], lost["processes"]) == ("lost", None, None)
-    assert lost["device"]["memory_kind"] == "unified"
-    assert [holding["kind"] for holding in answer["holdings"]] == ["gone", "gone"]
-    assert [server["kind"] for server in answer["servers"]] == ["Ollama", "vLLM", "SGLang"]
-    assert answer["servers"][0]["models"][0]["vram_bytes"] == 4 * GIB
-    assert answer["servers"][1]["models"] is None
-
-
 def test_what_broke_lately_is_said_without_being_asked(ctl: Ctl) -> None:
     now_s = time.time()
     old = Event(at_s=now_s - 90000, kind="xid", text="XID 48: memory", hardware=True)

@@ -90,17 +90,6 @@ def test_it_begins_where_the_record_begins_unless_told(ctl: Ctl) -> None:
     assert span_s("--since", "24h") == pytest.approx(86400, abs=5)
 
 
-@pytest.mark.usefixtures("_hour")
-def test_json_is_what_is_drawn(ctl: Ctl) -> None:
-    answer = ctl.json("plot 0")
-    (one,) = answer["data"]
-    assert answer["verb"] == "plot"
-    assert len(one["curve"]["at_s"]) == len(one["curve"]["used_bytes"]) > 50
-    assert len(one["curve"]["at_s"]) <= 410
-    assert one["limit_bytes"] == 80 * recorded.GIB
-    assert one["forecast"]["mid_s"] == pytest.approx(2820)
-
-
 def test_without_anything_it_says_what_to_do(ctl: Ctl) -> None:
     state = world.state()
     empty = [

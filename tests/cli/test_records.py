@@ -175,38 +175,12 @@ def test_status_takes_a_young_history_but_not_an_old_one(
     assert main(["status"]) == 1
 
 
-def test_history_in_all_its_forms(ctl: Ctl) -> None:
-    _record()
-    (item,) = ctl.data("history --since 1h")
-    assert len(item["rows"]) == POINTS
-    first, last = item["rows"][0], item["rows"][-1]
-    assert last["used_last_bytes"] - first["used_last_bytes"] > 1300 * MIB
-    rows = list(csv.DictReader(io.StringIO(ctl("history --since 1h --format csv"))))
-    assert [int(row["used_last_bytes"]) for row in rows] == [
-        row["used_last_bytes"] for row in item["rows"]
-    ]
-    lines = ctl("history --since 1h --format ndjson").splitlines()
-    assert [json.loads(line) for line in lines] == item["rows"]
-    shown = ctl("history --since 1h --bucket 10m")
-    assert shown.count("MiB") + shown.count("GiB") >= 4 * 3
-    assert "GPU 0" in shown
-
-
 def test_history_of_a_process_defuses_formulas(ctl: Ctl) -> None:
     _record()
     rows = list(csv.DictReader(io.StringIO(ctl("history --since 1h --pid 4711 --format csv"))))
     assert {row["pid"] for row in rows} == {"4711"}
     assert {row["name"] for row in rows} == {"'=python"}
     assert "=python[4711] of alice" in ctl("history --since 1h --pid 4711")
-
-
-def test_history_joins_process_rows_into_buckets(ctl: Ctl) -> None:
-    _record()
-    (item,) = ctl.data("history --since 1h --pid 4711 --bucket 10m")
-    assert 4 <= len(item["rows"]) <= 6
-    assert all(row["width_s"] == 600 for row in item["rows"])
-    highest = [row["used_max_bytes"] for row in item["rows"]]
-    assert highest == sorted(highest)
 
 
 def test_history_prints_a_query_that_runs(ctl: Ctl) -> None:

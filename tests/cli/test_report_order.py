@@ -17,8 +17,6 @@ from gpuwatchd.view.text.alert_details import AlertRecord
 from tests import making
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpuwatchd.core.model import Alert
     from tests.cli import reported
     from tests.cli.calls import Ctl
@@ -106,16 +104,6 @@ def test_the_last_judgement_of_what_is_over_is_no_forecast() -> None:
     assert "full at" in incident.foreseen(case(still), now_s=still.opened_at_s)
     assert incident.foreseen(case(over), now_s=still.opened_at_s) == ""
     assert incident.held_true(case(over)) is None
-
-
-def test_without_a_history_there_is_nothing_to_report(
-    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "none"))
-    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "none"))
-    said = ctl.err("report")
-    assert "no data to report" in said
-    assert "alerts" not in said.partition("\n")[0]
 
 
 # ---- what was foreseen and what came ------------------------------------------------------------

@@ -69,8 +69,3 @@ def test_a_wish_for_a_gpu_that_is_not_there_is_told_too(
     live.write(run, world.state(2, 1, at_s=time.time(), pid=os.getpid()))
     on_a_terminal(monkeypatch)
     assert "no GPU matches 7" in ctl.err("top --gpu 7")
-
-
-@pytest.mark.parametrize("interval", ["0s", "-1s", "soon"])
-def test_an_interval_is_a_time(interval: str, ctl: Ctl) -> None:
-    assert "interval" in ctl.err("top -i", interval, code=2)

@@ -101,20 +101,6 @@ def test_only_the_gpu_that_is_named(ctl: Ctl) -> None:
     assert "idle" not in out
 
 
-def test_json_has_what_was_found_and_what_was_checked(ctl: Ctl) -> None:
-    world.write(holdings=(holding(cost_usd=4.2),))
-    answer = ctl.json("zombies")
-    (one,) = answer["data"]["holdings"]
-    assert (one["kind"], one["held_bytes"], one["cost_usd"]) == ("idle", 24 * GIB, 4.2)
-    assert one["process"]["pid"] == 4711
-    assert one["since_at"].endswith("Z")
-    assert answer["data"]["checked"]["since_at"].endswith("Z")
-    assert answer["data"]["checked"]["devices"] == 2
-    assert answer["data"]["checked"]["devices_known"] == 1
-    assert answer["data"]["open_files"]["looked"] == 10
-    assert answer["source"] == "state-file"
-
-
 def test_who_has_device_files_open_without_being_listed(
     ctl: Ctl, monkeypatch: pytest.MonkeyPatch, nobody_else: Callable[[Holders], None]
 ) -> None:

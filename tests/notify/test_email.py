@@ -105,14 +105,6 @@ def _compose(message: Message, to: Sequence[str] = ("a@example.org",)) -> Any:
     return email.message_from_bytes(mail.as_bytes(), policy=email.policy.default)
 
 
-def test_a_later_mail_refers_to_the_first(message: Message) -> None:
-    later = _compose(msgspec.structs.replace(message, id="d4", thread="a1b2c3"))
-    assert later["Message-ID"] == "<d4@example.org>"
-    assert later["In-Reply-To"] == later["References"] == "<a1b2c3@example.org>"
-    first = _compose(msgspec.structs.replace(message, thread=message.id))
-    assert first["In-Reply-To"] is None
-
-
 def test_no_text_can_add_a_header(message: Message) -> None:
     mail = _compose(
         msgspec.structs.replace(message, subject=HOSTILE, body=HOSTILE, facts={HOSTILE: HOSTILE})

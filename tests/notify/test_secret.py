@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 import sys
 import time
@@ -97,17 +96,6 @@ def test_the_variable_is_no_unknown_setting_and_is_not_shown() -> None:
     assert warning.startswith("unknown environment variable GPUWATCHD_SMTP_PASSWRD")
     assert warning.endswith("did you mean GPUWATCHD_SMTP_PASSWORD?")
     assert "hush" not in str(loaded)
-
-
-def test_modes_are_looked_at_on_the_open_file(file: Path) -> None:
-    for mode in (0o400, 0o600):
-        file.chmod(mode)
-        assert _read(file=str(file)) == "of-the-file"
-    file.chmod(0o640)
-    with pytest.raises(NotifyError, match="others can read it") as caught:
-        _read(file=str(file))
-    assert caught.value.permanent
-    assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
 BACK_END = """

@@ -16,11 +16,11 @@ from gpuwatchd.pipeline.backtest import LaterOutcome
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
-from gpuwatchd.store.tables import UserLabel
 from tests.making import present
 from tests.pipeline import recorded
 from tests.pipeline.play import EAGER
 from tests.pipeline.recorded import GIB, TOTAL, Run, ramp
+from tests.store import runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,18 +105,10 @@ def test_what_the_user_said_decides(tmp_path: Path) -> None:
     recorded.write(tmp_path, [STOPS], BEGIN_S, END_S)
     before = by_pid(played(tmp_path))[2]
     subject = before.subject
-    transaction(
-        tmp_path,
-        tables.write_label,
-        UserLabel(
-            alert_key=f"leak:{subject.id}",
-            opened_at_s=present(before.alert_at_s) - 100.0,
-            subject=subject,
-            title="GPU 0",
-            word="leak",
-            given_at_s=END_S,
-        ),
+    said = runs.word(
+        runs.run(), "leak", subject=subject, opened_at_s=present(before.alert_at_s) - 100.0
     )
+    transaction(tmp_path, tables.write_label, said)
     after = by_pid(played(tmp_path))[2]
     assert (before.true, after.true, after.word) == (False, True, "leak")
 

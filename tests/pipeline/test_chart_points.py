@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,18 +37,17 @@ class Window:
         return self._points
 
 
-class Track:
-    def __init__(self, t_s: FloatArray, used: FloatArray) -> None:
-        self.window = Window(t_s, used)
+def track(t_s: FloatArray, used: FloatArray) -> Any:
+    return SimpleNamespace(window=Window(t_s, used))
 
 
-def leak(n: int = 4000) -> Track:
+def leak(n: int = 4000) -> Any:
     """Flat for two thirds, then a leak with noise and one spike."""
     t_s = NOW_S - 5.0 * np.arange(n, dtype=np.float64)[::-1]
     used = 12 * GIB + RATE * np.maximum(0.0, t_s - (NOW_S - 6000.0))
     used = used + np.random.default_rng(1).normal(0, 8 * 1024**2, n)
     used[-300] += 3 * GIB
-    return Track(t_s, used)
+    return track(t_s, used)
 
 
 def alert(**changes: Any) -> Alert:
@@ -118,8 +118,8 @@ def test_odd_numbers_cost_no_message(changes: dict[str, Any]) -> None:
 
 def test_nothing_to_draw() -> None:
     assert chart(None, alert()) is None
-    assert chart(Track(np.array([]), np.array([])), alert()) is None
-    assert chart(Track(np.array([1.0, 2.0]), np.array([1.0, 2.0])), alert()) is None
+    assert chart(track(np.array([]), np.array([])), alert()) is None
+    assert chart(track(np.array([1.0, 2.0]), np.array([1.0, 2.0])), alert()) is None
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=400), st.integers(4, 60))

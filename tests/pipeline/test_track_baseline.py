@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from gpuwatchd.core.model import ProcessKey, Profile, Subject
+from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.pipeline.run_baselines import chosen
-from gpuwatchd.store.profiles import Run
-from gpuwatchd.store.tables import UserLabel
+from tests.store.runs import profile, run, word
+
+if TYPE_CHECKING:
+    from gpuwatchd.store.profiles import Run
+    from gpuwatchd.store.tables import UserLabel
 
 ME = ProcessKey(pid=1, started_at_s=1.0)
 
@@ -15,23 +20,13 @@ ME = ProcessKey(pid=1, started_at_s=1.0)
 def made(
     begun_s: float, pid: int, top: float = 10.0, device: str = "a", row: int | None = None
 ) -> Run:
-    profile = Profile(
-        ended_at_s=begun_s + 1000, run_s=1000.0, base_bytes=2.0, hold_s=1.0,
-        proven_bytes=top, top_bytes=top,
-    )  # fmt: skip
     process = ProcessKey(pid=pid, started_at_s=begun_s)
-    return Run(
-        key="k", device_uid=device, process=process, label="x", begun_at_s=begun_s,
-        profile=profile, word=row,
-    )  # fmt: skip
+    did = profile(begun_s + 1000, run_s=1000.0, base_bytes=2.0, proven_bytes=top, top_bytes=top)
+    return run(device_uid=device, process=process, begun_at_s=begun_s, profile=did, word=row)
 
 
-def spoken(run: Run, word: str, at_s: float, row: int = 9) -> UserLabel:
-    return UserLabel(
-        row=row, alert_key="x", opened_at_s=0.0, title="", given_at_s=at_s,
-        subject=Subject(device_uid=run.device_uid, process=run.process),
-        word="normal" if word == "normal" else "leak",
-    )  # fmt: skip
+def spoken(about: Run, said: str, at_s: float) -> UserLabel:
+    return word(about, said, row=9, given_at_s=at_s)
 
 
 def test_the_newest_five_launches_count_newest_last() -> None:

@@ -201,7 +201,7 @@ def test_quiet_hours(office: Office, mail: Channel) -> None:
     office.tell("urgent", severity="critical")
     office.turn(60)
     assert mail.ids == ["urgent"]  # it never waits
-    office.tell("c over", thread="c", notice="resolved", **quiet)
+    office.tell("c over", thread="c", notice="resolved", severity="info", **quiet)
     office.tell("b worse", thread="b", notice="escalated", severity="critical")
     office.turn(60)
     assert mail.ids == ["urgent", "b worse"]
@@ -213,7 +213,7 @@ def test_quiet_hours(office: Office, mail: Channel) -> None:
     assert digest.subject == "gpuwatchd: 2 messages that were held"
     assert "Held until now (quiet hours until 07:00):" in digest.body
     assert "warning: about a" in digest.body
-    assert "resolved: about c over" in digest.body
+    assert "recovered: about c over" in digest.body
     assert "about b" not in digest.body
     assert office.waiting() == {}
     assert [row.error for row in office.rows("b")] == [

@@ -34,7 +34,7 @@ import sys
 from pathlib import Path
 from tests.making import alert
 from tests.store.world import *
-from tests.store.test_profiles import profile, run, word
+from tests.store.runs import profile, run, word
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
 directory, tick = Path(sys.argv[1]), int(sys.argv[2])

@@ -172,13 +172,17 @@ class Jobs:
         self.shown = folder / "terminal-was-told"
         self._terminal()
         self.began_s = 0.0
+        # Programs of their own: alerts of one program of one user would be one pop-up.
+        programs = [folder / f"train_{n}.py" for n in range(count)]
+        for program in programs:
+            program.write_text(JOB)
         self.jobs = [
             subprocess.Popen(
-                [sys.executable, "-c", JOB, str(folder / f"saved-{n}")],
+                [sys.executable, str(program), str(folder / f"saved-{n}")],
                 stdout=subprocess.PIPE,
                 start_new_session=True,
             )
-            for n in range(count)
+            for n, program in enumerate(programs)
         ]
         for job in self.jobs:
             if job.stdout is None or job.stdout.readline() != b"ready\n":

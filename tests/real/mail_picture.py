@@ -28,7 +28,7 @@ from gpuwatchd.notify.channels.email.message import compose
 from gpuwatchd.pipeline import messages
 from gpuwatchd.pipeline.chart_points import chart
 from tests.making import GIB, KEY, MIB, alert
-from tests.pipeline.test_chart_points import Track
+from tests.pipeline.test_chart_points import track
 
 if TYPE_CHECKING:
     from email.message import EmailMessage
@@ -39,7 +39,7 @@ WIDTHS = (640, 360)
 HEIGHTS = {640: 1080, 360: 1240}
 
 
-def leak(now_s: float, *, rate_mb_per_min: float = 50.0) -> tuple[Alert, Track]:
+def leak(now_s: float, *, rate_mb_per_min: float = 50.0) -> tuple[Alert, Any]:
     """Return a leak as it is judged: flat for an hour, then growing for 50 minutes."""
     t_s = now_s - 5.0 * np.arange(1320, dtype=np.float64)[::-1]
     grown = rate_mb_per_min * 1e6 / 60.0 * np.maximum(0.0, t_s - (now_s - 3000.0))
@@ -65,7 +65,7 @@ def leak(now_s: float, *, rate_mb_per_min: float = 50.0) -> tuple[Alert, Track]:
         firing_at_s=now_s - 60.0, notices=1, about=about, cost=cost,
         title="GPU 0 (A100-SXM4-80GB): python train.py[4711] of alice",
     )  # fmt: skip
-    return raised, Track(t_s, used)
+    return raised, track(t_s, used)
 
 
 def letter(now_s: float, **changes: Any) -> Message:

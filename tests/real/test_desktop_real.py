@@ -10,7 +10,6 @@ import pytest
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
 from tests import making
-from tests.real import popup
 from tests.real.stage import Stage, until
 
 if TYPE_CHECKING:
@@ -78,10 +77,3 @@ def test_no_bus_at_first_then_one_appears(stage: Stage, desktop: DesktopNotifier
     _up(stage)
     assert desktop.send(MESSAGE)
     assert stage.count() == 1
-
-
-def test_the_picture_script(tmp_path: Path, stage: Stage) -> None:
-    stage.close()
-    out = tmp_path / "popup.png"
-    assert popup.main([str(out)]) == 0
-    assert out.read_bytes().startswith(b"\x89PNG")

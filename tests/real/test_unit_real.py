@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -87,13 +86,3 @@ def test_exposure_does_not_grow(scope: str, tmp_path: Path) -> None:
     for directive in ("NoNewPrivileges=yes", "SystemCallFilter=@system-service"):
         unit.write_text(text.replace(directive, ""))
         assert _analyze(unit, *words).returncode != 0
-
-
-@pytest.mark.parametrize("scope", ["user", "system"])
-def test_what_hides_gpus_is_off(scope: str, tmp_path: Path) -> None:
-    unit = _write(tmp_path, scope)
-    done = _analyze(unit, "security", "--offline=yes", "--json=short", "--no-pager")
-    checks = {row["name"] or row["json_field"]: row["set"] for row in json.loads(done.stdout)}
-    assert not checks["PrivateDevices="]
-    assert not checks["PrivateUsers="]
-    assert checks["NoNewPrivileges="]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import plistlib
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +13,8 @@ from gpuwatchd.store.private_files import hold_lock
 from tests.service.conftest import refused
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.service.conftest import Tools
 
 DOMAIN = f"gui/{os.getuid()}"
@@ -61,37 +61,6 @@ def agent_file(tools: Tools) -> Path:
 def loaded(tools: Tools) -> None:
     """From now on the agent is loaded, until it is booted out."""
     tools.answer(f"launchctl print {TARGET}", RUNNING)
-
-
-def test_the_property_list(manager: Launchd, tools: Tools) -> None:
-    wanted: dict[str, Any] = plistlib.loads(manager.render().encode())
-    # A truth value is an int to Python, and none to launchd.
-    assert {name: type(value) for name, value in wanted.items()} == {
-        **dict.fromkeys(("Label", "ProcessType", "LimitLoadToSessionType"), str),
-        **dict.fromkeys(("StandardOutPath", "StandardErrorPath"), str),
-        **dict.fromkeys(("ThrottleInterval", "ExitTimeOut", "Umask"), int),
-        **dict.fromkeys(("KeepAlive", "EnvironmentVariables"), dict),
-        "ProgramArguments": list,
-        "RunAtLoad": bool,
-    }
-    assert wanted["Label"] == agent_file(tools).stem
-    assert wanted["ProgramArguments"] == ["/opt/venv/bin/python3", "-m", "gpuwatchd"]
-    assert wanted["RunAtLoad"] is True
-    assert wanted["KeepAlive"] == {"SuccessfulExit": False}
-    assert wanted["ThrottleInterval"] == 30
-    assert wanted["ProcessType"] == "Background"
-    assert wanted["LimitLoadToSessionType"] == "Aqua"
-    assert wanted["Umask"] == 0o077
-    for key in ("StandardOutPath", "StandardErrorPath"):
-        assert Path(wanted[key]).is_absolute()
-        assert not set(wanted[key]) & set("~$")
-    variables = wanted["EnvironmentVariables"]
-    assert variables["PATH"] == "/usr/bin:/bin:/usr/sbin:/sbin"
-    assert variables["GPUWATCHD_STATE_DIR"].endswith("Application Support/gpuwatchd")
-    assert set(variables) == {
-        "PATH", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR", "OPENBLAS_NUM_THREADS"
-    }  # fmt: skip
-    assert all(isinstance(value, str) for value in variables.values())
 
 
 def test_install(manager: Launchd, tools: Tools) -> None:

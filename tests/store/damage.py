@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.core.model import Decision, Matcher, ProcessKey, Profile, Silence, Subject
+from gpuwatchd.core.model import Decision, Matcher, ProcessKey, Silence, Subject
 from gpuwatchd.store import curves, occupancy, tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.profiles import IdleLevel, Run
-from gpuwatchd.store.tables import Action, Checkpoint, UserLabel
+from gpuwatchd.store.tables import Action, Checkpoint
 from tests.making import alert, finding
+from tests.store.runs import profile, run, word
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, delivery, opened, sample
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ PAGE_BYTES = 4096
 SPAN_S = 3 * 3600.0
 UID = CARDS[0].uid
 KEY = INFOS[0].key
-PROGRAM = "k"
+PROGRAM = run().key
 
 
 def build(directory: Path, end_s: float = T0 + SPAN_S) -> None:
@@ -71,7 +72,11 @@ def build(directory: Path, end_s: float = T0 + SPAN_S) -> None:
         matcher=Matcher(key="leak:x"), from_at_s=end_s - 100, until_at_s=end_s + 1e5, who="alice"
     )
     transaction(directory, tables.write_silence, silence)
-    transaction(directory, tables.write_label, _word(end_s))
+    transaction(
+        directory,
+        tables.write_label,
+        word(run(process=KEY), alert_key="leak:y", opened_at_s=end_s - 900, given_at_s=end_s - 500),
+    )
     act: dict[str, Any] = {"verb": "checkpoint", "process": KEY, "who": "alice"}
     transaction(directory, tables.write_action, Action(at_s=end_s - 400, phase="asked", **act))
     transaction(directory, tables.write_action, Action(at_s=end_s - 390, phase="done", **act))
@@ -98,23 +103,9 @@ def _finding(end_s: float) -> Any:
 
 
 def _run(ended_at_s: float) -> Run:
-    gib = 2.0**30
-    return Run(
-        key=PROGRAM, device_uid=UID, process=ProcessKey(pid=99, started_at_s=ended_at_s - 3600),
-        label="python train.py", begun_at_s=ended_at_s - 3600,
-        profile=Profile(
-            ended_at_s=ended_at_s, run_s=3600.0, base_bytes=2 * gib, hold_s=30.0,
-            proven_bytes=9 * gib, top_bytes=10 * gib, grown_bytes=(1.0, 2.0),
-        ),
-    )  # fmt: skip
-
-
-def _word(end_s: float) -> UserLabel:
-    return UserLabel(
-        alert_key="leak:y", opened_at_s=end_s - 900, title="GPU 0: python[100]", word="normal",
-        subject=Subject(device_uid=UID, process=KEY), given_at_s=end_s - 500, why="a cache",
-        who="alice",
-    )  # fmt: skip
+    begun_s = ended_at_s - 3600
+    process = ProcessKey(pid=99, started_at_s=begun_s)
+    return run(process=process, begun_at_s=begun_s, profile=profile(ended_at_s))
 
 
 def use(history: History, time: Time) -> None:

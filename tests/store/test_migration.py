@@ -16,7 +16,7 @@ from gpuwatchd.store.profiles import IdleLevel
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.tables import remove_label, write_label
 from tests.making import alert
-from tests.store.test_profiles import run, word
+from tests.store.runs import run, word
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened, rows, sample
 
 if TYPE_CHECKING:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from gpuwatchd.core.errors import StoreError
-from gpuwatchd.core.model import ProcessKey, Profile, Subject
+from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import profiles, tables
 from gpuwatchd.store.checked_connection import transaction
-from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader
-from gpuwatchd.store.tables import UserLabel
+from tests.store.runs import profile, run, word
 from tests.store.world import CARDS, INFOS, KNOWN, T0, Time, opened, rows, sample
 
 if TYPE_CHECKING:
@@ -26,46 +25,6 @@ if TYPE_CHECKING:
 
 GIB = 2.0**30
 UID = CARDS[0].uid
-
-
-def profile(at_s: float = T0, **changes: Any) -> Profile:
-    values: dict[str, Any] = {
-        "ended_at_s": at_s,
-        "run_s": 3600.0,
-        "base_bytes": 2 * GIB,
-        "hold_s": 30.0,
-        "proven_bytes": 9 * GIB,
-        "top_bytes": 10 * GIB,
-        "grown_bytes": (1.0, 2.0),
-    }
-    return Profile(**{**values, **changes})
-
-
-def run(number: int = 0, key: str = "k", **changes: Any) -> Run:
-    at_s = T0 + 10_000.0 * number
-    values: dict[str, Any] = {
-        "key": key,
-        "device_uid": UID,
-        "process": ProcessKey(pid=100 + number, started_at_s=at_s - 3600),
-        "label": "python train.py",
-        "begun_at_s": at_s - 3600,
-        "profile": profile(at_s),
-    }
-    return Run(**{**values, **changes})
-
-
-def word(about: Run, said: str = "normal", **changes: Any) -> UserLabel:
-    values: dict[str, Any] = {
-        "alert_key": f"leak:{about.process}",
-        "opened_at_s": T0,
-        "subject": Subject(device_uid=about.device_uid, process=about.process),
-        "title": "GPU 0: python[100]",
-        "word": said,
-        "given_at_s": T0 + 5,
-        "why": "a cache",
-        "who": "alice",
-    }
-    return UserLabel(**{**values, **changes})
 
 
 @pytest.fixture

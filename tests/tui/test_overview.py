@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from gpuwatchd.store.live import UndeliveredAlert
@@ -34,30 +32,6 @@ async def test_every_row_is_as_wide_as_the_terminal(cards: int, size: tuple[int,
             strip = strips[y]
             assert strip.cell_length == size[0]
             assert sum(segment.cell_length for segment in strip) == size[0]
-
-
-async def test_growth_comes_first_then_memory() -> None:
-    async with opened(usual()) as (app, _):
-        rates = [re.search(r"\+([\d.]+) MB/min", row) for row in processes_of(app)]
-        assert [float(found[1]) for found in rates[:3] if found] == [86.8, 49.6, 12.4]
-        assert rates[3] is None
-        held = [float(row.split()[4]) for row in processes_of(app)[3:]]
-        assert held == sorted(held, reverse=True)
-
-
-async def test_what_is_strange_is_shown_for_what_it_is() -> None:
-    state = world.strange()
-    view = view_of(state)
-    view.daemon.problems = state.problems
-    async with opened(view, size=(120, 30)) as (app, _):
-        text = "\n".join(rows_of(app))
-        assert "✕ lost" in text
-        assert "✕ unreadable" in text
-        assert "?/80.0 GiB" in text
-        assert "MIG 3:0" in text
-        assert "[bold red]<script>" in text, "markup is text"
-        assert "\x1b" not in text
-        assert "\u202e" not in text
 
 
 async def test_without_a_process_the_reason_is_told() -> None:

@@ -88,6 +88,16 @@ class Served(NamedTuple):
         """Its name in a request."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def address(self) -> str:
+        """Where a browser finds it."""
+        return f"http://{self.host}"
+
+    @property
+    def url(self) -> str:
+        """What it prints in a terminal."""
+        return f"{self.address}/#token={self.token}"
+
 
 def whole(link: socket.socket) -> bytes:
     """Return one answer, up to the end of its body; b"" where the other end has gone."""

@@ -48,16 +48,6 @@ def crowd(count: int) -> live.LiveDevice:
     )
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_every_view_answers_with_the_same_head(name: str) -> None:
-    world.write()
-    said = ask(name)["page"]
-    assert said["live"] is True
-    assert said["interval_s"] == 5.0
-    assert [one["key"] for one in said["open"]] == ["leak:GPU-1/4711@1000.0"]
-    assert re.fullmatch(r"\d\d:\d\d:\d\d", said["clock"])
-
-
 @pytest.mark.parametrize("name", [*VIEWS, "gpu", "process", "evidence"])
 def test_hostile_words_are_clean_in_every_answer(name: str) -> None:
     alerts = (world.firing(title=world.HOSTILE),)
