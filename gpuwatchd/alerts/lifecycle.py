@@ -411,6 +411,8 @@ def ended(
     if alert.state == "pending":
         return Outcome(alert=None, changed=False)
     over = _resolve(alert, wording.ending(code, **(facts or {})), rules, now_s)
+    if code is Ending.ENDED_NEAR_LIMIT:
+        over = msgspec.structs.replace(over, severity="critical")
     if quietly:
         over = msgspec.structs.replace(over, next_notice_at_s=None)
     return Outcome(alert=over, changed=True)

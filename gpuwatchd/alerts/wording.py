@@ -50,10 +50,9 @@ _HOLDS: dict[Hold, str] = {
 
 
 def ending(code: Ending, /, **facts: float | str) -> dict[str, Any]:
-    """Return the fields of an alert that say why it is over; a death is critical."""
+    """Return the fields of an alert that say why it is over."""
     text = _ENDINGS[code].format_map(facts)
-    fields = {"ended": text, "ended_code": code, "ended_facts": facts}
-    return fields | ({"severity": "critical"} if code is Ending.ENDED_NEAR_LIMIT else {})
+    return {"ended": text, "ended_code": code, "ended_facts": facts}
 
 
 def hold(code: Hold, facts: Facts, *, now_s: float | None = None) -> str:

@@ -99,7 +99,9 @@ def told(**changes: Any) -> Alert:
 
 def over(why: Ending, **changes: Any) -> Alert:
     """Return an alert that has ended."""
-    values = {"state": "resolved", "resolved_at_s": NOW_S - 5.0, "notices": 2}
+    values: dict[str, Any] = {"state": "resolved", "resolved_at_s": NOW_S - 5.0, "notices": 2}
+    if why is Ending.ENDED_NEAR_LIMIT:
+        values["severity"] = "critical"
     return told(**{**values, **wording.ending(why), **changes})
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.alerts import wording
+from gpuwatchd.alerts import Rules, ended
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import LEAK_PATTERNS, Event
 from gpuwatchd.core.model.alerts import SAID_FOR_S
@@ -160,18 +160,18 @@ def test_how_a_process_ended(end: int, expected: str) -> None:
 
 def test_a_death_is_named_for_a_day_over_restarts_until_there_is_feedback(tmp_path: Path) -> None:
     now_s = 1000.0 + 5 * 360
-    death = alert(
-        state="resolved", opened_at_s=900.0, resolved_at_s=now_s - 60.0,
-        **wording.ending(Ending.ENDED_NEAR_LIMIT),
-    )  # fmt: skip
+    firing = alert(opened_at_s=900.0)
+    death, fell = (
+        present(ended(firing, why, Rules(), now_s=now_s - 60.0).alert)
+        for why in (Ending.ENDED_NEAR_LIMIT, Ending.FELL_NEAR_LIMIT)
+    )
+    assert (death.severity, fell.severity) == ("critical", firing.severity)
     with closing(opened(tmp_path)) as history:
         history.apply([death], [])
         again = RecentDeaths(history)
         again.note(history.over_since(0.0))
-        # What only gave memory back may go on: it is no death, and as severe as it was.
-        fell = wording.ending(Ending.FELL_NEAR_LIMIT)
-        assert "severity" not in fell
-        again.note([msgspec.structs.replace(death, key="leak:fell", **fell)])
+        # What only gave memory back may go on: it is no death.
+        again.note([msgspec.structs.replace(fell, key="leak:fell")])
         assert [one.key for one in again.unseen(now_s)] == [death.key]
         assert again.unseen(now_s + SAID_FOR_S) == ()
         again.note([death])
