@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from msgspec import UNSET
+
 from gpuwatchd.cli import demo_score, output
 from gpuwatchd.core import units
-from gpuwatchd.view.answers.base import DeviceId, ProcessId, Verdict, fill
+from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.program import (
     DemoBegins,
     DemoEnds,
@@ -178,20 +180,16 @@ class Json:
         """Write the events of this tick."""
         devices = {item.device.uid: item.device for item in state.devices}
         for event in events:
-            data = DemoEvent(
+            alert = event.alert
+            data = fill(
+                DemoEvent,
+                alert or (),
                 event=event.kind,
                 world_s=event.world_s,
-                at=units.instant(state.taken_at_s) or "",
+                at=state.taken_at_s,
                 text=event.words,
+                device=UNSET if alert is None else devices.get(alert.subject.device_uid),
             )
-            if event.alert is not None:
-                subject = event.alert.subject
-                data.key = event.alert.key
-                data.device = fill(DeviceId, devices.get(subject.device_uid))
-                process = fill(ProcessId, subject.process)
-                data.pid = None if process is None else process.pid
-                data.started_at = None if process is None else process.started_at
-                data.verdict = fill(Verdict, event.alert.finding)
             _emit(DemoGoesOn, data)
 
     def end(self, rows: Sequence[Scored], *, simulated_s: float) -> None:

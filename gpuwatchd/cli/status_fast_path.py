@@ -76,7 +76,7 @@ def _valued(wish: StatusRequest, word: str, value: str, *, after_verb: bool) -> 
         wish.flags.user.append(value)
     elif word == "--color" and value in _COLOURS:
         wish.flags.color = value
-    elif word == "--pid" and after_verb and _is_pid(value):
+    elif word == "--pid" and after_verb and units.is_number(value) and int(value) > 0:
         wish.pids.append(int(value))
     else:
         return False
@@ -94,7 +94,3 @@ def run(wish: StatusRequest | None) -> int:
         return status_output.run(wish.flags, wish.pids, exit_code=wish.exit_code)
     finally:
         gc.enable()
-
-
-def _is_pid(value: str) -> bool:
-    return units.is_number(value) and int(value) > 0

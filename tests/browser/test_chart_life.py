@@ -13,7 +13,8 @@ from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, MarkKind, P
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core import units
 from gpuwatchd.core.text import clean
-from gpuwatchd.view.answers.history import picture as answered
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.answers.history import PictureShape
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, settle
 from tests.browser.test_charts import at, drag, html, point, zoomed
@@ -39,7 +40,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
             """([said, wanted]) => {
               window.chart = gpuwatchdChart(document.getElementById("place"), said, wanted);
             }""",
-            [msgspec.to_builtins(answered(picture)), wanted or {}],
+            [msgspec.to_builtins(fill(PictureShape, picture)), wanted or {}],
         )
         settle(tab)
         return tab
@@ -48,7 +49,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
 
 
 def update(tab: Page, picture: Picture) -> None:
-    tab.evaluate("said => chart.update(said)", msgspec.to_builtins(answered(picture)))
+    tab.evaluate("said => chart.update(said)", msgspec.to_builtins(fill(PictureShape, picture)))
     settle(tab)
 
 
@@ -285,7 +286,7 @@ def test_nothing_that_may_be_drawn_breaks_it(live: Callable[..., Page]) -> None:
             await new Promise(requestAnimationFrame);
           }
         }""",
-        [msgspec.to_builtins(answered(picture)) for picture in pictures],
+        [msgspec.to_builtins(fill(PictureShape, picture)) for picture in pictures],
     )
     assert_no_console_errors(tab)
     update(tab, gallery.leak())

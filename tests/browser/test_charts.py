@@ -9,7 +9,8 @@ import pytest
 from gpuwatchd.charts import chart_model, page, text_description
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core.design import LOOKS, PARTS
-from gpuwatchd.view.answers.history import picture as answered
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.answers.history import PictureShape
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, overflow, settle
 
@@ -30,7 +31,7 @@ def html(*pictures: Picture) -> str:
         "Pictures",
         [element("h1", None, "Pictures"), figures],
         pictures=pictures,
-        data=[answered(picture) for picture in pictures],
+        data=[fill(PictureShape, picture) for picture in pictures],
     )
 
 

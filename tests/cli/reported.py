@@ -168,6 +168,7 @@ class Truth:
         return self.alert(
             self.dead, uid, later, opened_at_s=self.at(31.9), changed_at_s=self.at(38),
             firing_at_s=self.at(32), resolved_at_s=self.at(38), state="resolved",
+            severity="critical",
             **wording.ending(Ending.ENDED_NEAR_LIMIT),
         )  # fmt: skip
 

@@ -17,8 +17,8 @@ from gpuwatchd.core import config
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.design import FLAGS
 from gpuwatchd.store import curves
+from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.history import PictureShape
-from gpuwatchd.view.answers.history import picture as answered
 from gpuwatchd.view.queries import charts, current_state, history_query
 from gpuwatchd.view.queries import recorded_chart as parts
 from gpuwatchd.view.text import badges
@@ -59,7 +59,7 @@ def test_a_month_of_eight_gpus(state: Path) -> None:
         columns = (one.curve.used_bytes, one.curve.low_bytes, one.curve.high_bytes)
         for used, low, high in zip(*columns, strict=True):
             assert used is None or (low or 0) <= used <= (high or 0)
-        msgspec.json.decode(msgspec.json.encode(answered(one)), type=PictureShape)
+        msgspec.json.decode(msgspec.json.encode(fill(PictureShape, one)), type=PictureShape)
 
 
 def test_an_alert_is_a_mark_for_each_step_and_a_death_has_its_reason(state: Path) -> None:
@@ -112,7 +112,7 @@ def test_little_and_rude(state: Path, make: object) -> None:
     make(state)  # type: ignore[operator]
     now_s = time.time()
     (found,), _ = charts.all_devices(Globals(), charts.Asked(now_s - DAY, now_s))
-    shown = msgspec.json.encode(answered(found)).decode()
+    shown = msgspec.json.encode(fill(PictureShape, found)).decode()
     assert "\\u001b" not in shown
     assert "\u202e" not in shown
     assert found.floor is None

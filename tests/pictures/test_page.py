@@ -18,7 +18,8 @@ from gpuwatchd.charts import page, text_description
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, PARTS
 from gpuwatchd.core.text import clean
-from gpuwatchd.view.answers.history import picture as answered
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.answers.history import PictureShape
 from tests.browser import gallery
 from tests.conftest import ROOT
 from tests.pictures.test_elements import HOSTILE, Reader
@@ -37,7 +38,7 @@ def html() -> str:
         "All",
         [element("h1", None, "All"), figures],
         pictures=pictures,
-        data=[answered(picture) for picture in pictures],
+        data=[fill(PictureShape, picture) for picture in pictures],
     )
 
 

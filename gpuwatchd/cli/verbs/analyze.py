@@ -14,7 +14,7 @@ from gpuwatchd.cli import exits, options, output, parallel
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import BAD_INPUT, FINDINGS, GpuwatchdError, LogFormatError
 from gpuwatchd.view.answers import base
-from gpuwatchd.view.answers.history import Analyze, log_read
+from gpuwatchd.view.answers.history import Analyze, LogRead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -270,7 +270,7 @@ def _size(file: str) -> int:
 
 
 def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> Answer:
-    data = tuple(log_read(*result) for result in results)
+    data = tuple(base.fill(LogRead, log, subjects=subjects) for log, subjects in results)
     if any(log.error is None for log, _ in results):
         return base.answer_of(Analyze, data, source="files")
     first = results[0][0]

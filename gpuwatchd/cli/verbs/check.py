@@ -7,7 +7,7 @@ import signal
 import time
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -35,7 +35,7 @@ from gpuwatchd.core.model import outdated_s
 from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.store import live
 from gpuwatchd.view.answers.base import fill
-from gpuwatchd.view.answers.program import Check, Performance, PluginData
+from gpuwatchd.view.answers.program import Check, PluginData
 from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
@@ -425,7 +425,15 @@ def command(warn: str | None, crit: str | None, timeout_s: float, mode: str) -> 
     except _Late:
         answer = Answer(UNKNOWN, f"no answer within {timeout_s:g} s")
     if flags.json:
-        output.emit_answer(Check, _data(answer, mode), source="state-file")
+        data = fill(
+            PluginData,
+            answer,
+            mode=mode,
+            state=STATES[answer.state],
+            text=safe(answer.line),
+            details=map(safe, answer.more),
+        )
+        output.emit_answer(Check, data, source="state-file")
     else:
         click.echo(render(answer))
     return answer.state
@@ -514,24 +522,3 @@ def _state() -> LiveState:
     if age_s > max(current_state.FRESH_INTERVALS * state.interval_s, 10.0):
         raise _Absent(f"the daemon's last sample is {units.duration(age_s)} old")
     return state
-
-
-def _data(answer: Answer, mode: Any) -> PluginData:
-    return PluginData(
-        mode=mode,
-        state=STATES[answer.state],
-        exit_code=answer.state,
-        text=safe(answer.line),
-        details=tuple(map(safe, answer.more)),
-        perfdata=tuple(
-            fill(
-                Performance,
-                perf,
-                warning=None if perf.warn is None else str(perf.warn),
-                critical=None if perf.crit is None else str(perf.crit),
-                min=perf.low,
-                max=perf.high,
-            )
-            for perf in answer.perf
-        ),
-    )

@@ -55,13 +55,7 @@ def command(pid: int, at_s: float | None) -> int:
     with state_location.writing() as place:
         checkpoint = checked_connection.transaction(place.state_dir, tables.write_checkpoint, point)
     if flags.json:
-        saved = fill(
-            Saved,
-            checkpoint,
-            pid=pid,
-            started_at=units.instant(started_at_s),
-            daemon_running=current_state.running(),
-        )
+        saved = fill(Saved, checkpoint, daemon_running=current_state.running())
         output.emit_answer(Checkpointed, (saved,), source="database")
     else:
         at = units.clock(checkpoint.saved_at_s, now_s=now_s, seconds=True)

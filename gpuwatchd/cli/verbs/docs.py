@@ -8,15 +8,8 @@ import click
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.view import blocks, manual
-from gpuwatchd.view.answers.program import (
-    Hit,
-    PageName,
-    Pages,
-    PagesFound,
-    PageShown,
-    PageText,
-    SectionName,
-)
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.answers.program import Pages, PagesFound, PageShown, PageText
 
 _WIDEST = 100
 """Columns: longer lines of prose are hard to read."""
@@ -90,18 +83,8 @@ def _show(page: manual.Page, anchor: str) -> int:
     out = output.Out(flags)
     width = min(out.width, _WIDEST)
     if flags.json:
-        sections = (
-            SectionName(section=section.anchor, title=section.title, level=section.level)
-            for section in page.sections()
-        )
-        data = PageText(
-            page=page.name,
-            kind=page.kind or None,
-            title=page.title,
-            section=anchor or None,
-            sections=tuple(sections),
-            text=manual.render(words, _WIDEST),
-        )
+        shown = manual.render(words, _WIDEST)
+        data = fill(PageText, page, section=anchor, sections=page.sections(), text=shown)
         output.emit_answer(PageShown, data, source="files")
     elif out.colour and not out.ascii:
         _rich(words, width)
@@ -134,10 +117,7 @@ def _rich(words: str, width: int) -> None:
 def _list(found: list[manual.Page]) -> int:
     flags = options.current()
     if flags.json:
-        names = (
-            PageName(page=page.name, kind=page.kind or None, title=page.title) for page in found
-        )
-        output.emit_answer(Pages, tuple(names), source="files")
+        output.emit_answer(Pages, found, source="files")
         return 0
     out = output.Out(flags)
     widest = max(len(page.name) for page in found)
@@ -155,10 +135,7 @@ def _search(found: list[manual.Page], words: list[str]) -> int:
     hits = manual.search(found, words)
     flags = options.current()
     if flags.json:
-        data = (
-            Hit(page=hit.page, section=hit.anchor, title=hit.title, line=hit.line) for hit in hits
-        )
-        output.emit_answer(PagesFound, tuple(data), source="files")
+        output.emit_answer(PagesFound, hits, source="files")
         return 0 if hits else 1
     out = output.Out(flags)
     for hit in hits:

@@ -11,14 +11,8 @@ import msgspec
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import text
-from gpuwatchd.view.answers.history import (
-    DeviceRow,
-    Event,
-    EventRow,
-    HistoryQueries,
-    ProcessRow,
-    event_row,
-)
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.answers.history import DeviceRow, EventRow, HistoryQueries, ProcessRow
 from gpuwatchd.view.queries import recorded_answers, state_location
 from gpuwatchd.view.text import history_table
 
@@ -90,7 +84,7 @@ def command(  # noqa: PLR0917 - one argument per flag
 
 def _sql(flags: Globals, queries: Sequence[str]) -> None:
     if flags.json:
-        output.emit_answer(HistoryQueries, tuple(queries), source="database")
+        output.emit_answer(HistoryQueries, queries, source="database")
     else:
         for query in queries:
             click.echo(f"{query};")
@@ -100,7 +94,7 @@ def _stream(form: str, recorded: Sequence[Recorded], *, events: bool, of_process
     """Write CSV or NDJSON to stdout."""
     kind = EventRow if events else ProcessRow if of_processes else DeviceRow
     lines = (
-        event_row(device.device, line) if isinstance(line, Event) else line
+        fill(EventRow, line, gpu=device.device.index, uid=device.device.uid) if events else line
         for device in recorded
         for line in (device.events if events else device.rows)
     )

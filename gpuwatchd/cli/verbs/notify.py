@@ -86,13 +86,9 @@ def _example(now_s: float) -> Chart:
 
 def _probe(name: str, notifier: Notifier, **more: bool) -> Reached:
     state = notifier.probe()
-    return Reached(
-        channel=name,
-        result="usable" if state.ok else "not-usable",
-        detail=state.reason,
-        hint=state.hint or None,
-        page=None,
-        **more,
+    result = "usable" if state.ok else "not-usable"
+    return base.fill(
+        Reached, state, channel=name, result=result, detail=state.reason, page=None, **more
     )
 
 
@@ -102,13 +98,8 @@ def _send(name: str, notifier: Notifier, message: Message) -> Reached:
         detail = notifier.send(message)
     except NotifyError as error:
         again = "" if error.permanent else " (the daemon would try again)"
-        return Reached(
-            channel=name,
-            result="failed",
-            detail=f"{error.message}{again}",
-            hint=error.hint or None,
-            page=error.page or None,
-        )
+        detail = f"{error.message}{again}"
+        return base.fill(Reached, error, channel=name, result="failed", detail=detail)
     return Reached(channel=name, result="arrived", detail=detail, hint=None, page=None)
 
 
@@ -289,8 +280,7 @@ def _digest(since_s: float) -> Message:
 
 def _show(flags: Globals, message: Message) -> None:
     if flags.json:
-        data = answers.message(answers.Digest, message)
-        output.emit_answer(answers.NotifyDigest, data, source="database")
+        output.emit_answer(answers.NotifyDigest, message, source="database")
         return
     out = output.Out(flags)
     out.flow([(message.subject, "bold")], rest="  ")

@@ -18,7 +18,6 @@ from gpuwatchd.core.model import Alert, AlertSubject, NoticeKind, Pattern, Sever
 from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.view import blocks
 from gpuwatchd.view.answers import alerts as answers
-from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.queries import alert_query, state_location
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def test(alert: str | None, notice: NoticeKind, at_s: float | None, changes: dic
     trial = _Trial(config, notice, alert)
     trial.run(at_s, changes)
     if flags.json:
-        output.emit_answer(answers.PolicyTested, trial.answer(), source=trial.source)
+        output.emit_answer(answers.PolicyTested, trial, source=trial.source)
     else:
         _write(flags, trial)
     return 0
@@ -183,21 +182,6 @@ class _Trial:
             return "recovered is off; its end is not sent"
         steps = alerts.rules_for(self.alert, self.rules).repeat_s
         return "" if self.notice != "repeat" or steps else "it has no reminders"
-
-    def answer(self) -> answers.Tried:
-        """Return it for programs."""
-        return answers.Tried(
-            alert=text.clean(self.alert.key),
-            title=text.clean(self.alert.title),
-            notice=self.notice,
-            at=units.instant(self.at_s) or "",
-            text_at=units.instant(self.as_of_s),
-            never=self.never() or None,
-            routes=tuple(fill(answers.Route, route) for route in self.routes),
-            fallback=tuple(map(text.clean, self.config.policy.fallback)),
-            overrides=tuple(answers.Override(sets=key, by=name) for key, name in self.applied),
-            message=answers.message(answers.Letter, self.message),
-        )
 
 
 def _write(flags: Globals, trial: _Trial) -> None:

@@ -16,11 +16,9 @@ from gpuwatchd.service.unit_files import CREDENTIAL_NAMES
 from gpuwatchd.view.answers.program import (
     Done,
     ServiceDone,
-    ServiceNow,
     ServicePrint,
     ServiceStatus,
     Unit,
-    service_now,
 )
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ def _running_manager(*, system: bool) -> Manager:
     return manager
 
 
-def _report(flags: Globals, data: Done | ServiceNow, lines: list[str]) -> None:
+def _report(flags: Globals, data: Done | ServiceState, lines: list[str]) -> None:
     if flags.json:
         kind = ServiceDone if isinstance(data, Done) else ServiceStatus
         output.emit_answer(kind, data, source="service-manager")
@@ -190,7 +188,7 @@ _add_order("restart", "restarted", "Restart the service.")
 def status(system: bool) -> int:  # noqa: FBT001
     """Show the state of the service; exit 0 running, 3 not running, 4 no such service."""
     state = _running_manager(system=system).status()
-    _report(options.current(), service_now(state), _lines(state, time.time()))
+    _report(options.current(), state, _lines(state, time.time()))
     return state.code
 
 

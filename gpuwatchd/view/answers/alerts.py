@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -12,6 +13,7 @@ from gpuwatchd.core import text
 from gpuwatchd.core.model import AlertState, DecisionKind, NoticeKind, Severity
 from gpuwatchd.view.answers.base import (
     Answer,
+    AsItIs,
     Count,
     Instant,
     ProcessId,
@@ -19,17 +21,13 @@ from gpuwatchd.view.answers.base import (
     Verdict,
     Word,
     fill,
-    maybe,
     of_verb,
     sources,
 )
 from gpuwatchd.view.answers.current import Silent, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gpuwatchd.core import model
-    from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.text.alert_details import AlertRecord
 
@@ -155,21 +153,15 @@ class AlertShape(Shape):
 def alert(of: model.Alert, found: Incidents, record: AlertRecord | None = None) -> AlertShape:
     """Return one alert; without a record what was decided and delivered was not asked for."""
     silence = found.silence(of, found.now_s)
-    decisions = None if record is None else record.decisions
-    deliveries = None if record is None else record.deliveries
     return fill(
         AlertShape,
         of,
-        user=maybe(found.user(of)),
+        user=found.user(of),
         silence=None if silence is None else silent(silence, [of]),
         reached_nobody=of.key in found.untold,
-        feedback=fill(UserFeedback, found.user_label(of)),
-        decisions=None
-        if decisions is None
-        else tuple(fill(Decided, decision) for decision in decisions),
-        deliveries=None
-        if deliveries is None
-        else tuple(fill(Delivered, delivery) for delivery in deliveries),
+        feedback=found.user_label(of),
+        decisions=None if record is None else record.decisions,
+        deliveries=None if record is None else record.deliveries,
     )
 
 
@@ -212,26 +204,12 @@ class SilenceShape(Shape):
     """Keys of the open alerts that it is about."""
     daemon_running: bool | UnsetType = UNSET
     """Only of one that was just set."""
+    FROM = sources(matcher=lambda silence: _named(silence.matcher))
 
 
-def silence_entry(
-    silence: model.Silence,
-    state: Literal["in-force", "over", "cleared"],
-    fits: Iterable[model.Alert] = (),
-    *,
-    daemon_running: bool | UnsetType = UNSET,
-) -> SilenceShape:
-    """Return a silence."""
-    matcher = silence.matcher
+def _named(matcher: model.Matcher) -> MatcherShape:
     named = {name: text.clean(getattr(matcher, name)) for name in MatcherShape.__struct_fields__}
-    return fill(
-        SilenceShape,
-        silence,
-        matcher=MatcherShape(**{name: value for name, value in named.items() if value}),
-        state=state,
-        fits=tuple(text.clean(alert.key) for alert in fits),
-        daemon_running=daemon_running,
-    )
+    return MatcherShape(**{name: value for name, value in named.items() if value})
 
 
 class WordShape(Shape):
@@ -260,16 +238,6 @@ class WordShape(Shape):
     )
 
 
-def label_entry(
-    label: UserLabel,
-    *,
-    program_known: bool | UnsetType = UNSET,
-    daemon_running: bool | UnsetType = UNSET,
-) -> WordShape:
-    """Return what was said."""
-    return fill(WordShape, label, program_known=program_known, daemon_running=daemon_running)
-
-
 class Rules(Shape):
     """Which messages are sent where, in sentences."""
 
@@ -293,6 +261,10 @@ class Override(Shape):
 
     sets: str
     by: str
+    FROM = sources(sets=itemgetter(0), by=itemgetter(1))
+
+
+_LINES = sources(body=lambda message: message.body.splitlines())
 
 
 class Digest(Shape):
@@ -305,6 +277,7 @@ class Digest(Shape):
     """Label to text."""
     severity: Severity
     command: str
+    FROM = _LINES
 
 
 class Letter(Shape):
@@ -318,19 +291,7 @@ class Letter(Shape):
     """Label to text."""
     cost: str | None
     command: str
-
-
-Sent = TypeVar("Sent", Digest, Letter)
-
-
-def message(kind: type[Sent], of: model.Message) -> Sent:
-    """Return a message as it would be sent."""
-    return fill(
-        kind,
-        of,
-        body=tuple(map(text.clean, of.body.splitlines())),
-        facts={text.clean(name): text.clean(value) for name, value in of.facts.items()},
-    )
+    FROM = _LINES
 
 
 class Tried(Shape):
@@ -348,6 +309,14 @@ class Tried(Shape):
     fallback: tuple[str, ...]
     overrides: tuple[Override, ...]
     message: Letter
+    FROM = sources(
+        alert="alert.key",
+        title="alert.title",
+        text_at="as_of",
+        never=lambda trial: trial.never(),
+        fallback="config.policy.fallback",
+        overrides="applied",
+    )
 
 
 class Reached(Shape):
@@ -356,9 +325,9 @@ class Reached(Shape):
     channel: str
     result: Literal["usable", "not-usable", "arrived", "failed"]
     """``list`` and ``--dry-run``: usable, not-usable; else arrived, failed."""
-    detail: str
-    hint: str | None
-    page: str | None
+    detail: AsItIs
+    hint: AsItIs | None
+    page: AsItIs | None
     """Page of the documentation, where it failed."""
     in_use: bool | UnsetType = UNSET
     """Only in ``list``."""

@@ -17,11 +17,12 @@ from typing import (
     Literal,
     NamedTuple,
     TypeVar,
+    get_args,
     overload,
 )
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from gpuwatchd import __version__
 from gpuwatchd.core import text, units
@@ -61,7 +62,12 @@ Word = Literal["normal", "leak"]
 
 
 Sentence = str
-"""A text of up to :data:`LONGEST` characters, where :func:`fill` takes it from a value."""
+"""A text of up to :data:`LONGEST` characters, where :func:`fill` writes it."""
+FilePath = str
+"""A text of up to 4096."""
+AsItIs = str
+"""A text that :func:`fill` neither cleans nor cuts."""
+_LIMITS: Final = {"Sentence": LONGEST, "FilePath": 4096}
 
 
 class Shape(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -91,17 +97,19 @@ def fill(kind: type[Filled], of: object, /, **given: Any) -> Filled | None:
     ----------
     kind
         The shape. Its ``at`` and ``*_at`` are the instants of ``at_s`` and ``*_at_s``, or of
-        ``*_s``; numbers are finite or null, texts and lists of texts are clean, what is a shape
-        itself is filled likewise. A text that may be null is null where it is empty.
+        ``*_s``, where there are such; numbers are finite or null, texts and lists of texts are
+        clean, what is a shape itself is filled likewise. A text that may be null is null where it
+        is empty; what may be absent is so where the value has no such attribute.
     of
         Whose attributes; None gives None.
     given
-        Keys that are made otherwise.
+        Keys that are found elsewhere; they are written likewise.
     """
     if of is None:
         return None
-    parts = {name: part for name, part in _parts(kind).items() if name not in given}
-    return kind(**{name: part.convert(part.read(of)) for name, part in parts.items()}, **given)
+    parts = _parts(kind)
+    found = {name: part.read(of) for name, part in parts.items() if name not in given} | given
+    return kind(**{name: parts[name].convert(value) for name, value in found.items()})
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -112,37 +120,46 @@ class _Part(msgspec.Struct, frozen=True):
     """The type, of a list that of its items."""
     shape: type[Shape] | None
     many: bool
-    optional: bool
+    optional: bool = False
+    absent: bool = False
+    """It may be."""
 
     def read(self, of: Any) -> Any:
         if not isinstance(self.source, str):
             return self.source(of)
         *path, name = self.source.split(".")
+        missing = (UNSET,) if self.absent else ()
         for step in path:
-            of = getattr(of, step)
-            if of is None:
-                return None
+            of = getattr(of, step, *missing)
+            if of is None or of is UNSET:
+                return of
         if self.word == "Instant":
-            name = f"{name}_s" if hasattr(of, f"{name}_s") else f"{name[:-3]}_s"
-        return getattr(of, name)
+            names = (f"{name}_s", f"{name[:-3]}_s")
+            name = next((one for one in names if hasattr(of, one)), name)
+        return getattr(of, name, *missing)
 
     def convert(self, found: Any) -> Any:
         """JSON has neither infinities nor control characters."""
+        if found is UNSET:
+            return found
         if self.many:
             if found is None:
                 return None if self.optional else ()
             return tuple(map(self._convert_one, found))
+        if isinstance(found, dict):
+            return {text.clean(key): self._convert_one(value) for key, value in found.items()}
         found = self._convert_one(found)
         return None if found == "" and self.optional else found
 
     def _convert_one(self, found: Any) -> Any:
         if self.shape is not None:
             return found if isinstance(found, self.shape) else fill(self.shape, found)
+        if self.word == "AsItIs":
+            return found
+        if isinstance(found, str):
+            return text.clean(found, limit=_LIMITS.get(self.word, text.MAX_CHARS))
         if self.word == "Instant":
             return units.instant(found)
-        if isinstance(found, str):
-            limit = LONGEST if self.word == "Sentence" else text.MAX_CHARS
-            return text.clean(found, limit=limit)
         if isinstance(found, float):
             found = finite(found)
             return round(found) if self.word == "Bytes" and found is not None else found
@@ -164,13 +181,9 @@ def _parts(kind: type[Shape]) -> dict[str, _Part]:
                     shape=shape,
                     many=words[1] is not None,
                     optional=annotation.endswith("None"),
+                    absent="UnsetType" in annotation,
                 )
     return parts
-
-
-def maybe(value: str | None) -> str | None:
-    """Return foreign text cleaned; None where there is none."""
-    return text.clean(value) if value else None
 
 
 def finite(value: float | None) -> float | None:
@@ -223,6 +236,8 @@ class Answer(Head):
 
     VERB: ClassVar[str]
     """As it is typed."""
+    DATA: ClassVar[_Part | None] = None
+    """How ``data`` is made of what it is about; None where that is written already."""
     source: str | None
     """Where the payload comes from: state-file, database, direct, files, ..."""
     stale_s: Seconds | None
@@ -237,11 +252,13 @@ def of_verb(verb: str, name: str, data: Any, title: str) -> type[Answer]:
 
     ``name`` is the answer's in the schemas; ``title``, when it is answered, begins its description.
     """
+    shape, *more = get_args(data) or (data,)
+    part = _Part(source="data", word=shape.__name__, shape=shape, many=bool(more))
     struct: Any = msgspec.defstruct(
         name,
         [("verb", Literal[verb]), ("data", data)],
         bases=(Answer,),
-        namespace={"__doc__": title, "VERB": verb},
+        namespace={"__doc__": title, "VERB": verb, "DATA": part},
         forbid_unknown_fields=True,
     )
     answer: type[Answer] = struct
@@ -503,8 +520,10 @@ def answer_of(
 
     Parameters
     ----------
+    data
+        The payload, or what it is filled with.
     view
-        Where the payload was seen; gives source, age, daemon and its own warnings.
+        Where that was seen; gives source, age, daemon and its own warnings.
     source
         Where the payload comes from when there is no view: "database", "files", ...
     warnings
@@ -513,6 +532,7 @@ def answer_of(
         What belongs to the answer but is no part of the payload.
     """
     seen = [*(view.warnings if view is not None else ()), *warnings]
+    parts = _parts(kind) if beside else {}
     whole: Any = kind
     answer: A = whole(
         **_head(kind.VERB),
@@ -520,8 +540,8 @@ def answer_of(
         stale_s=finite(view.stale_s) if view is not None else None,
         warnings=tuple(Warned(code=code, text=text.clean(words)) for code, words in seen),
         daemon=fill(DaemonState, view.daemon) if view is not None else None,
-        data=data,
-        **beside,
+        data=data if kind.DATA is None else kind.DATA.convert(data),
+        **{name: parts[name].convert(value) for name, value in beside.items()},
     )
     return answer
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
-from gpuwatchd.core import text, units
+from gpuwatchd.core import units
 from gpuwatchd.core.model import DeviceState, Severity
 from gpuwatchd.view.answers.base import (
     Answer,
@@ -69,6 +69,13 @@ class OpenFiles(Shape):
     unreadable: Count
     """Processes that only root may look into."""
     holders: tuple[Holder, ...]
+    FROM = sources(
+        **{name: f"seen.{name}" for name in ("possible", "whole", "looked", "unreadable")},
+        holders=lambda loose: [
+            fill(Holder, who, nodes=opener.nodes, computes=opener.computes)
+            for who, opener in loose.found
+        ],
+    )
 
 
 class ZombiesData(Shape):
@@ -83,27 +90,16 @@ class ZombiesData(Shape):
 def idle_memory(view: View, loose: UnlistedOpeners) -> ZombiesData:
     """Return idle memory, how much was looked at, and who has device files open."""
     items = [item for item in view.devices if current_state.list_is_known(item)]
-    return ZombiesData(
-        holdings=tuple(fill(HoldingShape, held) for held in view.holdings),
+    return fill(
+        ZombiesData,
+        view,
         checked=Checked(
             devices=len(view.devices),
             devices_known=len(items),
             processes=sum(len(item.processes or ()) for item in items),
             since_at=units.instant(view.since_s),
         ),
-        open_files=fill(
-            OpenFiles,
-            loose,
-            holders=tuple(
-                fill(
-                    Holder,
-                    who,
-                    nodes=tuple(map(text.clean, opener.nodes)),
-                    computes=opener.computes,
-                )
-                for who, opener in loose.found
-            ),
-        ),
+        open_files=loose,
     )
 
 
@@ -309,25 +305,24 @@ Observed = TypeVar("Observed", bound=ObservedDevices)
 def observed(kind: type[Observed], view: View) -> Observed:
     """Return the devices, and what belongs to them."""
     started = {
-        live.info.key.pid: units.instant(live.info.key.started_at_s)
+        live.info.key.pid: live.info.key.started_at_s
         for item in view.devices
         for live in item.processes or ()
     }
     return answer_of(
         kind,
         tuple(
-            fill(DeviceNow, item, others=fill(OthersShape, view.others.get(item.device.uid)))
-            for item in view.devices
+            fill(DeviceNow, item, others=view.others.get(item.device.uid)) for item in view.devices
         ),
         view=view,
-        holdings=tuple(fill(HoldingShape, held) for held in view.holdings),
-        servers=tuple(
+        holdings=view.holdings,
+        servers=[
             fill(Server, reading, started_at=started.get(reading.pid or 0))
             for reading in view.servers
-        ),
-        channels=tuple(fill(Channel, health) for health in view.channels),
-        untold=tuple(map(text.clean, view.untold)),
-        lost=tuple(fill(LostShape, alert) for alert in view.lost),
-        deaths=tuple(fill(DeathShape, alert) for alert in view.deaths),
-        silences=tuple(silent(silence, view.alerts) for silence in view.silences),
+        ],
+        channels=view.channels,
+        untold=view.untold,
+        lost=view.lost,
+        deaths=view.deaths,
+        silences=[silent(silence, view.alerts) for silence in view.silences],
     )

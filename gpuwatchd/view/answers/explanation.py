@@ -20,17 +20,14 @@ from gpuwatchd.view.answers.base import (
     Share,
     Verdict,
     fill,
-    finite,
     of_verb,
     sources,
 )
 from gpuwatchd.view.text import subject_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from gpuwatchd.core.model import Signal
     from gpuwatchd.view.queries.remeasure import Evidence, ExplanationInput
-    from gpuwatchd.view.text import explanation_parts
 
 
 class Examined(Shape):
@@ -77,20 +74,13 @@ class SignalShape(Shape):
     facts: dict[str, float | None]
 
 
-def signals(case: ExplanationInput) -> tuple[SignalShape, ...]:
+def _signals(case: ExplanationInput) -> list[Signal]:
     """Return what the detectors see; of each the verdict's own signal, where it has one."""
     evidence = case.measured
     asked = [signal for _, signal in (evidence.signals if evidence is not None else ()) if signal]
     own = case.finding.signals if case.finding is not None else ()
     names = {signal.detector for signal in own}
-    return tuple(
-        fill(
-            SignalShape,
-            signal,
-            facts={name: finite(value) for name, value in signal.facts.items()},
-        )
-        for signal in (*own, *(signal for signal in asked if signal.detector not in names))
-    )
+    return [*own, *(signal for signal in asked if signal.detector not in names)]
 
 
 class Levels(Shape):
@@ -137,6 +127,7 @@ class Hardware(Shape):
     sentence: Sentence
     look_first: bool
     events: tuple[HappenedShape, ...]
+    FROM = sources(look_first=lambda diagnosis: diagnosis.word == "hardware")
 
 
 class Section(Shape):
@@ -182,19 +173,16 @@ class Explained(Shape):
     )
 
 
-def explained(
-    case: ExplanationInput,
-    sections: Iterable[explanation_parts.Section],
-    steps: Iterable[explanation_parts.Step],
-) -> Explained:
+def explained(case: ExplanationInput) -> Explained:
     """Return the reasoning with its numbers."""
     from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE  # noqa: PLC0415 - numpy comes with it
+    from gpuwatchd.view.text import explanation  # noqa: PLC0415 - here too
 
-    detection, diagnosis = case.config.detection, subject_facts.diagnose(case)
+    detection = case.config.detection
     return fill(
         Explained,
         case,
-        signals=signals(case),
+        signals=_signals(case),
         levels=Levels(
             watch_confidence=min(WATCH_CONFIDENCE, detection.confidence_threshold),
             alert_confidence=detection.confidence_threshold,
@@ -202,19 +190,10 @@ def explained(
             minimum_duration_s=float(detection.minimum_duration),
             eta_horizon_s=float(detection.eta_horizon),
         ),
-        alert=fill(
-            ExplainedAlert,
-            case.alert,
-            deliveries=tuple(fill(ExplainedDelivery, delivery) for delivery in case.deliveries),
-        ),
-        hardware=fill(
-            Hardware,
-            diagnosis,
-            look_first=diagnosis.word == "hardware",
-            events=tuple(fill(HappenedShape, event) for event in subject_facts.events(case)),
-        ),
-        sections=tuple(fill(Section, section) for section in sections if section.lines),
-        next_steps=tuple(fill(NextStep, step) for step in steps),
+        alert=fill(ExplainedAlert, case.alert, deliveries=case.deliveries),
+        hardware=fill(Hardware, subject_facts.diagnose(case), events=subject_facts.events(case)),
+        sections=[section for section in explanation.sections(case) if section.lines],
+        next_steps=explanation.steps(case),
     )
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
 from gpuwatchd.charts.chart_model import MarkKind
-from gpuwatchd.core import text, units
 from gpuwatchd.core.model import Pattern, Severity
 from gpuwatchd.view.answers.base import (
     Answer,
+    AsItIs,
     Bytes,
     Count,
     DeviceId,
     Eta,
     Fault,
+    FilePath,
     Instant,
     Pid,
     Seconds,
@@ -24,22 +25,9 @@ from gpuwatchd.view.answers.base import (
     Share,
     Verdict,
     Word,
-    fill,
-    maybe,
     of_verb,
     sources,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gpuwatchd.charts.chart_model import Picture
-    from gpuwatchd.collect.logs.log_types import LogFile
-    from gpuwatchd.core.model import Device, ProcessInfo
-    from gpuwatchd.pipeline import replay
-    from gpuwatchd.store import reader
-    from gpuwatchd.store.tables import ActionEvent
-
 
 Kind = Literal["critical", "leak", "watch", "calm", "unknown", "trouble", "held"]
 
@@ -116,11 +104,6 @@ class PictureShape(Shape):
     notes: tuple[Sentence, ...]
 
 
-def picture(of: Picture) -> PictureShape:
-    """Return one chart."""
-    return fill(PictureShape, of)
-
-
 Plot = of_verb("plot", "Plot", tuple[PictureShape, ...], "Pictures of GPUs, or of processes.")
 
 
@@ -142,11 +125,7 @@ class DeviceRow(Shape):
     util_pct: float | None
     temp_max_c: float | None
     energy_j: float | None
-
-
-def device_row(device: Device, row: reader.DeviceRow) -> DeviceRow:
-    """Return one row of a device."""
-    return fill(DeviceRow, row, gpu=device.index, uid=device.uid, samples=row.n)
+    FROM = sources(samples="n")
 
 
 class ProcessRow(Shape):
@@ -167,18 +146,6 @@ class ProcessRow(Shape):
     FROM = sources(pid="process.pid", started_at="process.started_at")
 
 
-def process_row(device: Device, row: reader.ProcessRow, info: ProcessInfo | None) -> ProcessRow:
-    """Return one row of a process on a device; ``info`` is who it is, None where unknown."""
-    return fill(
-        ProcessRow,
-        row,
-        gpu=device.index,
-        uid=device.uid,
-        name=None if info is None else text.clean(info.name),
-        user=None if info is None else maybe(info.user),
-    )
-
-
 class Event(Shape):
     """What happened to a device, the recording, or (``--events``) a job's work."""
 
@@ -186,30 +153,13 @@ class Event(Shape):
     kind: str
     """Of alerts: watch, alert, critical, died, resolved. With `--events` also ask-to-save,
     asked-to-save, not-asked-to-save and saved."""
-    text: str
+    text: AsItIs
     pid: Pid | UnsetType | None = UNSET
     """Only of a job's work; null where the process is no longer known."""
     started_at: Instant | UnsetType | None = UNSET
     by: str | UnsetType | None = UNSET
     """The user; null for a file that was seen."""
-
-
-def event(at_s: float, kind: str, words: str) -> Event:
-    """Return one thing that happened to a device, or to the recording."""
-    return Event(at=units.instant(at_s) or "", kind=text.clean(kind), text=words)
-
-
-def action_event(of: ActionEvent, words: str) -> Event:
-    """Return what was asked of a job, or that it saved its work."""
-    key = of.process
-    return Event(
-        at=units.instant(of.at_s) or "",
-        kind=of.kind,
-        text=words,
-        pid=None if key is None else key.pid,
-        started_at=None if key is None else units.instant(key.started_at_s),
-        by=text.clean(of.who) or None,
-    )
+    FROM = sources(pid="process.pid", started_at="process.started_at", by="who")
 
 
 class RecordedDevice(Shape):
@@ -244,12 +194,7 @@ class EventRow(Shape):
     gpu: int | None
     uid: str
     kind: str
-    text: str
-
-
-def event_row(device: Device, of: Event) -> EventRow:
-    """Return what happened to a device, as one line."""
-    return EventRow(at=of.at, gpu=device.index, uid=device.uid, kind=of.kind, text=of.text)
+    text: AsItIs
 
 
 class AnalyzedProcess(Shape):
@@ -302,7 +247,7 @@ class Subject(Shape):
 class LogRead(Shape):
     """One log."""
 
-    path: str
+    path: FilePath
     format: str | None
     rows: Count
     bad_rows: Count
@@ -313,16 +258,6 @@ class LogRead(Shape):
     """Why it cannot be read."""
     hint: Sentence | None
     subjects: tuple[Subject, ...]
-
-
-def log_read(log: LogFile, results: Iterable[replay.SubjectResult]) -> LogRead:
-    """Return one log and what is in it."""
-    return fill(
-        LogRead,
-        log,
-        path=text.clean(log.path, limit=4096),
-        subjects=tuple(fill(Subject, result) for result in results),
-    )
 
 
 class Analyze(Answer):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
 from gpuwatchd.view.answers.base import (
+    AsItIs,
     Bytes,
     Count,
     DeviceId,
@@ -15,14 +16,12 @@ from gpuwatchd.view.answers.base import (
     Pid,
     ProcessId,
     Seconds,
+    Sentence,
     Shape,
     Verdict,
-    fill,
     of_verb,
+    sources,
 )
-
-if TYPE_CHECKING:
-    from gpuwatchd.core.model import ServiceState
 
 Setting = None | bool | int | float | str | list[Any] | dict[str, Any]
 """A value of the configuration, as TOML has it."""
@@ -54,6 +53,12 @@ class Performance(Shape):
     critical: str | None
     min: float | None
     max: float | None
+    FROM = sources(
+        warning=lambda perf: perf.warn and str(perf.warn),
+        critical=lambda perf: perf.crit and str(perf.crit),
+        min="low",
+        max="high",
+    )
 
 
 class PluginData(Shape):
@@ -63,9 +68,10 @@ class PluginData(Shape):
     state: Literal["OK", "WARNING", "CRITICAL", "UNKNOWN"]
     """In the letters of the guidelines for monitoring plug-ins."""
     exit_code: Annotated[int, Meta(ge=0, le=3)]
-    text: str
-    details: tuple[str, ...]
+    text: Sentence
+    details: tuple[Sentence, ...]
     perfdata: tuple[Performance, ...]
+    FROM = sources(exit_code="state", perfdata="perf")
 
 
 class ConfigFile(Shape):
@@ -123,38 +129,24 @@ class ServiceNow(Shape):
 
     running: bool
     state: Literal["running", "starting", "stopping", "stopped", "failed", "not-installed"]
-    text: str
+    text: AsItIs
     enabled: bool | None
     """It starts by itself at the next login or boot."""
     since_at: Instant | None
     """Since when it runs, or does not."""
     pid: Pid | None
     restarts: Count | None
-    result: str | None
+    result: AsItIs | None
     """How it ended last, in the manager's word; null for success."""
     exit_code: int | None
     memory_bytes: Bytes | None
     memory_max_bytes: Bytes | None
     watchdog_s: Seconds | None
-    file: str | None
-    beside: tuple[str, ...]
+    file: AsItIs | None
+    beside: tuple[AsItIs, ...]
     """Files that change it."""
-    log: tuple[str, ...]
-    hints: tuple[str, ...]
-
-
-def service_now(state: ServiceState) -> ServiceNow:
-    """Return how the service is; what the manager says is shown as it is."""
-    return fill(
-        ServiceNow,
-        state,
-        text=state.text,
-        result=state.result or None,
-        file=state.file or None,
-        beside=state.beside,
-        log=state.log,
-        hints=state.hints,
-    )
+    log: tuple[AsItIs, ...]
+    hints: tuple[AsItIs, ...]
 
 
 class Unit(Shape):
@@ -187,6 +179,7 @@ class Saved(Shape):
     saved_at: Instant
     said_by: str
     daemon_running: bool
+    FROM = sources(pid="process.pid", started_at="process.started_at")
 
 
 class Asked(Shape):
@@ -232,13 +225,16 @@ class DemoEvent(Shape):
     world_s: Seconds
     """Seconds of that world since the demo began."""
     at: Instant
-    text: str
+    text: AsItIs
     key: str | UnsetType = UNSET
     """This and the following: where an alert is meant."""
     device: DeviceId | UnsetType | None = UNSET
     pid: Pid | UnsetType | None = UNSET
     started_at: Instant | UnsetType | None = UNSET
     verdict: Verdict | UnsetType = UNSET
+    FROM = sources(
+        pid="subject.process.pid", started_at="subject.process.started_at", verdict="finding"
+    )
 
 
 class Scored(Shape):
@@ -278,6 +274,7 @@ class SectionName(Shape):
     section: str
     title: str
     level: Count
+    FROM = sources(section="anchor")
 
 
 class PageText(Shape):
@@ -289,7 +286,8 @@ class PageText(Shape):
     title: str
     section: str | None
     sections: tuple[SectionName, ...]
-    text: str
+    text: AsItIs
+    FROM = sources(page="name")
 
 
 class PageName(Shape):
@@ -298,6 +296,7 @@ class PageName(Shape):
     page: str
     kind: str | None
     title: str
+    FROM = sources(page="name")
 
 
 class Hit(Shape):
@@ -307,6 +306,7 @@ class Hit(Shape):
     section: str
     title: str
     line: str
+    FROM = sources(section="anchor")
 
 
 class SchemaName(Shape):

@@ -5,29 +5,31 @@ Amounts are in the user's currency and in US dollars.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from msgspec import Meta
 
 from gpuwatchd.analysis import cost
-from gpuwatchd.core import text
 from gpuwatchd.view.answers.alerts import AlertShape
 from gpuwatchd.view.answers.base import (
     Answer,
     Bytes,
     Count,
     DeviceId,
+    Filled,
     HoldingShape,
     Info,
     Instant,
     Pid,
     Seconds,
+    Sentence,
     Shape,
     Share,
     Verdict,
     fill,
-    finite,
     of_verb,
+    sources,
 )
 from gpuwatchd.view.answers.current import Silent
 from gpuwatchd.view.answers.history import PictureShape
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.analysis.cost import Entry, Price, Prices
+    from gpuwatchd.core.model import Device
     from gpuwatchd.view.queries.cost_entries import Bill
 
 
@@ -66,7 +69,8 @@ class Paid(Shape):
     ahead: float | None
     basis: str | None
     """Which price."""
-    reason: str
+    reason: Sentence
+    FROM = sources(cost_usd="usd", reason="said")
 
 
 class Sum(Shape):
@@ -85,6 +89,7 @@ class Sum(Shape):
     ahead: float | None
     known_ahead_usd: float | None
     known_ahead: float | None
+    FROM = sources(cost_usd="usd", known_cost_usd="known_usd")
 
 
 class Sums(Shape):
@@ -113,8 +118,15 @@ class PriceUsed(Shape):
     whole_per_hour_usd: float | None
     whole_per_hour: float | None
     basis: str | None
-    source: str | None
+    source: Sentence | None
     age_days: Count | None
+    FROM = sources(
+        device_uid="device.uid",
+        name="device.name",
+        per_hour_usd="price.usd_per_hour",
+        whole_per_hour_usd="price.whole_usd_per_hour",
+        **{name: f"price.{name}" for name in ("basis", "source", "age_days")},
+    )
 
 
 class Cost(Answer):
@@ -136,34 +148,20 @@ class Cost(Answer):
     prices: tuple[PriceUsed, ...]
 
 
-def _amounts(prices: Prices, **usd: float | None) -> dict[str, float | None]:
-    """Return each amount in US dollars (``NAME_usd``) and in the user's currency (``NAME``)."""
-    rate = prices.per_usd
-    amounts: dict[str, float | None] = {}
-    for name, value in usd.items():
-        known = finite(value)
-        amounts[f"{name}_usd"] = known
-        amounts[name] = None if known is None or rate is None else known * rate
-    return amounts
+def _priced(kind: type[Filled], of: object, prices: Prices) -> Filled:
+    """Return a shape with amounts in US dollars, ``NAME_usd``, and in the currency, ``NAME``."""
+    keys = kind.__struct_fields__
+    names = [name for name in keys if f"{name}_usd" in keys]
+    shape = fill(kind, of, **dict.fromkeys(names))
+    for name in names:
+        usd, rate = getattr(shape, f"{name}_usd"), prices.per_usd
+        setattr(shape, name, None if usd is None or rate is None else usd * rate)
+    return shape
 
 
 def paid(entry: Entry, prices: Prices) -> Paid:
     """Return one thing that costs."""
-    return fill(
-        Paid,
-        entry,
-        user=text.clean(entry.user) or None,
-        job=text.clean(entry.job) or None,
-        basis=text.clean(entry.basis) or None,
-        reason=text.clean(entry.said, limit=1024),
-        **_amounts(
-            prices,
-            cost=entry.usd,
-            electricity=entry.electricity_usd,
-            whole=entry.whole_usd,
-            ahead=entry.ahead_usd,
-        ),
-    )
+    return _priced(Paid, entry, prices)
 
 
 def sums(entries: Iterable[Entry], prices: Prices) -> Sums:
@@ -172,38 +170,20 @@ def sums(entries: Iterable[Entry], prices: Prices) -> Sums:
     every = list(entries)
     for what in cost.WHATS:
         total = cost.summed(entry for entry in every if entry.what == what)
-        of[what.replace("-", "_")] = fill(
-            Sum,
-            total,
-            **_amounts(
-                prices,
-                cost=total.usd,
-                known_cost=total.known_usd,
-                electricity=total.electricity_usd,
-                ahead=total.ahead_usd,
-                known_ahead=total.known_ahead_usd,
-            ),
-        )
+        of[what.replace("-", "_")] = _priced(Sum, total, prices)
     return Sums(**of)
+
+
+class _Used(NamedTuple):
+    device: Device
+    price: Price | None
 
 
 def prices_used(bill: Bill) -> tuple[PriceUsed, ...]:
     """Return the price of each device, as it was counted with."""
-    return tuple(_price(bill, uid, price) for uid, price in bill.used.items())
-
-
-def _price(bill: Bill, uid: str, price: Price | None) -> PriceUsed:
-    return PriceUsed(
-        device_uid=text.clean(uid),
-        name=text.clean(bill.devices[uid].name),
-        basis=None if price is None else text.clean(price.basis),
-        source=None if price is None else text.clean(price.source, limit=1024) or None,
-        age_days=None if price is None else price.age_days,
-        **_amounts(
-            bill.prices,
-            per_hour=None if price is None else price.usd_per_hour,
-            whole_per_hour=None if price is None else price.whole_usd_per_hour,
-        ),
+    return tuple(
+        _priced(PriceUsed, _Used(bill.devices[uid], price), bill.prices)
+        for uid, price in bill.used.items()
     )
 
 
@@ -241,7 +221,7 @@ class Score(Shape):
     """Null where too little was watched; `reason` says so."""
     grade: Literal["A", "B", "C", "D", "E"] | None
     reason: str | None
-    formula: str
+    formula: Sentence
     waste_share: Share | None
     """Of the GPU-hours watched, those at risk, lost or held idle; null where unknown."""
     less_waste: float
@@ -252,18 +232,19 @@ class Score(Shape):
 class Advice(Shape):
     """One thing to do, the most urgent first: by severity, then money at stake or the time left."""
 
-    text: str
-    why: str
+    text: Sentence
+    why: Sentence
     command: str
     stake_usd: float | None
     eta_s: Seconds | None
+    FROM = sources(stake_usd="usd")
 
 
 class ReportFinding(Shape):
     """One incident in full."""
 
     alert: AlertShape
-    who: str | None
+    who: Sentence | None
     first: Verdict
     """Its judgement at the first message, as far as that is on record."""
     first_at: Instant
@@ -275,6 +256,7 @@ class ReportFinding(Shape):
     """Silences that applied to it."""
     picture: PictureShape | None
     """As `plot --json` has it; null beyond the first ones, and where nothing is recorded."""
+    FROM = sources(first_at="first.judged_at")
 
 
 class ReportGpu(Shape):
@@ -301,6 +283,7 @@ class Held(Shape):
     """Time of the GPU, shared by what each process held."""
     cost_usd: float | None
     peak_bytes: Bytes | None
+    FROM = sources(processes="many", cost_usd="usd")
 
 
 class HeldBy(Shape):
@@ -314,6 +297,7 @@ class HeldBy(Shape):
     """Time of the GPU, shared by what each process held."""
     cost_usd: float | None
     peak_bytes: Bytes | None
+    FROM = Held.FROM
 
 
 class ReportHolder(Shape):
@@ -331,6 +315,14 @@ class ReportHolder(Shape):
     peak_bytes: Bytes | None
     first_at: Instant
     last_at: Instant
+    FROM = sources(
+        pid="info.key.pid",
+        started_at="info.key.started_at",
+        name="info.label",
+        user="info.user",
+        job=lambda holder: holder.info.place or holder.info.group,
+        cost_usd="usd",
+    )
 
 
 class ReportCost(Shape):
@@ -352,8 +344,9 @@ class ReportChannel(Shape):
     waiting: Count
     dry_runs: Count
     last_sent_at: Instant | None
-    why: str | None
+    why: Sentence | None
     """Of the last one that failed or waits."""
+    FROM = sources(dry_runs="dry", last_sent_at="last_sent")
 
 
 class ClockStep(Shape):
@@ -361,6 +354,7 @@ class ClockStep(Shape):
 
     at: Instant
     step_s: float | None
+    FROM = sources(step_s="wall_step_s")
 
 
 class Unreadable(Shape):
@@ -369,6 +363,7 @@ class Unreadable(Shape):
     at: Instant
     gpu: str
     text: str
+    FROM = sources(at=itemgetter(0), gpu=itemgetter(1), text=itemgetter(2))
 
 
 class MissingTime(Shape):
@@ -379,6 +374,7 @@ class MissingTime(Shape):
     why: str | None
     gpus: tuple[str, ...]
     """Empty: none of them was read."""
+    FROM = sources(gpus="labels")
 
 
 class Quality(Shape):
@@ -392,6 +388,7 @@ class Quality(Shape):
     clock_steps: tuple[ClockStep, ...]
     unreadable: tuple[Unreadable, ...]
     gaps: tuple[MissingTime, ...]
+    FROM = sources(record_begins_at="begun", unreadable="faults", gaps="missing")
 
 
 class ReportData(Shape):
@@ -422,6 +419,13 @@ class ReportData(Shape):
     quality: Quality
     pictures: tuple[PictureShape, ...]
     """Of the processes that `--pid` names."""
+    FROM = sources(
+        since_at="asked.since",
+        until_at="asked.until",
+        users="query.user",
+        processes="infos",
+        who="holders",
+    )
 
 
 Report = of_verb("report", "Report", ReportData, "``report``.")

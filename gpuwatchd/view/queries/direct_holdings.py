@@ -36,11 +36,9 @@ _AGAIN_S: Final = 0.25
 class UnlistedOpeners(Value, frozen=True, kw_only=True):
     """Who has device files open without being listed by the driver."""
 
-    found: tuple[tuple[ProcessInfo, procfs.Holder], ...] = ()
-    looked: int = 0
-    unreadable: int = 0
-    whole: bool = True
-    possible: bool = True
+    found: tuple[tuple[ProcessInfo, procfs.Holder], ...]
+    seen: procfs.Holders
+    """All that have some open, and how many were looked at."""
 
 
 def idle_holdings(view: View, config: Config, before: LiveState | None) -> tuple[Holding, ...]:
@@ -130,10 +128,7 @@ def unlisted_openers(view: View) -> UnlistedOpeners:
             and info.framework not in SCREEN
             and info.name not in DAEMONS
         ),
-        looked=seen.looked,
-        unreadable=seen.unreadable,
-        whole=seen.whole,
-        possible=seen.possible,
+        seen=seen,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from gpuwatchd.core.errors import FINDINGS, OK
 from gpuwatchd.view.answers import alerts as structs
 from gpuwatchd.view.answers import current
-from gpuwatchd.view.answers.base import Answered, answer_of
+from gpuwatchd.view.answers.base import Answered, answer_of, fill
 from gpuwatchd.view.answers.current import Predict, Status, observed
 from gpuwatchd.view.queries import (
     alert_changes,
@@ -68,8 +68,7 @@ def explain(query: Query, target: str | None = None) -> Answered:
     from gpuwatchd.view.text import explanation  # noqa: PLC0415 - numpy and SQLite come with it
 
     case, warnings = explanation.case_of(query, target)
-    data = explained(case, explanation.sections(case), explanation.steps(case))
-    return Answered(answer_of(Explain, data, view=case.view, warnings=warnings))
+    return Answered(answer_of(Explain, explained(case), view=case.view, warnings=warnings))
 
 
 def alerts(
@@ -135,10 +134,11 @@ def snoozes(_: Query, *, every: bool = False) -> Answered:
     now_s = state_location.now_s()
     silences, known = alert_changes.standing(now_s, every=every)
     data = tuple(
-        structs.silence_entry(
+        fill(
+            structs.SilenceShape,
             silence,
-            alert_changes.state_of(silence, now_s, known),
-            alert_changes.fitting(silence, known),
+            state=alert_changes.state_of(silence, now_s, known),
+            fits=[alert.key for alert in alert_changes.fitting(silence, known)],
         )
         for silence in silences
     )
@@ -175,8 +175,12 @@ def snooze(
     snoozed = alert_changes.snooze(
         query.gpu, rule, for_, named=alert, why=why, even_critical=even_critical
     )
-    entry = structs.silence_entry(
-        snoozed.silence, "in-force", snoozed.fits, daemon_running=snoozed.running
+    entry = fill(
+        structs.SilenceShape,
+        snoozed.silence,
+        state="in-force",
+        fits=[fitting.key for fitting in snoozed.fits],
+        daemon_running=snoozed.running,
     )
     return _recorded(structs.Snooze, (entry,))
 
@@ -184,14 +188,14 @@ def snooze(
 def unsnooze(_: Query, target: str | None) -> Answered:
     """Take back the silences that a number or an alert names, or with None all of them."""
     silences = alert_changes.clear(target).silences
-    data = tuple(structs.silence_entry(silence, "cleared") for silence in silences)
-    return _recorded(structs.Snooze, data)
+    entries = [fill(structs.SilenceShape, each, state="cleared", fits=()) for each in silences]
+    return _recorded(structs.Snooze, entries)
 
 
 def labels(_: Query, *, every: bool = False) -> Answered:
     """Return the labels of alerts, newest first; ``every``: also those that were taken back."""
-    data = tuple(map(structs.label_entry, alert_changes.labels(every=every)))
-    return _recorded(structs.Feedback, data, state_location.service_warnings())
+    labels = alert_changes.labels(every=every)
+    return _recorded(structs.Feedback, labels, state_location.service_warnings())
 
 
 def label(
@@ -199,15 +203,18 @@ def label(
 ) -> Answered:
     """Mark an alert as normal or as a leak."""
     labelled = alert_changes.label(alert, word, why)
-    entry = structs.label_entry(
-        labelled.label, program_known=labelled.learned, daemon_running=labelled.running
+    entry = fill(
+        structs.WordShape,
+        labelled.label,
+        program_known=labelled.learned,
+        daemon_running=labelled.running,
     )
     return _recorded(structs.Feedback, (entry,))
 
 
 def unlabel(_: Query, target: str) -> Answered:
     """Take the label of an alert back."""
-    return _recorded(structs.Feedback, (structs.label_entry(alert_changes.unlabel(target)),))
+    return _recorded(structs.Feedback, [alert_changes.unlabel(target)])
 
 
 def _recorded(kind: type[Answer], data: Any, warnings: Sequence[tuple[str, str]] = ()) -> Answered:

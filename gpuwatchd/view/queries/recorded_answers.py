@@ -13,7 +13,7 @@ from gpuwatchd.core.model import Subject
 from gpuwatchd.store import curves
 from gpuwatchd.view.answers import history as rows
 from gpuwatchd.view.answers import report
-from gpuwatchd.view.answers.base import Answered, DeviceId, answer_of, fill
+from gpuwatchd.view.answers.base import Answered, answer_of, fill
 from gpuwatchd.view.queries import (
     charts,
     cost_entries,
@@ -183,20 +183,9 @@ class History:
 
     def answer(self) -> Answered:
         """Return what ``history --json`` answers."""
-        kind: type[Answer] = rows.History
-        recorded_kind: type[Any] = rows.RecordedDevice
-        if self.processes:
-            kind, recorded_kind = rows.HistoryOfProcesses, rows.RecordedProcesses
-        data = tuple(
-            recorded_kind(
-                device=fill(DeviceId, recorded.device),
-                rows=tuple(recorded.rows),
-                events=tuple(recorded.events),
-            )
-            for recorded in self.read()
-        )
+        kind = rows.HistoryOfProcesses if self.processes else rows.History
         warnings = state_location.service_warnings()
-        return Answered(answer_of(kind, data, source="database", warnings=warnings))
+        return Answered(answer_of(kind, self.read(), source="database", warnings=warnings))
 
     def _devices(self, reader: Reader) -> list[Device]:
         devices = subject_facts.in_order(reader.devices())
@@ -211,13 +200,20 @@ class History:
         since_s, until_s = self._span
         if not self.processes:
             found = reader.device_rows(device.uid, since_s, until_s, bucket_s)
-            return [rows.device_row(device, row) for row in found]
+            return [fill(rows.DeviceRow, row, gpu=device.index, uid=device.uid) for row in found]
         infos = {info.key: info for info in reader.processes(since_s)}
         used = reader.process_rows(device.uid, since_s, until_s)
         return [
-            rows.process_row(device, row, infos.get(row.process))
+            fill(
+                rows.ProcessRow,
+                row,
+                gpu=device.index,
+                uid=device.uid,
+                name=info and info.name,
+                user=info and info.user,
+            )
             for row in _joined(used, bucket_s)
-            if self.processes.has(row.process, infos.get(row.process))
+            if self.processes.has(row.process, info := infos.get(row.process))
         ]
 
     def _happened(self, reader: Reader, device: Device) -> list[rows.Event]:
@@ -233,22 +229,27 @@ class History:
 
         alerts = [alert for alert in reader.alerts(since_s) if meant(alert.subject.process)]
         happened = [
-            rows.event(event.at_s, event.kind, text.clean(event.detail))
+            fill(rows.Event, event, text=text.clean(event.detail))
             for event in reader.events(since_s)
             if event.device_uid in here
         ]
         happened += [
-            rows.event(segment.at_s, segment.reason, subject_facts.segment_words(segment))
+            fill(
+                rows.Event,
+                segment,
+                kind=segment.reason,
+                text=subject_facts.segment_words(segment),
+            )
             for segment in reader.segments(since_s)
         ]
         happened += [
-            rows.event(mark.at_s, mark.kind, mark.text)
+            fill(rows.Event, mark)
             for mark in alert_marks(alerts, Subject(device_uid=device.uid))
             if mark.at_s >= since_s
         ]
         if self._events:
             happened += [
-                rows.action_event(event, action_words(event))
+                fill(rows.Event, event, text=action_words(event))
                 for event in reader.action_events(since_s)
                 if (not event.device_uids or device.uid in event.device_uids)
                 and meant(event.process)
@@ -298,8 +299,7 @@ def pictures(query: Query, **asked: Any) -> Answered:
 
 def pictures_answer(of: Selection) -> Answer:
     """Return pictures as ``plot --json`` answers them."""
-    data = tuple(rows.picture(picture) for picture in of.pictures)
-    return answer_of(rows.Plot, data, source="database", warnings=of.warnings)
+    return answer_of(rows.Plot, of.pictures, source="database", warnings=of.warnings)
 
 
 # Which pictures are meant: of GPUs, of processes that run, or of ones that have ended.
@@ -509,17 +509,17 @@ def cost(query: Query, *, since_s: float | None = None, by: str = "gpu") -> Answ
             tuple(report.paid(entry, prices) for entry in of.entries),
             source=of.source,
             warnings=[*of.warnings, *of.old_prices()],
-            since_at=units.instant(of.since_s),
+            since_at=of.since_s,
             currency=prices.currency,
             per_usd=prices.per_usd,
             sums=report.sums(of.entries, prices),
             engineer_hours=hours,
             engineer=people,
             by=by,
-            groups=tuple(
+            groups=[
                 report.Group(name=text.clean(name), sums=report.sums(entries, prices))
                 for name, entries in groups
-            ),
+            ],
             prices=report.prices_used(of),
         )
     )

@@ -279,11 +279,13 @@ def _finding(period: Period, one: Incident) -> Card:
 
 def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
     alert, now_s = one.alert, period.now_s
+    # The forecast on record is the one that is shown as of now; a message keeps what is public.
+    newest = alert.state in OPEN and one.first.public == alert.finding.public
     facts = [
         ("because", verdict_text.because(alert) if alert.kind == "leak" else ""),
         ("who", incident.who(one)),
         ("rate", _rate(alert, now_s)),
-        ("foreseen", "" if _is_newest(one) else incident.foreseen(one, now_s=now_s)),
+        ("foreseen", "" if newest else incident.foreseen(one, now_s=now_s)),
         ("what came", incident.outcome(one, now_s=now_s)),
         _left(one, now_s),
         ("cost", _cost(period, one)),
@@ -300,12 +302,6 @@ def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
             yield "" if label == before else label, value
             before = label
     yield "more", f"gpuwatchctl alerts show {alert.code}"
-
-
-def _is_newest(one: Incident) -> bool:
-    """Say whether the forecast on record is the one that is shown as of now."""
-    # A message keeps what others may see of a finding.
-    return one.alert.state in OPEN and one.first.public == one.alert.finding.public
 
 
 def _snoozed(silence: Silence, now_s: float) -> str:

@@ -14,7 +14,9 @@ from gpuwatchd.charts import page
 from gpuwatchd.charts.svg import badge, element, facts, table
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import GpuwatchdError
-from gpuwatchd.view.answers import base, history
+from gpuwatchd.view.answers import base
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.answers.history import PictureShape
 from gpuwatchd.view.report.document import Card, Facts, Figures, Says, Steps, Table
 
 if TYPE_CHECKING:
@@ -123,7 +125,7 @@ def render(document: Document) -> str:
         _safe(document.title),
         body,
         pictures=pictures,
-        data=[history.picture(picture) for picture in pictures],
+        data=[fill(PictureShape, picture) for picture in pictures],
         head=head,
         foot=foot,
     )

@@ -369,7 +369,8 @@ def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> P
     """Return the chart of a subject, with at most :data:`POINTS` points and one for each gap."""
     shift_s = 0.0 if log.epoch else -chart_model.ahead_s(0.0)
     t_s = series.t_s + shift_s
-    width_s = _point_s(t_s)
+    # Of one point; 0 where each sample is one.
+    width_s = 0.0 if t_s.size <= POINTS else float(t_s[-1] - t_s[0]) / (POINTS - 1)
     curve = _curve(t_s, series.used_bytes, series.breaks, width_s)
     badge = badges.badge(subject_result.finding, samples=subject_result.samples)
     limit = series.limit_bytes or series.total_bytes or series.device.memory_total_bytes
@@ -394,11 +395,6 @@ def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> P
         ),
         notes=tuple(_chart_notes(log, width_s)),
     )
-
-
-def _point_s(t_s: FloatArray) -> float:
-    """Return the length of one point; 0 where each sample is one."""
-    return 0.0 if t_s.size <= POINTS else float(t_s[-1] - t_s[0]) / (POINTS - 1)
 
 
 def _chart_notes(log: LogFile, width_s: float) -> Iterator[str]:

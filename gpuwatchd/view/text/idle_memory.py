@@ -161,7 +161,7 @@ def openers_told(
     out: Page, loose: UnlistedOpeners, *, wide: bool = False, quiet: bool = False, sure: bool
 ) -> None:
     """Write who has device files open although the driver does not list it."""
-    if not loose.possible:
+    if not loose.seen.possible:
         return
     if loose.found:
         doubt = "" if sure else " (a list is unknown: they may hold memory)"
@@ -179,11 +179,11 @@ def openers_told(
         out.flow([*parts, (f"and {more} more" if more else "", "dim")], first="  ", rest="    ")
     if quiet:
         return
-    if loose.unreadable:
-        plural = "process" if loose.unreadable == 1 else "processes"
+    if loose.seen.unreadable:
+        plural = "process" if loose.seen.unreadable == 1 else "processes"
         why = "could not be inspected" if os.geteuid() == 0 else "not visible without root"
-        line = f"(open files of {loose.unreadable} {plural} of others: {why})"
+        line = f"(open files of {loose.seen.unreadable} {plural} of others: {why})"
         out.flow(blocks.sentence(line, "dim"), rest="  ", gap=" ")
-    if not loose.whole:
+    if not loose.seen.whole:
         line = "(not every process was checked: there are too many)"
         out.flow(blocks.sentence(line, "dim"), rest="  ", gap=" ")

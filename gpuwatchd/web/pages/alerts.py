@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import text
-from gpuwatchd.view.answers.base import Shape
+from gpuwatchd.view.answers.base import Shape, fill
 from gpuwatchd.view.queries import alert_changes, alert_query, current_state
 from gpuwatchd.view.text import alert_details, badges, verdict_text
-from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined, mark
+from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,7 +130,7 @@ def row(alert: Alert, gathered: Incidents, now_s: float) -> AlertRow:
         key=text.clean(alert.key),
         opened=str(round(alert.opened_at_s * 1000)),
         open=alert.state in alert_query.OPEN,
-        badge=mark(badges.alert(alert)),
+        badge=fill(BadgeMark, badges.alert(alert)),
         state=joined([state]),
         when=joined([when]),
         title=joined([title]),

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from msgspec import structs
-
 from gpuwatchd.core import text, units
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, Kind
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
-from gpuwatchd.view.answers.base import Shape
+from gpuwatchd.view.answers.base import AsItIs, Sentence, Shape, fill, sources
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import current_state, direct_holdings
 from gpuwatchd.view.queries import subjects as judged
 from gpuwatchd.view.text import badges, cost_text, prediction, status, subject_facts, verdict_text
 from gpuwatchd.view.text import idle_memory as idle_text
 from gpuwatchd.web.pages import parts
-from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined, mark
+from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,18 +31,19 @@ class HoldingCard(Shape):
 
     key: str
     gpu: str
-    badge: parts.BadgeMark
+    badge: BadgeMark
     kind: str
     who: str
-    context: str
+    context: Sentence
     process: str | None
     held: str
     since: str
     lasts: str
     hours: str
     cost: str
-    evidence: str
-    advice: tuple[str, ...]
+    evidence: Sentence
+    advice: tuple[Sentence, ...]
+    FROM = sources(key="id")
 
 
 class IdleMemory(parts.PageAnswer):
@@ -86,12 +85,12 @@ def _holding(holding: Holding, view: View, book: Book) -> HoldingCard:
         for live in (None if item is None else item.processes) or ()
         if item is not None and process is not None and live.info.key == process.key
     ]
-    return HoldingCard(
-        key=text.clean(holding.id),
+    return fill(
+        HoldingCard,
+        holding,
         gpu="?" if item is None else text.clean(item.device.label),
-        badge=parts.mark(badges.holding(holding)),
-        kind=holding.kind,
-        who="nobody" if process is None else text.clean(verdict_text.who(process)),
+        badge=badges.holding(holding),
+        who="nobody" if process is None else verdict_text.who(process),
         context="" if process is None else parts.joined(idle_text.context(process)),
         process=addresses[0] if addresses else None,
         held=units.size(holding.held_bytes),
@@ -99,8 +98,6 @@ def _holding(holding: Holding, view: View, book: Book) -> HoldingCard:
         lasts="?" if since_s is None else units.duration(max(0.0, now_s - since_s)),
         hours="?" if hours is None else f"{hours:,.1f}",
         cost=cost_text.money(book, holding.cost_usd),
-        evidence=text.clean(holding.evidence, limit=parts.LINE),
-        advice=tuple(text.clean(line, limit=parts.LINE) for line in holding.advice),
     )
 
 
@@ -167,16 +164,16 @@ class DeviceCard(Shape):
     label: str
     name: str
     memory: str
-    badge: parts.BadgeMark
+    badge: BadgeMark
     used: str
     percent: str
     share: float | None
     spark: tuple[float | None, ...]
     """Its last values, 0-1 of the scale they are drawn on; None is a gap."""
-    verdict: tuple[str, ...]
+    verdict: tuple[Sentence, ...]
     """What the badge does not say: what exactly, how fast, until when, by whom."""
-    facts: tuple[str, ...]
-    notes: tuple[str, ...]
+    facts: tuple[AsItIs, ...]
+    notes: tuple[Sentence, ...]
     processes: int | None
 
 
@@ -190,7 +187,7 @@ class ProcessRow(Shape):
     held: str
     rate: str
     full: str
-    badge: parts.BadgeMark
+    badge: BadgeMark
     host: str
 
 
@@ -230,18 +227,17 @@ def device(view: View, item: LiveDevice) -> DeviceCard:
     state = subject_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     broken = [] if state else subject_facts.broken(item, now_s=view.taken_at_s)
     others = view.others.get(item.device.uid)
-    return DeviceCard(
-        uid=text.clean(item.device.uid),
-        label=text.clean(item.device.label),
-        name=text.clean(item.device.name),
+    return fill(
+        DeviceCard,
+        item.device,
         memory=subject_facts.memory_note(item.device),
-        badge=parts.mark(badges.device(item)),
+        badge=badges.device(item),
         used=f"{status.amount(used)}/{units.size(total)}",
         percent=status.share_of(used, total).strip(),
         share=None if used is None or not total else min(1.0, used / total),
         spark=spark(item, total),
         verdict=_verdict(view, item),
-        facts=tuple(parts.joined([part]) for part in status.extras(item)),
+        facts=[parts.joined([part]) for part in status.extras(item)],
         notes=parts.clean(
             (
                 parts.joined(state),
@@ -309,7 +305,7 @@ def _row(item: LiveDevice, process: LiveProcess) -> ProcessRow:
         held=units.size(process.used_bytes),
         rate=rate,
         full=full,
-        badge=parts.mark(badges.process(process)),
+        badge=fill(BadgeMark, badges.process(process)),
         host=text.clean(subject_facts.host_growth(process)),
     )
 
@@ -358,8 +354,9 @@ def predictions(query: Query, _: Mapping[str, str]) -> Predictions:
 
 def _device(view: View, item: LiveDevice, *, whole: bool) -> JudgedDevice:
     instead = subject_facts.judged_instead(item, view.devices)
-    return JudgedDevice(
-        **structs.asdict(device(view, item)),
+    return fill(
+        JudgedDevice,
+        device(view, item),
         subjects=subjects(item, whole=whole),
         none=instead or verdict_text.verdict(None, samples=item.samples)[0],
     )
@@ -387,7 +384,7 @@ def subjects(
             JudgedSubject(
                 key=finding.subject.id,
                 who=joined([who]),
-                badge=mark(badges.badge(finding)),
+                badge=fill(BadgeMark, badges.badge(finding)),
                 process=None if process is None else address(item, process),
                 reason="" if full else joined([finding.reason]),
                 facts=tuple((label, joined([value])) for label, value in facts),

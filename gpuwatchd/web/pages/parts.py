@@ -11,7 +11,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.design import LOOKS
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.view.answers import base
-from gpuwatchd.view.answers.base import Shape
+from gpuwatchd.view.answers.base import Sentence, Shape, fill, sources
 from gpuwatchd.view.blocks import Flow, Page, Table
 from gpuwatchd.view.queries import current_state, history_query
 from gpuwatchd.view.text import badges, deaths_text, delivery_text, status
@@ -36,9 +36,10 @@ class BadgeMark(Shape):
     kind: str
     mark: str
     word: str
-    words: str
-    rest: str | UnsetType = UNSET
+    words: Sentence
+    rest: Sentence | UnsetType = UNSET
     """What the word does not say."""
+    FROM = sources(mark=lambda badge: LOOKS[badge.kind].mark)
 
 
 class OpenAlert(Shape):
@@ -127,17 +128,6 @@ def lines(page: Page) -> Iterator[tuple[int, str]]:
             yield (len(words) - len(words.lstrip())) // 2, words.strip()
 
 
-def mark(badge: badges.Badge) -> BadgeMark:
-    """Return a verdict at a glance."""
-    return BadgeMark(
-        kind=badge.kind,
-        mark=LOOKS[badge.kind].mark,
-        word=text.clean(badge.word),
-        words=text.clean(badge.words, limit=LINE),
-        rest=text.clean(badge.rest, limit=LINE),
-    )
-
-
 # ---- the frame
 
 
@@ -216,7 +206,7 @@ def _line(alert: Alert, view: View) -> AlertLine:
     return AlertLine(
         id=alert.code,
         key=text.clean(alert.key),
-        badge=mark(badges.alert(alert)),
+        badge=fill(BadgeMark, badges.alert(alert)),
         when=joined([begin]).rstrip(":"),
         title=joined([title]),
         line=joined(rest),

@@ -5,15 +5,13 @@ from __future__ import annotations
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Final
 
-from msgspec import structs
-
 from gpuwatchd.analysis import program_key
 from gpuwatchd.charts import chart_model, text_description
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers import explanation as shapes
 from gpuwatchd.view.answers import history as chart_shapes
-from gpuwatchd.view.answers.base import Shape
+from gpuwatchd.view.answers.base import AsItIs, Sentence, Shape, fill
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import alert_query, charts, cost_entries, current_state, subjects
 from gpuwatchd.view.text import badges, cost_text, explanation, status, subject_facts, verdict_text
@@ -44,13 +42,13 @@ class ChartMark(Shape):
     when: str
     kind: str
     severity: str | None
-    text: str
+    text: Sentence
 
 
 class DescribedPicture(chart_shapes.PictureShape):
     """A chart, and what it shows in words."""
 
-    sentence: str
+    sentence: AsItIs
 
 
 class ChartAnswer(PageAnswer):
@@ -83,18 +81,11 @@ def picture(query: Query, parameters: Mapping[str, str]) -> ChartAnswer:
     least_s, most_s = _NEXT_S
     return ChartAnswer(
         page=frame(view),
-        picture=DescribedPicture(
-            **structs.asdict(chart_shapes.picture(drawn)), sentence=text_description.sentence(drawn)
-        ),
+        picture=fill(DescribedPicture, drawn, sentence=text_description.sentence(drawn)),
         # A forecast reaches further, at most twice the span again.
         zones=tuple(chart_model.zone_rows(asked.begin_s, end_s + 2 * span_s)),
         marks=tuple(
-            ChartMark(
-                when=units.moment(mark.at_s, now_s=end_s),
-                kind=mark.kind,
-                severity=mark.severity,
-                text=text.clean(mark.text, limit=400),
-            )
+            fill(ChartMark, mark, when=units.moment(mark.at_s, now_s=end_s))
             for mark in drawn.marks[::-1]
         ),
         empty=drawn.empty,
@@ -212,9 +203,9 @@ def process(query: Query, parameters: Mapping[str, str]) -> ProcessPage:
     wide = [words for words, _ in subject_facts.wide(live, now_s=now_s)]
     return ProcessPage(
         page=parts.frame(view),
-        device=Place(uid=text.clean(uid), label=text.clean(item.device.label)),
+        device=fill(Place, item.device),
         who=text.clean(verdict_text.who(live.info)),
-        badge=parts.mark(badges.process(live)),
+        badge=fill(parts.BadgeMark, badges.process(live)),
         held=units.size(live.used_bytes),
         pace=tuple(words for words in overview.pace(live) if words),
         runs=text.clean(subject_facts.runs(live.info)),
@@ -269,7 +260,7 @@ def evidence(query: Query, parameters: Mapping[str, str]) -> EvidencePage:
             "it has ended", hint="gpuwatchctl history --pid PID", page="errors#no-such-process"
         )
     case, warnings = explanation.case_about(query, view, subjects.of_process(view, item, live))
-    whole = shapes.explained(case, explanation.sections(case), explanation.steps(case))
+    whole = shapes.explained(case)
     mine = _alerts(live)
     now_s = view.now_s
     return EvidencePage(
