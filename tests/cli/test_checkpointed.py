@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,11 +16,12 @@ from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config
 from gpuwatchd.core.config import StoreSection
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
-from gpuwatchd.store import checked_connection, tables
+from gpuwatchd.store import tables
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests.act.children import job
 from tests.store.world import opened
+from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,10 +104,8 @@ def run(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> Run:
 
 
 def _rows(folder: Path) -> list[tables.Action]:
-    with closing(
-        checked_connection.connect(checked_connection.find(folder), "mode=ro")
-    ) as connection:
-        return tables.load_actions(connection)
+    with Reader.open(folder) as reader:
+        return reader.ask(tables.load_actions)
 
 
 def test_it_says_first_and_asks_only_when_told(run: Run, tmp_path: Path) -> None:
@@ -121,15 +119,12 @@ def test_it_says_first_and_asks_only_when_told(run: Run, tmp_path: Path) -> None
         assert not saved.exists()
         assert _rows(tmp_path / "state") == []
         out, err, code = run(str(process.pid), "--yes", "--json")
-        end = time.monotonic() + 60
-        while not saved.exists() and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_for(saved.exists)
     assert (code, err) == (0, "")
     said = json.loads(out)
     assert said["data"]["asked"] is True
     assert said["data"]["result"].endswith("not confirmed")
     assert said["warnings"] == []
-    assert saved.exists()
     assert [row.phase for row in _rows(tmp_path / "state")] == ["asked", "done"]
 
 

@@ -60,7 +60,6 @@ def test_no_word_is_cut_in_a_terminal(name: str, ctl: Ctl, monkeypatch: pytest.M
     [
         ("docs sgnals", "no such page: sgnals; did you mean signals"),
         ("docs exit-codes#gpuwatch", "no section gpuwatch in exit-codes; did you mean gpuwatchctl"),
-        ("docs xyzzy", "no such page: xyzzy; docs --list names them all"),
         ("docs --search", "which words?"),
         ("docs --list --search x", "--list stands alone"),
     ],

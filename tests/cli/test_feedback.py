@@ -90,14 +90,10 @@ def test_a_new_word_takes_the_place_of_the_old(ctl: Ctl) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words", "hint"),
     [
-        (["feedback", "nobody", "normal"], 1, "no alert 'nobody'", "alerts --all"),
         (["feedback", "GPU-1", "normal"], 2, "fits 2 alerts", "ac592d (GPU 0"),
-        (["feedback", "4711", "harmless"], 2, "harmless", "--help"),
-        (["feedback"], 2, "of which alert, and what?", "--help"),
         (["feedback", "4711"], 2, "Missing argument", "--help"),
         (["feedback", "undo", "4711"], 1, "no label for 4711", "feedback list"),
         (["feedback", "undo", "nobody"], 1, "no alert 'nobody'", "alerts --all"),
-        (["feedback", "undo", "latest"], 1, "no label for latest", "feedback list"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_a_hint(

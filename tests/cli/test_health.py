@@ -115,7 +115,6 @@ def test_service_verbs_reach_the_manager(words: str, call: str, manager: type[Fa
 @pytest.mark.parametrize(
     "words",
     [
-        "install --credential password=/s",
         "install --credential smtp-password",
         "install --credential smtp-password=/a --credential smtp-password=/b",
         "install --system --linger",

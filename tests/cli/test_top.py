@@ -8,7 +8,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from gpuwatchd.store import live
@@ -48,12 +47,6 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, term: str = "xterm") -> None:
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", term)
-
-
-def test_json_names_the_verbs_that_have_it(ctl: Ctl) -> None:
-    error = msgspec.json.decode(ctl("top --json", code=2))["error"]
-    assert error["exit_code"] == 2
-    assert "gpuwatchctl watch --json" in error["message"]
 
 
 def test_no_gpu_is_said_before_a_screen_is_drawn(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
