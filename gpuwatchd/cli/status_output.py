@@ -30,12 +30,10 @@ def run_brief(flags: Globals) -> int:
     if flags.json:
         return run(flags, (), exit_code=False)
     out = output.Out(flags)
-    try:
-        view = current_state.load_view(flags)
-        status.brief(out, view)
-    finally:
-        out.line(("gpuwatchctl status shows more, gpuwatchctl --help what else there is", "dim"))
-        out.flush()
+    view = current_state.load_view(flags)
+    status.brief(out, view)
+    out.line(("gpuwatchctl status shows each GPU, gpuwatchctl --help what else there is", "dim"))
+    out.flush()
     return output.code_of(current_state.exit_code(view, flags, ()), findings=False)
 
 

@@ -13,7 +13,13 @@ from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view.queries import cost_entries, history_query, remeasure, subjects
 from gpuwatchd.view.queries.remeasure import ExplanationInput
-from gpuwatchd.view.text import delivery_text, explanation_parts, subject_facts, verdict_text
+from gpuwatchd.view.text import (
+    deaths_text,
+    delivery_text,
+    explanation_parts,
+    subject_facts,
+    verdict_text,
+)
 from gpuwatchd.view.text.explanation_parts import Section, Step
 
 if TYPE_CHECKING:
@@ -95,6 +101,7 @@ def sections(case: ExplanationInput) -> list[Section]:
         return _plain_sections(case, case.alert)
     pattern = case.finding.pattern if case.finding is not None else "no verdict"
     return [
+        Section("What ended", tuple(_deaths(case)), answer=True),
         Section("Data", tuple(explanation_parts.subject_lines(case)), answer=True),
         Section("When it is full", tuple(limit_lines(case)), answer=True),
         Section(f"Why {pattern}", tuple(explanation_parts.pattern(case)), answer=True),
@@ -110,6 +117,14 @@ def sections(case: ExplanationInput) -> list[Section]:
         Section("Analysed", tuple(explanation_parts.window_lines(case))),
         Section("Detectors", tuple(explanation_parts.detectors(case))),
     ]
+
+
+def _deaths(case: ExplanationInput) -> Iterator[str]:
+    """Yield what ran out of memory on the same GPU within the last day, beside the subject."""
+    for alert in case.view.deaths:
+        if alert.subject.device_uid == case.item.device.uid and alert.subject != case.subject:
+            parts = deaths_text.line(alert, now_s=case.view.now_s)
+            yield " ".join(part if isinstance(part, str) else part[0] for part in parts)
 
 
 def steps(case: ExplanationInput) -> list[Step]:
@@ -405,6 +420,7 @@ def policy_lines(case: ExplanationInput) -> Iterator[str]:
     if alert is None:
         yield from _not_open(case)
         return
+    case = case._replace(now_s=case.view.now_s)  # what was sent is no judgement: told as of now
     steps = (
         ("noticed", alert.opened_at_s),
         ("watched", alert.watch_at_s),

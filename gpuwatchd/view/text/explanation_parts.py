@@ -70,7 +70,8 @@ def steps(case: ExplanationInput, *, hardware_first: bool) -> list[Step]:
         return [*out, *_calm(case)]
     advice = list(_advice(case, hardware_first=hardware_first))
     if case.alert is not None and case.alert.ran_out and case.process is None:
-        return [*out, *advice, _started(case)]
+        again = [step._replace(text=f"before it is started again: {step.text}") for step in advice]
+        return [*out, *again, _started(case)]
     if case.subject.unattributed or case.process is None:
         return [*out, *_nobody(case), *advice]
     info = case.process.info

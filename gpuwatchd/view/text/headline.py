@@ -113,7 +113,8 @@ def sentence(view: View, places: Sequence[Standing]) -> Part:
     style = next((style for word, style in _STYLES.items() if counts[word]), "")
     if not parts:
         parts, style = [_calm(view, places)], "bold"
-    what = f"{len(places)} GPU{'s' if len(places) != 1 else ''}: {', '.join(parts)}"
+    made = "simulated " if any(item.device.source == "simulate" for item in view.devices) else ""
+    what = f"{len(places)} {made}GPU{'s' if len(places) != 1 else ''}: {', '.join(parts)}"
     return f"{what}{_next_full(view, ahead)}", style or "yellow"
 
 
