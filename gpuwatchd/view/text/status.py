@@ -85,7 +85,8 @@ def card(
     note = subject_facts.memory_note(item.device)
     if note:
         first.append((note, "dim"))
-    marks = _spark(item, total, room=_columns_left(out, first), ascii_only=out.ascii)
+    taken = sum(width_of(p if isinstance(p, str) else p[0]) + 2 for p in first)
+    marks = _spark(item, total, room=out.width - len(_INDENT) - taken, ascii_only=out.ascii)
     if marks:
         first.append((marks, "cyan"))
     if verbose and reading is not None:
@@ -179,12 +180,6 @@ def amount(used: int | None) -> str:
 def share_of(used: int | None, total: int | None) -> str:
     """Return the used share with the gap before it; "" where it is unknown."""
     return f"  {units.percent(used / total)}" if used is not None and total else ""
-
-
-def _columns_left(out: Page, parts: Sequence[Part]) -> int:
-    """Return the columns that are left on the first line."""
-    taken = sum(width_of(p if isinstance(p, str) else p[0]) + 2 for p in parts)
-    return out.width - len(_INDENT) - taken
 
 
 def _spark(item: LiveDevice, total: int | None, *, room: int, ascii_only: bool) -> str:
