@@ -267,7 +267,11 @@ def _processes(
         out.flow(blocks.sentence(unknown, "yellow"), first=_INDENT, rest=inner, gap=" ")
     ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
     if whole and not verbose:
-        ordered = [p for p in ordered if _is_listed(p) or p in ordered[:_LARGEST]]
+        ordered = [
+            p
+            for p in ordered
+            if is_leak(p.finding) or is_leak(p.host_finding) or p in ordered[:_LARGEST]
+        ]
     subject = item.finding.subject if whole and item.finding is not None else None
     for process in ordered:
         parts = _process(process, in_full=not whole, subject=subject)
@@ -291,11 +295,6 @@ def _beside(process: LiveProcess) -> KnownRuns | None:
     if history is None or process.info.world is None:
         return history
     return msgspec.structs.replace(history, siblings=0)
-
-
-def _is_listed(process: LiveProcess) -> bool:
-    """Say whether a process is shown however little it holds."""
-    return is_leak(process.finding) or is_leak(process.host_finding)
 
 
 def _process(process: LiveProcess, *, in_full: bool, subject: Subject | None) -> list[Part]:
